@@ -1,0 +1,231 @@
+"""The batch extension: one v2 body that carries a whole batch of items of differing shapes.
+
+Spoken between the sidecar and our model server only. Each tensor's items are concatenated, never
+padded; beside ``<name>`` travels ``<name>:shapes`` (INT64, items x rank). The answer adds
+``:status`` (INT32, one HTTP status per item) and ``:error`` (BYTES), so that one failed item
+stays inside a 200 answer and inside the standard's rule that parameters are scalars.
+"""
+
+import json
+import math
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.tensors import (
+    Buffer,
+    Datatype,
+    Shape,
+    Tensor,
+    join_byte_elements,
+    split_byte_elements,
+)
+from batchedmodel_contract.v2 import read_body, write_body
+
+EXTENSION: Final = "batchedmodel.batch"
+"""How a server says in its v2 metadata that it speaks this."""
+
+SHAPES: Final = ":shapes"
+STATUS: Final = ":status"
+ERROR: Final = ":error"
+OK: Final = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ragged:
+    """One named tensor of every item of a batch; item i has `shapes[i]`, all of one rank."""
+
+    name: str
+    datatype: Datatype
+    shapes: tuple[Shape, ...]
+    data: Buffer
+    """All items' bytes, one behind the other."""
+
+    def items(self) -> list[Buffer]:
+        """The bytes of each item; raises `InvalidInput` when they do not add up to the data."""
+        sizes = [math.prod(shape) for shape in self.shapes]
+        if self.datatype is Datatype.BYTES:
+            return self._byte_items(sizes)
+        view, position, items = memoryview(self.data), 0, []
+        for size in sizes:
+            end = position + size * self.datatype.size
+            items.append(view[position:end])
+            position = end
+        if position != len(view):
+            raise InvalidInput(self.name, f"is {len(view)} bytes long; its shapes need {position}")
+        return list(items)
+
+    def _byte_items(self, sizes: list[int]) -> list[Buffer]:
+        elements = split_byte_elements(self.data)
+        if len(elements) != sum(sizes):
+            raise InvalidInput(
+                self.name, f"has {len(elements)} elements; its shapes need {sum(sizes)}"
+            )
+        items: list[Buffer] = []
+        position = 0
+        for size in sizes:
+            items.append(join_byte_elements(bytes(e) for e in elements[position : position + size]))
+            position += size
+        return items
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRequest:
+    """What the sidecar hands over: every input of every item, in one order."""
+
+    inputs: tuple[Ragged, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchReply:
+    """What the model server answers; a failed item has empty tensors, its status and its error."""
+
+    outputs: tuple[Ragged, ...]
+    statuses: tuple[int, ...]
+    errors: tuple[str, ...]
+    compute_seconds: float
+    """Time in the forward pass."""
+    queue_seconds: float
+    """Time between the batch's arrival at the server and the start of its forward pass."""
+    tokens: int
+    """Sum of the items' lengths."""
+    padded_tokens: int
+    """What the device was given: rows x longest when padded, the sum when packed."""
+
+
+def ragged(name: str, datatype: Datatype, items: Sequence[tuple[Shape, Buffer]]) -> Ragged:
+    """String the items' buffers together without looking into them."""
+    return Ragged(
+        name=name,
+        datatype=datatype,
+        shapes=tuple(shape for shape, _ in items),
+        data=b"".join(data for _, data in items),
+    )
+
+
+def write_request(request: BatchRequest) -> tuple[int, list[Buffer]]:
+    """Length of the JSON head and the body's parts."""
+    return write_body({}, _flat(request.inputs), "inputs", _dumps)
+
+
+def read_request(body: bytes, header_length: str | None) -> BatchRequest:
+    """The batch in a request body; raises `InvalidInput`."""
+    _, tensors = read_body(body, header_length, "inputs", json.loads)
+    return BatchRequest(inputs=_ragged(tensors))
+
+
+def write_reply(reply: BatchReply) -> tuple[int, list[Buffer]]:
+    """Length of the JSON head and the body's parts."""
+    count = (len(reply.statuses),)
+    head = {
+        "parameters": {
+            "compute_us": round(reply.compute_seconds * 1e6),
+            "queue_us": round(reply.queue_seconds * 1e6),
+            "tokens": reply.tokens,
+            "padded_tokens": reply.padded_tokens,
+        }
+    }
+    settled = [
+        Tensor(
+            name=STATUS,
+            datatype=Datatype.INT32,
+            shape=count,
+            data=array("i", reply.statuses).tobytes(),
+        ),
+        Tensor(
+            name=ERROR,
+            datatype=Datatype.BYTES,
+            shape=count,
+            data=join_byte_elements(error.encode() for error in reply.errors),
+        ),
+    ]
+    return write_body(head, [*_flat(reply.outputs), *settled], "outputs", _dumps)
+
+
+def read_reply(body: bytes, header_length: str | None) -> BatchReply:
+    """The reply in an answer's body; raises `InvalidInput` when it contradicts itself."""
+    head, tensors = read_body(body, header_length, "outputs", json.loads)
+    named = {tensor.name: tensor for tensor in tensors}
+    if STATUS not in named or ERROR not in named:
+        raise InvalidInput("outputs", f"lacks {STATUS} or {ERROR}")
+    statuses = array("i", bytes(named[STATUS].data))
+    errors = split_byte_elements(named[ERROR].data)
+    outputs = _ragged([tensor for tensor in tensors if tensor.name not in (STATUS, ERROR)])
+    counts = {len(statuses), len(errors), *(len(output.shapes) for output in outputs)}
+    if len(counts) != 1:
+        raise InvalidInput("outputs", f"disagree about the number of items: {sorted(counts)}")
+    return BatchReply(
+        outputs=outputs,
+        statuses=tuple(statuses),
+        errors=tuple(str(error, "utf-8", "replace") for error in errors),
+        compute_seconds=_number(head, "compute_us") / 1e6,
+        queue_seconds=_number(head, "queue_us") / 1e6,
+        tokens=int(_number(head, "tokens")),
+        padded_tokens=int(_number(head, "padded_tokens")),
+    )
+
+
+def _number(head: dict[str, Any], name: str) -> float:
+    parameters = head.get("parameters")
+    value = parameters.get(name) if isinstance(parameters, dict) else None
+    if not isinstance(value, int | float) or value < 0:
+        raise InvalidInput(f"parameters.{name}", "is not a non-negative number", value)
+    return float(value)
+
+
+def _dumps(head: Any) -> bytes:
+    return json.dumps(head, separators=(",", ":")).encode()
+
+
+def _flat(tensors: Sequence[Ragged]) -> list[Tensor]:
+    flat: list[Tensor] = []
+    for tensor in tensors:
+        count, rank = len(tensor.shapes), len(tensor.shapes[0]) if tensor.shapes else 0
+        total = sum(math.prod(shape) for shape in tensor.shapes)
+        sizes = array("q", [size for shape in tensor.shapes for size in shape])
+        flat.append(
+            Tensor(name=tensor.name, datatype=tensor.datatype, shape=(total,), data=tensor.data)
+        )
+        flat.append(
+            Tensor(
+                name=tensor.name + SHAPES,
+                datatype=Datatype.INT64,
+                shape=(count, rank),
+                data=sizes.tobytes(),
+            )
+        )
+    return flat
+
+
+def _ragged(tensors: Sequence[Tensor]) -> tuple[Ragged, ...]:
+    shapes = {t.name: t for t in tensors if t.name.endswith(SHAPES)}
+    found = []
+    for tensor in tensors:
+        if tensor.name.endswith(SHAPES):
+            continue
+        described = shapes.pop(tensor.name + SHAPES, None)
+        if described is None:
+            raise InvalidInput(tensor.name, f"travels without {tensor.name}{SHAPES}")
+        found.append(_ragged_of(tensor, described))
+    if shapes:
+        raise InvalidInput(next(iter(shapes)), "describes a tensor that is not there")
+    if len({len(one.shapes) for one in found}) > 1:
+        raise InvalidInput("inputs", "disagree about the number of items")
+    return tuple(found)
+
+
+def _ragged_of(tensor: Tensor, described: Tensor) -> Ragged:
+    if described.datatype is not Datatype.INT64 or len(described.shape) != 2:
+        raise InvalidInput(described.name, "is not INT64 of items x rank")
+    count, rank = described.shape
+    sizes = array("q", bytes(described.data)).tolist()
+    if any(size < 0 for size in sizes):
+        raise InvalidInput(described.name, "has a negative size")
+    return Ragged(
+        name=tensor.name,
+        datatype=tensor.datatype,
+        shapes=tuple(tuple(sizes[row * rank : (row + 1) * rank]) for row in range(count)),
+        data=tensor.data,
+    )

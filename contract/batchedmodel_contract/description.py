@@ -1,0 +1,126 @@
+"""What a model takes and gives, as its server says in its v2 metadata.
+
+The model server derives it from the handler's declaration; the sidecar validates requests by it,
+measures lengths by it and shows it to its own callers.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from batchedmodel_contract.batch_wire import EXTENSION
+from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.tensors import Datatype
+
+RAGGED: Final = -1
+"""A dimension that differs from item to item."""
+
+_OURS: Final = "batchedmodel"
+
+
+class CostRule(StrEnum):
+    """What the device pays for a batch."""
+
+    PADDED = "Padded"
+    """Rows x the longest."""
+    PACKED = "Packed"
+    """The sum of the lengths."""
+    ROWS = "Rows"
+    """Rows alone; every item has the same size."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSpec:
+    """One input or output of one item, without batch dimension; `RAGGED` where sizes vary."""
+
+    name: str
+    datatype: Datatype
+    shape: tuple[int, ...]
+    max_length: int | None = None
+    """Largest size of a ragged dimension; longer items are refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextInput:
+    """How text becomes an input tensor; the tokenizer itself is fetched apart."""
+
+    name: str
+    """Name under which callers send text (BYTES, one element per row)."""
+    tokens: str
+    """The INT64 input that takes the token ids."""
+    max_tokens: int
+    """Longer texts are truncated to this, special tokens included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelDescription:
+    """Everything that a batching proxy must know of a model beside its speed."""
+
+    name: str
+    version: str
+    platform: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    cost_rule: CostRule
+    text: TextInput | None = None
+    embedding: str | None = None
+    """The output that answers embedding requests."""
+
+    def to_metadata(self) -> dict[str, Any]:
+        """The v2 metadata document, with what v2 has no word for under a key of our own."""
+        text = self.text and {
+            "name": self.text.name,
+            "tokens": self.text.tokens,
+            "maxTokens": self.text.max_tokens,
+        }
+        lengths = {
+            spec.name: spec.max_length for spec in self.inputs if spec.max_length is not None
+        }
+        return {
+            "name": self.name,
+            "versions": [self.version],
+            "platform": self.platform,
+            "inputs": [_entry(spec) for spec in self.inputs],
+            "outputs": [_entry(spec) for spec in self.outputs],
+            "extensions": [EXTENSION],
+            _OURS: {
+                "costRule": self.cost_rule,
+                "maxLengths": lengths,
+                "text": text,
+                "embedding": self.embedding,
+            },
+        }
+
+
+def description_from_metadata(metadata: Mapping[str, Any]) -> ModelDescription:
+    """The description in a metadata document of our server; raises `InvalidInput`."""
+    try:
+        ours = metadata[_OURS]
+        text = ours["text"]
+        return ModelDescription(
+            name=metadata["name"],
+            version=metadata["versions"][0],
+            platform=metadata["platform"],
+            inputs=tuple(_spec(entry, ours["maxLengths"]) for entry in metadata["inputs"]),
+            outputs=tuple(_spec(entry, {}) for entry in metadata["outputs"]),
+            cost_rule=CostRule(ours["costRule"]),
+            text=text
+            and TextInput(name=text["name"], tokens=text["tokens"], max_tokens=text["maxTokens"]),
+            embedding=ours["embedding"],
+        )
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise InvalidInput("metadata", f"is not a description of a model: {error!r}") from error
+
+
+def _entry(spec: TensorSpec) -> dict[str, Any]:
+    return {"name": spec.name, "datatype": spec.datatype, "shape": [RAGGED, *spec.shape]}
+
+
+def _spec(entry: Mapping[str, Any], lengths: Mapping[str, int]) -> TensorSpec:
+    return TensorSpec(
+        name=entry["name"],
+        datatype=Datatype(entry["datatype"]),
+        shape=tuple(entry["shape"][1:]),
+        max_length=lengths.get(entry["name"]),
+    )

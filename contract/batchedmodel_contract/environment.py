@@ -1,0 +1,173 @@
+"""What each process is told when it starts: environment variables, one record per process.
+
+The operator and `batchedmodel run` write them with `to_environment`; the process reads them once
+with `from_environment`. Numbers and mappings are JSON; an empty variable counts as absent.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, TypeVar
+
+from batchedmodel_contract.mistakes import InvalidInput, InvalidManifest, Mistake, shown
+from batchedmodel_contract.reading import Section, declarations, read, setting
+from batchedmodel_contract.rules import Broken, Choice, Real, Text, TextMap, Whole
+from batchedmodel_contract.spec import Source
+
+_PREFIX: Final = "BATCHEDMODEL_"
+_MEBIBYTE: Final = 1_048_576
+Settings = TypeVar("Settings")
+
+
+class LogLevel(StrEnum):
+    """How much a process says."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SidecarSettings:
+    """What the sidecar is told. Batch settings come from the watched folder instead."""
+
+    model_name: str = setting("MODEL_NAME", Text(), "Name that callers use.", required=True)
+    model_socket: str = setting(
+        "MODEL_SOCKET", Text(), "Unix socket of the model server.", required=True
+    )
+    settings_folder: str = setting(
+        "SETTINGS_FOLDER", Text(), "Folder that holds the batch settings; watched.", required=True
+    )
+    host: str = setting("HOST", Text(), "Address to listen on.", default="0.0.0.0")
+    port: int = setting("PORT", Whole(minimum=0, maximum=65535), "Port for callers.", default=8000)
+    admin_port: int = setting(
+        "ADMIN_PORT",
+        Whole(minimum=0, maximum=65535),
+        "Port for probes, metrics, drain.",
+        default=9090,
+    )
+    drain_token: str = setting(
+        "DRAIN_TOKEN", Text(), "What /drain must be called with; empty: nobody may.", default=""
+    )
+    drain_delay_seconds: float = setting(
+        "DRAIN_DELAY_SECONDS",
+        Real(minimum=0, maximum=120),
+        "How long a drain still accepts requests, while endpoints are updated elsewhere.",
+        default=0.0,
+    )
+    drain_timeout_seconds: float = setting(
+        "DRAIN_TIMEOUT_SECONDS",
+        Real(minimum=0, maximum=3600),
+        "How long a drain waits for accepted requests.",
+        default=35.0,
+    )
+    max_body_bytes: int = setting(
+        "MAX_BODY_BYTES",
+        Whole(minimum=1024, maximum=1024 * _MEBIBYTE),
+        "Largest request body; larger ones are refused with 413.",
+        default=64 * _MEBIBYTE,
+    )
+    max_queue_bytes: int = setting(
+        "MAX_QUEUE_BYTES",
+        Whole(minimum=1024, maximum=1024 * 1024 * _MEBIBYTE),
+        "Bodies held at once, declared bytes; more are refused with 429.",
+        default=256 * _MEBIBYTE,
+    )
+    connection_age_seconds: float = setting(
+        "CONNECTION_AGE_SECONDS",
+        Real(minimum=1, maximum=86_400),
+        "Mean age at which a caller's connection is closed after an answer, so that pooled "
+        "connections reach added pods; +-20 % by connection.",
+        default=60.0,
+    )
+    log_level: LogLevel = setting(
+        "LOG_LEVEL", Choice(of=LogLevel), "How much to log.", default=LogLevel.INFO
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelServerSettings:
+    """What the model server is told."""
+
+    model_name: str = setting("MODEL_NAME", Text(), "Name of the model.", required=True)
+    model_socket: str = setting("MODEL_SOCKET", Text(), "Unix socket to serve.", required=True)
+    handler: str = setting("HANDLER", Text(), "How to run the model.", required=True)
+    source: str = setting("SOURCE", Text(at_most=8192), "`spec.model.source` as JSON.", default="")
+    parameters: tuple[tuple[str, str], ...] = setting(
+        "PARAMETERS", TextMap(), "`spec.model.parameters` as JSON.", default=()
+    )
+    max_batch_size: int = setting(
+        "MAX_BATCH_SIZE", Whole(minimum=1, maximum=4096), "Largest batch to warm up.", default=32
+    )
+    cache_folder: str = setting(
+        "CACHE_FOLDER", Text(), "Folder for downloaded models.", required=True
+    )
+    log_level: LogLevel = setting(
+        "LOG_LEVEL", Choice(of=LogLevel), "How much to log.", default=LogLevel.INFO
+    )
+
+
+def from_environment(of: type[Settings], environ: Mapping[str, str]) -> Settings:
+    """The settings of a process; raises `InvalidManifest` with every mistake by variable."""
+    mistakes: list[Mistake] = []
+    found: dict[str, object] = {}
+    for field, declared in declarations(of):
+        if isinstance(declared, Section):
+            raise TypeError(f"{of.__name__}.{field.name}: a process setting cannot be a section")
+        variable = _PREFIX + declared.name
+        text = environ.get(variable, "")
+        if not text:
+            if declared.required:
+                mistakes.append(Mistake(field=variable, rule="is required"))
+            continue
+        try:
+            is_text = isinstance(declared.rule, Text | Choice)
+            found[field.name] = declared.rule.read(text if is_text else json.loads(text))
+        except (Broken, json.JSONDecodeError) as error:
+            rule = str(error) if isinstance(error, Broken) else "is not JSON"
+            mistakes.append(Mistake(field=variable, rule=rule, value=shown(text)))
+    if mistakes:
+        raise InvalidManifest(tuple(mistakes))
+    return of(**found)
+
+
+def to_environment(settings: SidecarSettings | ModelServerSettings) -> dict[str, str]:
+    """The variables that `from_environment` reads back to equal settings."""
+    variables: dict[str, str] = {}
+    for field, declared in declarations(type(settings)):
+        value: Any = getattr(settings, field.name)
+        if isinstance(declared, Section) or value in ("", ()):
+            continue
+        is_map = isinstance(declared.rule, TextMap)
+        text = value if isinstance(value, str) else json.dumps(dict(value) if is_map else value)
+        variables[_PREFIX + declared.name] = text
+    return variables
+
+
+def source_to_json(source: Source | None) -> str:
+    """`spec.model.source` as one variable; empty when there is none."""
+    if source is None:
+        return ""
+    hub = source.hugging_face
+    given = {
+        "path": source.path,
+        "pythonPackage": source.python_package,
+        "huggingFace": hub and {"repo": hub.repo, "revision": hub.revision},
+    }
+    return json.dumps({name: value for name, value in given.items() if value is not None})
+
+
+def source_from_json(text: str) -> Source | None:
+    """The source in a variable; raises `InvalidInput`."""
+    if not text:
+        return None
+    mistakes: list[Mistake] = []
+    try:
+        source = read(Source, json.loads(text), "source", mistakes)
+    except json.JSONDecodeError as error:
+        raise InvalidInput("source", "is not JSON", text) from error
+    if source is None:
+        raise InvalidInput("source", "; ".join(str(mistake) for mistake in mistakes))
+    return source

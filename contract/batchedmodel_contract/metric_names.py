@@ -1,0 +1,27 @@
+"""Names and labels of the metrics that sidecars export; the autoscaler and the docs use the same.
+
+Base units; labels are small enums only.
+"""
+
+from typing import Final
+
+PREFIX: Final = "batchedmodel"
+
+REQUESTS_OFFERED: Final = f"{PREFIX}_requests_offered_total"
+REQUESTS_ACCEPTED: Final = f"{PREFIX}_requests_accepted_total"
+REQUESTS_REJECTED: Final = f"{PREFIX}_requests_rejected_total"  # reason
+REQUESTS_SETTLED: Final = f"{PREFIX}_requests_settled_total"  # outcome
+CANCELLED: Final = f"{PREFIX}_cancelled_total"  # stage: queued, inflight
+QUEUE_REQUESTS: Final = f"{PREFIX}_queue_requests"
+INFLIGHT_REQUESTS: Final = f"{PREFIX}_inflight_requests"
+INFLIGHT_BATCHES: Final = f"{PREFIX}_inflight_batches"
+QUEUE_LENGTH: Final = f"{PREFIX}_queue_length"  # rows waiting
+OFFERED_ITEMS: Final = f"{PREFIX}_offered_items_total"
+BATCHES: Final = f"{PREFIX}_batches_total"  # reason
+BATCH_SIZE: Final = f"{PREFIX}_batch_size"  # rows, histogram
+QUEUE_DURATION: Final = f"{PREFIX}_queue_duration_seconds"
+MODEL_DURATION: Final = f"{PREFIX}_model_duration_seconds"
+REQUEST_DURATION: Final = f"{PREFIX}_request_duration_seconds"
+SETTINGS: Final = f"{PREFIX}_settings_info"  # hash
+SETTINGS_ERRORS: Final = f"{PREFIX}_settings_errors_total"
+MODEL_READY: Final = f"{PREFIX}_model_ready"

@@ -1,0 +1,58 @@
+"""How bad input is named: the field, the value and the rule it breaks.
+
+Used by the manifest reader and by the parsers of requests, so that a person meets one form of
+complaint everywhere. Knows nothing of HTTP or of the process that shows the message.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Final
+
+_SHOWN_CHARACTERS: Final = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mistake:
+    """One thing that is wrong with an input."""
+
+    field: str
+    """Path of the field as its author wrote it, e.g. ``spec.batching.maxBatchSize``."""
+
+    rule: str
+    """What the field must satisfy, as the end of a sentence that begins with the value."""
+
+    value: str = ""
+    """The value as shown to the author; empty when the field is absent."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.field}: {self.value} {self.rule}"
+            if self.value
+            else f"{self.field}: {self.rule}"
+        )
+
+
+class InvalidInput(ValueError):
+    """One request (or one item of it) cannot be understood or accepted as it stands."""
+
+    def __init__(self, field: str, rule: str, *value: object) -> None:
+        """Name the field and the rule; a third argument is the offending value, if there is one."""
+        self.mistake = Mistake(field=field, rule=rule, value=shown(value[0]) if value else "")
+        super().__init__(str(self.mistake))
+
+
+class InvalidManifest(ValueError):
+    """A manifest breaks at least one rule; all of its mistakes are listed."""
+
+    def __init__(self, mistakes: tuple[Mistake, ...]) -> None:
+        self.mistakes = mistakes
+        super().__init__("\n".join(str(mistake) for mistake in mistakes))
+
+
+def shown(value: object) -> str:
+    """The value as JSON, cut short: an error message must never repeat a whole body."""
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError):
+        text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."

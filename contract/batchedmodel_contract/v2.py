@@ -1,0 +1,156 @@
+"""Bodies of the Open Inference Protocol v2: a JSON head and, behind it, binary tensor data.
+
+The sidecar reads requests and writes answers with it, the model server the reverse. JSON text is
+made and read by the caller (`loads`, `dumps`), so that each process can use its own library.
+Layout: https://github.com/kserve/open-inference-protocol and its binary tensor data extension.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.tensors import (
+    Buffer,
+    Datatype,
+    Shape,
+    Tensor,
+    bytes_to_values,
+    check_size,
+    values_to_bytes,
+)
+
+HEADER_LENGTH: Final = "Inference-Header-Content-Length"
+BINARY_SIZE: Final = "binary_data_size"
+BINARY_OUTPUT: Final = "binary_data_output"
+BINARY: Final = "binary_data"
+_ALIGNMENT: Final = 8
+_MAX_RANK: Final = 16
+_DATATYPES: Final[dict[str, Datatype]] = {datatype.value: datatype for datatype in Datatype}
+
+Loads = Callable[[bytes], Any]
+Dumps = Callable[[Any], bytes]
+
+
+def read_body(
+    body: bytes, header_length: str | None, side: str, loads: Loads
+) -> tuple[dict[str, Any], tuple[Tensor, ...]]:
+    """The JSON head and the tensors under `side` (``inputs`` or ``outputs``).
+
+    Without a header length the whole body is JSON. Raises `InvalidInput`.
+    """
+    head_end = _head_end(body, header_length)
+    try:
+        head = loads(body if head_end == len(body) else body[:head_end])
+    except ValueError as error:
+        raise InvalidInput("body", f"is not JSON: {error}") from error
+    if not isinstance(head, dict):
+        raise InvalidInput("body", "is not a JSON object")
+    listed = head.get(side)
+    if not isinstance(listed, list) or not listed:
+        raise InvalidInput(side, "must be a list of at least one tensor")
+    tensors, position = [], head_end
+    for index, entry in enumerate(listed):
+        tensor, position = _tensor(entry, f"{side}[{index}]", body, position)
+        tensors.append(tensor)
+    if position != len(body):
+        raise InvalidInput("body", f"has {len(body) - position} bytes that no tensor claims")
+    names = {tensor.name for tensor in tensors}
+    if len(names) != len(tensors):
+        raise InvalidInput(side, "names a tensor twice")
+    return head, tuple(tensors)
+
+
+def write_body(
+    head: Mapping[str, Any], tensors: Sequence[Tensor], side: str, dumps: Dumps
+) -> tuple[int, list[Buffer]]:
+    """The length of the JSON head and the body's parts, every tensor as binary data.
+
+    The head is padded so that tensor data starts on a multiple of eight bytes: a receiver may
+    then view it as numbers without copying.
+    """
+    listed = [
+        {
+            "name": tensor.name,
+            "datatype": tensor.datatype,
+            "shape": tensor.shape,
+            "parameters": {BINARY_SIZE: len(tensor.data)},
+        }
+        for tensor in tensors
+    ]
+    text = dumps({**head, side: listed})
+    text += b" " * (-len(text) % _ALIGNMENT)
+    return len(text), [text, *(tensor.data for tensor in tensors)]
+
+
+def to_json(tensor: Tensor) -> dict[str, Any]:
+    """The tensor as an entry of a JSON answer, its data flat and row-major."""
+    return {
+        "name": tensor.name,
+        "datatype": tensor.datatype,
+        "shape": tensor.shape,
+        "data": bytes_to_values(tensor.data, tensor.datatype),
+    }
+
+
+def _head_end(body: bytes, header_length: str | None) -> int:
+    if header_length is None:
+        return len(body)
+    if not header_length.isascii() or not header_length.isdigit() or int(header_length) > len(body):
+        raise InvalidInput(
+            HEADER_LENGTH, f"is not a length within the body's {len(body)} bytes", header_length
+        )
+    return int(header_length)
+
+
+def _tensor(entry: object, field: str, body: bytes, position: int) -> tuple[Tensor, int]:
+    if not isinstance(entry, dict):
+        raise InvalidInput(field, "is not an object", entry)
+    name = entry.get("name")
+    if not isinstance(name, str) or not name:
+        raise InvalidInput(f"{field}.name", "must be a string that is not empty", name)
+    datatype, shape = _datatype(entry, field), _shape(entry, field)
+    size = _binary_size(entry, field)
+    if size is None:
+        data: Buffer = values_to_bytes(entry.get("data"), datatype, shape, f"{field}.data")
+        return Tensor(name=name, datatype=datatype, shape=shape, data=data), position
+    end = position + size
+    if end > len(body):
+        raise InvalidInput(
+            f"{field}.parameters.{BINARY_SIZE}", "leads past the end of the body", size
+        )
+    tensor = Tensor(name=name, datatype=datatype, shape=shape, data=memoryview(body)[position:end])
+    check_size(tensor, field)
+    return tensor, end
+
+
+def _datatype(entry: Mapping[str, Any], field: str) -> Datatype:
+    given = entry.get("datatype")
+    datatype = _DATATYPES.get(given) if isinstance(given, str) else None
+    if datatype is None:
+        raise InvalidInput(f"{field}.datatype", f"is not one of {', '.join(Datatype)}", given)
+    return datatype
+
+
+def _shape(entry: Mapping[str, Any], field: str) -> Shape:
+    shape = entry.get("shape")
+    if not isinstance(shape, list) or len(shape) > _MAX_RANK:
+        raise InvalidInput(f"{field}.shape", f"is not an array of at most {_MAX_RANK} sizes", shape)
+    if any(type(size) is not int or size < 0 for size in shape):
+        raise InvalidInput(f"{field}.shape", "has a size that is not a non-negative integer", shape)
+    return tuple(shape)
+
+
+def _binary_size(entry: Mapping[str, Any], field: str) -> int | None:
+    parameters = entry.get("parameters")
+    if parameters is None:
+        return None
+    if not isinstance(parameters, dict):
+        raise InvalidInput(f"{field}.parameters", "is not an object", parameters)
+    size = parameters.get(BINARY_SIZE)
+    if size is None:
+        return None
+    if type(size) is not int or size < 0:
+        raise InvalidInput(f"{field}.parameters.{BINARY_SIZE}", "is not a size in bytes", size)
+    if "data" in entry:
+        raise InvalidInput(f"{field}.data", f"is given beside {BINARY_SIZE}")
+    return size
