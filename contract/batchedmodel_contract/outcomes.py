@@ -37,8 +37,6 @@ class ReleaseReason(StrEnum):
     """The running batch is about to end; this one arrives when it does."""
     DELAY = "delay"
     """Its oldest member has waited for the longest time allowed."""
-    DRAIN = "drain"
-    """Nothing more will come."""
 
 
 class HoldReason(StrEnum):

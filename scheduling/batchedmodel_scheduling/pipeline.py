@@ -1,0 +1,104 @@
+"""When the server behind can take the next batch.
+
+A server of ours takes a second batch while the first runs. Handing it over at once would commit a
+small batch early; handing it over when the first ends would leave the device idle for the way
+there. So it leaves just in time: at the predicted end, less the hand-off that was learnt.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import Final
+
+from batchedmodel_contract.outcomes import ReleaseReason
+from batchedmodel_scheduling.batch_times import BatchTimes
+from batchedmodel_scheduling.policy import (
+    NEVER,
+    Batch,
+    BatchId,
+    Finished,
+    HandedOver,
+    Item,
+    Slots,
+)
+
+_HAND_OFF_WEIGHT: Final = 0.1
+_FIRST_HAND_OFF: Final = 0.001  # seconds; what a local socket and two event loops take at most
+_REMEMBERED_BATCHES: Final = 32
+
+
+@dataclass(slots=True, kw_only=True)
+class _Handed:
+    """A batch that was released; `ends` is the predicted end of its forward pass."""
+
+    lengths: list[int]
+    at: float = NEVER
+    ends: float = NEVER
+
+
+class Pipeline:
+    """Follows released batches and predicts when the device is free."""
+
+    def __init__(self, times: BatchTimes, ids: Iterator[int] | None = None) -> None:
+        """`ids` numbers the batches; a successor continues its predecessor's, so none repeats."""
+        self.ids: Final = count(1) if ids is None else ids
+        self._times = times
+        self._handed: dict[BatchId, _Handed] = {}
+        self._hand_off = _FIRST_HAND_OFF
+        self._freed = -NEVER
+        self._served: deque[tuple[int, float]] = deque(maxlen=_REMEMBERED_BATCHES)
+
+    def opens_at(self, slots: Slots, now: float) -> float:
+        """When the next batch should leave: now, just before the running one ends, or `NEVER`."""
+        if slots.in_flight == 0:
+            return now
+        if slots.in_flight >= slots.depth:
+            return NEVER
+        ends = max((handed.ends for handed in self._handed.values()), default=NEVER)
+        return max(now, ends - self._hand_off)
+
+    def release(self, items: list[Item], reason: ReleaseReason) -> Batch:
+        """Make a batch of the items and follow it from now on."""
+        batch = Batch(id=BatchId(next(self.ids)), items=tuple(items), reason=reason)
+        self._handed[batch.id] = _Handed(lengths=[item.length for item in items])
+        return batch
+
+    def observe(self, event: HandedOver | Finished, now: float) -> None:
+        """Follow a batch on its way; events of unknown batches are ignored."""
+        handed = self._handed.get(event.batch)
+        if handed is None:
+            return
+        if isinstance(event, HandedOver):
+            self._begin(handed, now)
+        else:
+            del self._handed[event.batch]
+            self._finish(handed, event, now)
+
+    def drain_seconds(self, rows: int) -> float | None:
+        """How long the device will need for these rows at its recent rate; None if unknown."""
+        seconds = sum(taken for _, taken in self._served)
+        served = sum(count for count, _ in self._served)
+        return rows * seconds / served if served and seconds > 0 else None
+
+    def _begin(self, handed: _Handed, now: float) -> None:
+        others = [other.ends for other in self._handed.values() if other.ends < NEVER]
+        predicted = self._times.predict(handed.lengths)
+        handed.at = now
+        if predicted is not None:
+            handed.ends = max([now + self._hand_off, *others]) + predicted
+
+    def _finish(self, handed: _Handed, event: Finished, now: float) -> None:
+        busy_since = max(handed.at, self._freed)
+        self._freed = now
+        if event.compute_seconds is None or handed.at == NEVER:
+            return
+        self._times.observe(handed.lengths, event.compute_seconds)
+        self._served.append((len(handed.lengths), now - busy_since))
+        on_the_way = now - handed.at - event.compute_seconds - event.queue_seconds
+        self._hand_off += _HAND_OFF_WEIGHT * (max(0.0, on_the_way) - self._hand_off)
+        # What runs next began when this one ended, whatever was predicted before.
+        for other in self._handed.values():
+            predicted = self._times.predict(other.lengths)
+            if other.at < NEVER and predicted is not None:
+                other.ends = now + predicted

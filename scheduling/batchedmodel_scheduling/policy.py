@@ -1,0 +1,110 @@
+"""The seam between deciding and acting: what a batch policy is told and what it answers.
+
+Times are monotonic seconds, given by the caller; `math.inf` as a time means never. A policy owns
+the set of waiting items, its caller owns timers and answers.
+"""
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Final, NewType, Protocol
+
+from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.outcomes import HoldReason, Rejection, ReleaseReason
+
+ItemId = NewType("ItemId", int)
+BatchId = NewType("BatchId", int)
+NEVER: Final = math.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One row that waits for a forward pass."""
+
+    id: ItemId
+    key: Hashable
+    """Only items of equal keys may share a batch."""
+    length: int
+    """Size of its ragged dimension, in tokens where the model takes tokens; at least 1."""
+    arrived: float
+    deadline: float
+    """When its caller stops waiting; it is never released at or after this time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Items that share a forward pass, in the order in which they arrived."""
+
+    id: BatchId
+    items: tuple[Item, ...]
+    reason: ReleaseReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slots:
+    """What the server behind can hold: `depth` batches at once, of which `in_flight` are taken."""
+
+    depth: int
+    in_flight: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why an item was not taken, and in how many seconds trying again makes sense."""
+
+    reason: Rejection
+    retry_after: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What to do now and when to ask again."""
+
+    release: Batch | None
+    shed: tuple[Item, ...]
+    """Items that no longer wait because their deadline has passed; settle them as expired."""
+    wake_at: float
+    """Ask again then, unless something happens before; `NEVER` when only an event can help."""
+    reason: ReleaseReason | HoldReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandedOver:
+    """The caller has begun to send a released batch."""
+
+    batch: BatchId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A batch is answered, or it failed."""
+
+    batch: BatchId
+    compute_seconds: float | None
+    """Length of the forward pass as the server measured it; None when there was none to measure."""
+    queue_seconds: float = 0.0
+    """How long the batch lay at the server before its forward pass."""
+
+
+class Policy(Protocol):
+    """Forms batches. Every method takes the present time and none takes long."""
+
+    def offer(self, item: Item, now: float) -> Refusal | None:
+        """Take the item, or say why not."""
+        ...
+
+    def withdraw(self, item_id: ItemId, now: float) -> None:
+        """Forget a waiting item: its caller left. Unknown and released items are ignored."""
+        ...
+
+    def poll(self, now: float, slots: Slots) -> Decision:
+        """At most one batch to release now. After a release, poll again."""
+        ...
+
+    def observe(self, event: HandedOver | Finished, now: float) -> None:
+        """Learn what became of a released batch."""
+        ...
+
+    def configure(self, settings: BatchSettings, now: float) -> None:
+        """Use other settings from now on; what waits stays, even above a smaller queue."""
+        ...

@@ -1,0 +1,110 @@
+"""What all policies share: admission by count, the waiting set, the pipeline, the cut.
+
+A policy adds one question, `_choose`: which group leaves now, and if none, when to ask again.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Final
+
+from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.outcomes import HoldReason, Rejection, ReleaseReason
+from batchedmodel_scheduling.pipeline import Pipeline
+from batchedmodel_scheduling.policy import (
+    NEVER,
+    Decision,
+    Finished,
+    HandedOver,
+    Item,
+    ItemId,
+    Refusal,
+    Slots,
+)
+from batchedmodel_scheduling.waiting import Group, WaitingSet
+
+_RETRY_UNKNOWN: Final = 1.0
+_RETRY_BOUNDS: Final = (0.01, 60.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leave:
+    """This group leaves now."""
+
+    group: Group
+    reason: ReleaseReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """Nothing leaves before `until`, unless something happens."""
+
+    until: float
+    reason: HoldReason
+
+
+class QueueingPolicy(ABC):
+    """A policy over a waiting set; see `policy.Policy` for the five methods."""
+
+    def __init__(self, settings: BatchSettings, waiting: WaitingSet, pipeline: Pipeline) -> None:
+        self.waiting: Final = waiting
+        self.pipeline: Final = pipeline
+        self.settings = settings
+        waiting.regroup(settings.length_buckets)
+
+    def offer(self, item: Item, now: float) -> Refusal | None:
+        """Refuse only when the queue is full; the retry delay is the time to serve what waits."""
+        if len(self.waiting) < self.settings.max_queue_size:
+            self.waiting.add(item)
+            return None
+        shortest, longest = _RETRY_BOUNDS
+        drain = self.pipeline.drain_seconds(len(self.waiting))
+        retry_after = min(longest, max(shortest, _RETRY_UNKNOWN if drain is None else drain))
+        return Refusal(reason=Rejection.QUEUE_FULL, retry_after=retry_after)
+
+    def withdraw(self, item_id: ItemId, now: float) -> None:
+        """Forget a waiting item."""
+        self.waiting.discard(item_id)
+
+    def poll(self, now: float, slots: Slots) -> Decision:
+        """Release what `_choose` names, without its members whose deadline has passed."""
+        shed: list[Item] = []
+        while len(self.waiting):
+            choice = self._choose(now, slots, self.pipeline.opens_at(slots, now))
+            if isinstance(choice, Hold):
+                return Decision(
+                    release=None, shed=tuple(shed), wake_at=choice.until, reason=choice.reason
+                )
+            items, late = self.waiting.cut(choice.group, self.settings.max_batch_size, now)
+            shed += late
+            if items:
+                full = len(items) == self.settings.max_batch_size
+                reason = ReleaseReason.FULL if full else choice.reason
+                batch = self.pipeline.release(items, reason)
+                return Decision(release=batch, shed=tuple(shed), wake_at=now, reason=reason)
+        return Decision(release=None, shed=tuple(shed), wake_at=NEVER, reason=HoldReason.EMPTY)
+
+    def observe(self, event: HandedOver | Finished, now: float) -> None:
+        """Learn what became of a released batch."""
+        self.pipeline.observe(event, now)
+
+    def configure(self, settings: BatchSettings, now: float) -> None:
+        """Use other settings from now on."""
+        self.settings = settings
+        self.waiting.regroup(settings.length_buckets)
+
+    @abstractmethod
+    def _choose(self, now: float, slots: Slots, opens_at: float) -> Leave | Hold:
+        """Judge a waiting set that is not empty; `opens_at` is when the server wants a batch."""
+
+    def _full(self) -> Group | None:
+        """The full group with the oldest head: it cannot grow, so holding it gains nothing."""
+        full = [
+            (head.arrived, head.id, group)
+            for group, head, size in self.waiting.groups()
+            if size >= self.settings.max_batch_size
+        ]
+        return min(full)[2] if full else None
+
+    def _oldest(self) -> tuple[Group, Item]:
+        group, head, _ = min(self.waiting.groups(), key=lambda g: (g[1].arrived, g[1].id))
+        return group, head
