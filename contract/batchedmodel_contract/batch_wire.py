@@ -31,6 +31,8 @@ SHAPES: Final = ":shapes"
 STATUS: Final = ":status"
 ERROR: Final = ":error"
 OK: Final = 200
+_LARGEST_NUMBER: Final = 2.0**63  # refuses infinity and NaN as well
+_MAX_RANK: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,12 +109,17 @@ def ragged(name: str, datatype: Datatype, items: Sequence[tuple[Shape, Buffer]])
 
 def write_request(request: BatchRequest) -> tuple[int, list[Buffer]]:
     """Length of the JSON head and the body's parts."""
-    return write_body({}, _flat(request.inputs), "inputs", _dumps)
+    return write_body({}, flattened(request.inputs), "inputs", _dumps)
 
 
 def read_request(body: bytes, header_length: str | None) -> BatchRequest:
     """The batch in a request body; raises `InvalidInput`."""
     _, tensors = read_body(body, header_length, "inputs", json.loads)
+    return to_request(tensors)
+
+
+def to_request(tensors: Sequence[Tensor]) -> BatchRequest:
+    """The batch in the tensors of a body that was read already; raises `InvalidInput`."""
     return BatchRequest(inputs=_ragged(tensors))
 
 
@@ -138,10 +145,10 @@ def write_reply(reply: BatchReply) -> tuple[int, list[Buffer]]:
             name=ERROR,
             datatype=Datatype.BYTES,
             shape=count,
-            data=join_byte_elements(error.encode() for error in reply.errors),
+            data=join_byte_elements(error.encode(errors="replace") for error in reply.errors),
         ),
     ]
-    return write_body(head, [*_flat(reply.outputs), *settled], "outputs", _dumps)
+    return write_body(head, [*flattened(reply.outputs), *settled], "outputs", _dumps)
 
 
 def read_reply(body: bytes, header_length: str | None) -> BatchReply:
@@ -150,6 +157,9 @@ def read_reply(body: bytes, header_length: str | None) -> BatchReply:
     named = {tensor.name: tensor for tensor in tensors}
     if STATUS not in named or ERROR not in named:
         raise InvalidInput("outputs", f"lacks {STATUS} or {ERROR}")
+    for name, datatype in ((STATUS, Datatype.INT32), (ERROR, Datatype.BYTES)):
+        if named[name].datatype is not datatype:
+            raise InvalidInput(name, f"is not {datatype}", named[name].datatype)
     statuses = array("i", bytes(named[STATUS].data))
     errors = split_byte_elements(named[ERROR].data)
     outputs = _ragged([tensor for tensor in tensors if tensor.name not in (STATUS, ERROR)])
@@ -170,16 +180,18 @@ def read_reply(body: bytes, header_length: str | None) -> BatchReply:
 def _number(head: dict[str, Any], name: str) -> float:
     parameters = head.get("parameters")
     value = parameters.get(name) if isinstance(parameters, dict) else None
-    if not isinstance(value, int | float) or value < 0:
-        raise InvalidInput(f"parameters.{name}", "is not a non-negative number", value)
-    return float(value)
+    is_bool = isinstance(value, bool)
+    if isinstance(value, int | float) and not is_bool and 0 <= value <= _LARGEST_NUMBER:
+        return float(value)
+    raise InvalidInput(f"parameters.{name}", "is not a number from 0 to 2^63", value)
 
 
 def _dumps(head: Any) -> bytes:
     return json.dumps(head, separators=(",", ":")).encode()
 
 
-def _flat(tensors: Sequence[Ragged]) -> list[Tensor]:
+def flattened(tensors: Sequence[Ragged]) -> list[Tensor]:
+    """Each tensor as it travels: its data flat, its shapes in a tensor beside it."""
     flat: list[Tensor] = []
     for tensor in tensors:
         count, rank = len(tensor.shapes), len(tensor.shapes[0]) if tensor.shapes else 0
@@ -212,7 +224,7 @@ def _ragged(tensors: Sequence[Tensor]) -> tuple[Ragged, ...]:
     if shapes:
         raise InvalidInput(next(iter(shapes)), "describes a tensor that is not there")
     if len({len(one.shapes) for one in found}) > 1:
-        raise InvalidInput("inputs", "disagree about the number of items")
+        raise InvalidInput("tensors", "disagree about the number of items")
     return tuple(found)
 
 
@@ -220,6 +232,10 @@ def _ragged_of(tensor: Tensor, described: Tensor) -> Ragged:
     if described.datatype is not Datatype.INT64 or len(described.shape) != 2:
         raise InvalidInput(described.name, "is not INT64 of items x rank")
     count, rank = described.shape
+    # Without sizes the count alone claims items, as many as it likes.
+    if rank > _MAX_RANK or (rank == 0 and count != tensor.elements):
+        rule = f"does not fit {tensor.elements} elements in items of rank 0 to {_MAX_RANK}"
+        raise InvalidInput(described.name, rule, described.shape)
     sizes = array("q", bytes(described.data)).tolist()
     if any(size < 0 for size in sizes):
         raise InvalidInput(described.name, "has a negative size")

@@ -58,7 +58,12 @@ class BatchSettings:
 
     def to_json(self) -> str:
         """The text of the settings file; equal settings give equal text."""
-        return json.dumps(asdict(self), sort_keys=True)
+        # 30 and 30.0 are equal settings, so they must not differ as text.
+        seconds = {
+            "max_wait_seconds": float(self.max_wait_seconds),
+            "request_timeout_seconds": float(self.request_timeout_seconds),
+        }
+        return json.dumps(asdict(self) | seconds, sort_keys=True)
 
     def digest(self) -> str:
         """Short hash by which everybody names these settings."""
@@ -79,5 +84,5 @@ def settings_from_json(text: str | bytes) -> BatchSettings:
         )
     except InvalidInput:
         raise
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidInput(FILE_NAME, f"cannot be read: {error!r}") from error

@@ -109,7 +109,7 @@ def description_from_metadata(metadata: Mapping[str, Any]) -> ModelDescription:
             and TextInput(name=text["name"], tokens=text["tokens"], max_tokens=text["maxTokens"]),
             embedding=ours["embedding"],
         )
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
         raise InvalidInput("metadata", f"is not a description of a model: {error!r}") from error
 
 

@@ -94,7 +94,9 @@ class ModelServerSettings:
     model_name: str = setting("MODEL_NAME", Text(), "Name of the model.", required=True)
     model_socket: str = setting("MODEL_SOCKET", Text(), "Unix socket to serve.", required=True)
     handler: str = setting("HANDLER", Text(), "How to run the model.", required=True)
-    source: str = setting("SOURCE", Text(at_most=8192), "`spec.model.source` as JSON.", default="")
+    source: str = setting(
+        "SOURCE", Text(at_most=65_536), "`spec.model.source` as JSON.", default=""
+    )
     parameters: tuple[tuple[str, str], ...] = setting(
         "PARAMETERS", TextMap(), "`spec.model.parameters` as JSON.", default=()
     )
@@ -125,7 +127,7 @@ def from_environment(of: type[Settings], environ: Mapping[str, str]) -> Settings
         try:
             is_text = isinstance(declared.rule, Text | Choice)
             found[field.name] = declared.rule.read(text if is_text else json.loads(text))
-        except (Broken, json.JSONDecodeError) as error:
+        except (ValueError, RecursionError) as error:
             rule = str(error) if isinstance(error, Broken) else "is not JSON"
             mistakes.append(Mistake(field=variable, rule=rule, value=shown(text)))
     if mistakes:
@@ -166,7 +168,7 @@ def source_from_json(text: str) -> Source | None:
     mistakes: list[Mistake] = []
     try:
         source = read(Source, json.loads(text), "source", mistakes)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidInput("source", "is not JSON", text) from error
     if source is None:
         raise InvalidInput("source", "; ".join(str(mistake) for mistake in mistakes))

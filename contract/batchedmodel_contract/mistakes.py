@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 _SHOWN_CHARACTERS: Final = 80
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, default=repr)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +52,16 @@ class InvalidManifest(ValueError):
 
 def shown(value: object) -> str:
     """The value as JSON, cut short: an error message must never repeat a whole body."""
+    text = ""
     try:
-        text = json.dumps(value, ensure_ascii=False)
+        # Part by part: a large or deeply nested value costs no more than what is shown of it.
+        for part in _ENCODER.iterencode(value):
+            text += part
+            if len(text) > _SHOWN_CHARACTERS:
+                break
     except (TypeError, ValueError):
-        text = repr(value)
-    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
+        text += f"(a {type(value).__name__} that cannot be shown)"
+    if len(text) > _SHOWN_CHARACTERS:
+        text = f"{text[:_SHOWN_CHARACTERS]}..."
+    # JSON may hold half of a surrogate pair, which no answer and no terminal could be sent.
+    return text.encode(errors="backslashreplace").decode()

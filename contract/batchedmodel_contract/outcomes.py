@@ -15,6 +15,9 @@ class Rejection(StrEnum):
     QUEUE_FULL = "queue_full"
     DRAINING = "draining"
     NOT_READY = "not_ready"
+    """The model behind cannot be asked at present."""
+    ABANDONED = "abandoned"
+    """The caller left before it could be told anything."""
 
 
 class Outcome(StrEnum):

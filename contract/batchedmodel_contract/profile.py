@@ -44,8 +44,12 @@ def profile_from_mapping(mapping: Mapping[str, Any]) -> Profile:
             )
             for point in mapping["points"]
         )
+        if any(point.rows < 1 or point.length < 0 for point in points):
+            raise InvalidInput("profile", "has a point without rows or of negative length")
         return Profile(
             cost_rule=CostRule(mapping["cost_rule"]), device=str(mapping["device"]), points=points
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except InvalidInput:
+        raise
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise InvalidInput("profile", f"cannot be read: {error!r}") from error

@@ -85,13 +85,19 @@ def values_to_bytes(values: object, datatype: Datatype, shape: Shape, field: str
     kinds = set(map(type, flat))
     if datatype is Datatype.BYTES:
         _require(kinds <= {str}, field, "has a value that is not a string")
-        return join_byte_elements(text.encode() for text in flat)
+        try:
+            return join_byte_elements(text.encode() for text in flat)
+        except UnicodeEncodeError as error:
+            raise InvalidInput(field, "has a string with half of a surrogate pair") from error
     if datatype is Datatype.FP16:
         raise InvalidInput(field, "FP16 has no JSON form in this protocol; send it as binary data")
     _require(kinds <= _KINDS.get(datatype, _WHOLE), field, f"has a value that is not a {datatype}")
     try:
+        if datatype is Datatype.FP32:
+            # `array` would make infinity of a number that is too large.
+            return struct.pack(f"<{len(flat)}f", *flat)
         return array(_CODES[datatype], flat).tobytes()
-    except OverflowError as error:
+    except (OverflowError, struct.error) as error:
         raise InvalidInput(field, f"has a value outside the range of {datatype}") from error
 
 
@@ -143,16 +149,22 @@ def check_size(tensor: Tensor, field: str) -> None:
 
 
 def rows(tensor: Tensor) -> list[Buffer]:
-    """The data of each row, where the first dimension counts rows."""
+    """The data of each row, where the first dimension counts rows.
+
+    Raises `InvalidInput` when the tensor has no rows or when its rows hold nothing: a few bytes
+    could then claim any number of rows.
+    """
+    if tensor.elements == 0 or not tensor.shape:
+        raise InvalidInput(f"{tensor.name}.shape", "has no rows that hold a value", tensor.shape)
     count = tensor.shape[0]
     if count == 1:
         return [tensor.data]
     view = memoryview(tensor.data)
     if tensor.datatype is not Datatype.BYTES:
-        step = len(view) // count if count else 0
-        return [view[start : start + step] for start in range(0, len(view), step or 1)]
+        step = len(view) // count
+        return [view[start : start + step] for start in range(0, len(view), step)]
     elements = split_byte_elements(view)
-    each = len(elements) // count if count else 0
+    each = len(elements) // count
     return [
         join_byte_elements(bytes(e) for e in elements[row * each : (row + 1) * each])
         for row in range(count)
@@ -164,12 +176,11 @@ def _flat(values: object, shape: Shape, field: str) -> Sequence[Any]:
         raise InvalidInput(field, "is not an array", values)
     level: list[Any] = values
     if level and isinstance(level[0], list):
-        _require(
-            len(level) == shape[0] if shape else False, field, f"does not nest as {list(shape)}"
-        )
+        rule = f"does not nest as shape {list(shape)}"
+        _require(bool(shape) and len(level) == shape[0], field, rule)
         for size in shape[1:]:
             fits = all(isinstance(part, list) and len(part) == size for part in level)
-            _require(fits, field, f"does not nest as shape {list(shape)}")
+            _require(fits, field, rule)
             level = list(chain.from_iterable(level))
     expected = math.prod(shape)
     _require(len(level) == expected, field, f"has {len(level)} values; the shape needs {expected}")

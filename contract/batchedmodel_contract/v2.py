@@ -25,6 +25,8 @@ BINARY_OUTPUT: Final = "binary_data_output"
 BINARY: Final = "binary_data"
 _ALIGNMENT: Final = 8
 _MAX_RANK: Final = 16
+_MAX_SIZE: Final = 2**63 - 1
+_MAX_DIGITS: Final = 18  # of a header length; int() itself refuses some thousands of them
 _DATATYPES: Final[dict[str, Datatype]] = {datatype.value: datatype for datatype in Datatype}
 
 Loads = Callable[[bytes], Any]
@@ -43,6 +45,8 @@ def read_body(
         head = loads(body if head_end == len(body) else body[:head_end])
     except ValueError as error:
         raise InvalidInput("body", f"is not JSON: {error}") from error
+    except RecursionError as error:
+        raise InvalidInput("body", "is nested too deeply") from error
     if not isinstance(head, dict):
         raise InvalidInput("body", "is not a JSON object")
     listed = head.get(side)
@@ -95,7 +99,8 @@ def to_json(tensor: Tensor) -> dict[str, Any]:
 def _head_end(body: bytes, header_length: str | None) -> int:
     if header_length is None:
         return len(body)
-    if not header_length.isascii() or not header_length.isdigit() or int(header_length) > len(body):
+    is_number = header_length.isascii() and header_length.isdigit()
+    if not is_number or len(header_length) > _MAX_DIGITS or int(header_length) > len(body):
         raise InvalidInput(
             HEADER_LENGTH, f"is not a length within the body's {len(body)} bytes", header_length
         )
@@ -135,8 +140,9 @@ def _shape(entry: Mapping[str, Any], field: str) -> Shape:
     shape = entry.get("shape")
     if not isinstance(shape, list) or len(shape) > _MAX_RANK:
         raise InvalidInput(f"{field}.shape", f"is not an array of at most {_MAX_RANK} sizes", shape)
-    if any(type(size) is not int or size < 0 for size in shape):
-        raise InvalidInput(f"{field}.shape", "has a size that is not a non-negative integer", shape)
+    if any(type(size) is not int or not 0 <= size <= _MAX_SIZE for size in shape):
+        rule = "has a size that is not an integer from 0 to 2^63 - 1"
+        raise InvalidInput(f"{field}.shape", rule, shape)
     return tuple(shape)
 
 

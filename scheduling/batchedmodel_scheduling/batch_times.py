@@ -43,7 +43,9 @@ class BatchTimes:
         if self._terms is None:
             return None
         fixed, per_row, per_token = self._terms
-        return fixed + per_row * len(lengths) + per_token * _tokens(self._rule, lengths)
+        seconds = fixed + per_row * len(lengths) + per_token * _tokens(self._rule, lengths)
+        # Far from the profile's points a line may pass below zero, which says nothing of a time.
+        return seconds if seconds > 0 else None
 
 
 def _tokens(rule: CostRule, lengths: list[int]) -> int:

@@ -51,10 +51,10 @@ class Pipeline:
 
     def opens_at(self, slots: Slots, now: float) -> float:
         """When the next batch should leave: now, just before the running one ends, or `NEVER`."""
-        if slots.in_flight == 0:
-            return now
         if slots.in_flight >= slots.depth:
             return NEVER
+        if slots.in_flight == 0:
+            return now
         ends = max((handed.ends for handed in self._handed.values()), default=NEVER)
         return max(now, ends - self._hand_off)
 

@@ -42,7 +42,10 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slots:
-    """What the server behind can hold: `depth` batches at once, of which `in_flight` are taken."""
+    """What the server behind can hold: `depth` batches at once, of which `in_flight` are taken.
+
+    A depth of 0 says that there is no server at present.
+    """
 
     depth: int
     in_flight: int

@@ -53,8 +53,14 @@ class QueueingPolicy(ABC):
 
     def offer(self, item: Item, now: float) -> Refusal | None:
         """Refuse only when the queue is full; the retry delay is the time to serve what waits."""
-        if len(self.waiting) < self.settings.max_queue_size:
+        refusal = self.refusal()
+        if refusal is None:
             self.waiting.add(item)
+        return refusal
+
+    def refusal(self) -> Refusal | None:
+        """What an item would be told now: known before its body is read."""
+        if len(self.waiting) < self.settings.max_queue_size:
             return None
         shortest, longest = _RETRY_BOUNDS
         drain = self.pipeline.drain_seconds(len(self.waiting))
@@ -75,12 +81,14 @@ class QueueingPolicy(ABC):
                     release=None, shed=tuple(shed), wake_at=choice.until, reason=choice.reason
                 )
             items, late = self.waiting.cut(choice.group, self.settings.max_batch_size, now)
-            shed += late
-            if items:
-                full = len(items) == self.settings.max_batch_size
-                reason = ReleaseReason.FULL if full else choice.reason
-                batch = self.pipeline.release(items, reason)
-                return Decision(release=batch, shed=tuple(shed), wake_at=now, reason=reason)
+            if late:
+                # The choice counted them: without them the group may neither be full nor due.
+                shed += late
+                continue
+            full = len(items) == self.settings.max_batch_size
+            reason = ReleaseReason.FULL if full else choice.reason
+            batch = self.pipeline.release(items, reason)
+            return Decision(release=batch, shed=tuple(shed), wake_at=now, reason=reason)
         return Decision(release=None, shed=tuple(shed), wake_at=NEVER, reason=HoldReason.EMPTY)
 
     def observe(self, event: HandedOver | Finished, now: float) -> None:

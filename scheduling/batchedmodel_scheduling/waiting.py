@@ -54,16 +54,19 @@ class WaitingSet:
             yield group, next(iter(members.values())), len(members)
 
     def cut(self, group: Group, at_most: int, now: float) -> tuple[list[Item], list[Item]]:
-        """Remove the oldest members: those to release, and those met whose deadline has passed."""
+        """Remove those met whose deadline has passed or, if there are none, the oldest members.
+
+        Returns the members to release and the late ones; one of the two is empty.
+        """
         chosen: list[Item] = []
         late: list[Item] = []
         for item in self._groups[group].values():
             if len(chosen) == at_most:
                 break
             (chosen if now < item.deadline else late).append(item)
-        for item in (*chosen, *late):
+        for item in late or chosen:
             self.discard(item.id)
-        return chosen, late
+        return ([] if late else chosen), late
 
     def regroup(self, edges: tuple[int, ...]) -> None:
         """Sort every item into other length classes, order of arrival kept within each."""

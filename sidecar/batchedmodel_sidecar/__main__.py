@@ -1,0 +1,51 @@
+"""Process entry of the sidecar: settings from the environment, signals, run.
+
+Exit codes: 0 after a drain, 2 for wrong settings, 3 when a port cannot be had.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+
+import uvloop
+
+from batchedmodel_contract.environment import SidecarSettings, from_environment
+from batchedmodel_contract.mistakes import InvalidInput, InvalidManifest
+from batchedmodel_sidecar.service import CannotListen, Service
+from batchedmodel_sidecar.settings_folder import SettingsFolder
+
+
+def main() -> int:
+    """Run until SIGTERM or SIGINT."""
+    try:
+        settings = from_environment(SidecarSettings, os.environ)
+    except InvalidManifest as error:
+        print(error, file=sys.stderr)  # noqa: T201  # logging is configured by these settings
+        return 2
+    logging.basicConfig(
+        level=settings.log_level.upper(), format="%(levelname)s %(message)s", stream=sys.stderr
+    )
+    try:
+        uvloop.run(_run(settings))
+    except InvalidInput as error:
+        logging.getLogger(__name__).error("%s", error)
+        return 2
+    except CannotListen as error:
+        logging.getLogger(__name__).error("%s", error)
+        return 3
+    return 0
+
+
+async def _run(settings: SidecarSettings) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    service = Service(settings, SettingsFolder(settings.settings_folder))
+    await service.run(stop)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

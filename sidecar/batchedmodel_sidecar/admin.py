@@ -1,0 +1,74 @@
+"""The admin port: probes, metrics, the settings in force, the drain hook.
+
+Called by the kubelet, the autoscaler, the operator and people; never exposed by the Service.
+"""
+
+import hmac
+from dataclasses import asdict
+from typing import Final
+
+import orjson
+from aiohttp import web
+from prometheus_client import CollectorRegistry, generate_latest
+
+from batchedmodel_contract import sidecar_api
+from batchedmodel_sidecar.batcher import Batcher
+from batchedmodel_sidecar.lifecycle import Lifecycle
+from batchedmodel_sidecar.model_link import ModelLink
+
+_METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Admin:
+    """Handlers of the admin port."""
+
+    def __init__(
+        self,
+        *,
+        batcher: Batcher,
+        link: ModelLink,
+        lifecycle: Lifecycle,
+        registry: CollectorRegistry,
+        drain_token: str,
+    ) -> None:
+        self._batcher = batcher
+        self._link = link
+        self._lifecycle = lifecycle
+        self._registry = registry
+        self._drain_token = drain_token
+
+    def application(self) -> web.Application:
+        """The routes."""
+        application = web.Application()
+        application.router.add_get(sidecar_api.LIVE, self._live)
+        application.router.add_get(sidecar_api.READY, self._ready)
+        application.router.add_get(sidecar_api.METRICS, self._metrics)
+        application.router.add_get(sidecar_api.SETTINGS, self._settings)
+        application.router.add_get(sidecar_api.DRAIN, self._drain)
+        return application
+
+    async def _live(self, request: web.Request) -> web.Response:
+        return web.Response(text="live\n")
+
+    async def _ready(self, request: web.Request) -> web.Response:
+        if self._lifecycle.draining:
+            return web.Response(status=503, text="draining\n")
+        if self._link.model is None:
+            return web.Response(status=503, text=f"{self._link.reason}\n")
+        return web.Response(text="ready\n")
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        body = generate_latest(self._registry)
+        return web.Response(body=body, headers={"Content-Type": _METRICS_TYPE})
+
+    async def _settings(self, request: web.Request) -> web.Response:
+        settings = self._batcher.settings
+        document = {"hash": settings.digest(), "settings": asdict(settings)}
+        return web.Response(body=orjson.dumps(document), content_type="application/json")
+
+    async def _drain(self, request: web.Request) -> web.Response:
+        given = request.headers.get(sidecar_api.DRAIN_TOKEN_HEADER, "")
+        if not self._drain_token or not hmac.compare_digest(given, self._drain_token):
+            return web.Response(status=403, text=f"{sidecar_api.DRAIN_TOKEN_HEADER} is wrong\n")
+        empty = await self._lifecycle.drain()
+        return web.Response(text="empty\n" if empty else "drain limit reached\n")

@@ -1,0 +1,361 @@
+"""The asyncio shell around a batch policy: it owns futures and one timer, and decides nothing.
+
+The front submits calls and awaits them; a caller's departure is the cancellation of `submit`. The
+policy says which rows leave; the model link carries them. Each call is settled exactly once, by
+`_settle`, whoever left in between.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from itertools import count
+from typing import Final
+
+from batchedmodel_contract.batch_wire import OK, BatchReply, BatchRequest, ragged
+from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.outcomes import Outcome, Rejection
+from batchedmodel_scheduling import policies
+from batchedmodel_scheduling.policy import (
+    Batch,
+    BatchId,
+    Finished,
+    HandedOver,
+    Item,
+    ItemId,
+    Refusal,
+    Slots,
+)
+from batchedmodel_sidecar.calls import Answer, Call, Output, Row, Value
+from batchedmodel_sidecar.deadlines import Deadlines
+from batchedmodel_sidecar.errors import CallError, Expired, Rejected, Unserved
+from batchedmodel_sidecar.ledger import Ledger
+from batchedmodel_sidecar.metrics import Durations
+from batchedmodel_sidecar.model import ReadyModel
+from batchedmodel_sidecar.timer import Timer
+
+logger: Final = logging.getLogger(__name__)
+
+Infer = Callable[[BatchRequest, float], Awaitable[BatchReply]]
+"""Carries one batch to the server within so many seconds; raises `Unserved`."""
+
+DEPTH: Final = 2
+"""Batches that a server of ours takes at once: one that runs and one handed over just in time."""
+
+_GRACE: Final = 5.0  # seconds that a batch is awaited after its last member's time is over
+
+
+class _Live:
+    """An accepted call that is not settled."""
+
+    __slots__ = (
+        "accepted_at",
+        "answers",
+        "call",
+        "deadline",
+        "future",
+        "ids",
+        "missing",
+        "waiting",
+    )
+
+    def __init__(self, call: Call, now: float, deadline: float) -> None:
+        self.call: Final = call
+        self.accepted_at: Final = now
+        self.deadline: Final = deadline
+        self.future: Final[asyncio.Future[Answer]] = asyncio.get_running_loop().create_future()
+        self.ids: list[ItemId] = []
+        self.answers: list[tuple[Value, ...] | None] = [None] * len(call.rows)
+        self.missing = len(call.rows)
+        self.waiting = len(call.rows)
+        """Rows that have not left."""
+
+
+class Batcher:
+    """Forms batches of submitted calls and hands them to the model behind."""
+
+    def __init__(
+        self,
+        settings: BatchSettings,
+        *,
+        infer: Infer,
+        clock: Callable[[], float],
+        timer: Callable[[Callable[[], None]], Timer],
+        ledger: Ledger,
+        durations: Durations,
+    ) -> None:
+        self._settings = settings
+        self._policy = policies.new_policy(settings, None)
+        self._infer = infer
+        self._clock = clock
+        self._timer = timer(self._step)
+        self._ledger = ledger
+        self._durations = durations
+        self._model: ReadyModel | None = None
+        self._flushing = False
+        self._step_is_due = False
+        self._item_ids = count(1)
+        self._rows: dict[ItemId, tuple[_Live, int]] = {}
+        self._deadlines: Deadlines[_Live] = Deadlines(lambda live: not live.future.done())
+        self._in_flight: dict[BatchId, asyncio.Task[None]] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def settings(self) -> BatchSettings:
+        """The settings in force."""
+        return self._settings
+
+    def refusal(self) -> Rejected | None:
+        """What one more call would be told now, before its body is read."""
+        refusal = self._policy.refusal()
+        return None if refusal is None else self._rejection(refusal)
+
+    async def submit(self, call: Call) -> Answer:
+        """The answer to a call; raises `Rejected`, `Unserved` or `Expired`.
+
+        Cancelling the await withdraws the call.
+        """
+        now = self._clock()
+        live = _Live(call, now, now + self._settings.request_timeout_seconds)
+        self._accept(live, now)
+        try:
+            return await live.future
+        except asyncio.CancelledError:
+            self._leave(live)
+            raise
+
+    def attach(self, model: ReadyModel) -> None:
+        """A server is ready: what waits may go to it."""
+        self._model = model
+        self._policy = policies.relearning(self._policy, model.profile)
+        self._request_step()
+
+    def detach(self) -> None:
+        """The server is gone: what waits goes on waiting, what is in flight fails by itself."""
+        self._model = None
+
+    def configure(self, settings: BatchSettings) -> None:
+        """Use other settings from the next decision on; what was accepted stays accepted."""
+        self._settings = settings
+        in_force = replace(settings, max_wait_seconds=0.0) if self._flushing else settings
+        self._policy = policies.reconfigured(self._policy, in_force, self._clock())
+        self._request_step()
+
+    def flush(self, flushing: bool) -> None:
+        """While flushing nothing is held for company that will not come."""
+        self._flushing = flushing
+        self.configure(self._settings)
+
+    async def idle(self) -> None:
+        """Return once no accepted call is unsettled."""
+        await self._idle.wait()
+
+    def give_up(self, reason: str) -> None:
+        """Answer everything accepted with 503: nobody is left to serve it."""
+        for live in {live for live, _ in self._rows.values()}:
+            self._settle(live, Outcome.FAILED, Unserved(reason, status=503, retry_after=1.0))
+
+    async def close(self) -> None:
+        """Settle what is left and stop."""
+        self._timer.close()
+        self.give_up("the service is stopping")
+        tasks = list(self._in_flight.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _accept(self, live: _Live, now: float) -> None:
+        """Offer all rows or none: a call is refused whole."""
+        rows = live.call.rows
+        self._ledger.rows_offered += len(rows)
+        if len(rows) > self._settings.max_queue_size:
+            limit = self._settings.max_queue_size
+            message = f"{len(rows)} rows in one request are more than the queue holds ({limit})"
+            raise Rejected(Rejection.TOO_LARGE, message)
+        for row in rows:
+            item = self._item(row, now, live.deadline)
+            refusal = self._policy.offer(item, now)
+            if refusal is not None:
+                for item_id in live.ids:
+                    self._policy.withdraw(item_id, now)
+                raise self._rejection(refusal)
+            live.ids.append(item.id)
+        for index, item_id in enumerate(live.ids):
+            self._rows[item_id] = (live, index)
+        self._ledger.accepted += 1
+        self._ledger.waiting += 1
+        self._ledger.rows_waiting += len(rows)
+        self._idle.clear()
+        self._deadlines.add(live.deadline, live, self._ledger.live)
+        self._request_step()
+
+    def _item(self, row: Row, now: float, deadline: float) -> Item:
+        return Item(
+            id=ItemId(next(self._item_ids)),
+            # All rows passed the checks against one description, so any of them may meet.
+            key=None,
+            length=row.length,
+            arrived=now,
+            deadline=deadline,
+        )
+
+    def _rejection(self, refusal: Refusal) -> Rejected:
+        message = f"the queue is full: {self._settings.max_queue_size} rows may wait"
+        return Rejected(refusal.reason, message, retry_after=refusal.retry_after)
+
+    def _leave(self, live: _Live) -> None:
+        if live.waiting == len(live.call.rows):
+            self._ledger.cancelled_waiting += 1
+        else:
+            self._ledger.cancelled_in_flight += 1
+        self._settle(live, Outcome.CANCELLED, None)
+
+    def _request_step(self) -> None:
+        """Decide once for all that arrives in this turn of the loop."""
+        if not self._step_is_due:
+            self._step_is_due = True
+            asyncio.get_running_loop().call_soon(self._step)
+
+    def _step(self) -> None:
+        """Expire, release as long as the policy releases, sleep until something is due."""
+        self._step_is_due = False
+        now = self._clock()
+        for live in self._deadlines.due(now):
+            self._expire(live)
+        while True:
+            decision = self._policy.poll(now, self._slots())
+            for item in decision.shed:
+                # A call of several rows is settled with the first of them that is shed.
+                if item.id in self._rows:
+                    self._expire(self._rows[item.id][0])
+            if decision.release is None:
+                break
+            self._release(decision.release, now)
+        self._timer.arm(min(decision.wake_at, self._deadlines.next()))
+
+    def _slots(self) -> Slots:
+        depth = DEPTH if self._model is not None else 0
+        return Slots(depth=depth, in_flight=len(self._in_flight))
+
+    def _expire(self, live: _Live) -> None:
+        self._settle(live, Outcome.EXPIRED, Expired(live.deadline - live.accepted_at))
+
+    def _release(self, batch: Batch, now: float) -> None:
+        for item in batch.items:
+            live, _ = self._rows[item.id]
+            if live.waiting == len(live.call.rows):
+                self._ledger.waiting -= 1
+                self._ledger.in_flight += 1
+            live.waiting -= 1
+            self._durations.queue.observe(now - item.arrived)
+        self._ledger.rows_waiting -= len(batch.items)
+        self._ledger.batches[batch.reason] += 1
+        self._ledger.batches_in_flight += 1
+        self._durations.batch_size.observe(len(batch.items))
+        logger.debug("batch %d: %d rows, %s", batch.id, len(batch.items), batch.reason)
+        request, seconds = self._request(batch), self._patience(batch, now)
+        self._policy.observe(HandedOver(batch=batch.id), now)
+        task = asyncio.get_running_loop().create_task(self._carry(batch, request, seconds))
+        self._in_flight[batch.id] = task
+
+    def _patience(self, batch: Batch, now: float) -> float:
+        return max(item.deadline for item in batch.items) - now + _GRACE
+
+    def _request(self, batch: Batch) -> BatchRequest:
+        assert self._model is not None, "a batch was released without a server: our bug"
+        rows = [self._rows[item.id] for item in batch.items]
+        values = [live.call.rows[index].values for live, index in rows]
+        return BatchRequest(
+            inputs=tuple(
+                ragged(spec.name, spec.datatype, [row[column] for row in values])
+                for column, spec in enumerate(self._model.description.inputs)
+            )
+        )
+
+    async def _carry(self, batch: Batch, request: BatchRequest, seconds: float) -> None:
+        """Send one batch and settle its members, whatever happens."""
+        compute: float | None = None
+        queued = 0.0
+        try:
+            reply = await self._infer(request, seconds)
+            self._deliver(batch, reply)
+            compute, queued = reply.compute_seconds, reply.queue_seconds
+            self._durations.model.observe(compute)
+        except Unserved as error:
+            self._fail(batch, error)
+        except Exception as bug:
+            # Whatever it is, it is ours, and no caller may hang for it.
+            logger.exception("batch %d failed in the sidecar", batch.id)
+            self._fail(batch, Unserved(f"error in the sidecar: {bug!r}", status=500))
+        finally:
+            del self._in_flight[batch.id]
+            self._ledger.batches_in_flight -= 1
+            finished = Finished(batch=batch.id, compute_seconds=compute, queue_seconds=queued)
+            self._policy.observe(finished, self._clock())
+            self._request_step()
+
+    def _deliver(self, batch: Batch, reply: BatchReply) -> None:
+        if len(reply.statuses) != len(batch.items):
+            rule = f"the model answered {len(reply.statuses)} rows to {len(batch.items)}"
+            raise Unserved(rule, status=502)
+        try:
+            columns = [output.items() for output in reply.outputs]
+        except InvalidInput as error:
+            raise Unserved(f"the model's answer contradicts itself: {error}", status=502) from error
+        outputs = tuple(Output(output.name, output.datatype) for output in reply.outputs)
+        shapes = [output.shapes for output in reply.outputs]
+        for place, item in enumerate(batch.items):
+            entry = self._rows.pop(item.id, None)
+            if entry is None:
+                continue  # settled meanwhile: expired, left, or failed by another of its rows
+            live, index = entry
+            if reply.statuses[place] != OK:
+                failed = _row_error(live, index, reply.statuses[place], reply.errors[place])
+                self._settle(live, Outcome.FAILED, failed)
+                continue
+            live.answers[index] = tuple(
+                Value(shape[place], column[place])
+                for shape, column in zip(shapes, columns, strict=True)
+            )
+            live.missing -= 1
+            if live.missing == 0:
+                rows = tuple(answer for answer in live.answers if answer is not None)
+                self._settle(live, Outcome.COMPLETED, Answer(outputs=outputs, rows=rows))
+
+    def _fail(self, batch: Batch, error: Unserved) -> None:
+        for item in batch.items:
+            entry = self._rows.get(item.id)
+            if entry is not None:
+                self._settle(entry[0], Outcome.FAILED, error)
+
+    def _settle(self, live: _Live, outcome: Outcome, result: Answer | CallError | None) -> None:
+        """The one place where a call ends; later endings of the same call change nothing."""
+        if live.missing < 0:
+            return
+        live.missing = -1
+        now = self._clock()
+        if live.waiting == len(live.call.rows):
+            self._ledger.waiting -= 1
+        else:
+            self._ledger.in_flight -= 1
+        self._ledger.rows_waiting -= live.waiting
+        self._ledger.settled[outcome] += 1
+        self._durations.request.observe(now - live.accepted_at)
+        for item_id in live.ids:
+            if self._rows.pop(item_id, None) is not None and live.waiting:
+                self._policy.withdraw(item_id, now)
+        if not live.future.done():
+            if isinstance(result, Answer):
+                live.future.set_result(result)
+            elif result is not None:
+                live.future.set_exception(result)
+        if self._ledger.live == 0:
+            self._idle.set()
+
+
+def _row_error(live: _Live, index: int, status: int, message: str) -> Unserved:
+    where = f"row {index}: " if len(live.call.rows) > 1 else ""
+    status = status if 400 <= status <= 599 else 502
+    return Unserved(f"{where}{message}", status=status, retry_after=1.0 if status == 503 else None)

@@ -1,0 +1,77 @@
+"""What a call asks and what it is answered, once no protocol is visible any more.
+
+Adapters make a `Call` of a body and a body of an `Answer`; the batcher sees only these.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from batchedmodel_contract.batch_wire import flattened, ragged
+from batchedmodel_contract.tensors import Buffer, Datatype, Shape, Tensor
+
+
+class Value(NamedTuple):
+    """One tensor of one row: its shape without batch dimension and its bytes."""
+
+    shape: Shape
+    data: Buffer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One row of a call, its tensors in the order of the model's inputs."""
+
+    values: tuple[Value, ...]
+    length: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """Rows that are settled together."""
+
+    rows: tuple[Row, ...]
+
+
+class Output(NamedTuple):
+    """Name and type of an output."""
+
+    name: str
+    datatype: Datatype
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The rows' outputs, in the order in which the call gave its rows."""
+
+    outputs: tuple[Output, ...]
+    rows: tuple[tuple[Value, ...], ...]
+
+    def column(self, index: int) -> list[Value]:
+        """One output of every row."""
+        return [row[index] for row in self.rows]
+
+    def tensors(self) -> list[Tensor]:
+        """Each output as one tensor with a batch dimension.
+
+        Rows of differing shapes make no rectangle: such an output is flat, and its shapes follow
+        in a tensor of their own, as in the batch extension.
+        """
+        tensors: list[Tensor] = []
+        for index, output in enumerate(self.outputs):
+            values = self.column(index)
+            data = b"".join(value.data for value in values)
+            shapes = {value.shape for value in values}
+            if len(shapes) == 1:
+                shape = (len(values), *shapes.pop())
+                tensors.append(_tensor(output, shape, data))
+            else:
+                tensors += _ragged(output, values)
+        return tensors
+
+
+def _tensor(output: Output, shape: Shape, data: Buffer) -> Tensor:
+    return Tensor(name=output.name, datatype=output.datatype, shape=shape, data=data)
+
+
+def _ragged(output: Output, values: list[Value]) -> list[Tensor]:
+    return flattened([ragged(output.name, output.datatype, values)])

@@ -1,0 +1,60 @@
+"""Every way in which a call can go wrong, in our words, and the HTTP status of each.
+
+Foreign exceptions are translated where they occur: those of the HTTP client in `model_link`, those
+of the HTTP server in `front`, broken input in the protocol adapters.
+"""
+
+from typing import Final
+
+from batchedmodel_contract.outcomes import Outcome, Rejection
+
+_STATUS_OF_REJECTION: Final = {
+    Rejection.INVALID: 400,
+    Rejection.TOO_LARGE: 413,
+    Rejection.QUEUE_FULL: 429,
+    Rejection.DRAINING: 503,
+    Rejection.NOT_READY: 503,
+    Rejection.ABANDONED: 499,
+}
+
+
+class CallError(Exception):
+    """A call that ends without an answer of the model."""
+
+    def __init__(self, message: str, *, status: int, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.message: Final = message
+        self.status: Final = status
+        self.retry_after: Final = retry_after
+        """Seconds after which trying again makes sense; None when it does not."""
+
+
+class Rejected(CallError):
+    """The call was not accepted; nothing was done for it."""
+
+    def __init__(
+        self,
+        reason: Rejection,
+        message: str,
+        *,
+        status: int | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        status = _STATUS_OF_REJECTION[reason] if status is None else status
+        super().__init__(message, status=status, retry_after=retry_after)
+        self.reason: Final = reason
+
+
+class Unserved(CallError):
+    """The call was accepted and could not be answered."""
+
+    outcome: Final = Outcome.FAILED
+
+
+class Expired(CallError):
+    """The call was accepted and its time ran out."""
+
+    outcome: Final = Outcome.EXPIRED
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"not answered within {seconds:g} s", status=504)

@@ -1,0 +1,39 @@
+"""The books: what was offered and what became of it, exact at every moment.
+
+offered = accepted + rejected, and accepted = settled + waiting + in flight. The front writes the
+rejections, the batcher everything else; metrics only read.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from batchedmodel_contract.outcomes import Outcome, Rejection, ReleaseReason
+
+
+@dataclass(slots=True, kw_only=True)
+class Ledger:
+    """Plain numbers with one writer each."""
+
+    accepted: int = 0
+    rejected: Counter[Rejection] = field(default_factory=Counter)
+    settled: Counter[Outcome] = field(default_factory=Counter)
+    cancelled_waiting: int = 0
+    cancelled_in_flight: int = 0
+    waiting: int = 0
+    """Accepted calls of which no row has left."""
+    in_flight: int = 0
+    """Accepted calls of which a row has left and which are not settled."""
+    rows_waiting: int = 0
+    rows_offered: int = 0
+    batches: Counter[ReleaseReason] = field(default_factory=Counter)
+    batches_in_flight: int = 0
+
+    @property
+    def offered(self) -> int:
+        """Calls that were told a verdict or left before it."""
+        return self.accepted + self.rejected.total()
+
+    @property
+    def live(self) -> int:
+        """Accepted calls that are not settled."""
+        return self.waiting + self.in_flight

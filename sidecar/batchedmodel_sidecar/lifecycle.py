@@ -1,0 +1,89 @@
+"""Whether the sidecar takes work: serving, then draining, then gone, or back to serving.
+
+A drain loses nothing that was accepted. It is asked for by SIGTERM, or by the kubelet's hook before
+it stops the model; the latter is taken back when the model returns, because the hook also runs when
+only the model is restarted.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from batchedmodel_sidecar.batcher import Batcher
+
+logger: Final = logging.getLogger(__name__)
+
+
+class Lifecycle:
+    """One drain at a time; whoever asks meanwhile waits for the same one."""
+
+    def __init__(
+        self,
+        batcher: Batcher,
+        *,
+        model_is_there: Callable[[], bool],
+        delay: float,
+        limit: float,
+    ) -> None:
+        """`delay`: seconds that still accept work; `limit`: seconds that accepted work may take."""
+        self._batcher = batcher
+        self._model_is_there = model_is_there
+        self._delay = delay
+        self._limit = limit
+        self._drain: asyncio.Task[bool] | None = None
+        self._refusing = False
+        self._terminating = False
+
+    @property
+    def draining(self) -> bool:
+        """Not ready for more, connections are being closed."""
+        return self._drain is not None
+
+    @property
+    def refusing(self) -> bool:
+        """New calls are refused."""
+        return self._refusing
+
+    async def drain(self) -> bool:
+        """Return when nothing accepted is left (True) or the limit is reached (False)."""
+        if self._drain is None:
+            logger.info("draining")
+            self._drain = asyncio.create_task(self._run())
+            if not self._model_is_there():
+                self.model_lost()
+        # Shielded: a caller that gives up must not end the drain for the others.
+        return await asyncio.shield(self._drain)
+
+    async def terminate(self) -> bool:
+        """A drain that is not taken back."""
+        self._terminating = True
+        return await self.drain()
+
+    def model_lost(self) -> None:
+        """While draining no model will come back in time for what waits: answer it now."""
+        if self.draining:
+            self._batcher.give_up("the model is gone and this pod is stopping")
+
+    def resume(self) -> None:
+        """Serve again after a drain that no termination followed."""
+        if self._drain is None or self._terminating:
+            return
+        logger.info("serving again")
+        self._drain.cancel()
+        self._drain = None
+        self._refusing = False
+        self._batcher.flush(False)
+
+    async def _run(self) -> bool:
+        if self._delay:
+            await asyncio.sleep(self._delay)
+        self._refusing = True
+        self._batcher.flush(True)
+        try:
+            async with asyncio.timeout(self._limit):
+                await self._batcher.idle()
+        except TimeoutError:
+            logger.warning("drain limit of %g s reached with work left", self._limit)
+            return False
+        return True

@@ -1,0 +1,104 @@
+"""What `/metrics` says. Counters and gauges are read from the ledger, which is always exact.
+
+The registry is handed in, so that every test and every process has its own.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from enum import StrEnum
+from typing import Any, Final, Protocol
+
+from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from batchedmodel_contract import metric_names as names
+from batchedmodel_contract.outcomes import Outcome, Rejection, ReleaseReason
+from batchedmodel_sidecar.ledger import Ledger
+
+_SECONDS: Final = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
+)  # fmt: skip
+_ROWS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+
+
+class Observer(Protocol):
+    """Takes a measurement."""
+
+    def observe(self, amount: float) -> None:
+        """Count it in."""
+        ...
+
+
+class Durations:
+    """The histograms, which the batcher feeds as things happen."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def seconds(name: str, doc: str) -> Observer:
+            return Histogram(name, doc, buckets=_SECONDS, registry=registry)
+
+        self.queue: Final = seconds(names.QUEUE_DURATION, "From a row's arrival to its release")
+        self.model: Final = seconds(names.MODEL_DURATION, "Forward pass, as the server measured it")
+        self.request: Final = seconds(names.REQUEST_DURATION, "From a call's acceptance to its end")
+        self.batch_size: Final[Observer] = Histogram(
+            names.BATCH_SIZE, "Rows in a released batch", buckets=_ROWS, registry=registry
+        )
+
+
+class LedgerCollector(Collector):
+    """Shows the ledger and the few facts of the other parts at the moment of the scrape."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        settings_hash: Callable[[], str],
+        settings_errors: Callable[[], int],
+        model_is_ready: Callable[[], bool],
+    ) -> None:
+        self._ledger = ledger
+        self._settings_hash = settings_hash
+        self._settings_errors = settings_errors
+        self._model_is_ready = model_is_ready
+
+    def collect(self) -> Iterator[Metric]:
+        """One pass over the books, in one turn of the loop: the figures belong together."""
+        books = self._ledger
+        yield _counter(names.REQUESTS_OFFERED, "Calls that were told a verdict", books.offered)
+        yield _counter(names.REQUESTS_ACCEPTED, "Calls that were accepted", books.accepted)
+        yield _by(names.REQUESTS_REJECTED, "Calls refused", "reason", Rejection, books.rejected)
+        yield _by(names.REQUESTS_SETTLED, "Accepted calls", "outcome", Outcome, books.settled)
+        cancelled = CounterMetricFamily(names.CANCELLED, "Callers that left", labels=["stage"])
+        cancelled.add_metric(["queued"], books.cancelled_waiting)
+        cancelled.add_metric(["inflight"], books.cancelled_in_flight)
+        yield cancelled
+        yield _counter(names.OFFERED_ITEMS, "Rows offered, accepted or not", books.rows_offered)
+        yield _by(names.BATCHES, "Batches released", "reason", ReleaseReason, books.batches)
+        yield GaugeMetricFamily(names.QUEUE_LENGTH, "Rows that wait", books.rows_waiting)
+        yield GaugeMetricFamily(names.QUEUE_REQUESTS, "Calls that wait", books.waiting)
+        yield GaugeMetricFamily(names.INFLIGHT_REQUESTS, "Calls at the model", books.in_flight)
+        in_flight = books.batches_in_flight
+        yield GaugeMetricFamily(names.INFLIGHT_BATCHES, "Batches at the model", in_flight)
+        yield GaugeMetricFamily(names.MODEL_READY, "1 if the model answers", self._model_is_ready())
+        errors = self._settings_errors()
+        yield _counter(names.SETTINGS_ERRORS, "Settings files that could not be used", errors)
+        in_force = GaugeMetricFamily(names.SETTINGS, "Batch settings in force", labels=["hash"])
+        in_force.add_metric([self._settings_hash()], 1)
+        yield in_force
+
+
+def _counter(name: str, doc: str, value: int) -> Metric:
+    return CounterMetricFamily(name, doc, value)
+
+
+def _by(
+    name: str,
+    doc: str,
+    label: str,
+    members: type[StrEnum],
+    values: Mapping[Any, int],
+) -> Metric:
+    """One series for every member, zero included: a rate over a series that appears is wrong."""
+    family = CounterMetricFamily(name, doc, labels=[label])
+    for member in members:
+        family.add_metric([member.value], values.get(member, 0))
+    return family

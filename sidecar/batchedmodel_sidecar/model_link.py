@@ -1,0 +1,200 @@
+"""The one place that talks to our model server: its life line and its batches.
+
+The link keeps the server's event stream open. The stream's lines say when the model is ready, its
+end says at once that the server is gone; nobody asks periodically. Errors of the HTTP client and
+answers that make no sense end here, as `Unserved`.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Any, Final, Protocol
+
+import aiohttp
+import orjson
+
+from batchedmodel_contract import server_api
+from batchedmodel_contract.batch_wire import BatchReply, BatchRequest, read_reply, write_request
+from batchedmodel_contract.description import ModelDescription, description_from_metadata
+from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.profile import profile_from_mapping
+from batchedmodel_contract.server_api import ModelState, state_event_from_mapping
+from batchedmodel_contract.v2 import HEADER_LENGTH
+from batchedmodel_sidecar.errors import Unserved
+from batchedmodel_sidecar.model import ReadyModel
+from batchedmodel_sidecar.tokens import Tokens
+
+logger: Final = logging.getLogger(__name__)
+
+_BASE: Final = "http://model"
+_FIRST_PAUSE: Final = 0.05
+_LONGEST_PAUSE: Final = 5.0
+_HANDSHAKE_SECONDS: Final = 30.0
+_RETRY_SOON: Final = 1.0
+
+
+class LinkListener(Protocol):
+    """Who wants to know whether the model can be asked."""
+
+    def model_ready(self, model: ReadyModel) -> None:
+        """The server is ready; called again after each loss."""
+        ...
+
+    def model_lost(self, reason: str) -> None:
+        """The server cannot be asked at present."""
+        ...
+
+
+class _LinkBroken(Exception):
+    """The life line ended or never began; the message says why."""
+
+
+class ModelLink:
+    """Follows one model server over its Unix socket and carries batches to it."""
+
+    def __init__(self, name: str, socket_path: str, listener: LinkListener) -> None:
+        self._name = name
+        self._listener = listener
+        # No limit and no time-out of the session: the batcher bounds both.
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.UnixConnector(path=socket_path, limit=0),
+            timeout=aiohttp.ClientTimeout(total=None),
+            auto_decompress=False,
+        )
+        self._stream: aiohttp.ClientResponse | None = None
+        self._model: ReadyModel | None = None
+        self._reason = "the model server has not been reached yet"
+        self._failures = 0
+        """Broken links in a row; an answered batch sets it back."""
+
+    @property
+    def model(self) -> ReadyModel | None:
+        """The model, while it can be asked."""
+        return self._model
+
+    @property
+    def reason(self) -> str:
+        """Why there is no model at present."""
+        return self._reason
+
+    async def follow(self) -> None:
+        """Keep the life line open for ever, with growing pauses while it breaks."""
+        while True:
+            try:
+                await self._hold_line()
+                raise _LinkBroken("the model server closed the connection")
+            except (_LinkBroken, InvalidInput, aiohttp.ClientError, OSError, TimeoutError) as error:
+                self._lose(str(error) or type(error).__name__)
+            pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**self._failures)
+            self._failures += 1
+            await asyncio.sleep(pause)
+
+    async def infer(self, request: BatchRequest, seconds: float) -> BatchReply:
+        """The server's reply to a batch; raises `Unserved`."""
+        length, parts = write_request(request)
+        headers = {HEADER_LENGTH: str(length), "Content-Type": "application/octet-stream"}
+        url = _BASE + server_api.infer_path(self._name)
+        try:
+            async with (
+                asyncio.timeout(seconds),
+                self._session.post(url, data=b"".join(parts), headers=headers) as response,
+            ):
+                body = await response.read()
+        except TimeoutError as error:
+            raise Unserved("the model server does not answer", status=504) from error
+        except (aiohttp.ClientError, OSError) as error:
+            message = f"the model server went away while it worked on this: {error!r}"
+            raise Unserved(message, status=503, retry_after=_RETRY_SOON) from error
+        if response.status != 200:
+            raise self._refused(response.status, body)
+        try:
+            reply = read_reply(body, response.headers.get(HEADER_LENGTH))
+        except InvalidInput as error:
+            raise self._nonsense(f"the model server answers nonsense: {error}") from error
+        if len(reply.statuses) != len(request.inputs[0].shapes):
+            rows = len(request.inputs[0].shapes)
+            raise self._nonsense(f"the model answered {len(reply.statuses)} of {rows} rows")
+        self._failures = 0
+        return reply
+
+    async def close(self) -> None:
+        """Hang up."""
+        await self._session.close()
+        if self._model is not None and self._model.tokens is not None:
+            self._model.tokens.close()
+
+    async def _hold_line(self) -> None:
+        async for line in self._events():
+            event = state_event_from_mapping(orjson.loads(line))
+            if event.state is ModelState.READY:
+                async with asyncio.timeout(_HANDSHAKE_SECONDS):
+                    self._found(await self._handshake())
+            else:
+                detail = f": {event.detail}" if event.detail else ""
+                self._lose(f"the model is {event.state}{detail}")
+
+    async def _events(self) -> AsyncIterator[bytes]:
+        url = _BASE + server_api.events_path(self._name)
+        async with self._session.get(url) as response:
+            if response.status != 200:
+                raise _LinkBroken(
+                    f"the model server answers {response.status} at {response.url.path}"
+                )
+            self._stream = response
+            try:
+                async for line in response.content:
+                    yield line
+            finally:
+                self._stream = None
+
+    async def _handshake(self) -> ReadyModel:
+        """Learn what must be known before the first batch."""
+        description = description_from_metadata(await self._json(server_api.model_path(self._name)))
+        profile = profile_from_mapping(await self._json(server_api.profile_path(self._name)))
+        tokens = await self._tokens(description)
+        return ReadyModel(description=description, profile=profile, tokens=tokens)
+
+    async def _tokens(self, description: ModelDescription) -> Tokens | None:
+        if description.text is None:
+            return None
+        return Tokens(await self._get(server_api.tokenizer_path(self._name)), description.text)
+
+    async def _json(self, path: str) -> Any:
+        try:
+            return orjson.loads(await self._get(path))
+        except orjson.JSONDecodeError as error:
+            raise _LinkBroken(f"the model server answers no JSON at {path}: {error}") from error
+
+    async def _get(self, path: str) -> bytes:
+        async with self._session.get(_BASE + path) as response:
+            if response.status != 200:
+                raise _LinkBroken(f"the model server answers {response.status} at {path}")
+            return await response.read()
+
+    def _found(self, model: ReadyModel) -> None:
+        self._model = model
+        self._reason = ""
+        self._listener.model_ready(model)
+
+    def _lose(self, reason: str) -> None:
+        if reason != self._reason:
+            logger.warning("model not ready: %s", reason)
+        lost, self._model = self._model, None
+        self._reason = reason
+        if lost is not None and lost.tokens is not None:
+            lost.tokens.close()
+        self._listener.model_lost(reason)
+
+    def _refused(self, status: int, body: bytes) -> Unserved:
+        text = body[:200].decode("utf-8", "replace")
+        message = f"the model server answered {status}: {text}"
+        if status == 503:
+            return Unserved(message, status=503, retry_after=_RETRY_SOON)
+        return self._nonsense(message)
+
+    def _nonsense(self, message: str) -> Unserved:
+        """Distrust the server: hang up, so that readiness goes and a fresh handshake decides."""
+        self._lose(message)
+        if self._stream is not None:
+            self._stream.close()
+        return Unserved(message, status=502)

@@ -1,0 +1,41 @@
+"""What the front asks of a protocol."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from batchedmodel_sidecar.calls import Answer, Call
+from batchedmodel_sidecar.errors import CallError
+from batchedmodel_sidecar.model import ReadyModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Body:
+    """The body of an answer, with the headers that belong to its form."""
+
+    data: bytes
+    content_type: str = "application/json"
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parsed:
+    """A call, and what the adapter must remember to answer it."""
+
+    call: Call
+    memo: Any
+
+
+class Adapter(Protocol):
+    """One public protocol."""
+
+    async def parse(self, body: bytes, header_length: str | None, model: ReadyModel) -> Parsed:
+        """Raises `InvalidInput` or `Rejected`."""
+        ...
+
+    def render(self, parsed: Parsed, answer: Answer, model: ReadyModel) -> Body:
+        """The body that answers the call."""
+        ...
+
+    def error(self, error: CallError) -> Body:
+        """The protocol's own form of an error."""
+        ...

@@ -1,0 +1,163 @@
+"""Puts the parts together and runs them: the only place that knows them all."""
+
+import asyncio
+import logging
+import resource
+import time
+from typing import Final
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+
+from batchedmodel_contract.environment import SidecarSettings
+from batchedmodel_sidecar.admin import Admin
+from batchedmodel_sidecar.batcher import Batcher
+from batchedmodel_sidecar.connections import DataServer
+from batchedmodel_sidecar.front import Front
+from batchedmodel_sidecar.ledger import Ledger
+from batchedmodel_sidecar.lifecycle import Lifecycle
+from batchedmodel_sidecar.metrics import Durations, LedgerCollector
+from batchedmodel_sidecar.model import ReadyModel
+from batchedmodel_sidecar.model_link import ModelLink
+from batchedmodel_sidecar.settings_folder import SettingsFolder
+from batchedmodel_sidecar.timer import TimerFd
+
+logger: Final = logging.getLogger(__name__)
+
+_BACKLOG: Final = 4096
+_OWN_DESCRIPTORS: Final = 256
+_MOST_DESCRIPTORS: Final = 65_536
+_ANSWERS_LEAVE_SECONDS: Final = 5.0
+
+
+class CannotListen(Exception):
+    """A port is taken or forbidden; the message says which."""
+
+
+class Service:
+    """One sidecar, from its settings to the end of its drain."""
+
+    def __init__(self, settings: SidecarSettings, folder: SettingsFolder) -> None:
+        """Needs a running loop; raises `InvalidInput` when the folder holds no usable settings."""
+        self._settings = settings
+        self._folder = folder
+        self._ledger = Ledger()
+        registry = CollectorRegistry()
+        self._link = ModelLink(settings.model_name, settings.model_socket, self)
+        self._batcher = Batcher(
+            folder.read(),
+            infer=self._link.infer,
+            clock=time.monotonic,
+            timer=lambda callback: TimerFd(asyncio.get_running_loop(), callback),
+            ledger=self._ledger,
+            durations=Durations(registry),
+        )
+        self._lifecycle = Lifecycle(
+            self._batcher,
+            model_is_there=lambda: self._link.model is not None,
+            delay=settings.drain_delay_seconds,
+            limit=settings.drain_timeout_seconds,
+        )
+        registry.register(
+            LedgerCollector(
+                self._ledger,
+                settings_hash=lambda: self._batcher.settings.digest(),
+                settings_errors=lambda: folder.errors,
+                model_is_ready=lambda: self._link.model is not None,
+            )
+        )
+        self._front = Front(
+            settings.model_name,
+            batcher=self._batcher,
+            link=self._link,
+            lifecycle=self._lifecycle,
+            ledger=self._ledger,
+            max_body_bytes=settings.max_body_bytes,
+            max_held_bytes=settings.max_queue_bytes,
+        )
+        self._admin = Admin(
+            batcher=self._batcher,
+            link=self._link,
+            lifecycle=self._lifecycle,
+            registry=registry,
+            drain_token=settings.drain_token,
+        )
+        self._port = settings.port
+
+    def model_ready(self, model: ReadyModel) -> None:
+        """From the link: work may flow."""
+        self._batcher.attach(model)
+        self._lifecycle.resume()
+        logger.info(
+            "ready: %s on http://%s:%d", model.description.name, self._settings.host, self._port
+        )
+
+    def model_lost(self, reason: str) -> None:
+        """From the link: work must wait."""
+        self._batcher.detach()
+        self._lifecycle.model_lost()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop` is set, then drain. Raises `CannotListen`."""
+        data = self._data_server()
+        data_runner = web.ServerRunner(data, shutdown_timeout=_ANSWERS_LEAVE_SECONDS)
+        admin_runner = web.AppRunner(self._admin.application(), access_log=None)
+        self._port = await _listen(data_runner, self._settings.host, self._settings.port)
+        admin_port = await _listen(admin_runner, self._settings.host, self._settings.admin_port)
+        logger.info("listening: data port %d, admin port %d", self._port, admin_port)
+        background = [
+            asyncio.create_task(self._link.follow()),
+            asyncio.create_task(self._follow_settings()),
+        ]
+        stopped = asyncio.create_task(stop.wait())
+        # A background task that ends at all has met a bug of ours: end with it, to be restarted.
+        await asyncio.wait([*background, stopped], return_when=asyncio.FIRST_COMPLETED)
+        await self._lifecycle.terminate()
+        # The order matters: callers get their answers before the connection to the model goes.
+        await data_runner.cleanup()
+        await self._batcher.close()
+        for task in (*background, stopped):
+            task.cancel()
+        ended = await asyncio.gather(*background, return_exceptions=True)
+        await self._link.close()
+        await admin_runner.cleanup()
+        for error in ended:
+            if isinstance(error, Exception):
+                raise error
+
+    def _data_server(self) -> DataServer:
+        async def handle(request: web.BaseRequest) -> web.StreamResponse:
+            return await self._front.handle(request, server)
+
+        server = DataServer(
+            handle,
+            clock=time.monotonic,
+            mean_age=self._settings.connection_age_seconds,
+            at_most=_descriptors() - _OWN_DESCRIPTORS,
+            max_body_bytes=self._settings.max_body_bytes,
+        )
+        return server
+
+    async def _follow_settings(self) -> None:
+        async for settings in self._folder.changes(self._batcher.settings):
+            self._batcher.configure(settings)
+            logger.info("settings %s in force: %s", settings.digest(), settings.to_json())
+
+
+async def _listen(runner: web.BaseRunner, host: str, port: int) -> int:
+    """The port that was bound."""
+    await runner.setup()
+    site = web.TCPSite(runner, host, port, backlog=_BACKLOG)
+    try:
+        await site.start()
+    except OSError as error:
+        raise CannotListen(f"cannot listen on {host}:{port}: {error.strerror}") from error
+    return int(runner.addresses[0][1])
+
+
+def _descriptors() -> int:
+    """Raise the limit of open files as far as allowed: every idle caller holds one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return wanted

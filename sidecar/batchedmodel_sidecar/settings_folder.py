@@ -1,0 +1,57 @@
+"""Reads the batch settings from a folder and says when they change.
+
+In a pod the folder is a mounted ConfigMap: the kubelet writes a new version beside the old one and
+swaps a symbolic link named ``..data``. Elsewhere somebody writes the file. Both show up as events
+of the folder itself, so nothing is read periodically.
+"""
+
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
+
+from asyncinotify import Inotify, Mask
+
+from batchedmodel_contract.batching import FILE_NAME, BatchSettings, settings_from_json
+from batchedmodel_contract.mistakes import InvalidInput
+
+logger: Final = logging.getLogger(__name__)
+_CHANGES: Final = Mask.CLOSE_WRITE | Mask.MOVED_TO
+
+
+class SettingsFolder:
+    """The watched folder; `errors` counts versions that could not be used."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
+        self.errors = 0
+
+    def read(self) -> BatchSettings:
+        """The settings as they stand; raises `InvalidInput`."""
+        try:
+            return settings_from_json((self._folder / FILE_NAME).read_bytes())
+        except OSError as error:
+            raise InvalidInput(str(self._folder / FILE_NAME), f"cannot be read: {error}") from error
+
+    async def changes(self, present: BatchSettings) -> AsyncIterator[BatchSettings]:
+        """Each later version that differs and can be used; a bad one leaves the old in force."""
+        with Inotify() as events:
+            events.add_watch(self._folder, _CHANGES)
+            # A change between the first reading and the watch would go unseen otherwise.
+            newest = self._newer(present)
+            if newest is not None:
+                yield (present := newest)
+            async for _ in events:
+                newest = self._newer(present)
+                if newest is not None:
+                    yield (present := newest)
+
+    def _newer(self, present: BatchSettings) -> BatchSettings | None:
+        try:
+            settings = self.read()
+        except InvalidInput as error:
+            # Also met in the middle of a swap; the event that ends the swap comes next.
+            self.errors += 1
+            logger.warning("settings not used: %s", error)
+            return None
+        return None if settings == present else settings
