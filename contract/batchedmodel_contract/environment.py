@@ -15,7 +15,14 @@ from batchedmodel_contract.reading import Section, declarations, read, setting
 from batchedmodel_contract.rules import Broken, Choice, Real, Text, TextMap, Whole
 from batchedmodel_contract.spec import Source
 
-_PREFIX: Final = "BATCHEDMODEL_"
+PREFIX: Final = "BATCHEDMODEL_"
+"""What the names of all these variables begin with."""
+
+EXIT_WRONG_SETTINGS: Final = 2
+"""A process ends with it when its settings cannot be used; starting it again would not help."""
+EXIT_CANNOT_LISTEN: Final = 3
+"""A process ends with it when its port or socket cannot be had."""
+
 _MEBIBYTE: Final = 1_048_576
 Settings = TypeVar("Settings")
 
@@ -118,7 +125,7 @@ def from_environment(of: type[Settings], environ: Mapping[str, str]) -> Settings
     for field, declared in declarations(of):
         if isinstance(declared, Section):
             raise TypeError(f"{of.__name__}.{field.name}: a process setting cannot be a section")
-        variable = _PREFIX + declared.name
+        variable = PREFIX + declared.name
         text = environ.get(variable, "")
         if not text:
             if declared.required:
@@ -144,7 +151,7 @@ def to_environment(settings: SidecarSettings | ModelServerSettings) -> dict[str,
             continue
         is_map = isinstance(declared.rule, TextMap)
         text = value if isinstance(value, str) else json.dumps(dict(value) if is_map else value)
-        variables[_PREFIX + declared.name] = text
+        variables[PREFIX + declared.name] = text
     return variables
 
 

@@ -11,7 +11,12 @@ import sys
 
 import uvloop
 
-from batchedmodel_contract.environment import SidecarSettings, from_environment
+from batchedmodel_contract.environment import (
+    EXIT_CANNOT_LISTEN,
+    EXIT_WRONG_SETTINGS,
+    SidecarSettings,
+    from_environment,
+)
 from batchedmodel_contract.mistakes import InvalidInput, InvalidManifest
 from batchedmodel_sidecar.service import CannotListen, Service
 from batchedmodel_sidecar.settings_folder import SettingsFolder
@@ -23,18 +28,21 @@ def main() -> int:
         settings = from_environment(SidecarSettings, os.environ)
     except InvalidManifest as error:
         print(error, file=sys.stderr)  # noqa: T201  # logging is configured by these settings
-        return 2
+        return EXIT_WRONG_SETTINGS
     logging.basicConfig(
-        level=settings.log_level.upper(), format="%(levelname)s %(message)s", stream=sys.stderr
+        stream=sys.stderr,
+        level=settings.log_level.upper(),
+        format="%(asctime)s %(levelname)s %(message)s",
+        datefmt="%H:%M:%S",
     )
     try:
         uvloop.run(_run(settings))
     except InvalidInput as error:
         logging.getLogger(__name__).error("%s", error)
-        return 2
+        return EXIT_WRONG_SETTINGS
     except CannotListen as error:
         logging.getLogger(__name__).error("%s", error)
-        return 3
+        return EXIT_CANNOT_LISTEN
     return 0
 
 

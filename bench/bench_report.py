@@ -1,0 +1,76 @@
+"""The common form in which every benchmark reports: a table for people, JSON for machines.
+
+Called by the benchmark scripts beside it. It knows figures and goals, not where they come from.
+"""
+
+import json
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One measured value. `goal` is a sentence such as "at least 97"; both it and `holds` are
+    None for a figure that is reported without a goal.
+    """
+
+    name: str
+    value: float
+    unit: str
+    goal: str | None = None
+    holds: bool | None = None
+
+    def __post_init__(self) -> None:
+        if (self.goal is None) != (self.holds is None):
+            raise ValueError(f"{self.name}: goal and holds are given together or not at all")
+
+
+def at_least(name: str, value: float, unit: str, bound: float) -> Figure:
+    """A figure that should not be below `bound`; NaN, nothing measured, does not hold."""
+    return Figure(
+        name=name, value=value, unit=unit, goal=f"at least {bound:g}", holds=value >= bound
+    )
+
+
+def at_most(name: str, value: float, unit: str, bound: float) -> Figure:
+    """A figure that should not be above `bound`; NaN, nothing measured, does not hold."""
+    return Figure(
+        name=name, value=value, unit=unit, goal=f"at most {bound:g}", holds=value <= bound
+    )
+
+
+def print_table(figures: Sequence[Figure]) -> None:
+    """Print one line per figure, in the order given, columns aligned."""
+    rows = [("figure", "value", "unit", "goal", "holds")]
+    for figure in figures:
+        holds = {None: "", True: "yes", False: "NO"}[figure.holds]
+        rows.append((figure.name, _shown(figure.value), figure.unit, figure.goal or "", holds))
+    name, value, unit, goal, _ = (max(map(len, column)) for column in zip(*rows, strict=True))
+    for row in rows:
+        line = f"{row[0]:<{name}}  {row[1]:>{value}}  {row[2]:<{unit}}  {row[3]:<{goal}}  {row[4]}"
+        print(line.rstrip())
+
+
+def write_json(path: Path, figures: Sequence[Figure]) -> None:
+    """Write the figures as a list of objects; a value that is not finite becomes null.
+
+    The file appears whole or not at all.
+    """
+    document = [
+        asdict(figure) | {"value": figure.value if math.isfinite(figure.value) else None}
+        for figure in figures
+    ]
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    partial.replace(path)
+
+
+def _shown(value: float) -> str:
+    """Four significant digits or all digits of the whole part, whichever is more."""
+    if not math.isfinite(value):
+        return "none"
+    digits = 0 if value == 0 else max(0, 3 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{min(digits, 6)}f}"

@@ -1,0 +1,89 @@
+"""Tells a person how to reach the service, once it can be reached.
+
+Reads the batcher's log lines, because only the batcher knows its ports and when it is ready. Pure:
+lines in, lines out.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from batchedmodel_contract.manifest import BatchedModel
+
+_LISTENING: Final = re.compile(r"\blistening: data port (\d+), admin port (\d+)")
+_READY: Final = re.compile(r"\bready: (\S+) on http://")
+_EVERY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """Where the batcher listens."""
+
+    data: int
+    admin: int
+
+
+class Announcer:
+    """Follows the batcher's lines; speaks when it is first ready, and again on other ports."""
+
+    def __init__(self, manifest: BatchedModel, host: str) -> None:
+        self._manifest = manifest
+        self._host = host
+        self._bound: Ports | None = None
+        self._announced: Ports | None = None
+
+    def after(self, line: str) -> tuple[str, ...]:
+        """What to print after this line of the batcher's; mostly nothing."""
+        listening = _LISTENING.search(line)
+        if listening is not None:
+            self._bound = Ports(data=int(listening[1]), admin=int(listening[2]))
+        ready = _READY.search(line)
+        if ready is None or ready[1] != self._manifest.name:
+            return ()
+        if self._bound is None or self._bound == self._announced:
+            return ()
+        self._announced = self._bound
+        return announcement(self._manifest, self._host, self._bound)
+
+
+def announcement(manifest: BatchedModel, host: str, ports: Ports) -> tuple[str, ...]:
+    """The block of lines that says where the service is and how to try it."""
+    service = url(host, ports.data)
+    return (
+        "",
+        f"{manifest.name} is ready",
+        f"  service  {service}",
+        f"  admin    {url(host, ports.admin)} (metrics: /metrics)",
+        "  try it:",
+        "",
+        curl_line(manifest, service),
+        "",
+        "  Ctrl-C stops it",
+        "",
+    )
+
+
+def curl_line(manifest: BatchedModel, service: str) -> str:
+    """A command that works as it stands and shows what the model answers."""
+    match manifest.spec.model.handler:
+        case "hf":
+            body = {"model": manifest.name, "input": "A sentence to embed."}
+            return _post(f"{service}/v1/embeddings", body)
+        case "simulated":
+            tensor = {"name": "x", "datatype": "INT64", "shape": [1, 4], "data": [1, 2, 3, 4]}
+            return _post(f"{service}/v2/models/{manifest.name}/infer", {"inputs": [tensor]})
+        case _:
+            # Only its author knows what it takes; its metadata says so.
+            return f"curl -s {service}/v2/models/{manifest.name}"
+
+
+def url(host: str, port: int) -> str:
+    """The address under which this machine reaches a service that listens on `host`."""
+    reachable = _EVERY_ADDRESS.get(host, host)
+    return f"http://[{reachable}]:{port}" if ":" in reachable else f"http://{reachable}:{port}"
+
+
+def _post(target: str, body: object) -> str:
+    # Neither a name in a manifest nor our examples hold a single quote.
+    return f"curl -s {target} -H 'content-type: application/json' -d '{json.dumps(body)}'"

@@ -1,0 +1,136 @@
+"""From a manifest's file to its record, with everything that only this machine can judge.
+
+Called by the subcommands that take a manifest. It reads files and asks what is installed, but
+starts nothing; what a field may hold is the contract's business.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from batchedmodel_contract.manifest import BatchedModel, read_manifest
+from batchedmodel_contract.mistakes import InvalidManifest, Mistake, shown
+
+
+class UnusableManifest(ValueError):
+    """The file cannot be served from here; one message per mistake, without the file's name."""
+
+    def __init__(self, *messages: str) -> None:
+        self.messages = messages
+        super().__init__("\n".join(messages))
+
+
+def read_manifest_file(file: Path) -> BatchedModel:
+    """The manifest in a YAML (or JSON) file; raises `UnusableManifest`."""
+    try:
+        return read_manifest(_only_document(_text(file)))
+    except InvalidManifest as error:
+        raise UnusableManifest(*map(str, error.mistakes)) from error
+
+
+def on_this_machine(manifest: BatchedModel, folder: Path) -> BatchedModel:
+    """The manifest as `run` can serve it, a relative `source.path` being looked up in `folder`.
+
+    Raises `UnusableManifest` when it needs what this machine does not have.
+    """
+    model = manifest.spec.model
+    if model.protocol is not None:
+        rule = (
+            "is a container of one's own; `batchedmodel run` starts handlers only "
+            "(hf, simulated or a class)"
+        )
+        raise _unusable("spec.model.protocol", rule, model.protocol)
+    source = model.source
+    if source is None:
+        return manifest
+    if source.python_package is not None:
+        _require_installed(source.python_package)
+    if source.path is None:
+        return manifest
+    path = (folder / Path(source.path).expanduser()).resolve()
+    if not path.is_dir():
+        raise _unusable(
+            "spec.model.source.path", f"is not a folder (sought at {path})", source.path
+        )
+    found = dataclasses.replace(source, path=str(path))
+    spec = dataclasses.replace(manifest.spec, model=dataclasses.replace(model, source=found))
+    return dataclasses.replace(manifest, spec=spec)
+
+
+def without_effect(manifest: BatchedModel) -> tuple[str, ...]:
+    """Warnings about fields that `run` does not use."""
+    if manifest.spec.model.image is None:
+        return ()
+    return (
+        "spec.model.image is used on Kubernetes only; this runs the model server installed here",
+    )
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text("utf-8")
+    except FileNotFoundError:
+        raise UnusableManifest("no such file") from None
+    except IsADirectoryError:
+        raise UnusableManifest("is a folder; name the manifest in it") from None
+    except UnicodeDecodeError as error:
+        raise UnusableManifest(f"is not UTF-8 text: {error.reason}") from error
+    except OSError as error:
+        raise UnusableManifest(f"cannot be read: {error.strerror}") from error
+
+
+def _only_document(text: str) -> object:
+    try:
+        documents = list(yaml.load_all(text, _Loader))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise UnusableManifest(f"is not YAML: {place}{error.problem}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UnusableManifest(f"is not YAML: {' '.join(str(error).split())}") from error
+    # A file that ends in `---` has an empty last document.
+    documents = [document for document in documents if document is not None]
+    if not documents:
+        raise UnusableManifest("is empty")
+    if len(documents) > 1:
+        raise UnusableManifest(f"holds {len(documents)} documents; one manifest per file")
+    return documents[0]
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as Kubernetes reads it: a key given twice is a mistake, not a silent choice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"{shown(key.value)} is given twice", key.start_mark
+                    )
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def _require_installed(package: str) -> None:
+    # Only the outermost package is sought: looking inside would import it, and with it torch.
+    outermost = package.partition(".")[0]
+    finders: tuple[Callable[[str], object], ...] = (
+        find_spec,
+        # The model server also sees the working folder.
+        lambda name: PathFinder.find_spec(name, [str(Path.cwd())]),
+    )
+    if any(find(outermost) is not None for find in finders):
+        return
+    distribution = outermost.replace("_", "-")
+    rule = f"is not installed; try: pip install {distribution}"
+    raise _unusable("spec.model.source.pythonPackage", rule, package)
+
+
+def _unusable(field: str, rule: str, value: str) -> UnusableManifest:
+    return UnusableManifest(str(Mistake(field=field, rule=rule, value=shown(value))))

@@ -1,0 +1,103 @@
+"""Entry of the process: settings, log, socket, signals, and the order of start and end."""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Final
+
+import uvloop
+from aiohttp import web
+
+from batchedmodel_contract.environment import (
+    EXIT_WRONG_SETTINGS,
+    PREFIX,
+    ModelServerSettings,
+    from_environment,
+    source_from_json,
+)
+from batchedmodel_contract.mistakes import InvalidInput, InvalidManifest
+from batchedmodel_contract.spec import Source
+from batchedmodel_model_server import unix_socket
+from batchedmodel_model_server.app import make_app
+from batchedmodel_model_server.compute import ComputeThread
+from batchedmodel_model_server.service import ModelService
+
+_KEEP_ALIVE_SECONDS: Final = 3600.0  # the proxy keeps its connections; closing one races with it
+_LAST_WRITES_SECONDS: Final = 5.0
+_JOIN_SECONDS: Final = 0.5
+_log = logging.getLogger("batchedmodel_model_server")
+
+
+def main() -> int:
+    """Serve until told to stop; 0 after a drain, 2 when nothing could be started."""
+    try:
+        settings = from_environment(ModelServerSettings, os.environ)
+        source = source_from_json(settings.source)
+    except (InvalidManifest, InvalidInput) as error:
+        return _mistaken(str(error))
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=settings.log_level.upper(),
+        format="%(asctime)s %(levelname)s %(message)s",
+        datefmt="%H:%M:%S",
+    )
+    try:
+        return uvloop.run(_serve(settings, source))
+    except OSError as error:
+        return _mistaken(f"{PREFIX}MODEL_SOCKET: {settings.model_socket}: {error}")
+
+
+async def _serve(settings: ModelServerSettings, source: Source | None) -> int:
+    path = Path(settings.model_socket)
+    listening = unix_socket.bind(path)
+    bound = unix_socket.identity(path)
+    loop = asyncio.get_running_loop()
+    told_to_stop = asyncio.Event()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, told_to_stop.set)
+    compute = ComputeThread(loop)
+    compute.start()
+    service = ModelService(settings, source, compute)
+    # A caller that leaves cancels its handler: a stream must not outlive its reader, and a batch
+    # that nobody waits for any more need not begin.
+    runner = web.AppRunner(
+        make_app(service),
+        access_log=None,
+        handler_cancellation=True,
+        keepalive_timeout=_KEEP_ALIVE_SECONDS,
+        shutdown_timeout=_LAST_WRITES_SECONDS,
+    )
+    await runner.setup()
+    await web.SockSite(runner, listening).start()
+    _log.info("serving %s on %s", settings.model_name, path)
+    bringing_up = asyncio.create_task(service.bring_up())
+    await told_to_stop.wait()
+
+    # Answers first, then the streams' ends, then the connections; the file last, so that nobody
+    # finds a socket that refuses while accepted batches are still being computed.
+    await service.drain()
+    service.lifecycle.close()
+    await runner.cleanup()
+    unix_socket.unlink(path, bound)
+    bringing_up.cancel()
+    compute.finish()
+    compute.join(_JOIN_SECONDS)
+    _log.info("stopped")
+    if compute.alive:
+        # Loading cannot be interrupted, and an interpreter that ends under a thread inside torch
+        # may crash. Nothing is owed to anybody any more.
+        logging.shutdown()
+        os._exit(0)
+    return 0
+
+
+def _mistaken(message: str) -> int:
+    sys.stderr.write(f"{message}\n")
+    return EXIT_WRONG_SETTINGS
+
+
+if __name__ == "__main__":
+    sys.exit(main())

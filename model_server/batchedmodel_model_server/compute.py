@@ -1,0 +1,83 @@
+"""The one thread that owns the device: loading, warm-up and every forward pass run here in order.
+
+The event loop hands work over and waits; nothing else ever touches the model.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from batchedmodel_model_server.errors import ModelServerError
+from batchedmodel_model_server.settling import settle
+
+Result = TypeVar("Result")
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    work: Callable[[], Any]
+    waiter: asyncio.Future[Any]
+
+
+class ComputeThread:
+    """Runs what it is handed, first come first served."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        # A thread deep in a library's loading cannot be stopped, and must not hold up the exit.
+        self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
+
+    def start(self) -> None:
+        """Begin to take work."""
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread still runs."""
+        return self._thread.is_alive()
+
+    async def call(self, work: Callable[[], Result]) -> Result:
+        """The result of `work`, or its exception. Work whose caller left before it began is
+        dropped.
+        """
+        waiter: asyncio.Future[Result] = self._loop.create_future()
+        self._jobs.put(_Job(work=work, waiter=waiter))
+        return await waiter
+
+    def finish(self) -> None:
+        """End the thread when everything handed over so far is done."""
+        self._jobs.put(None)
+
+    def join(self, timeout: float) -> None:
+        """Wait for the end; blocks, so only after the loop has nothing left to do."""
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            if job.waiter.done():
+                continue
+            try:
+                outcome = job.work()
+            except BaseException as error:
+                # Even SystemExit: this thread's death would leave every caller hanging.
+                outcome = _fit_for_a_future(error)
+            try:
+                self._loop.call_soon_threadsafe(settle, job.waiter, outcome)
+            except RuntimeError:
+                _log.debug("the loop closed before the work was done")
+                return
+
+
+def _fit_for_a_future(error: BaseException) -> Exception:
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    # A future refuses StopIteration, and SystemExit would end the loop that awaits it.
+    wrapped = ModelServerError(f"the handler raised {type(error).__name__}: {error}")
+    wrapped.__cause__ = error
+    return wrapped

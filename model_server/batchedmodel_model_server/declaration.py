@@ -1,0 +1,94 @@
+"""A handler's declaration, checked once and put into the forms that the rest needs.
+
+Validation, collation, warm-up and the v2 metadata all follow from it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from batchedmodel_contract.description import (
+    RAGGED,
+    CostRule,
+    ModelDescription,
+    TensorSpec,
+)
+from batchedmodel_contract.tensors import Datatype
+from batchedmodel_model_server.errors import CannotLoad
+from batchedmodel_model_server.handler import Handler, Spec
+
+VERSION: Final = "1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declaration:
+    """What goes in and out of a model, one item at a time."""
+
+    inputs: Mapping[str, Spec]
+    outputs: Mapping[str, Spec]
+    cost_rule: CostRule
+    checks_items: bool
+    """Whether the handler has a `check` of its own."""
+
+    @property
+    def length(self) -> str | None:
+        """The letter by which an item's length is measured; None when all sizes are fixed."""
+        return next((letter for spec in self.inputs.values() for letter in spec.letters), None)
+
+    def padded_tokens(self, tokens: int, rows: int, longest: int) -> int:
+        """What the device is given for `rows` items of `tokens` in all."""
+        return rows * longest if self.cost_rule is CostRule.PADDED else tokens
+
+
+def declaration_of(handler: Handler) -> Declaration:
+    """The declaration of a loaded handler; raises `CannotLoad` when it cannot be served."""
+    for side in ("inputs", "outputs"):
+        specs = getattr(handler, side, None)
+        if not isinstance(specs, Mapping) or not specs:
+            raise CannotLoad(f"{type(handler).__name__} declares no {side}")
+        for name, spec in specs.items():
+            if not isinstance(spec, Spec):
+                raise CannotLoad(f"{type(handler).__name__}.{side}[{name!r}] is not a Spec")
+            if not isinstance(name, str) or not name or ":" in name:
+                raise CannotLoad(f"{type(handler).__name__}.{side}: {name!r} is not a tensor name")
+    for name, spec in handler.inputs.items():
+        if spec.letters and spec.max is None:
+            raise CannotLoad(f"input {name}: dimension {spec.letters[0]} needs a max")
+    known = {letter for spec in handler.inputs.values() for letter in spec.letters}
+    for name, spec in handler.outputs.items():
+        own = [letter for letter in spec.letters if letter not in known]
+        if own and spec.letters != (spec.shape[0],):
+            # Such an output comes with one size per row, which can describe one dimension only.
+            raise CannotLoad(
+                f"output {name}: {own[0]} is in no input, so it must be the only letter and the "
+                "first dimension"
+            )
+    return Declaration(
+        inputs=handler.inputs,
+        outputs=handler.outputs,
+        cost_rule=handler.cost_rule if known else CostRule.ROWS,
+        checks_items=type(handler).check is not Handler.check,
+    )
+
+
+def describe(name: str, handler: Handler, declaration: Declaration) -> ModelDescription:
+    """What the server tells its callers."""
+    return ModelDescription(
+        name=name,
+        version=VERSION,
+        platform=handler.platform,
+        inputs=tuple(_tensor_spec(*entry) for entry in declaration.inputs.items()),
+        outputs=tuple(_tensor_spec(*entry) for entry in declaration.outputs.items()),
+        cost_rule=declaration.cost_rule,
+        text=handler.text,
+        embedding=handler.embedding,
+    )
+
+
+def _tensor_spec(name: str, spec: Spec) -> TensorSpec:
+    return TensorSpec(
+        name=name,
+        datatype=Datatype(spec.datatype),
+        shape=tuple(RAGGED if isinstance(size, str) else size for size in spec.shape),
+        max_length=spec.max,
+    )

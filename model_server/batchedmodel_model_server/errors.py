@@ -1,0 +1,25 @@
+"""The model server's own errors, and nothing of HTTP beyond the meaning of each."""
+
+
+class ModelServerError(Exception):
+    """Base of what the server says about itself; `InvalidInput` is what it says about input."""
+
+
+class CannotLoad(ModelServerError):
+    """The model cannot be served; the message is the reason that people will read."""
+
+
+class NotReady(ModelServerError):
+    """The model takes no batches now."""
+
+
+class Overloaded(ModelServerError):
+    """More batches wait than any well-behaved caller would hand over."""
+
+
+class UnknownModel(ModelServerError):
+    """A model of another name was asked for."""
+
+
+class ForwardFailed(ModelServerError):
+    """The handler raised in `forward`, or gave something other than it declared."""

@@ -1,0 +1,94 @@
+"""One forward pass, and whether what came of it is what the handler declared.
+
+Runs on the compute thread; called by the runner for batches and by the warm-up for examples. It
+answers for all rows or raises for all: finding the one row at fault is its callers' business.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from batchedmodel_model_server.collate import Collated, Output
+from batchedmodel_model_server.declaration import Declaration
+from batchedmodel_model_server.errors import ForwardFailed
+from batchedmodel_model_server.handler import Array, Batch, Handler, Spec
+
+_MESSAGE_CHARACTERS: Final = 500
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel:
+    """A handler that is ready to run."""
+
+    handler: Handler
+    declaration: Declaration
+    device: str
+
+
+def forward(model: LoadedModel, collated: Collated, handed_over: float) -> dict[str, Output]:
+    """Every declared output on the host; raises `ForwardFailed`."""
+    batch = Batch(
+        arrays=collated.arrays,
+        sizes=collated.sizes,
+        rows=collated.rows,
+        device=model.device,
+        handed_over=handed_over,
+    )
+    try:
+        # Fetching the outputs belongs here: a GPU reports the faults of a pass when it is awaited.
+        return _outputs(model.declaration, model.handler.forward(batch), collated)
+    except ForwardFailed as error:
+        _log.error("a batch of %d rows failed: %s", collated.rows, error)
+        raise
+    except (Exception, SystemExit) as error:
+        _log.exception("a batch of %d rows failed", collated.rows)
+        text = f"the model failed: {type(error).__name__}: {error}"
+        raise ForwardFailed(text[:_MESSAGE_CHARACTERS]) from error
+
+
+def _outputs(declaration: Declaration, given: Any, collated: Collated) -> dict[str, Output]:
+    if not isinstance(given, Mapping) or set(given) != set(declaration.outputs):
+        found = ", ".join(map(str, given)) if isinstance(given, Mapping) else type(given).__name__
+        raise ForwardFailed(f"the model answered {found}, not {', '.join(declaration.outputs)}")
+    return {
+        name: _output(name, spec, given[name], collated)
+        for name, spec in declaration.outputs.items()
+    }
+
+
+def _output(name: str, spec: Spec, value: Any, collated: Collated) -> Output:
+    own = next((letter for letter in spec.letters if letter not in collated.sizes), None)
+    known = {letter: int(sizes.max()) for letter, sizes in collated.sizes.items()}
+    sizes = None
+    if own is not None:
+        if not isinstance(value, tuple) or len(value) != 2:
+            raise ForwardFailed(f"output {name} is not a pair: a tensor and the {own} of each row")
+        value, sizes = value[0], _to_host(value[1], np.dtype(np.int64))
+        if sizes.shape != (collated.rows,) or sizes.min() < 0:
+            raise ForwardFailed(f"output {name} does not come with one {own} for each row")
+        known[own] = int(sizes.max())
+    array = _to_host(value, spec.dtype)
+    expected = [collated.rows, *(known[s] if isinstance(s, str) else s for s in spec.shape)]
+    fits = array.ndim == len(expected) and all(
+        # A lettered dimension may be padded beyond the longest item, but never cut.
+        have >= need if isinstance(size, str) else have == need
+        for size, have, need in zip((0, *spec.shape), array.shape, expected, strict=True)
+    )
+    if not fits:
+        raise ForwardFailed(f"output {name} has the shape {list(array.shape)}, not {expected}")
+    return Output(array=array, sizes=sizes)
+
+
+def _to_host(value: Any, dtype: np.dtype[Any]) -> Array:
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        if value.is_floating_point() and value.element_size() < 4:
+            # numpy has no bfloat16; the declared datatype follows below.
+            value = value.float()
+        value = value.numpy()
+    array: Array = np.asarray(value).astype(dtype, copy=False)
+    return array

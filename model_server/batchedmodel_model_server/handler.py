@@ -1,0 +1,188 @@
+"""What a handler is: a declaration of its tensors and one method.
+
+    class Anomaly(Handler):
+        inputs = {"x": Spec("FP32", ("L", 4), max=512)}
+        outputs = {"score": Spec("FP32", ("L",))}
+
+        def load(self, path, device):
+            self.net = ...
+
+        def forward(self, batch):
+            return {"score": self.net(batch["x"]).squeeze(-1)}
+
+This module is what people import who write one. It must stay importable without torch, which is
+touched only when a handler asks for a tensor.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchedmodel_contract.description import CostRule, TextInput
+from batchedmodel_contract.tensors import Datatype
+
+Array = NDArray[Any]
+
+DTYPES: Final[Mapping[Datatype, np.dtype[Any]]] = {
+    Datatype.BOOL: np.dtype("?"),
+    Datatype.UINT8: np.dtype("u1"),
+    Datatype.UINT16: np.dtype("<u2"),
+    Datatype.UINT32: np.dtype("<u4"),
+    Datatype.UINT64: np.dtype("<u8"),
+    Datatype.INT8: np.dtype("i1"),
+    Datatype.INT16: np.dtype("<i2"),
+    Datatype.INT32: np.dtype("<i4"),
+    Datatype.INT64: np.dtype("<i8"),
+    Datatype.FP16: np.dtype("<f2"),
+    Datatype.FP32: np.dtype("<f4"),
+    Datatype.FP64: np.dtype("<f8"),
+}
+"""Every datatype that a device can hold; BYTES is not among them."""
+
+
+class Invalid(ValueError):
+    """Raised by `Handler.check` to refuse one item; the other items of its batch still run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """One tensor of one item, without batch dimension.
+
+    A size in `shape` is a number, or a letter for a dimension that differs from item to item;
+    equal letters are equal sizes within an item. `pad` fills shorter items up. `max` bounds every
+    lettered size, and inputs that have one need it. `vocab` bounds the values to 0 .. vocab - 1.
+    Raises `ValueError` when the declaration contradicts itself.
+    """
+
+    datatype: str
+    shape: tuple[int | str, ...]
+    pad: float = 0
+    max: int | None = None
+    vocab: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.datatype not in DTYPES:
+            raise ValueError(f"datatype {self.datatype!r} is not one of {', '.join(DTYPES)}")
+        for size in self.shape:
+            if not (size.isidentifier() if isinstance(size, str) else size >= 1):
+                raise ValueError(f"shape {self.shape}: {size!r} is neither a letter nor above 0")
+        if self.max is not None and (self.max < 1 or not self.letters):
+            raise ValueError(f"max {self.max} needs a lettered dimension and a value above 0")
+        if self.vocab is not None and (self.vocab < 1 or self.dtype.kind not in "iu"):
+            raise ValueError(f"vocab {self.vocab} needs an integer datatype and a value above 0")
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The datatype as numpy's."""
+        return DTYPES[Datatype(self.datatype)]
+
+    @property
+    def letters(self) -> tuple[str, ...]:
+        """The lettered dimensions, in order."""
+        return tuple(size for size in self.shape if isinstance(size, str))
+
+
+class Batch:
+    """The valid items of one batch, padded to the longest. Row i belongs to item i."""
+
+    def __init__(
+        self,
+        *,
+        arrays: Mapping[str, Array],
+        sizes: Mapping[str, NDArray[np.int64]],
+        rows: int,
+        device: str,
+        handed_over: float,
+    ) -> None:
+        self._arrays = arrays
+        self._sizes = sizes
+        self._device = device
+        self.rows = rows
+        self.handed_over = handed_over
+        """When the batch joined the compute queue, in monotonic seconds."""
+
+    def __getitem__(self, name: str) -> Any:
+        """The input as a torch tensor on the device, rows x the padded shape."""
+        return _tensor(self._arrays[name], self._device)
+
+    def array(self, name: str) -> Array:
+        """The input as a numpy array on the host, rows x the padded shape."""
+        return self._arrays[name]
+
+    def mask(self, letter: str) -> Any:
+        """A boolean torch tensor on the device, rows x longest: True where an item has a value."""
+        return _tensor(mask_of(self._sizes[letter]), self._device)
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Each item's size in the first lettered dimension; ones when all sizes are fixed."""
+        for sizes in self._sizes.values():
+            return sizes
+        return np.ones(self.rows, dtype=np.int64)
+
+
+class Handler:
+    """Base of all handlers. The class is made without arguments, then `load` is called once.
+
+    `load` may set the declaration on the instance when it depends on the model's files. All
+    methods but `check` run on the one compute thread.
+    """
+
+    inputs: Mapping[str, Spec]
+    outputs: Mapping[str, Spec]
+    cost_rule: CostRule = CostRule.PADDED
+    platform: str = "pytorch"
+    parameter_names: ClassVar[tuple[str, ...]] = ()
+    """What `spec.model.parameters` may hold; other names are refused."""
+    parameters: Mapping[str, str]
+    """What it does hold; set before `load`."""
+    text: TextInput | None = None
+    tokenizer: bytes | None = None
+    """The tokenizer.json by which callers turn text into `text.tokens`."""
+    embedding: str | None = None
+    """The output that answers embedding requests."""
+
+    def device(self) -> str:
+        """Where to run; asked once, before `load`."""
+        import torch
+
+        return "cuda" if torch.cuda.is_available() else "cpu"
+
+    def load(self, path: Path | None, device: str) -> None:
+        """Read the weights. `path` is the source's folder, None when the manifest has no source."""
+
+    def check(self, item: Mapping[str, Array]) -> None:
+        """Raise `Invalid` to refuse one item for a reason that a `Spec` cannot express.
+
+        Called off the compute thread, with the item's tensors unpadded.
+        """
+
+    def forward(self, batch: Batch) -> Mapping[str, Any]:
+        """Every declared output, torch or numpy, row i for item i.
+
+        An output with an input's letter is padded as that input was, and trimmed afterwards. One
+        with a letter of its own is a pair: the padded tensor and each row's size.
+        """
+        raise NotImplementedError
+
+    def predicted_seconds(self, rows: int, length: int) -> float | None:
+        """How long a forward pass takes, for a handler that knows without trying."""
+        return None
+
+    def unload(self) -> None:
+        """Give back what `load` took."""
+
+
+def mask_of(sizes: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """True where a padded row has a value: rows x longest."""
+    return np.arange(sizes.max(initial=0)) < sizes[:, None]
+
+
+def _tensor(array: Array, device: str) -> Any:
+    import torch
+
+    return torch.from_numpy(array).to(device)

@@ -1,0 +1,97 @@
+"""A device that takes time instead of computing: what benchmarks and tests run against.
+
+A forward pass takes `fixedSeconds + rowSeconds x rows + tokenSeconds x tokens`, one pass after the
+other, without using a CPU. Like a GPU's queue it has its own timeline: a pass starts when the one
+before it ends, or when it is handed over if that is later, and the thread that waits for it may
+wake late without making the next pass late.
+"""
+
+import ctypes
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from batchedmodel_contract.description import CostRule
+from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.spec import MAX_LENGTH
+from batchedmodel_model_server.handler import Batch, Handler, Spec
+
+_DEFAULTS: Final = {"fixedSeconds": "0.005", "rowSeconds": "0.0001", "tokenSeconds": "0"}
+_PADDED: Final = "padded"
+_PR_SET_TIMERSLACK: Final = 29  # from the kernel's prctl.h
+_log = logging.getLogger(__name__)
+
+
+class Simulated(Handler):
+    """Answers `y` = `x` after the time that the parameters say."""
+
+    inputs: Mapping[str, Spec] = {"x": Spec("INT64", ("L",), max=MAX_LENGTH)}
+    outputs: Mapping[str, Spec] = {"y": Spec("INT64", ("L",))}
+    platform = "simulated"
+    parameter_names: ClassVar[tuple[str, ...]] = (*_DEFAULTS, _PADDED)
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._clock = clock
+        self._sleep = sleep
+        self._free_at = 0.0
+
+    def device(self) -> str:
+        """No real one."""
+        return "simulated"
+
+    def load(self, path: Path | None, device: str) -> None:
+        """Read the parameters; raises `InvalidInput`."""
+        given = {**_DEFAULTS, **self.parameters}
+        self._fixed, self._row, self._token = (_seconds(name, given[name]) for name in _DEFAULTS)
+        padded = given.get(_PADDED, "false")
+        if padded not in ("true", "false"):
+            raise InvalidInput(f"parameters.{_PADDED}", "is neither true nor false", padded)
+        if self._token == 0:
+            self.cost_rule = CostRule.ROWS
+        else:
+            self.cost_rule = CostRule.PADDED if padded == "true" else CostRule.PACKED
+        _wake_on_time()
+
+    def forward(self, batch: Batch) -> Mapping[str, Any]:
+        """Sleep until the pass would have ended."""
+        lengths = batch.lengths
+        padded = self.cost_rule is CostRule.PADDED
+        tokens = batch.rows * int(lengths.max()) if padded else int(lengths.sum())
+        start = max(batch.handed_over, self._free_at)
+        self._free_at = start + self._seconds(batch.rows, tokens)
+        # A sleep may end early when a signal arrives, and by a clock's rounding.
+        while (left := self._free_at - self._clock()) > 0:
+            self._sleep(left)
+        return {"y": batch.array("x")}
+
+    def predicted_seconds(self, rows: int, length: int) -> float:
+        """The formula itself."""
+        return self._seconds(rows, rows * length)
+
+    def _seconds(self, rows: int, tokens: int) -> float:
+        return self._fixed + self._row * rows + self._token * tokens
+
+
+def _seconds(name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise InvalidInput(f"parameters.{name}", "is not a number of seconds, 0 or more", text)
+    return value
+
+
+def _wake_on_time() -> None:
+    """The kernel may delay a thread's wake-ups by 50 us to bundle them; ask it not to."""
+    try:
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
+    except (OSError, AttributeError):
+        _log.info("timer slack cannot be set here; the simulated device wakes a little later")

@@ -1,0 +1,52 @@
+"""The state of the model, and everybody who follows it.
+
+LOADING, WARMING, READY; DRAINING is the end of each of them. FAILED says why and stays, so that
+the reason can be read from the running process. All on the event loop's thread.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+
+from batchedmodel_contract.server_api import ModelState, StateEvent
+
+_log = logging.getLogger(__name__)
+
+
+class Lifecycle:
+    """Owns the present state."""
+
+    def __init__(self) -> None:
+        self.event = StateEvent(state=ModelState.LOADING, detail="the server has started")
+        self._followers: set[asyncio.Queue[StateEvent | None]] = set()
+
+    @property
+    def state(self) -> ModelState:
+        """The present state."""
+        return self.event.state
+
+    def enter(self, state: ModelState, detail: str) -> None:
+        """Change the state and tell everybody; nothing comes after DRAINING."""
+        if self.state is ModelState.DRAINING:
+            return
+        self.event = StateEvent(state=state, detail=detail)
+        level = logging.ERROR if state is ModelState.FAILED else logging.INFO
+        _log.log(level, "%s: %s", state, detail)
+        for follower in self._followers:
+            follower.put_nowait(self.event)
+
+    async def follow(self) -> AsyncIterator[StateEvent]:
+        """The present state, then every change, until the process goes."""
+        changes: asyncio.Queue[StateEvent | None] = asyncio.Queue()
+        changes.put_nowait(self.event)
+        self._followers.add(changes)
+        try:
+            while (event := await changes.get()) is not None:
+                yield event
+        finally:
+            self._followers.discard(changes)
+
+    def close(self) -> None:
+        """End every follower's stream."""
+        for follower in self._followers:
+            follower.put_nowait(None)

@@ -1,0 +1,154 @@
+"""The model as the HTTP edge sees it: brought up, asked, drained.
+
+Loading and warm-up run on the compute thread while the socket is up already, so that health and
+events answer from the first moment.
+"""
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from batchedmodel_contract.batch_wire import BatchReply, BatchRequest
+from batchedmodel_contract.description import ModelDescription
+from batchedmodel_contract.environment import ModelServerSettings
+from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.profile import Profile
+from batchedmodel_contract.server_api import ModelState
+from batchedmodel_contract.spec import Source
+from batchedmodel_model_server.compute import ComputeThread
+from batchedmodel_model_server.declaration import declaration_of, describe
+from batchedmodel_model_server.errors import CannotLoad, NotReady, Overloaded
+from batchedmodel_model_server.forward import LoadedModel
+from batchedmodel_model_server.lifecycle import Lifecycle
+from batchedmodel_model_server.registry import make_handler
+from batchedmodel_model_server.runner import Runner
+from batchedmodel_model_server.sources import model_folder
+from batchedmodel_model_server.warmup import warm_up
+
+MAX_IN_FLIGHT: Final = 64
+"""Batches; the proxy hands over two, so more is somebody who does not wait for answers."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Serving:
+    """What exists once the model is loaded."""
+
+    description: ModelDescription
+    tokenizer: bytes | None
+    runner: Runner
+
+
+class ModelService:
+    """One model from its settings to its last answer."""
+
+    def __init__(
+        self, settings: ModelServerSettings, source: Source | None, compute: ComputeThread
+    ) -> None:
+        self.name = settings.model_name
+        self.lifecycle = Lifecycle()
+        self._settings = settings
+        self._source = source
+        self._compute = compute
+        self._serving: _Serving | None = None
+        self._profile: Profile | None = None
+        self._in_flight = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def bring_up(self) -> None:
+        """Load and warm up; ends in READY or FAILED."""
+        settings, lifecycle = self._settings, self.lifecycle
+        began = time.monotonic()
+        lifecycle.enter(ModelState.LOADING, f"loading with handler {settings.handler}")
+        try:
+            model = await self._compute.call(lambda: load(settings, self._source))
+            self._serving = _Serving(
+                description=describe(self.name, model.handler, model.declaration),
+                tokenizer=model.handler.tokenizer,
+                runner=Runner(model, self._compute),
+            )
+            lifecycle.enter(ModelState.WARMING, f"warming up on {model.device}")
+            self._profile = await self._compute.call(
+                lambda: warm_up(model, settings.max_batch_size)
+            )
+        except CannotLoad as error:
+            lifecycle.enter(ModelState.FAILED, str(error))
+        except Exception as error:
+            _log.exception("bringing up the model failed")
+            lifecycle.enter(ModelState.FAILED, f"{type(error).__name__}: {error}")
+        else:
+            seconds = time.monotonic() - began
+            lifecycle.enter(ModelState.READY, f"ready on {model.device} after {seconds:.1f} s")
+
+    async def infer(self, request: BatchRequest) -> BatchReply:
+        """The answer to a batch; raises `NotReady`, `Overloaded`, `InvalidInput`."""
+        if self.lifecycle.state is not ModelState.READY:
+            raise self._not_ready()
+        if self._in_flight >= MAX_IN_FLIGHT:
+            raise Overloaded(f"{MAX_IN_FLIGHT} batches are under way already")
+        self._in_flight += 1
+        self._idle.clear()
+        try:
+            return await self._loaded().runner.run(request)
+        finally:
+            self._in_flight -= 1
+            if self._in_flight == 0:
+                self._idle.set()
+
+    async def drain(self) -> None:
+        """Accept nothing more, and return when everything accepted is answered."""
+        self.lifecycle.enter(ModelState.DRAINING, "the server was told to stop")
+        await self._idle.wait()
+
+    @property
+    def ready(self) -> bool:
+        """Whether batches are accepted."""
+        return self.lifecycle.state is ModelState.READY
+
+    @property
+    def description(self) -> ModelDescription:
+        """What the model takes and gives; raises `NotReady` until it is loaded."""
+        return self._loaded().description
+
+    @property
+    def tokenizer(self) -> bytes | None:
+        """The tokenizer.json, if the model has one; raises `NotReady` until it is loaded."""
+        return self._loaded().tokenizer
+
+    @property
+    def profile(self) -> Profile:
+        """The latency curve; raises `NotReady` until the warm-up has ended."""
+        if self._profile is None:
+            raise self._not_ready()
+        return self._profile
+
+    def _loaded(self) -> _Serving:
+        if self._serving is None:
+            raise self._not_ready()
+        return self._serving
+
+    def _not_ready(self) -> NotReady:
+        event = self.lifecycle.event
+        return NotReady(f"model {self.name} is {event.state}: {event.detail}")
+
+
+def load(settings: ModelServerSettings, source: Source | None) -> LoadedModel:
+    """Make and load the handler, on the compute thread; raises `CannotLoad`, whatever happens."""
+    try:
+        handler = make_handler(settings.handler, dict(settings.parameters))
+        device = handler.device()
+        handler.load(model_folder(source, Path(settings.cache_folder)), device)
+        return LoadedModel(handler=handler, declaration=declaration_of(handler), device=device)
+    except CannotLoad:
+        raise
+    except InvalidInput as error:
+        raise CannotLoad(str(error)) from error
+    except (Exception, SystemExit) as error:
+        # A handler is anybody's code: its failure is the model's state, not the process's end.
+        reason = f"{type(error).__name__}: {error}"
+        raise CannotLoad(f"handler {settings.handler} failed to load: {reason}") from error

@@ -1,0 +1,55 @@
+"""The socket file that the proxy connects to: made, replaced when stale, removed at the end."""
+
+import os
+import socket
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+_UMASK: Final = 0o117  # leaves 0660: the proxy runs as another user of the same group
+
+
+def bind(path: Path) -> socket.socket:
+    """A listening socket at `path`; raises `OSError` when it cannot be had.
+
+    The file of a process that died is replaced, one that somebody serves is not.
+    """
+    if path.exists():
+        _remove_stale(path)
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    # By the umask and not by chmod afterwards, which would leave a moment of other rights.
+    before = os.umask(_UMASK)
+    try:
+        bound.bind(str(path))
+    except OSError:
+        bound.close()
+        raise
+    finally:
+        os.umask(before)
+    bound.setblocking(False)
+    return bound
+
+
+def identity(path: Path) -> int:
+    """By what `unlink` recognises the file as the one that was bound."""
+    return path.stat().st_ino
+
+
+def unlink(path: Path, bound: int) -> None:
+    """Remove the file unless a successor has put its own there."""
+    with suppress(FileNotFoundError):
+        if identity(path) == bound:
+            path.unlink()
+
+
+def _remove_stale(path: Path) -> None:
+    if not stat.S_ISSOCK(path.stat().st_mode):
+        raise FileExistsError(f"{path} exists and is not a socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            return
+    raise FileExistsError(f"{path} is served by another process")

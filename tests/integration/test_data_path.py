@@ -1,0 +1,265 @@
+"""Both processes for real over real sockets, with the simulated device behind."""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import random
+import signal
+import socket
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.spec import PolicyName
+from support.chain import Chain, running_chain
+
+DEVICE = {"fixedSeconds": "0.005", "rowSeconds": "0.0001"}
+SLOW_DEVICE = {"fixedSeconds": "0.3", "rowSeconds": "0"}
+
+
+@pytest.fixture
+async def chain(tmp_path: Path) -> AsyncIterator[Chain]:
+    async with running_chain(tmp_path, handler="simulated", parameters=DEVICE) as running:
+        yield running
+
+
+def body(*values: int) -> dict[str, Any]:
+    entry = {"name": "x", "datatype": "INT64", "shape": [1, len(values)], "data": list(values)}
+    return {"inputs": [entry]}
+
+
+async def infer(chain: Chain, *values: int) -> tuple[int, Any]:
+    async with chain.session.post(chain.url(chain.infer_path), json=body(*values)) as response:
+        return response.status, await response.json()
+
+
+async def echoed(chain: Chain, *values: int) -> bool:
+    status, answer = await infer(chain, *values)
+    assert status == 200, answer
+    return bool(answer["outputs"][0]["data"] == list(values))
+
+
+async def assert_books_balance(chain: Chain) -> None:
+    offered = await chain.metric("batchedmodel_requests_offered_total")
+    accepted = await chain.metric("batchedmodel_requests_accepted_total")
+    reasons = ["invalid", "too_large", "queue_full", "draining", "not_ready", "abandoned"]
+    name = "batchedmodel_requests_rejected_total"
+    rejected = [await chain.metric(name, reason=reason) for reason in reasons]
+    outcomes = ["completed", "failed", "expired", "cancelled"]
+    name = "batchedmodel_requests_settled_total"
+    settled = [await chain.metric(name, outcome=outcome) for outcome in outcomes]
+    assert offered == accepted + sum(rejected)
+    assert accepted == sum(settled)
+
+
+async def test_a_request_is_answered_over_every_public_path(chain: Chain) -> None:
+    assert await echoed(chain, 1, 2, 2**60 + 1)
+    async with chain.session.get(chain.url("/v2/models/m")) as response:
+        assert (await response.json())["inputs"][0]["name"] == "x"
+    for path in ("/v2", "/v2/health/live", "/v2/health/ready", "/v2/models/m/ready", "/v1/models"):
+        async with chain.session.get(chain.url(path)) as response:
+            assert response.status == 200, path
+
+
+async def test_64_concurrent_requests_leave_at_most_4_batches(tmp_path: Path) -> None:
+    settings = BatchSettings(policy=PolicyName.WINDOW, max_wait_seconds=0.2)
+    async with running_chain(
+        tmp_path, handler="simulated", parameters=DEVICE, settings=settings
+    ) as chain:
+        assert all(await asyncio.gather(*(echoed(chain, i, i + 1) for i in range(64))))
+        assert await chain.metric("batchedmodel_batch_size_count") <= 4
+
+
+async def test_rows_of_different_lengths_and_many_rows_come_back_to_their_callers(
+    chain: Chain,
+) -> None:
+    async def many(rows: int, width: int) -> bool:
+        data = [[row * width + column for column in range(width)] for row in range(rows)]
+        entry = {"name": "x", "datatype": "INT64", "shape": [rows, width], "data": data}
+        url = chain.url(chain.infer_path)
+        async with chain.session.post(url, json={"inputs": [entry]}) as response:
+            answer = (await response.json())["outputs"][0]
+            return bool(
+                answer["data"] == list(itertools.chain(*data)) and answer["shape"] == [rows, width]
+            )
+
+    sizes = [(1 + i * 7 % 40, 1 + i % 9) for i in range(40)]
+    assert all(await asyncio.gather(*(many(rows, width) for rows, width in sizes)))
+
+
+async def test_killing_the_model_in_mid_batch_answers_everyone_and_service_resumes(
+    tmp_path: Path,
+) -> None:
+    async with running_chain(tmp_path, handler="simulated", parameters=SLOW_DEVICE) as chain:
+        callers = [asyncio.create_task(infer(chain, i)) for i in range(48)]
+        await chain.until("batchedmodel_inflight_batches", lambda value: value >= 1)
+        seen = len(chain.sidecar.lines)
+        chain.model.send(signal.SIGKILL)
+        await chain.model.ended()
+        await chain.sidecar.wait_for("model not ready", after=seen)
+        assert (await chain.admin("/ready"))[0] == 503
+        assert (await infer(chain, 1))[0] == 503
+        await chain.model.start()
+        statuses = Counter(status for status, _ in await asyncio.gather(*callers))
+        assert statuses.keys() <= {200, 503}
+        assert statuses[503] >= 1, "the batch that was killed"
+        await chain.ready(after=seen)
+        assert await echoed(chain, 5)
+        await assert_books_balance(chain)
+
+
+async def test_sigterm_under_load_loses_no_accepted_request(tmp_path: Path) -> None:
+    device = {"fixedSeconds": "0.05", "rowSeconds": "0"}
+    async with running_chain(tmp_path, handler="simulated", parameters=device) as chain:
+        results: Counter[str] = Counter()
+
+        async def caller(number: int) -> None:
+            while True:
+                try:
+                    status, _ = await infer(chain, number)
+                except aiohttp.ClientConnectorError:
+                    return  # the port is closed: nothing was accepted
+                except aiohttp.ClientError:
+                    results["lost"] += 1
+                    return
+                results[str(status)] += 1
+                if status == 503:
+                    return
+
+        callers = [asyncio.create_task(caller(i)) for i in range(200)]
+        await asyncio.sleep(0.5)
+        chain.sidecar.send(signal.SIGTERM)
+        assert await chain.sidecar.ended() == 0
+        await asyncio.gather(*callers)
+        assert results["200"] > 200
+        assert results.keys() <= {"200", "503"}
+
+
+async def test_of_a_thousand_callers_half_leave_and_the_others_are_right(chain: Chain) -> None:
+    chance = random.Random(7)
+    callers = [asyncio.create_task(echoed(chain, i, i * 3)) for i in range(1000)]
+    leavers = chance.sample(range(1000), 500)
+    for leaver in leavers:
+        await asyncio.sleep(chance.random() * 0.002)
+        callers[leaver].cancel()
+    results = await asyncio.gather(*callers, return_exceptions=True)
+    stayers = [results[i] for i in range(1000) if i not in set(leavers)]
+    assert stayers == [True] * 500
+    await chain.until("batchedmodel_inflight_requests", lambda value: value == 0)
+    await chain.until("batchedmodel_queue_requests", lambda value: value == 0)
+    await assert_books_balance(chain)
+
+
+async def test_a_call_expires_on_time_while_the_model_is_busy(tmp_path: Path) -> None:
+    settings = BatchSettings(max_batch_size=1, request_timeout_seconds=1.0)
+    async with running_chain(
+        tmp_path, handler="simulated", parameters={"fixedSeconds": "2.5"}, settings=settings
+    ) as chain:
+        started = time.monotonic()
+        results = await asyncio.gather(*(infer(chain, i) for i in range(4)))
+        assert [status for status, _ in results] == [504] * 4
+        assert time.monotonic() - started < 1.3
+        assert "not answered within 1 s" in results[0][1]["error"]
+
+
+async def test_settings_change_without_restart_and_their_hash_is_reported(chain: Chain) -> None:
+    settings = replace(BatchSettings(), max_batch_size=3)
+    seen = len(chain.sidecar.lines)
+    chain.configure(settings)
+    await chain.sidecar.wait_for(f"settings {settings.digest()} in force", after=seen)
+    assert json.loads((await chain.admin("/settings"))[1])["hash"] == settings.digest()
+    assert await chain.metric("batchedmodel_settings_info", hash=settings.digest()) == 1
+    assert all(await asyncio.gather(*(echoed(chain, i) for i in range(30))))
+    assert await chain.metric("batchedmodel_batch_size_bucket", le="4.0") >= 10
+
+
+async def test_the_drain_hook_needs_its_token_empties_the_queue_and_is_taken_back(
+    tmp_path: Path,
+) -> None:
+    async with running_chain(tmp_path, handler="simulated", parameters=SLOW_DEVICE) as chain:
+        url = f"http://127.0.0.1:{chain.admin_port}/drain"
+        async with chain.session.get(url) as response:
+            assert response.status == 403
+        callers = [asyncio.create_task(infer(chain, i)) for i in range(8)]
+        await chain.until("batchedmodel_requests_accepted_total", lambda value: value >= 8)
+        assert await chain.admin("/drain") == (200, "empty\n")
+        assert [status for status, _ in await asyncio.gather(*callers)] == [200] * 8
+        assert (await chain.admin("/ready"))[0] == 503
+        status, answer = await infer(chain, 1)
+        assert status == 503
+        assert "stopping" in answer["error"]
+        seen = len(chain.sidecar.lines)
+        chain.model.send(signal.SIGTERM)
+        await chain.model.ended()
+        await chain.model.start()
+        await chain.ready(after=seen)
+        assert await echoed(chain, 5)
+
+
+async def test_a_model_that_is_not_there_yet_is_named_and_found_later(tmp_path: Path) -> None:
+    async with running_chain(
+        tmp_path, handler="simulated", parameters=DEVICE, start_model=False
+    ) as chain:
+        status, answer = await infer(chain, 1)
+        assert status == 503
+        assert answer["error"]
+        assert (await chain.admin("/ready"))[0] == 503
+        assert (await chain.admin("/live"))[0] == 200
+        await chain.model.start()
+        await chain.ready()
+        assert await echoed(chain, 1)
+
+
+async def test_connections_have_a_bounded_age(tmp_path: Path) -> None:
+    async with running_chain(
+        tmp_path, handler="simulated", parameters=DEVICE, connection_age_seconds=1.0
+    ) as chain:
+        connection = aiohttp.TCPConnector(limit=1)
+        async with aiohttp.ClientSession(connector=connection) as one:
+            closed = 0
+            for _ in range(15):
+                async with one.post(chain.url(chain.infer_path), json=body(1)) as response:
+                    closed += response.headers.get("Connection") == "close"
+                await asyncio.sleep(0.1)
+        assert 1 <= closed <= 3
+
+
+async def test_ten_thousand_idle_connections_harm_nobody(chain: Chain) -> None:
+    idle: list[socket.socket] = []
+    try:
+        # Two addresses: one client address has too few ports to its name on some machines.
+        for number in range(10_000):
+            one = socket.socket()
+            one.setblocking(False)
+            one.bind((f"127.0.0.{2 + number % 4}", 0))
+            with contextlib.suppress(BlockingIOError):
+                one.connect(("127.0.0.1", chain.port))
+            idle.append(one)
+            if number % 500 == 0:
+                await asyncio.sleep(0.02)
+        assert all(await asyncio.gather(*(echoed(chain, i) for i in range(64))))
+    finally:
+        for one in idle:
+            one.close()
+    assert await echoed(chain, 1)
+
+
+async def test_an_idle_sidecar_uses_less_than_one_percent_of_a_core(chain: Chain) -> None:
+    assert await echoed(chain, 1)
+    before = _cpu_seconds(chain.sidecar.pid)
+    await asyncio.sleep(3.0)
+    assert _cpu_seconds(chain.sidecar.pid) - before < 0.03
+
+
+def _cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

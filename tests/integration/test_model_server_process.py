@@ -1,0 +1,333 @@
+"""The model server as a real process on a real Unix socket, with handlers that need no torch."""
+
+import asyncio
+import os
+import signal
+import socket
+import stat
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import orjson
+import pytest
+import pytest_asyncio
+
+from batchedmodel_contract.description import CostRule, description_from_metadata
+from batchedmodel_contract.profile import profile_from_mapping
+from batchedmodel_contract.server_api import (
+    ModelState,
+    infer_path,
+    model_path,
+    profile_path,
+    tokenizer_path,
+)
+from batchedmodel_contract.tensors import Datatype, Tensor
+from batchedmodel_contract.v2 import HEADER_LENGTH, read_body, write_body
+from support.model_server_handlers import arrays_of
+from support.model_server_process import (
+    NAME,
+    ModelServerProcess,
+    model_server,
+    token_batch,
+)
+
+HANDLERS = "support.model_server_handlers"
+
+
+@pytest_asyncio.fixture
+async def simulated(tmp_path: Path) -> AsyncIterator[ModelServerProcess]:
+    async with model_server(tmp_path) as server:
+        assert (await server.settled()).state is ModelState.READY
+        yield server
+
+
+async def test_a_batch_is_answered_item_by_item(simulated: ModelServerProcess) -> None:
+    reply = await simulated.infer(token_batch("x", [[1, 2, 3], [4], [5, 6]]))
+    assert reply.statuses == (200, 200, 200)
+    assert [a.tolist() for a in arrays_of(reply.outputs[0])] == [[1, 2, 3], [4], [5, 6]]
+    assert reply.compute_seconds >= 0.0053 - 0.001
+    assert reply.tokens == 6
+
+
+async def test_the_documents_can_be_read_by_the_proxy(simulated: ModelServerProcess) -> None:
+    status, metadata = await simulated.get(model_path(NAME))
+    description = description_from_metadata(metadata)
+    assert status == 200
+    assert description.name == NAME
+    assert description.cost_rule is CostRule.ROWS
+    status, profile = await simulated.get(profile_path(NAME))
+    assert profile_from_mapping(profile).points[0].rows == 1
+    status, server = await simulated.get("/v2")
+    assert "batchedmodel.batch" in server["extensions"]
+    for path in ("/v2/health/live", "/v2/health/ready", f"{model_path(NAME)}/ready"):
+        assert (await simulated.get(path))[0] == 200
+    status, answer = await simulated.get(tokenizer_path(NAME))
+    assert status == 404
+    assert "no tokenizer" in answer["error"]
+
+
+async def test_a_plain_json_request_is_answered_in_json(simulated: ModelServerProcess) -> None:
+    tensor = {"name": "x", "datatype": "INT64", "shape": [2, 2], "data": [[1, 2], [3, 4]]}
+    status, answer = await simulated.post(orjson.dumps({"id": "a", "inputs": [tensor]}))
+    assert status == 200
+    assert answer == {
+        "model_name": NAME,
+        "model_version": "1",
+        "id": "a",
+        "outputs": [{"name": "y", "datatype": "INT64", "shape": [2, 2], "data": [1, 2, 3, 4]}],
+    }
+
+
+async def test_a_plain_binary_request_is_answered_in_binary(
+    simulated: ModelServerProcess,
+) -> None:
+    tensor = Tensor(name="x", datatype=Datatype.INT64, shape=(2, 1), data=bytes(range(16)))
+    head = {"parameters": {"binary_data_output": True}}
+    length, parts = write_body(head, [tensor], "inputs", orjson.dumps)
+    headers = {HEADER_LENGTH: str(length)}
+    body = b"".join(parts)
+    async with simulated.session.post(infer_path(NAME), data=body, headers=headers) as answer:
+        content = await answer.read()
+        _, (output,) = read_body(content, answer.headers[HEADER_LENGTH], "outputs", orjson.loads)
+    assert output.shape == (2, 1)
+    assert bytes(output.data) == bytes(range(16))
+
+
+X = {"name": "x", "datatype": "INT64", "shape": [1, 1], "data": [1]}
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        (b"{", 400, "body: is not JSON"),
+        (b"[]", 400, "body: is not a JSON object"),
+        (b"{}", 400, "inputs: must be a list"),
+        (orjson.dumps({"inputs": [{**X, "shape": [0, 1], "data": []}]}), 400, "no rows"),
+        (orjson.dumps({"inputs": [{**X, "shape": [2, 1]}]}), 400, "the shape needs 2"),
+        (orjson.dumps({"inputs": [{**X, "datatype": "INT32"}]}), 400, "row 0: x: "),
+        (orjson.dumps({"inputs": [{**X, "name": "z"}]}), 400, '"z" is not an input'),
+        (orjson.dumps({"inputs": [X], "outputs": [{"name": "q"}]}), 400, "is not an output"),
+        (
+            orjson.dumps({"inputs": [X, {**X, "name": "x:shapes", "shape": [1]}]}),
+            400,
+            "x:shapes: is not INT64 of items x rank",
+        ),
+    ],
+    ids=[
+        "no json", "no object", "no inputs", "no rows", "wrong size", "wrong datatype",
+        "unknown input", "unknown output", "wrong shapes",
+    ],
+)  # fmt: skip
+async def test_a_wrong_request_is_told_what_is_wrong(
+    simulated: ModelServerProcess, body: bytes, status: int, message: str
+) -> None:
+    answered, answer = await simulated.post(body)
+    assert answered == status
+    assert message in answer["error"]
+
+
+async def test_other_models_and_paths_are_not_found(simulated: ModelServerProcess) -> None:
+    status, answer = await simulated.get(model_path("other"))
+    assert (status, answer) == (404, {"error": "model 'other' is not served here, only 'model'"})
+    assert (await simulated.get("/nowhere"))[0] == 404
+    status, answer = await simulated.get(infer_path(NAME))
+    assert status == 405
+    assert "error" in answer
+
+
+async def test_a_declared_body_beyond_the_limit_is_refused(simulated: ModelServerProcess) -> None:
+    # Streamed by hand: the server must refuse by the length alone, before a gigabyte was sent.
+    reader, writer = await asyncio.open_unix_connection(str(simulated.socket))
+    head = f"POST {infer_path(NAME)} HTTP/1.1\r\nHost: m\r\nContent-Length: {2 << 30}\r\n\r\n"
+    writer.write(head.encode())
+    assert b" 413 " in await asyncio.wait_for(reader.readline(), 10)
+    writer.close()
+
+
+async def test_the_simulated_device_keeps_its_rate_with_a_batch_always_waiting(
+    simulated: ModelServerProcess,
+) -> None:
+    batch = token_batch("x", [[1]] * 32)
+    each = 0.005 + 32 * 0.0001
+
+    async def caller(count: int) -> None:
+        for _ in range(count):
+            await simulated.infer(batch)
+
+    began = time.monotonic()
+    await asyncio.gather(caller(50), caller(50))
+    took = time.monotonic() - began
+    # Not faster than the formula, and slower by no more than one lone hand-over on a busy machine.
+    assert 100 * each <= took <= 100 * each * 1.05
+
+
+async def test_a_caller_that_leaves_disturbs_nobody(simulated: ModelServerProcess) -> None:
+    callers = [
+        asyncio.create_task(simulated.infer(token_batch("x", [[number]]))) for number in range(20)
+    ]
+    await asyncio.sleep(0.01)
+    for caller in callers[::2]:
+        caller.cancel()
+    await asyncio.wait(callers)
+    for number, caller in enumerate(callers):
+        if number % 2:
+            assert arrays_of(caller.result().outputs[0])[0].tolist() == [number]
+
+
+async def test_batches_beyond_the_bound_are_refused_at_once(simulated: ModelServerProcess) -> None:
+    connector = aiohttp.UnixConnector(path=str(simulated.socket), limit=200)
+    body = orjson.dumps({"inputs": [X]})
+    async with aiohttp.ClientSession("http://model", connector=connector) as session:
+
+        async def ask() -> int:
+            async with session.post(infer_path(NAME), data=body) as answer:
+                return answer.status
+
+        statuses = await asyncio.gather(*(ask() for _ in range(150)))
+    assert set(statuses) == {200, 503}
+    assert statuses.count(200) >= 64
+
+
+async def test_a_bad_item_and_a_failed_pass_are_answered_per_item(tmp_path: Path) -> None:
+    async with model_server(tmp_path, f"{HANDLERS}:Failing") as server:
+        assert (await server.settled()).state is ModelState.READY
+        reply = await server.infer(token_batch("x", [[1], [99], [2, 3]]))
+        assert reply.statuses == (200, 400, 200)
+        assert reply.errors[1] == "x: 99 is not served here"
+        reply = await server.infer(token_batch("x", [[1], [99], [13]]))
+        assert reply.statuses == (500, 400, 500)
+        assert "13 brings bad luck" in reply.errors[0]
+        # The failure is over with its batch.
+        assert (await server.infer(token_batch("x", [[1]]))).statuses == (200,)
+        status, answer = await server.post(
+            orjson.dumps({"inputs": [{**X, "shape": [2, 1], "data": [5, 13]}]})
+        )
+        assert status == 500
+        assert "row 0: the model failed: RuntimeError" in answer["error"]
+
+
+async def test_the_server_answers_while_it_loads(tmp_path: Path) -> None:
+    async with model_server(tmp_path, f"{HANDLERS}:Slow") as server:
+        assert (await server.get("/v2/health/live"))[0] == 200
+        assert (await server.get("/v2/health/ready"))[0] == 503
+        status, answer = await server.post(orjson.dumps({"inputs": [X]}))
+        assert status == 503
+        assert "model is LOADING" in answer["error"]
+        assert (await server.get(profile_path(NAME)))[0] == 503
+        states = []
+        async for event in server.events():
+            states.append(event.state)
+            if event.state is ModelState.READY:
+                break
+        assert states == [ModelState.LOADING, ModelState.WARMING, ModelState.READY]
+
+
+@pytest.mark.parametrize(
+    ("handler", "reason"),
+    [
+        (f"{HANDLERS}:Broken", "failed to load: FileNotFoundError: weights.bin"),
+        (f"{HANDLERS}:Quitting", "failed to load: SystemExit: 3"),
+        ("no_such_package:Handler", "no_such_package cannot be imported"),
+        ("simulated", "parameters.fixedSeconds: "),
+    ],
+)
+async def test_a_model_that_cannot_be_loaded_says_why_for_as_long_as_it_is_asked(
+    tmp_path: Path, handler: str, reason: str
+) -> None:
+    parameters = {"fixedSeconds": "soon"} if handler == "simulated" else {}
+    async with model_server(tmp_path, handler, parameters=parameters) as server:
+        event = await server.settled()
+        assert event.state is ModelState.FAILED
+        assert reason in event.detail
+        assert any("ERROR FAILED" in line and reason in line for line in server.log)
+        assert (await server.get("/v2/health/live"))[0] == 200
+        assert (await server.get("/v2/health/ready"))[0] == 503
+        assert await server.stop() == 0
+
+
+async def test_a_drain_answers_what_was_accepted_and_ends_the_streams(tmp_path: Path) -> None:
+    async with model_server(tmp_path, parameters={"fixedSeconds": "0.2"}) as server:
+        await server.settled()
+        events = server.events()
+        assert (await anext(events)).state is ModelState.READY
+        accepted = [
+            asyncio.create_task(server.infer(token_batch("x", [[number]]))) for number in range(3)
+        ]
+        await asyncio.sleep(0.1)
+        server.process.send_signal(signal.SIGTERM)
+        assert (await anext(events)).state is ModelState.DRAINING
+        status, answer = await server.post(orjson.dumps({"inputs": [X]}))
+        assert status == 503
+        assert "DRAINING" in answer["error"]
+        for number, answered in enumerate(await asyncio.gather(*accepted)):
+            assert arrays_of(answered.outputs[0])[0].tolist() == [number]
+        assert [event async for event in events] == []
+        assert await server.process.wait() == 0
+        assert not server.socket.exists()
+
+
+async def test_a_server_that_is_told_to_stop_while_it_loads_stops_at_once(tmp_path: Path) -> None:
+    async with model_server(
+        tmp_path, f"{HANDLERS}:Slow", environ={"BATCHEDMODEL_LOG_LEVEL": "debug"}
+    ) as server:
+        assert await asyncio.wait_for(server.stop(), 5) == 0
+
+
+async def test_the_events_stream_ends_when_the_process_dies(simulated: ModelServerProcess) -> None:
+    events = simulated.events()
+    await anext(events)
+    simulated.process.kill()
+    with pytest.raises((aiohttp.ClientError, StopAsyncIteration)):
+        await asyncio.wait_for(anext(events), 5)
+
+
+async def test_the_socket_of_a_killed_server_is_taken_over(tmp_path: Path) -> None:
+    async with model_server(tmp_path) as server:
+        server.process.kill()
+        await server.process.wait()
+        assert server.socket.exists()
+    async with model_server(tmp_path) as server:
+        assert (await server.settled()).state is ModelState.READY
+        assert stat.S_IMODE(server.socket.stat().st_mode) == 0o660
+
+
+async def refused(environ: dict[str, str]) -> str:
+    """What a process says that starts nothing."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("BATCHEDMODEL_")}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "batchedmodel_model_server"),
+        env={**clean, **environ},
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, said = await process.communicate()
+    assert process.returncode == 2
+    return said.decode()
+
+
+async def test_wrong_settings_are_named_one_by_one() -> None:
+    said = await refused({"BATCHEDMODEL_MAX_BATCH_SIZE": "0", "BATCHEDMODEL_HANDLER": "hf"})
+    assert said.splitlines() == [
+        "BATCHEDMODEL_MODEL_NAME: is required",
+        "BATCHEDMODEL_MODEL_SOCKET: is required",
+        'BATCHEDMODEL_MAX_BATCH_SIZE: "0" is below the minimum 1',
+        "BATCHEDMODEL_CACHE_FOLDER: is required",
+    ]
+
+
+async def test_a_socket_that_cannot_be_had_starts_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "model.sock"
+    environ = {
+        "BATCHEDMODEL_MODEL_NAME": NAME,
+        "BATCHEDMODEL_HANDLER": "simulated",
+        "BATCHEDMODEL_CACHE_FOLDER": str(tmp_path),
+        "BATCHEDMODEL_MODEL_SOCKET": str(path),
+    }
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(path))
+        other.listen()
+        assert "is served by another process" in await refused(environ)
+    missing = {**environ, "BATCHEDMODEL_MODEL_SOCKET": str(tmp_path / "no" / "model.sock")}
+    assert "BATCHEDMODEL_MODEL_SOCKET: " in await refused(missing)

@@ -1,0 +1,215 @@
+"""Sidecar and model server as real processes, wired as in a pod, for tests and benchmarks.
+
+Everything is on loopback and in a folder of its own; leaving the context ends both processes.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+
+from batchedmodel_contract.batching import FILE_NAME, BatchSettings
+from batchedmodel_contract.environment import ModelServerSettings, SidecarSettings, to_environment
+
+START_SECONDS: Final = 60.0
+DRAIN_TOKEN: Final = "token-of-the-tests"
+
+
+class Process:
+    """A child process whose log lines can be awaited."""
+
+    def __init__(self, name: str, module: str, environment: Mapping[str, str]) -> None:
+        self.name = name
+        self.lines: list[str] = []
+        self._module = module
+        self._environment = environment
+        self._arrived = asyncio.Condition()
+        self._process: asyncio.subprocess.Process | None = None
+        self._reader: asyncio.Task[None] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Number of the running process."""
+        assert self._process is not None
+        return self._process.pid
+
+    async def start(self) -> None:
+        """Start it; it must not be running."""
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            self._module,
+            env={**os.environ, **self._environment},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        self._reader = asyncio.create_task(self._read(self._process))
+
+    async def wait_for(self, pattern: str, *, after: int = 0) -> re.Match[str]:
+        """The first log line from number `after` on that the pattern is found in."""
+        async with asyncio.timeout(START_SECONDS), self._arrived:
+            while True:
+                for line in self.lines[after:]:
+                    if found := re.search(pattern, line):
+                        return found
+                if self._reader is None or self._reader.done():
+                    raise AssertionError(f"{self.name} ended:\n" + "\n".join(self.lines))
+                await self._arrived.wait()
+
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    async def ended(self) -> int:
+        """Its exit code, once it has ended and its log is read."""
+        assert self._process is not None
+        assert self._reader is not None
+        code = await self._process.wait()
+        await self._reader
+        return code
+
+    async def stop(self) -> None:
+        """End it, gently first."""
+        if self._process is None:
+            return
+        if self._process.returncode is None:
+            self.send(signal.SIGCONT)
+            self.send(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(10.0):
+                await self.ended()
+        except TimeoutError:
+            self._process.kill()
+            await self.ended()
+
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        async for line in process.stdout:
+            async with self._arrived:
+                self.lines.append(line.decode().rstrip())
+                self._arrived.notify_all()
+        async with self._arrived:
+            self._arrived.notify_all()
+
+
+@dataclass
+class Chain:
+    """A running sidecar and a running model server."""
+
+    name: str
+    folder: Path
+    sidecar: Process
+    model: Process
+    session: aiohttp.ClientSession
+    port: int = 0
+    admin_port: int = 0
+    infer_path: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.infer_path = f"/v2/models/{self.name}/infer"
+
+    def url(self, path: str) -> str:
+        """A URL of the data port."""
+        return f"http://127.0.0.1:{self.port}{path}"
+
+    async def admin(self, path: str) -> tuple[int, str]:
+        """Status and text of a GET on the admin port."""
+        headers = {"X-Drain-Token": DRAIN_TOKEN}
+        url = f"http://127.0.0.1:{self.admin_port}{path}"
+        async with self.session.get(url, headers=headers) as response:
+            return response.status, await response.text()
+
+    async def metric(self, name: str, **labels: str) -> float:
+        """One sample of `/metrics`."""
+        wanted = {f'{label}="{value}"' for label, value in labels.items()}
+        for line in (await self.admin("/metrics"))[1].splitlines():
+            found = re.fullmatch(rf"{re.escape(name)}(?:\{{(.*)\}})? (\S+)", line)
+            if found and set((found[1] or "").split(",")) - {""} == wanted:
+                return float(found[2])
+        raise AssertionError(f"/metrics has no {name} {labels}")
+
+    async def until(self, name: str, holds: Callable[[float], bool], **labels: str) -> None:
+        """Return once a metric is as wanted; metrics can only be asked for."""
+        async with asyncio.timeout(START_SECONDS):
+            while not holds(await self.metric(name, **labels)):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+    def configure(self, settings: BatchSettings) -> None:
+        """Write other batch settings, as a whole."""
+        write_settings(self.folder / "settings", settings)
+
+    async def ready(self, *, after: int = 0) -> None:
+        """Return once the sidecar has said that it is ready, in a line from `after` on."""
+        await self.sidecar.wait_for(f"INFO ready: {self.name} on ", after=after)
+
+
+def write_settings(folder: Path, settings: BatchSettings) -> None:
+    """Replace the settings file in one step."""
+    folder.mkdir(exist_ok=True)
+    (folder / "new").write_text(settings.to_json())
+    (folder / "new").rename(folder / FILE_NAME)
+
+
+@contextlib.asynccontextmanager
+async def running_chain(
+    folder: Path,
+    *,
+    handler: str,
+    parameters: Mapping[str, str] | None = None,
+    source: Mapping[str, object] | None = None,
+    settings: BatchSettings | None = None,
+    start_model: bool = True,
+    **sidecar_settings: object,
+) -> AsyncIterator[Chain]:
+    """Start both, wait until the model is ready (if it is started), stop both."""
+    name = "m"
+    socket = str(folder / "model.sock")
+    batching = settings or BatchSettings()
+    write_settings(folder / "settings", batching)
+    model_settings = ModelServerSettings(
+        model_name=name,
+        model_socket=socket,
+        handler=handler,
+        source=json.dumps(source) if source else "",
+        parameters=tuple((parameters or {}).items()),
+        max_batch_size=batching.max_batch_size,
+        cache_folder=str(folder / "cache"),
+    )
+    values: dict[str, object] = {
+        "model_name": name,
+        "model_socket": socket,
+        "settings_folder": str(folder / "settings"),
+        "host": "127.0.0.1",
+        "port": 0,
+        "admin_port": 0,
+        "drain_token": DRAIN_TOKEN,
+        **sidecar_settings,
+    }
+    proxy_settings = SidecarSettings(**values)  # type: ignore[arg-type]  # checked when read
+    model = Process("model", "batchedmodel_model_server", to_environment(model_settings))
+    sidecar = Process("sidecar", "batchedmodel_sidecar", to_environment(proxy_settings))
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector) as session:
+        chain = Chain(name=name, folder=folder, sidecar=sidecar, model=model, session=session)
+        try:
+            await sidecar.start()
+            if start_model:
+                await model.start()
+            listening = await sidecar.wait_for(r"listening: data port (\d+), admin port (\d+)")
+            chain.port, chain.admin_port = int(listening[1]), int(listening[2])
+            if start_model:
+                await chain.ready()
+            yield chain
+        finally:
+            await sidecar.stop()
+            await model.stop()

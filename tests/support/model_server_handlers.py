@@ -1,0 +1,132 @@
+"""Handlers without torch, each with one habit; also named as custom handlers of real processes."""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from batchedmodel_contract.batch_wire import BatchRequest, ragged
+from batchedmodel_contract.tensors import Datatype
+from batchedmodel_model_server.declaration import declaration_of
+from batchedmodel_model_server.forward import LoadedModel
+from batchedmodel_model_server.handler import DTYPES, Array, Batch, Handler, Invalid, Spec
+
+
+class OnHost(Handler):
+    """Base: no torch, no device."""
+
+    def device(self) -> str:
+        """None that torch would know."""
+        return "host"
+
+
+class Echo(OnHost):
+    """Answers its tokens, their sum and a vector, so that mixed-up rows are seen."""
+
+    inputs: Mapping[str, Spec] = {"x": Spec("INT64", ("L",), pad=-7, max=1000)}
+    outputs: Mapping[str, Spec] = {
+        "y": Spec("INT64", ("L",)),
+        "sum": Spec("FP32", ()),
+        "pair": Spec("FP32", (2,)),
+    }
+
+    def forward(self, batch: Batch) -> Mapping[str, Any]:
+        """Echo."""
+        x = batch.array("x")
+        total = np.where(x == -7, 0, x).sum(1)
+        return {"y": x, "sum": total, "pair": np.stack([total, -total], 1)}
+
+
+class Failing(Echo):
+    """Fails a batch that holds a 13, and refuses an item that starts with 99."""
+
+    def check(self, item: Mapping[str, Array]) -> None:
+        """Refuse 99."""
+        if item["x"][0] == 99:
+            raise Invalid("x: 99 is not served here")
+
+    def forward(self, batch: Batch) -> Mapping[str, Any]:
+        """Echo, or raise."""
+        if (batch.array("x") == 13).any():
+            raise RuntimeError("13 brings bad luck")
+        return super().forward(batch)
+
+
+class Slow(Echo):
+    """Takes half a second to load."""
+
+    def load(self, path: Path | None, device: str) -> None:
+        """Sleep."""
+        time.sleep(0.5)
+
+
+class Broken(Echo):
+    """Cannot be loaded."""
+
+    def load(self, path: Path | None, device: str) -> None:
+        """Raise."""
+        raise FileNotFoundError("weights.bin")
+
+
+class Quitting(Echo):
+    """Tries to end the process from within."""
+
+    def load(self, path: Path | None, device: str) -> None:
+        """Raise SystemExit."""
+        raise SystemExit(3)
+
+
+class NoForward(OnHost):
+    """Lacks its one method."""
+
+    inputs: Mapping[str, Spec] = {"x": Spec("INT64", (1,))}
+    outputs: Mapping[str, Spec] = {"y": Spec("INT64", (1,))}
+
+
+class Unmakeable(Echo):
+    """Wants an argument that nobody gives."""
+
+    def __init__(self, argument: str) -> None:
+        self.argument = argument
+
+
+class Giving(OnHost):
+    """Answers whatever it was made with."""
+
+    def __init__(
+        self, given: Any, outputs: Mapping[str, Spec], inputs: Mapping[str, Spec] | None = None
+    ) -> None:
+        self.inputs = inputs or {"x": Spec("INT64", ("L",), max=100)}
+        self.outputs = outputs
+        self._given = given
+
+    def forward(self, batch: Batch) -> Any:
+        """The given."""
+        return self._given
+
+
+def loaded(handler: Handler) -> LoadedModel:
+    """The handler as if it had been loaded from a manifest."""
+    return LoadedModel(handler=handler, declaration=declaration_of(handler), device="host")
+
+
+def batch_of(**inputs: list[Any]) -> BatchRequest:
+    """A batch; each input is a list of one array per item, all of one datatype."""
+    of_dtype = {dtype: datatype for datatype, dtype in DTYPES.items()}
+    tensors = []
+    for name, items in inputs.items():
+        arrays = [np.asarray(item) for item in items]
+        datatype = of_dtype[arrays[0].dtype] if arrays else Datatype.INT64
+        tensors.append(ragged(name, datatype, [(a.shape, a.tobytes()) for a in arrays]))
+    return BatchRequest(inputs=tuple(tensors))
+
+
+def arrays_of(output: Any) -> list[Array]:
+    """The items of a reply's tensor."""
+    dtype = DTYPES[output.datatype]
+    return [
+        np.frombuffer(data, dtype).reshape(shape)
+        for data, shape in zip(output.items(), output.shapes, strict=True)
+    ]

@@ -1,0 +1,144 @@
+"""A real model server process on a Unix socket, and a client that speaks its protocol."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import orjson
+
+from batchedmodel_contract.batch_wire import (
+    BatchReply,
+    BatchRequest,
+    ragged,
+    read_reply,
+    write_request,
+)
+from batchedmodel_contract.environment import ModelServerSettings, to_environment
+from batchedmodel_contract.server_api import (
+    ModelState,
+    StateEvent,
+    events_path,
+    infer_path,
+    state_event_from_mapping,
+)
+from batchedmodel_contract.tensors import Datatype
+from batchedmodel_contract.v2 import HEADER_LENGTH
+
+NAME = "model"
+TESTS = Path(__file__).parent.parent
+
+
+@dataclass(kw_only=True)
+class ModelServerProcess:
+    """A running model server; made by `model_server`."""
+
+    process: asyncio.subprocess.Process
+    socket: Path
+    session: aiohttp.ClientSession
+    log: list[str] = field(default_factory=list)
+
+    async def get(self, path: str) -> tuple[int, Any]:
+        """Status and JSON document."""
+        async with self.session.get(path) as answer:
+            return answer.status, orjson.loads(await answer.read())
+
+    async def post(self, body: bytes, headers: Mapping[str, str] | None = None) -> tuple[int, Any]:
+        """Status and JSON document of a plain infer request."""
+        async with self.session.post(infer_path(NAME), data=body, headers=headers) as answer:
+            return answer.status, orjson.loads(await answer.read())
+
+    async def infer(self, request: BatchRequest) -> BatchReply:
+        """The reply to a batch in the batch extension."""
+        length, parts = write_request(request)
+        headers = {HEADER_LENGTH: str(length)}
+        body = b"".join(parts)
+        async with self.session.post(infer_path(NAME), data=body, headers=headers) as answer:
+            content = await answer.read()
+            assert answer.status == 200, content
+            return read_reply(content, answer.headers[HEADER_LENGTH])
+
+    async def events(self) -> AsyncIterator[StateEvent]:
+        """The events stream, until it ends."""
+        async with self.session.get(events_path(NAME)) as answer:
+            async for line in answer.content:
+                yield state_event_from_mapping(orjson.loads(line))
+
+    async def settled(self) -> StateEvent:
+        """The state once it is neither LOADING nor WARMING."""
+        async for event in self.events():
+            if event.state not in (ModelState.LOADING, ModelState.WARMING):
+                return event
+        raise AssertionError("the server went away: " + "\n".join(self.log))
+
+    async def stop(self) -> int:
+        """SIGTERM, and the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return await self.process.wait()
+
+
+def token_batch(name: str, items: Sequence[Sequence[int]]) -> BatchRequest:
+    """A batch of one INT64 input of rank 1."""
+    encoded = [
+        ((len(item),), b"".join(value.to_bytes(8, "little", signed=True) for value in item))
+        for item in items
+    ]
+    return BatchRequest(inputs=(ragged(name, Datatype.INT64, encoded),))
+
+
+@asynccontextmanager
+async def model_server(
+    folder: Path,
+    handler: str = "simulated",
+    *,
+    parameters: Mapping[str, str] | None = None,
+    source: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] | None = None,
+    max_batch_size: int = 32,
+) -> AsyncIterator[ModelServerProcess]:
+    """A server whose socket answers; killed at the end if it still runs."""
+    path = folder / "model.sock"
+    settings = ModelServerSettings(
+        model_name=NAME,
+        model_socket=str(path),
+        handler=handler,
+        source=orjson.dumps(source).decode() if source else "",
+        parameters=tuple((parameters or {}).items()),
+        max_batch_size=max_batch_size,
+        cache_folder=str(folder / "cache"),
+    )
+    variables = {**os.environ, "PYTHONPATH": str(TESTS), **(environ or {})}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-W", "error", "-m", "batchedmodel_model_server"),
+        env={**variables, **to_environment(settings)},
+        stderr=asyncio.subprocess.PIPE,
+    )
+    connector = aiohttp.UnixConnector(path=str(path))
+    async with aiohttp.ClientSession("http://model", connector=connector) as session:
+        server = ModelServerProcess(process=process, socket=path, session=session)
+        serving = asyncio.Event()
+        reading = asyncio.create_task(_read_log(server, serving))
+        try:
+            await asyncio.wait_for(serving.wait(), 20)
+            yield server
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+            await reading
+
+
+async def _read_log(server: ModelServerProcess, serving: asyncio.Event) -> None:
+    assert server.process.stderr is not None
+    async for line in server.process.stderr:
+        server.log.append(line.decode().rstrip())
+        # Logged once the socket accepts connections.
+        if " serving " in server.log[-1]:
+            serving.set()
+    serving.set()

@@ -1,0 +1,153 @@
+"""A batcher in virtual time in front of a pretend server, for the unit tests of the sidecar."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry
+
+from batchedmodel_contract.batch_wire import BatchReply, BatchRequest, Ragged
+from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.description import RAGGED, CostRule, ModelDescription, TensorSpec
+from batchedmodel_contract.profile import Profile, ProfilePoint
+from batchedmodel_contract.tensors import Datatype
+from batchedmodel_sidecar.batcher import Batcher
+from batchedmodel_sidecar.calls import Answer, Call, Row, Value
+from batchedmodel_sidecar.errors import Unserved
+from batchedmodel_sidecar.ledger import Ledger
+from batchedmodel_sidecar.metrics import Durations
+from batchedmodel_sidecar.model import ReadyModel
+
+FIXED = 0.010
+PER_ROW = 0.001
+
+DESCRIPTION = ModelDescription(
+    name="m",
+    version="1",
+    platform="pretend",
+    inputs=(TensorSpec(name="x", datatype=Datatype.UINT8, shape=(RAGGED,), max_length=16),),
+    outputs=(TensorSpec(name="y", datatype=Datatype.UINT8, shape=(RAGGED,)),),
+    cost_rule=CostRule.ROWS,
+)
+PROFILE = Profile(
+    cost_rule=CostRule.ROWS,
+    device="pretend",
+    points=tuple(
+        ProfilePoint(rows=rows, length=1, seconds=FIXED + PER_ROW * rows) for rows in (1, 8, 32)
+    ),
+)
+MODEL = ReadyModel(description=DESCRIPTION, profile=PROFILE, tokens=None)
+
+
+class LoopTimer:
+    """A `Timer` on the loop's own clock, which the tests make virtual."""
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self._callback = callback
+        self._handle: asyncio.TimerHandle | None = None
+
+    def arm(self, at: float) -> None:
+        """Replace the time of the next call."""
+        self.close()
+        if at != float("inf"):
+            self._handle = asyncio.get_running_loop().call_at(at, self._callback)
+
+    def close(self) -> None:
+        """Never call again."""
+        if self._handle is not None:
+            self._handle.cancel()
+
+
+@dataclass
+class PretendServer:
+    """Echoes rows after the time of its one device; can be told to fail."""
+
+    batches: list[int] = field(default_factory=list)
+    rows: list[bytes] = field(default_factory=list)
+    free_at: float = 0.0
+    failure: Unserved | None = None
+    statuses: dict[bytes, int] = field(default_factory=dict)
+    drop_a_row: bool = False
+    hand_off: float = 0.0
+    """Seconds on the way there."""
+
+    async def infer(self, request: BatchRequest, seconds: float) -> BatchReply:
+        """One forward pass; the device takes batches one behind the other."""
+        items = [bytes(item) for item in request.inputs[0].items()]
+        self.batches.append(len(items))
+        self.rows += items
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(self.hand_off)
+        arrived = loop.time()
+        starts = max(arrived, self.free_at)
+        compute = FIXED + PER_ROW * len(items)
+        self.free_at = starts + compute
+        async with asyncio.timeout(seconds):
+            await asyncio.sleep(self.free_at - arrived)
+        if self.failure is not None:
+            raise self.failure
+        answered = items[:-1] if self.drop_a_row else items
+        statuses = tuple(self.statuses.get(item, 200) for item in answered)
+        kept = [i if s == 200 else b"" for i, s in zip(answered, statuses, strict=True)]
+        output = Ragged(
+            name="y",
+            datatype=Datatype.UINT8,
+            shapes=tuple((len(item),) for item in kept),
+            data=b"".join(kept),
+        )
+        return BatchReply(
+            outputs=(output,),
+            statuses=statuses,
+            errors=tuple("" if s == 200 else "refused" for s in statuses),
+            compute_seconds=compute,
+            queue_seconds=starts - arrived,
+            tokens=len(items),
+            padded_tokens=len(items),
+        )
+
+
+@dataclass
+class World:
+    """A batcher with everything around it."""
+
+    batcher: Batcher
+    server: PretendServer
+    ledger: Ledger
+
+    def send(self, *rows: bytes) -> "asyncio.Task[Answer]":
+        """Submit a call from a caller of its own."""
+        return asyncio.create_task(self.batcher.submit(call_of(rows)))
+
+    def assert_books_balance(self) -> None:
+        """The accounting identity of the design."""
+        settled = self.ledger.settled.total()
+        assert self.ledger.accepted == settled + self.ledger.waiting + self.ledger.in_flight
+        assert self.ledger.waiting >= 0
+        assert self.ledger.in_flight >= 0
+        assert self.ledger.rows_waiting >= 0
+
+
+def call_of(rows: Iterable[bytes]) -> Call:
+    """A call whose rows are the given bytes."""
+    return Call(rows=tuple(Row(values=(Value((len(row),), row),), length=len(row)) for row in rows))
+
+
+def rows_of(answer: Answer) -> list[bytes]:
+    """The rows of an echoed answer."""
+    return [bytes(row[0].data) for row in answer.rows]
+
+
+def world(settings: BatchSettings | None = None, *, attached: bool = True) -> World:
+    """A world in the running loop's time."""
+    server, ledger = PretendServer(), Ledger()
+    batcher = Batcher(
+        settings or BatchSettings(max_batch_size=4),
+        infer=server.infer,
+        clock=asyncio.get_running_loop().time,
+        timer=LoopTimer,
+        ledger=ledger,
+        durations=Durations(CollectorRegistry()),
+    )
+    if attached:
+        batcher.attach(MODEL)
+    return World(batcher=batcher, server=server, ledger=ledger)

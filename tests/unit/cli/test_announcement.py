@@ -1,0 +1,105 @@
+import json
+import shlex
+
+import pytest
+
+from batchedmodel_cli.announcement import Announcer, Ports, announcement, curl_line, url
+from batchedmodel_contract.manifest import BatchedModel, read_manifest
+
+LISTENING = "2026-01-02 INFO listening: data port 8000, admin port 40001"
+READY = "2026-01-02 INFO ready: minilm on http://127.0.0.1:8000"
+
+
+def served_by(handler: str) -> BatchedModel:
+    source = {"source": {"path": "weights"}} if handler == "hf" else {}
+    return read_manifest(
+        {
+            "apiVersion": "batchedmodel.dev/v1alpha1",
+            "kind": "BatchedModel",
+            "metadata": {"name": "minilm"},
+            "spec": {"model": {"handler": handler, **source}},
+        }
+    )
+
+
+def announcer() -> Announcer:
+    return Announcer(served_by("hf"), "127.0.0.1")
+
+
+def test_nothing_is_announced_before_the_service_is_ready() -> None:
+    assert announcer().after(LISTENING) == ()
+
+
+def test_the_announcement_holds_both_addresses_and_the_curl_line() -> None:
+    follower = announcer()
+    follower.after(LISTENING)
+    text = "\n".join(follower.after(READY))
+    assert "http://127.0.0.1:8000\n" in text
+    assert "http://127.0.0.1:40001 " in text
+    assert curl_line(served_by("hf"), "http://127.0.0.1:8000") in text.splitlines()
+
+
+def test_a_model_that_came_back_is_not_announced_again() -> None:
+    follower = announcer()
+    follower.after(LISTENING)
+    follower.after(READY)
+    assert follower.after(READY) == ()
+
+
+def test_a_batcher_that_came_back_on_other_ports_is_announced_again() -> None:
+    follower = announcer()
+    follower.after(LISTENING)
+    follower.after(READY)
+    follower.after("listening: data port 8000, admin port 40002")
+    assert "http://127.0.0.1:40002" in "\n".join(follower.after(READY))
+
+
+@pytest.mark.parametrize(
+    "line", ["", "not ready: minilm lost its model", "ready: other on http://127.0.0.1:8000"]
+)
+def test_other_lines_say_nothing(line: str) -> None:
+    follower = announcer()
+    follower.after(LISTENING)
+    assert follower.after(line) == ()
+
+
+def test_the_curl_line_for_hf_asks_for_an_embedding() -> None:
+    words = shlex.split(curl_line(served_by("hf"), "http://127.0.0.1:8000"))
+    assert words[:3] == ["curl", "-s", "http://127.0.0.1:8000/v1/embeddings"]
+    assert words[3:6] == ["-H", "content-type: application/json", "-d"]
+    body = json.loads(words[6])
+    assert (body["model"], list(body)) == ("minilm", ["model", "input"])
+
+
+def test_the_curl_line_for_simulated_infers_four_numbers() -> None:
+    words = shlex.split(curl_line(served_by("simulated"), "http://127.0.0.1:8000"))
+    assert words[2] == "http://127.0.0.1:8000/v2/models/minilm/infer"
+    (tensor,) = json.loads(words[6])["inputs"]
+    assert (tensor["name"], tensor["datatype"], tensor["shape"]) == ("x", "INT64", [1, 4])
+    assert len(tensor["data"]) == 4
+
+
+def test_the_curl_line_for_a_class_asks_what_it_takes() -> None:
+    line = curl_line(served_by("mine:Model"), "http://127.0.0.1:8000")
+    assert line == "curl -s http://127.0.0.1:8000/v2/models/minilm"
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:80"),
+        ("0.0.0.0", "http://127.0.0.1:80"),
+        ("::", "http://[::1]:80"),
+        ("fe80::1", "http://[fe80::1]:80"),
+        ("box.local", "http://box.local:80"),
+    ],
+)
+def test_the_url_is_one_that_this_machine_reaches(host: str, expected: str) -> None:
+    assert url(host, 80) == expected
+
+
+def test_the_curl_line_stands_alone_so_that_it_can_be_copied() -> None:
+    lines = announcement(served_by("hf"), "127.0.0.1", Ports(data=1, admin=2))
+    (line,) = [line for line in lines if line.startswith("curl ")]
+    place = lines.index(line)
+    assert lines[place - 1] == lines[place + 1] == ""

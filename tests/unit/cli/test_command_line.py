@@ -1,0 +1,48 @@
+from pathlib import Path
+
+import pytest
+
+from batchedmodel_cli.__main__ import main
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    with pytest.raises(SystemExit) as ended:
+        main(argv)
+    assert ended.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_the_version_is_the_distributions(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("batchedmodel 0.")
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["run", "--help"]])
+def test_help_is_given(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(argv)
+    assert ended.value.code == 0
+    assert "manifest" in capsys.readouterr().out
+
+
+def test_without_a_command_the_commands_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "COMMAND" in refusal(capsys)
+
+
+@pytest.mark.parametrize("port", ["-1", "65536", "http", "٨٠"])
+def test_a_wrong_port_is_named(port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "is not a port (0 to 65535)" in refusal(capsys, "run", "x.yaml", f"--port={port}")
+
+
+def test_a_wrong_manifest_ends_with_2_and_a_message_with_its_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text("kind: Pod\n", "utf-8")
+    assert main(["run", str(file)]) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert all(line.startswith(f"{file}: ") for line in output.err.splitlines())
+    assert f'{file}: kind: "Pod" is not BatchedModel' in output.err

@@ -1,0 +1,97 @@
+import io
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchedmodel_cli.console import Console
+from batchedmodel_cli.processes import LineSplitter
+
+NAMES = ("batcher", "model")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def never() -> None:
+    pytest.fail("the stream was not lost")
+
+
+def test_every_line_carries_its_process_name() -> None:
+    stream = io.StringIO()
+    console = Console(stream, NAMES, {}, never)
+    console.show("batcher", "one")
+    console.show("model", "two")
+    console.tell("three")
+    assert stream.getvalue() == "batcher | one\nmodel   | two\nrun     | three\n"
+
+
+def test_names_are_coloured_on_a_terminal_only() -> None:
+    stream = Terminal()
+    Console(stream, NAMES, {}, never).show("model", "two")
+    assert stream.getvalue() == "\x1b[35mmodel   | \x1b[0mtwo\n"
+
+
+def test_no_color_is_heeded() -> None:
+    stream = Terminal()
+    Console(stream, NAMES, {"NO_COLOR": "1"}, never).show("model", "two")
+    assert stream.getvalue() == "model   | two\n"
+
+
+def test_a_reader_that_left_is_reported_once_and_then_written_into_nothing() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    lost: list[bool] = []
+    with open(writing, "w", encoding="utf-8") as stream:
+        console = Console(stream, NAMES, {}, lambda: lost.append(True))
+        console.tell("nobody hears this")
+        console.tell("nor this")
+    assert lost == [True]
+
+
+def test_lines_are_cut_where_they_end_however_they_arrive() -> None:
+    splitter = LineSplitter()
+    assert splitter.feed(b"one\ntw") == ["one"]
+    assert splitter.feed(b"o\n\n") == ["two", ""]
+    assert splitter.close() == []
+
+
+def test_the_last_line_needs_no_end() -> None:
+    splitter = LineSplitter()
+    splitter.feed(b"one\ntwo")
+    assert splitter.close() == ["two"]
+
+
+def test_of_a_progress_bar_only_its_last_state_is_shown() -> None:
+    assert LineSplitter().feed(b"10 %\r50 %\r100 %\r\n") == ["100 %"]
+
+
+def test_bytes_that_are_no_text_are_replaced() -> None:
+    assert LineSplitter().feed(b"a\xffb\n") == ["a\ufffdb"]
+
+
+def test_a_line_without_end_is_cut_instead_of_kept() -> None:
+    splitter = LineSplitter()
+    lines = [line for _ in range(40) for line in splitter.feed(b"x" * 10_000)]
+    assert sum(map(len, lines + splitter.close())) == 400_000
+    assert max(map(len, lines)) <= 65_536
+
+
+@given(
+    lines=st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), max_size=8)),
+    sizes=st.lists(st.integers(min_value=1, max_value=5), min_size=1),
+)
+def test_the_lines_do_not_depend_on_how_the_bytes_arrive(
+    lines: list[str], sizes: list[int]
+) -> None:
+    data = "".join(f"{line}\n" for line in lines).encode()
+    splitter, found, position, turn = LineSplitter(), [], 0, 0
+    while position < len(data):
+        size = sizes[turn % len(sizes)]
+        found += splitter.feed(data[position : position + size])
+        position, turn = position + size, turn + 1
+    assert found == lines
+    assert splitter.close() == []

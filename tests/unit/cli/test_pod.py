@@ -1,0 +1,124 @@
+import sys
+import tempfile
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from stat import S_IMODE
+
+import pytest
+
+from batchedmodel_cli.pod import (
+    Place,
+    cache_folder,
+    lay_out_config_map,
+    processes,
+    shared_folder,
+)
+from batchedmodel_cli.processes import ProcessSpec
+from batchedmodel_contract.batching import BatchSettings, settings_from_json
+from batchedmodel_contract.environment import (
+    ModelServerSettings,
+    SidecarSettings,
+    from_environment,
+)
+from batchedmodel_contract.manifest import BatchedModel, read_manifest
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
+PLACE = Place(host="127.0.0.1", port=8000, admin_port=0)
+
+
+def manifest() -> BatchedModel:
+    return read_manifest(
+        {
+            "apiVersion": "batchedmodel.dev/v1alpha1",
+            "kind": "BatchedModel",
+            "metadata": {"name": "toy"},
+            "spec": {
+                "model": {"handler": "simulated", "parameters": {"a": "0.005"}},
+                "batching": {"maxBatchSize": 16, "requestTimeoutSeconds": 100},
+            },
+        }
+    )
+
+
+def specs(folder: Path, inherited: Mapping[str, str]) -> tuple[ProcessSpec, ProcessSpec]:
+    return processes(manifest(), PLACE, folder, inherited, NOW)
+
+
+def test_the_settings_folder_looks_like_a_mounted_config_map(tmp_path: Path) -> None:
+    folder = tmp_path / "settings"
+    lay_out_config_map(folder, {"batching.json": "{}"}, NOW)
+    assert (folder / "batching.json").readlink() == Path("..data/batching.json")
+    assert (folder / "..data").readlink() == Path("..2026_01_02_03_04_05.000678")
+    assert (folder / "batching.json").read_text("utf-8") == "{}"
+
+
+def test_the_batcher_finds_the_manifests_settings(tmp_path: Path) -> None:
+    batcher, _ = specs(tmp_path, {})
+    settings = from_environment(SidecarSettings, batcher.environment)
+    text = Path(settings.settings_folder, "batching.json").read_text("utf-8")
+    assert settings_from_json(text) == BatchSettings.of(manifest().spec.batching)
+
+
+def test_both_processes_are_told_one_name_and_one_socket(tmp_path: Path) -> None:
+    batcher, model = specs(tmp_path, {})
+    sidecar = from_environment(SidecarSettings, batcher.environment)
+    server = from_environment(ModelServerSettings, model.environment)
+    assert sidecar.model_name == server.model_name == "toy"
+    assert sidecar.model_socket == server.model_socket
+    assert Path(sidecar.model_socket).parent == tmp_path
+    assert (sidecar.host, sidecar.port, sidecar.admin_port) == ("127.0.0.1", 8000, 0)
+
+
+def test_the_model_server_is_told_the_model(tmp_path: Path) -> None:
+    _, model = specs(tmp_path, {"XDG_CACHE_HOME": "/caches"})
+    server = from_environment(ModelServerSettings, model.environment)
+    assert (server.handler, server.parameters) == ("simulated", (("a", "0.005"),))
+    assert server.max_batch_size == 16
+    assert server.cache_folder == "/caches/batchedmodel/models"
+
+
+def test_the_drain_outlasts_the_request_timeout_and_the_kill_outlasts_the_drain(
+    tmp_path: Path,
+) -> None:
+    batcher, _ = specs(tmp_path, {})
+    settings = from_environment(SidecarSettings, batcher.environment)
+    assert settings.drain_timeout_seconds == 105
+    assert batcher.stop_within_seconds == 110
+
+
+def test_processes_inherit_all_but_stray_variables_of_ours(tmp_path: Path) -> None:
+    inherited = {"HF_TOKEN": "secret", "BATCHEDMODEL_SOURCE": "stray"}
+    for spec in specs(tmp_path, inherited):
+        assert spec.environment["HF_TOKEN"] == "secret"
+        assert spec.environment["PYTHONUNBUFFERED"] == "1"
+        assert "BATCHEDMODEL_SOURCE" not in spec.environment
+
+
+def test_processes_run_on_this_interpreter_callers_side_first(tmp_path: Path) -> None:
+    batcher, model = specs(tmp_path, {})
+    assert (batcher.name, model.name) == ("batcher", "model")
+    assert batcher.command == (sys.executable, "-m", "batchedmodel_sidecar")
+    assert model.command == (sys.executable, "-m", "batchedmodel_model_server")
+
+
+def test_the_shared_folder_is_private_and_goes_away() -> None:
+    with shared_folder() as folder:
+        assert S_IMODE(folder.stat().st_mode) == 0o700
+        (folder / "left").write_text("over", "utf-8")
+    assert not folder.exists()
+
+
+def test_a_deep_temporary_folder_does_not_make_the_socket_path_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    with shared_folder() as folder:
+        assert len(str(folder / "model.sock")) <= 107
+
+
+def test_the_cache_is_in_the_home_folder_unless_told_otherwise() -> None:
+    assert cache_folder({}) == Path.home() / ".cache" / "batchedmodel"
+    assert cache_folder({"XDG_CACHE_HOME": ""}) == cache_folder({})

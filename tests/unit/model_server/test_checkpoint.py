@@ -1,0 +1,187 @@
+"""What a checkpoint's own files say, and what is refused rather than served differently."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchedmodel_model_server.checkpoint import Pooling, lowercasing, read_checkpoint
+from batchedmodel_model_server.errors import CannotLoad
+
+CONFIG = {
+    "architectures": ["BertModel"],
+    "vocab_size": 100,
+    "max_position_embeddings": 64,
+    "pad_token_id": 3,
+}
+MODULES = [
+    {"type": "sentence_transformers.models.Transformer", "path": ""},
+    {"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"},
+    {"type": "sentence_transformers.models.Normalize", "path": "2_Normalize"},
+]
+TOKENIZER = {"normalizer": None}
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Writes a checkpoint: JSON documents by file name, over those of a plain BERT."""
+
+    def files(
+        documents: Mapping[str, Any] | None = None, weights: str = "model.safetensors"
+    ) -> Path:
+        (tmp_path / weights).touch()
+        plain = {"config.json": CONFIG, "tokenizer.json": TOKENIZER}
+        for name, document in {**plain, **(documents or {})}.items():
+            file = tmp_path / name
+            file.parent.mkdir(exist_ok=True)
+            if document is not None:
+                file.write_text(document if isinstance(document, str) else json.dumps(document))
+        return tmp_path
+
+    return files
+
+
+def test_without_files_of_its_own_a_model_is_mean_pooled_and_normalised(write: Write) -> None:
+    checkpoint = read_checkpoint(write())
+    assert checkpoint.pooling is Pooling.MEAN
+    assert checkpoint.normalize
+    assert (checkpoint.vocabulary, checkpoint.positions, checkpoint.pad) == (100, 64, 3)
+    assert checkpoint.text_limit is None
+
+
+@pytest.mark.parametrize(
+    ("pooling", "expected"),
+    [
+        ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}, Pooling.MEAN),
+        ({"pooling_mode_cls_token": True}, Pooling.CLS),
+        ({"pooling_mode_max_tokens": True}, Pooling.MAX),
+        ({"pooling_mode_lasttoken": True}, Pooling.LAST_TOKEN),
+        ({"pooling_mode": "cls"}, Pooling.CLS),
+        ({"pooling_mode": ["max"]}, Pooling.MAX),
+    ],
+)
+def test_the_pooling_file_is_followed(
+    write: Write, pooling: dict[str, object], expected: Pooling
+) -> None:
+    path = write({"modules.json": MODULES[:2], "1_Pooling/config.json": pooling})
+    checkpoint = read_checkpoint(path)
+    assert checkpoint.pooling is expected
+    assert not checkpoint.normalize
+
+
+def test_weights_in_a_folder_of_their_own_are_found(write: Write, tmp_path: Path) -> None:
+    (tmp_path / "0_Transformer").mkdir()
+    modules = [{**MODULES[0], "path": "0_Transformer"}, *MODULES[1:]]
+    path = write(
+        {
+            "config.json": None,
+            "tokenizer.json": None,
+            "0_Transformer/config.json": CONFIG,
+            "0_Transformer/tokenizer.json": TOKENIZER,
+            "0_Transformer/sentence_roberta_config.json": {"max_seq_length": 32},
+            "modules.json": modules,
+            "1_Pooling/config.json": {"pooling_mode_mean_tokens": True},
+        },
+        weights="0_Transformer/model.safetensors",
+    )
+    checkpoint = read_checkpoint(path)
+    assert checkpoint.folder == path / "0_Transformer"
+    assert checkpoint.text_limit == 32
+    assert checkpoint.normalize
+
+
+def test_the_tokenizers_own_limit_counts_when_nothing_else_does(write: Write) -> None:
+    path = write({"tokenizer_config.json": {"model_max_length": 48}})
+    assert read_checkpoint(path).text_limit == 48
+
+
+def test_a_tokenizers_absurd_limit_is_none(write: Write) -> None:
+    path = write({"tokenizer_config.json": {"model_max_length": int(1e30)}})
+    assert read_checkpoint(path).text_limit is None
+
+
+@pytest.mark.parametrize(
+    ("documents", "message"),
+    [
+        ({"config.json": None}, "config.json is missing"),
+        ({"config.json": "{"}, "config.json cannot be read"),
+        ({"config.json": "[]"}, "config.json is not a JSON object"),
+        ({"config.json": {**CONFIG, "vocab_size": None}}, "vocab_size is not a positive integer"),
+        (
+            {"config.json": {**CONFIG, "architectures": ["BertForSequenceClassification"]}},
+            "architecture BertForSequenceClassification is not supported",
+        ),
+        ({"config.json": {**CONFIG, "auto_map": {}}}, "needs code of its own"),
+        ({"config.json": {**CONFIG, "is_encoder_decoder": True}}, "encoder-decoder models are not"),
+        ({"tokenizer.json": None}, "has no tokenizer.json"),
+        ({"modules.json": MODULES}, "1_Pooling/config.json is missing"),
+        ({"modules.json": "{"}, "modules.json is not a list of modules"),
+        ({"modules.json": [1]}, "modules.json is not a list of modules"),
+        (
+            {"modules.json": [*MODULES[:2], {"type": "x.Dense", "path": ""}]},
+            "modules Transformer, Pooling, Dense are not supported",
+        ),
+        (
+            {"modules.json": MODULES, "1_Pooling/config.json": {"pooling_mode": "weightedmean"}},
+            "pooling weightedmean is not supported, only one of mean, cls, max, lasttoken",
+        ),
+        (
+            {"modules.json": MODULES, "1_Pooling/config.json": {"pooling_mode": ["cls", "mean"]}},
+            r"pooling cls \+ mean is not supported",
+        ),
+        (
+            {"modules.json": MODULES, "1_Pooling/config.json": {}},
+            "pooling none is not supported",
+        ),
+        (
+            {
+                "modules.json": MODULES,
+                "config_sentence_transformers.json": {"default_prompt_name": "query"},
+            },
+            "default prompt 'query' is not supported",
+        ),
+    ],
+)
+def test_what_cannot_be_served_faithfully_is_refused_with_the_reason(
+    write: Write, documents: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(CannotLoad, match=message):
+        read_checkpoint(write(documents))
+
+
+def test_weights_that_are_no_safetensors_are_refused(write: Write) -> None:
+    with pytest.raises(CannotLoad, match=r"holds no \*.safetensors file"):
+        read_checkpoint(write(weights="pytorch_model.bin"))
+
+
+@pytest.mark.parametrize(
+    ("normalizer", "expected"),
+    [
+        (None, {"type": "Sequence", "normalizers": [{"type": "Lowercase"}]}),
+        (
+            {"type": "NFC"},
+            {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, {"type": "NFC"}]},
+        ),
+        (
+            {"type": "Sequence", "normalizers": [{"type": "NFC"}]},
+            {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, {"type": "NFC"}]},
+        ),
+        ({"type": "BertNormalizer", "lowercase": True}, None),
+        ({"type": "Sequence", "normalizers": [{"type": "Lowercase"}]}, None),
+    ],
+    ids=["none", "one", "several", "bert lowers", "lowers already"],
+)
+def test_a_text_is_lowered_once(normalizer: object, expected: object) -> None:
+    document = json.dumps({"normalizer": normalizer}).encode()
+    lowered = lowercasing(document)
+    assert json.loads(lowered)["normalizer"] == (normalizer if expected is None else expected)
+
+
+def test_the_tokenizer_that_is_handed_out_lowers_case_where_the_model_wants_it(
+    write: Write,
+) -> None:
+    path = write({"sentence_bert_config.json": {"max_seq_length": 9, "do_lower_case": True}})
+    assert b"Lowercase" in read_checkpoint(path).tokenizer

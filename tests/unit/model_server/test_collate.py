@@ -1,0 +1,136 @@
+"""Padding and cutting: every item gets back exactly its own."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchedmodel_model_server.collate import Output, collate, examples, no_outputs, split
+from batchedmodel_model_server.declaration import Declaration, declaration_of
+from batchedmodel_model_server.handler import Array, Batch, Spec
+from batchedmodel_model_server.validation import examine
+from support.model_server_handlers import Giving, arrays_of, batch_of
+
+
+def declared(inputs: dict[str, Spec], outputs: dict[str, Spec]) -> Declaration:
+    return declaration_of(Giving({}, outputs, inputs))
+
+
+FORMS: dict[str, Spec] = {
+    "L": Spec("INT64", ("L",), pad=-1, max=9),
+    "L x 2": Spec("FP32", ("L", 2), pad=5, max=9),
+    "2 x L": Spec("INT32", (2, "L"), pad=7, max=9),
+    "H x W": Spec("UINT8", ("H", "W"), max=9),
+    "fixed": Spec("FP64", (2, 3)),
+    "scalar": Spec("INT16", ()),
+}
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> tuple[str, list[Array], frozenset[int]]:
+    """A form, items of it, and which of them are too large to be valid."""
+    form: str = draw(st.sampled_from(sorted(FORMS)))
+    spec = FORMS[form]
+    items, bad = [], set()
+    for index in range(draw(st.integers(1, 6))):
+        longest = st.integers(1, 9)
+        shape = [size if isinstance(size, int) else draw(longest) for size in spec.shape]
+        if spec.letters and index and draw(st.booleans()):
+            shape[spec.shape.index(spec.letters[0])] = 10
+            bad.add(index)
+        count = int(np.prod(shape, dtype=int))
+        items.append((np.arange(count) + 10 * index).reshape(shape).astype(spec.dtype))
+    return form, items, frozenset(bad)
+
+
+@given(batches())
+def test_what_is_collated_and_split_again_is_what_came_in(
+    batch: tuple[str, list[Array], frozenset[int]],
+) -> None:
+    form, items, bad = batch
+    declaration = declared({"x": FORMS[form]}, {"y": FORMS[form]})
+    examined = examine(declaration, batch_of(x=items))
+    assert set(examined.faults) == bad
+    collated = collate(declaration, examined)
+    outputs = {"y": Output(array=collated.arrays["x"])}
+    (output,), faults = split(declaration, outputs, collated.sizes, examined.valid, examined.count)
+    assert not faults
+    for index, (item, answer) in enumerate(zip(items, arrays_of(output), strict=True)):
+        assert answer.size == 0 if index in bad else np.array_equal(item, answer)
+
+
+@pytest.mark.parametrize("form", ["L", "L x 2", "2 x L"])
+def test_shorter_items_are_filled_up_with_the_pad_value(form: str) -> None:
+    spec = FORMS[form]
+    declaration = declared({"x": spec}, {"y": Spec("FP32", ())})
+    items = [
+        np.zeros([length if isinstance(size, str) else size for size in spec.shape], spec.dtype)
+        for length in (1, 3)
+    ]
+    collated = collate(declaration, examine(declaration, batch_of(x=items)))
+    padded = np.moveaxis(collated.arrays["x"], spec.shape.index("L") + 1, 1)
+    assert (padded[0, 0] == 0).all()
+    assert (padded[0, 1:] == spec.pad).all()
+    assert (padded[1] == 0).all()
+
+
+def test_a_batch_array_may_be_written_to() -> None:
+    declaration = declared({"x": FORMS["fixed"]}, {"y": Spec("FP32", ())})
+    collated = collate(declaration, examine(declaration, batch_of(x=[np.ones((2, 3))])))
+    assert collated.arrays["x"].flags.writeable
+
+
+def test_a_row_that_is_not_finite_fails_alone() -> None:
+    declaration = declared({"x": FORMS["L"]}, {"v": Spec("FP32", (2,)), "s": Spec("FP32", ())})
+    outputs = {
+        "v": Output(array=np.array([[1, 2], [np.inf, 0], [3, 4]], "f4")),
+        "s": Output(array=np.array([1, 2, 3], "f4")),
+    }
+    (vectors, scalars), faults = split(declaration, outputs, {}, [0, 2, 3], 4)
+    assert faults == {2: "v: the model's answer is not a finite number"}
+    assert [a.tolist() for a in arrays_of(vectors)] == [[1, 2], [], [], [3, 4]]
+    # Without dimensions there is no empty tensor: a failed item carries a zero.
+    assert [a.tolist() for a in arrays_of(scalars)] == [1, 0, 0, 3]
+
+
+def test_what_is_not_finite_in_the_padding_harms_nobody() -> None:
+    declaration = declared({"x": FORMS["L"]}, {"y": Spec("FP32", ("L",))})
+    sizes = {"L": np.array([1, 2])}
+    outputs = {"y": Output(array=np.array([[1, np.nan], [2, 3]], "f4"))}
+    (output,), faults = split(declaration, outputs, sizes, [0, 1], 2)
+    assert not faults
+    assert [a.tolist() for a in arrays_of(output)] == [[1], [2, 3]]
+
+
+def test_an_output_with_a_letter_of_its_own_is_cut_by_its_own_sizes() -> None:
+    declaration = declared({"x": FORMS["L"]}, {"y": Spec("INT64", ("T", 2))})
+    outputs = {"y": Output(array=np.arange(12).reshape(2, 3, 2), sizes=np.array([0, 2]))}
+    (output,), _ = split(declaration, outputs, {}, [0, 1], 2)
+    assert [a.tolist() for a in arrays_of(output)] == [[], [[6, 7], [8, 9]]]
+
+
+def test_a_batch_without_answers_still_has_every_output() -> None:
+    declaration = declared({"x": FORMS["L"]}, {"v": Spec("FP32", (2,)), "s": Spec("FP32", ())})
+    vectors, scalars = no_outputs(declaration, 3)
+    assert vectors.shapes == ((0,),) * 3
+    assert scalars.shapes == ((),) * 3
+    assert len(scalars.items()) == 3
+
+
+def test_examples_keep_within_each_inputs_bound() -> None:
+    declaration = declared(
+        {"a": Spec("INT64", ("L",), max=4), "b": Spec("FP32", ("L", 2), max=9)},
+        {"y": Spec("FP32", ())},
+    )
+    collated = examples(declaration, rows=3, length=8)
+    assert collated.arrays["a"].shape == (3, 4)
+    assert collated.arrays["b"].shape == (3, 4, 2)
+    assert collated.sizes["L"].tolist() == [4, 4, 4]
+
+
+def test_the_length_of_an_item_is_its_first_lettered_size() -> None:
+    sizes = {"H": np.array([2, 3]), "W": np.array([5, 6])}
+    batch = Batch(arrays={}, sizes=sizes, rows=2, device="host", handed_over=0.0)
+    assert batch.lengths.tolist() == [2, 3]
+    fixed = Batch(arrays={}, sizes={}, rows=2, device="host", handed_over=0.0)
+    assert fixed.lengths.tolist() == [1, 1]

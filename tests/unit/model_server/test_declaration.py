@@ -1,0 +1,69 @@
+"""A handler's declaration: what it may say, and what callers are told of it."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from batchedmodel_contract.description import CostRule, description_from_metadata
+from batchedmodel_model_server.declaration import declaration_of, describe
+from batchedmodel_model_server.errors import CannotLoad
+from batchedmodel_model_server.handler import Handler, Spec
+from support.model_server_handlers import Echo, Giving
+
+
+def test_a_description_survives_its_way_to_the_proxy() -> None:
+    handler = Echo()
+    description = describe("echo", handler, declaration_of(handler))
+    assert description_from_metadata(description.to_metadata()) == description
+    assert description.inputs[0].shape == (-1,)
+    assert description.inputs[0].max_length == 1000
+    assert description.cost_rule is CostRule.PADDED
+
+
+def test_a_model_of_fixed_sizes_costs_by_the_row() -> None:
+    handler = Giving({}, {"y": Spec("FP32", (2,))}, {"x": Spec("FP32", (3, 4))})
+    declaration = declaration_of(handler)
+    assert declaration.cost_rule is CostRule.ROWS
+    assert declaration.length is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("BYTES", (1,)), "'BYTES' is not one of"),
+        (("INT64", (0,)), "neither a letter nor above 0"),
+        (("INT64", ("not a letter",)), "neither a letter nor above 0"),
+        (("INT64", (3,), 0, 5), "needs a lettered dimension"),
+        (("FP32", ("L",), 0, 5, 100), "needs an integer datatype"),
+    ],
+    ids=["bytes", "zero size", "bad letter", "max without letter", "vocab of floats"],
+)
+def test_a_spec_that_contradicts_itself_is_refused(
+    arguments: tuple[object, ...], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        Spec(*arguments)  # type: ignore[arg-type]
+
+
+_X: Mapping[str, Spec] = {"x": Spec("INT64", ("L",), max=9)}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "message"),
+    [
+        ({}, _X, "declares no inputs"),
+        (_X, {}, "declares no outputs"),
+        ({"x": "INT64"}, _X, "is not a Spec"),
+        ({"x:shapes": Spec("INT64", (1,))}, _X, "is not a tensor name"),
+        ({"x": Spec("INT64", ("L",))}, _X, "input x: dimension L needs a max"),
+        (_X, {"y": Spec("FP32", (2, "T"))}, "T is in no input"),
+    ],
+    ids=["no inputs", "no outputs", "no spec", "reserved name", "no bound", "own letter inside"],
+)
+def test_a_declaration_that_cannot_be_served_is_refused(
+    inputs: Mapping[str, Spec], outputs: Mapping[str, Spec], message: str
+) -> None:
+    handler = Handler()
+    handler.inputs, handler.outputs = inputs, outputs
+    with pytest.raises(CannotLoad, match=message):
+        declaration_of(handler)

@@ -1,0 +1,40 @@
+"""The state of the model and those who follow it."""
+
+import asyncio
+
+from batchedmodel_contract.server_api import ModelState
+from batchedmodel_model_server.lifecycle import Lifecycle
+
+
+async def test_a_follower_sees_the_present_state_and_every_change() -> None:
+    lifecycle = Lifecycle()
+    lifecycle.enter(ModelState.WARMING, "warming")
+    stream = lifecycle.follow()
+    assert (await anext(stream)).state is ModelState.WARMING
+    lifecycle.enter(ModelState.READY, "ready")
+    lifecycle.enter(ModelState.DRAINING, "told to stop")
+    lifecycle.close()
+    assert [event.state async for event in stream] == [ModelState.READY, ModelState.DRAINING]
+
+
+async def test_nothing_comes_after_draining() -> None:
+    lifecycle = Lifecycle()
+    lifecycle.enter(ModelState.DRAINING, "told to stop")
+    lifecycle.enter(ModelState.READY, "loaded at last")
+    assert lifecycle.state is ModelState.DRAINING
+
+
+async def test_a_follower_that_leaves_is_forgotten() -> None:
+    lifecycle = Lifecycle()
+
+    async def follow() -> None:
+        async for _ in lifecycle.follow():
+            pass
+
+    follower = asyncio.create_task(follow())
+    await asyncio.sleep(0)
+    follower.cancel()
+    await asyncio.wait([follower])
+    lifecycle.enter(ModelState.READY, "ready")
+    lifecycle.close()
+    assert follower.cancelled()

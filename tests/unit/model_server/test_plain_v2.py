@@ -1,0 +1,119 @@
+"""Plain v2 requests as batches, and the answers as rectangles again."""
+
+from array import array
+from typing import Any
+
+import pytest
+
+from batchedmodel_contract.batch_wire import BatchReply, Ragged
+from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.tensors import Datatype, Shape, Tensor
+from batchedmodel_model_server.plain_v2 import (
+    RowFailed,
+    is_batch,
+    items_as_rows,
+    rows_as_items,
+    wanted,
+)
+
+
+def tensor(name: str, shape: Shape, values: list[int]) -> Tensor:
+    data = array("q", values).tobytes()
+    return Tensor(name=name, datatype=Datatype.INT64, shape=shape, data=data)
+
+
+def reply(statuses: tuple[int, ...], shapes: tuple[Shape, ...], values: list[int]) -> BatchReply:
+    data = array("q", values).tobytes()
+    output = Ragged(name="y", datatype=Datatype.INT64, shapes=shapes, data=data)
+    return BatchReply(
+        outputs=(output,),
+        statuses=statuses,
+        errors=tuple("" if status == 200 else f"error {status}" for status in statuses),
+        compute_seconds=0,
+        queue_seconds=0,
+        tokens=0,
+        padded_tokens=0,
+    )
+
+
+def test_a_tensor_of_shapes_makes_a_request_a_batch() -> None:
+    assert is_batch([tensor("x", (1,), [1]), tensor("x:shapes", (1, 1), [1])])
+    assert not is_batch([tensor("x", (1,), [1])])
+
+
+def test_rows_become_items() -> None:
+    (ragged,) = rows_as_items([tensor("x", (2, 3), [1, 2, 3, 4, 5, 6])]).inputs
+    assert ragged.shapes == ((3,), (3,))
+    assert [memoryview(item).cast("q").tolist() for item in ragged.items()] == [
+        [1, 2, 3],
+        [4, 5, 6],
+    ]
+
+
+@pytest.mark.parametrize("shape", [(), (0, 3), (10**12, 0)], ids=["rank 0", "no rows", "no width"])
+def test_rows_that_hold_nothing_are_refused(shape: Shape) -> None:
+    with pytest.raises(InvalidInput, match="has no rows that hold a value"):
+        rows_as_items([tensor("x", shape, [1] if shape == () else [])])
+
+
+def test_items_become_rows_again() -> None:
+    (output,) = items_as_rows(reply((200, 200), ((2,), (2,)), [1, 2, 3, 4]), ())
+    assert output == tensor("y", (2, 2), [1, 2, 3, 4])
+
+
+def test_only_the_outputs_asked_for_are_answered() -> None:
+    assert items_as_rows(reply((200,), ((1,),), [1]), ("z",)) == []
+
+
+def test_one_failed_row_fails_a_plain_request() -> None:
+    with pytest.raises(RowFailed, match="row 1: error 400") as caught:
+        items_as_rows(reply((200, 400), ((1,), (0,)), [1]), ())
+    assert caught.value.status == 400
+
+
+def test_rows_of_differing_shapes_have_no_plain_form() -> None:
+    with pytest.raises(InvalidInput, match="differs in shape from row to row"):
+        items_as_rows(reply((200, 200), ((1,), (2,)), [1, 2, 3]), ())
+
+
+@pytest.mark.parametrize(
+    ("head", "outputs", "binary"),
+    [
+        ({}, (), False),
+        ({"parameters": {"binary_data_output": True}}, (), True),
+        ({"outputs": [{"name": "y"}]}, ("y",), False),
+        ({"outputs": [{"name": "y", "parameters": {"binary_data": True}}]}, ("y",), True),
+        (
+            {"parameters": {"binary_data_output": True}, "outputs": [{"name": "y"}]},
+            ("y",),
+            True,
+        ),
+        (
+            {"outputs": [{"name": "y", "parameters": {"binary_data": True}}, {"name": "z"}]},
+            ("y", "z"),
+            False,
+        ),
+    ],
+    ids=["nothing", "all binary", "one", "one binary", "default holds", "a mixture is JSON"],
+)
+def test_a_request_says_what_it_wants(
+    head: dict[str, Any], outputs: tuple[str, ...], binary: bool
+) -> None:
+    asked = wanted(head, ["y", "z"])
+    assert (asked.outputs, asked.binary) == (outputs, binary)
+
+
+@pytest.mark.parametrize(
+    ("head", "message"),
+    [
+        ({"id": 7}, "id: 7 is not a string"),
+        ({"outputs": {"y": 1}}, "outputs: .* is not a list"),
+        ({"outputs": [{"name": "q"}]}, r"outputs\[0\].name: .*is not an output .*it gives y"),
+        ({"outputs": ["y"]}, r"outputs\[0\].name: null is not an output"),
+        ({"outputs": [{"name": "y", "parameters": 1}]}, r"outputs\[0\].parameters: 1 is not an"),
+        ({"parameters": [1]}, "parameters: .* is not an object"),
+    ],
+)
+def test_a_wrong_wish_is_named(head: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        wanted(head, ["y"])

@@ -1,0 +1,163 @@
+"""A batch's way: every item gets its own status, and preparation does not wait for the device."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import numpy as np
+import pytest
+import pytest_asyncio
+
+from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_model_server.compute import ComputeThread
+from batchedmodel_model_server.errors import ModelServerError
+from batchedmodel_model_server.handler import Batch, Handler
+from batchedmodel_model_server.runner import Runner
+from batchedmodel_model_server.settling import settle
+from support.model_server_handlers import Echo, Failing, arrays_of, batch_of, loaded
+
+
+@pytest_asyncio.fixture
+async def compute() -> AsyncIterator[ComputeThread]:
+    thread = ComputeThread(asyncio.get_running_loop())
+    thread.start()
+    yield thread
+    thread.finish()
+    thread.join(5)
+    assert not thread.alive
+
+
+async def test_each_item_gets_back_its_own(compute: ComputeThread) -> None:
+    reply = await Runner(loaded(Echo()), compute).run(batch_of(x=[[1], [2, 3], [4, 5, 6]]))
+    y, total, pair = reply.outputs
+    assert [a.tolist() for a in arrays_of(y)] == [[1], [2, 3], [4, 5, 6]]
+    assert [a.item() for a in arrays_of(total)] == [1, 5, 15]
+    assert [a.tolist() for a in arrays_of(pair)] == [[1, -1], [5, -5], [15, -15]]
+    assert reply.statuses == (200, 200, 200)
+    assert (reply.tokens, reply.padded_tokens) == (6, 9)
+    assert reply.compute_seconds > 0
+    assert reply.queue_seconds >= 0
+
+
+async def test_a_bad_item_fails_alone(compute: ComputeThread) -> None:
+    request = batch_of(x=[[1], np.ones(1001, np.int64), [99], [4]])
+    reply = await Runner(loaded(Failing()), compute).run(request)
+    assert reply.statuses == (200, 400, 400, 200)
+    assert reply.errors[1] == "x: [1001] has size 1001 in L, above the maximum 1000"
+    assert reply.errors[2] == "x: 99 is not served here"
+    assert [a.tolist() for a in arrays_of(reply.outputs[0])] == [[1], [], [], [4]]
+
+
+async def test_a_failed_pass_fails_every_valid_item(compute: ComputeThread) -> None:
+    reply = await Runner(loaded(Failing()), compute).run(batch_of(x=[[1], [99], [13]]))
+    assert reply.statuses == (500, 400, 500)
+    assert reply.errors[0] == "the model failed: RuntimeError: 13 brings bad luck"
+
+
+async def test_a_batch_without_valid_items_never_reaches_the_device(
+    compute: ComputeThread,
+) -> None:
+    reply = await Runner(loaded(Failing()), compute).run(batch_of(x=[[99], [99]]))
+    assert reply.statuses == (400, 400)
+    assert reply.compute_seconds == 0
+    assert reply.padded_tokens == 0
+
+
+async def test_what_is_no_batch_of_the_model_raises(compute: ComputeThread) -> None:
+    with pytest.raises(InvalidInput):
+        await Runner(loaded(Echo()), compute).run(batch_of(z=[[1]]))
+
+
+async def test_a_large_batch_is_handled_aside_with_the_same_answer(compute: ComputeThread) -> None:
+    items = [np.full(1000, index) for index in range(300)]
+    reply = await Runner(loaded(Echo()), compute).run(batch_of(x=items))
+    assert all(
+        np.array_equal(item, answer)
+        for item, answer in zip(items, arrays_of(reply.outputs[0]), strict=True)
+    )
+
+
+class Gated(Echo):
+    """Each pass waits until the test opens the gate."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Event()
+        self.gate = threading.Event()
+        self.order: list[int] = []
+
+    def forward(self, batch: Batch) -> Any:
+        self.entered.set()
+        assert self.gate.wait(5)
+        self.order.append(int(batch.array("x")[0, 0]))
+        return super().forward(batch)
+
+
+async def test_batches_run_in_the_order_in_which_they_came(compute: ComputeThread) -> None:
+    handler = Gated()
+    runner = Runner(loaded(handler), compute)
+    runs = [asyncio.create_task(runner.run(batch_of(x=[[number]]))) for number in range(4)]
+    await asyncio.sleep(0)
+    handler.gate.set()
+    await asyncio.gather(*runs)
+    assert handler.order == [0, 1, 2, 3]
+
+
+async def test_a_batch_whose_caller_left_before_it_began_is_not_run(
+    compute: ComputeThread,
+) -> None:
+    handler = Gated()
+    runner = Runner(loaded(handler), compute)
+    first = asyncio.create_task(runner.run(batch_of(x=[[1]])))
+    second = asyncio.create_task(runner.run(batch_of(x=[[2]])))
+    await asyncio.to_thread(handler.entered.wait, 5)
+    second.cancel()
+    await asyncio.wait([second])
+    handler.gate.set()
+    await first
+    assert handler.order == [1]
+
+
+async def test_a_caller_that_leaves_during_its_pass_disturbs_nobody(
+    compute: ComputeThread,
+) -> None:
+    handler = Gated()
+    runner = Runner(loaded(handler), compute)
+    first = asyncio.create_task(runner.run(batch_of(x=[[1]])))
+    await asyncio.to_thread(handler.entered.wait, 5)
+    first.cancel()
+    await asyncio.wait([first])
+    handler.gate.set()
+    reply = await runner.run(batch_of(x=[[2]]))
+    assert reply.statuses == (200,)
+
+
+@pytest.mark.parametrize("error", [SystemExit, StopIteration, KeyboardInterrupt])
+async def test_nothing_that_work_raises_ends_the_compute_thread(
+    compute: ComputeThread, error: type[BaseException]
+) -> None:
+    def work() -> None:
+        raise error
+
+    with pytest.raises(ModelServerError, match=error.__name__):
+        await compute.call(work)
+    assert await compute.call(lambda: 7) == 7
+
+
+async def test_a_waiter_is_settled_once() -> None:
+    waiter: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    settle(waiter, 1)
+    settle(waiter, ValueError())
+    assert await waiter == 1
+    waiter = asyncio.get_running_loop().create_future()
+    waiter.cancel()
+    settle(waiter, 2)
+    assert waiter.cancelled()
+
+
+def test_the_base_handler_checks_and_predicts_nothing() -> None:
+    handler = Handler()
+    handler.check({})
+    handler.load(None, "host")
+    handler.unload()
+    assert handler.predicted_seconds(1, 1) is None

@@ -1,0 +1,114 @@
+"""The simulated device keeps its own time: exact, serial, and unmoved by late wake-ups."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from batchedmodel_contract.description import CostRule
+from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_model_server.handler import Batch
+from batchedmodel_model_server.handlers.simulated import Simulated
+
+
+@dataclass
+class Clock:
+    """Virtual time; sleeping ends `late` after it should."""
+
+    now: float = 100.0
+    late: float = 0.0
+    slept: list[float] = field(default_factory=list)
+
+    def read(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds + self.late
+
+
+def simulated(clock: Clock, **parameters: str) -> Simulated:
+    handler = Simulated(clock.read, clock.sleep)
+    handler.parameters = parameters
+    handler.load(None, "simulated")
+    return handler
+
+
+def batch(lengths: list[int], handed_over: float) -> Batch:
+    return Batch(
+        arrays={"x": np.zeros((len(lengths), max(lengths)), np.int64)},
+        sizes={"L": np.array(lengths)},
+        rows=len(lengths),
+        device="simulated",
+        handed_over=handed_over,
+    )
+
+
+@pytest.mark.parametrize(
+    ("parameters", "rule", "seconds"),
+    [
+        ({}, CostRule.ROWS, 0.0053),
+        ({"tokenSeconds": "0.001"}, CostRule.PACKED, 0.0053 + 0.006),
+        ({"tokenSeconds": "0.001", "padded": "true"}, CostRule.PADDED, 0.0053 + 0.009),
+        ({"tokenSeconds": "0.001", "padded": "false"}, CostRule.PACKED, 0.0053 + 0.006),
+        ({"fixedSeconds": "1", "rowSeconds": "2"}, CostRule.ROWS, 7),
+    ],
+    ids=["default", "packed", "padded", "said to be packed", "other figures"],
+)
+def test_a_pass_takes_what_the_formula_says(
+    parameters: dict[str, str], rule: CostRule, seconds: float
+) -> None:
+    clock = Clock()
+    handler = simulated(clock, **parameters)
+    handler.forward(batch([1, 2, 3], handed_over=clock.now))
+    assert handler.cost_rule is rule
+    assert clock.now - 100 == pytest.approx(seconds)
+
+
+def test_late_wake_ups_do_not_add_up() -> None:
+    clock = Clock(late=0.002)
+    handler = simulated(clock, fixedSeconds="0.010", rowSeconds="0")
+    for _ in range(50):
+        handler.forward(batch([1], handed_over=100.0))
+    assert clock.now == pytest.approx(100 + 50 * 0.010 + 0.002)
+
+
+def test_a_device_that_was_idle_starts_when_work_is_handed_over() -> None:
+    clock = Clock()
+    handler = simulated(clock, fixedSeconds="0.010", rowSeconds="0")
+    handler.forward(batch([1], handed_over=100.0))
+    clock.now = 200.001
+    handler.forward(batch([1], handed_over=200.0))
+    assert clock.now == pytest.approx(200.010)
+
+
+def test_a_pass_without_duration_does_not_sleep() -> None:
+    clock = Clock()
+    simulated(clock, fixedSeconds="0", rowSeconds="0").forward(batch([1], handed_over=100.0))
+    assert clock.slept == []
+
+
+def test_the_answer_is_the_input() -> None:
+    given = batch([2, 3], handed_over=100.0)
+    answer = simulated(Clock()).forward(given)
+    assert answer["y"] is given.array("x")
+
+
+def test_the_prediction_is_the_formula() -> None:
+    handler = simulated(Clock(), tokenSeconds="0.001")
+    assert handler.predicted_seconds(3, 4) == pytest.approx(0.005 + 0.0003 + 0.012)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("fixedSeconds", "soon", "is not a number of seconds, 0 or more"),
+        ("rowSeconds", "-1", "is not a number of seconds, 0 or more"),
+        ("tokenSeconds", "inf", "is not a number of seconds, 0 or more"),
+        ("tokenSeconds", "nan", "is not a number of seconds, 0 or more"),
+        ("padded", "yes", "is neither true nor false"),
+    ],
+)
+def test_a_wrong_parameter_is_named(name: str, value: str, message: str) -> None:
+    with pytest.raises(InvalidInput, match=f"parameters.{name}: .*{message}"):
+        simulated(Clock(), **{name: value})

@@ -1,0 +1,49 @@
+"""The socket file: its rights, and whose it is."""
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from batchedmodel_model_server import unix_socket
+
+
+def test_the_group_may_connect_and_others_may_not(tmp_path: Path) -> None:
+    path = tmp_path / "model.sock"
+    with unix_socket.bind(path):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o660
+
+
+def test_the_file_of_a_dead_process_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "model.sock"
+    unix_socket.bind(path).close()
+    unix_socket.bind(path).close()
+
+
+def test_a_socket_that_is_served_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "model.sock"
+    with unix_socket.bind(path) as first:
+        first.listen()
+        with pytest.raises(FileExistsError, match="is served by another process"):
+            unix_socket.bind(path)
+
+
+def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "model.sock"
+    path.touch()
+    with pytest.raises(FileExistsError, match="exists and is not a socket"):
+        unix_socket.bind(path)
+
+
+def test_a_successors_file_is_not_removed(tmp_path: Path) -> None:
+    path = tmp_path / "model.sock"
+    with unix_socket.bind(path):
+        mine = unix_socket.identity(path)
+        successor = tmp_path / "successor"
+        with unix_socket.bind(successor):
+            successor.rename(path)
+            unix_socket.unlink(path, mine)
+            assert path.exists()
+            unix_socket.unlink(path, unix_socket.identity(path))
+            assert not path.exists()
+            unix_socket.unlink(path, mine)

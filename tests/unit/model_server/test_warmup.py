@@ -1,0 +1,96 @@
+"""The warm-up: small shapes first, within its time, and the second pass is the sample."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from batchedmodel_contract.description import TextInput
+from batchedmodel_model_server.errors import CannotLoad
+from batchedmodel_model_server.handler import Batch, Spec
+from batchedmodel_model_server.handlers.simulated import Simulated
+from batchedmodel_model_server.warmup import lengths, shapes, warm_up
+from support.model_server_handlers import Echo, Giving, loaded
+
+
+@dataclass
+class Clock:
+    now: float = 0.0
+
+    def read(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class Timed(Echo):
+    """Takes a second for each token, ten times as long for a shape it sees for the first time."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.seen: list[tuple[int, int]] = []
+
+    def forward(self, batch: Batch) -> Any:
+        rows, length = batch.array("x").shape
+        first = (rows, length) not in self.seen
+        self.seen.append((rows, length))
+        self.clock.now += rows * length * (10 if first else 1)
+        return super().forward(batch)
+
+
+def test_the_grid_begins_with_the_least_work() -> None:
+    assert shapes(32, (16, 256)) == [(1, 16), (6, 16), (1, 256), (32, 16), (6, 256), (32, 256)]
+    assert shapes(1, (1,)) == [(1, 1)]
+
+
+def test_lengths_reach_to_the_longest_item() -> None:
+    model = loaded(Echo())
+    assert lengths(model) == (16, 126, 1000)
+    model.handler.text = TextInput(name="text", tokens="x", max_tokens=64)
+    assert lengths(model) == (16, 32, 64)
+
+
+def test_an_item_may_be_too_short_for_several_lengths() -> None:
+    handler = Giving({}, {"y": Spec("FP32", ())}, {"x": Spec("INT64", ("L",), max=5)})
+    assert lengths(loaded(handler)) == (5,)
+
+
+def test_the_second_pass_of_a_shape_is_its_sample() -> None:
+    clock = Clock()
+    handler = Timed(clock)
+    profile = warm_up(loaded(handler), 4, budget_seconds=1e9, clock=clock.read)
+    assert [(p.rows, p.length, p.seconds) for p in profile.points] == [
+        (rows, length, rows * length) for rows in (1, 2, 4) for length in (16, 126, 1000)
+    ]
+    assert handler.seen[:2] == [(1, 16), (1, 16)]
+
+
+def test_a_shape_that_does_not_fit_into_the_time_left_is_skipped() -> None:
+    clock = Clock()
+    profile = warm_up(loaded(Timed(clock)), 4, budget_seconds=2000, clock=clock.read)
+    assert [(p.rows, p.length) for p in profile.points] == [(1, 16), (1, 126), (2, 16), (4, 16)]
+
+
+def test_the_smallest_shape_is_run_whatever_the_time() -> None:
+    clock = Clock()
+    profile = warm_up(loaded(Timed(clock)), 4, budget_seconds=0, clock=clock.read)
+    assert [(p.rows, p.length) for p in profile.points] == [(1, 16)]
+
+
+def test_a_handler_that_knows_its_times_is_not_run() -> None:
+    clock = Clock()
+    handler = Simulated(clock.read, clock.sleep)
+    handler.parameters = {}
+    handler.load(None, "simulated")
+    profile = warm_up(loaded(handler), 32)
+    assert [p.rows for p in profile.points] == [1, 6, 32]
+    assert [p.seconds for p in profile.points] == pytest.approx([0.0051, 0.0056, 0.0082])
+    assert clock.now == 0
+
+
+def test_a_model_that_fails_in_warm_up_cannot_be_served() -> None:
+    model = loaded(Giving({"y": np.ones(7)}, {"y": Spec("FP32", ())}))
+    with pytest.raises(CannotLoad, match="a batch of 1 x 16 failed in warm-up: output y"):
+        warm_up(model, 32)

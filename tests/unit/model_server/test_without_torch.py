@@ -1,0 +1,21 @@
+"""What a simulated device needs: no torch, no transformers, no hub."""
+
+import subprocess
+import sys
+
+
+def test_the_simulated_handler_runs_where_torch_cannot_be_imported() -> None:
+    code = """
+import sys
+for name in ("torch", "transformers", "safetensors", "tokenizers", "huggingface_hub"):
+    sys.modules[name] = None
+import batchedmodel_model_server.__main__
+from batchedmodel_contract.environment import ModelServerSettings
+from batchedmodel_model_server.service import load
+from batchedmodel_model_server.warmup import warm_up
+settings = ModelServerSettings(
+    model_name="m", model_socket="/none", handler="simulated", cache_folder="/none"
+)
+assert warm_up(load(settings, None), 32).points
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)

@@ -1,0 +1,252 @@
+"""The asyncio shell: every caller gets its own answer, once, on time, whoever leaves in between."""
+
+import asyncio
+import random
+from dataclasses import replace
+
+import pytest
+
+from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.outcomes import Outcome, Rejection, ReleaseReason
+from batchedmodel_contract.spec import PolicyName
+from batchedmodel_sidecar.errors import Expired, Rejected, Unserved
+from support.sidecar_world import FIXED, MODEL, PER_ROW, rows_of, world
+
+pytestmark = pytest.mark.looptime
+
+SETTINGS = BatchSettings(max_batch_size=4)
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def test_a_lone_caller_is_answered_after_one_forward_pass() -> None:
+    w = world()
+    started = now()
+    assert rows_of(await w.send(b"a")) == [b"a"]
+    assert now() - started == pytest.approx(FIXED + PER_ROW)
+    assert w.ledger.settled[Outcome.COMPLETED] == 1
+
+
+async def test_callers_that_arrive_in_one_turn_of_the_loop_share_a_batch() -> None:
+    w = world()
+    answers = await asyncio.gather(*(w.send(bytes([i])) for i in range(4)))
+    assert [rows_of(answer) for answer in answers] == [[bytes([i])] for i in range(4)]
+    assert w.server.batches == [4]
+
+
+async def test_each_caller_of_many_gets_its_own_rows_in_order() -> None:
+    w = world()
+    calls = [[bytes([i, j]) for j in range(1 + i % 7)] for i in range(40)]
+    answers = await asyncio.gather(*(w.send(*rows) for rows in calls))
+    assert [rows_of(answer) for answer in answers] == calls
+    assert max(w.server.batches) <= 4
+    w.assert_books_balance()
+
+
+async def test_a_caller_that_leaves_while_it_waits_is_never_sent() -> None:
+    w = world()
+    first = w.send(b"first")
+    await asyncio.sleep(FIXED / 2)
+    leaver, stayer = w.send(b"leaver"), w.send(b"stayer")
+    await asyncio.sleep(0)
+    leaver.cancel()
+    assert rows_of(await stayer) == [b"stayer"]
+    assert rows_of(await first) == [b"first"]
+    assert b"leaver" not in w.server.rows
+    assert w.ledger.cancelled_waiting == 1
+    assert w.ledger.settled == {Outcome.COMPLETED: 2, Outcome.CANCELLED: 1}
+
+
+async def test_a_caller_that_leaves_in_flight_harms_no_neighbour() -> None:
+    w = world()
+    tasks = [w.send(bytes([i])) for i in range(4)]
+    await asyncio.sleep(FIXED / 2)
+    tasks[1].cancel()
+    answers = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [rows_of(a) for a in answers if not isinstance(a, BaseException)] == [
+        [b"\x00"], [b"\x02"], [b"\x03"],
+    ]  # fmt: skip
+    assert w.ledger.cancelled_in_flight == 1
+    w.assert_books_balance()
+
+
+async def test_a_waiting_call_expires_on_time_while_the_model_is_busy() -> None:
+    w = world(replace(SETTINGS, max_batch_size=32, request_timeout_seconds=1.0))
+    w.server.free_at = now() + 100.0  # a device that is stuck
+    started = now()
+    with pytest.raises(Expired) as caught:
+        await w.send(b"a")
+    assert now() - started == pytest.approx(1.0)
+    assert caught.value.status == 504
+    assert w.ledger.settled[Outcome.EXPIRED] == 1
+
+
+async def test_a_call_that_waits_for_a_server_expires_on_time() -> None:
+    w = world(replace(SETTINGS, request_timeout_seconds=2.0), attached=False)
+    started = now()
+    with pytest.raises(Expired):
+        await w.send(b"a")
+    assert now() - started == pytest.approx(2.0)
+
+
+async def test_what_waits_is_served_once_a_server_is_there() -> None:
+    w = world(attached=False)
+    waiting = w.send(b"a")
+    await asyncio.sleep(1.0)
+    w.batcher.attach(MODEL)
+    assert rows_of(await waiting) == [b"a"]
+
+
+async def test_a_full_queue_refuses_the_whole_call_and_says_when_to_return() -> None:
+    w = world(replace(SETTINGS, max_queue_size=4), attached=False)
+    waiting = w.send(b"a", b"b", b"c")
+    await asyncio.sleep(0)
+    with pytest.raises(Rejected) as caught:
+        await w.send(b"d", b"e")
+    assert caught.value.reason is Rejection.QUEUE_FULL
+    assert caught.value.retry_after is not None
+    assert w.ledger.rows_waiting == 3
+    w.batcher.attach(MODEL)
+    assert rows_of(await waiting) == [b"a", b"b", b"c"]
+
+
+async def test_a_call_larger_than_the_queue_can_never_be_taken() -> None:
+    w = world(replace(SETTINGS, max_queue_size=4))
+    with pytest.raises(Rejected) as caught:
+        await w.send(*[b"x"] * 5)
+    assert caught.value.reason is Rejection.TOO_LARGE
+    assert caught.value.status == 413
+
+
+async def test_a_failed_batch_answers_each_of_its_members() -> None:
+    w = world()
+    w.server.failure = Unserved("gone", status=503)
+    results = await asyncio.gather(*(w.send(bytes([i])) for i in range(3)), return_exceptions=True)
+    assert [r.status for r in results if isinstance(r, Unserved)] == [503, 503, 503]
+    w.server.failure = None
+    assert rows_of(await w.send(b"again")) == [b"again"]
+
+
+async def test_a_row_that_fails_alone_harms_no_neighbour() -> None:
+    w = world()
+    w.server.statuses[b"bad"] = 400
+    good, bad, mixed = w.send(b"good"), w.send(b"bad"), w.send(b"fine", b"bad")
+    assert rows_of(await good) == [b"good"]
+    with pytest.raises(Unserved, match="^refused$") as caught:
+        await bad
+    assert caught.value.status == 400
+    with pytest.raises(Unserved, match="^row 1: refused$"):
+        await mixed
+    w.assert_books_balance()
+
+
+async def test_a_reply_of_too_few_rows_is_an_error_for_all_and_shifts_nobody() -> None:
+    w = world()
+    w.server.drop_a_row = True
+    results = await asyncio.gather(*(w.send(bytes([i])) for i in range(3)), return_exceptions=True)
+    assert [r.status for r in results if isinstance(r, Unserved)] == [502, 502, 502]
+
+
+async def test_the_second_batch_arrives_as_the_first_ends() -> None:
+    w = world(replace(SETTINGS, max_batch_size=32))
+    w.server.hand_off = 0.001
+    started = now()
+    first = w.send(b"first")
+    await asyncio.sleep(FIXED / 2)
+    later = [w.send(bytes([i])) for i in range(8)]
+    await asyncio.gather(first, *later)
+    assert w.server.batches == [1, 8]
+    device_never_idle = 0.001 + (FIXED + PER_ROW) + (FIXED + 8 * PER_ROW)
+    assert now() - started == pytest.approx(device_never_idle, abs=1e-5)
+    assert w.ledger.batches[ReleaseReason.JUST_IN_TIME] == 1
+
+
+async def test_other_settings_hold_from_the_next_batch_on() -> None:
+    w = world(replace(SETTINGS, policy=PolicyName.WINDOW, max_wait_seconds=10.0))
+    started = now()
+    waiting = w.send(b"a")
+    await asyncio.sleep(1.0)
+    w.batcher.configure(replace(SETTINGS, policy=PolicyName.GREEDY))
+    await waiting
+    assert now() - started == pytest.approx(1.0 + FIXED + PER_ROW)
+
+
+async def test_a_smaller_queue_rejects_nothing_that_was_accepted() -> None:
+    w = world(replace(SETTINGS, max_queue_size=8), attached=False)
+    waiting = [w.send(bytes([i])) for i in range(8)]
+    await asyncio.sleep(0)
+    w.batcher.configure(replace(SETTINGS, max_queue_size=4))
+    w.batcher.attach(MODEL)
+    assert [rows_of(a) for a in await asyncio.gather(*waiting)] == [[bytes([i])] for i in range(8)]
+
+
+async def test_a_flush_waits_for_no_window() -> None:
+    w = world(replace(SETTINGS, policy=PolicyName.WINDOW, max_wait_seconds=10.0))
+    started = now()
+    waiting = w.send(b"a")
+    await asyncio.sleep(0)
+    w.batcher.flush(True)
+    await waiting
+    assert now() - started == pytest.approx(FIXED + PER_ROW)
+
+
+async def test_idle_comes_when_the_last_call_is_settled() -> None:
+    w = world()
+    task = w.send(b"a")
+    await asyncio.sleep(0)
+    await w.batcher.idle()
+    assert task.done() or w.ledger.live == 0
+
+
+async def test_giving_up_answers_everybody() -> None:
+    w = world(attached=False)
+    waiting = [w.send(bytes([i])) for i in range(3)]
+    await asyncio.sleep(0)
+    w.batcher.give_up("over")
+    results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert all(isinstance(r, Unserved) and r.status == 503 for r in results)
+    await w.batcher.idle()
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_whatever_happens_everyone_is_settled_once_and_the_books_balance(seed: int) -> None:
+    """Random callers, departures, failures, poisoned rows, edits and restarts of the server."""
+    chance = random.Random(seed)
+    w = world(replace(SETTINGS, max_queue_size=16, request_timeout_seconds=1.0))
+    w.server.statuses[b"bad"] = 400
+    tasks: list[asyncio.Task[object]] = []
+    sent = 0
+    for _ in range(300):
+        match chance.choices(["send", "leave", "fail", "heal", "edit", "lose", "find", "wait"],
+                             [12, 4, 1, 1, 1, 1, 2, 6])[0]:  # fmt: skip
+            case "send":
+                rows = [chance.choice([b"a", b"bb", b"bad"]) for _ in range(chance.randint(1, 6))]
+                tasks.append(asyncio.ensure_future(w.send(*rows)))
+                sent += 1
+            case "leave" if tasks:
+                chance.choice(tasks).cancel()
+            case "fail":
+                w.server.failure = Unserved("gone", status=503)
+            case "heal":
+                w.server.failure = None
+            case "edit":
+                policy = chance.choice(list(PolicyName))
+                size = chance.randint(1, 8)
+                w.batcher.configure(replace(SETTINGS, policy=policy, max_batch_size=size))
+            case "lose":
+                w.batcher.detach()
+            case "find":
+                w.batcher.attach(MODEL)
+            case _:
+                await asyncio.sleep(chance.random() * 0.05)
+        w.assert_books_balance()
+    w.batcher.attach(MODEL)
+    results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 60.0)
+    assert len(results) == sent
+    kinds = (Unserved, Expired, Rejected, asyncio.CancelledError)
+    assert all(isinstance(r, kinds) for r in results if isinstance(r, BaseException))
+    w.assert_books_balance()
+    assert w.ledger.live == 0
+    assert w.ledger.rows_waiting == 0

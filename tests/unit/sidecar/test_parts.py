@@ -1,0 +1,168 @@
+"""Small parts of the sidecar, one by one."""
+
+import asyncio
+import json
+import math
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from batchedmodel_contract.batching import FILE_NAME, BatchSettings
+from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_sidecar.byte_budget import ByteBudget
+from batchedmodel_sidecar.deadlines import Deadlines
+from batchedmodel_sidecar.settings_folder import SettingsFolder
+from batchedmodel_sidecar.timer import TimerFd
+
+
+class TestDeadlines:
+    def test_due_entries_come_in_order_of_their_time(self) -> None:
+        deadlines: Deadlines[str] = Deadlines(lambda entry: True)
+        for at, name in [(3.0, "c"), (1.0, "a"), (2.0, "b")]:
+            deadlines.add(at, name, 3)
+        assert deadlines.next() == 1.0
+        assert deadlines.due(2.0) == ["a", "b"]
+        assert deadlines.next() == 3.0
+
+    def test_nothing_to_look_for_means_never(self) -> None:
+        assert Deadlines[str](lambda entry: True).next() == math.inf
+
+    def test_entries_that_lost_interest_are_passed_over(self) -> None:
+        live = {"a", "b"}
+        deadlines: Deadlines[str] = Deadlines(lambda entry: entry in live)
+        deadlines.add(1.0, "a", 2)
+        deadlines.add(2.0, "b", 2)
+        live.remove("a")
+        assert deadlines.due(1.5) == []
+        assert deadlines.next() == 2.0
+
+    def test_memory_is_bounded_by_the_live_entries_even_behind_one_that_stays(self) -> None:
+        live = {0}
+        deadlines: Deadlines[int] = Deadlines(lambda entry: entry in live)
+        deadlines.add(0.5, 0, 1)
+        for entry in range(1, 10_000):
+            live.add(entry)
+            deadlines.add(float(entry), entry, len(live))
+            live.remove(entry)
+        assert len(deadlines._heap) < 200
+
+
+class TestByteBudget:
+    def test_a_share_is_given_back_whatever_happens(self) -> None:
+        budget = ByteBudget(100)
+        with pytest.raises(ZeroDivisionError), budget.hold(60) as held:
+            held.resize(80 // 0)
+        with budget.hold(60) as held:
+            held.resize(80)
+            assert not budget.has_room_for(21)
+        assert budget.held == 0
+        assert budget.has_room_for(100)
+
+
+class TestTimer:
+    async def test_it_calls_once_and_not_before_its_time(self) -> None:
+        called: asyncio.Queue[float] = asyncio.Queue()
+        timer = TimerFd(asyncio.get_running_loop(), lambda: called.put_nowait(time.monotonic()))
+        due = time.monotonic() + 0.02
+        timer.arm(due)
+        assert await asyncio.wait_for(called.get(), 2.0) >= due
+        timer.close()
+        assert called.empty()
+
+    async def test_a_time_that_has_passed_calls_as_soon_as_possible(self) -> None:
+        called = asyncio.Event()
+        timer = TimerFd(asyncio.get_running_loop(), called.set)
+        timer.arm(0.0)
+        await asyncio.wait_for(called.wait(), 2.0)
+        timer.close()
+
+    async def test_never_disarms(self) -> None:
+        called = asyncio.Event()
+        later = asyncio.Event()
+        timer = TimerFd(asyncio.get_running_loop(), called.set)
+        other = TimerFd(asyncio.get_running_loop(), later.set)
+        timer.arm(time.monotonic() + 0.01)
+        timer.arm(math.inf)
+        other.arm(time.monotonic() + 0.03)
+        await asyncio.wait_for(later.wait(), 2.0)
+        assert not called.is_set()
+        timer.close()
+        other.close()
+
+    async def test_closing_gives_the_descriptor_back(self) -> None:
+        before = len(os.listdir("/proc/self/fd"))
+        timer = TimerFd(asyncio.get_running_loop(), lambda: None)
+        timer.close()
+        timer.close()
+        assert len(os.listdir("/proc/self/fd")) == before
+
+
+class TestSettingsFolder:
+    """Real files and a real inotify: the events are the point."""
+
+    async def test_a_swapped_symbolic_link_is_seen(self, tmp_path: Path) -> None:
+        first, second = BatchSettings(), replace(BatchSettings(), max_batch_size=7)
+        _mount(tmp_path, "one", first)
+        folder = SettingsFolder(str(tmp_path))
+        assert folder.read() == first
+        changes = folder.changes(first)
+        seen = asyncio.ensure_future(anext(changes))
+        await asyncio.sleep(0)
+        _mount(tmp_path, "two", second)
+        assert await asyncio.wait_for(seen, 2.0) == second
+        await changes.aclose()
+
+    async def test_a_file_written_in_place_is_seen(self, tmp_path: Path) -> None:
+        first, second = BatchSettings(), replace(BatchSettings(), max_batch_size=7)
+        (tmp_path / FILE_NAME).write_text(first.to_json())
+        changes = SettingsFolder(str(tmp_path)).changes(first)
+        seen = asyncio.ensure_future(anext(changes))
+        await asyncio.sleep(0)
+        (tmp_path / FILE_NAME).write_text(second.to_json())
+        assert await asyncio.wait_for(seen, 2.0) == second
+        await changes.aclose()
+
+    async def test_a_change_before_the_watch_began_is_seen(self, tmp_path: Path) -> None:
+        second = replace(BatchSettings(), max_batch_size=7)
+        (tmp_path / FILE_NAME).write_text(second.to_json())
+        changes = SettingsFolder(str(tmp_path)).changes(BatchSettings())
+        assert await asyncio.wait_for(anext(changes), 2.0) == second
+        await changes.aclose()
+
+    async def test_a_version_that_cannot_be_used_is_counted_and_passed_over(
+        self, tmp_path: Path
+    ) -> None:
+        first, good = BatchSettings(), replace(BatchSettings(), max_batch_size=7)
+        (tmp_path / FILE_NAME).write_text(first.to_json())
+        folder = SettingsFolder(str(tmp_path))
+        changes = folder.changes(first)
+        seen = asyncio.ensure_future(anext(changes))
+        await asyncio.sleep(0)
+        broken = json.loads(good.to_json()) | {"max_batch_size": 0}
+        _replace(tmp_path, json.dumps(broken))
+        _replace(tmp_path, "not JSON")
+        _replace(tmp_path, good.to_json())
+        assert await asyncio.wait_for(seen, 2.0) == good
+        await changes.aclose()
+
+    def test_a_missing_file_is_a_clear_error(self, tmp_path: Path) -> None:
+        with pytest.raises(InvalidInput, match="batching.json: cannot be read"):
+            SettingsFolder(str(tmp_path)).read()
+
+
+def _mount(folder: Path, version: str, settings: BatchSettings) -> None:
+    """Write a version the way a kubelet does."""
+    (folder / f"..{version}").mkdir()
+    (folder / f"..{version}" / FILE_NAME).write_text(settings.to_json())
+    (folder / "..data_tmp").symlink_to(f"..{version}")
+    (folder / "..data_tmp").rename(folder / "..data")
+    if not (folder / FILE_NAME).is_symlink():
+        (folder / FILE_NAME).symlink_to(f"..data/{FILE_NAME}")
+
+
+def _replace(folder: Path, text: str) -> None:
+    (folder / "new").write_text(text)
+    (folder / "new").rename(folder / FILE_NAME)
