@@ -48,7 +48,7 @@ async def test_a_batch_is_answered_item_by_item(simulated: ModelServerProcess) -
     reply = await simulated.infer(token_batch("x", [[1, 2, 3], [4], [5, 6]]))
     assert reply.statuses == (200, 200, 200)
     assert [a.tolist() for a in arrays_of(reply.outputs[0])] == [[1, 2, 3], [4], [5, 6]]
-    assert reply.compute_seconds >= 0.0053 - 0.001
+    assert reply.queue_seconds + reply.compute_seconds >= 0.00529
     assert reply.tokens == 6
 
 
@@ -99,34 +99,33 @@ async def test_a_plain_binary_request_is_answered_in_binary(
 X = {"name": "x", "datatype": "INT64", "shape": [1, 1], "data": [1]}
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "message"),
-    [
-        (b"{", 400, "body: is not JSON"),
-        (b"[]", 400, "body: is not a JSON object"),
-        (b"{}", 400, "inputs: must be a list"),
-        (orjson.dumps({"inputs": [{**X, "shape": [0, 1], "data": []}]}), 400, "no rows"),
-        (orjson.dumps({"inputs": [{**X, "shape": [2, 1]}]}), 400, "the shape needs 2"),
-        (orjson.dumps({"inputs": [{**X, "datatype": "INT32"}]}), 400, "row 0: x: "),
-        (orjson.dumps({"inputs": [{**X, "name": "z"}]}), 400, '"z" is not an input'),
-        (orjson.dumps({"inputs": [X], "outputs": [{"name": "q"}]}), 400, "is not an output"),
-        (
-            orjson.dumps({"inputs": [X, {**X, "name": "x:shapes", "shape": [1]}]}),
-            400,
-            "x:shapes: is not INT64 of items x rank",
-        ),
-    ],
-    ids=[
-        "no json", "no object", "no inputs", "no rows", "wrong size", "wrong datatype",
-        "unknown input", "unknown output", "wrong shapes",
-    ],
-)  # fmt: skip
+WRONG = {
+    "no json": (b"{", "body: is not JSON"),
+    "no object": (b"[]", "body: is not a JSON object"),
+    "no inputs": (b"{}", "inputs: must be a list"),
+    "no rows": (orjson.dumps({"inputs": [{**X, "shape": [0, 1], "data": []}]}), "no rows"),
+    "wrong size": (orjson.dumps({"inputs": [{**X, "shape": [2, 1]}]}), "the shape needs 2"),
+    "wrong datatype": (orjson.dumps({"inputs": [{**X, "datatype": "INT32"}]}), "row 0: x: "),
+    "unknown input": (orjson.dumps({"inputs": [{**X, "name": "z"}]}), '"z" is not an input'),
+    "unknown output": (
+        orjson.dumps({"inputs": [X], "outputs": [{"name": "q"}]}),
+        "is not an output",
+    ),
+    "wrong shapes": (
+        orjson.dumps({"inputs": [X, {**X, "name": "x:shapes", "shape": [1]}]}),
+        "x:shapes: is not INT64 of items x rank",
+    ),
+}
+
+
 async def test_a_wrong_request_is_told_what_is_wrong(
-    simulated: ModelServerProcess, body: bytes, status: int, message: str
+    simulated: ModelServerProcess, subtests: pytest.Subtests
 ) -> None:
-    answered, answer = await simulated.post(body)
-    assert answered == status
-    assert message in answer["error"]
+    for case, (body, message) in WRONG.items():
+        with subtests.test(case):
+            status, answer = await simulated.post(body)
+            assert status == 400
+            assert message in answer["error"]
 
 
 async def test_other_models_and_paths_are_not_found(simulated: ModelServerProcess) -> None:
@@ -160,7 +159,7 @@ async def test_the_simulated_device_keeps_its_rate_with_a_batch_always_waiting(
     began = time.monotonic()
     await asyncio.gather(caller(50), caller(50))
     took = time.monotonic() - began
-    # Not faster than the formula, and slower by no more than one lone hand-over on a busy machine.
+    # Never faster than the formula; slower by the first hand-over and what a busy machine adds.
     assert 100 * each <= took <= 100 * each * 1.05
 
 
@@ -242,10 +241,10 @@ async def test_a_model_that_cannot_be_loaded_says_why_for_as_long_as_it_is_asked
         event = await server.settled()
         assert event.state is ModelState.FAILED
         assert reason in event.detail
-        assert any("ERROR FAILED" in line and reason in line for line in server.log)
         assert (await server.get("/v2/health/live"))[0] == 200
         assert (await server.get("/v2/health/ready"))[0] == 503
         assert await server.stop() == 0
+        assert any("ERROR FAILED" in line and reason in line for line in server.log)
 
 
 async def test_a_drain_answers_what_was_accepted_and_ends_the_streams(tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ class Chain:
 
 def write_settings(folder: Path, settings: BatchSettings) -> None:
     """Replace the settings file in one step."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "new").write_text(settings.to_json())
     (folder / "new").rename(folder / FILE_NAME)
 

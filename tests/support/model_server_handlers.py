@@ -107,9 +107,9 @@ class Giving(OnHost):
         return self._given
 
 
-def loaded(handler: Handler) -> LoadedModel:
+def loaded(handler: Handler, device: str = "host") -> LoadedModel:
     """The handler as if it had been loaded from a manifest."""
-    return LoadedModel(handler=handler, declaration=declaration_of(handler), device="host")
+    return LoadedModel(handler=handler, declaration=declaration_of(handler), device=device)
 
 
 def batch_of(**inputs: list[Any]) -> BatchRequest:

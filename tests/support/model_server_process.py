@@ -43,6 +43,8 @@ class ModelServerProcess:
     socket: Path
     session: aiohttp.ClientSession
     log: list[str] = field(default_factory=list)
+    """Complete once `stop` has returned."""
+    log_ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def get(self, path: str) -> tuple[int, Any]:
         """Status and JSON document."""
@@ -80,6 +82,7 @@ class ModelServerProcess:
     async def stop(self) -> int:
         """SIGTERM, and the exit code."""
         self.process.send_signal(signal.SIGTERM)
+        await self.log_ended.wait()
         return await self.process.wait()
 
 
@@ -141,4 +144,5 @@ async def _read_log(server: ModelServerProcess, serving: asyncio.Event) -> None:
         # Logged once the socket accepts connections.
         if " serving " in server.log[-1]:
             serving.set()
+    server.log_ended.set()
     serving.set()
