@@ -30,7 +30,7 @@ _FROM_ASSETS = frozenset({"kube-apiserver", "etcd", "kubectl"})
 class _Program:
     module: str  # folder under go/
     package: str  # what to build in it
-    versioned_by: str  # the module whose version it is
+    versioned_by: str | None  # the module whose version it is
 
 
 def _kubernetes(command: str) -> _Program:
@@ -57,7 +57,7 @@ _PROGRAMS = {
         module="helm", package="helm.sh/helm/v3/cmd/helm", versioned_by="helm.sh/helm/v3"
     ),
     "dns": _Program(module="dns", package=".", versioned_by="github.com/coredns/coredns"),
-    "pause": _Program(module="pause", package=".", versioned_by=""),
+    "pause": _Program(module="pause", package=".", versioned_by=None),
 }
 
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl", "helm")
@@ -76,25 +76,13 @@ def binaries(settings: Settings, names: Iterable[str]) -> dict[str, Path]:
     return {name: _binary(settings, name) for name in names}
 
 
-def version(module: str, package: str) -> str:
-    """The version that `go.mod` of our module folder pins for `package`, such as `v1.34.4`."""
-    found = re.search(
-        rf"^\s*(?:require )?{re.escape(package)} (v\S+)",
-        (_MODULES / module / "go.mod").read_text(),
-        flags=re.MULTILINE,
-    )
-    if found is None:
-        raise LookupError(f"{package} is not required by go/{module}/go.mod")
-    return found.group(1)
-
-
 def _binary(settings: Settings, name: str) -> Path:
     if settings.assets is not None and name in _FROM_ASSETS:
         asset = settings.assets / name
         if asset.exists():
             return asset
     program = _PROGRAMS[name]
-    folder = settings.cache / f"bin-{program.module}-{_content_hash(program.module)}"
+    folder = settings.cache / f"bin-{program.module}-{_content_hash(program)}"
     path = folder / name
     if not path.exists():
         with locked(settings.cache / "locks" / f"build-{name}"):
@@ -103,9 +91,9 @@ def _binary(settings: Settings, name: str) -> Path:
     return path
 
 
-def _content_hash(module: str) -> str:
-    digest = hashlib.sha256()
-    for file in sorted((_MODULES / module).iterdir()):
+def _content_hash(program: _Program) -> str:
+    digest = hashlib.sha256(_linker_flags(program).encode())
+    for file in sorted((_MODULES / program.module).iterdir()):
         digest.update(f"{file.name}\0{file.stat().st_size}\0".encode())
         digest.update(file.read_bytes())
     return digest.hexdigest()[:12]
@@ -114,19 +102,14 @@ def _content_hash(module: str) -> str:
 def _build(settings: Settings, name: str, program: _Program, path: Path) -> None:
     if shutil.which("go") is None:
         raise Unavailable(f"{name} must be built: needs go 1.25 or later on the PATH")
-    pinned = version(program.module, program.versioned_by) if program.versioned_by else ""
-    link = "-s -w"
-    if program.module == "kubernetes":
-        # Without this a node reports itself as v0.0.0.
-        link += f" -X k8s.io/component-base/version.gitVersion={pinned}"
-    log.info("building %s %s from source, once", name, pinned)
+    log.info("building %s %s from source, once", name, _version(program))
     started = time.monotonic()
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".build-") as building:
         run_logged(
             [
                 *("nice", "-n", "10", "go", "build", "-mod=readonly", "-trimpath"),
-                *("-ldflags", link, "-o", f"{building}/{name}", program.package),
+                *("-ldflags", _linker_flags(program), "-o", f"{building}/{name}", program.package),
             ],
             folder=_MODULES / program.module,
             environment={"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOWORK": "off"},
@@ -135,3 +118,33 @@ def _build(settings: Settings, name: str, program: _Program, path: Path) -> None
         # A rename is atomic: nobody ever finds half a program.
         Path(building, name).rename(path)
     log.info("built %s in %.0f s", name, time.monotonic() - started)
+
+
+def _linker_flags(program: _Program) -> str:
+    """Leaves debugging data out, and tells programs their own version, which they report."""
+    pinned = _version(program)
+    values = {}
+    if program.module == "kubernetes":
+        values["k8s.io/component-base/version.gitVersion"] = pinned
+    if program.module == "helm":
+        values["helm.sh/helm/v3/internal/version.version"] = pinned
+        # What charts are rendered and checked for where there is no cluster to ask.
+        major, minor, _ = _version(_PROGRAMS["kube-apiserver"]).removeprefix("v").split(".")
+        for package in ("chartutil", "lint/rules"):
+            values[f"helm.sh/helm/v3/pkg/{package}.k8sVersionMajor"] = major
+            values[f"helm.sh/helm/v3/pkg/{package}.k8sVersionMinor"] = minor
+    return " ".join(["-s", "-w", *(f"-X {name}={value}" for name, value in values.items())])
+
+
+def _version(program: _Program) -> str:
+    """The version that our go.mod pins, such as `v1.34.4`; empty for a program of our own."""
+    if program.versioned_by is None:
+        return ""
+    found = re.search(
+        rf"^\s*(?:require )?{re.escape(program.versioned_by)} (v\S+)",
+        (_MODULES / program.module / "go.mod").read_text(),
+        flags=re.MULTILINE,
+    )
+    if found is None:
+        raise LookupError(f"go/{program.module}/go.mod does not require {program.versioned_by}")
+    return found.group(1)

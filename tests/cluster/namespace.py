@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cluster import init
@@ -34,11 +34,29 @@ class Namespace:
     """State of this run; gone after it."""
     logs: Path
     """One file per program; kept until the slot is used again."""
+    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    """All that `start` has started; they end with the namespaces, and are waited for then."""
 
     def entered(self, words: Sequence[str | Path]) -> list[str]:
         """The command that runs `words` inside."""
         enter = ["nsenter", "--target", str(self.init), "--mount", "--net", "--pid", "--"]
         return [*enter, *(str(word) for word in words)]
+
+    def start(self, words: Sequence[str | Path], *, log: Path) -> subprocess.Popen[bytes]:
+        """Starts a long-running program inside, its output appended to the file `log`.
+
+        What is returned is its guard on this side; the program itself is the guard's only child.
+        """
+        with log.open("ab") as output:
+            guard = subprocess.Popen(
+                self.entered(words),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C must not reach it before the clean-up begins
+            )
+        self.started.append(guard)
+        return guard
 
     @property
     def first_process(self) -> Path:
@@ -68,8 +86,9 @@ def open_namespace(settings: Settings) -> Iterator[Namespace]:
             old.unlink()
         settings.run_folder(slot.number).mkdir(parents=True)
         stack.callback(remove_leftovers, settings, slot)
+        started = stack.enter_context(_waited_for())
         process = stack.enter_context(_first_process(settings))
-        namespace = _namespace(settings, slot, init=process)
+        namespace = replace(_namespace(settings, slot, init=process), started=started)
         _connect(namespace)
         namespace.first_process.write_text(str(process))
         yield namespace
@@ -91,6 +110,16 @@ def _namespace(settings: Settings, slot: Slot, *, init: int) -> Namespace:
         folder=settings.run_folder(slot.number),
         logs=settings.log_folder(slot.number),
     )
+
+
+@contextmanager
+def _waited_for() -> Iterator[list[subprocess.Popen[bytes]]]:
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        yield started
+    finally:
+        for guard in started:
+            guard.wait()
 
 
 @contextmanager

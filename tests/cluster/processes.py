@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cluster.commands import tail
@@ -21,56 +21,42 @@ class Program:
     cluster is away do so.
     """
 
-    def __init__(
-        self,
-        namespace: Namespace,
-        name: str,
-        words: Sequence[str | Path],
-        environment: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, namespace: Namespace, name: str, words: Sequence[str | Path]) -> None:
         self.name = name
         self.log = namespace.logs / f"{name}.log"
-        self._command = namespace.entered(words)
-        self._environment = {**os.environ, **(environment or {})}
-        self._enter: subprocess.Popen[bytes] | None = None
+        self._namespace = namespace
+        self._words = words
+        self._guard: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        with self.log.open("ab") as output:
-            self._enter = subprocess.Popen(
-                self._command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=self._environment,
-                start_new_session=True,  # Ctrl-C must not reach it before the clean-up has begun
-            )
+        self._guard = self._namespace.start(self._words, log=self.log)
 
     def stop(self, *, grace_s: float = 5.0) -> None:
         """Asks the program to end, and ends it when it has not after `grace_s` seconds."""
-        if self._enter is None:
+        if self._guard is None:
             return
         self._signal(signal.SIGTERM)
         try:
-            self._enter.wait(timeout=grace_s)
+            self._guard.wait(timeout=grace_s)
         except subprocess.TimeoutExpired:
             self._signal(signal.SIGKILL)
-            self._enter.wait()
-        self._enter = None
+            self._guard.wait()
+        self._guard = None
 
     def check(self) -> None:
         """Raises `StartFailed` with the end of the log when the program has ended by itself."""
-        if self._enter is not None and (status := self._enter.poll()) is not None:
+        if self._guard is not None and (status := self._guard.poll()) is not None:
             raise StartFailed(f"{self.name} ended with status {status}, {self.log_end()}")
 
     def log_end(self) -> str:
         return f"the end of {self.log}:\n{tail(self.log)}"
 
     def _signal(self, number: signal.Signals) -> None:
-        # The child is the program: `nsenter` itself stays outside and only waits for it.
-        assert self._enter is not None
-        enter = self._enter.pid
+        # The guard passes no signals on.
+        assert self._guard is not None
+        guard = self._guard.pid
         try:
-            children = Path(f"/proc/{enter}/task/{enter}/children").read_text().split()
+            children = Path(f"/proc/{guard}/task/{guard}/children").read_text().split()
             os.kill(int(children[0]), number)
         except (FileNotFoundError, IndexError, ProcessLookupError):
             return  # it has ended already
