@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("serve")
     shell = commands.add_parser("shell", help="open a shell, or run a command, in a cluster")
     shell.add_argument("words", nargs="*", metavar="COMMAND")
-    image = commands.add_parser("image", help="build a Dockerfile into the cluster that is up")
+    image = commands.add_parser("image", help="build a Dockerfile, for the cluster that is up too")
     image.add_argument("dockerfile", type=Path)
     image.add_argument("tag")
     image.add_argument("--context", type=Path, default=Path())
@@ -80,7 +80,7 @@ def _do(options: argparse.Namespace, settings: Settings) -> int:
         case "shell":
             return _shell(settings, options.words)
         case "image":
-            return _image(options, settings)
+            _image(options, settings)
     return 0
 
 
@@ -100,7 +100,7 @@ def _shell(settings: Settings, words: list[str]) -> int:
         ).returncode
 
 
-def _image(options: argparse.Namespace, settings: Settings) -> int:
+def _image(options: argparse.Namespace, settings: Settings) -> None:
     image = build_image(
         settings,
         dockerfile=options.dockerfile,
@@ -110,10 +110,9 @@ def _image(options: argparse.Namespace, settings: Settings) -> int:
     )
     cluster = standing_cluster(settings)
     if cluster is None:
-        _say("no cluster is up: built only")
-        return 1
-    cluster.import_image(image)
-    return 0
+        _say("built; no cluster is up to put it in")
+    else:
+        cluster.import_image(image)
 
 
 def _say(line: str) -> None:

@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from cluster.binaries import binaries
 from cluster.commands import locked, run, run_logged
@@ -111,17 +111,17 @@ def build_image(
 
 def export_image(settings: Settings, image: Image, folder: Path) -> None:
     """Writes an image into the new folder `folder` in the OCI layout, layers not compressed."""
-    with locked(settings.cache / "locks" / "images"):
-        run(
-            _buildah(
-                settings, "push", "--disable-compression", image.tag, f"oci:{folder}:{image.tag}"
-            ),
-            timeout_s=1800,
-        )
+    run(
+        _buildah(settings, "push", "--disable-compression", image.tag, f"oci:{folder}:{image.tag}"),
+        timeout_s=1800,
+    )
 
 
 def copied_paths(dockerfile: str) -> tuple[str, ...]:
-    """Sources that the COPY and ADD lines of a Dockerfile take from its context."""
+    """Sources that the COPY and ADD lines of a Dockerfile take from its context.
+
+    Reads the plain form of these lines, without variables.
+    """
     joined = dockerfile.replace("\\\n", " ")
     sources: list[str] = []
     for line in joined.splitlines():
@@ -139,7 +139,8 @@ def _context_files(context: Path, sources: Sequence[str]) -> Iterator[tuple[str,
     """Names in the context and paths of all files below `sources`, caches left out, sorted."""
     chosen: set[Path] = set()
     for source in sources:
-        matches = list(context.glob(source.lstrip("/") or "*"))
+        pattern = str(PurePosixPath(source.lstrip("/")))
+        matches = [context] if pattern == "." else list(context.glob(pattern))
         if not matches:
             raise ClusterError(f"the Dockerfile copies {source}, which is not in {context}")
         for match in matches:
@@ -162,9 +163,10 @@ def _made(settings: Settings, tag: str, content: str, build: Callable[[Path], No
     """The image `tag` made of `content`: the one in the storage, or a new one by `build`."""
     require_root()
     require_packages()
-    with locked(settings.cache / "locks" / "images"):
-        image = _stored(settings, tag, content)
-        if image is not None:
+    if (image := _stored(settings, tag, content)) is not None:
+        return image
+    with locked(settings.cache / "locks" / f"image-{_file_name(tag)}"):
+        if (image := _stored(settings, tag, content)) is not None:
             return image
         log.info("making the image %s", tag)
         started = time.monotonic()
@@ -242,11 +244,10 @@ def _bud(
         certificates = settings.pip_certificates.parent
         options += ["--volume", f"{certificates}:{certificates}:ro"]
         options += ["--volume", f"{pip_settings}:/etc/pip.conf:ro"]
-    name = re.sub(r"\W+", "-", tag)
     try:
         run_logged(
             _buildah(settings, "bud", *options, "--file", file, "--tag", tag, context),
-            log=settings.cache / "logs" / f"image-{name}.log",
+            log=settings.cache / "logs" / f"image-{_file_name(tag)}.log",
             environment={"BUILDAH_ISOLATION": "chroot"},
         )
     finally:
@@ -264,6 +265,10 @@ def _buildah(settings: Settings, *words: str | Path) -> list[str | Path]:
         *driver,
         *words,
     ]
+
+
+def _file_name(tag: str) -> str:
+    return re.sub(r"\W+", "-", tag)
 
 
 def _digest(*parts: str) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from cluster import init
 from cluster.commands import last_lines, run
 from cluster.errors import StartFailed, Unavailable
-from cluster.leftovers import remove_leftovers
+from cluster.leftovers import clean_up, remove_leftovers
 from cluster.packages import require_root
 from cluster.settings import Settings
 from cluster.slots import Slot, claimed_slot
@@ -77,6 +77,7 @@ def open_namespace(settings: Settings) -> Iterator[Namespace]:
         StartFailed: they could not be made fit for a cluster.
     """
     require_root()
+    clean_up(settings)
     with ExitStack() as stack:
         slot = stack.enter_context(claimed_slot())
         remove_leftovers(settings, slot)

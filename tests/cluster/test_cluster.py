@@ -1,13 +1,16 @@
 """A cluster of one node: pods from our images, their logs, Services, pretended accelerators."""
 
 import json
+import time
 import urllib.request
 from pathlib import Path
 
 import pytest
 
-from cluster.images import Image, build_image
-from cluster.kubernetes import Cluster
+from cluster.commands import run
+from cluster.errors import Unavailable
+from cluster.images import Image, build_image, copied_paths, export_image
+from cluster.kubernetes import Cluster, existing_cluster
 from cluster.settings import Settings
 
 _SERVER = """\
@@ -30,7 +33,9 @@ CMD ["python3", "/greeter.py"]
 
 
 @pytest.fixture(scope="module")
-def image(cluster_settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Image:
+def image(
+    cluster: Cluster, cluster_settings: Settings, tmp_path_factory: pytest.TempPathFactory
+) -> Image:
     context = tmp_path_factory.mktemp("greeter")
     (context / "greeter.py").write_text(_SERVER)
     (context / "Dockerfile").write_text(_DOCKERFILE)
@@ -101,6 +106,27 @@ def test_a_pretended_accelerator_is_counted(cluster: Cluster, image: Image, gree
         )
 
 
+def test_an_archive_of_another_tool_can_be_imported(
+    cluster: Cluster, cluster_settings: Settings, image: Image, tmp_path: Path
+) -> None:
+    export_image(cluster_settings, image, tmp_path / "layout")
+    run(["tar", "-C", tmp_path / "layout", "-cf", tmp_path / "image.tar", "."])
+    cluster.import_archive(tmp_path / "image.tar", image.tag)
+
+
+def test_somebodys_cluster_must_have_its_images_already(
+    cluster: Cluster, cluster_settings: Settings, image: Image, greeter: str
+) -> None:
+    theirs = existing_cluster(cluster_settings, cluster.kubeconfig)
+    deadline = time.monotonic() + 30
+    while image.tag not in theirs.kubectl("get", "nodes", "--output=yaml"):
+        assert time.monotonic() < deadline  # the node lists its images every few seconds
+        time.sleep(0.2)
+    theirs.import_image(image)
+    with pytest.raises(Unavailable, match=r"nowhere:1 is on no node"):
+        theirs.import_image(Image(tag="localhost/nowhere:1", id="0"))
+
+
 def test_an_image_is_built_again_only_when_its_content_changes(
     cluster_settings: Settings, image: Image, tmp_path: Path
 ) -> None:
@@ -122,3 +148,15 @@ def test_an_image_is_built_again_only_when_its_content_changes(
     assert changed.id != image.id
     (tmp_path / "greeter.py").write_text(_SERVER)
     build()
+
+
+def test_only_what_a_dockerfile_copies_counts() -> None:
+    dockerfile = """\
+FROM base AS tools
+COPY --chown=1:1 pyproject.toml contract \\
+     sidecar /source/
+FROM base
+COPY --from=tools /venv /venv
+ADD model.bin /
+"""
+    assert copied_paths(dockerfile) == ("pyproject.toml", "contract", "sidecar", "model.bin")

@@ -6,21 +6,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from cluster.commands import run
-from cluster.kubernetes import running_control_plane
-from cluster.leftovers import clean_up, control_group_hierarchies, leftovers
+from cluster.kubernetes import Cluster, running_control_plane
+from cluster.leftovers import clean_up, leftovers
+from cluster.namespace import existing_namespace
 from cluster.settings import Settings
-from cluster.slots import SLOTS, Slot
-
-_PROGRAMS = {
-    *("etcd", "kube-apiserver", "kube-controller", "kube-scheduler", "kubelet", "kube-proxy"),
-    *("containerd", "containerd-shim", "dns", "pause", "unshare", "nsenter"),
-}
+from cluster.slots import Slot
 
 _OWNER = """\
 import os, time
@@ -32,49 +29,40 @@ with termination_as_interrupt(), running_cluster(settings) as cluster:
     image = pause_image(settings).tag
     cluster.kubectl("run", "pod", f"--image={image}", "--image-pull-policy=Never")
     cluster.kubectl("wait", "pod/pod", "--for=condition=Ready", "--timeout=60s")
-    print("up", flush=True)
+    print(cluster.control_plane.namespace.slot.number, flush=True)
     time.sleep(600)
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Machine:
-    """What a cluster could leave behind or change, as seen from outside of it."""
+    """What belongs to the machine as a whole, and no cluster may change."""
 
-    processes: frozenset[str]
     mounts: frozenset[str]
-    interfaces: frozenset[str]
-    routes: frozenset[str]
-    control_groups: frozenset[str]
     netfilter: frozenset[str]
     kernel_settings: frozenset[str]
     folders: frozenset[str]
 
-    def added_since(self, before: "_Machine") -> dict[str, frozenset[str]]:
-        added = {
-            field.name: getattr(self, field.name) - getattr(before, field.name)
-            for field in fields(self)
-        }
-        return {name: what for name, what in added.items() if what}
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Owner:
+    """A process with a cluster that runs a pod."""
+
+    process: subprocess.Popen[str]
+    slot: Slot
+    namespaces: frozenset[str]
 
 
-def _machine(settings: Settings) -> _Machine:
+def _machine() -> _Machine:
     folders = ("/var/lib", "/var/log", "/run", "/run/netns", "/opt", "/etc/cni", "/usr/libexec")
     kernel = (
         *("kernel/panic", "kernel/panic_on_oops", "vm/overcommit_memory", "vm/panic_on_oom"),
         *("net/ipv4/ip_forward", "net/ipv4/conf/all/route_localnet"),
         "net/netfilter/nf_conntrack_max",
     )
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
     return _Machine(
-        processes=frozenset(_processes()),
-        mounts=frozenset(
-            line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()
-        ),
-        interfaces=frozenset(os.listdir("/sys/class/net")),
-        routes=frozenset(run(["ip", "route", "show", "table", "all"]).splitlines()),
-        control_groups=frozenset(
-            str(path) for each in control_group_hierarchies() for path in each.iterdir()
-        ),
+        mounts=frozenset(line.split()[4] for line in mounts),
         netfilter=frozenset(_rules("iptables-save")) | frozenset(_rules("ip6tables-save")),
         kernel_settings=frozenset(
             f"{name}={path.read_text()}"
@@ -83,37 +71,51 @@ def _machine(settings: Settings) -> _Machine:
         ),
         folders=frozenset(
             str(path)
-            for folder in (*folders, settings.cache / "run")
+            for folder in folders
             if Path(folder).exists()
             for path in Path(folder).iterdir()
         ),
     )
 
 
-def _processes() -> Iterator[str]:
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            name = (folder / "comm").read_text().strip()
-        except OSError:  # it has just ended
-            continue
-        if name in _PROGRAMS:
-            yield f"{folder.name} {name}"
-
-
 def _rules(command: str) -> list[str]:
     return [line for line in run([command]).splitlines() if not line.startswith(("#", ":"))]
 
 
-@pytest.fixture
-def before(cluster_settings: Settings, cluster: object) -> _Machine:
-    """The machine before the test; the session's cluster is part of it and shows what to skip."""
-    clean_up(cluster_settings)
-    return _machine(cluster_settings)
+def _namespaces(process: int) -> frozenset[str]:
+    """Names of the namespaces that a process, or what it starts, lives in."""
+    kinds = ("mnt", "net", "pid_for_children")
+    return frozenset(os.readlink(f"/proc/{process}/ns/{kind}") for kind in kinds)
+
+
+def _processes_in(namespaces: frozenset[str]) -> list[str]:
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has just ended
+            if _namespaces(int(folder.name)) & namespaces:
+                found.append((folder / "comm").read_text())
+    return found
+
+
+def _traces(settings: Settings, slot: Slot, namespaces: frozenset[str]) -> list[str]:
+    """All that shows, outside of it, that there is or was a cluster."""
+    addresses = (slot.host_address, slot.node_address, slot.pods, slot.services)
+    routes = run(["ip", "route", "show", "table", "all"]).splitlines()
+    return [
+        *leftovers(settings, slot),
+        *_processes_in(namespaces),
+        *(route for route in routes if any(address in route for address in addresses)),
+    ]
 
 
 @pytest.fixture
-def owner(before: _Machine) -> Iterator[subprocess.Popen[str]]:
-    """A process with a cluster that runs a pod."""
+def before(cluster: Cluster) -> _Machine:
+    """The machine before the test. The session's cluster runs beside that of the test."""
+    return _machine()
+
+
+@pytest.fixture
+def owner(before: _Machine, cluster_settings: Settings) -> Iterator[_Owner]:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     with subprocess.Popen(
         [sys.executable, "-c", _OWNER],
@@ -122,60 +124,76 @@ def owner(before: _Machine) -> Iterator[subprocess.Popen[str]]:
         text=True,
         env=environment,
         start_new_session=True,
-    ) as owner:
-        assert owner.stdout is not None
-        if owner.stdout.readline() != "up\n":
-            pytest.fail(owner.communicate()[1])
-        yield owner
-        owner.kill()
+    ) as process:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        if not said:
+            pytest.fail(process.communicate()[1])
+        slot = Slot(int(said))
+        namespace = existing_namespace(cluster_settings, slot)
+        assert namespace is not None
+        host = _namespaces(os.getpid())
+        yield _Owner(process=process, slot=slot, namespaces=_namespaces(namespace.init) - host)
+        process.kill()
+    clean_up(cluster_settings)
+
+
+def test_a_running_cluster_changes_nothing_that_belongs_to_the_machine(
+    owner: _Owner, before: _Machine
+) -> None:
+    assert _machine() == before
+    assert {"kubelet\n", "containerd\n", "nsenter\n"} <= set(_processes_in(owner.namespaces))
 
 
 @pytest.mark.parametrize("asked", [signal.SIGINT, signal.SIGTERM])
 def test_an_owner_that_is_asked_to_end_leaves_nothing(
-    owner: subprocess.Popen[str],
-    before: _Machine,
-    cluster_settings: Settings,
-    asked: signal.Signals,
+    owner: _Owner, before: _Machine, cluster_settings: Settings, asked: signal.Signals
 ) -> None:
-    assert _machine(cluster_settings).added_since(before).keys() >= {"processes", "interfaces"}
-    owner.send_signal(asked)
-    owner.wait(timeout=30)
-    assert _machine(cluster_settings).added_since(before) == {}
+    owner.process.send_signal(asked)
+    owner.process.wait(timeout=30)
+    assert _traces(cluster_settings, owner.slot, owner.namespaces) == []
+    assert _machine() == before
 
 
-def test_a_killed_owner_takes_all_processes_along_and_the_rest_can_be_cleaned_up(
-    owner: subprocess.Popen[str], before: _Machine, cluster_settings: Settings
+def test_a_killed_owner_takes_its_processes_along_and_the_rest_can_be_cleaned_up(
+    owner: _Owner, before: _Machine, cluster_settings: Settings
 ) -> None:
-    owner.kill()
-    owner.wait()
-    deadline = time.monotonic() + 10
-    while "processes" in _machine(cluster_settings).added_since(before):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    _kill(owner)
     assert any(line.startswith("folder") for line in clean_up(cluster_settings))
-    assert _machine(cluster_settings).added_since(before) == {}
+    assert _traces(cluster_settings, owner.slot, owner.namespaces) == []
+    assert _machine() == before
 
 
-def test_the_next_start_cleans_up_by_itself(
-    owner: subprocess.Popen[str], before: _Machine, cluster_settings: Settings
+def test_the_next_start_cleans_up_after_a_killed_owner(
+    owner: _Owner, before: _Machine, cluster_settings: Settings
 ) -> None:
-    owner.kill()
-    owner.wait()
-    with running_control_plane(cluster_settings) as successor:
-        groups = leftovers(cluster_settings, successor.namespace.slot)
-        assert not any(line.startswith("control group") for line in groups)
-    assert _machine(cluster_settings).added_since(before) == {}
-
-
-def test_an_error_in_the_block_leaves_nothing(before: _Machine, cluster_settings: Settings) -> None:
-    with pytest.raises(ZeroDivisionError), running_control_plane(cluster_settings):
-        raise ZeroDivisionError
-    assert _machine(cluster_settings).added_since(before) == {}
+    _kill(owner)
+    with running_control_plane(cluster_settings):
+        pass
+    assert _traces(cluster_settings, owner.slot, owner.namespaces) == []
+    assert _machine() == before
 
 
 def test_cleaning_up_does_not_touch_a_running_cluster(
-    owner: subprocess.Popen[str], cluster_settings: Settings
+    owner: _Owner, cluster_settings: Settings
 ) -> None:
-    assert clean_up(cluster_settings) == []
-    assert owner.poll() is None
-    assert any(leftovers(cluster_settings, Slot(number)) for number in SLOTS)
+    before = _traces(cluster_settings, owner.slot, owner.namespaces)
+    clean_up(cluster_settings)
+    assert set(before) <= set(_traces(cluster_settings, owner.slot, owner.namespaces))
+
+
+def test_an_error_in_the_block_leaves_nothing(before: _Machine, cluster_settings: Settings) -> None:
+    with suppress(ZeroDivisionError), running_control_plane(cluster_settings) as started:
+        namespaces = _namespaces(started.namespace.init) - _namespaces(os.getpid())
+        raise ZeroDivisionError
+    assert _traces(cluster_settings, started.namespace.slot, namespaces) == []
+    assert _machine() == before
+
+
+def _kill(owner: _Owner) -> None:
+    owner.process.kill()
+    owner.process.wait()
+    deadline = time.monotonic() + 10
+    while left := _processes_in(owner.namespaces):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
