@@ -1,0 +1,222 @@
+"""etcd, the API server, the controllers and the scheduler: their credentials, flags and start."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cluster.access import Probe, write_kubeconfig
+from cluster.certificates import Authority, Pair, write_signing_key
+from cluster.namespace import Namespace
+from cluster.processes import Program, wait_until
+from cluster.slots import Slot
+
+NODE_NAME = "node-1"
+_ETCD = "http://127.0.0.1:2379"
+_PORT = 6443
+_START_S = 90.0
+
+
+_USERS = {
+    "admin": ("admin", "system:masters"),
+    "controller-manager": ("system:kube-controller-manager", None),
+    "scheduler": ("system:kube-scheduler", None),
+    "kubelet": (f"system:node:{NODE_NAME}", "system:nodes"),
+    "proxy": ("system:kube-proxy", None),
+}
+"""Common name and organisation, which the API server takes for user and group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """The files that the programs of one cluster recognise each other by."""
+
+    folder: Path
+    server: str
+    """The API server's address, good inside and outside."""
+
+    @property
+    def authority(self) -> Path:
+        return self.folder / "cluster-ca.crt"
+
+    def pair(self, name: str) -> Pair:
+        return Pair(
+            certificate=self.folder / f"{name}.crt",
+            key=self.folder / f"{name}.key",
+        )
+
+    def kubeconfig(self, user: str) -> Path:
+        """`user`: `admin`, `controller-manager`, `scheduler`, `kubelet` or `proxy`."""
+        return self.folder / f"{user}.kubeconfig"
+
+    def probe(self) -> Probe:
+        return Probe(server=self.server, authority=self.authority, user=self.pair("admin"))
+
+
+def credentials_of(namespace: Namespace) -> Credentials:
+    """Where the credentials of the cluster in `namespace` are, or will be."""
+    return Credentials(
+        folder=namespace.folder / "credentials",
+        server=f"https://{namespace.slot.node_address}:{_PORT}",
+    )
+
+
+def make_credentials(namespace: Namespace) -> Credentials:
+    """Makes all keys, certificates and kubeconfigs of a new cluster."""
+    credentials = credentials_of(namespace)
+    folder, slot = credentials.folder, namespace.slot
+    folder.mkdir()
+    authority = Authority(folder, "cluster-ca")
+    # Its own authority: whoever it vouches for may claim to be any user at all.
+    aggregation = Authority(folder, "aggregation-ca")
+    aggregation.issue("aggregation-client", common_name="aggregator")
+    authority.issue(
+        "apiserver",
+        common_name="kube-apiserver",
+        dns_names=(
+            "kubernetes",
+            "kubernetes.default",
+            "kubernetes.default.svc",
+            "kubernetes.default.svc.cluster.local",
+        ),
+        addresses=(slot.node_address, slot.api_service_address, "127.0.0.1"),
+    )
+    authority.issue(
+        "kubelet-server", common_name=NODE_NAME, addresses=(slot.node_address, "127.0.0.1")
+    )
+    write_signing_key(folder / "service-account.key", folder / "service-account.pub")
+    for user, (common_name, organisation) in _USERS.items():
+        pair = authority.issue(user, common_name=common_name, organisation=organisation)
+        write_kubeconfig(
+            credentials.kubeconfig(user),
+            server=credentials.server,
+            authority=authority.certificate,
+            user=pair,
+        )
+    return credentials
+
+
+def _flags(**values: str | int | Path) -> list[str]:
+    """Command-line flags from keywords: `bind_address="::"` becomes `--bind-address=::`."""
+    return [f"--{name.replace('_', '-')}={value}" for name, value in values.items()]
+
+
+def etcd_flags(folder: Path) -> list[str]:
+    # Not synced to the disk: its data do not outlive the run.
+    return _flags(
+        unsafe_no_fsync="true",
+        name="test",
+        data_dir=folder,
+        listen_client_urls=_ETCD,
+        advertise_client_urls=_ETCD,
+        listen_peer_urls="http://127.0.0.1:2380",
+        initial_advertise_peer_urls="http://127.0.0.1:2380",
+        initial_cluster="test=http://127.0.0.1:2380",
+        log_level="warn",
+    )
+
+
+def apiserver_flags(slot: Slot, credentials: Credentials) -> list[str]:
+    folder = credentials.folder
+    return _flags(
+        etcd_servers=_ETCD,
+        # Pods reach it by the Service address, so it listens on all of the namespace's addresses.
+        bind_address="0.0.0.0",
+        advertise_address=slot.node_address,
+        secure_port=_PORT,
+        service_cluster_ip_range=slot.services,
+        allow_privileged="true",
+        authorization_mode="Node,RBAC",
+        client_ca_file=credentials.authority,
+        tls_cert_file=folder / "apiserver.crt",
+        tls_private_key_file=folder / "apiserver.key",
+        service_account_issuer="https://kubernetes.default.svc",
+        service_account_key_file=folder / "service-account.pub",
+        service_account_signing_key_file=folder / "service-account.key",
+        kubelet_certificate_authority=credentials.authority,
+        kubelet_client_certificate=folder / "admin.crt",
+        kubelet_client_key=folder / "admin.key",
+        # Otherwise logs and exec look the node's name up in the DNS.
+        kubelet_preferred_address_types="InternalIP",
+        # The seven below switch the aggregation layer on. Straight to endpoints, it works without
+        # kube-proxy too, and a test's own process on this machine can be an aggregated API.
+        requestheader_client_ca_file=folder / "aggregation-ca.crt",
+        requestheader_allowed_names="aggregator",
+        requestheader_username_headers="X-Remote-User",
+        requestheader_group_headers="X-Remote-Group",
+        requestheader_extra_headers_prefix="X-Remote-Extra-",
+        proxy_client_cert_file=folder / "aggregation-client.crt",
+        proxy_client_key_file=folder / "aggregation-client.key",
+        enable_aggregator_routing="true",
+    )
+
+
+def controller_manager_flags(credentials: Credentials) -> list[str]:
+    return _client_flags(credentials, "controller-manager") + _flags(
+        root_ca_file=credentials.authority,
+        service_account_private_key_file=credentials.folder / "service-account.key",
+        use_service_account_credentials="true",
+        # Tests wait for the autoscaler: 15 s by default.
+        horizontal_pod_autoscaler_sync_period="2s",
+        # At its default of 20 requests a second, the pods of 1,000 models take minutes.
+        kube_api_qps=500,
+        kube_api_burst=1000,
+    )
+
+
+def scheduler_flags(credentials: Credentials) -> list[str]:
+    return _client_flags(credentials, "scheduler") + _flags(kube_api_qps=500, kube_api_burst=1000)
+
+
+def _client_flags(credentials: Credentials, user: str) -> list[str]:
+    kubeconfig = credentials.kubeconfig(user)
+    return _flags(
+        kubeconfig=kubeconfig,
+        authentication_kubeconfig=kubeconfig,
+        authorization_kubeconfig=kubeconfig,
+        leader_elect="false",
+    )
+
+
+def start_control_plane(
+    namespace: Namespace,
+    credentials: Credentials,
+    binaries: Mapping[str, Path],
+    *,
+    scheduler: bool,
+) -> dict[str, Program]:
+    """Starts the control plane and waits until it works.
+
+    Raises:
+        StartFailed: a part of it ended or did not get ready in time, with its log.
+    """
+    words = {
+        "etcd": etcd_flags(namespace.folder / "etcd"),
+        "kube-apiserver": apiserver_flags(namespace.slot, credentials),
+        "kube-controller-manager": controller_manager_flags(credentials),
+    }
+    if scheduler:
+        words["kube-scheduler"] = scheduler_flags(credentials)
+    programs = {
+        name: Program(namespace, name, [binaries[name], *arguments])
+        for name, arguments in words.items()
+    }
+    probe = credentials.probe()
+    etcd, apiserver, *clients = programs.values()
+    etcd.start()
+    apiserver.start()
+    wait_until(
+        lambda: probe.answers("/readyz"),
+        what="the API server is ready",
+        programs=(etcd, apiserver),
+        deadline_s=_START_S,
+    )
+    for client in clients:
+        client.start()
+    # The first thing that shows that the controllers work; pods cannot be made before.
+    wait_until(
+        lambda: probe.answers("/api/v1/namespaces/default/serviceaccounts/default"),
+        what="the controllers work",
+        programs=tuple(programs.values()),
+        deadline_s=_START_S,
+    )
+    return programs

@@ -1,0 +1,89 @@
+"""Numbered places on this machine for clusters that run at the same time.
+
+Names and addresses of everything that a cluster makes follow from its slot's number, so that what
+a killed one has left behind can be found without any record of it.
+"""
+
+import ipaddress
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from cluster.errors import Unavailable
+
+SLOTS = range(16)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One place, in RFC 2544's test range 198.18.0.0/15, which no network routes."""
+
+    number: int
+
+    @property
+    def interface(self) -> str:
+        """This machine's end of the cable into the cluster."""
+        return f"batchedmodel{self.number}"
+
+    @property
+    def cgroup(self) -> str:
+        """Parent of all pods' control groups, in every hierarchy."""
+        return f"batchedmodel-test-{self.number}"
+
+    @property
+    def host_address(self) -> str:
+        """This machine as seen from the cluster: where a test's own server is reached."""
+        return f"198.18.{self.number}.1"
+
+    @property
+    def node_address(self) -> str:
+        """The node and the API server, reached from this machine."""
+        return f"198.18.{self.number}.2"
+
+    @property
+    def pods(self) -> str:
+        """Addresses of pods: 254."""
+        return f"198.18.{128 + self.number}.0/24"
+
+    @property
+    def services(self) -> str:
+        """Addresses of Services: 4,094, for tests with a thousand models."""
+        return f"198.19.{16 * self.number}.0/20"
+
+    @property
+    def api_service_address(self) -> str:
+        """The Service `kubernetes`: by convention the first address of the range."""
+        return str(ipaddress.ip_network(self.services)[1])
+
+
+@contextmanager
+def claimed_slot() -> Iterator[Slot]:
+    """Holds the first free slot until the block ends or this process does.
+
+    Raises:
+        Unavailable: all slots are taken.
+    """
+    for number in SLOTS:
+        with socket.socket(socket.AF_UNIX) as claim:
+            if _claim(claim, number):
+                yield Slot(number)
+                return
+    raise Unavailable(f"all {len(SLOTS)} slots for test clusters are in use")
+
+
+@contextmanager
+def claimed_if_free(number: int) -> Iterator[Slot | None]:
+    """Holds the slot `number`, or gives None while somebody else does."""
+    with socket.socket(socket.AF_UNIX) as claim:
+        yield Slot(number) if _claim(claim, number) else None
+
+
+def _claim(claim: socket.socket, number: int) -> bool:
+    # A name in the abstract namespace belongs to one process of a network namespace, which is what
+    # the interfaces and routes belong to, and the kernel frees it however the process ends.
+    try:
+        claim.bind(f"\0batchedmodel-test-cluster-{number}")
+    except OSError:
+        return False
+    return True
