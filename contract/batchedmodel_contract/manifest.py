@@ -11,7 +11,7 @@ from typing import Final
 
 from batchedmodel_contract.mistakes import InvalidManifest, Mistake, shown
 from batchedmodel_contract.reading import read
-from batchedmodel_contract.spec import Spec
+from batchedmodel_contract.spec import ScalingMetric, Spec
 
 API_VERSION: Final = "batchedmodel.dev/v1alpha1"
 KIND: Final = "BatchedModel"
@@ -121,6 +121,39 @@ def _wait_outlasts_the_request(spec: Spec) -> Iterator[Mistake]:
         yield Mistake(field="spec.batching.maxWaitMilliseconds", rule=rule, value=value)
 
 
+def _fewest_exceed_most(spec: Spec) -> Iterator[Mistake]:
+    scaling = spec.autoscaling
+    if scaling is not None and scaling.min_replicas > scaling.max_replicas:
+        rule = f"is above maxReplicas ({scaling.max_replicas})"
+        value = shown(scaling.min_replicas)
+        yield Mistake(field="spec.autoscaling.minReplicas", rule=rule, value=value)
+
+
+def _target_is_for_another_metric(spec: Spec) -> Iterator[Mistake]:
+    scaling = spec.autoscaling
+    if scaling is None:
+        return
+    if scaling.metric is not ScalingMetric.LOAD and scaling.target_utilization_percent is not None:
+        field = "spec.autoscaling.targetUtilizationPercent"
+        yield Mistake(field=field, rule="is only for metric Load")
+    if scaling.metric is not ScalingMetric.QUEUE_LENGTH and scaling.target_queue_length is not None:
+        field = "spec.autoscaling.targetQueueLength"
+        yield Mistake(field=field, rule="is only for metric QueueLength")
+
+
+def _replicas_have_two_owners(spec: Spec) -> Iterator[Mistake]:
+    if spec.autoscaling is not None and spec.replicas is not None:
+        rule = "is not allowed beside autoscaling, which owns the number of pods"
+        yield Mistake(field="spec.replicas", rule=rule, value=shown(spec.replicas))
+
+
+def _drain_is_shorter_than_a_request(spec: Spec) -> Iterator[Mistake]:
+    limit, request = spec.drain.timeout_seconds, spec.batching.request_timeout_seconds
+    if limit is not None and limit < request:
+        rule = f"is below requestTimeoutSeconds ({request}): a drain would lose requests"
+        yield Mistake(field="spec.drain.timeoutSeconds", rule=rule, value=shown(limit))
+
+
 CHECKS: Final[tuple[Callable[[Spec], Iterator[Mistake]], ...]] = (
     _server_is_not_chosen,
     _own_container_lacks_its_image,
@@ -130,5 +163,9 @@ CHECKS: Final[tuple[Callable[[Spec], Iterator[Mistake]], ...]] = (
     _source_is_not_one,
     _queue_cannot_hold_a_batch,
     _wait_outlasts_the_request,
+    _fewest_exceed_most,
+    _target_is_for_another_metric,
+    _replicas_have_two_owners,
+    _drain_is_shorter_than_a_request,
 )
 """Cross-field rules, each named as the fault it finds, in the order their messages are shown."""

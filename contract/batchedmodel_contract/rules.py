@@ -8,7 +8,10 @@ import itertools
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol
+
+_MOST_RESOURCES: Final = 16
+_QUANTITY: Final = re.compile(r"[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+|[KMGTPE]i|[numkMGTPE])?")
 
 
 class Broken(ValueError):
@@ -126,6 +129,61 @@ class Choice:
 
     def __str__(self) -> str:
         return ", ".join(member.value for member in self.of)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantities:
+    """Kubernetes quantities by resource name, kept as they are written."""
+
+    def read(self, value: object) -> tuple[tuple[str, str], ...]:
+        if not isinstance(value, dict):
+            raise Broken("is not a mapping")
+        if len(value) > _MOST_RESOURCES:
+            raise Broken(f"has {len(value)} entries, more than the {_MOST_RESOURCES} allowed")
+        for name, quantity in value.items():
+            # `cpu: 1` is a number in YAML and as good as "1" to Kubernetes.
+            good = isinstance(quantity, str | int | float) and not isinstance(quantity, bool)
+            if not good or _QUANTITY.fullmatch(str(quantity)) is None:
+                raise Broken(f"has under {name} a value that is not a quantity such as 500m or 2Gi")
+        return tuple(sorted((name, str(quantity)) for name, quantity in value.items()))
+
+    def __str__(self) -> str:
+        return "quantities by resource, such as cpu: 500m"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verbatim:
+    """A part that Kubernetes itself understands and judges; it is passed on as it is."""
+
+    of: type[dict[str, object]] | type[list[object]]
+    form: str
+
+    def read(self, value: object) -> object:
+        if not isinstance(value, self.of):
+            raise Broken(f"is not {self.form}")
+        return value
+
+    def __str__(self) -> str:
+        return self.form
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Names:
+    """A list of names of Kubernetes objects."""
+
+    at_most: int = 16
+
+    def read(self, value: object) -> tuple[str, ...]:
+        if not isinstance(value, list | tuple):
+            raise Broken("is not a list")
+        if len(value) > self.at_most:
+            raise Broken(f"has {len(value)} entries, more than the {self.at_most} allowed")
+        if not all(isinstance(name, str) and name for name in value):
+            raise Broken("has an entry that is not a name")
+        return tuple(value)
+
+    def __str__(self) -> str:
+        return f"up to {self.at_most} names"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

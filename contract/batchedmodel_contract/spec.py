@@ -9,7 +9,16 @@ from enum import StrEnum
 from typing import Final
 
 from batchedmodel_contract.reading import section, setting
-from batchedmodel_contract.rules import AscendingWholes, Choice, Text, TextMap, Whole
+from batchedmodel_contract.rules import (
+    AscendingWholes,
+    Choice,
+    Names,
+    Quantities,
+    Text,
+    TextMap,
+    Verbatim,
+    Whole,
+)
 
 MAX_LENGTH: Final = 1_048_576
 DEFAULT_MODEL_PORT: Final = 8080
@@ -73,6 +82,18 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """What a container asks for and may use at most."""
+
+    requests: tuple[tuple[str, str], ...] = setting(
+        "requests", Quantities(), "What is reserved for the container.", default=()
+    )
+    limits: tuple[tuple[str, str], ...] = setting(
+        "limits", Quantities(), "What the container may use at most.", default=()
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """What runs a batch: a handler of our model server, or a container of one's own."""
 
@@ -103,6 +124,12 @@ class Model:
     )
     parameters: tuple[tuple[str, str], ...] = setting(
         "parameters", TextMap(), "Parameters of the handler, strings by name.", default=()
+    )
+    env: tuple[tuple[str, str], ...] = setting(
+        "env", TextMap(), "Environment variables of the model container, by name.", default=()
+    )
+    resources: Resources = section(
+        "resources", Resources, "Resources of the model container.", default=Resources()
     )
 
 
@@ -148,10 +175,173 @@ class Batching:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Accelerator:
+    """The device that each pod's model container needs."""
+
+    resource: str = setting(
+        "resource",
+        Text(
+            pattern=r"[a-z0-9.-]+/[A-Za-z0-9._-]+",
+            form="an extended resource such as nvidia.com/gpu",
+        ),
+        "Extended resource of the node.",
+        default="nvidia.com/gpu",
+    )
+    count: int = setting("count", Whole(minimum=1, maximum=16), "Devices per pod.", default=1)
+
+
+class ScalingMetric(StrEnum):
+    """What the number of pods follows."""
+
+    LOAD = "Load"
+    """Offered work and backlog, in replicas."""
+    QUEUE_LENGTH = "QueueLength"
+    """Rows that wait, per replica."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Autoscaling:
+    """How a stock HorizontalPodAutoscaler sizes the model."""
+
+    min_replicas: int = setting(
+        "minReplicas", Whole(minimum=1, maximum=1000), "Fewest pods.", default=1
+    )
+    max_replicas: int = setting(
+        "maxReplicas", Whole(minimum=1, maximum=1000), "Most pods.", required=True
+    )
+    metric: ScalingMetric = setting(
+        "metric",
+        Choice(of=ScalingMetric),
+        "`Load` follows the work that is offered, `QueueLength` the rows that wait.",
+        default=ScalingMetric.LOAD,
+    )
+    target_utilization_percent: int | None = setting(
+        "targetUtilizationPercent",
+        Whole(minimum=20, maximum=95),
+        "Share of a pod's capacity that is to be used; for metric `Load`.",
+        effective="80 with metric `Load`",
+    )
+    target_queue_length: int | None = setting(
+        "targetQueueLength",
+        Whole(minimum=1, maximum=1_000_000),
+        "Rows that may wait per pod; for metric `QueueLength`.",
+        effective="`maxBatchSize` with metric `QueueLength`",
+    )
+    behavior: dict[str, object] | None = setting(
+        "behavior",
+        Verbatim(of=dict, form="an autoscaling/v2 behavior"),
+        "Scaling behaviour in the form of autoscaling/v2; Kubernetes' own when absent.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sidecar:
+    """The batching sidecar's container."""
+
+    resources: Resources = section(
+        "resources", Resources, "Resources of the sidecar.", default=Resources()
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Startup:
+    """How long a pod may take until its model is ready."""
+
+    timeout_seconds: int = setting(
+        "timeoutSeconds",
+        Whole(minimum=10, maximum=14_400),
+        "A model that is not ready by then is restarted.",
+        default=1200,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """How a pod ends without losing a request."""
+
+    delay_seconds: int = setting(
+        "delaySeconds",
+        Whole(minimum=0, maximum=120),
+        "How long a pod that is told to stop still accepts requests, while endpoints are updated.",
+        default=5,
+    )
+    timeout_seconds: int | None = setting(
+        "timeoutSeconds",
+        Whole(minimum=1, maximum=3600),
+        "How long accepted requests may take after that.",
+        effective="`requestTimeoutSeconds` + 5",
+    )
+
+
+class ServiceType(StrEnum):
+    """How the Service is reached."""
+
+    CLUSTER_IP = "ClusterIP"
+    NODE_PORT = "NodePort"
+    LOAD_BALANCER = "LoadBalancer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """The Service in front of the pods."""
+
+    type: ServiceType = setting(
+        "type", Choice(of=ServiceType), "How it is reached.", default=ServiceType.CLUSTER_IP
+    )
+    port: int = setting("port", Whole(minimum=1, maximum=65535), "Its port.", default=80)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """Where pods run."""
+
+    node_selector: tuple[tuple[str, str], ...] = setting(
+        "nodeSelector", TextMap(), "Labels that a node must have.", default=()
+    )
+    tolerations: list[object] | None = setting(
+        "tolerations",
+        Verbatim(of=list, form="a list of core/v1 tolerations"),
+        "Taints that are tolerated, beside that of the accelerator.",
+    )
+    affinity: dict[str, object] | None = setting(
+        "affinity", Verbatim(of=dict, form="a core/v1 affinity"), "Node and pod affinity."
+    )
+    priority_class_name: str | None = setting(
+        "priorityClassName", Text(at_most=253), "Priority class of the pods."
+    )
+    runtime_class_name: str | None = setting(
+        "runtimeClassName", Text(at_most=253), "Runtime class of the pods."
+    )
+    service_account_name: str | None = setting(
+        "serviceAccountName", Text(at_most=253), "Service account of the pods; no token is mounted."
+    )
+    image_pull_secrets: tuple[str, ...] = setting(
+        "imagePullSecrets", Names(), "Secrets with which images are pulled.", default=()
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
     """The whole `spec`."""
 
+    replicas: int | None = setting(
+        "replicas",
+        Whole(minimum=0, maximum=1000),
+        "Pods, when nothing scales them.",
+        effective="1 without `autoscaling`",
+    )
     model: Model = section("model", Model, "What runs a batch.", required=True)
     batching: Batching = section(
         "batching", Batching, "How requests share a forward pass.", default=Batching()
     )
+    accelerator: Accelerator | None = section(
+        "accelerator", Accelerator, "The device that each pod needs; absent: none."
+    )
+    autoscaling: Autoscaling | None = section(
+        "autoscaling", Autoscaling, "How the number of pods follows the load; absent: it does not."
+    )
+    sidecar: Sidecar = section("sidecar", Sidecar, "The batching sidecar.", default=Sidecar())
+    startup: Startup = section("startup", Startup, "How a pod begins.", default=Startup())
+    drain: Drain = section("drain", Drain, "How a pod ends.", default=Drain())
+    service: Service = section("service", Service, "The Service in front.", default=Service())
+    pod: Pod = section("pod", Pod, "Where pods run.", default=Pod())

@@ -1,0 +1,26 @@
+"""Names, labels and annotations by which the parts find each other in a cluster."""
+
+from typing import Final
+
+GROUP: Final = "batchedmodel.dev"
+VERSION: Final = "v1alpha1"
+PLURAL: Final = "batchedmodels"
+
+NAME_LABEL: Final = f"{GROUP}/name"
+"""On every child, its value the BatchedModel's name. The only selector of pods."""
+MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
+MANAGED_BY: Final = "batchedmodel-operator"
+BATCHING_HASH_ANNOTATION: Final = f"{GROUP}/batching-hash"
+"""On pods: the settings they should have; its change makes the kubelet refresh the mount."""
+
+BATCHER_CONTAINER: Final = "batcher"
+MODEL_CONTAINER: Final = "model"
+DATA_PORT: Final = 8000
+ADMIN_PORT: Final = 9090
+SETTINGS_PATH: Final = "/etc/batchedmodel"
+SOCKET_FOLDER: Final = "/run/batchedmodel"
+SOCKET_PATH: Final = f"{SOCKET_FOLDER}/model.sock"
+
+METRICS_GROUP: Final = "custom.metrics.k8s.io"
+REQUIRED_REPLICAS_METRIC: Final = "batchedmodel_required_replicas"
+QUEUE_LENGTH_METRIC: Final = "batchedmodel_queue_length"
