@@ -42,7 +42,13 @@ class SidecarSettings:
 
     model_name: str = setting("MODEL_NAME", Text(), "Name that callers use.", required=True)
     model_socket: str = setting(
-        "MODEL_SOCKET", Text(), "Unix socket of the model server.", required=True
+        "MODEL_SOCKET", Text(), "Unix socket of our model server; or else UPSTREAM_URL.", default=""
+    )
+    upstream_url: str = setting(
+        "UPSTREAM_URL",
+        Text(pattern=r"http://[^/\s]+", form="a URL such as http://127.0.0.1:8080"),
+        "Where a v2 server of one's own listens; or else MODEL_SOCKET.",
+        default="",
     )
     settings_folder: str = setting(
         "SETTINGS_FOLDER", Text(), "Folder that holds the batch settings; watched.", required=True
