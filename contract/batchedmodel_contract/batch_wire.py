@@ -161,6 +161,9 @@ def read_reply(body: bytes, header_length: str | None) -> BatchReply:
         if named[name].datatype is not datatype:
             raise InvalidInput(name, f"is not {datatype}", named[name].datatype)
     statuses = array("i", bytes(named[STATUS].data))
+    for status in statuses:
+        if status != OK and not 400 <= status <= 599:
+            raise InvalidInput(STATUS, f"is neither {OK} nor the status of an error", status)
     errors = split_byte_elements(named[ERROR].data)
     outputs = _ragged([tensor for tensor in tensors if tensor.name not in (STATUS, ERROR)])
     counts = {len(statuses), len(errors), *(len(output.shapes) for output in outputs)}

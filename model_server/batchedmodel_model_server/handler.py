@@ -174,7 +174,7 @@ class Handler:
         return None
 
     def unload(self) -> None:
-        """Give back what `load` took."""
+        """Give back what `load` took; called once, when nothing more will be asked."""
 
 
 def mask_of(sizes: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -6,9 +6,10 @@ nothing of HTTP but the statuses that items travel with.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from batchedmodel_contract.batch_wire import OK, BatchReply, BatchRequest
@@ -23,6 +24,8 @@ from batchedmodel_model_server.validation import Examined, examine
 _INVALID: Final = 400
 _FAILED: Final = 500
 _BIG: Final = 1 << 20  # bytes whose copying would hold up the event loop for milliseconds
+_MESSAGE_CHARACTERS: Final = 500
+_log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 
@@ -31,6 +34,8 @@ class Prepared:
     """A batch on its way to the compute thread; `collated` is None when no item is valid."""
 
     examined: Examined
+    crashed: Mapping[int, str]
+    """Items on which the handler's own check raised: its fault, not theirs."""
     collated: Collated | None
 
 
@@ -94,10 +99,12 @@ class Runner:
 def prepare(model: LoadedModel, request: BatchRequest) -> Prepared:
     """Examine the batch and collate its valid items; raises `InvalidInput`."""
     examined = examine(model.declaration, request)
+    crashed: Mapping[int, str] = {}
     if model.declaration.checks_items:
-        examined = _checked(model.handler, examined)
+        refused, crashed = _check(model.handler, examined)
+        examined = replace(examined, faults={**examined.faults, **refused, **crashed})
     collated = collate(model.declaration, examined) if examined.valid else None
-    return Prepared(examined=examined, collated=collated)
+    return Prepared(examined=examined, crashed=crashed, collated=collated)
 
 
 def reply(
@@ -113,7 +120,11 @@ def reply(
     else:
         outputs, failed = split(declaration, computed.outputs, collated.sizes, valid, count)
     statuses, errors = [OK] * count, [""] * count
-    for status, faults in ((_INVALID, examined.faults), (_FAILED, failed)):
+    for status, faults in (
+        (_INVALID, examined.faults),
+        (_FAILED, prepared.crashed),
+        (_FAILED, failed),
+    ):
         for index, fault in faults.items():
             statuses[index], errors[index] = status, fault
     tokens, padded_tokens = _tokens(declaration, collated)
@@ -133,15 +144,21 @@ async def _do(work: Callable[[], Result], *, aside: bool) -> Result:
     return await asyncio.to_thread(work) if aside else work()
 
 
-def _checked(handler: Handler, examined: Examined) -> Examined:
-    faults = dict(examined.faults)
+def _check(handler: Handler, examined: Examined) -> tuple[dict[int, str], dict[int, str]]:
+    """The items that the handler refuses, and those on which its check raised something else."""
+    refused: dict[int, str] = {}
+    crashed: dict[int, str] = {}
     for index in examined.valid:
         item = {name: column.item(index) for name, column in examined.columns.items()}
         try:
             handler.check(item)
         except Invalid as error:
-            faults[index] = str(error)
-    return Examined(count=examined.count, columns=examined.columns, faults=faults)
+            refused[index] = str(error)[:_MESSAGE_CHARACTERS]
+        except Exception as error:
+            _log.exception("the handler's check failed")
+            text = f"the model's check failed: {type(error).__name__}: {error}"
+            crashed[index] = text[:_MESSAGE_CHARACTERS]
+    return refused, crashed
 
 
 def _tokens(declaration: Declaration, collated: Collated | None) -> tuple[int, int]:

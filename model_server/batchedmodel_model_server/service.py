@@ -22,6 +22,7 @@ from batchedmodel_model_server.compute import ComputeThread
 from batchedmodel_model_server.declaration import declaration_of, describe
 from batchedmodel_model_server.errors import CannotLoad, NotReady, Overloaded
 from batchedmodel_model_server.forward import LoadedModel
+from batchedmodel_model_server.handler import Handler
 from batchedmodel_model_server.lifecycle import Lifecycle
 from batchedmodel_model_server.registry import make_handler
 from batchedmodel_model_server.runner import Runner
@@ -38,8 +39,8 @@ _log = logging.getLogger(__name__)
 class _Serving:
     """What exists once the model is loaded."""
 
+    handler: Handler
     description: ModelDescription
-    tokenizer: bytes | None
     runner: Runner
 
 
@@ -68,8 +69,8 @@ class ModelService:
         try:
             model = await self._compute.call(lambda: load(settings, self._source))
             self._serving = _Serving(
+                handler=model.handler,
                 description=describe(self.name, model.handler, model.declaration),
-                tokenizer=model.handler.tokenizer,
                 runner=Runner(model, self._compute),
             )
             lifecycle.enter(ModelState.WARMING, f"warming up on {model.device}")
@@ -101,9 +102,17 @@ class ModelService:
                 self._idle.set()
 
     async def drain(self) -> None:
-        """Accept nothing more, and return when everything accepted is answered."""
+        """Accept nothing more, answer everything accepted, then unload the model."""
+        was_ready = self.ready
         self.lifecycle.enter(ModelState.DRAINING, "the server was told to stop")
         await self._idle.wait()
+        if not was_ready:
+            # The compute thread may be deep in loading; an end must not wait for that.
+            return
+        try:
+            await self._compute.call(self._loaded().handler.unload)
+        except Exception:
+            _log.exception("the handler failed to unload")
 
     @property
     def ready(self) -> bool:
@@ -118,7 +127,7 @@ class ModelService:
     @property
     def tokenizer(self) -> bytes | None:
         """The tokenizer.json, if the model has one; raises `NotReady` until it is loaded."""
-        return self._loaded().tokenizer
+        return self._loaded().handler.tokenizer
 
     @property
     def profile(self) -> Profile:

@@ -40,12 +40,14 @@ class Echo(OnHost):
 
 
 class Failing(Echo):
-    """Fails a batch that holds a 13, and refuses an item that starts with 99."""
+    """Fails a batch that holds a 13, refuses an item that starts with 99, stumbles over 98."""
 
     def check(self, item: Mapping[str, Array]) -> None:
-        """Refuse 99."""
+        """Refuse 99, stumble over 98."""
         if item["x"][0] == 99:
             raise Invalid("x: 99 is not served here")
+        if item["x"][0] == 98:
+            raise IndexError("98")
 
     def forward(self, batch: Batch) -> Mapping[str, Any]:
         """Echo, or raise."""

@@ -49,6 +49,12 @@ async def test_a_bad_item_fails_alone(compute: ComputeThread) -> None:
     assert [a.tolist() for a in arrays_of(reply.outputs[0])] == [[1], [], [], [4]]
 
 
+async def test_an_item_over_which_a_check_stumbles_fails_alone(compute: ComputeThread) -> None:
+    reply = await Runner(loaded(Failing()), compute).run(batch_of(x=[[1], [98], [99]]))
+    assert reply.statuses == (200, 500, 400)
+    assert reply.errors[1] == "the model's check failed: IndexError: 98"
+
+
 async def test_a_failed_pass_fails_every_valid_item(compute: ComputeThread) -> None:
     reply = await Runner(loaded(Failing()), compute).run(batch_of(x=[[1], [99], [13]]))
     assert reply.statuses == (500, 400, 500)
