@@ -25,19 +25,34 @@ class BatchTimes:
         self._rule = profile.cost_rule if profile else CostRule.PADDED
         self._terms = _fit(profile) if profile and profile.points else None
         self._ratios: deque[float] = deque(maxlen=_REMEMBERED)
+        self._scale = 1.0
+
+    @property
+    def known(self) -> bool:
+        """Whether anything can be predicted."""
+        return self._terms is not None
 
     def predict(self, lengths: list[int]) -> float | None:
         """Seconds for a batch of items of these lengths; None while nothing is known."""
         expected = self._expected(lengths)
         if expected is None:
             return None
-        return expected * (statistics.median(self._ratios) if self._ratios else 1.0)
+        return expected * self._scale
+
+    def share(self, length: int, rows: int) -> float | None:
+        """Seconds of the device for one item's part in a batch of `rows` items of this length."""
+        if self._terms is None:
+            return None
+        fixed, per_row, per_token = self._terms
+        tokens = 0 if self._rule is CostRule.ROWS else length
+        return max(0.0, fixed / rows + per_row + per_token * tokens) * self._scale
 
     def observe(self, lengths: list[int], seconds: float) -> None:
         """Learn from one forward pass."""
         expected = self._expected(lengths)
         if expected is not None and seconds > 0:
             self._ratios.append(seconds / expected)
+            self._scale = statistics.median(self._ratios)
 
     def _expected(self, lengths: list[int]) -> float | None:
         if self._terms is None:

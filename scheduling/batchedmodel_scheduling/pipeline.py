@@ -43,7 +43,7 @@ class Pipeline:
     def __init__(self, times: BatchTimes, ids: Iterator[int] | None = None) -> None:
         """`ids` numbers the batches; a successor continues its predecessor's, so none repeats."""
         self.ids: Final = count(1) if ids is None else ids
-        self._times = times
+        self.times: Final = times
         self._handed: dict[BatchId, _Handed] = {}
         self._hand_off = _FIRST_HAND_OFF
         self._freed = -NEVER
@@ -83,7 +83,7 @@ class Pipeline:
 
     def _begin(self, handed: _Handed, now: float) -> None:
         others = [other.ends for other in self._handed.values() if other.ends < NEVER]
-        predicted = self._times.predict(handed.lengths)
+        predicted = self.times.predict(handed.lengths)
         handed.at = now
         if predicted is not None:
             handed.ends = max([now + self._hand_off, *others]) + predicted
@@ -93,12 +93,12 @@ class Pipeline:
         self._freed = now
         if event.compute_seconds is None or handed.at == NEVER:
             return
-        self._times.observe(handed.lengths, event.compute_seconds)
+        self.times.observe(handed.lengths, event.compute_seconds)
         self._served.append((len(handed.lengths), now - busy_since))
         on_the_way = now - handed.at - event.compute_seconds - event.queue_seconds
         self._hand_off += _HAND_OFF_WEIGHT * (max(0.0, on_the_way) - self._hand_off)
         # What runs next began when this one ended, whatever was predicted before.
         for other in self._handed.values():
-            predicted = self._times.predict(other.lengths)
+            predicted = self.times.predict(other.lengths)
             if other.at < NEVER and predicted is not None:
                 other.ends = now + predicted

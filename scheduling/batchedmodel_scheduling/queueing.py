@@ -67,6 +67,15 @@ class QueueingPolicy(ABC):
         retry_after = min(longest, max(shortest, _RETRY_UNKNOWN if drain is None else drain))
         return Refusal(reason=Rejection.QUEUE_FULL, retry_after=retry_after)
 
+    def work(self, length: int) -> float:
+        """What an item of this length costs: seconds of the device, its share of a full batch.
+
+        Full batches instead of seconds while nobody has measured the device.
+        """
+        rows = self.settings.max_batch_size
+        share = self.pipeline.times.share(length, rows)
+        return 1 / rows if share is None else share
+
     def withdraw(self, item_id: ItemId, now: float) -> None:
         """Forget a waiting item."""
         self.waiting.discard(item_id)

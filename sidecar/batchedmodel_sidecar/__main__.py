@@ -14,10 +14,11 @@ import uvloop
 from batchedmodel_contract.environment import (
     EXIT_CANNOT_LISTEN,
     EXIT_WRONG_SETTINGS,
+    PREFIX,
     SidecarSettings,
     from_environment,
 )
-from batchedmodel_contract.mistakes import InvalidInput, InvalidManifest
+from batchedmodel_contract.mistakes import InvalidInput, InvalidManifest, Mistake
 from batchedmodel_sidecar.service import CannotListen, Service
 from batchedmodel_sidecar.settings_folder import SettingsFolder
 
@@ -26,6 +27,7 @@ def main() -> int:
     """Run until SIGTERM or SIGINT."""
     try:
         settings = from_environment(SidecarSettings, os.environ)
+        _require_one_server(settings)
     except InvalidManifest as error:
         print(error, file=sys.stderr)  # noqa: T201  # logging is configured by these settings
         return EXIT_WRONG_SETTINGS
@@ -44,6 +46,12 @@ def main() -> int:
         logging.getLogger(__name__).error("%s", error)
         return EXIT_CANNOT_LISTEN
     return 0
+
+
+def _require_one_server(settings: SidecarSettings) -> None:
+    if bool(settings.model_socket) == bool(settings.upstream_url):
+        fields = f"{PREFIX}MODEL_SOCKET and {PREFIX}UPSTREAM_URL"
+        raise InvalidManifest((Mistake(field=fields, rule="need exactly one of the two"),))
 
 
 async def _run(settings: SidecarSettings) -> None:

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from batchedmodel_contract import sidecar_api
 from batchedmodel_sidecar.batcher import Batcher
 from batchedmodel_sidecar.lifecycle import Lifecycle
-from batchedmodel_sidecar.model_link import ModelLink
+from batchedmodel_sidecar.link import Link
 
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -26,7 +26,7 @@ class Admin:
         self,
         *,
         batcher: Batcher,
-        link: ModelLink,
+        link: Link,
         lifecycle: Lifecycle,
         registry: CollectorRegistry,
         drain_token: str,
@@ -45,6 +45,9 @@ class Admin:
         application.router.add_get(sidecar_api.METRICS, self._metrics)
         application.router.add_get(sidecar_api.SETTINGS, self._settings)
         application.router.add_get(sidecar_api.DRAIN, self._drain)
+        application.router.add_get(sidecar_api.STATS, self._stats)
+        application.router.add_get(sidecar_api.MODEL_STARTUP, self._model_startup)
+        application.router.add_get(sidecar_api.MODEL_LIVE, self._model_live)
         return application
 
     async def _live(self, request: web.Request) -> web.Response:
@@ -53,8 +56,8 @@ class Admin:
     async def _ready(self, request: web.Request) -> web.Response:
         if self._lifecycle.draining:
             return web.Response(status=503, text="draining\n")
-        if self._link.model is None:
-            return web.Response(status=503, text=f"{self._link.reason}\n")
+        if self._link.status.model is None:
+            return web.Response(status=503, text=f"{self._link.status.reason}\n")
         return web.Response(text="ready\n")
 
     async def _metrics(self, request: web.Request) -> web.Response:
@@ -65,6 +68,22 @@ class Admin:
         settings = self._batcher.settings
         document = {"hash": settings.digest(), "settings": asdict(settings)}
         return web.Response(body=orjson.dumps(document), content_type="application/json")
+
+    async def _stats(self, request: web.Request) -> web.Response:
+        stats = self._batcher.stats(draining=self._lifecycle.draining)
+        return web.Response(body=orjson.dumps(stats.to_mapping()), content_type="application/json")
+
+    async def _model_startup(self, request: web.Request) -> web.Response:
+        status = self._link.status
+        if status.model is None:
+            return web.Response(status=503, text=f"{status.reason}\n")
+        return web.Response(text="ready\n")
+
+    async def _model_live(self, request: web.Request) -> web.Response:
+        # Ignorance is no verdict: a sidecar that was just restarted must not restart the model.
+        if self._link.status.stuck:
+            return web.Response(status=503, text="the model server answers nothing\n")
+        return web.Response(text="not known to be dead\n")
 
     async def _drain(self, request: web.Request) -> web.Response:
         given = request.headers.get(sidecar_api.DRAIN_TOKEN_HEADER, "")

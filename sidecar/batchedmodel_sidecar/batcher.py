@@ -7,7 +7,8 @@ policy says which rows leave; the model link carries them. Each call is settled 
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+import uuid
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import replace
 from itertools import count
 from typing import Final
@@ -16,6 +17,7 @@ from batchedmodel_contract.batch_wire import OK, BatchReply, BatchRequest, ragge
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.outcomes import Outcome, Rejection
+from batchedmodel_contract.stats import SidecarStats
 from batchedmodel_scheduling import policies
 from batchedmodel_scheduling.policy import (
     Batch,
@@ -34,14 +36,12 @@ from batchedmodel_sidecar.ledger import Ledger
 from batchedmodel_sidecar.metrics import Durations
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.timer import Timer
+from batchedmodel_sidecar.work_meter import WorkMeter
 
 logger: Final = logging.getLogger(__name__)
 
 Infer = Callable[[BatchRequest, float], Awaitable[BatchReply]]
 """Carries one batch to the server within so many seconds; raises `Unserved`."""
-
-DEPTH: Final = 2
-"""Batches that a server of ours takes at once: one that runs and one handed over just in time."""
 
 _GRACE: Final = 5.0  # seconds that a batch is awaited after its last member's time is over
 
@@ -58,6 +58,7 @@ class _Live:
         "ids",
         "missing",
         "waiting",
+        "work",
     )
 
     def __init__(self, call: Call, now: float, deadline: float) -> None:
@@ -68,6 +69,7 @@ class _Live:
         self.ids: list[ItemId] = []
         self.answers: list[tuple[Value, ...] | None] = [None] * len(call.rows)
         self.missing = len(call.rows)
+        self.work = 0.0
         self.waiting = len(call.rows)
         """Rows that have not left."""
 
@@ -92,6 +94,8 @@ class Batcher:
         self._timer = timer(self._step)
         self._ledger = ledger
         self._durations = durations
+        self._meter = WorkMeter(clock())
+        self._instance = uuid.uuid4().hex
         self._model: ReadyModel | None = None
         self._flushing = False
         self._step_is_due = False
@@ -111,6 +115,27 @@ class Batcher:
         """What one more call would be told now, before its body is read."""
         refusal = self._policy.refusal()
         return None if refusal is None else self._rejection(refusal)
+
+    def count_unseen(self) -> None:
+        """A call was refused unread for want of room: it was offered work all the same."""
+        self._meter.add_unseen(self._clock())
+
+    def stats(self, *, draining: bool) -> SidecarStats:
+        """What the autoscaler is told."""
+        now = self._clock()
+        return SidecarStats(
+            instance=self._instance,
+            model_ready=self._model is not None,
+            draining=draining,
+            profile_known=self._policy.pipeline.times.known,
+            offered_work=self._meter.buckets(now),
+            age_seconds=self._meter.age(now),
+            backlog_work=max(0.0, self._ledger.work_live),
+            queue_length=self._ledger.rows_waiting,
+            outstanding=self._ledger.rows_live,
+            settings_hash=self._settings.digest(),
+            max_batch_size=self._settings.max_batch_size,
+        )
 
     async def submit(self, call: Call) -> Answer:
         """The answer to a call; raises `Rejected`, `Unserved` or `Expired`.
@@ -174,8 +199,10 @@ class Batcher:
             limit = self._settings.max_queue_size
             message = f"{len(rows)} rows in one request are more than the queue holds ({limit})"
             raise Rejected(Rejection.TOO_LARGE, message)
+        live.work = sum(self._policy.work(row.length) for row in rows)
+        self._meter.add(live.work, now)
         for row in rows:
-            item = self._item(row, now, live.deadline)
+            item = self._item(row, live.call.key, now, live.deadline)
             refusal = self._policy.offer(item, now)
             if refusal is not None:
                 for item_id in live.ids:
@@ -186,16 +213,17 @@ class Batcher:
             self._rows[item_id] = (live, index)
         self._ledger.accepted += 1
         self._ledger.waiting += 1
+        self._ledger.work_live += live.work
+        self._ledger.rows_live += len(rows)
         self._ledger.rows_waiting += len(rows)
         self._idle.clear()
         self._deadlines.add(live.deadline, live, self._ledger.live)
         self._request_step()
 
-    def _item(self, row: Row, now: float, deadline: float) -> Item:
+    def _item(self, row: Row, key: Hashable, now: float, deadline: float) -> Item:
         return Item(
             id=ItemId(next(self._item_ids)),
-            # All rows passed the checks against one description, so any of them may meet.
-            key=None,
+            key=key,
             length=row.length,
             arrived=now,
             deadline=deadline,
@@ -236,7 +264,7 @@ class Batcher:
         self._timer.arm(min(decision.wake_at, self._deadlines.next()))
 
     def _slots(self) -> Slots:
-        depth = DEPTH if self._model is not None else 0
+        depth = self._model.depth if self._model is not None else 0
         return Slots(depth=depth, in_flight=len(self._in_flight))
 
     def _expire(self, live: _Live) -> None:
@@ -341,6 +369,8 @@ class Batcher:
         else:
             self._ledger.in_flight -= 1
         self._ledger.rows_waiting -= live.waiting
+        self._ledger.work_live -= live.work
+        self._ledger.rows_live -= len(live.call.rows)
         self._ledger.settled[outcome] += 1
         self._durations.request.observe(now - live.accepted_at)
         for item_id in live.ids:

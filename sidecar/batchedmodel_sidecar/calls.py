@@ -3,6 +3,7 @@
 Adapters make a `Call` of a body and a body of an `Answer`; the batcher sees only these.
 """
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -30,6 +31,8 @@ class Call:
     """Rows that are settled together."""
 
     rows: tuple[Row, ...]
+    key: Hashable
+    """Only rows of equal keys may share a batch."""
 
 
 class Output(NamedTuple):

@@ -23,8 +23,8 @@ from batchedmodel_sidecar.connections import DataServer
 from batchedmodel_sidecar.errors import CallError, Rejected
 from batchedmodel_sidecar.ledger import Ledger
 from batchedmodel_sidecar.lifecycle import Lifecycle
+from batchedmodel_sidecar.link import Link
 from batchedmodel_sidecar.model import ReadyModel
-from batchedmodel_sidecar.model_link import ModelLink
 from batchedmodel_sidecar.protocols import openai, v2
 from batchedmodel_sidecar.protocols.adapter import Adapter, Body, Parsed
 
@@ -43,7 +43,7 @@ class Front:
         name: str,
         *,
         batcher: Batcher,
-        link: ModelLink,
+        link: Link,
         lifecycle: Lifecycle,
         ledger: Ledger,
         max_body_bytes: int,
@@ -110,9 +110,9 @@ class Front:
         if self._lifecycle.refusing:
             message = "this pod is stopping; another one will answer"
             raise Rejected(Rejection.DRAINING, message, retry_after=_RETRY_NOT_READY)
-        model = self._link.model
+        model = self._link.status.model
         if model is None:
-            reason = self._link.reason
+            reason = self._link.status.reason
             raise Rejected(Rejection.NOT_READY, reason, retry_after=_RETRY_NOT_READY)
         if declared > self._max_body_bytes:
             raise self._too_large()
@@ -121,6 +121,7 @@ class Front:
             raise Rejected(Rejection.QUEUE_FULL, message, retry_after=_RETRY_NOT_READY)
         refusal = self._batcher.refusal()
         if refusal is not None:
+            self._batcher.count_unseen()
             raise refusal
         return model
 
@@ -164,7 +165,7 @@ class Front:
         return _json({"live": True})
 
     async def _ready(self, request: web.BaseRequest) -> web.Response:
-        ready = self._link.model is not None and not self._lifecycle.draining
+        ready = self._link.status.model is not None and not self._lifecycle.draining
         return _json({"name": self._name, "ready": ready}, status=200 if ready else 503)
 
     async def _model_metadata(self, request: web.BaseRequest) -> web.Response:
@@ -174,9 +175,9 @@ class Front:
         return self._about(openai.models, self._embeddings)
 
     def _about(self, document: Callable[[ReadyModel], Any], adapter: Adapter) -> web.Response:
-        if self._link.model is not None:
-            return _json(document(self._link.model))
-        error = CallError(self._link.reason, status=503, retry_after=_RETRY_NOT_READY)
+        if self._link.status.model is not None:
+            return _json(document(self._link.status.model))
+        error = CallError(self._link.status.reason, status=503, retry_after=_RETRY_NOT_READY)
         return _error_response(error, adapter.error(error))
 
 

@@ -24,6 +24,10 @@ class Ledger:
     in_flight: int = 0
     """Accepted calls of which a row has left and which are not settled."""
     rows_waiting: int = 0
+    rows_live: int = 0
+    """Rows of accepted calls that are not settled."""
+    work_live: float = 0.0
+    """Their work: seconds of the device, or full batches while nobody has measured it."""
     rows_offered: int = 0
     batches: Counter[ReleaseReason] = field(default_factory=Counter)
     batches_in_flight: int = 0

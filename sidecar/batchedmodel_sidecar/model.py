@@ -1,9 +1,11 @@
 """The model behind, as far as the sidecar knows it once its server is ready."""
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from batchedmodel_contract.description import ModelDescription
 from batchedmodel_contract.profile import Profile
+from batchedmodel_sidecar.calls import Row
 from batchedmodel_sidecar.tokens import Tokens
 
 
@@ -12,6 +14,15 @@ class ReadyModel:
     """What was learnt from a server that says it is ready."""
 
     description: ModelDescription
-    profile: Profile
+    profile: Profile | None
+    """None when nobody measured the server; batches then go out one at a time."""
     tokens: Tokens | None
     """None when the model takes no text."""
+    depth: int
+    """Batches that the server takes at once: one that runs, and perhaps one handed over early."""
+    rows_pad: bool
+    """Whether rows of different shapes may share a batch, because the server pads or packs."""
+
+    def key_of(self, row: Row) -> Hashable:
+        """Rows of equal keys may share a batch."""
+        return None if self.rows_pad else tuple(value.shape for value in row.values)

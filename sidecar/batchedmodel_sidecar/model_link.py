@@ -8,7 +8,7 @@ answers that make no sense end here, as `Unserved`.
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import aiohttp
 import orjson
@@ -21,6 +21,7 @@ from batchedmodel_contract.profile import profile_from_mapping
 from batchedmodel_contract.server_api import ModelState, state_event_from_mapping
 from batchedmodel_contract.v2 import HEADER_LENGTH
 from batchedmodel_sidecar.errors import Unserved
+from batchedmodel_sidecar.link import LinkListener, LinkStatus
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.tokens import Tokens
 
@@ -31,18 +32,7 @@ _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 5.0
 _HANDSHAKE_SECONDS: Final = 30.0
 _RETRY_SOON: Final = 1.0
-
-
-class LinkListener(Protocol):
-    """Who wants to know whether the model can be asked."""
-
-    def model_ready(self, model: ReadyModel) -> None:
-        """The server is ready; called again after each loss."""
-        ...
-
-    def model_lost(self, reason: str) -> None:
-        """The server cannot be asked at present."""
-        ...
+_DEPTH: Final = 2  # one batch that runs and one handed over just in time
 
 
 class _LinkBroken(Exception):
@@ -64,18 +54,14 @@ class ModelLink:
         self._stream: aiohttp.ClientResponse | None = None
         self._model: ReadyModel | None = None
         self._reason = "the model server has not been reached yet"
+        self._stuck = False
         self._failures = 0
         """Broken links in a row; an answered batch sets it back."""
 
     @property
-    def model(self) -> ReadyModel | None:
-        """The model, while it can be asked."""
-        return self._model
-
-    @property
-    def reason(self) -> str:
-        """Why there is no model at present."""
-        return self._reason
+    def status(self) -> LinkStatus:
+        """Whether the model can be asked now."""
+        return LinkStatus(model=self._model, reason=self._reason, stuck=self._stuck)
 
     async def follow(self) -> None:
         """Keep the life line open for ever, with growing pauses while it breaks."""
@@ -101,6 +87,7 @@ class ModelLink:
             ):
                 body = await response.read()
         except TimeoutError as error:
+            self._stuck = True
             raise Unserved("the model server does not answer", status=504) from error
         except (aiohttp.ClientError, OSError) as error:
             message = f"the model server went away while it worked on this: {error!r}"
@@ -115,6 +102,7 @@ class ModelLink:
             rows = len(request.inputs[0].shapes)
             raise self._nonsense(f"the model answered {len(reply.statuses)} of {rows} rows")
         self._failures = 0
+        self._stuck = False
         return reply
 
     async def close(self) -> None:
@@ -152,7 +140,9 @@ class ModelLink:
         description = description_from_metadata(await self._json(server_api.model_path(self._name)))
         profile = profile_from_mapping(await self._json(server_api.profile_path(self._name)))
         tokens = await self._tokens(description)
-        return ReadyModel(description=description, profile=profile, tokens=tokens)
+        return ReadyModel(
+            description=description, profile=profile, tokens=tokens, depth=_DEPTH, rows_pad=True
+        )
 
     async def _tokens(self, description: ModelDescription) -> Tokens | None:
         if description.text is None:
@@ -174,6 +164,7 @@ class ModelLink:
     def _found(self, model: ReadyModel) -> None:
         self._model = model
         self._reason = ""
+        self._stuck = False
         self._listener.model_ready(model)
 
     def _lose(self, reason: str) -> None:

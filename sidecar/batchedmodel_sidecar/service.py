@@ -13,9 +13,11 @@ from batchedmodel_contract.environment import SidecarSettings
 from batchedmodel_sidecar.admin import Admin
 from batchedmodel_sidecar.batcher import Batcher
 from batchedmodel_sidecar.connections import DataServer
+from batchedmodel_sidecar.foreign_link import ForeignLink
 from batchedmodel_sidecar.front import Front
 from batchedmodel_sidecar.ledger import Ledger
 from batchedmodel_sidecar.lifecycle import Lifecycle
+from batchedmodel_sidecar.link import Link
 from batchedmodel_sidecar.metrics import Durations, LedgerCollector
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.model_link import ModelLink
@@ -45,7 +47,11 @@ class Service:
         self._folder = folder
         self._ledger = Ledger()
         registry = CollectorRegistry()
-        self._link = ModelLink(settings.model_name, settings.model_socket, self)
+        self._link: Link = (
+            ForeignLink(settings.model_name, settings.upstream_url, self)
+            if settings.upstream_url
+            else ModelLink(settings.model_name, settings.model_socket, self)
+        )
         self._batcher = Batcher(
             folder.read(),
             infer=self._link.infer,
@@ -56,7 +62,7 @@ class Service:
         )
         self._lifecycle = Lifecycle(
             self._batcher,
-            model_is_there=lambda: self._link.model is not None,
+            model_is_there=lambda: self._link.status.model is not None,
             delay=settings.drain_delay_seconds,
             limit=settings.drain_timeout_seconds,
         )
@@ -65,7 +71,7 @@ class Service:
                 self._ledger,
                 settings_hash=lambda: self._batcher.settings.digest(),
                 settings_errors=lambda: folder.errors,
-                model_is_ready=lambda: self._link.model is not None,
+                model_is_ready=lambda: self._link.status.model is not None,
             )
         )
         self._front = Front(

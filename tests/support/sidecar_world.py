@@ -36,7 +36,7 @@ PROFILE = Profile(
         ProfilePoint(rows=rows, length=1, seconds=FIXED + PER_ROW * rows) for rows in (1, 8, 32)
     ),
 )
-MODEL = ReadyModel(description=DESCRIPTION, profile=PROFILE, tokens=None)
+MODEL = ReadyModel(description=DESCRIPTION, profile=PROFILE, tokens=None, depth=2, rows_pad=True)
 
 
 class LoopTimer:
@@ -129,7 +129,10 @@ class World:
 
 def call_of(rows: Iterable[bytes]) -> Call:
     """A call whose rows are the given bytes."""
-    return Call(rows=tuple(Row(values=(Value((len(row),), row),), length=len(row)) for row in rows))
+    return Call(
+        rows=tuple(Row(values=(Value((len(row),), row),), length=len(row)) for row in rows),
+        key=None,
+    )
 
 
 def rows_of(answer: Answer) -> list[bytes]:

@@ -49,7 +49,7 @@ class EmbeddingsAdapter:
             raise InvalidInput("encoding_format", "is not one of float, base64", encoding)
         ids = await _token_ids(asked.get("input"), model)
         rows = rows_of_tokens(ids, model.description, "input")
-        return Parsed(call=Call(rows=rows), memo=encoding)
+        return Parsed(call=Call(rows=rows, key=model.key_of(rows[0])), memo=encoding)
 
     def render(self, parsed: Parsed, answer: Answer, model: ReadyModel) -> Body:
         """Vectors in the order of the inputs, and how many tokens they were."""

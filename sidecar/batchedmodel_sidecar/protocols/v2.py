@@ -48,7 +48,7 @@ class V2Adapter:
             rows = rows_of_tokens(ids, model.description, f"inputs.{text.name}")
         else:
             rows = rows_of_tensors(tensors, model.description)
-        return Parsed(call=Call(rows=rows), memo=memo)
+        return Parsed(call=Call(rows=rows, key=model.key_of(rows[0])), memo=memo)
 
     def render(self, parsed: Parsed, answer: Answer, model: ReadyModel) -> Body:
         """JSON, with the outputs that were asked for as binary data behind it."""
