@@ -1,0 +1,93 @@
+"""Rules about files: their length, and where libraries come from."""
+
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("contract", "scheduling", "sidecar", "model_server", "cli")
+LONGEST = 400
+
+LONG_FILES: dict[str, str] = {}
+"""Files of more than 400 lines, each with the reason why it is not two."""
+
+PINNED = re.compile(r"[A-Za-z0-9][\w.-]*==[\w.+!]+")
+SOURCE_OPTIONS = ("index-url", "extra-index", "find-links", "trusted-host", "index_url")
+
+
+def long_files(root: Path) -> set[str]:
+    sources = (path for folder in FOLDERS for path in (root / folder).rglob("*.py"))
+    return {
+        path.relative_to(root).as_posix()
+        for path in sources
+        if len(path.read_text(encoding="utf-8").splitlines()) > LONGEST
+    }
+
+
+def test_every_long_file_has_a_reason_and_every_reason_a_long_file() -> None:
+    assert long_files(ROOT) == LONG_FILES.keys()
+    assert all(LONG_FILES.values())
+
+
+def test_a_long_file_is_seen(tmp_path: Path) -> None:
+    (tmp_path / "sidecar").mkdir()
+    (tmp_path / "sidecar/short.py").write_text("\n" * LONGEST)
+    (tmp_path / "sidecar/long.py").write_text("\n" * (LONGEST + 1))
+    assert long_files(tmp_path) == {"sidecar/long.py"}
+
+
+def unpinned(text: str) -> list[str]:
+    """Lines of a constraints file that are more or less than a name and its version."""
+    lines = [line.partition(" #")[0].strip() for line in text.splitlines()]
+    return [
+        line
+        for line in lines
+        if line and not line.startswith("#") and PINNED.fullmatch(line) is None
+    ]
+
+
+def test_constraints_are_names_with_versions_and_nothing_else() -> None:
+    assert unpinned((ROOT / "constraints.txt").read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "aiohttp @ https://files.example/aiohttp.whl",
+        "https://files.example/aiohttp.whl",
+        "aiohttp==3.14.5 --hash=sha256:00",
+        "--extra-index-url https://files.example/simple",
+        "-f https://files.example",
+        "-e ../aiohttp",
+        "aiohttp>=3",
+        "aiohttp",
+    ],
+)
+def test_a_line_with_an_address_or_without_a_version_is_seen(line: str) -> None:
+    assert unpinned(f"# comment\nattrs==26.1.0\n\n{line}\n") == [line]
+
+
+def requirements(project: dict[str, dict[str, object]]) -> Iterator[str]:
+    for holder, names in (
+        (project["build-system"], ["requires"]),
+        (project["project"], ["dependencies"]),
+    ):
+        for name in names:
+            found = holder.get(name, [])
+            assert isinstance(found, list)
+            yield from found
+    extras = project["project"].get("optional-dependencies", {})
+    assert isinstance(extras, dict)
+    for extra in extras.values():
+        yield from extra
+
+
+def test_the_project_file_asks_for_names_and_never_for_addresses() -> None:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    asked = list(requirements(tomllib.loads(text)))
+    assert asked
+    assert [one for one in asked if "@" in one or "/" in one] == []
+    assert [option for option in SOURCE_OPTIONS if option in text] == []

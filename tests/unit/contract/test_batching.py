@@ -1,0 +1,123 @@
+"""The batch settings as a file: effective values, round trip, digest, refusals."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchedmodel_contract.batching import BatchSettings, settings_from_json
+from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.spec import Batching, PolicyName
+from support.strategies import batch_settings, json_values
+
+FIELDS = sorted(json.loads(BatchSettings().to_json()))
+
+
+def test_the_settings_of_an_empty_section_are_the_defaults() -> None:
+    assert BatchSettings.of(Batching()) == BatchSettings()
+
+
+def test_settings_are_in_base_units() -> None:
+    batching = Batching(
+        policy=PolicyName.WINDOW,
+        max_batch_size=64,
+        max_wait_milliseconds=7,
+        max_queue_size=100,
+        request_timeout_seconds=5,
+        length_buckets=(16, 64),
+    )
+    assert BatchSettings.of(batching) == BatchSettings(
+        policy=PolicyName.WINDOW,
+        max_batch_size=64,
+        max_wait_seconds=0.007,
+        max_queue_size=100,
+        request_timeout_seconds=5.0,
+        length_buckets=(16, 64),
+    )
+
+
+@pytest.mark.parametrize(
+    ("batch", "queue"), [(1, 2048), (128, 2048), (129, 2064), (4096, 65536)], ids=str
+)
+def test_a_queue_holds_2048_rows_or_16_batches_unless_given(batch: int, queue: int) -> None:
+    assert BatchSettings.of(Batching(max_batch_size=batch)).max_queue_size == queue
+
+
+@settings(deadline=None, max_examples=100)
+@given(batch_settings())
+def test_settings_survive_their_file(given_settings: BatchSettings) -> None:
+    read = settings_from_json(given_settings.to_json())
+    assert read == given_settings
+    assert read.digest() == given_settings.digest()
+    assert settings_from_json(given_settings.to_json().encode()) == given_settings
+
+
+def test_equal_settings_have_one_digest_however_their_numbers_were_written() -> None:
+    whole = BatchSettings(max_wait_seconds=0, request_timeout_seconds=30)
+    real = BatchSettings(max_wait_seconds=0.0, request_timeout_seconds=30.0)
+    assert whole == real
+    assert whole.digest() == real.digest()
+
+
+@settings(deadline=None, max_examples=100)
+@given(batch_settings(), batch_settings())
+def test_other_settings_have_another_digest(one: BatchSettings, other: BatchSettings) -> None:
+    assert (one == other) == (one.digest() == other.digest())
+
+
+def test_a_digest_is_a_short_word() -> None:
+    assert len(BatchSettings().digest()) == 16
+    assert BatchSettings().digest().isalnum()
+
+
+def test_impossible_settings_cannot_be_made() -> None:
+    with pytest.raises(InvalidInput, match=r"maxBatchSize: 0 must be 1 to maxQueueSize"):
+        BatchSettings(max_batch_size=0)
+    with pytest.raises(InvalidInput, match=r"maxBatchSize: 8 must be 1 to maxQueueSize"):
+        BatchSettings(max_batch_size=8, max_queue_size=7)
+    with pytest.raises(InvalidInput, match=r"maxWait: 1.0 must be 0 to the request time-out"):
+        BatchSettings(max_wait_seconds=1.0, request_timeout_seconds=1.0)
+    with pytest.raises(InvalidInput, match=r"maxWait: -0.1 must be"):
+        BatchSettings(max_wait_seconds=-0.1)
+    with pytest.raises(InvalidInput, match=r"maxWait: NaN must be"):
+        BatchSettings(max_wait_seconds=float("nan"))
+    with pytest.raises(InvalidInput, match=r"lengthBuckets: \[8, 8\] must ascend"):
+        BatchSettings(length_buckets=(8, 8))
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_file_that_lacks_a_field_is_refused(field: str) -> None:
+    mapping = json.loads(BatchSettings().to_json())
+    del mapping[field]
+    with pytest.raises(InvalidInput, match=f"batching.json: cannot be read.*{field}"):
+        settings_from_json(json.dumps(mapping))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("", id="empty"),
+        pytest.param("{", id="cut off"),
+        pytest.param("[]", id="a list"),
+        pytest.param("null", id="null"),
+        pytest.param("[" * 100_000, id="nested too deeply"),
+        pytest.param(b"\xff\xfe", id="not text"),
+        pytest.param(BatchSettings().to_json().replace("32", "1e999"), id="infinite batch"),
+        pytest.param(BatchSettings().to_json().replace("Greedy", "Fifo"), id="unknown policy"),
+        pytest.param(BatchSettings().to_json().replace("32", "0"), id="no batch"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused(text: str | bytes) -> None:
+    with pytest.raises(InvalidInput):
+        settings_from_json(text)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.sampled_from(FIELDS), json_values(max_leaves=4))
+def test_any_value_in_any_field_is_read_or_refused(field: str, value: object) -> None:
+    mapping = json.loads(BatchSettings().to_json()) | {field: value}
+    try:
+        settings_from_json(json.dumps(mapping))
+    except InvalidInput as refused:
+        str(refused).encode()

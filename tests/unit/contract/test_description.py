@@ -1,0 +1,98 @@
+"""The description of a model as v2 metadata."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchedmodel_contract.batch_wire import EXTENSION
+from batchedmodel_contract.description import (
+    RAGGED,
+    CostRule,
+    ModelDescription,
+    TensorSpec,
+    TextInput,
+    description_from_metadata,
+)
+from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.tensors import Datatype
+from support.strategies import json_values
+
+ENCODER = ModelDescription(
+    name="minilm",
+    version="1",
+    platform="pytorch",
+    inputs=(
+        TensorSpec(name="input_ids", datatype=Datatype.INT64, shape=(RAGGED,), max_length=256),
+    ),
+    outputs=(TensorSpec(name="embedding", datatype=Datatype.FP32, shape=(384,)),),
+    cost_rule=CostRule.PADDED,
+    text=TextInput(name="text", tokens="input_ids", max_tokens=256),
+    embedding="embedding",
+)
+VISION = ModelDescription(
+    name="vision",
+    version="2",
+    platform="pytorch",
+    inputs=(TensorSpec(name="image", datatype=Datatype.UINT8, shape=(3, 224, 224)),),
+    outputs=(TensorSpec(name="scores", datatype=Datatype.FP32, shape=(1000,)),),
+    cost_rule=CostRule.ROWS,
+)
+
+
+def as_sent(description: ModelDescription) -> dict[str, Any]:
+    sent: dict[str, Any] = json.loads(json.dumps(description.to_metadata()))
+    return sent
+
+
+@pytest.mark.parametrize("model", [ENCODER, VISION], ids=lambda model: str(model.name))
+def test_a_description_survives_its_metadata(model: ModelDescription) -> None:
+    assert description_from_metadata(as_sent(model)) == model
+
+
+def test_metadata_has_the_fields_of_v2_with_a_batch_dimension() -> None:
+    sent = as_sent(ENCODER)
+    assert sent["name"] == "minilm"
+    assert sent["versions"] == ["1"]
+    assert sent["inputs"] == [{"name": "input_ids", "datatype": "INT64", "shape": [-1, -1]}]
+    assert sent["outputs"] == [{"name": "embedding", "datatype": "FP32", "shape": [-1, 384]}]
+    assert sent["extensions"] == [EXTENSION]
+
+
+def test_the_metadata_of_another_server_is_refused() -> None:
+    foreign = as_sent(VISION)
+    del foreign["batchedmodel"]
+    with pytest.raises(InvalidInput, match="metadata: is not a description of a model"):
+        description_from_metadata(foreign)
+
+
+FIELDS = sorted(as_sent(ENCODER).keys() - {"extensions"})
+OWN_FIELDS = sorted(as_sent(ENCODER)["batchedmodel"])
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_metadata_that_lack_a_field_are_refused(field: str) -> None:
+    sent = as_sent(ENCODER)
+    del sent[field]
+    with pytest.raises(InvalidInput):
+        description_from_metadata(sent)
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    st.sampled_from(FIELDS), st.sampled_from(OWN_FIELDS), json_values(max_leaves=6), st.booleans()
+)
+def test_any_value_in_any_field_is_read_or_refused(
+    field: str, own: str, value: object, inner: bool
+) -> None:
+    sent = as_sent(ENCODER)
+    if inner:
+        sent["batchedmodel"][own] = value
+    else:
+        sent[field] = value
+    try:
+        description_from_metadata(sent)
+    except InvalidInput as refused:
+        str(refused).encode(errors="backslashreplace")

@@ -1,0 +1,129 @@
+"""Predicting how long a batch takes."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchedmodel_contract.description import CostRule
+from batchedmodel_contract.profile import Profile, ProfilePoint
+from batchedmodel_scheduling.batch_times import BatchTimes
+
+FIXED, PER_ROW, PER_TOKEN = 0.005, 0.0001, 0.000002
+GRID = [(rows, length) for rows in (1, 4, 16, 32) for length in (8, 64, 256)]
+
+
+def tokens(rule: CostRule, lengths: list[int]) -> int:
+    if rule is CostRule.ROWS:
+        return 0
+    return sum(lengths) if rule is CostRule.PACKED else len(lengths) * max(lengths)
+
+
+def truth(rule: CostRule, lengths: list[int]) -> float:
+    return FIXED + PER_ROW * len(lengths) + PER_TOKEN * tokens(rule, lengths)
+
+
+def profile(rule: CostRule, points: list[tuple[int, int, float]] | None = None) -> Profile:
+    measured = points or [(r, n, truth(rule, [n] * r)) for r, n in GRID]
+    return Profile(
+        cost_rule=rule,
+        device="simulated",
+        points=tuple(ProfilePoint(rows=r, length=n, seconds=s) for r, n, s in measured),
+    )
+
+
+@pytest.mark.parametrize("rule", CostRule)
+@pytest.mark.parametrize("lengths", [[8], [100, 3], [64] * 20, [1, 300, 2]], ids=len)
+def test_an_affine_profile_is_fitted_exactly(rule: CostRule, lengths: list[int]) -> None:
+    assert BatchTimes(profile(rule)).predict(lengths) == pytest.approx(truth(rule, lengths))
+
+
+def test_without_a_profile_nothing_is_predicted() -> None:
+    times = BatchTimes(None)
+    times.observe([8], 0.1)
+    assert times.predict([8]) is None
+
+
+def test_a_profile_without_points_predicts_nothing() -> None:
+    empty = Profile(cost_rule=CostRule.ROWS, device="cpu", points=())
+    assert BatchTimes(empty).predict([8]) is None
+
+
+def test_one_point_predicts_itself() -> None:
+    times = BatchTimes(profile(CostRule.ROWS, [(4, 1, 0.02)]))
+    assert times.predict([1] * 4) == pytest.approx(0.02)
+
+
+def test_a_drift_of_40_percent_is_followed_within_eight_batches() -> None:
+    times = BatchTimes(profile(CostRule.PADDED))
+    for _ in range(15):
+        times.observe([64] * 8, truth(CostRule.PADDED, [64] * 8))
+    for _ in range(8):
+        times.observe([64] * 8, 1.4 * truth(CostRule.PADDED, [64] * 8))
+    # Learnt on one shape, true of all.
+    assert times.predict([8]) == pytest.approx(1.4 * truth(CostRule.PADDED, [8]))
+
+
+def test_stragglers_are_forgotten() -> None:
+    times = BatchTimes(profile(CostRule.PADDED))
+    usual = truth(CostRule.PADDED, [64] * 8)
+    for _ in range(8):
+        times.observe([64] * 8, usual)
+    for _ in range(7):
+        times.observe([64] * 8, 50 * usual)
+    assert times.predict([64] * 8) == pytest.approx(usual)
+
+
+def test_noise_of_10_percent_costs_less_than_10_percent() -> None:
+    times = BatchTimes(profile(CostRule.PADDED))
+    noise = random.Random(7)
+    for _ in range(100):
+        lengths = [noise.randint(8, 256) for _ in range(noise.randint(1, 32))]
+        times.observe(lengths, truth(CostRule.PADDED, lengths) * noise.gauss(1.0, 0.1))
+    assert times.predict([64] * 8) == pytest.approx(truth(CostRule.PADDED, [64] * 8), rel=0.1)
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0], ids=["zero", "negative"])
+def test_a_time_that_cannot_be_teaches_nothing(seconds: float) -> None:
+    times = BatchTimes(profile(CostRule.ROWS))
+    times.observe([8], seconds)
+    assert times.predict([8]) == pytest.approx(truth(CostRule.ROWS, [8]))
+
+
+@pytest.mark.parametrize(
+    "points",
+    [
+        pytest.param([(1, 1, 0.1), (2, 1, 10.0), (3, 1, 0.1), (4, 1, 10.0)], id="zigzag"),
+        pytest.param([(1, 1, 0.0), (2, 1, 0.1)], id="no time at all"),
+        pytest.param([(1, 1, float("nan")), (2, 1, 0.1)], id="not a number"),
+        pytest.param([(1, 1, float("inf")), (2, 1, 0.1)], id="infinite"),
+    ],
+)
+def test_a_wild_profile_predicts_nothing(points: list[tuple[int, int, float]]) -> None:
+    assert BatchTimes(profile(CostRule.ROWS, points)).predict([1]) is None
+
+
+def test_a_line_that_passes_below_zero_predicts_nothing_there() -> None:
+    times = BatchTimes(profile(CostRule.ROWS, [(8, 1, 0.001), (16, 1, 0.010)]))
+    assert times.predict([1] * 16) == pytest.approx(0.010)
+    assert times.predict([1] * 4) is None
+    times.observe([1] * 4, 0.001)
+    assert times.predict([1] * 16) == pytest.approx(0.010)
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.sampled_from(CostRule),
+    st.lists(
+        st.tuples(st.integers(1, 64), st.integers(1, 512), st.floats(1e-5, 10.0)),
+        min_size=1,
+        max_size=8,
+    ),
+    st.lists(st.integers(1, 512), min_size=1, max_size=64),
+)
+def test_a_prediction_is_positive_or_none(
+    rule: CostRule, points: list[tuple[int, int, float]], lengths: list[int]
+) -> None:
+    predicted = BatchTimes(profile(rule, points)).predict(lengths)
+    assert predicted is None or predicted > 0

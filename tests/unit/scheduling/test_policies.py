@@ -1,0 +1,425 @@
+"""What Greedy and Window do, sentence by sentence."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.description import CostRule
+from batchedmodel_contract.outcomes import HoldReason, Rejection, ReleaseReason
+from batchedmodel_contract.profile import Profile, ProfilePoint
+from batchedmodel_contract.spec import PolicyName
+from batchedmodel_scheduling.greedy import Greedy
+from batchedmodel_scheduling.policies import new_policy, reconfigured, relearning
+from batchedmodel_scheduling.policy import (
+    NEVER,
+    Batch,
+    Decision,
+    Finished,
+    HandedOver,
+    Item,
+    Slots,
+)
+from batchedmodel_scheduling.queueing import QueueingPolicy
+from batchedmodel_scheduling.window import Window
+from support.strategies import an_item
+
+GREEDY = BatchSettings(max_batch_size=4, max_queue_size=8)
+WINDOW = replace(GREEDY, policy=PolicyName.WINDOW, max_wait_seconds=0.010)
+IDLE, BUSY, TAKEN, ABSENT = (
+    Slots(depth=2, in_flight=0),
+    Slots(depth=2, in_flight=1),
+    Slots(depth=2, in_flight=2),
+    Slots(depth=0, in_flight=0),
+)
+# Every batch of up to eight rows takes 100 ms.
+PROFILE = Profile(
+    cost_rule=CostRule.ROWS,
+    device="simulated",
+    points=tuple(ProfilePoint(rows=rows, length=1, seconds=0.1) for rows in (1, 4, 8)),
+)
+HAND_OFF = 0.001
+
+both = pytest.mark.parametrize("settings", [GREEDY, WINDOW], ids=["Greedy", "Window"])
+
+
+def policy_with(
+    settings: BatchSettings, items: Sequence[Item], profile: Profile | None = None
+) -> QueueingPolicy:
+    policy = new_policy(settings, profile)
+    for item in items:
+        assert policy.offer(item, item.arrived) is None
+    return policy
+
+
+def numbers(items: Sequence[Item]) -> list[int]:
+    return [int(item.id) for item in items]
+
+
+def released(decision: Decision) -> Batch:
+    assert decision.release is not None, decision
+    return decision.release
+
+
+def start(policy: QueueingPolicy, now: float, slots: Slots = IDLE) -> Batch:
+    """Release a batch and hand it over at once."""
+    batch = released(policy.poll(now, slots))
+    policy.observe(HandedOver(batch=batch.id), now)
+    return batch
+
+
+# Greedy
+
+
+def test_a_lone_item_leaves_at_once_under_greedy() -> None:
+    decision = policy_with(GREEDY, [an_item(1)]).poll(0.0, IDLE)
+    assert numbers(released(decision).items) == [1]
+    assert decision.reason is ReleaseReason.IDLE
+
+
+def test_greedy_takes_whatever_waits_when_the_model_is_free() -> None:
+    policy = policy_with(GREEDY, [an_item(1), an_item(2), an_item(3)])
+    assert numbers(released(policy.poll(0.0, IDLE)).items) == [1, 2, 3]
+
+
+def test_the_second_batch_of_greedy_leaves_just_in_time() -> None:
+    policy = policy_with(GREEDY, [an_item(1)], PROFILE)
+    start(policy, 1.0)
+    policy.offer(an_item(2, arrived=1.01), 1.01)
+    held = policy.poll(1.01, BUSY)
+    assert (held.release, held.reason) == (None, HoldReason.BUSY)
+    # The batch reaches the device after one hand-off, and so will the next.
+    assert held.wake_at == pytest.approx(1.0 + HAND_OFF + 0.1 - HAND_OFF)
+    decision = policy.poll(held.wake_at, BUSY)
+    assert numbers(released(decision).items) == [2]
+    assert decision.reason is ReleaseReason.JUST_IN_TIME
+
+
+def test_a_batch_that_overruns_its_prediction_holds_the_next_no_longer() -> None:
+    policy = policy_with(GREEDY, [an_item(1)], PROFILE)
+    start(policy, 0.0)
+    policy.offer(an_item(2, arrived=7.0), 7.0)
+    assert policy.poll(7.0, BUSY).release is not None
+
+
+def test_items_that_arrive_while_the_model_runs_share_the_next_batch() -> None:
+    policy = policy_with(GREEDY, [an_item(1)], PROFILE)
+    start(policy, 0.0)
+    for number in (2, 3):
+        policy.offer(an_item(number, arrived=0.01 * number), 0.01 * number)
+        assert policy.poll(0.01 * number, BUSY).release is None
+    assert numbers(released(policy.poll(0.101, BUSY)).items) == [2, 3]
+
+
+# Window
+
+
+def test_a_lone_item_waits_for_its_window() -> None:
+    policy = policy_with(WINDOW, [an_item(1, arrived=5.0)])
+    held = policy.poll(5.0, IDLE)
+    assert (held.release, held.reason) == (None, HoldReason.GATHERING)
+    assert held.wake_at == pytest.approx(5.010)
+    decision = policy.poll(held.wake_at, IDLE)
+    assert numbers(released(decision).items) == [1]
+    assert decision.reason is ReleaseReason.DELAY
+
+
+def test_a_window_opens_when_the_oldest_member_arrives_and_not_when_somebody_looks() -> None:
+    policy = policy_with(WINDOW, [an_item(1, arrived=5.0), an_item(2, arrived=5.008)])
+    assert policy.poll(5.009, IDLE).wake_at == pytest.approx(5.010)
+    assert numbers(released(policy.poll(5.010, IDLE)).items) == [1, 2]
+
+
+def test_a_window_moves_on_when_its_oldest_member_leaves() -> None:
+    policy = policy_with(WINDOW, [an_item(1, arrived=5.0), an_item(2, arrived=5.008)])
+    policy.withdraw(an_item(1).id, 5.009)
+    assert policy.poll(5.010, IDLE).wake_at == pytest.approx(5.018)
+
+
+def test_a_wait_of_zero_holds_nothing() -> None:
+    policy = policy_with(replace(WINDOW, max_wait_seconds=0.0), [an_item(1)])
+    assert policy.poll(0.0, IDLE).release is not None
+
+
+def test_a_batch_whose_window_is_over_grows_until_the_model_is_free() -> None:
+    policy = policy_with(WINDOW, [an_item(1)], PROFILE)
+    start(policy, 0.010)
+    policy.offer(an_item(2, arrived=0.020), 0.020)
+    held = policy.poll(0.050, BUSY)
+    assert (held.release, held.reason) == (None, HoldReason.BUSY)
+    policy.offer(an_item(3, arrived=0.060), 0.060)
+    assert numbers(released(policy.poll(held.wake_at, BUSY)).items) == [2, 3]
+
+
+def test_the_wake_up_is_the_later_of_the_window_and_the_free_model() -> None:
+    policy = policy_with(WINDOW, [an_item(1)], PROFILE)
+    start(policy, 0.010)
+    policy.offer(an_item(2, arrived=0.020), 0.020)
+    assert policy.poll(0.020, BUSY).wake_at == pytest.approx(0.110)
+    policy.withdraw(an_item(2).id, 0.1)
+    policy.offer(an_item(3, arrived=0.105), 0.105)
+    assert policy.poll(0.105, BUSY).wake_at == pytest.approx(0.115)
+
+
+# Both
+
+
+@both
+def test_a_full_group_leaves_at_once(settings: BatchSettings) -> None:
+    policy = policy_with(settings, [an_item(n) for n in range(5)])
+    decision = policy.poll(0.0, IDLE)
+    assert numbers(released(decision).items) == [0, 1, 2, 3]
+    assert decision.reason is ReleaseReason.FULL
+    assert decision.wake_at == 0.0
+
+
+@both
+def test_a_full_group_leaves_while_the_model_runs_because_it_cannot_grow(
+    settings: BatchSettings,
+) -> None:
+    policy = policy_with(settings, [an_item(n) for n in range(8)], PROFILE)
+    start(policy, 0.0)
+    decision = policy.poll(0.0, BUSY)
+    assert numbers(released(decision).items) == [4, 5, 6, 7]
+    assert decision.reason is ReleaseReason.FULL
+
+
+@both
+def test_of_two_full_groups_the_one_with_the_older_head_leaves(settings: BatchSettings) -> None:
+    items = [an_item(n, key="ab"[n % 2], arrived=n / 1e6) for n in range(8)]
+    assert numbers(released(policy_with(settings, items).poll(0.001, IDLE)).items) == [0, 2, 4, 6]
+
+
+@both
+@pytest.mark.parametrize("slots", [TAKEN, ABSENT], ids=["all slots taken", "no server"])
+def test_nothing_leaves_when_the_server_can_take_nothing(
+    settings: BatchSettings, slots: Slots
+) -> None:
+    policy = policy_with(settings, [an_item(n) for n in range(5)])
+    held = policy.poll(1.0, slots)
+    assert held.release is None
+    assert held.wake_at == NEVER
+
+
+@both
+def test_without_a_profile_one_batch_at_a_time_is_handed_over(settings: BatchSettings) -> None:
+    policy = policy_with(settings, [an_item(1), an_item(2)])
+    batch = start(policy, 1.0)
+    policy.offer(an_item(3, arrived=1.0), 1.0)
+    assert policy.poll(9.0, BUSY).wake_at == NEVER
+    policy.observe(Finished(batch=batch.id, compute_seconds=0.1), 9.0)
+    assert numbers(released(policy.poll(9.0, IDLE)).items) == [3]
+
+
+@both
+def test_nothing_waits_means_never(settings: BatchSettings) -> None:
+    decision = new_policy(settings, PROFILE).poll(0.0, IDLE)
+    assert decision == Decision(release=None, shed=(), wake_at=NEVER, reason=HoldReason.EMPTY)
+
+
+@both
+def test_an_item_is_shed_at_its_deadline_and_never_released(settings: BatchSettings) -> None:
+    policy = policy_with(settings, [an_item(1, deadline=2.0), an_item(2, deadline=2.1)])
+    decision = policy.poll(2.0, IDLE)
+    assert numbers(decision.shed) == [1]
+    assert numbers(released(decision).items) == [2]
+
+
+@both
+def test_when_all_items_are_late_nothing_is_left_to_wait_for(settings: BatchSettings) -> None:
+    policy = policy_with(settings, [an_item(1, deadline=2.0), an_item(2, deadline=2.0)])
+    decision = policy.poll(3.0, IDLE)
+    assert numbers(decision.shed) == [1, 2]
+    assert (decision.release, decision.wake_at, decision.reason) == (None, NEVER, HoldReason.EMPTY)
+
+
+def test_late_items_make_no_group_full() -> None:
+    late = [an_item(n, deadline=1.0) for n in range(3)]
+    policy = policy_with(WINDOW, [*late, an_item(3, arrived=1.0)])
+    held = policy.poll(1.0, IDLE)
+    assert numbers(held.shed) == [0, 1, 2]
+    assert (held.release, held.reason) == (None, HoldReason.GATHERING)
+    assert held.wake_at == pytest.approx(1.010)
+
+
+def test_a_late_item_ends_nobody_elses_window() -> None:
+    policy = policy_with(WINDOW, [an_item(1, deadline=1.0), an_item(2, arrived=0.995)])
+    held = policy.poll(1.0, IDLE)
+    assert numbers(held.shed) == [1]
+    assert held.release is None
+    assert held.wake_at == pytest.approx(1.005)
+
+
+@both
+def test_a_full_queue_refuses(settings: BatchSettings) -> None:
+    policy = policy_with(settings, [an_item(n) for n in range(8)])
+    refusal = policy.offer(an_item(8), 0.0)
+    assert refusal is not None
+    assert refusal.reason is Rejection.QUEUE_FULL
+    start(policy, 0.0)
+    assert policy.offer(an_item(8), 0.0) is None
+
+
+@both
+def test_a_refused_item_is_told_when_what_waits_will_be_served(settings: BatchSettings) -> None:
+    policy = policy_with(settings, [an_item(n) for n in range(8)])
+    batch = start(policy, 0.0)
+    for number in range(8, 12):
+        policy.offer(an_item(number), 0.0)
+    policy.observe(Finished(batch=batch.id, compute_seconds=0.4), 0.4)
+    refusal = policy.offer(an_item(12), 0.4)
+    assert refusal is not None
+    assert refusal.retry_after == pytest.approx(8 * 0.4 / 4)
+
+
+@both
+@pytest.mark.parametrize(
+    ("took", "retry_after"),
+    [(None, 1.0), (1e-6, 0.01), (3600.0, 60.0)],
+    ids=["unknown", "fast", "slow"],
+)
+def test_a_retry_delay_stays_within_bounds(
+    settings: BatchSettings, took: float | None, retry_after: float
+) -> None:
+    policy = policy_with(settings, [an_item(n, deadline=1e9) for n in range(8)])
+    batch = start(policy, 0.0)
+    for number in range(8, 12):
+        policy.offer(an_item(number, deadline=1e9), 0.0)
+    policy.observe(Finished(batch=batch.id, compute_seconds=took), took or 1.0)
+    refusal = policy.offer(an_item(12), 0.0)
+    assert refusal is not None
+    assert refusal.retry_after == retry_after
+
+
+@both
+def test_a_withdrawn_item_is_forgotten_and_frees_its_place(settings: BatchSettings) -> None:
+    policy = policy_with(settings, [an_item(n) for n in range(8)])
+    policy.withdraw(an_item(2).id, 0.0)
+    policy.withdraw(an_item(2).id, 0.0)
+    policy.withdraw(an_item(99).id, 0.0)
+    assert policy.offer(an_item(8), 0.0) is None
+    assert numbers(released(policy.poll(0.0, IDLE)).items) == [0, 1, 3, 4]
+
+
+@both
+def test_incompatible_items_never_share_a_batch(settings: BatchSettings) -> None:
+    items = [an_item(n, key="aab"[n]) for n in range(3)]
+    policy = policy_with(settings, items)
+    assert numbers(released(policy.poll(1.0, IDLE)).items) == [0, 1]
+    assert numbers(released(policy.poll(1.0, IDLE)).items) == [2]
+
+
+@both
+def test_of_two_groups_the_one_with_the_older_head_leaves(settings: BatchSettings) -> None:
+    items = [an_item(1, key="b", arrived=0.0), an_item(2, key="a", arrived=0.5)]
+    assert numbers(released(policy_with(settings, items).poll(1.0, IDLE)).items) == [1]
+    swapped = [an_item(1, key="b", arrived=0.5), an_item(2, key="a", arrived=0.0)]
+    assert numbers(released(policy_with(settings, swapped).poll(1.0, IDLE)).items) == [2]
+
+
+@both
+def test_an_incompatible_head_does_not_block_a_full_group(settings: BatchSettings) -> None:
+    items = [an_item(0, key="b"), *(an_item(n, arrived=0.001) for n in range(1, 5))]
+    assert numbers(released(policy_with(settings, items).poll(0.001, IDLE)).items) == [1, 2, 3, 4]
+
+
+@both
+def test_only_items_of_one_length_class_share_a_batch(settings: BatchSettings) -> None:
+    lengths = [8, 9, 7, 32, 33, 500]
+    bucketed = replace(settings, length_buckets=(8, 32))
+    items = [an_item(n, length=length) for n, length in enumerate(lengths)]
+    policy = policy_with(bucketed, items)
+    batches = [numbers(released(policy.poll(1.0, IDLE)).items) for _ in range(3)]
+    assert batches == [[0, 2], [1, 3], [4, 5]]
+
+
+@both
+def test_batches_that_failed_teach_nothing(settings: BatchSettings) -> None:
+    policy = policy_with(settings, [an_item(1)], PROFILE)
+    batch = start(policy, 1.0)
+    policy.observe(Finished(batch=batch.id, compute_seconds=None), 1.5)
+    policy.offer(an_item(2, arrived=2.0), 2.0)
+    start(policy, 2.5)
+    policy.offer(an_item(3, arrived=2.5), 2.5)
+    assert policy.poll(2.52, BUSY).wake_at == pytest.approx(2.6)
+
+
+# Other settings, another server
+
+
+@both
+def test_another_policy_takes_over_what_waits_and_what_was_learnt(settings: BatchSettings) -> None:
+    policy = policy_with(settings, [an_item(1), an_item(2)], PROFILE)
+    first = start(policy, 1.0)
+    policy.offer(an_item(3, arrived=1.0), 1.0)
+    other = WINDOW if settings is GREEDY else GREEDY
+    successor = reconfigured(policy, other, 1.0)
+    assert isinstance(successor, Greedy if other is GREEDY else Window)
+    held = successor.poll(1.05, BUSY)
+    assert held.wake_at == pytest.approx(1.1)
+    second = released(successor.poll(1.1, BUSY))
+    assert numbers(second.items) == [3]
+    assert second.id != first.id
+
+
+@both
+def test_the_same_policy_with_other_settings_stays_the_same_object(settings: BatchSettings) -> None:
+    policy = policy_with(settings, [an_item(n) for n in range(3)])
+    assert reconfigured(policy, replace(settings, max_batch_size=2), 0.0) is policy
+    assert numbers(released(policy.poll(0.0, IDLE)).items) == [0, 1]
+
+
+@both
+def test_what_waits_stays_above_a_smaller_queue(settings: BatchSettings) -> None:
+    policy = policy_with(settings, [an_item(n) for n in range(8)])
+    policy = reconfigured(policy, replace(settings, max_batch_size=2, max_queue_size=2), 0.0)
+    assert policy.offer(an_item(8), 0.0) is not None
+    batches = [numbers(released(policy.poll(0.0, IDLE)).items) for _ in range(4)]
+    assert batches == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert policy.offer(an_item(9), 0.0) is None
+
+
+@both
+def test_other_length_classes_regroup_what_waits_in_order_of_arrival(
+    settings: BatchSettings,
+) -> None:
+    bucketed = replace(settings, length_buckets=(8,))
+    items = [an_item(n, length=[4, 16, 5, 17][n], arrived=n / 1e6) for n in range(4)]
+    policy = reconfigured(policy_with(bucketed, items), settings, 0.001)
+    assert numbers(released(policy.poll(0.001, IDLE)).items) == [0, 1, 2, 3]
+
+
+@both
+def test_a_restarted_server_keeps_what_waits_and_nothing_that_was_learnt(
+    settings: BatchSettings,
+) -> None:
+    policy = policy_with(settings, [an_item(n) for n in range(4)], PROFILE)
+    lost = start(policy, 1.0)
+    policy.offer(an_item(5, arrived=1.0), 1.0)
+    policy = relearning(policy, None)
+    policy.observe(Finished(batch=lost.id, compute_seconds=None), 1.2)
+    batch = start(policy, 1.2)
+    assert numbers(batch.items) == [5]
+    assert batch.id != lost.id
+    policy.offer(an_item(6, arrived=1.2), 1.2)
+    assert policy.poll(8.0, BUSY).wake_at == NEVER
+
+
+@both
+def test_identifiers_of_batches_never_repeat(settings: BatchSettings) -> None:
+    policy = new_policy(settings, PROFILE)
+    seen = []
+    for number in range(6):
+        policy.offer(an_item(number), 0.0)
+        seen.append(start(policy, 1.0).id)
+        policy = relearning(policy, PROFILE)
+        other = WINDOW if isinstance(policy, Greedy) else GREEDY
+        policy = reconfigured(policy, other, 1.0)
+    assert len(set(seen)) == 6
+
+
+def test_an_identifier_may_not_wait_twice() -> None:
+    policy = policy_with(GREEDY, [an_item(1)])
+    with pytest.raises(ValueError, match="item 1 waits already"):
+        policy.offer(an_item(1), 0.0)
