@@ -152,8 +152,8 @@ def _files_below(folder: Path) -> Iterator[Path]:
 
 def _made(settings: Settings, tag: str, content: str, build: Callable[[Path], None]) -> Image:
     """The image `tag` made of `content`: the one in the storage, or a new one by `build`."""
-    require_root()
     require_packages()
+    require_root()
     if (image := _stored(settings, tag, content)) is not None:
         return image
     with locked(settings.cache / "locks" / f"image-{_file_name(tag)}"):

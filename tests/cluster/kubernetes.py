@@ -149,8 +149,8 @@ def running_cluster(settings: Settings) -> Iterator[Cluster]:
         Unavailable: this machine cannot; the message says why.
         StartFailed: a part of it did not start, with its log.
     """
-    require_root()
     require_packages()
+    require_root()
     paths = binaries(settings, (*CONTROL_PLANE, *NODE))
     pause = pause_image(settings)
     with claimed_image_store() as store, open_namespace(settings) as namespace:
