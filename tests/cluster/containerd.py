@@ -8,7 +8,8 @@ from pathlib import Path
 
 from cluster.commands import last_lines, run
 from cluster.errors import CommandFailed
-from cluster.images import Image, export_image
+from cluster.export import export_image
+from cluster.images import Image
 from cluster.namespace import Namespace
 from cluster.processes import Program, wait_until
 from cluster.settings import Settings
@@ -21,30 +22,30 @@ _START_S = 30.0
 class Containerd:
     """containerd inside the cluster's namespaces.
 
-    Its images lie in the cache and serve the next cluster in the same slot too; all else that it
-    keeps goes with the namespaces.
+    Its images lie in the cache and serve the next cluster too; all else that it keeps goes with the
+    namespaces.
     """
 
     def __init__(self, settings: Settings, namespace: Namespace) -> None:
         self._settings = settings
         self._namespace = namespace
         self._configuration = namespace.folder / "containerd.toml"
+        self._store = namespace.folder / "images"
         self.program = Program(
             namespace, "containerd", ["containerd", "--config", self._configuration]
         )
 
-    def start(self, *, sandbox_image: str) -> None:
-        """Starts it with no containers, whatever the last run in this slot has left.
+    def start(self, *, store: Path, sandbox_image: str) -> None:
+        """Starts it on the images in `store`, with no containers whatever the last run left there.
 
         Raises:
             StartFailed: it ended or did not answer in time, with its log.
         """
-        slot = self._namespace.slot
-        store = self._settings.image_store(slot.number)
         store.mkdir(parents=True, exist_ok=True)
+        self._store.symlink_to(store)
         plugins = self._namespace.folder / "cni"
         plugins.mkdir()
-        (plugins / "10-pods.conflist").write_text(json.dumps(_network(slot.pods)))
+        (plugins / "10-pods.conflist").write_text(json.dumps(_network(self._namespace.slot.pods)))
         self._configuration.write_text(_configuration_text(store, plugins, sandbox_image))
         self._start()
         if forgotten := self._ctr("containers", "list", "--quiet").split():
@@ -73,11 +74,11 @@ class Containerd:
         """Takes an image over from our storage unless the same content is there already."""
         if self._has(image.tag, image.id):
             return
-        with tempfile.TemporaryDirectory(dir=self._settings.cache, prefix="image-") as folder:
-            layout = Path(folder, "layout")
-            export_image(self._settings, image, layout)
-            # A pipe saves writing the archive, which is gigabytes for an image with torch.
-            self._import(["tar", "-C", str(layout), "-cf", "-", "."])
+        with tempfile.TemporaryDirectory(dir=self._namespace.folder) as folder:
+            present = self._store / "io.containerd.content.v1.content" / "blobs" / "sha256"
+            export_image(self._settings, image, Path(folder), present=present)
+            # A pipe saves writing the archive.
+            self._import(["tar", "-C", folder, "-cf", "-", "."])
         self._remember(image.tag, image.id)
 
     def import_archive(self, archive: Path, tag: str) -> None:

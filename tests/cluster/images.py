@@ -9,7 +9,6 @@ import hashlib
 import logging
 import re
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -109,14 +108,6 @@ def build_image(
     return _made(settings, tag, content, build)
 
 
-def export_image(settings: Settings, image: Image, folder: Path) -> None:
-    """Writes an image into the new folder `folder` in the OCI layout, layers not compressed."""
-    run(
-        _buildah(settings, "push", "--disable-compression", image.tag, f"oci:{folder}:{image.tag}"),
-        timeout_s=1800,
-    )
-
-
 def copied_paths(dockerfile: str) -> tuple[str, ...]:
     """Sources that the COPY and ADD lines of a Dockerfile take from its context.
 
@@ -161,8 +152,8 @@ def _files_below(folder: Path) -> Iterator[Path]:
 
 def _made(settings: Settings, tag: str, content: str, build: Callable[[Path], None]) -> Image:
     """The image `tag` made of `content`: the one in the storage, or a new one by `build`."""
-    require_root()
     require_packages()
+    require_root()
     if (image := _stored(settings, tag, content)) is not None:
         return image
     with locked(settings.cache / "locks" / f"image-{_file_name(tag)}"):
@@ -170,9 +161,13 @@ def _made(settings: Settings, tag: str, content: str, build: Callable[[Path], No
             return image
         log.info("making the image %s", tag)
         started = time.monotonic()
-        (settings.cache / "images").mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=settings.cache / "images", prefix="build-") as folder:
-            build(Path(folder))
+        folder = settings.cache / "images" / f"build-{_file_name(tag)}"
+        shutil.rmtree(folder, ignore_errors=True)  # a build that was killed has left it
+        folder.mkdir(parents=True)
+        try:
+            build(folder)
+        finally:
+            shutil.rmtree(folder)
         log.info("made %s in %.0f s", tag, time.monotonic() - started)
         image = _stored(settings, tag, content)
     if image is None:
@@ -183,7 +178,7 @@ def _made(settings: Settings, tag: str, content: str, build: Callable[[Path], No
 def _stored(settings: Settings, tag: str, content: str) -> Image | None:
     try:
         label, identity = run(
-            _buildah(
+            buildah(
                 settings,
                 *("inspect", "--type", "image", "--format"),
                 f'{{{{index .OCIv1.Config.Labels "{_CONTENT_LABEL}"}}}} {{{{.FromImageID}}}}',
@@ -246,7 +241,7 @@ def _bud(
         options += ["--volume", f"{pip_settings}:/etc/pip.conf:ro"]
     try:
         run_logged(
-            _buildah(settings, "bud", *options, "--file", file, "--tag", tag, context),
+            buildah(settings, "bud", *options, "--file", file, "--tag", tag, context),
             log=settings.cache / "logs" / f"image-{_file_name(tag)}.log",
             environment={"BUILDAH_ISOLATION": "chroot"},
         )
@@ -255,7 +250,8 @@ def _bud(
         pip_settings.unlink(missing_ok=True)
 
 
-def _buildah(settings: Settings, *words: str | Path) -> list[str | Path]:
+def buildah(settings: Settings, *words: str | Path) -> list[str | Path]:
+    """The command that runs buildah on our storage, in namespaces that end with it."""
     storage = settings.cache / "images" / "storage"
     # The driver copies whole layers unless it is told to lay them over each other.
     driver = ("--storage-driver", "overlay")

@@ -17,7 +17,7 @@ from cluster.node import start_node
 from cluster.packages import require_packages, require_root
 from cluster.processes import Program, wait_until
 from cluster.settings import Settings
-from cluster.slots import Slot
+from cluster.slots import Slot, claimed_image_store
 
 
 class ControlPlane(Access):
@@ -149,14 +149,14 @@ def running_cluster(settings: Settings) -> Iterator[Cluster]:
         Unavailable: this machine cannot; the message says why.
         StartFailed: a part of it did not start, with its log.
     """
-    require_root()
     require_packages()
+    require_root()
     paths = binaries(settings, (*CONTROL_PLANE, *NODE))
     pause = pause_image(settings)
-    with open_namespace(settings) as namespace:
+    with claimed_image_store() as store, open_namespace(settings) as namespace:
         credentials = make_credentials(namespace)
         containerd = Containerd(settings, namespace)
-        containerd.start(sandbox_image=pause.tag)
+        containerd.start(store=settings.image_store(store), sandbox_image=pause.tag)
         containerd.import_image(pause)
         programs = start_control_plane(namespace, credentials, paths, scheduler=True)
         programs |= start_node(namespace, credentials, paths)

@@ -43,6 +43,6 @@ class Settings:
         """Logs of the last cluster in `slot`; kept after it stops, for whoever asks why."""
         return self.cache / "logs" / str(slot)
 
-    def image_store(self, slot: int) -> Path:
-        """containerd's images of the clusters in `slot`; kept, so that none is imported twice."""
-        return self.cache / "containerd" / str(slot)
+    def image_store(self, number: int) -> Path:
+        """One of containerd's image stores; kept, so that no image is imported twice."""
+        return self.cache / "containerd" / str(number)

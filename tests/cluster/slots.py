@@ -64,26 +64,43 @@ def claimed_slot() -> Iterator[Slot]:
     Raises:
         Unavailable: all slots are taken.
     """
-    for number in SLOTS:
-        with socket.socket(socket.AF_UNIX) as claim:
-            if _claim(claim, number):
-                yield Slot(number)
-                return
-    raise Unavailable(f"all {len(SLOTS)} slots for test clusters are in use")
+    with _first_free("cluster") as number:
+        yield Slot(number)
+
+
+@contextmanager
+def claimed_image_store() -> Iterator[int]:
+    """Holds the first free one of containerd's image stores: its number.
+
+    Apart from slots, for a control plane that was started first would otherwise leave the next
+    cluster with another store, into which gigabytes of images are imported anew.
+    """
+    with _first_free("images") as number:
+        yield number
 
 
 @contextmanager
 def claimed_if_free(number: int) -> Iterator[Slot | None]:
     """Holds the slot `number`, or gives None while somebody else does."""
     with socket.socket(socket.AF_UNIX) as claim:
-        yield Slot(number) if _claim(claim, number) else None
+        yield Slot(number) if _claim(claim, "cluster", number) else None
 
 
-def _claim(claim: socket.socket, number: int) -> bool:
+@contextmanager
+def _first_free(kind: str) -> Iterator[int]:
+    for number in SLOTS:
+        with socket.socket(socket.AF_UNIX) as claim:
+            if _claim(claim, kind, number):
+                yield number
+                return
+    raise Unavailable(f"all {len(SLOTS)} places for test clusters are in use")
+
+
+def _claim(claim: socket.socket, kind: str, number: int) -> bool:
     # A name in the abstract namespace belongs to one process of a network namespace, which is what
     # the interfaces and routes belong to, and the kernel frees it however the process ends.
     try:
-        claim.bind(f"\0batchedmodel-test-cluster-{number}")
+        claim.bind(f"\0batchedmodel-test-{kind}-{number}")
     except OSError:
         return False
     return True

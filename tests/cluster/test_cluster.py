@@ -9,7 +9,8 @@ import pytest
 
 from cluster.commands import run
 from cluster.errors import Unavailable
-from cluster.images import Image, build_image, copied_paths, export_image
+from cluster.export import export_image
+from cluster.images import Image, build_image, copied_paths
 from cluster.kubernetes import Cluster, existing_cluster
 from cluster.settings import Settings
 
