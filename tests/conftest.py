@@ -2,6 +2,9 @@
 
 import asyncio
 
+pytest_plugins = ["cluster.fixtures"]
+"""One control plane and one cluster for the whole session, made when a test first asks."""
+
 
 def pytest_configure() -> None:
     """Leave no event loop to be made by accident.

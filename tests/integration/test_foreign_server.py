@@ -1,0 +1,147 @@
+"""A v2 server of somebody else's behind the sidecar: rows concatenated, answers split."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.spec import PolicyName
+from support.chain import Chain, running_chain
+
+
+class ForeignServer:
+    """Plain v2 in JSON, as any container may speak it: doubles its input."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+        self.status = 200
+        self.shape = [-1, -1]
+        self.rows_off = 0
+        self.port = 0
+        self._runner: web.AppRunner | None = None
+
+    async def __aenter__(self) -> "ForeignServer":
+        application = web.Application()
+        application.router.add_get("/v2/models/m/ready", self._ready)
+        application.router.add_get("/v2/models/m", self._metadata)
+        application.router.add_post("/v2/models/m/infer", self._infer)
+        self._runner = web.AppRunner(application, shutdown_timeout=0.1)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", self.port)
+        await site.start()
+        self.port = self._runner.addresses[0][1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._runner is not None
+        await self._runner.cleanup()
+
+    async def _ready(self, request: web.Request) -> web.Response:
+        return web.Response()
+
+    async def _metadata(self, request: web.Request) -> web.Response:
+        tensor = {"datatype": "INT64", "shape": self.shape}
+        inputs, outputs = [{"name": "x", **tensor}], [{"name": "y", **tensor}]
+        document = {"name": "m", "platform": "theirs", "inputs": inputs, "outputs": outputs}
+        return web.json_response(document)
+
+    async def _infer(self, request: web.Request) -> web.Response:
+        if self.status != 200:
+            return web.json_response({"error": "theirs"}, status=self.status)
+        tensor = (await request.json())["inputs"][0]
+        self.batches.append(tensor["shape"])
+        await asyncio.sleep(0.02)
+        shape = [tensor["shape"][0] + self.rows_off, *tensor["shape"][1:]]
+        output = {"name": "y", "datatype": "INT64", "shape": shape}
+        output["data"] = [2 * value for value in tensor["data"]]
+        return web.json_response({"model_name": "m", "outputs": [output]})
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ForeignServer]:
+    async with ForeignServer() as running:
+        yield running
+
+
+@pytest.fixture
+async def chain(tmp_path: Path, server: ForeignServer) -> AsyncIterator[Chain]:
+    async with running_chain(
+        tmp_path,
+        handler="simulated",
+        start_model=False,
+        model_socket="",
+        upstream_url=f"http://127.0.0.1:{server.port}",
+        settings=BatchSettings(policy=PolicyName.WINDOW, max_wait_seconds=0.1),
+    ) as running:
+        await running.ready()
+        yield running
+
+
+async def doubled(chain: Chain, *values: int) -> tuple[int, Any]:
+    entry = {"name": "x", "datatype": "INT64", "shape": [1, len(values)], "data": list(values)}
+    async with chain.session.post(
+        chain.url(chain.infer_path), json={"inputs": [entry]}
+    ) as response:
+        document = await response.json()
+        return response.status, document["outputs"][0]["data"] if response.ok else document
+
+
+async def test_requests_share_batches_and_only_with_their_own_shape(
+    chain: Chain, server: ForeignServer
+) -> None:
+    calls = [[i] * (1 + i % 2) for i in range(32)]
+    answers = await asyncio.gather(*(doubled(chain, *values) for values in calls))
+    assert answers == [(200, [2 * value for value in values]) for values in calls]
+    assert len(server.batches) <= 8
+    assert {shape[1] for shape in server.batches} == {1, 2}
+
+
+async def test_an_error_of_the_server_reaches_its_callers_with_its_status(
+    chain: Chain, server: ForeignServer
+) -> None:
+    server.status = 418
+    status, document = await doubled(chain, 1)
+    assert status == 418
+    assert "theirs" in document["error"]
+    server.status = 200
+    assert await doubled(chain, 1) == (200, [2])
+
+
+async def test_a_wrong_number_of_rows_is_nobodys_answer(
+    chain: Chain, server: ForeignServer
+) -> None:
+    server.rows_off = -1
+    status, document = await doubled(chain, 1)
+    assert status == 502
+    assert "nonsense" in document["error"]
+
+
+async def test_a_model_without_variable_rows_is_refused_with_the_reason(
+    tmp_path: Path, server: ForeignServer
+) -> None:
+    server.shape = [4, 4]
+    async with running_chain(
+        tmp_path,
+        handler="simulated",
+        start_model=False,
+        model_socket="",
+        upstream_url=f"http://127.0.0.1:{server.port}",
+    ) as chain:
+        await chain.sidecar.wait_for("its rows cannot be batched")
+        assert (await doubled(chain, 1))[0] == 503
+
+
+async def test_a_server_that_dies_and_returns_is_followed(
+    chain: Chain, server: ForeignServer
+) -> None:
+    seen = len(chain.sidecar.lines)
+    await server.__aexit__()
+    await chain.sidecar.wait_for("model not ready", after=seen)
+    assert (await doubled(chain, 1))[0] == 503
+    async with server:
+        await chain.ready(after=seen)
+        assert await doubled(chain, 1) == (200, [2])
