@@ -304,25 +304,45 @@ class Batcher:
 
     async def _carry(self, batch: Batch, request: BatchRequest, seconds: float) -> None:
         """Send one batch and settle its members, whatever happens."""
-        compute: float | None = None
-        queued = 0.0
         try:
             reply = await self._infer(request, seconds)
+        except Unserved as error:
+            self._finish(batch, None)
+            self._fail(batch, error)
+            return
+        except asyncio.CancelledError:
+            self._finish(batch, None)
+            raise
+        except Exception as bug:
+            self._finish(batch, None)
+            self._fail(batch, self._bug(batch, bug))
+            return
+        # The next batch leaves before this one is dealt out: a device that waits costs everybody,
+        # an answer that is some microseconds later costs one caller that.
+        self._finish(batch, reply)
+        try:
             self._deliver(batch, reply)
-            compute, queued = reply.compute_seconds, reply.queue_seconds
-            self._durations.model.observe(compute)
         except Unserved as error:
             self._fail(batch, error)
         except Exception as bug:
-            # Whatever it is, it is ours, and no caller may hang for it.
-            logger.exception("batch %d failed in the sidecar", batch.id)
-            self._fail(batch, Unserved(f"error in the sidecar: {bug!r}", status=500))
-        finally:
-            del self._in_flight[batch.id]
-            self._ledger.batches_in_flight -= 1
-            finished = Finished(batch=batch.id, compute_seconds=compute, queue_seconds=queued)
-            self._policy.observe(finished, self._clock())
-            self._request_step()
+            self._fail(batch, self._bug(batch, bug))
+
+    def _bug(self, batch: Batch, bug: Exception) -> Unserved:
+        """Whatever it is, it is ours, and no caller may hang for it."""
+        logger.error("batch %d failed in the sidecar", batch.id, exc_info=bug)
+        return Unserved(f"error in the sidecar: {bug!r}", status=500)
+
+    def _finish(self, batch: Batch, reply: BatchReply | None) -> None:
+        """Tell the policy that a batch is off the server, and act on its answer at once."""
+        del self._in_flight[batch.id]
+        self._ledger.batches_in_flight -= 1
+        compute, queued = None, 0.0
+        if reply is not None:
+            compute, queued = reply.compute_seconds, reply.queue_seconds
+            self._durations.model.observe(compute)
+        finished = Finished(batch=batch.id, compute_seconds=compute, queue_seconds=queued)
+        self._policy.observe(finished, self._clock())
+        self._step()
 
     def _deliver(self, batch: Batch, reply: BatchReply) -> None:
         if len(reply.statuses) != len(batch.items):
