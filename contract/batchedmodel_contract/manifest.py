@@ -1,21 +1,30 @@
-"""Reads a whole BatchedModel manifest and judges what no single field can.
+"""Reads a whole BatchedModel manifest.
 
 Called with a mapping by `batchedmodel run` (from YAML) and by the operator (from the API server).
-Each cross-field rule is a named pure check, listed once in `CHECKS`.
+What single fields may hold stands in `spec`, rules over several of them in `checks`.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from batchedmodel_contract.checks import CHECKS
+from batchedmodel_contract.kubernetes_names import GROUP, VERSION
 from batchedmodel_contract.mistakes import InvalidManifest, Mistake, shown
-from batchedmodel_contract.reading import read
-from batchedmodel_contract.spec import ScalingMetric, Spec
+from batchedmodel_contract.reading import read, unknown_field
+from batchedmodel_contract.spec import Spec
 
-API_VERSION: Final = "batchedmodel.dev/v1alpha1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
 KIND: Final = "BatchedModel"
-_NAME: Final = re.compile(r"[a-z]([a-z0-9-]{0,46}[a-z0-9])?")
+LONGEST_NAME: Final = 48
+"""Characters in a BatchedModel's name: those of its children are longer, up to a label's 63."""
+NAME_PATTERN: Final = rf"[a-z]([a-z0-9-]{{0,{LONGEST_NAME - 2}}}[a-z0-9])?"
+NAME_RULE: Final = (
+    f"is not a name of 1 to {LONGEST_NAME} lower-case letters, digits and '-' "
+    "that starts with a letter"
+)
+_TOP: Final = ("apiVersion", "kind", "metadata", "spec", "status")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +48,7 @@ def read_manifest(manifest: object) -> BatchedModel:
     else:
         spec = read(Spec, manifest["spec"], "spec", mistakes)
     if spec is not None:
-        mistakes.extend(mistake for check in CHECKS for mistake in check(spec))
+        mistakes.extend(mistake for check in CHECKS for mistake in check.mistakes(spec))
     if spec is None or mistakes:
         raise InvalidManifest(tuple(mistakes))
     return BatchedModel(name=manifest["metadata"]["name"], spec=spec)
@@ -56,116 +65,8 @@ def _wrong_header(manifest: Mapping[str, object]) -> Iterator[Mistake]:
     name = metadata.get("name") if isinstance(metadata, Mapping) else None
     if name is None:
         yield Mistake(field="metadata.name", rule="is required")
-    elif not isinstance(name, str) or _NAME.fullmatch(name) is None:
-        rule = (
-            "is not a name of 1 to 48 lower-case letters, digits and '-' that starts with a letter"
-        )
-        yield Mistake(field="metadata.name", rule=rule, value=shown(name))
-
-
-def _server_is_not_chosen(spec: Spec) -> Iterator[Mistake]:
-    if (spec.model.handler is None) == (spec.model.protocol is None):
-        yield Mistake(field="spec.model", rule="needs exactly one of handler and protocol")
-
-
-def _own_container_lacks_its_image(spec: Spec) -> Iterator[Mistake]:
-    if spec.model.protocol is not None and spec.model.image is None:
-        yield Mistake(field="spec.model.image", rule="is required with protocol")
-
-
-def _handler_has_fields_of_an_own_container(spec: Spec) -> Iterator[Mistake]:
-    if spec.model.handler is not None and spec.model.port is not None:
-        rule = "is only for a container of one's own (protocol)"
-        yield Mistake(field="spec.model.port", rule=rule, value=shown(spec.model.port))
-
-
-def _own_container_has_fields_of_a_handler(spec: Spec) -> Iterator[Mistake]:
-    if spec.model.protocol is None:
-        return
-    if spec.model.source is not None:
-        yield Mistake(field="spec.model.source", rule="is only for a handler")
-    if spec.model.parameters:
-        yield Mistake(field="spec.model.parameters", rule="is only for a handler")
-
-
-def _source_does_not_fit_the_handler(spec: Spec) -> Iterator[Mistake]:
-    if spec.model.handler == "hf" and spec.model.source is None:
-        yield Mistake(field="spec.model.source", rule="is required with handler hf")
-    if spec.model.handler == "simulated" and spec.model.source is not None:
-        yield Mistake(field="spec.model.source", rule="is not used by handler simulated")
-
-
-def _source_is_not_one(spec: Spec) -> Iterator[Mistake]:
-    source = spec.model.source
-    if source is None:
-        return
-    given = [source.path, source.python_package, source.hugging_face]
-    if sum(one is not None for one in given) != 1:
-        rule = "needs exactly one of path, pythonPackage and huggingFace"
-        yield Mistake(field="spec.model.source", rule=rule)
-
-
-def _queue_cannot_hold_a_batch(spec: Spec) -> Iterator[Mistake]:
-    batching = spec.batching
-    if batching.max_queue_size is not None and batching.max_queue_size < batching.max_batch_size:
-        rule = f"is below maxBatchSize ({batching.max_batch_size}): the queue must hold one batch"
-        value = shown(batching.max_queue_size)
-        yield Mistake(field="spec.batching.maxQueueSize", rule=rule, value=value)
-
-
-def _wait_outlasts_the_request(spec: Spec) -> Iterator[Mistake]:
-    batching = spec.batching
-    if batching.max_wait_milliseconds >= batching.request_timeout_seconds * 1000:
-        rule = f"is not below requestTimeoutSeconds ({batching.request_timeout_seconds} s)"
-        value = shown(batching.max_wait_milliseconds)
-        yield Mistake(field="spec.batching.maxWaitMilliseconds", rule=rule, value=value)
-
-
-def _fewest_exceed_most(spec: Spec) -> Iterator[Mistake]:
-    scaling = spec.autoscaling
-    if scaling is not None and scaling.min_replicas > scaling.max_replicas:
-        rule = f"is above maxReplicas ({scaling.max_replicas})"
-        value = shown(scaling.min_replicas)
-        yield Mistake(field="spec.autoscaling.minReplicas", rule=rule, value=value)
-
-
-def _target_is_for_another_metric(spec: Spec) -> Iterator[Mistake]:
-    scaling = spec.autoscaling
-    if scaling is None:
-        return
-    if scaling.metric is not ScalingMetric.LOAD and scaling.target_utilization_percent is not None:
-        field = "spec.autoscaling.targetUtilizationPercent"
-        yield Mistake(field=field, rule="is only for metric Load")
-    if scaling.metric is not ScalingMetric.QUEUE_LENGTH and scaling.target_queue_length is not None:
-        field = "spec.autoscaling.targetQueueLength"
-        yield Mistake(field=field, rule="is only for metric QueueLength")
-
-
-def _replicas_have_two_owners(spec: Spec) -> Iterator[Mistake]:
-    if spec.autoscaling is not None and spec.replicas is not None:
-        rule = "is not allowed beside autoscaling, which owns the number of pods"
-        yield Mistake(field="spec.replicas", rule=rule, value=shown(spec.replicas))
-
-
-def _drain_is_shorter_than_a_request(spec: Spec) -> Iterator[Mistake]:
-    limit, request = spec.drain.timeout_seconds, spec.batching.request_timeout_seconds
-    if limit is not None and limit < request:
-        rule = f"is below requestTimeoutSeconds ({request}): a drain would lose requests"
-        yield Mistake(field="spec.drain.timeoutSeconds", rule=rule, value=shown(limit))
-
-
-CHECKS: Final[tuple[Callable[[Spec], Iterator[Mistake]], ...]] = (
-    _server_is_not_chosen,
-    _own_container_lacks_its_image,
-    _handler_has_fields_of_an_own_container,
-    _own_container_has_fields_of_a_handler,
-    _source_does_not_fit_the_handler,
-    _source_is_not_one,
-    _queue_cannot_hold_a_batch,
-    _wait_outlasts_the_request,
-    _fewest_exceed_most,
-    _target_is_for_another_metric,
-    _replicas_have_two_owners,
-    _drain_is_shorter_than_a_request,
-)
-"""Cross-field rules, each named as the fault it finds, in the order their messages are shown."""
+    elif not isinstance(name, str) or re.fullmatch(NAME_PATTERN, name) is None:
+        yield Mistake(field="metadata.name", rule=NAME_RULE, value=shown(name))
+    for field in manifest:
+        if field not in _TOP:
+            yield unknown_field(field, _TOP, str(field))

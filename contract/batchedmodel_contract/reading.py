@@ -7,7 +7,7 @@ stopping at the first, because an author wants to mend a manifest in one go.
 
 import dataclasses
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -69,6 +69,29 @@ def declarations(of: type[Any]) -> Iterator[tuple[dataclasses.Field[Any], Settin
             yield field, field.metadata[_DECLARATION]
 
 
+def declaration_at(of: type[Any], path: str) -> Setting | Section:
+    """The declaration under a path of manifest names such as ``batching.maxBatchSize``."""
+    *parents, last = path.split(".")
+    for name in parents:
+        section = _declared(of, name)[1]
+        assert isinstance(section, Section), f"a path of ours leads through {name}, a single value"
+        of = section.of
+    return _declared(of, last)[1]
+
+
+def value_at(record: object, path: str) -> object:
+    """The value under such a path; None when it, or a section on the way to it, is absent."""
+    for name in path.split("."):
+        if record is None:
+            return None
+        record = getattr(record, _declared(type(record), name)[0].name)
+    return record
+
+
+def _declared(of: type[Any], name: str) -> tuple[dataclasses.Field[Any], Setting | Section]:
+    return next(pair for pair in declarations(of) if pair[1].name == name)
+
+
 def read(of: type[Record], value: object, path: str, mistakes: list[Mistake]) -> Record | None:
     """The record that the value describes, or None when its mistakes leave no record to build."""
     if not isinstance(value, Mapping):
@@ -76,7 +99,9 @@ def read(of: type[Record], value: object, path: str, mistakes: list[Mistake]) ->
         return None
     known = {declared.name: (field, declared) for field, declared in declarations(of)}
     before = len(mistakes)
-    mistakes.extend(_unknown(name, known, path) for name in value if name not in known)
+    mistakes.extend(
+        unknown_field(name, known, f"{path}.{name}") for name in value if name not in known
+    )
     found: dict[str, object] = {}
     for name, (field, declared) in known.items():
         given = value.get(name)
@@ -100,7 +125,8 @@ def _value(declared: Setting, given: object, path: str, mistakes: list[Mistake])
         return None
 
 
-def _unknown(name: object, known: Mapping[str, object], path: str) -> Mistake:
-    near = difflib.get_close_matches(str(name), list(known), n=1)
+def unknown_field(name: object, known: Collection[str], path: str) -> Mistake:
+    """The mistake of a field that nobody declared, with the name that may have been meant."""
+    near = difflib.get_close_matches(str(name), known, n=1)
     hint = f"; did you mean {near[0]}?" if near else f"; known here: {', '.join(known)}"
-    return Mistake(field=f"{path}.{name}", rule=f"is not a known field{hint}")
+    return Mistake(field=path, rule=f"is not a known field{hint}")

@@ -1,17 +1,32 @@
 """The kinds of values a manifest field may hold, each with its rule and its message.
 
-`reading` applies them to a manifest; the settings table of the README is drawn from them. A rule
-either returns the value in its final form or raises `Broken` with the end of the sentence.
+`reading` applies them to a manifest, `openapi` states them to an API server, and the settings table
+of the README is drawn from them. A rule either returns the value in its final form or raises
+`Broken` with the end of the sentence. Whatever `read` refuses its `schema` must refuse too, and the
+other way round: one manifest serves on one machine and in a cluster.
 """
 
 import itertools
 import re
+from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 _MOST_RESOURCES: Final = 16
-_QUANTITY: Final = re.compile(r"[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+|[KMGTPE]i|[numkMGTPE])?")
+_LONGEST_QUANTITY: Final = 32
+_QUANTITY: Final = r"[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+|[KMGTPE]i|[numkMGTPE])?"
+LONGEST_OBJECT_NAME: Final = 253
+"""Characters in the name of a Kubernetes object."""
+_NOT_ASCENDING: Final = "is not in ascending order without repeats"
+
+Schema = dict[str, Any]
+"""A part of a structural OpenAPI v3 schema, as a custom resource's definition holds it."""
+
+
+def anchored(pattern: str) -> str:
+    """The pattern as an API server needs it: there, a match anywhere in the text would do."""
+    return f"^(?:{pattern})$" if "|" in pattern else f"^{pattern}$"
 
 
 class Broken(ValueError):
@@ -23,6 +38,10 @@ class Rule(Protocol):
 
     def read(self, value: object) -> object:
         """The value in its final form; raises `Broken`."""
+        ...
+
+    def schema(self) -> Schema:
+        """The same rule for an API server, without description and default."""
         ...
 
     def __str__(self) -> str:
@@ -47,6 +66,9 @@ class Whole:
             raise Broken(f"is above the maximum {self.maximum}")
         return value
 
+    def schema(self) -> Schema:
+        return {"type": "integer", "minimum": self.minimum, "maximum": self.maximum}
+
     def __str__(self) -> str:
         return f"{self.minimum} to {self.maximum}"
 
@@ -64,6 +86,9 @@ class Real:
         if not self.minimum <= value <= self.maximum:
             raise Broken(f"is not within {self}")
         return float(value)
+
+    def schema(self) -> Schema:
+        return {"type": "number", "minimum": self.minimum, "maximum": self.maximum}
 
     def __str__(self) -> str:
         return f"{self.minimum:g} to {self.maximum:g}"
@@ -87,8 +112,21 @@ class AscendingWholes:
             except Broken as broken:
                 raise Broken(f"has at [{index}] a value that {broken}") from broken
         if any(later <= earlier for earlier, later in itertools.pairwise(value)):
-            raise Broken("is not in ascending order without repeats")
+            raise Broken(_NOT_ASCENDING)
         return tuple(value)
+
+    def schema(self) -> Schema:
+        ascending = {
+            "rule": "self.isSorted() && self.all(edge, self.exists_one(one, one == edge))",
+            "messageExpression": f"'%s {_NOT_ASCENDING}'.format([self])",
+        }
+        return {
+            "type": "array",
+            "items": self.each.schema(),
+            "maxItems": self.at_most,
+            "x-kubernetes-list-type": "atomic",
+            "x-kubernetes-validations": [ascending],
+        }
 
     def __str__(self) -> str:
         return f"up to {self.at_most} ascending integers, {self.each}"
@@ -96,9 +134,11 @@ class AscendingWholes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Text:
-    """A string of a given form."""
+    """A string of a given form, never empty."""
 
-    pattern: str = r"(?s).+"
+    pattern: str | None = None
+    """What the whole string must match, in the common part of Python's and Go's syntax, by which
+    ``\\w`` is an ASCII character; None: anything."""
     form: str = "a text that is not empty"
     at_most: int = 512
 
@@ -107,9 +147,16 @@ class Text:
             raise Broken("is not a string")
         if len(value) > self.at_most:
             raise Broken(f"is longer than {self.at_most} characters")
-        if re.fullmatch(self.pattern, value) is None:
+        if not value or not self._matches(value):
             raise Broken(f"is not {self.form}")
         return value
+
+    def _matches(self, value: str) -> bool:
+        return self.pattern is None or re.fullmatch(self.pattern, value, re.ASCII) is not None
+
+    def schema(self) -> Schema:
+        bounds: Schema = {"type": "string", "minLength": 1, "maxLength": self.at_most}
+        return bounds if self.pattern is None else bounds | {"pattern": anchored(self.pattern)}
 
     def __str__(self) -> str:
         return self.form
@@ -127,6 +174,9 @@ class Choice:
                 return member
         raise Broken(f"is not one of {self}")
 
+    def schema(self) -> Schema:
+        return {"type": "string", "enum": [member.value for member in self.of]}
+
     def __str__(self) -> str:
         return ", ".join(member.value for member in self.of)
 
@@ -141,11 +191,34 @@ class Quantities:
         if len(value) > _MOST_RESOURCES:
             raise Broken(f"has {len(value)} entries, more than the {_MOST_RESOURCES} allowed")
         for name, quantity in value.items():
-            # `cpu: 1` is a number in YAML and as good as "1" to Kubernetes.
-            good = isinstance(quantity, str | int | float) and not isinstance(quantity, bool)
-            if not good or _QUANTITY.fullmatch(str(quantity)) is None:
-                raise Broken(f"has under {name} a value that is not a quantity such as 500m or 2Gi")
+            if not isinstance(name, str):
+                raise Broken(f"has a name that is not a string: {name}")
+            # `cpu: 1` is a number in YAML and as good as "1" to Kubernetes. A custom resource can
+            # allow integers beside strings, but no fractions.
+            good = isinstance(quantity, str | int) and not isinstance(quantity, bool)
+            if not good or not self._is_quantity(str(quantity)):
+                raise Broken(
+                    f"has under {name} a value that is not a quantity such as 500m or 2Gi "
+                    "(quote fractions)"
+                )
         return tuple(sorted((name, str(quantity)) for name, quantity in value.items()))
+
+    @staticmethod
+    def _is_quantity(text: str) -> bool:
+        return len(text) <= _LONGEST_QUANTITY and re.fullmatch(_QUANTITY, text) is not None
+
+    def schema(self) -> Schema:
+        quantity = {
+            "x-kubernetes-int-or-string": True,
+            "minimum": 0,
+            "maxLength": _LONGEST_QUANTITY,
+            "pattern": anchored(_QUANTITY),
+        }
+        return {
+            "type": "object",
+            "additionalProperties": quantity,
+            "maxProperties": _MOST_RESOURCES,
+        }
 
     def __str__(self) -> str:
         return "quantities by resource, such as cpu: 500m"
@@ -157,11 +230,29 @@ class Verbatim:
 
     of: type[dict[str, object]] | type[list[object]]
     form: str
+    at_most: int = 64
+    """Entries of a list."""
 
     def read(self, value: object) -> object:
         if not isinstance(value, self.of):
             raise Broken(f"is not {self.form}")
+        if isinstance(value, list):
+            if len(value) > self.at_most:
+                raise Broken(f"has {len(value)} entries, more than the {self.at_most} allowed")
+            if not all(isinstance(entry, dict) for entry in value):
+                raise Broken(f"is not {self.form}")
         return value
+
+    def schema(self) -> Schema:
+        anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+        if self.of is dict:
+            return anything
+        return {
+            "type": "array",
+            "items": anything,
+            "maxItems": self.at_most,
+            "x-kubernetes-list-type": "atomic",
+        }
 
     def __str__(self) -> str:
         return self.form
@@ -178,9 +269,21 @@ class Names:
             raise Broken("is not a list")
         if len(value) > self.at_most:
             raise Broken(f"has {len(value)} entries, more than the {self.at_most} allowed")
-        if not all(isinstance(name, str) and name for name in value):
-            raise Broken("has an entry that is not a name")
+        for name in value:
+            if not isinstance(name, str) or not 0 < len(name) <= LONGEST_OBJECT_NAME:
+                raise Broken("has an entry that is not a name")
+        repeated = [name for name, times in Counter(value).items() if times > 1]
+        if repeated:
+            raise Broken(f"names {repeated[0]} more than once")
         return tuple(value)
+
+    def schema(self) -> Schema:
+        return {
+            "type": "array",
+            "items": {"type": "string", "minLength": 1, "maxLength": LONGEST_OBJECT_NAME},
+            "maxItems": self.at_most,
+            "x-kubernetes-list-type": "set",
+        }
 
     def __str__(self) -> str:
         return f"up to {self.at_most} names"
@@ -191,6 +294,7 @@ class TextMap:
     """A mapping of names to strings."""
 
     at_most: int = 64
+    longest: int = 32_768
 
     def read(self, value: object) -> tuple[tuple[str, str], ...]:
         if not isinstance(value, dict):
@@ -200,7 +304,16 @@ class TextMap:
         for name, text in value.items():
             if not isinstance(name, str) or not isinstance(text, str):
                 raise Broken(f"has under {name} a value that is not a string (quote numbers)")
+            if len(text) > self.longest:
+                raise Broken(f"has under {name} more than {self.longest} characters")
         return tuple(sorted(value.items()))
+
+    def schema(self) -> Schema:
+        return {
+            "type": "object",
+            "additionalProperties": {"type": "string", "maxLength": self.longest},
+            "maxProperties": self.at_most,
+        }
 
     def __str__(self) -> str:
         return f"up to {self.at_most} strings by name"

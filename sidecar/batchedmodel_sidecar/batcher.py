@@ -13,9 +13,8 @@ from dataclasses import replace
 from itertools import count
 from typing import Final
 
-from batchedmodel_contract.batch_wire import OK, BatchReply, BatchRequest, ragged
+from batchedmodel_contract.batch_wire import BatchReply, BatchRequest, ragged
 from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_contract.stats import SidecarStats
 from batchedmodel_scheduling import policies
@@ -29,12 +28,13 @@ from batchedmodel_scheduling.policy import (
     Refusal,
     Slots,
 )
-from batchedmodel_sidecar.calls import Answer, Call, Output, Row, Value
+from batchedmodel_sidecar.calls import Answer, Call, Row, Value
 from batchedmodel_sidecar.deadlines import Deadlines
 from batchedmodel_sidecar.errors import CallError, Expired, Rejected, Unserved
 from batchedmodel_sidecar.ledger import Ledger
 from batchedmodel_sidecar.metrics import Durations
 from batchedmodel_sidecar.model import ReadyModel
+from batchedmodel_sidecar.replies import RowFailure, dealt
 from batchedmodel_sidecar.timer import Timer
 from batchedmodel_sidecar.work_meter import WorkMeter
 
@@ -345,28 +345,16 @@ class Batcher:
         self._step()
 
     def _deliver(self, batch: Batch, reply: BatchReply) -> None:
-        if len(reply.statuses) != len(batch.items):
-            rule = f"the model answered {len(reply.statuses)} rows to {len(batch.items)}"
-            raise Unserved(rule, status=502)
-        try:
-            columns = [output.items() for output in reply.outputs]
-        except InvalidInput as error:
-            raise Unserved(f"the model's answer contradicts itself: {error}", status=502) from error
-        outputs = tuple(Output(output.name, output.datatype) for output in reply.outputs)
-        shapes = [output.shapes for output in reply.outputs]
-        for place, item in enumerate(batch.items):
+        outputs, answers = dealt(reply, len(batch.items))
+        for item, answer in zip(batch.items, answers, strict=True):
             entry = self._rows.pop(item.id, None)
             if entry is None:
                 continue  # settled meanwhile: expired, left, or failed by another of its rows
             live, index = entry
-            if reply.statuses[place] != OK:
-                failed = _row_error(live, index, reply.statuses[place], reply.errors[place])
-                self._settle(live, Outcome.FAILED, failed)
+            if isinstance(answer, RowFailure):
+                self._settle(live, Outcome.FAILED, answer.for_row(index, len(live.call.rows)))
                 continue
-            live.answers[index] = tuple(
-                Value(shape[place], column[place])
-                for shape, column in zip(shapes, columns, strict=True)
-            )
+            live.answers[index] = answer
             live.missing -= 1
             if live.missing == 0:
                 rows = tuple(answer for answer in live.answers if answer is not None)
@@ -403,9 +391,3 @@ class Batcher:
                 live.future.set_exception(result)
         if self._ledger.live == 0:
             self._idle.set()
-
-
-def _row_error(live: _Live, index: int, status: int, message: str) -> Unserved:
-    where = f"row {index}: " if len(live.call.rows) > 1 else ""
-    status = status if 400 <= status <= 599 else 502
-    return Unserved(f"{where}{message}", status=status, retry_after=1.0 if status == 503 else None)

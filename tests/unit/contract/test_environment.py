@@ -80,7 +80,6 @@ def test_every_mistake_is_named_by_its_variable() -> None:
             },
         )
     assert str(caught.value).splitlines() == [
-        "BATCHEDMODEL_MODEL_SOCKET: is required",
         'BATCHEDMODEL_PORT: "65536" is above the maximum 65535',
         'BATCHEDMODEL_ADMIN_PORT: "eighty" is not JSON',
         'BATCHEDMODEL_DRAIN_DELAY_SECONDS: "NaN" is not within 0 to 120',

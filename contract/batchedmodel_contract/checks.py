@@ -1,0 +1,261 @@
+"""The rules of a manifest that no single field can judge, each in the two languages that judge it.
+
+`manifest` applies them where a file is read, `openapi` states them to an API server in CEL. Both
+halves of a rule stand side by side, and their sentence exists once, so that an author hears the
+same on one machine and in a cluster.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from batchedmodel_contract.kubernetes_names import ADMIN_PORT, DATA_PORT
+from batchedmodel_contract.mistakes import Mistake, shown
+from batchedmodel_contract.reading import Setting, declaration_at, value_at
+from batchedmodel_contract.rules import Schema, Whole
+from batchedmodel_contract.spec import ScalingMetric, Spec
+
+_PLACEHOLDER: Final = re.compile(r"\{([\w.]+)\}", re.ASCII)
+
+
+class Reason(StrEnum):
+    """What kind of mistake an API server reports."""
+
+    REQUIRED = "FieldValueRequired"
+    FORBIDDEN = "FieldValueForbidden"
+    INVALID = "FieldValueInvalid"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One rule over several fields."""
+
+    name: str
+    """The fault that it finds."""
+    field: str
+    """Where the fault is shown: a path below `spec`."""
+    broken: Callable[[Spec], bool]
+    holds: str
+    """The same in CEL, true when the rule is kept; `self` is the spec with its defaults."""
+    rule: str
+    """End of the sentence; ``{drain.timeoutSeconds}`` stands for the value of that field."""
+    reason: Reason = Reason.INVALID
+
+    def mistakes(self, spec: Spec) -> Iterator[Mistake]:
+        """The mistake, if the spec breaks the rule."""
+        if self.broken(spec):
+            yield Mistake(
+                field=f"spec.{self.field}",
+                rule=_PLACEHOLDER.sub(lambda found: str(value_at(spec, found[1])), self.rule),
+                value=shown(value_at(spec, self.field)) if self._shows_its_value() else "",
+            )
+
+    def validation(self) -> Schema:
+        """The rule as an entry of the spec's `x-kubernetes-validations`."""
+        said = {"message": self.rule}
+        fields = _PLACEHOLDER.findall(self.rule)
+        sentence = _PLACEHOLDER.sub("%s", self.rule)
+        if self._shows_its_value():
+            fields, sentence = [self.field, *fields], f"%s {sentence}"
+        if fields:
+            # Joining texts by `+` would exceed the cost that an API server allows.
+            values = ", ".join(f"self.{field}" for field in fields)
+            said = {"messageExpression": f"{json.dumps(sentence)}.format([{values}])"}
+        return {
+            "rule": self.holds,
+            **said,
+            "fieldPath": f".{self.field}",
+            "reason": self.reason.value,
+        }
+
+    def _shows_its_value(self) -> bool:
+        # A text may be long and a section has no one value; a number says it all.
+        declared = declaration_at(Spec, self.field)
+        return isinstance(declared, Setting) and isinstance(declared.rule, Whole)
+
+
+def _given_sources(spec: Spec) -> int:
+    source = spec.model.source
+    if source is None:
+        return 0
+    given = (source.path, source.python_package, source.hugging_face)
+    return sum(one is not None for one in given)
+
+
+def _asks_for_the_accelerator_twice(spec: Spec) -> bool:
+    resources = spec.model.resources
+    return spec.accelerator is not None and any(
+        name == spec.accelerator.resource for name, _ in (*resources.requests, *resources.limits)
+    )
+
+
+CHECKS: Final[tuple[Check, ...]] = (
+    Check(
+        name="the server is not chosen",
+        field="model",
+        broken=lambda spec: (spec.model.handler is None) == (spec.model.protocol is None),
+        holds="has(self.model.handler) != has(self.model.protocol)",
+        rule="needs exactly one of handler and protocol",
+    ),
+    Check(
+        name="a container of one's own lacks its image",
+        field="model.image",
+        broken=lambda spec: spec.model.protocol is not None and spec.model.image is None,
+        holds="!has(self.model.protocol) || has(self.model.image)",
+        rule="is required with protocol",
+        reason=Reason.REQUIRED,
+    ),
+    Check(
+        name="a handler has the port of a container of one's own",
+        field="model.port",
+        broken=lambda spec: spec.model.handler is not None and spec.model.port is not None,
+        holds="!has(self.model.handler) || !has(self.model.port)",
+        rule="is only for a container of one's own (protocol)",
+        reason=Reason.FORBIDDEN,
+    ),
+    Check(
+        name="the port is the sidecar's",
+        field="model.port",
+        broken=lambda spec: spec.model.port in (DATA_PORT, ADMIN_PORT),
+        holds=f"!has(self.model.port) || !(self.model.port in [{DATA_PORT}, {ADMIN_PORT}])",
+        rule="is taken by the batching sidecar, with which the container shares its ports",
+    ),
+    Check(
+        name="a container of one's own has a source",
+        field="model.source",
+        broken=lambda spec: spec.model.protocol is not None and spec.model.source is not None,
+        holds="!has(self.model.protocol) || !has(self.model.source)",
+        rule="is only for a handler",
+        reason=Reason.FORBIDDEN,
+    ),
+    Check(
+        name="a container of one's own has parameters",
+        field="model.parameters",
+        broken=lambda spec: spec.model.protocol is not None and spec.model.parameters != (),
+        holds="!has(self.model.protocol) || !has(self.model.parameters)"
+        " || size(self.model.parameters) == 0",
+        rule="is only for a handler",
+        reason=Reason.FORBIDDEN,
+    ),
+    Check(
+        name="handler hf lacks its source",
+        field="model.source",
+        broken=lambda spec: spec.model.handler == "hf" and spec.model.source is None,
+        holds="!has(self.model.handler) || self.model.handler != 'hf' || has(self.model.source)",
+        rule="is required with handler hf",
+        reason=Reason.REQUIRED,
+    ),
+    Check(
+        name="handler simulated has a source",
+        field="model.source",
+        broken=lambda spec: spec.model.handler == "simulated" and spec.model.source is not None,
+        holds="!has(self.model.handler) || self.model.handler != 'simulated'"
+        " || !has(self.model.source)",
+        rule="is not used by handler simulated",
+        reason=Reason.FORBIDDEN,
+    ),
+    Check(
+        name="the source is not one",
+        field="model.source",
+        broken=lambda spec: spec.model.source is not None and _given_sources(spec) != 1,
+        holds="!has(self.model.source) || [has(self.model.source.path),"
+        " has(self.model.source.pythonPackage), has(self.model.source.huggingFace)]"
+        ".exists_one(given, given)",
+        rule="needs exactly one of path, pythonPackage and huggingFace",
+    ),
+    Check(
+        name="the accelerator is asked for twice",
+        field="model.resources",
+        broken=_asks_for_the_accelerator_twice,
+        holds="!has(self.accelerator) || !has(self.model.resources)"
+        " || ((!has(self.model.resources.requests)"
+        " || !(self.accelerator.resource in self.model.resources.requests))"
+        " && (!has(self.model.resources.limits)"
+        " || !(self.accelerator.resource in self.model.resources.limits)))",
+        rule="names {accelerator.resource}, of which spec.accelerator says how many",
+        reason=Reason.FORBIDDEN,
+    ),
+    Check(
+        name="the queue cannot hold a batch",
+        field="batching.maxQueueSize",
+        broken=lambda spec: (
+            spec.batching.max_queue_size is not None
+            and spec.batching.max_queue_size < spec.batching.max_batch_size
+        ),
+        holds="!has(self.batching.maxQueueSize)"
+        " || self.batching.maxQueueSize >= self.batching.maxBatchSize",
+        rule="is below maxBatchSize ({batching.maxBatchSize}): the queue must hold one batch",
+    ),
+    Check(
+        name="the wait outlasts the request",
+        field="batching.maxWaitMilliseconds",
+        broken=lambda spec: (
+            spec.batching.max_wait_milliseconds >= spec.batching.request_timeout_seconds * 1000
+        ),
+        holds="self.batching.maxWaitMilliseconds < self.batching.requestTimeoutSeconds * 1000",
+        rule="is not below requestTimeoutSeconds ({batching.requestTimeoutSeconds} s)",
+    ),
+    Check(
+        name="the fewest pods exceed the most",
+        field="autoscaling.minReplicas",
+        broken=lambda spec: (
+            spec.autoscaling is not None
+            and spec.autoscaling.min_replicas > spec.autoscaling.max_replicas
+        ),
+        holds="!has(self.autoscaling)"
+        " || self.autoscaling.minReplicas <= self.autoscaling.maxReplicas",
+        rule="is above maxReplicas ({autoscaling.maxReplicas})",
+    ),
+    Check(
+        name="the target utilisation is for another metric",
+        field="autoscaling.targetUtilizationPercent",
+        broken=lambda spec: (
+            spec.autoscaling is not None
+            and spec.autoscaling.metric is not ScalingMetric.LOAD
+            and spec.autoscaling.target_utilization_percent is not None
+        ),
+        holds="!has(self.autoscaling) || self.autoscaling.metric == 'Load'"
+        " || !has(self.autoscaling.targetUtilizationPercent)",
+        rule="is only for metric Load",
+        reason=Reason.FORBIDDEN,
+    ),
+    Check(
+        name="the target queue is for another metric",
+        field="autoscaling.targetQueueLength",
+        broken=lambda spec: (
+            spec.autoscaling is not None
+            and spec.autoscaling.metric is not ScalingMetric.QUEUE_LENGTH
+            and spec.autoscaling.target_queue_length is not None
+        ),
+        holds="!has(self.autoscaling) || self.autoscaling.metric == 'QueueLength'"
+        " || !has(self.autoscaling.targetQueueLength)",
+        rule="is only for metric QueueLength",
+        reason=Reason.FORBIDDEN,
+    ),
+    Check(
+        name="the number of pods has two owners",
+        field="replicas",
+        broken=lambda spec: spec.autoscaling is not None and spec.replicas is not None,
+        holds="!has(self.autoscaling) || !has(self.replicas)",
+        # `kubectl scale` sets the field behind the back of a manifest that does not have it.
+        rule="is not allowed beside autoscaling, which owns the number of pods "
+        "(`replicas: null` removes it)",
+        reason=Reason.FORBIDDEN,
+    ),
+    Check(
+        name="the drain is shorter than a request",
+        field="drain.timeoutSeconds",
+        broken=lambda spec: (
+            spec.drain.timeout_seconds is not None
+            and spec.drain.timeout_seconds < spec.batching.request_timeout_seconds
+        ),
+        holds="!has(self.drain.timeoutSeconds)"
+        " || self.drain.timeoutSeconds >= self.batching.requestTimeoutSeconds",
+        rule="is below requestTimeoutSeconds ({batching.requestTimeoutSeconds}): "
+        "a drain would lose requests",
+    ),
+)
+"""In the order in which their messages are shown."""

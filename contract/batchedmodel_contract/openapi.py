@@ -1,0 +1,81 @@
+"""States the declarations of `spec` as the structural OpenAPI v3 schema of a custom resource.
+
+Called by `custom_resource`. Pure, and without knowledge of any single field: names, rules,
+descriptions and defaults come from the records, rules over several fields from `checks`.
+"""
+
+from enum import StrEnum
+from typing import Any
+
+from batchedmodel_contract.checks import CHECKS
+from batchedmodel_contract.reading import Section, Setting, declarations
+from batchedmodel_contract.rules import Schema, Text
+from batchedmodel_contract.spec import Spec
+
+
+def spec_schema() -> Schema:
+    """The schema of `spec`."""
+    validations = [check.validation() for check in CHECKS]
+    return record_schema(Spec) | {"x-kubernetes-validations": validations}
+
+
+def record_schema(of: type[Any]) -> Schema:
+    """The schema of one declared record, with everything below it."""
+    required = [declared.name for _, declared in declarations(of) if declared.required]
+    properties: Schema = {}
+    for field, declared in declarations(of):
+        if isinstance(declared, Section):
+            properties[declared.name] = _section(declared, absent=field.default is None)
+        else:
+            properties[declared.name] = _setting(declared, field.default)
+    return {
+        "type": "object",
+        **({"required": required} if required else {}),
+        "properties": properties,
+    }
+
+
+def effective_schema(of: type[Any]) -> Schema:
+    """The fields whose value depends on others when the author gives none, as a status shows them.
+
+    Without bounds: what follows from two values may exceed the limits that hold for one.
+    """
+    properties: Schema = {}
+    for _, declared in declarations(of):
+        if isinstance(declared, Section):
+            below = effective_schema(declared.of)
+            if below["properties"]:
+                properties[declared.name] = {"description": declared.doc, **below}
+        elif declared.effective:
+            kind = declared.rule.schema()["type"]
+            properties[declared.name] = {"description": declared.doc, "type": kind}
+    return {"type": "object", "properties": properties}
+
+
+def _section(declared: Section, *, absent: bool) -> Schema:
+    schema = record_schema(declared.of)
+    if not absent and not declared.required and _has_defaults(schema):
+        # An API server fills in defaults only below what is there.
+        schema = {"default": {}, **schema}
+    return {"description": declared.doc, **schema}
+
+
+def _setting(declared: Setting, default: object) -> Schema:
+    schema = declared.rule.schema()
+    # An empty list or mapping says no more than its absence, and would clutter every object.
+    if not declared.required and default not in (None, ()):
+        schema = {"default": default.value if isinstance(default, StrEnum) else default, **schema}
+    return {"description": _description(declared), **schema}
+
+
+def _description(declared: Setting) -> str:
+    sentences = [declared.doc]
+    if isinstance(declared.rule, Text) and declared.rule.pattern is not None:
+        sentences.append(f"Must be {declared.rule.form}.")
+    if declared.effective:
+        sentences.append(f"When absent: {declared.effective}.")
+    return " ".join(sentences)
+
+
+def _has_defaults(schema: Schema) -> bool:
+    return any("default" in field for field in schema["properties"].values())

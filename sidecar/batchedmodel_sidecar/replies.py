@@ -1,0 +1,49 @@
+"""Cuts the reply to a batch into what each of its rows is answered.
+
+Pure; called by the batcher. A reply that contradicts itself is nobody's answer.
+"""
+
+from dataclasses import dataclass
+
+from batchedmodel_contract.batch_wire import OK, BatchReply
+from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_sidecar.calls import Output, Value
+from batchedmodel_sidecar.errors import Unserved
+
+_RETRY_SOON = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowFailure:
+    """The server could not answer this row; its neighbours are not concerned."""
+
+    status: int
+    message: str
+
+    def for_row(self, index: int, rows: int) -> Unserved:
+        """What the row's call is told, which has so many rows."""
+        where = f"row {index}: " if rows > 1 else ""
+        retry_after = _RETRY_SOON if self.status == 503 else None
+        return Unserved(f"{where}{self.message}", status=self.status, retry_after=retry_after)
+
+
+def dealt(
+    reply: BatchReply, rows: int
+) -> tuple[tuple[Output, ...], list[tuple[Value, ...] | RowFailure]]:
+    """The outputs' names, and for each row its values or its failure; raises `Unserved`."""
+    if len(reply.statuses) != rows:
+        message = f"the model answered {len(reply.statuses)} rows to {rows}"
+        raise Unserved(message, status=502)
+    try:
+        columns = [output.items() for output in reply.outputs]
+    except InvalidInput as error:
+        raise Unserved(f"the model's answer contradicts itself: {error}", status=502) from error
+    shapes = [output.shapes for output in reply.outputs]
+    answers: list[tuple[Value, ...] | RowFailure] = []
+    for row, status in enumerate(reply.statuses):
+        if status == OK:
+            pairs = zip(shapes, columns, strict=True)
+            answers.append(tuple(Value(shape[row], column[row]) for shape, column in pairs))
+        else:
+            answers.append(RowFailure(status=status, message=reply.errors[row]))
+    return tuple(Output(output.name, output.datatype) for output in reply.outputs), answers

@@ -1,0 +1,270 @@
+"""The chart on a real API server: what it accepts, who may do what, upgrade and uninstall."""
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from batchedmodel_autoscaler.resources import (
+    API_SERVICES,
+    FRONT_PROXY,
+    MODELS,
+    PODS,
+    SIZES,
+    Resource,
+    own_deployment,
+    own_namespace,
+)
+from cluster.errors import CommandFailed
+from cluster.kubernetes import ControlPlane
+
+_ROOT: Final = Path(__file__).parents[2]
+_CHART: Final = _ROOT / "charts" / "batchedmodel"
+_NAMESPACE: Final = "chart"
+_RELEASE: Final = ("bm", _CHART, f"--namespace={_NAMESPACE}")
+_OPERATOR: Final = f"system:serviceaccount:{_NAMESPACE}:bm-batchedmodel-operator"
+_AUTOSCALER: Final = f"system:serviceaccount:{_NAMESPACE}:bm-batchedmodel-autoscaler"
+_HPA: Final = "system:serviceaccount:kube-system:horizontal-pod-autoscaler"
+_V1BETA2: Final = "apiservice/v1beta2.custom.metrics.k8s.io"
+_WATCHED: Final = (
+    *(MODELS, PODS, SIZES, *API_SERVICES, FRONT_PROXY),
+    *(own_namespace(_NAMESPACE), own_deployment(_NAMESPACE, "bm-batchedmodel-autoscaler")),
+)
+
+
+@pytest.fixture(scope="module")
+def server(control_plane: ControlPlane) -> Iterator[ControlPlane]:
+    """The control plane with a namespace that admits no pod but restricted ones."""
+    control_plane.kubectl("create", "namespace", _NAMESPACE)
+    control_plane.kubectl(
+        *("label", "namespace", _NAMESPACE), "pod-security.kubernetes.io/enforce=restricted"
+    )
+    yield control_plane
+    control_plane.kubectl("delete", "namespace", _NAMESPACE, "--wait=false")
+
+
+@pytest.fixture(scope="module")
+def notes(server: ControlPlane) -> Iterator[str]:
+    """The chart as the release `bm`: what Helm says after installing it."""
+    # Other tests may have brought the definition already.
+    yield server.helm("install", *_RELEASE, "--take-ownership")
+    server.helm("uninstall", "bm", f"--namespace={_NAMESPACE}")
+
+
+def test_every_object_is_valid(server: ControlPlane) -> None:
+    manifests = server.helm("template", *_RELEASE)
+    said = server.kubectl(
+        *("apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict"),
+        *("--filename", "-"),
+        stdin=manifests,
+    )
+    documents = [one for one in yaml.safe_load_all(manifests) if one]
+    assert len(said.splitlines()) == len(documents) > 15
+
+
+def test_both_pods_pass_the_restricted_profile(server: ControlPlane, notes: str) -> None:
+    for deployment in ("bm-batchedmodel-operator", "bm-batchedmodel-autoscaler"):
+        template = _get(server, f"deployment/{deployment}")["spec"]["template"]
+        template["metadata"]["name"] = deployment
+        pod = {"apiVersion": "v1", "kind": "Pod", **template}
+        said = server.kubectl(
+            *("create", f"--namespace={_NAMESPACE}", "--dry-run=server", "--filename", "-"),
+            stdin=json.dumps(pod),
+        )
+        assert said == f"pod/{deployment} created (server dry run)\n"
+
+
+def test_the_manifest_in_the_notes_is_accepted(server: ControlPlane, notes: str) -> None:
+    text = notes.partition("<<END\n")[2].partition("    END\n")[0]
+    assert "kind: BatchedModel" in text
+    said = server.kubectl(
+        *("apply", f"--namespace={_NAMESPACE}", "--dry-run=server", "--filename", "-"),
+        stdin=text,
+    )
+    assert said == "batchedmodel.batchedmodel.dev/simulated created (server dry run)\n"
+    assert "v1beta2.custom.metrics.k8s.io" in notes
+    assert f"helm uninstall bm --namespace {_NAMESPACE}" in notes
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "watch batchedmodel.dev batchedmodels",
+        "patch batchedmodel.dev batchedmodels/status",
+        "create apps deployments",
+        "patch apps deployments",
+        "delete core services",
+        "create core configmaps",
+        "patch autoscaling horizontalpodautoscalers",
+        "patch core pods",
+    ],
+)
+def test_the_operator_may(server: ControlPlane, notes: str, question: str) -> None:
+    assert _may(server, _OPERATOR, question)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "get core secrets",
+        "create core pods",
+        "delete core pods",
+        "create core pods/exec",
+        "patch batchedmodel.dev batchedmodels",
+        "delete batchedmodel.dev batchedmodels",
+        "patch apiregistration.k8s.io apiservices v1beta2.custom.metrics.k8s.io",
+        "create rbac.authorization.k8s.io clusterroles",
+    ],
+)
+def test_the_operator_may_not(server: ControlPlane, notes: str, question: str) -> None:
+    assert not _may(server, _OPERATOR, question)
+
+
+@pytest.mark.parametrize("resource", _WATCHED, ids=str)
+def test_the_autoscaler_may_list_and_watch(
+    server: ControlPlane, notes: str, resource: Resource
+) -> None:
+    listed = server.kubectl("get", "--raw", resource.query(limit=1), f"--as={_AUTOSCALER}")
+    version = json.loads(listed)["metadata"]["resourceVersion"]
+    watch = resource.query(watch="true", resourceVersion=version, timeoutSeconds=1)
+    server.kubectl("get", "--raw", watch, f"--as={_AUTOSCALER}")
+
+
+@pytest.mark.parametrize("resource", API_SERVICES, ids=str)
+def test_the_autoscaler_may_write_its_apiservices(
+    server: ControlPlane, notes: str, resource: Resource
+) -> None:
+    for verb in ("patch", "delete"):
+        question = f"{verb} apiregistration.k8s.io apiservices {resource.name}"
+        assert _may(server, _AUTOSCALER, question)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "get core secrets",
+        "patch core pods",
+        "patch batchedmodel.dev batchedmodels/status",
+        "delete apiregistration.k8s.io apiservices v1.apps",
+        "create apiregistration.k8s.io apiservices",
+        "list apiregistration.k8s.io apiservices",
+        "get core configmaps kube-root-ca.crt kube-system",
+        "list core namespaces",
+        "patch apps deployments",
+        f"delete apps deployments bm-batchedmodel-autoscaler {_NAMESPACE}",
+    ],
+)
+def test_the_autoscaler_may_not(server: ControlPlane, notes: str, question: str) -> None:
+    assert not _may(server, _AUTOSCALER, question)
+
+
+@pytest.mark.parametrize("metric", ["batchedmodel_required_replicas", "batchedmodel_queue_length"])
+def test_the_hpa_may_read_what_it_scales_by(server: ControlPlane, notes: str, metric: str) -> None:
+    # In this API the kind of the described object, group included, stands where resources stand.
+    question = f"get custom.metrics.k8s.io batchedmodels.batchedmodel.dev/{metric} m models"
+    assert _may(server, _HPA, question)
+
+
+@pytest.mark.parametrize(
+    ("role", "questions"),
+    [
+        ("view", {"get batchedmodels": True, "create batchedmodels": False}),
+        ("edit", {"delete batchedmodels": True, "patch batchedmodels/scale": True}),
+        ("admin", {"create batchedmodels": True, "patch batchedmodels/status": False}),
+    ],
+)
+def test_the_usual_roles_cover_batched_models(
+    server: ControlPlane, notes: str, role: str, questions: dict[str, bool]
+) -> None:
+    server.kubectl(
+        *("create", "rolebinding", f"{role}s", f"--clusterrole={role}", f"--user={role}er"),
+        f"--namespace={_NAMESPACE}",
+    )
+    answers = {
+        question: _may(
+            server, f"{role}er", f"{question.replace(' ', ' batchedmodel.dev ')} m {_NAMESPACE}"
+        )
+        for question in questions
+    }
+    assert answers == questions
+
+
+def test_an_upgrade_leaves_the_autoscalers_certificate_in_place(
+    server: ControlPlane, notes: str
+) -> None:
+    assert "caBundle" not in _get(server, _V1BETA2)["spec"]
+    authority = "-----BEGIN CERTIFICATE-----\nMA==\n-----END CERTIFICATE-----\n"
+    bundle = base64.b64encode(authority.encode()).decode()
+    patch = json.dumps({"spec": {"caBundle": bundle}})
+    server.kubectl("patch", _V1BETA2, "--type=merge", "--patch", patch)
+    before = _get(server, _V1BETA2)["metadata"]["uid"]
+    server.helm("upgrade", *_RELEASE, "--set", "autoscaler.pollSeconds=3")
+    found = _get(server, _V1BETA2)
+    assert found["spec"]["caBundle"] == bundle
+    assert found["metadata"]["uid"] == before
+
+
+def test_an_upgrade_that_changes_nothing_starts_no_pod_anew(
+    server: ControlPlane, notes: str
+) -> None:
+    def generations() -> list[int]:
+        found = _get(server, "deployments")["items"]
+        return [one["metadata"]["generation"] for one in found]
+
+    before = generations()
+    server.helm("upgrade", *_RELEASE, "--reuse-values")
+    assert generations() == before
+
+
+def test_an_uninstall_leaves_the_definition_and_nothing_else(
+    server: ControlPlane, notes: str
+) -> None:
+    server.helm("install", "other", _CHART, f"--namespace={_NAMESPACE}", "--take-ownership")
+    server.helm("uninstall", "other", f"--namespace={_NAMESPACE}", "--wait")
+    kinds = "deployments,services,serviceaccounts,roles,rolebindings"
+    mine = "--selector=app.kubernetes.io/instance=other"
+    assert not server.kubectl("get", kinds, "--all-namespaces", mine, "--output=name")
+    kinds = "clusterroles,clusterrolebindings,apiservices,customresourcedefinitions"
+    left = server.kubectl("get", kinds, mine, "--output=name").split()
+    definition = "customresourcedefinition.apiextensions.k8s.io/batchedmodels.batchedmodel.dev"
+    assert left == [definition]
+    # As the notes say, another release must say that it takes the definition over.
+    with pytest.raises(CommandFailed, match="batchedmodels.batchedmodel.dev"):
+        server.helm("install", "third", _CHART, f"--namespace={_NAMESPACE}")
+
+
+def _get(server: ControlPlane, what: str) -> dict[str, Any]:
+    text = server.kubectl("get", what, f"--namespace={_NAMESPACE}", "--output=json")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def _may(server: ControlPlane, who: str, question: str) -> bool:
+    """Asks `verb group resource[/subresource] [name [namespace]]`."""
+    verb, group, resource, name, namespace = [*question.split(), "", ""][:5]
+    resource, _, subresource = resource.partition("/")
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {
+            "user": who,
+            "resourceAttributes": {
+                "verb": verb,
+                "group": "" if group == "core" else group,
+                "resource": resource,
+                "subresource": subresource,
+                "name": name,
+                "namespace": namespace,
+            },
+        },
+    }
+    answer = server.kubectl(
+        *("create", "--output=json", "--filename", "-"), stdin=json.dumps(review)
+    )
+    allowed = json.loads(answer)["status"]["allowed"]
+    assert isinstance(allowed, bool)
+    return allowed

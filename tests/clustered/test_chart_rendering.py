@@ -1,0 +1,254 @@
+"""What Helm makes of the chart and of wrong values, without a cluster."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from batchedmodel_autoscaler.settings import AutoscalerSettings
+from batchedmodel_contract.environment import LogLevel, from_environment
+from batchedmodel_contract.kubernetes_names import (
+    GROUP,
+    METRICS_GROUP,
+    PLURAL,
+    QUEUE_LENGTH_METRIC,
+    REQUIRED_REPLICAS_METRIC,
+)
+from batchedmodel_operator.settings import OperatorSettings, PullPolicy
+from cluster.binaries import binaries
+from cluster.commands import run
+from cluster.errors import CommandFailed, Unavailable
+from cluster.settings import Settings
+
+_ROOT = Path(__file__).parents[2]
+_CHART = _ROOT / "charts" / "batchedmodel"
+_DIGEST = "sha256:" + "0" * 64
+
+Objects = dict[tuple[str, str], dict[str, Any]]
+"""Rendered objects by kind and name."""
+Render = Callable[..., Objects]
+
+
+@pytest.fixture(scope="module")
+def helm(cluster_settings: Settings) -> Path:
+    try:
+        return binaries(cluster_settings, ["helm"])["helm"]
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="module")
+def render(helm: Path) -> Render:
+    def rendered(*assignments: str, release: str = "bm", namespace: str = "models") -> Objects:
+        words: Sequence[str | Path] = (helm, "template", release, _CHART, "--namespace", namespace)
+        documents = yaml.safe_load_all(run([*words, *_set(assignments)]))
+        return {(one["kind"], one["metadata"]["name"]): one for one in documents if one}
+
+    return rendered
+
+
+def test_the_chart_passes_the_strict_lint(helm: Path) -> None:
+    assert "0 chart(s) failed" in run([helm, "lint", "--strict", _CHART])
+
+
+def test_the_operator_gets_settings_that_it_understands(render: Render) -> None:
+    container = _container(render("images.pullPolicy=Never"), "bm-batchedmodel-operator")
+    settings = from_environment(OperatorSettings, _environment(container))
+    assert settings == OperatorSettings(
+        sidecar_image="localhost/batchedmodel-sidecar:dev",
+        model_server_image="localhost/batchedmodel-model-server:dev",
+        image_pull_policy=PullPolicy.NEVER,
+    )
+    assert _ports(container) == {"probes": settings.probe_port}
+
+
+def test_the_autoscaler_gets_settings_that_it_understands(render: Render) -> None:
+    objects = render("autoscaler.pollSeconds=5", "autoscaler.logLevel=debug")
+    container = _container(objects, "bm-batchedmodel-autoscaler")
+    settings = from_environment(AutoscalerSettings, _environment(container))
+    assert settings == AutoscalerSettings(
+        namespace="models",
+        service_name="bm-batchedmodel-autoscaler",
+        deployment_name="bm-batchedmodel-autoscaler",
+        poll_seconds=5,
+        log_level=LogLevel.DEBUG,
+    )
+    assert _ports(container) == {"metrics-api": settings.port, "admin": settings.admin_port}
+    service = objects["Service", settings.service_name]
+    pods = objects["Deployment", settings.deployment_name]["spec"]["template"]["metadata"]
+    assert service["spec"]["selector"].items() <= pods["labels"].items()
+
+
+def test_an_images_own_tag_stands_above_the_common_one_and_a_digest_above_both(
+    render: Render,
+) -> None:
+    objects = render(
+        "images.tag=1.0",
+        "autoscaler.image.tag=1.1",
+        "sidecar.image.tag=1.1",
+        f"sidecar.image.digest={_DIGEST}",
+    )
+    operator = _container(objects, "bm-batchedmodel-operator")
+    assert operator["image"] == "localhost/batchedmodel-operator:1.0"
+    environment = _environment(operator)
+    assert environment["BATCHEDMODEL_SIDECAR_IMAGE"] == f"localhost/batchedmodel-sidecar@{_DIGEST}"
+    autoscaler = _container(objects, "bm-batchedmodel-autoscaler")
+    assert autoscaler["image"] == "localhost/batchedmodel-autoscaler:1.1"
+
+
+def test_nobody_gets_rights_on_secrets_or_on_everything(render: Render) -> None:
+    rules = [
+        rule
+        for (kind, _name), one in render().items()
+        if kind in ("ClusterRole", "Role")
+        for rule in one["rules"]
+    ]
+    assert rules
+    for rule in rules:
+        named = {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
+        assert not named & {"*", "secrets", "escalate", "bind", "impersonate"}, rule
+
+
+def test_the_hpa_may_read_the_two_metrics_and_no_others(render: Render) -> None:
+    objects = render("customMetrics.reader.serviceAccount=hpa")
+    role = objects["ClusterRole", "bm-batchedmodel-autoscaler-reader"]
+    metrics = [REQUIRED_REPLICAS_METRIC, QUEUE_LENGTH_METRIC]
+    resources = [f"{PLURAL}.{GROUP}/{metric}" for metric in metrics]
+    assert role["rules"] == [
+        {"apiGroups": [METRICS_GROUP], "resources": resources, "verbs": ["get"]}
+    ]
+    binding = objects["ClusterRoleBinding", "bm-batchedmodel-autoscaler-reader"]
+    assert binding["subjects"] == [
+        {"kind": "ServiceAccount", "name": "hpa", "namespace": "kube-system"}
+    ]
+
+
+def test_both_versions_of_the_metrics_api_are_registered_without_trusting_anybody(
+    render: Render,
+) -> None:
+    found = [one["spec"] for (kind, _), one in render().items() if kind == "APIService"]
+    assert {(spec["group"], spec["version"]) for spec in found} == {
+        (METRICS_GROUP, "v1beta1"),
+        (METRICS_GROUP, "v1beta2"),
+    }
+    for spec in found:
+        assert not spec.keys() & {"caBundle", "insecureSkipTLSVerify"}
+
+
+def test_nothing_is_registered_where_the_metrics_api_is_somebody_elses(render: Render) -> None:
+    objects = render("customMetrics.register=false")
+    assert not [one for one in objects.values() if one["kind"] == "APIService"]
+    assert ("Deployment", "bm-batchedmodel-autoscaler") in objects
+
+
+def test_the_definition_is_installed_as_it_is_and_kept(render: Render) -> None:
+    source = yaml.safe_load((_ROOT / "crds" / "batchedmodels.yaml").read_text())
+    installed = render()["CustomResourceDefinition", f"{PLURAL}.{GROUP}"]
+    assert installed["spec"] == source["spec"]
+    assert installed["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+
+
+def test_the_definition_is_left_out_or_not_kept_when_the_values_say_so(render: Render) -> None:
+    name = ("CustomResourceDefinition", f"{PLURAL}.{GROUP}")
+    assert name not in render("crds.install=false")
+    assert "helm.sh/resource-policy" not in str(render("crds.keep=false")[name]["metadata"])
+
+
+@pytest.mark.parametrize(
+    ("release", "beginning"),
+    [
+        ("bm", "bm-batchedmodel"),
+        ("batchedmodel", "batchedmodel"),
+        ("team.a", "team-a-batchedmodel"),
+    ],
+)
+def test_names_follow_the_release(render: Render, release: str, beginning: str) -> None:
+    assert ("Service", f"{beginning}-autoscaler") in render(release=release)
+
+
+def test_no_two_objects_of_the_longest_release_share_a_name(helm: Path, render: Render) -> None:
+    objects = render(release="r" * 53)
+    words = (helm, "template", "r" * 53, _CHART, "--namespace", "models")
+    assert len(objects) == len([one for one in yaml.safe_load_all(run(words)) if one])
+    assert max(len(name) for kind, name in objects if kind == "Service") <= 63
+
+
+def test_a_namespace_of_digits_stays_a_name(render: Render) -> None:
+    for one in render(namespace="123").values():
+        assert one["metadata"].get("namespace", "123") in ("123", "kube-system")
+
+
+def test_pods_are_placed_as_the_values_say(render: Render) -> None:
+    objects = render(
+        "operator.nodeSelector.pool=system",
+        "operator.tolerations[0].operator=Exists",
+        "operator.priorityClassName=high",
+        "operator.podLabels.team=a",
+        "images.pullSecrets={key}",
+    )
+    template = objects["Deployment", "bm-batchedmodel-operator"]["spec"]["template"]
+    assert template["metadata"]["labels"]["team"] == "a"
+    pod = template["spec"]
+    assert pod["nodeSelector"] == {"pool": "system"}
+    assert pod["tolerations"] == [{"operator": "Exists"}]
+    assert pod["priorityClassName"] == "high"
+    assert pod["imagePullSecrets"] == [{"name": "key"}]
+
+
+@pytest.mark.parametrize(
+    ("assignment", "complaint"),
+    [
+        ("operator.replicas=2", "replicas"),
+        ("operatr.logLevel=info", "operatr"),
+        ("autoscaler.logLevel=loud", "autoscaler.logLevel"),
+        ("autoscaler.pollSeconds=0", "autoscaler.pollSeconds"),
+        ("autoscaler.pollSeconds=soon", "autoscaler.pollSeconds"),
+        ("images.pullPolicy=Sometimes", "images.pullPolicy"),
+        ("images.tag=", "images.tag"),
+        ("operator.image.tag=a b", "operator.image.tag"),
+        ("operator.image.digest=sha256:12", "operator.image.digest"),
+        ("operator.image.repository=", "operator.image.repository"),
+        ("crds.install=yes", "crds.install"),
+        ("operator.resources.request.cpu=1", "request"),
+        ("operator.tolerations[0].operator=Maybe", "operator.tolerations.0.operator"),
+        ("customMetrics.reader.serviceAccount=", "customMetrics.reader.serviceAccount"),
+        ("sidecar.resources.limits.cpu=1", "resources"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(helm: Path, assignment: str, complaint: str) -> None:
+    with pytest.raises(CommandFailed) as refusal:
+        run([helm, "template", "bm", _CHART, *_set([assignment])])
+    message = str(refusal.value).split("schema(s)")[-1].replace("/", ".")
+    assert complaint in message
+
+
+def test_an_older_kubernetes_is_refused(helm: Path) -> None:
+    with pytest.raises(CommandFailed, match="1.29.0-0"):
+        run([helm, "template", "bm", _CHART, "--kube-version", "1.28.9"])
+
+
+def _set(assignments: Sequence[str]) -> list[str]:
+    return [word for one in assignments for word in ("--set", one)]
+
+
+def _container(objects: Objects, deployment: str) -> dict[str, Any]:
+    (container,) = objects["Deployment", deployment]["spec"]["template"]["spec"]["containers"]
+    assert isinstance(container, dict)
+    return container
+
+
+def _environment(container: dict[str, Any]) -> dict[str, str]:
+    """Its variables, with what a pod in the namespace `models` is told of itself."""
+    told = {"metadata.namespace": "models"}
+    return {
+        one["name"]: one["value"]
+        if "value" in one
+        else told[one["valueFrom"]["fieldRef"]["fieldPath"]]
+        for one in container["env"]
+    }
+
+
+def _ports(container: dict[str, Any]) -> dict[str, int]:
+    return {one["name"]: one["containerPort"] for one in container["ports"]}

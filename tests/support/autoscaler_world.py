@@ -1,0 +1,54 @@
+"""Stats, pods and objects as the autoscaler meets them, for its tests."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from batchedmodel_autoscaler.fleet import Fleet
+from batchedmodel_autoscaler.objects import Model, ModelKey, Pod, Size
+from batchedmodel_contract.stats import BUCKETS, SidecarStats
+
+KEY = ModelKey("team", "minilm")
+
+CALM = SidecarStats(
+    instance="first",
+    model_ready=True,
+    draining=False,
+    profile_known=True,
+    offered_work=(0.0,) * BUCKETS,
+    age_seconds=3600.0,
+    backlog_work=0.0,
+    queue_length=0,
+    outstanding=0,
+    settings_hash="0123456789abcdef",
+    max_batch_size=32,
+)
+
+
+def busy(rate: float, **more: Any) -> SidecarStats:
+    """A sidecar to which so many device-seconds are offered every second."""
+    return replace(CALM, offered_work=(rate,) * BUCKETS, **more)
+
+
+def pod(number: int, **more: Any) -> Pod:
+    """A ready pod."""
+    plain = Pod(
+        uid=f"uid-{number}",
+        model=KEY,
+        name=f"minilm-{number}",
+        address=f"10.0.0.{number}",
+        ready=True,
+        leaving=False,
+        startup_seconds=40.0,
+    )
+    return replace(plain, **more)
+
+
+def fleet(pods: Sequence[Pod] = (), *, present: int | None = None, utilization: float = 0.8) -> Fleet:
+    """A fleet that knows one model with its pods; nobody has been asked yet."""
+    made = Fleet(2.0)
+    made.model_seen(Model(key=KEY, utilization=utilization, target_queue_length=32))
+    made.size_seen(Size(model=KEY, replicas=len(pods) if present is None else present))
+    for one in pods:
+        made.pod_seen(one)
+    return made

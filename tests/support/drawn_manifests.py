@@ -1,0 +1,102 @@
+"""Manifests drawn from the contract's declarations: right, nearly right and senseless ones.
+
+For tests in which two judges must agree about each of them. A seed gives the same ones every time.
+"""
+
+from collections.abc import Iterator
+from random import Random
+from typing import Any, Final
+
+from batchedmodel_contract.reading import Section, declarations
+from batchedmodel_contract.rules import (
+    AscendingWholes,
+    Choice,
+    Names,
+    Quantities,
+    Rule,
+    Text,
+    TextMap,
+    Verbatim,
+    Whole,
+)
+from batchedmodel_contract.spec import Spec
+
+# Not 2.0: a number of JSON, in which it is the same as 2, but a float to a reader of YAML.
+_SENSELESS: Final[tuple[object, ...]] = (
+    *(None, 0, 1, -1, 10**12, 1.5, True, "", "x", "1", "a b", "a\n", "é", "a/b", "a:B"),
+    *([], [1], ["a"], [None], {}, {"a": 1}, {"a": None}, {"a": {"b": None}}),
+)
+_TEXTS: Final = (
+    *("hf", "simulated", "a:B", "a.b:C", "é:B", "9a:B", "owner/model", "a/b/c", "main", ".."),
+    *("a_b", "nvidia.com/gpu", "image:1"),
+)
+_QUANTITIES: Final = (1, 0, "1", "500m", "2Gi", "1.5Gi", "1e3", "1.", "x", -1, 0.5)
+_RESOURCES: Final = ("cpu", "memory", "nvidia.com/gpu", "amd.com/gpu")
+
+
+def drawn_manifests(count: int, *, seed: int) -> Iterator[dict[str, Any]]:
+    """That many manifests, of which roughly a third is right, under names of their own."""
+    random = Random(seed)
+    for number in range(count):
+        yield {
+            "apiVersion": "batchedmodel.dev/v1alpha1",
+            "kind": "BatchedModel",
+            "metadata": {"name": f"drawn-{number}"},
+            "spec": {**_record(random, Spec, 0.2), "model": _model(random)},
+        }
+
+
+def _model(random: Random) -> object:
+    if random.random() < 0.2:
+        return _value(random, Spec, "model")
+    server = random.choice(
+        ({"handler": "simulated"}, {"handler": "a:B"}, {"protocol": "V2", "image": "own:1"})
+    )
+    if random.random() < 0.3:
+        name = random.choice(("handler", "source", "port", "parameters", "resources", "env"))
+        model_type = next(one.of for _, one in declarations(Spec) if isinstance(one, Section))
+        return server | {name: _value(random, model_type, name)}
+    return server
+
+
+def _record(random: Random, of: type[Any], share: float) -> dict[str, Any]:
+    """A mapping with about that share of the record's fields."""
+    found = {
+        declared.name: _value(random, of, declared.name)
+        for _, declared in declarations(of)
+        if random.random() < (0.95 if declared.required else share)
+    }
+    return found | ({"unknown": 1} if random.random() < 0.01 else {})
+
+
+def _value(random: Random, of: type[Any], name: str) -> object:
+    declared = next(one for _, one in declarations(of) if one.name == name)
+    if random.random() < 0.05:
+        return random.choice(_SENSELESS)
+    if isinstance(declared, Section):
+        return _record(random, declared.of, 0.5)
+    return _fitting(random, declared.rule)
+
+
+def _fitting(random: Random, rule: Rule) -> object:
+    """A value that more often than not follows the rule."""
+    match rule:
+        case Whole(minimum=minimum, maximum=maximum):
+            near = min(maximum, max(minimum, random.randint(1, 60)))
+            return random.choice((*[near] * 6, minimum, maximum, minimum - 1, maximum + 1))
+        case Choice(of=members):
+            return random.choice([member.value for member in members])
+        case AscendingWholes():
+            edges = [random.randint(1, 99) for _ in range(random.randint(0, 3))]
+            return sorted(edges) if random.random() < 0.8 else edges
+        case Quantities():
+            return {random.choice(_RESOURCES): random.choice(_QUANTITIES)}
+        case Verbatim(of=kind):
+            return {"a": None, "b": [1]} if kind is dict else [{"a": 1}]
+        case Names():
+            return random.choice((["a"], ["a", "b"], ["a", "a"], []))
+        case TextMap():
+            return random.choice(({}, {"a": "b"}, {"": "x"}, {"a": ""}))
+        case Text():
+            return random.choice(_TEXTS)
+    raise TypeError(f"no values are known for {rule!r}")

@@ -1,0 +1,161 @@
+"""What the end-to-end tests ask of a cluster, in their words."""
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import aiohttp
+from cluster.errors import CommandFailed
+from cluster.kubernetes import Cluster
+
+from batchedmodel_contract import sidecar_api
+from batchedmodel_contract.kubernetes_names import ADMIN_PORT, NAME_LABEL
+
+Found = TypeVar("Found")
+
+
+class Kube:
+    """One namespace of a cluster."""
+
+    def __init__(self, cluster: Cluster, namespace: str) -> None:
+        self.cluster = cluster
+        self.namespace = namespace
+
+    def kubectl(self, *words: str, stdin: str | None = None, timeout_s: float = 60) -> str:
+        """kubectl in this namespace."""
+        return self.cluster.kubectl(
+            f"--namespace={self.namespace}", *words, stdin=stdin, timeout_s=timeout_s
+        )
+
+    def apply(self, manifest: dict[str, Any]) -> None:
+        """kubectl apply of one object."""
+        self.kubectl("apply", "--filename=-", stdin=json.dumps(manifest))
+
+    def patch(self, name: str, patch: dict[str, Any]) -> None:
+        """Merge a patch into a BatchedModel."""
+        self.kubectl("patch", "batchedmodel", name, "--type=merge", f"--patch={json.dumps(patch)}")
+
+    def get(self, kind: str, name: str) -> dict[str, Any]:
+        """One object."""
+        found: dict[str, Any] = json.loads(self.kubectl("get", kind, name, "--output=json"))
+        return found
+
+    def pods(self, name: str) -> list[dict[str, Any]]:
+        """The pods of a BatchedModel that nobody has asked to go."""
+        text = self.kubectl("get", "pods", f"--selector={NAME_LABEL}={name}", "--output=json")
+        pods: list[dict[str, Any]] = json.loads(text)["items"]
+        return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+
+    def ready_pods(self, name: str) -> list[dict[str, Any]]:
+        """Those of them that are ready."""
+        return [pod for pod in self.pods(name) if _is_true(pod["status"], "Ready")]
+
+    def condition(self, name: str, kind: str) -> dict[str, Any]:
+        """A condition of a BatchedModel; empty when it has none of that kind."""
+        status = self.get("batchedmodel", name).get("status", {})
+        for condition in status.get("conditions", []):
+            if condition["type"] == kind:
+                return dict(condition)
+        return {}
+
+    def children(self, name: str) -> list[str]:
+        """Everything in the namespace that carries the BatchedModel's label."""
+        kinds = "deployments,replicasets,pods,services,configmaps,horizontalpodautoscalers"
+        selector = f"--selector={NAME_LABEL}={name}"
+        return self.kubectl("get", kinds, selector, "--output=name").split()
+
+    def service_url(self, name: str) -> str:
+        """Where the Service answers, by its address."""
+        service = self.get("service", name)["spec"]
+        return f"http://{service['clusterIP']}:{service['ports'][0]['port']}"
+
+    async def eventually(
+        self, what: str, look: Callable[[], Found | None], *, within: float
+    ) -> Found:
+        """The first truthy look; an error of the API server is looked past."""
+        deadline = time.monotonic() + within
+        seen: object = None
+        while time.monotonic() < deadline:
+            try:
+                seen = await asyncio.to_thread(look)
+                if seen:
+                    return seen  # type: ignore[return-value]  # truthy, so not None
+            except CommandFailed as error:
+                seen = error
+            await asyncio.sleep(0.25)
+        raise AssertionError(f"not within {within} s: {what}; last seen: {seen}\n{self._picture()}")
+
+    async def ready(self, name: str, *, within: float = 240) -> None:
+        """The BatchedModel says that it is ready."""
+        await self.eventually(
+            f"{name} is ready",
+            lambda: self.condition(name, "Ready").get("status") == "True",
+            within=within,
+        )
+
+    def _picture(self) -> str:
+        """The namespace as it stands, for the reader of a failed test."""
+        texts = []
+        for words in (
+            ("get", "batchedmodels,deployments,pods,hpa", "--output=wide"),
+            ("get", "batchedmodels", "--output=jsonpath={.items[*].status.conditions}"),
+            ("get", "events", "--sort-by=.lastTimestamp"),
+        ):
+            try:
+                texts.append(self.kubectl(*words))
+            except CommandFailed as error:
+                texts.append(str(error))
+        return "\n".join(texts)[-6000:]
+
+
+async def admin(session: aiohttp.ClientSession, pod: dict[str, Any], path: str) -> str:
+    """A GET on the admin port of a pod's sidecar."""
+    url = f"http://{pod['status']['podIP']}:{ADMIN_PORT}{path}"
+    async with session.get(url) as response:
+        return await response.text()
+
+
+async def settings_hash(session: aiohttp.ClientSession, pod: dict[str, Any]) -> str:
+    """The hash of the batch settings that a pod has in force."""
+    return str(json.loads(await admin(session, pod, sidecar_api.SETTINGS))["hash"])
+
+
+async def metric(session: aiohttp.ClientSession, pod: dict[str, Any], name: str) -> float:
+    """An unlabelled sample of a pod's metrics."""
+    for line in (await admin(session, pod, sidecar_api.METRICS)).splitlines():
+        if line.startswith(f"{name} "):
+            return float(line.split()[1])
+    raise AssertionError(f"no {name}")
+
+
+def restarts(pod: dict[str, Any]) -> dict[str, int]:
+    """How often each container of a pod was restarted."""
+    status = pod["status"]
+    listed = [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
+    return {container["name"]: container["restartCount"] for container in listed}
+
+
+def kill_process(pod: dict[str, Any], module: str) -> None:
+    """SIGKILL to the process of a pod that runs a module: its namespace lies within ours."""
+    uid = pod["metadata"]["uid"]
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            command = (folder / "cmdline").read_bytes().decode("utf-8", "replace")
+            groups = (folder / "cgroup").read_text()
+        except OSError:
+            continue
+        if module in command and (uid in groups or uid.replace("-", "_") in groups):
+            os.kill(int(folder.name), signal.SIGKILL)
+            return
+    raise AssertionError(f"no process of the pod runs {module}")
+
+
+def _is_true(status: dict[str, Any], kind: str) -> bool:
+    return any(c["type"] == kind and c["status"] == "True" for c in status.get("conditions", []))

@@ -1,0 +1,194 @@
+"""The custom resource's schema says what the declarations say, and is a sound one."""
+
+import re
+import runpy
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from batchedmodel_contract.custom_resource import custom_resource
+from batchedmodel_contract.manifest import read_manifest
+from batchedmodel_contract.openapi import effective_schema, spec_schema
+from batchedmodel_contract.reading import Section, Setting, declarations
+from batchedmodel_contract.rules import Schema, anchored
+from batchedmodel_contract.spec import Spec
+from support.manifest_table import right_manifests
+
+CRDS: Final = Path(__file__).parents[3] / "crds"
+DEFINITION: Final = custom_resource()
+(VERSION,) = DEFINITION["spec"]["versions"]
+OBJECT: Final[Schema] = VERSION["schema"]["openAPIV3Schema"]
+RIGHT: Final = right_manifests()
+
+
+def declared(of: type[Any] = Spec, path: str = "") -> Iterator[tuple[str, Any, Setting | Section]]:
+    """Every field of the spec: its path, its default in Python, its declaration."""
+    for field, one in declarations(of):
+        yield f"{path}{one.name}", field.default, one
+        if isinstance(one, Section):
+            yield from declared(one.of, f"{path}{one.name}.")
+
+
+def schema_at(path: str, schema: Schema) -> Schema:
+    for name in path.split("."):
+        schema = schema["properties"][name]
+    return schema
+
+
+def nodes(schema: Schema, path: str = "spec") -> Iterator[tuple[str, Schema]]:
+    """Every part of a schema that describes a value."""
+    yield path, schema
+    for name, below in schema.get("properties", {}).items():
+        yield from nodes(below, f"{path}.{name}")
+    for keyword in ("items", "additionalProperties"):
+        if keyword in schema:
+            yield from nodes(schema[keyword], f"{path}[{keyword}]")
+
+
+def with_defaults(schema: Schema, value: object) -> object:
+    """The value as an API server completes it: nulls out, defaults in, then below them."""
+    if not isinstance(value, Mapping) or "properties" not in schema:
+        return value
+    filled = {name: given for name, given in value.items() if given is not None}
+    for name, below in schema["properties"].items():
+        if name not in filled and "default" in below:
+            filled[name] = below["default"]
+        if name in filled:
+            filled[name] = with_defaults(below, filled[name])
+    return filled
+
+
+FIELDS: Final = list(declared())
+SETTINGS: Final = [
+    (path, default, one) for path, default, one in FIELDS if isinstance(one, Setting)
+]
+SPEC_NODES: Final = list(nodes(spec_schema()))
+by_path: Final = pytest.mark.parametrize(("path", "schema"), SPEC_NODES, ids=list(dict(SPEC_NODES)))
+
+
+def test_the_file_is_what_the_declarations_make() -> None:
+    made = runpy.run_path(str(CRDS / "generate.py"))["content"]()
+    file = CRDS / "batchedmodels.yaml"
+    assert file.read_bytes() == made.encode(), "run `make crds`"
+
+
+def test_every_declared_field_is_in_the_schema_and_no_other() -> None:
+    found = {path.removeprefix("spec.") for path, _ in SPEC_NODES if "[" not in path} - {"spec"}
+    assert found == {path for path, _, _ in FIELDS}
+
+
+@pytest.mark.parametrize(
+    ("path", "default", "field"), SETTINGS, ids=[path for path, *_ in SETTINGS]
+)
+def test_a_field_has_the_default_that_the_reader_gives_it(
+    path: str, default: object, field: Setting
+) -> None:
+    schema = schema_at(path, spec_schema())
+    if field.required or default in (None, ()):
+        assert "default" not in schema
+    else:
+        assert schema["default"] == (default.value if isinstance(default, StrEnum) else default)
+
+
+@pytest.mark.parametrize("right", RIGHT, ids=[right.id for right in RIGHT])
+def test_a_manifest_with_its_defaults_written_out_is_the_same_manifest(right: Any) -> None:
+    filled = {**right.manifest, "spec": with_defaults(spec_schema(), right.manifest["spec"])}
+    assert read_manifest(filled) == read_manifest(right.manifest)
+
+
+def test_a_field_that_depends_on_others_has_no_default_and_says_what_holds() -> None:
+    for path, _, field in SETTINGS:
+        if field.effective:
+            schema = schema_at(path, spec_schema())
+            assert "default" not in schema
+            assert f"When absent: {field.effective}." in schema["description"]
+            assert schema_at(path, effective_schema(Spec))["type"] == schema["type"]
+
+
+def test_the_effective_values_are_those_of_fields_that_depend_on_others() -> None:
+    leaves = {
+        path.removeprefix("status.effective.")
+        for path, schema in nodes(effective_schema(Spec), "status.effective")
+        if "properties" not in schema
+    }
+    assert leaves == {path for path, _, field in SETTINGS if field.effective}
+
+
+@pytest.mark.parametrize("path", [path for path, *_ in FIELDS])
+def test_a_field_is_described(path: str) -> None:
+    assert schema_at(path, spec_schema())["description"].endswith(".")
+
+
+@by_path
+def test_a_value_has_one_type(path: str, schema: Schema) -> None:
+    assert ("type" in schema) != schema.get("x-kubernetes-int-or-string", False)
+
+
+@by_path
+def test_a_value_is_bounded(path: str, schema: Schema) -> None:
+    bounds = {
+        "string": {"maxLength", "enum"},
+        "integer": {"maximum"},
+        "array": {"maxItems"},
+        "object": {"maxProperties", "properties", "x-kubernetes-preserve-unknown-fields"},
+    }
+    assert bounds[schema.get("type", "string")] & set(schema)
+
+
+@by_path
+def test_a_list_says_how_it_is_merged(path: str, schema: Schema) -> None:
+    assert (schema.get("type") == "array") == ("x-kubernetes-list-type" in schema)
+
+
+@by_path
+def test_a_pattern_holds_for_the_whole_text(path: str, schema: Schema) -> None:
+    pattern = schema.get("pattern")
+    if pattern is not None:
+        assert pattern.startswith("^")
+        assert pattern.endswith("$")
+        assert "|" not in pattern or pattern.startswith("^(?:")
+
+
+def test_alternatives_are_bracketed_before_they_are_anchored() -> None:
+    assert anchored("hf|simulated") == "^(?:hf|simulated)$"
+    assert anchored("[a-z]+") == "^[a-z]+$"
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        pytest.param(rule, id=rule["fieldPath"] + " " + rule["rule"][:40])
+        for rule in spec_schema()["x-kubernetes-validations"]
+    ],
+)
+def test_a_rule_speaks_of_fields_that_exist(rule: Mapping[str, str]) -> None:
+    text = " ".join((rule["rule"], rule.get("messageExpression", ""), f"self{rule['fieldPath']}"))
+    paths = re.findall(r"\bself\.([A-Za-z.]+)", text)
+    assert paths
+    for path in paths:
+        schema_at(path, spec_schema())
+
+
+@pytest.mark.parametrize("column", VERSION["additionalPrinterColumns"], ids=lambda one: one["name"])
+def test_a_column_shows_a_field_that_exists(column: Mapping[str, Any]) -> None:
+    path = re.sub(r"\[\?\(.*?\)\]", "", column["jsonPath"]).removeprefix(".")
+    schema = OBJECT
+    for name in path.split("."):
+        schema = schema.get("items", schema)
+        if name == "metadata":
+            return
+        schema = schema["properties"][name]
+    assert schema["type"] == column["type"]
+
+
+def test_the_scale_subresource_finds_its_fields() -> None:
+    scale = VERSION["subresources"]["scale"]
+    kinds = {key: schema_at(path[1:], OBJECT)["type"] for key, path in scale.items()}
+    assert kinds == {
+        "specReplicasPath": "integer",
+        "statusReplicasPath": "integer",
+        "labelSelectorPath": "string",
+    }
