@@ -72,7 +72,7 @@ class SidecarSettings:
     )
     drain_timeout_seconds: float = setting(
         "DRAIN_TIMEOUT_SECONDS",
-        Real(minimum=0, maximum=3600),
+        Real(minimum=0, maximum=3700),  # the longest time-out of a request, and some
         "How long a drain waits for accepted requests.",
         default=35.0,
     )

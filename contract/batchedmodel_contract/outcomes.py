@@ -16,6 +16,8 @@ class Rejection(StrEnum):
     DRAINING = "draining"
     NOT_READY = "not_ready"
     """The model behind cannot be asked at present."""
+    EXPIRED = "expired"
+    """Its time ran out before it was understood: a slow body, a long text."""
     ABANDONED = "abandoned"
     """The caller left before it could be told anything."""
 

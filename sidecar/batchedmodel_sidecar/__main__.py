@@ -1,6 +1,7 @@
 """Process entry of the sidecar: settings from the environment, signals, run.
 
-Exit codes: 0 after a drain, 2 for wrong settings, 3 when a port cannot be had.
+Exit codes: 0 when everything accepted was served, 1 when the drain's limit ended it, 2 for wrong
+settings, 3 when a port cannot be had.
 """
 
 import asyncio
@@ -38,14 +39,14 @@ def main() -> int:
         datefmt="%H:%M:%S",
     )
     try:
-        uvloop.run(_run(settings))
+        emptied = uvloop.run(_run(settings))
     except InvalidInput as error:
         logging.getLogger(__name__).error("%s", error)
         return EXIT_WRONG_SETTINGS
     except CannotListen as error:
         logging.getLogger(__name__).error("%s", error)
         return EXIT_CANNOT_LISTEN
-    return 0
+    return 0 if emptied else 1
 
 
 def _require_one_server(settings: SidecarSettings) -> None:
@@ -54,13 +55,13 @@ def _require_one_server(settings: SidecarSettings) -> None:
         raise InvalidManifest((Mistake(field=fields, rule="need exactly one of the two"),))
 
 
-async def _run(settings: SidecarSettings) -> None:
+async def _run(settings: SidecarSettings) -> bool:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     service = Service(settings, SettingsFolder(settings.settings_folder))
-    await service.run(stop)
+    return await service.run(stop)
 
 
 if __name__ == "__main__":

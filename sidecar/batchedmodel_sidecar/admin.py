@@ -86,8 +86,11 @@ class Admin:
         return web.Response(text="not known to be dead\n")
 
     async def _drain(self, request: web.Request) -> web.Response:
+        if not self._drain_token:
+            return web.Response(status=403, text="no token is set, so nobody may drain\n")
         given = request.headers.get(sidecar_api.DRAIN_TOKEN_HEADER, "")
-        if not self._drain_token or not hmac.compare_digest(given, self._drain_token):
+        # As bytes: a header may hold what a comparison of texts refuses.
+        expected = self._drain_token.encode()
+        if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), expected):
             return web.Response(status=403, text=f"{sidecar_api.DRAIN_TOKEN_HEADER} is wrong\n")
-        empty = await self._lifecycle.drain()
-        return web.Response(text="empty\n" if empty else "drain limit reached\n")
+        return web.Response(text=f"{await self._lifecycle.drain()}\n")

@@ -56,15 +56,17 @@ class _Live:
         "deadline",
         "future",
         "ids",
+        "limit",
         "missing",
         "waiting",
         "work",
     )
 
-    def __init__(self, call: Call, now: float, deadline: float) -> None:
+    def __init__(self, call: Call, now: float, arrived: float, limit: float) -> None:
         self.call: Final = call
         self.accepted_at: Final = now
-        self.deadline: Final = deadline
+        self.limit: Final = limit
+        self.deadline: Final = arrived + limit
         self.future: Final[asyncio.Future[Answer]] = asyncio.get_running_loop().create_future()
         self.ids: list[ItemId] = []
         self.answers: list[tuple[Value, ...] | None] = [None] * len(call.rows)
@@ -98,6 +100,7 @@ class Batcher:
         self._instance = uuid.uuid4().hex
         self._model: ReadyModel | None = None
         self._flushing = False
+        self._closed = False
         self._step_is_due = False
         self._item_ids = count(1)
         self._rows: dict[ItemId, tuple[_Live, int]] = {}
@@ -118,6 +121,7 @@ class Batcher:
 
     def count_unseen(self) -> None:
         """A call was refused unread for want of room: it was offered work all the same."""
+        self._ledger.rows_offered += 1  # it had one at least
         self._meter.add_unseen(self._clock())
 
     def stats(self, *, draining: bool) -> SidecarStats:
@@ -137,13 +141,14 @@ class Batcher:
             max_batch_size=self._settings.max_batch_size,
         )
 
-    async def submit(self, call: Call) -> Answer:
+    async def submit(self, call: Call, arrived: float | None = None) -> Answer:
         """The answer to a call; raises `Rejected`, `Unserved` or `Expired`.
 
-        Cancelling the await withdraws the call.
+        Its time-out counts from `arrived`, by default from now. Cancelling the await withdraws it.
         """
         now = self._clock()
-        live = _Live(call, now, now + self._settings.request_timeout_seconds)
+        arrived = now if arrived is None else arrived
+        live = _Live(call, now, arrived, self._settings.request_timeout_seconds)
         self._accept(live, now)
         try:
             return await live.future
@@ -152,8 +157,11 @@ class Batcher:
             raise
 
     def attach(self, model: ReadyModel) -> None:
-        """A server is ready: what waits may go to it."""
+        """A server is ready: what waits may go to it, if it takes such rows at all."""
         self._model = model
+        for live in {live for live, _ in self._rows.values()}:
+            if live.call.description != model.description:
+                self._settle(live, Outcome.FAILED, _other_model())
         self._policy = policies.relearning(self._policy, model.profile)
         self._request_step()
 
@@ -184,6 +192,7 @@ class Batcher:
 
     async def close(self) -> None:
         """Settle what is left and stop."""
+        self._closed = True
         self._timer.close()
         self.give_up("the service is stopping")
         tasks = list(self._in_flight.values())
@@ -195,6 +204,9 @@ class Batcher:
         """Offer all rows or none: a call is refused whole."""
         rows = live.call.rows
         self._ledger.rows_offered += len(rows)
+        if self._model is not None and live.call.description != self._model.description:
+            other = _other_model()
+            raise Rejected(Rejection.NOT_READY, other.message, retry_after=other.retry_after)
         if len(rows) > self._settings.max_queue_size:
             limit = self._settings.max_queue_size
             message = f"{len(rows)} rows in one request are more than the queue holds ({limit})"
@@ -234,10 +246,6 @@ class Batcher:
         return Rejected(refusal.reason, message, retry_after=refusal.retry_after)
 
     def _leave(self, live: _Live) -> None:
-        if live.waiting == len(live.call.rows):
-            self._ledger.cancelled_waiting += 1
-        else:
-            self._ledger.cancelled_in_flight += 1
         self._settle(live, Outcome.CANCELLED, None)
 
     def _request_step(self) -> None:
@@ -249,6 +257,8 @@ class Batcher:
     def _step(self) -> None:
         """Expire, release as long as the policy releases, sleep until something is due."""
         self._step_is_due = False
+        if self._closed:
+            return
         now = self._clock()
         for live in self._deadlines.due(now):
             self._expire(live)
@@ -268,7 +278,7 @@ class Batcher:
         return Slots(depth=depth, in_flight=len(self._in_flight))
 
     def _expire(self, live: _Live) -> None:
-        self._settle(live, Outcome.EXPIRED, Expired(live.deadline - live.accepted_at))
+        self._settle(live, Outcome.EXPIRED, Expired(live.limit))
 
     def _release(self, batch: Batch, now: float) -> None:
         for item in batch.items:
@@ -278,12 +288,12 @@ class Batcher:
                 self._ledger.in_flight += 1
             live.waiting -= 1
             self._durations.queue.observe(now - item.arrived)
+        request, seconds = self._request(batch), self._patience(batch, now)
         self._ledger.rows_waiting -= len(batch.items)
         self._ledger.batches[batch.reason] += 1
         self._ledger.batches_in_flight += 1
         self._durations.batch_size.observe(len(batch.items))
         logger.debug("batch %d: %d rows, %s", batch.id, len(batch.items), batch.reason)
-        request, seconds = self._request(batch), self._patience(batch, now)
         self._policy.observe(HandedOver(batch=batch.id), now)
         task = asyncio.get_running_loop().create_task(self._carry(batch, request, seconds))
         self._in_flight[batch.id] = task
@@ -372,10 +382,13 @@ class Batcher:
             return
         live.missing = -1
         now = self._clock()
+        left = outcome is Outcome.CANCELLED
         if live.waiting == len(live.call.rows):
             self._ledger.waiting -= 1
+            self._ledger.cancelled_waiting += left
         else:
             self._ledger.in_flight -= 1
+            self._ledger.cancelled_in_flight += left
         self._ledger.rows_waiting -= live.waiting
         self._ledger.work_live -= live.work
         self._ledger.rows_live -= len(live.call.rows)
@@ -391,3 +404,9 @@ class Batcher:
                 live.future.set_exception(result)
         if self._ledger.live == 0:
             self._idle.set()
+
+
+def _other_model() -> Unserved:
+    """A model came back that takes other rows than the call was checked for."""
+    message = "the model was replaced by one that takes other inputs; send the request again"
+    return Unserved(message, status=503, retry_after=1.0)

@@ -1,4 +1,7 @@
-"""How many bytes of request bodies are held at once, all callers together."""
+"""How many bytes of request bodies are held at once, all callers together.
+
+What counts is what has arrived: a caller that declares much and sends nothing holds nothing.
+"""
 
 from types import TracebackType
 from typing import Final
@@ -15,9 +18,9 @@ class ByteBudget:
         """Whether so many bytes may be held in addition."""
         return self.held + size <= self._limit
 
-    def hold(self, size: int) -> "Hold":
-        """Take a share, to be given back at the end of a `with` block."""
-        return Hold(self, size)
+    def hold(self) -> "Hold":
+        """A share that grows with what is received and is given back behind a `with` block."""
+        return Hold(self)
 
 
 class Hold:
@@ -25,17 +28,19 @@ class Hold:
 
     __slots__ = ("_budget", "_size")
 
-    def __init__(self, budget: ByteBudget, size: int) -> None:
+    def __init__(self, budget: ByteBudget) -> None:
         self._budget = budget
-        self._size = size
+        self._size = 0
 
-    def resize(self, size: int) -> None:
-        """The true size is known now: a chunked body declared none."""
-        self._budget.held += size - self._size
-        self._size = size
+    def grow(self, size: int) -> bool:
+        """Take so many bytes more; False when they do not fit, and nothing is taken."""
+        if not self._budget.has_room_for(size):
+            return False
+        self._budget.held += size
+        self._size += size
+        return True
 
     def __enter__(self) -> "Hold":
-        self._budget.held += self._size
         return self
 
     def __exit__(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from batchedmodel_contract.batch_wire import flattened, ragged
+from batchedmodel_contract.description import ModelDescription
 from batchedmodel_contract.tensors import Buffer, Datatype, Shape, Tensor
 
 
@@ -31,6 +32,8 @@ class Call:
     """Rows that are settled together."""
 
     rows: tuple[Row, ...]
+    description: ModelDescription
+    """What the rows were checked against; a server that takes other rows must not get them."""
     key: Hashable
     """Only rows of equal keys may share a batch."""
 

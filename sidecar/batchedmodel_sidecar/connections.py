@@ -4,8 +4,11 @@ A pooled client keeps its connections for ever and would never reach a pod that 
 so a connection that has reached its age is closed behind its next answer.
 """
 
+import asyncio
+import contextlib
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 from aiohttp import web
@@ -16,6 +19,17 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 _SPREAD: Final = 0.2
 _KEEP_ALIVE_SECONDS: Final = 75.0
 _LINGERING_SECONDS: Final = 2.0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Connection:
+    """An open connection; `end` closes it at its age unless it is at work then."""
+
+    transport: Any
+    retires_at: float
+    end: asyncio.TimerHandle
+    at_work: bool = False
+    answered: bool = False
 
 
 class DataServer(web.Server):
@@ -41,24 +55,63 @@ class DataServer(web.Server):
         self._clock = clock
         self._mean_age = mean_age
         self._at_most = at_most
-        self._retires_at: dict[Any, float] = {}
+        self._connections_open: dict[Any, _Connection] = {}
 
     def connection_made(self, handler: Any, transport: Any) -> None:
         """Give the connection its age, or hang up when there are too many."""
         super().connection_made(handler, transport)
         age = self._mean_age * random.uniform(1 - _SPREAD, 1 + _SPREAD)
-        self._retires_at[handler] = self._clock() + age
-        if len(self._retires_at) > self._at_most:
+        loop = asyncio.get_running_loop()
+        self._connections_open[handler] = _Connection(
+            transport=transport,
+            retires_at=self._clock() + age,
+            end=loop.call_later(age, self._retire, handler),
+        )
+        if len(self._connections_open) > self._at_most:
             transport.abort()
 
     def connection_lost(self, handler: Any, exc: BaseException | None = None) -> None:
         """Forget the connection."""
-        self._retires_at.pop(handler, None)
+        connection = self._connections_open.pop(handler, None)
+        if connection is not None:
+            connection.end.cancel()
         super().connection_lost(handler, exc)
 
     def retires(self, handler: Any) -> bool:
         """Whether this connection should be closed behind its present answer."""
-        return self._clock() >= self._retires_at.get(handler, 0.0)
+        connection = self._connections_open.get(handler)
+        return connection is None or self._clock() >= connection.retires_at
+
+    @contextlib.contextmanager
+    def at_work(self, handler: Any) -> Iterator[None]:
+        """While a request is being answered its connection is not closed for its age."""
+        connection = self._connections_open.get(handler)
+        if connection is None:
+            yield
+            return
+        connection.at_work = True
+        try:
+            yield
+        finally:
+            connection.at_work = False
+            connection.answered = True
+
+    def _retire(self, handler: Any) -> None:
+        """End a connection that has reached its age and will not end behind an answer.
+
+        A caller that asks is met with `Connection: close` on its next answer, which it cannot
+        mistake. Closing under its hands could cross a request on the wire, so it is done only to a
+        caller that never finished one, or that let a second age pass.
+        """
+        connection = self._connections_open.get(handler)
+        if connection is None or connection.at_work:
+            return
+        if connection.answered:
+            connection.answered = False
+            loop = asyncio.get_running_loop()
+            connection.end = loop.call_later(self._mean_age, self._retire, handler)
+            return
+        connection.transport.close()
 
 
 def _request_factory(max_body_bytes: int) -> Callable[..., web.BaseRequest]:

@@ -14,6 +14,7 @@ _STATUS_OF_REJECTION: Final = {
     Rejection.QUEUE_FULL: 429,
     Rejection.DRAINING: 503,
     Rejection.NOT_READY: 503,
+    Rejection.EXPIRED: 504,
     Rejection.ABANDONED: 499,
 }
 
@@ -21,12 +22,21 @@ _STATUS_OF_REJECTION: Final = {
 class CallError(Exception):
     """A call that ends without an answer of the model."""
 
-    def __init__(self, message: str, *, status: int, retry_after: float | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int,
+        retry_after: float | None = None,
+        field: str | None = None,
+    ) -> None:
         super().__init__(message)
         self.message: Final = message
         self.status: Final = status
         self.retry_after: Final = retry_after
         """Seconds after which trying again makes sense; None when it does not."""
+        self.field: Final = field
+        """What in the request is wrong, where one field is."""
 
 
 class Rejected(CallError):
@@ -39,10 +49,18 @@ class Rejected(CallError):
         *,
         status: int | None = None,
         retry_after: float | None = None,
+        field: str | None = None,
     ) -> None:
         status = _STATUS_OF_REJECTION[reason] if status is None else status
-        super().__init__(message, status=status, retry_after=retry_after)
+        super().__init__(message, status=status, retry_after=retry_after, field=field)
         self.reason: Final = reason
+
+
+class ModelNotFound(Rejected):
+    """The call names a model that is not served here."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Rejection.INVALID, message, status=404, field="model")
 
 
 class Unserved(CallError):

@@ -5,6 +5,7 @@ can be known: the gate and the queue before the body is read, the body's size be
 """
 
 import asyncio
+import logging
 import math
 from collections.abc import Awaitable, Callable
 from importlib import metadata
@@ -17,7 +18,8 @@ from batchedmodel_contract.mistakes import InvalidInput, shown
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_contract.v2 import HEADER_LENGTH
 from batchedmodel_sidecar.batcher import Batcher
-from batchedmodel_sidecar.byte_budget import ByteBudget
+from batchedmodel_sidecar.bodies import BodyReader
+from batchedmodel_sidecar.byte_budget import Hold
 from batchedmodel_sidecar.calls import Answer
 from batchedmodel_sidecar.connections import DataServer
 from batchedmodel_sidecar.errors import CallError, Rejected
@@ -29,6 +31,8 @@ from batchedmodel_sidecar.protocols import openai, v2
 from batchedmodel_sidecar.protocols.adapter import Adapter, Body, Parsed
 
 _RETRY_NOT_READY: Final = 1.0
+logger: Final = logging.getLogger(__name__)
+
 VERSION: Final = metadata.version("batchedmodel")
 _EXTENSIONS: Final = ["binary_tensor_data"]
 
@@ -46,16 +50,16 @@ class Front:
         link: Link,
         lifecycle: Lifecycle,
         ledger: Ledger,
-        max_body_bytes: int,
-        max_held_bytes: int,
+        bodies: BodyReader,
+        clock: Callable[[], float],
     ) -> None:
         self._name = name
         self._batcher = batcher
         self._link = link
         self._lifecycle = lifecycle
         self._ledger = ledger
-        self._max_body_bytes = max_body_bytes
-        self._budget = ByteBudget(max_held_bytes)
+        self._bodies = bodies
+        self._clock = clock
         self._v2 = v2.V2Adapter()
         self._embeddings = openai.EmbeddingsAdapter()
         model = f"/v2/models/{name}"
@@ -73,8 +77,10 @@ class Front:
 
     async def handle(self, request: web.BaseRequest, server: DataServer) -> web.Response:
         """Answer one request, and close its connection behind it when it is time."""
-        route = self._routes.get((request.method, request.path), self._unknown)
-        response = await route(request)
+        method = "GET" if request.method == "HEAD" else request.method
+        route = self._routes.get((method, request.path), self._unknown)
+        with server.at_work(request.protocol):
+            response = await route(request)
         if self._lifecycle.draining or server.retires(request.protocol):
             response.force_close()
         return response
@@ -82,66 +88,74 @@ class Front:
     async def _infer(self, request: web.BaseRequest, adapter: Adapter) -> web.Response:
         try:
             parsed, model, answer = await self._answer(request, adapter)
+            return _response(adapter.render(parsed, answer, model))
         except CallError as error:
             if isinstance(error, Rejected):
                 self._ledger.rejected[error.reason] += 1
             return _error_response(error, adapter.error(error))
-        return _response(adapter.render(parsed, answer, model))
+        except InvalidInput as error:
+            # The model's answer has no form in which the caller asked for it.
+            unfit = CallError(str(error), status=400, field=error.mistake.field)
+            return _error_response(unfit, adapter.error(unfit))
+        except Exception as bug:
+            failed = CallError(_ours("answering", bug), status=500)
+            return _error_response(failed, adapter.error(failed))
 
     async def _answer(
         self, request: web.BaseRequest, adapter: Adapter
     ) -> tuple[Parsed, ReadyModel, Answer]:
-        declared = request.content_length or 0
-        model = self._admit(declared)
-        with self._budget.hold(declared) as held:
-            try:
-                body = await self._read(request)
-                held.resize(len(body))
-                parsed = await _parse(request, adapter, body, model)
-            except asyncio.CancelledError:
-                # Nothing was promised yet, but the books must know of everyone who came.
-                self._ledger.rejected[Rejection.ABANDONED] += 1
-                raise
-            answer = await self._batcher.submit(parsed.call)
+        arrived = self._clock()
+        with self._bodies.hold() as held:
+            parsed, model = await self._understood(request, adapter, held, arrived)
+            answer = await self._batcher.submit(parsed.call, arrived)
         return parsed, model, answer
 
-    def _admit(self, declared: int) -> ReadyModel:
-        """Refuse what can be refused before the body is read."""
+    async def _understood(
+        self, request: web.BaseRequest, adapter: Adapter, held: Hold, arrived: float
+    ) -> tuple[Parsed, ReadyModel]:
+        """Everything before the verdict; whoever leaves or fails here is counted as rejected."""
+        try:
+            self._admit(request.content_length or 0)
+            limit = self._batcher.settings.request_timeout_seconds
+            body = await self._bodies.read(request, held, limit)
+            # Now, not before: the model may have been restarted while the body arrived.
+            model = self._open_for_work()
+            async with asyncio.timeout(limit - (self._clock() - arrived)):
+                parsed = await adapter.parse(body, request.headers.get(HEADER_LENGTH), model)
+            self._open_for_work()
+        except asyncio.CancelledError:
+            # Nothing was promised yet, but the books must know of everyone who came.
+            self._ledger.rejected[Rejection.ABANDONED] += 1
+            raise
+        except InvalidInput as error:
+            field = error.mistake.field
+            raise Rejected(Rejection.INVALID, str(error), field=field) from error
+        except TimeoutError as error:
+            raise Rejected(Rejection.EXPIRED, f"not understood within {limit:g} s") from error
+        except Rejected:
+            raise
+        except Exception as bug:
+            raise Rejected(Rejection.INVALID, _ours("reading", bug), status=500) from bug
+        return parsed, model
+
+    def _open_for_work(self) -> ReadyModel:
+        """The model, if calls are taken and it is there; raises `Rejected`."""
         if self._lifecycle.refusing:
             message = "this pod is stopping; another one will answer"
             raise Rejected(Rejection.DRAINING, message, retry_after=_RETRY_NOT_READY)
-        model = self._link.status.model
-        if model is None:
-            reason = self._link.status.reason
-            raise Rejected(Rejection.NOT_READY, reason, retry_after=_RETRY_NOT_READY)
-        if declared > self._max_body_bytes:
-            raise self._too_large()
-        if not self._budget.has_room_for(declared):
-            message = f"the bodies held take {self._budget.held} bytes; {declared} more do not fit"
-            raise Rejected(Rejection.QUEUE_FULL, message, retry_after=_RETRY_NOT_READY)
+        status = self._link.status
+        if status.model is None:
+            raise Rejected(Rejection.NOT_READY, status.reason, retry_after=_RETRY_NOT_READY)
+        return status.model
+
+    def _admit(self, declared: int) -> None:
+        """Refuse what can be refused before the body is read; raises `Rejected`."""
+        self._open_for_work()
+        self._bodies.refuse_declared(declared)
         refusal = self._batcher.refusal()
         if refusal is not None:
             self._batcher.count_unseen()
             raise refusal
-        return model
-
-    async def _read(self, request: web.BaseRequest) -> bytes:
-        try:
-            if request.content.is_eof():
-                return await request.read()
-            async with asyncio.timeout(self._batcher.settings.request_timeout_seconds):
-                return await request.read()
-        except TimeoutError as error:
-            message = "the body did not arrive in time"
-            raise Rejected(Rejection.INVALID, message, status=408) from error
-        except web.HTTPRequestEntityTooLarge as error:
-            raise self._too_large() from error
-        except (ConnectionError, web.RequestPayloadError) as error:
-            raise Rejected(Rejection.ABANDONED, f"the body ended early: {error}") from error
-
-    def _too_large(self) -> Rejected:
-        message = f"the body is larger than the {self._max_body_bytes} bytes taken here"
-        return Rejected(Rejection.TOO_LARGE, message)
 
     async def _unknown(self, request: web.BaseRequest) -> web.Response:
         path = request.path
@@ -149,7 +163,10 @@ class Front:
         if path in self._methods:
             allowed = self._methods[path]
             error = CallError(f"{path} takes {allowed}, not {request.method}", status=405)
-        elif path.startswith("/v2/models/") and not path.startswith(f"/v2/models/{self._name}/"):
+            response = _error_response(error, adapter.error(error))
+            response.headers["Allow"] = allowed
+            return response
+        if path.startswith("/v2/models/") and not path.startswith(f"/v2/models/{self._name}/"):
             asked = shown(path.split("/")[3])
             error = CallError(f"model: {asked} is not served here; {self._name} is", status=404)
         else:
@@ -181,13 +198,10 @@ class Front:
         return _error_response(error, adapter.error(error))
 
 
-async def _parse(
-    request: web.BaseRequest, adapter: Adapter, body: bytes, model: ReadyModel
-) -> Parsed:
-    try:
-        return await adapter.parse(body, request.headers.get(HEADER_LENGTH), model)
-    except InvalidInput as error:
-        raise Rejected(Rejection.INVALID, str(error)) from error
+def _ours(doing: str, bug: Exception) -> str:
+    """An error of our own while answering one call: logged whole, told in a few words."""
+    logger.error("error while %s a call", doing, exc_info=bug)
+    return f"error in the sidecar while {doing} this call: {type(bug).__name__}"
 
 
 def _response(body: Body) -> web.Response:

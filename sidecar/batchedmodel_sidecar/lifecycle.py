@@ -8,11 +8,23 @@ only the model is restarted.
 import asyncio
 import logging
 from collections.abc import Callable
+from enum import StrEnum
 from typing import Final
 
 from batchedmodel_sidecar.batcher import Batcher
 
 logger: Final = logging.getLogger(__name__)
+
+
+class DrainEnd(StrEnum):
+    """How a drain ended."""
+
+    EMPTY = "empty"
+    """Nothing that was accepted is left."""
+    LIMIT = "limit reached"
+    """Something is left, and its time is over."""
+    TAKEN_BACK = "taken back"
+    """The model returned, and work is taken again."""
 
 
 class Lifecycle:
@@ -31,7 +43,8 @@ class Lifecycle:
         self._model_is_there = model_is_there
         self._delay = delay
         self._limit = limit
-        self._drain: asyncio.Task[bool] | None = None
+        self._drain: asyncio.Future[DrainEnd] | None = None
+        self._work: asyncio.Task[None] | None = None
         self._refusing = False
         self._terminating = False
 
@@ -45,17 +58,18 @@ class Lifecycle:
         """New calls are refused."""
         return self._refusing
 
-    async def drain(self) -> bool:
-        """Return when nothing accepted is left (True) or the limit is reached (False)."""
+    async def drain(self) -> DrainEnd:
+        """Return when the drain has ended, however it did."""
         if self._drain is None:
             logger.info("draining")
-            self._drain = asyncio.create_task(self._run())
+            self._drain = asyncio.get_running_loop().create_future()
+            self._work = asyncio.create_task(self._run(self._drain))
             if not self._model_is_there():
                 self.model_lost()
         # Shielded: a caller that gives up must not end the drain for the others.
         return await asyncio.shield(self._drain)
 
-    async def terminate(self) -> bool:
+    async def terminate(self) -> DrainEnd:
         """A drain that is not taken back."""
         self._terminating = True
         return await self.drain()
@@ -67,15 +81,17 @@ class Lifecycle:
 
     def resume(self) -> None:
         """Serve again after a drain that no termination followed."""
-        if self._drain is None or self._terminating:
+        if self._drain is None or self._work is None or self._terminating:
             return
         logger.info("serving again")
-        self._drain.cancel()
+        self._work.cancel()
+        if not self._drain.done():
+            self._drain.set_result(DrainEnd.TAKEN_BACK)
         self._drain = None
         self._refusing = False
         self._batcher.flush(False)
 
-    async def _run(self) -> bool:
+    async def _run(self, ended: asyncio.Future[DrainEnd]) -> None:
         if self._delay:
             await asyncio.sleep(self._delay)
         self._refusing = True
@@ -85,5 +101,6 @@ class Lifecycle:
                 await self._batcher.idle()
         except TimeoutError:
             logger.warning("drain limit of %g s reached with work left", self._limit)
-            return False
-        return True
+            ended.set_result(DrainEnd.LIMIT)
+        else:
+            ended.set_result(DrainEnd.EMPTY)

@@ -1,11 +1,10 @@
 """The model behind, as far as the sidecar knows it once its server is ready."""
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 
 from batchedmodel_contract.description import ModelDescription
 from batchedmodel_contract.profile import Profile
-from batchedmodel_sidecar.calls import Row
+from batchedmodel_sidecar.calls import Call, Row
 from batchedmodel_sidecar.tokens import Tokens
 
 
@@ -23,6 +22,7 @@ class ReadyModel:
     rows_pad: bool
     """Whether rows of different shapes may share a batch, because the server pads or packs."""
 
-    def key_of(self, row: Row) -> Hashable:
-        """Rows of equal keys may share a batch."""
-        return None if self.rows_pad else tuple(value.shape for value in row.values)
+    def call_of(self, rows: tuple[Row, ...]) -> Call:
+        """A call for this model; its rows were checked against the description."""
+        key = None if self.rows_pad else tuple(value.shape for value in rows[0].values)
+        return Call(rows=rows, description=self.description, key=key)

@@ -8,6 +8,7 @@ answers that make no sense end here, as `Unserved`.
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import aiohttp
@@ -18,7 +19,8 @@ from batchedmodel_contract.batch_wire import BatchReply, BatchRequest, read_repl
 from batchedmodel_contract.description import ModelDescription, description_from_metadata
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.profile import profile_from_mapping
-from batchedmodel_contract.server_api import ModelState, state_event_from_mapping
+from batchedmodel_contract.server_api import ModelState, StateEvent, state_event_from_mapping
+from batchedmodel_contract.tensors import Datatype
 from batchedmodel_contract.v2 import HEADER_LENGTH
 from batchedmodel_sidecar.errors import Unserved
 from batchedmodel_sidecar.link import LinkListener, LinkStatus
@@ -32,6 +34,8 @@ _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 5.0
 _HANDSHAKE_SECONDS: Final = 30.0
 _RETRY_SOON: Final = 1.0
+_MOST_DOUBLINGS: Final = 10
+_THREADS: Final = 2
 _DEPTH: Final = 2  # one batch that runs and one handed over just in time
 
 
@@ -52,11 +56,16 @@ class ModelLink:
             auto_decompress=False,
         )
         self._stream: aiohttp.ClientResponse | None = None
+        self._distrusted = False
+        self._outputs: list[tuple[str, Datatype]] = []
         self._model: ReadyModel | None = None
         self._reason = "the model server has not been reached yet"
         self._stuck = False
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="tokenise")
         self._failures = 0
-        """Broken links in a row; an answered batch sets it back."""
+        """Broken links in a row; a ready model sets it back."""
+        self._distrusts = 0
+        """Links given up for what the server answered; an answered batch sets it back."""
 
     @property
     def status(self) -> LinkStatus:
@@ -68,12 +77,23 @@ class ModelLink:
         while True:
             try:
                 await self._hold_line()
-                raise _LinkBroken("the model server closed the connection")
-            except (_LinkBroken, InvalidInput, aiohttp.ClientError, OSError, TimeoutError) as error:
-                self._lose(str(error) or type(error).__name__)
-            pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**self._failures)
+                self._lose("the model server closed the connection")
+            except (_LinkBroken, InvalidInput) as error:
+                self._lose(str(error))
+            except (aiohttp.ClientError, OSError) as error:
+                logger.debug("life line: %r", error)
+                self._lose("the model server cannot be reached")
+            except TimeoutError:
+                self._stuck = True
+                self._lose("the model server does not answer")
+            except Exception as bug:
+                # What a server says must not end the process that stands in front of it.
+                logger.error("life line", exc_info=bug)
+                self._lose(f"error in the sidecar: {bug!r}")
+            # The exponent is bounded: days of failures must not overflow a float.
+            attempts = min(max(self._failures, self._distrusts), _MOST_DOUBLINGS)
             self._failures += 1
-            await asyncio.sleep(pause)
+            await asyncio.sleep(min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**attempts))
 
     async def infer(self, request: BatchRequest, seconds: float) -> BatchReply:
         """The server's reply to a batch; raises `Unserved`."""
@@ -88,9 +108,11 @@ class ModelLink:
                 body = await response.read()
         except TimeoutError as error:
             self._stuck = True
+            self._distrust("the model server does not answer")
             raise Unserved("the model server does not answer", status=504) from error
         except (aiohttp.ClientError, OSError) as error:
-            message = f"the model server went away while it worked on this: {error!r}"
+            logger.debug("batch: %r", error)
+            message = "the model server went away while it worked on this"
             raise Unserved(message, status=503, retry_after=_RETRY_SOON) from error
         if response.status != 200:
             raise self._refused(response.status, body)
@@ -101,29 +123,35 @@ class ModelLink:
         if len(reply.statuses) != len(request.inputs[0].shapes):
             rows = len(request.inputs[0].shapes)
             raise self._nonsense(f"the model answered {len(reply.statuses)} of {rows} rows")
-        self._failures = 0
+        if [(output.name, output.datatype) for output in reply.outputs] != self._outputs:
+            raise self._nonsense("the model answered other outputs than it declares")
+        self._distrusts = 0
         self._stuck = False
         return reply
 
     async def close(self) -> None:
         """Hang up."""
         await self._session.close()
-        if self._model is not None and self._model.tokens is not None:
-            self._model.tokens.close()
+        self._threads.shutdown(wait=False)
 
     async def _hold_line(self) -> None:
         async for line in self._events():
-            event = state_event_from_mapping(orjson.loads(line))
+            event = _event(line)
             if event.state is ModelState.READY:
                 async with asyncio.timeout(_HANDSHAKE_SECONDS):
                     self._found(await self._handshake())
             else:
                 detail = f": {event.detail}" if event.detail else ""
-                self._lose(f"the model is {event.state}{detail}")
+                coming = event.state in (ModelState.LOADING, ModelState.WARMING)
+                level = logging.INFO if coming else logging.WARNING
+                self._lose(f"the model is {event.state}{detail}", level)
 
     async def _events(self) -> AsyncIterator[bytes]:
         url = _BASE + server_api.events_path(self._name)
-        async with self._session.get(url) as response:
+        async with asyncio.timeout(_HANDSHAKE_SECONDS):
+            # A stopped process still has its connections taken by the kernel, and says nothing.
+            opened = await self._session.get(url)
+        async with opened as response:
             if response.status != 200:
                 raise _LinkBroken(
                     f"the model server answers {response.status} at {response.url.path}"
@@ -147,7 +175,8 @@ class ModelLink:
     async def _tokens(self, description: ModelDescription) -> Tokens | None:
         if description.text is None:
             return None
-        return Tokens(await self._get(server_api.tokenizer_path(self._name)), description.text)
+        tokenizer = await self._get(server_api.tokenizer_path(self._name))
+        return Tokens(tokenizer, description.text, self._threads)
 
     async def _json(self, path: str) -> Any:
         try:
@@ -162,18 +191,22 @@ class ModelLink:
             return await response.read()
 
     def _found(self, model: ReadyModel) -> None:
+        self._outputs = [(spec.name, spec.datatype) for spec in model.description.outputs]
+        self._failures = 0
         self._model = model
         self._reason = ""
         self._stuck = False
         self._listener.model_ready(model)
 
-    def _lose(self, reason: str) -> None:
+    def _lose(self, reason: str, level: int = logging.WARNING) -> None:
+        if self._distrusted:
+            # The line ended because we hung up; why we did so is what callers should read.
+            self._distrusted = False
+            return
         if reason != self._reason:
-            logger.warning("model not ready: %s", reason)
-        lost, self._model = self._model, None
+            logger.log(level, "model not ready: %s", reason)
+        self._model = None
         self._reason = reason
-        if lost is not None and lost.tokens is not None:
-            lost.tokens.close()
         self._listener.model_lost(reason)
 
     def _refused(self, status: int, body: bytes) -> Unserved:
@@ -184,8 +217,21 @@ class ModelLink:
         return self._nonsense(message)
 
     def _nonsense(self, message: str) -> Unserved:
-        """Distrust the server: hang up, so that readiness goes and a fresh handshake decides."""
-        self._lose(message)
-        if self._stream is not None:
-            self._stream.close()
+        self._distrust(message)
         return Unserved(message, status=502)
+
+    def _distrust(self, reason: str) -> None:
+        """Hang up, so that readiness goes and a fresh handshake decides."""
+        if self._stream is None:
+            return
+        self._distrusts += 1
+        self._lose(reason)
+        self._distrusted = True
+        self._stream.close()
+
+
+def _event(line: bytes) -> StateEvent:
+    try:
+        return state_event_from_mapping(orjson.loads(line))
+    except orjson.JSONDecodeError as error:
+        raise _LinkBroken("the model server's events are no JSON") from error

@@ -12,11 +12,12 @@ from prometheus_client import CollectorRegistry
 from batchedmodel_contract.environment import SidecarSettings
 from batchedmodel_sidecar.admin import Admin
 from batchedmodel_sidecar.batcher import Batcher
+from batchedmodel_sidecar.bodies import BodyReader
 from batchedmodel_sidecar.connections import DataServer
 from batchedmodel_sidecar.foreign_link import ForeignLink
 from batchedmodel_sidecar.front import Front
 from batchedmodel_sidecar.ledger import Ledger
-from batchedmodel_sidecar.lifecycle import Lifecycle
+from batchedmodel_sidecar.lifecycle import DrainEnd, Lifecycle
 from batchedmodel_sidecar.link import Link
 from batchedmodel_sidecar.metrics import Durations, LedgerCollector
 from batchedmodel_sidecar.model import ReadyModel
@@ -80,8 +81,10 @@ class Service:
             link=self._link,
             lifecycle=self._lifecycle,
             ledger=self._ledger,
-            max_body_bytes=settings.max_body_bytes,
-            max_held_bytes=settings.max_queue_bytes,
+            bodies=BodyReader(
+                max_bytes=settings.max_body_bytes, max_held_bytes=settings.max_queue_bytes
+            ),
+            clock=time.monotonic,
         )
         self._admin = Admin(
             batcher=self._batcher,
@@ -105,15 +108,18 @@ class Service:
         self._batcher.detach()
         self._lifecycle.model_lost()
 
-    async def run(self, stop: asyncio.Event) -> None:
-        """Serve until `stop` is set, then drain. Raises `CannotListen`."""
+    async def run(self, stop: asyncio.Event) -> bool:
+        """Serve until `stop` is set, then drain; True when everything accepted was served.
+
+        Raises `CannotListen`.
+        """
         data_runner = web.ServerRunner(self._data_server(), shutdown_timeout=_ANSWERS_LEAVE_SECONDS)
         admin_runner = web.AppRunner(self._admin.application(), access_log=None)
         try:
             self._port = await _listen(data_runner, self._settings.host, self._settings.port)
             admin_port = await _listen(admin_runner, self._settings.host, self._settings.admin_port)
             logger.info("listening: data port %d, admin port %d", self._port, admin_port)
-            await self._serve(stop)
+            return await self._serve(stop)
         finally:
             # The order matters: callers get their answers before the connection to the model goes.
             await data_runner.cleanup()
@@ -121,7 +127,7 @@ class Service:
             await self._link.close()
             await admin_runner.cleanup()
 
-    async def _serve(self, stop: asyncio.Event) -> None:
+    async def _serve(self, stop: asyncio.Event) -> bool:
         background = [
             asyncio.create_task(self._link.follow()),
             asyncio.create_task(self._follow_settings()),
@@ -129,13 +135,17 @@ class Service:
         stopped = asyncio.create_task(stop.wait())
         # A background task that ends at all has met a bug of ours: end with it, to be restarted.
         await asyncio.wait([*background, stopped], return_when=asyncio.FIRST_COMPLETED)
-        await self._lifecycle.terminate()
+        emptied = await self._lifecycle.terminate() is DrainEnd.EMPTY
+        if not emptied:
+            # An answer that says so is better than a connection that breaks.
+            self._batcher.give_up("this pod is stopping and its time is over")
         await asyncio.sleep(_STRAGGLERS_SECONDS)
         for task in (*background, stopped):
             task.cancel()
         for error in await asyncio.gather(*background, return_exceptions=True):
             if isinstance(error, Exception):
                 raise error
+        return emptied
 
     def _data_server(self) -> DataServer:
         async def handle(request: web.BaseRequest) -> web.StreamResponse:

@@ -16,7 +16,8 @@ from batchedmodel_contract.batching import FILE_NAME, BatchSettings, settings_fr
 from batchedmodel_contract.mistakes import InvalidInput
 
 logger: Final = logging.getLogger(__name__)
-_CHANGES: Final = Mask.CLOSE_WRITE | Mask.MOVED_TO
+_GONE: Final = Mask.DELETE_SELF | Mask.MOVE_SELF
+_CHANGES: Final = Mask.CLOSE_WRITE | Mask.MOVED_TO | _GONE
 
 
 class SettingsFolder:
@@ -41,7 +42,11 @@ class SettingsFolder:
             newest = self._newer(present)
             if newest is not None:
                 yield (present := newest)
-            async for _ in events:
+            async for event in events:
+                if event.mask & _GONE:
+                    self.errors += 1
+                    logger.error("%s is gone: edits of the settings go unseen", self._folder)
+                    continue
                 newest = self._newer(present)
                 if newest is not None:
                     yield (present := newest)

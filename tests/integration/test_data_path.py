@@ -19,6 +19,7 @@ import aiohttp
 import pytest
 
 from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_contract.spec import PolicyName
 from support.chain import Chain, running_chain
 
@@ -51,12 +52,10 @@ async def echoed(chain: Chain, *values: int) -> bool:
 async def assert_books_balance(chain: Chain) -> None:
     offered = await chain.metric("batchedmodel_requests_offered_total")
     accepted = await chain.metric("batchedmodel_requests_accepted_total")
-    reasons = ["invalid", "too_large", "queue_full", "draining", "not_ready", "abandoned"]
     name = "batchedmodel_requests_rejected_total"
-    rejected = [await chain.metric(name, reason=reason) for reason in reasons]
-    outcomes = ["completed", "failed", "expired", "cancelled"]
+    rejected = [await chain.metric(name, reason=reason.value) for reason in Rejection]
     name = "batchedmodel_requests_settled_total"
-    settled = [await chain.metric(name, outcome=outcome) for outcome in outcomes]
+    settled = [await chain.metric(name, outcome=outcome.value) for outcome in Outcome]
     assert offered == accepted + sum(rejected)
     assert accepted == sum(settled)
 

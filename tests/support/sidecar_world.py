@@ -131,6 +131,7 @@ def call_of(rows: Iterable[bytes]) -> Call:
     """A call whose rows are the given bytes."""
     return Call(
         rows=tuple(Row(values=(Value((len(row),), row),), length=len(row)) for row in rows),
+        description=DESCRIPTION,
         key=None,
     )
 

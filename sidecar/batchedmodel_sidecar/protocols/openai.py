@@ -9,22 +9,15 @@ from typing import Any, Final, Literal
 import orjson
 
 from batchedmodel_contract.mistakes import InvalidInput, shown
-from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_contract.tensors import Datatype, bytes_to_values
-from batchedmodel_sidecar.calls import Answer, Call, Value
-from batchedmodel_sidecar.errors import CallError, Rejected
+from batchedmodel_sidecar.calls import Answer, Value
+from batchedmodel_sidecar.errors import CallError, ModelNotFound
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Body, Parsed
 from batchedmodel_sidecar.rows import rows_of_tokens
 
 _KNOWN: Final = {"model", "input", "encoding_format", "user"}
 _MAX_INPUTS: Final = 2048
-_TYPES: Final = {
-    400: "invalid_request_error",
-    404: "invalid_request_error",
-    413: "invalid_request_error",
-    429: "rate_limit_error",
-}
 
 Encoding = Literal["float", "base64"]
 
@@ -38,7 +31,7 @@ class EmbeddingsAdapter:
         if asked.get("model") != model.description.name:
             given, served = shown(asked.get("model")), model.description.name
             message = f"model: {given} is not served here; {served} is"
-            raise Rejected(Rejection.INVALID, message, status=404)
+            raise ModelNotFound(message)
         if model.description.embedding is None:
             raise InvalidInput("model", "does not give embeddings", model.description.name)
         unknown = sorted(asked.keys() - _KNOWN)
@@ -49,7 +42,7 @@ class EmbeddingsAdapter:
             raise InvalidInput("encoding_format", "is not one of float, base64", encoding)
         ids = await _token_ids(asked.get("input"), model)
         rows = rows_of_tokens(ids, model.description, "input")
-        return Parsed(call=Call(rows=rows, key=model.key_of(rows[0])), memo=encoding)
+        return Parsed(call=model.call_of(rows), memo=encoding)
 
     def render(self, parsed: Parsed, answer: Answer, model: ReadyModel) -> Body:
         """Vectors in the order of the inputs, and how many tokens they were."""
@@ -72,9 +65,13 @@ class EmbeddingsAdapter:
 
     def error(self, error: CallError) -> Body:
         """OpenAI's error object."""
-        kind = _TYPES.get(error.status, "server_error")
-        code = "model_not_found" if error.status == 404 else None
-        document = {"message": error.message, "type": kind, "param": None, "code": code}
+        kind = "invalid_request_error" if error.status < 500 else "server_error"
+        document = {
+            "message": error.message,
+            "type": "rate_limit_error" if error.status == 429 else kind,
+            "param": error.field,
+            "code": "model_not_found" if isinstance(error, ModelNotFound) else None,
+        }
         return Body(data=orjson.dumps({"error": document}))
 
 

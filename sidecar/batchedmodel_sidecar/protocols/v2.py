@@ -15,7 +15,7 @@ from batchedmodel_contract.v2 import (
     to_json,
     write_body,
 )
-from batchedmodel_sidecar.calls import Answer, Call
+from batchedmodel_sidecar.calls import Answer
 from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Body, Parsed
@@ -48,7 +48,7 @@ class V2Adapter:
             rows = rows_of_tokens(ids, model.description, f"inputs.{text.name}")
         else:
             rows = rows_of_tensors(tensors, model.description)
-        return Parsed(call=Call(rows=rows, key=model.key_of(rows[0])), memo=memo)
+        return Parsed(call=model.call_of(rows), memo=memo)
 
     def render(self, parsed: Parsed, answer: Answer, model: ReadyModel) -> Body:
         """JSON, with the outputs that were asked for as binary data behind it."""

@@ -10,7 +10,7 @@ from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.outcomes import Outcome, Rejection, ReleaseReason
 from batchedmodel_contract.spec import PolicyName
 from batchedmodel_sidecar.errors import Expired, Rejected, Unserved
-from support.sidecar_world import FIXED, MODEL, PER_ROW, rows_of, world
+from support.sidecar_world import DESCRIPTION, FIXED, MODEL, PER_ROW, call_of, rows_of, world
 
 pytestmark = pytest.mark.looptime
 
@@ -198,6 +198,49 @@ async def test_idle_comes_when_the_last_call_is_settled() -> None:
     await asyncio.sleep(0)
     await w.batcher.idle()
     assert task.done() or w.ledger.live == 0
+
+
+async def test_a_model_that_takes_other_rows_gets_none_of_the_old_ones() -> None:
+    w = world(attached=False)
+    waiting = w.send(b"a")
+    await asyncio.sleep(0)
+    other = replace(DESCRIPTION, inputs=(*DESCRIPTION.inputs, DESCRIPTION.inputs[0]))
+    w.batcher.attach(replace(MODEL, description=other))
+    with pytest.raises(Unserved, match="replaced by one that takes other inputs"):
+        await waiting
+    with pytest.raises(Rejected, match="replaced by one that takes other inputs"):
+        await w.send(b"parsed before, submitted after")
+    assert w.server.batches == []
+    w.assert_books_balance()
+
+
+async def test_a_caller_that_leaves_as_its_answer_comes_is_counted_once() -> None:
+    w = world()
+    task = w.send(b"a")
+    await asyncio.sleep(FIXED + PER_ROW)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    left = w.ledger.cancelled_waiting + w.ledger.cancelled_in_flight
+    assert left == w.ledger.settled[Outcome.CANCELLED]
+    assert w.ledger.settled.total() == 1
+
+
+async def test_a_time_out_counts_from_the_arrival_of_the_request() -> None:
+    w = world(replace(SETTINGS, request_timeout_seconds=2.0), attached=False)
+    started = now()
+    with pytest.raises(Expired):
+        await w.batcher.submit(call_of([b"a"]), started - 1.5)
+    assert now() - started == pytest.approx(0.5)
+
+
+async def test_nothing_happens_after_the_end() -> None:
+    w = world()
+    task = w.send(b"a")
+    await asyncio.sleep(FIXED / 2)
+    await w.batcher.close()
+    with pytest.raises(Unserved, match="stopping"):
+        await task
+    assert w.ledger.batches_in_flight == 0
 
 
 async def test_giving_up_answers_everybody() -> None:

@@ -51,13 +51,15 @@ class TestDeadlines:
 
 
 class TestByteBudget:
-    def test_a_share_is_given_back_whatever_happens(self) -> None:
+    def test_a_share_grows_with_what_arrives_and_is_given_back_whatever_happens(self) -> None:
         budget = ByteBudget(100)
-        with pytest.raises(ZeroDivisionError), budget.hold(60) as held:
-            held.resize(80 // 0)
-        with budget.hold(60) as held:
-            held.resize(80)
-            assert not budget.has_room_for(21)
+        with pytest.raises(ZeroDivisionError), budget.hold() as held:
+            held.grow(80 // 0)
+        with budget.hold() as held:
+            assert held.grow(60)
+            assert held.grow(20)
+            assert not held.grow(21)
+            assert budget.held == 80
         assert budget.held == 0
         assert budget.has_room_for(100)
 

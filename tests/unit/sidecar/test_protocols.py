@@ -1,6 +1,7 @@
 """Bodies of the public protocols: what is understood, what is refused and in which words."""
 
 from array import array
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -37,7 +38,7 @@ EMBEDDING_DESCRIPTION = replace(
 def embedder() -> ReadyModel:
     tokenizer = Tokenizer(WordLevel({"[UNK]": 0, "one": 1, "two": 2}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = Whitespace()
-    tokens = Tokens(tokenizer.to_str().encode(), TEXT)
+    tokens = Tokens(tokenizer.to_str().encode(), TEXT, ThreadPoolExecutor(1))
     return replace(MODEL, description=EMBEDDING_DESCRIPTION, tokens=tokens)
 
 

@@ -1,0 +1,201 @@
+"""Bounds of memory, time and connections, and the ends of a drain, with both processes for real."""
+
+import asyncio
+import gzip
+import json
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from batchedmodel_contract.batching import BatchSettings
+from support.chain import DRAIN_TOKEN, Chain, running_chain
+
+DEVICE = {"fixedSeconds": "0.005"}
+GOOD: dict[str, Any] = {
+    "inputs": [{"name": "x", "datatype": "INT64", "shape": [1, 2], "data": [1, 2]}]
+}
+MEBIBYTE = 1_048_576
+
+
+async def status_of(chain: Chain, body: Any = None, **headers: str) -> int:
+    data = json.dumps(GOOD).encode() if body is None else body
+    async with chain.session.post(
+        chain.url(chain.infer_path), data=data, headers=headers
+    ) as response:
+        await response.read()
+        return response.status
+
+
+async def raw(chain: Chain, text: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", chain.port)
+    writer.write(text)
+    await writer.drain()
+    return reader, writer
+
+
+async def test_chunked_bodies_share_the_bound_of_memory(tmp_path: Path) -> None:
+    async with running_chain(
+        tmp_path, handler="simulated", parameters=DEVICE, max_queue_bytes=4 * MEBIBYTE
+    ) as chain:
+        go_on = asyncio.Event()
+
+        async def slowly() -> Any:
+            for _ in range(3):
+                yield b" " * MEBIBYTE
+            await go_on.wait()
+            yield b"{}"
+
+        first = asyncio.create_task(status_of(chain, slowly()))
+        await asyncio.sleep(0.5)
+        assert await status_of(chain, _pieces(3 * MEBIBYTE)) == 429
+        assert await status_of(chain) == 200, "a small one still fits"
+        go_on.set()
+        assert await first == 400
+
+
+async def _pieces(size: int) -> Any:
+    for _ in range(size // 65_536):
+        yield b" " * 65_536
+
+
+async def test_a_caller_that_declares_much_and_sends_nothing_holds_nothing(tmp_path: Path) -> None:
+    async with running_chain(
+        tmp_path,
+        handler="simulated",
+        parameters=DEVICE,
+        max_body_bytes=4 * MEBIBYTE,
+        max_queue_bytes=4 * MEBIBYTE,
+        settings=BatchSettings(request_timeout_seconds=1.0),
+    ) as chain:
+        head = f"POST {chain.infer_path} HTTP/1.1\r\nHost: m\r\nContent-Length: 4000000\r\n\r\n"
+        silent = [await raw(chain, head.encode()) for _ in range(4)]
+        assert await status_of(chain) == 200
+        started = time.monotonic()
+        answers = [(await reader.readline()).split()[1] for reader, _ in silent]
+        assert answers == [b"408"] * 4, "a body that does not come is not awaited for ever"
+        assert time.monotonic() - started < 3.0
+        for _, writer in silent:
+            writer.close()
+
+
+async def test_a_caller_that_waits_for_permission_gets_it(tmp_path: Path) -> None:
+    async with running_chain(tmp_path, handler="simulated", parameters=DEVICE) as chain:
+        body = json.dumps(GOOD).encode()
+        head = (
+            f"POST {chain.infer_path} HTTP/1.1\r\nHost: m\r\nConnection: close\r\n"
+            f"Expect: 100-continue\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        reader, writer = await raw(chain, head.encode())
+        assert (await asyncio.wait_for(reader.readline(), 2.0)).startswith(b"HTTP/1.1 100")
+        await reader.readline()
+        writer.write(body)
+        assert (await asyncio.wait_for(reader.readline(), 2.0)).startswith(b"HTTP/1.1 200")
+        writer.close()
+
+
+async def test_connections_that_never_ask_end_at_their_age(tmp_path: Path) -> None:
+    async with running_chain(
+        tmp_path, handler="simulated", parameters=DEVICE, connection_age_seconds=1.0
+    ) as chain:
+        opened = [await raw(chain, text) for text in (b"", b"POST /v2/mod")]
+        for reader, writer in opened:
+            assert await asyncio.wait_for(reader.read(), 3.0) == b""
+            writer.close()
+
+
+async def test_compressed_bodies_are_read_and_broken_ones_named(tmp_path: Path) -> None:
+    async with running_chain(tmp_path, handler="simulated", parameters=DEVICE) as chain:
+        packed = gzip.compress(json.dumps(GOOD).encode())
+        encoding = {"Content-Encoding": "gzip"}
+        assert await status_of(chain, packed, **encoding) == 200
+        assert await status_of(chain, b"no gzip at all", **encoding) == 400
+        assert await chain.metric("batchedmodel_requests_rejected_total", reason="invalid") == 1
+
+
+async def test_at_the_limit_of_a_drain_callers_are_told_so(tmp_path: Path) -> None:
+    async with running_chain(
+        tmp_path, handler="simulated", parameters=DEVICE, drain_timeout_seconds=1.0
+    ) as chain:
+        chain.model.send(signal.SIGSTOP)
+        callers = [asyncio.create_task(status_of(chain)) for _ in range(3)]
+        await chain.until("batchedmodel_requests_accepted_total", lambda value: value >= 3)
+        chain.sidecar.send(signal.SIGTERM)
+        assert await asyncio.gather(*callers) == [503] * 3
+        assert await chain.sidecar.ended() == 1, "not everything accepted was served"
+        assert not any("Traceback" in line for line in chain.sidecar.lines)
+
+
+async def test_a_drain_that_is_taken_back_answers_its_hook(tmp_path: Path) -> None:
+    async with running_chain(
+        tmp_path, handler="simulated", parameters=DEVICE, drain_delay_seconds=30.0
+    ) as chain:
+        hook = asyncio.create_task(chain.admin("/drain"))
+        await chain.sidecar.wait_for("draining")
+        seen = len(chain.sidecar.lines)
+        chain.model.send(signal.SIGTERM)
+        await chain.model.ended()
+        await chain.model.start()
+        await chain.ready(after=seen)
+        assert await asyncio.wait_for(hook, 5.0) == (200, "taken back\n")
+        assert await status_of(chain) == 200
+
+
+async def test_a_token_of_any_bytes_is_compared(tmp_path: Path) -> None:
+    async with running_chain(tmp_path, handler="simulated", parameters=DEVICE) as chain:
+        url = f"http://127.0.0.1:{chain.admin_port}/drain"
+        async with chain.session.get(url, headers={"X-Drain-Token": "tök"}) as response:
+            assert response.status == 403
+        async with chain.session.get(url, headers={"X-Drain-Token": DRAIN_TOKEN}) as response:
+            assert response.status == 200
+
+
+async def test_a_model_that_answers_nothing_is_not_ready(tmp_path: Path) -> None:
+    settings = BatchSettings(request_timeout_seconds=1.0)
+    async with running_chain(
+        tmp_path, handler="simulated", parameters=DEVICE, settings=settings
+    ) as chain:
+        chain.model.send(signal.SIGSTOP)
+        assert await status_of(chain) == 504
+        await chain.sidecar.wait_for("model not ready: the model server does not answer")
+        assert (await chain.admin("/model/live"))[0] == 503
+        seen = len(chain.sidecar.lines)
+        chain.model.send(signal.SIGCONT)
+        await chain.ready(after=seen)
+        assert (await chain.admin("/model/live"))[0] == 200
+        assert await status_of(chain) == 200
+
+
+async def test_a_settings_folder_that_goes_is_reported(tmp_path: Path) -> None:
+    async with running_chain(tmp_path, handler="simulated", parameters=DEVICE) as chain:
+        (tmp_path / "settings" / "batching.json").unlink()
+        (tmp_path / "settings").rmdir()
+        await chain.sidecar.wait_for("is gone: edits of the settings go unseen")
+        assert await status_of(chain) == 200
+
+
+async def test_many_answers_of_one_connection_come_in_order(tmp_path: Path) -> None:
+    """Pipelining: three requests in one write."""
+    async with running_chain(tmp_path, handler="simulated", parameters=DEVICE) as chain:
+        texts = []
+        for number in range(3):
+            body = json.dumps(GOOD | {"id": str(number)}).encode()
+            head = f"POST {chain.infer_path} HTTP/1.1\r\nHost: m\r\nContent-Length: {len(body)}\r\n"
+            texts.append(head.encode() + b"\r\n" + body)
+        reader, writer = await raw(chain, b"".join(texts))
+        seen = b""
+        async with asyncio.timeout(5.0):
+            while seen.count(b'"id":"2"') == 0:
+                seen += await reader.read(65_536)
+        assert [seen.index(f'"id":"{number}"'.encode()) for number in range(3)] == sorted(
+            seen.index(f'"id":"{number}"'.encode()) for number in range(3)
+        )
+        writer.close()
+
+
+async def test_a_head_request_has_the_status_and_no_body(tmp_path: Path) -> None:
+    async with running_chain(tmp_path, handler="simulated", parameters=DEVICE) as chain:
+        async with chain.session.head(chain.url("/v2/health/ready")) as response:
+            assert response.status == 200
+        async with chain.session.get(chain.url(chain.infer_path)) as response:
+            assert (response.status, response.headers["Allow"]) == (405, "POST")
