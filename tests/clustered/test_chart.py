@@ -101,6 +101,7 @@ def test_the_manifest_in_the_notes_is_accepted(server: ControlPlane, notes: str)
         "create core configmaps",
         "patch autoscaling horizontalpodautoscalers",
         "patch core pods",
+        "watch apiextensions.k8s.io customresourcedefinitions",
     ],
 )
 def test_the_operator_may(server: ControlPlane, notes: str, question: str) -> None:
@@ -117,6 +118,7 @@ def test_the_operator_may(server: ControlPlane, notes: str, question: str) -> No
         "patch batchedmodel.dev batchedmodels",
         "delete batchedmodel.dev batchedmodels",
         "patch apiregistration.k8s.io apiservices v1beta2.custom.metrics.k8s.io",
+        "patch apiextensions.k8s.io customresourcedefinitions",
         "create rbac.authorization.k8s.io clusterroles",
     ],
 )

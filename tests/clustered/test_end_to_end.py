@@ -7,21 +7,21 @@ import asyncio
 import base64
 import struct
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 import yaml
-from cluster.images import build_image
-from cluster.kubernetes import Cluster
-from cluster.settings import Settings
-from support.installed import ROOT, RELEASE_NAMESPACE, install, uninstall
-from support.kube import Kube, kill_process, metric, restarts, settings_hash
-from support.steady_load import SteadyLoad, echo_body
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.manifest import read_manifest
+from build_images import ROOT
+from cluster.images import build_image
+from cluster.kubernetes import Cluster
+from cluster.settings import Settings
+from support.installed import RELEASE_NAMESPACE, import_images, install, uninstall
+from support.kube import Kube, kill_process, metric, restarts, settings_hash
+from support.steady_load import SteadyLoad, echo_body
 
 pytestmark = pytest.mark.timeout(900, func_only=True)
 
@@ -30,7 +30,8 @@ TEXTS = [f"sentence number {number} about batching" for number in range(64)]
 
 @pytest.fixture(scope="module")
 def installed(cluster: Cluster, cluster_settings: Settings) -> Iterator[Cluster]:
-    install(cluster, cluster_settings, RELEASE_NAMESPACE)
+    import_images(cluster, cluster_settings)
+    install(cluster, RELEASE_NAMESPACE)
     yield cluster
     uninstall(cluster, RELEASE_NAMESPACE)
 
@@ -211,7 +212,7 @@ async def test_a_foreign_v2_container_is_batched_too(
 
     async def doubled(number: int) -> bool:
         async with session.post(url, json=echo_body(number)) as response:
-            return (await response.json())["outputs"][0]["data"] == [2 * number]
+            return bool((await response.json())["outputs"][0]["data"] == [2 * number])
 
     assert all(await asyncio.gather(*(doubled(number) for number in range(32))))
     [pod] = kube.ready_pods("foreign")
@@ -222,13 +223,13 @@ async def test_a_foreign_v2_container_is_batched_too(
 
 
 async def test_uninstalling_in_either_way_leaves_no_terminating_namespace(
-    installed: Cluster, cluster_settings: Settings
+    installed: Cluster,
 ) -> None:
     """Last in this file, because it takes the release away (and puts it back for the fixture)."""
     everywhere = Kube(installed, "default")
     uninstall(installed, RELEASE_NAMESPACE)
     await _namespaces_can_go(everywhere)
-    install(installed, cluster_settings, "elsewhere", "--take-ownership")
+    install(installed, "elsewhere", "--take-ownership")
     installed.kubectl("delete", "namespace", "elsewhere", "--wait=false")
     await everywhere.eventually(
         "the release's namespace is gone",
@@ -236,7 +237,7 @@ async def test_uninstalling_in_either_way_leaves_no_terminating_namespace(
         within=120,
     )
     await _namespaces_can_go(everywhere)
-    install(installed, cluster_settings, RELEASE_NAMESPACE, "--take-ownership")
+    install(installed, RELEASE_NAMESPACE, "--take-ownership")
 
 
 async def _namespaces_can_go(kube: Kube) -> None:

@@ -44,10 +44,10 @@ def pod(number: int, **more: Any) -> Pod:
     return replace(plain, **more)
 
 
-def fleet(pods: Sequence[Pod] = (), *, present: int | None = None, utilization: float = 0.8) -> Fleet:
+def fleet(pods: Sequence[Pod] = (), *, present: int | None = None) -> Fleet:
     """A fleet that knows one model with its pods; nobody has been asked yet."""
     made = Fleet(2.0)
-    made.model_seen(Model(key=KEY, utilization=utilization, target_queue_length=32))
+    made.model_seen(Model(key=KEY, utilization=0.8, target_queue_length=32))
     made.size_seen(Size(model=KEY, replicas=len(pods) if present is None else present))
     for one in pods:
         made.pod_seen(one)

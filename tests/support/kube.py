@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import aiohttp
-from cluster.errors import CommandFailed
-from cluster.kubernetes import Cluster
 
 from batchedmodel_contract import sidecar_api
 from batchedmodel_contract.kubernetes_names import ADMIN_PORT, NAME_LABEL
+from cluster.errors import CommandFailed
+from cluster.kubernetes import Cluster
 
 Found = TypeVar("Found")
 

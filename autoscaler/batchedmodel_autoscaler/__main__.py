@@ -1,0 +1,64 @@
+"""Process entry of the autoscaler: settings from the environment, signals, run.
+
+Exit codes: 0 after SIGTERM, 1 without credentials for a cluster, 2 for wrong settings, 3 when a
+port cannot be had.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+
+from batchedmodel_autoscaler.cluster import Cluster
+from batchedmodel_autoscaler.errors import CannotListen, ClusterError
+from batchedmodel_autoscaler.service import Service
+from batchedmodel_autoscaler.settings import AutoscalerSettings
+from batchedmodel_contract.environment import (
+    EXIT_CANNOT_LISTEN,
+    EXIT_WRONG_SETTINGS,
+    from_environment,
+)
+from batchedmodel_contract.mistakes import InvalidManifest
+
+EXIT_NO_CLUSTER = 1
+
+
+def main() -> int:
+    """Run until SIGTERM or SIGINT."""
+    try:
+        settings = from_environment(AutoscalerSettings, os.environ)
+    except InvalidManifest as error:
+        print(error, file=sys.stderr)  # noqa: T201  # logging is configured by these settings
+        return EXIT_WRONG_SETTINGS
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=settings.log_level.upper(),
+        format="%(asctime)s %(levelname)s %(message)s",
+        datefmt="%H:%M:%S",
+    )
+    # Theirs at debug hold whole requests.
+    for foreign in ("asyncio", "kubernetes", "aiohttp"):
+        logging.getLogger(foreign).setLevel(logging.WARNING)
+    try:
+        asyncio.run(_run(settings))
+    except ClusterError as error:
+        logging.getLogger(__name__).error("%s", error)
+        return EXIT_NO_CLUSTER
+    except CannotListen as error:
+        logging.getLogger(__name__).error("%s", error)
+        return EXIT_CANNOT_LISTEN
+    return 0
+
+
+async def _run(settings: AutoscalerSettings) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    service = Service(settings, await Cluster.connect(os.environ))
+    await service.run(stop)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

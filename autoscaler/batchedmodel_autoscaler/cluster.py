@@ -1,0 +1,196 @@
+"""The API server, as the autoscaler uses it: lists, watches, two kinds of writes.
+
+The only module that knows the Kubernetes client. Its typed methods are passed by: they would build
+an object for every field of every pod. Every call has a time limit, and every foreign exception
+leaves as a `ClusterError`.
+"""
+
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+import aiohttp
+from kubernetes.aio import client, config
+
+from batchedmodel_autoscaler.errors import ClusterError, TooOld
+from batchedmodel_autoscaler.objects import Object
+from batchedmodel_autoscaler.resources import Event, EventType, Resource
+
+_CALL_SECONDS: Final = 20.0
+_WATCH_SECONDS: Final = 240
+"""A watch ends by itself after this, so that one which died unseen is not believed for long."""
+_PAGE: Final = 500
+_LONGEST_LINE: Final = 4 * 1_048_576
+_MERGE_PATCH: Final = "application/merge-patch+json"
+
+
+class Cluster:
+    """A connection to the API server; used inside one event loop."""
+
+    def __init__(self, configuration: client.Configuration) -> None:
+        self._client = client.ApiClient(configuration)
+
+    @classmethod
+    async def connect(cls, environ: Mapping[str, str]) -> "Cluster":
+        """As the pod's service account, or by `KUBECONFIG` outside a cluster.
+
+        Raises:
+            ClusterError: there are no usable credentials.
+        """
+        configuration = client.Configuration()
+        # Many clusters' own certificates lack the key identifiers that Python 3.13 asks for.
+        configuration.disable_strict_ssl_verification = True
+        try:
+            if "KUBERNETES_SERVICE_HOST" in environ:
+                config.load_incluster_config(configuration)  # type: ignore[no-untyped-call]
+            else:
+                await config.load_kube_config(  # type: ignore[no-untyped-call]
+                    config_file=environ.get("KUBECONFIG"), client_configuration=configuration
+                )
+        except (config.ConfigException, OSError, ValueError) as error:
+            raise ClusterError(f"no credentials for a cluster: {error}") from error
+        return cls(configuration)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._client.close()  # type: ignore[no-untyped-call]
+
+    async def list_page(
+        self, resource: Resource, following: str = ""
+    ) -> tuple[list[Object], str, str]:
+        """Objects, the version they are of, and what to pass for the next page, empty at the end.
+
+        Raises:
+            TooOld: the next page is no longer known; begin anew.
+            ClusterError: anything else.
+        """
+        more = {"continue": following} if following else {}
+        found = await self._call("GET", resource.query(limit=_PAGE, **more))
+        metadata = found.get("metadata", {})
+        return (
+            found.get("items") or [],
+            metadata.get("resourceVersion", ""),
+            metadata.get("continue", ""),
+        )
+
+    async def watch(self, resource: Resource, version: str) -> AsyncIterator[Event]:
+        """What happens to the objects after `version`, until the API server ends the watch.
+
+        Raises:
+            TooOld: it no longer knows that version; list anew.
+            ClusterError: anything else.
+        """
+        url = resource.query(
+            watch="true",
+            resourceVersion=version,
+            allowWatchBookmarks="true",
+            timeoutSeconds=_WATCH_SECONDS,
+        )
+        limit = aiohttp.ClientTimeout(
+            total=None, sock_connect=_CALL_SECONDS, sock_read=_WATCH_SECONDS + _CALL_SECONDS
+        )
+        with _translated(f"watch {resource}"):
+            response = await self._request("GET", url, limit)
+            try:
+                await _raise_for_status(response, f"watch {resource}")
+                async for line in _lines(response):
+                    yield _event(json.loads(line), resource)
+            finally:
+                response.close()
+
+    async def merge_patch(self, path: str, patch: Object) -> None:
+        """Change some fields of an object; raises `ClusterError`, 409 if it differs meanwhile."""
+        await self._call("PATCH", path, patch, _MERGE_PATCH)
+
+    async def delete(self, path: str, *, uid: str) -> None:
+        """Delete that very object; one that is gone already is no error. Raises `ClusterError`."""
+        body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
+        try:
+            await self._call("DELETE", path, body)
+        except ClusterError as error:
+            # 409: an object of the same name that is not the one that was meant.
+            if error.status not in (404, 409):
+                raise
+
+    async def _call(
+        self, verb: str, url: str, body: Object | None = None, kind: str = "application/json"
+    ) -> dict[str, Any]:
+        what = f"{verb} {url.partition('?')[0]}"
+        limit = aiohttp.ClientTimeout(total=_CALL_SECONDS)
+        with _translated(what):
+            response = await self._request(verb, url, limit, body, kind)
+            async with response:
+                await _raise_for_status(response, what)
+                answer: dict[str, Any] = json.loads(await response.read())
+                return answer
+
+    async def _request(
+        self,
+        verb: str,
+        url: str,
+        limit: aiohttp.ClientTimeout,
+        body: Object | None = None,
+        kind: str = "application/json",
+    ) -> aiohttp.ClientResponse:
+        serialised = await self._client.param_serialize(
+            verb,
+            url,
+            header_params={"Accept": "application/json", "Content-Type": kind},
+            body=body,
+            auth_settings=["BearerToken"],
+        )
+        answer = await self._client.call_api(*serialised, _request_timeout=limit)
+        response: aiohttp.ClientResponse = answer.response
+        return response
+
+
+async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    """Lines of any length up to a limit; the reader's own limit is that of one buffer."""
+    rest = b""
+    async for chunk in response.content.iter_any():
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            if line:
+                yield line
+        if len(rest) > _LONGEST_LINE:
+            raise ClusterError("a watch sent an object of more than 4 MiB")
+
+
+def _event(found: dict[str, Any], resource: Resource) -> Event:
+    item = found["object"]
+    if found["type"] == "ERROR":
+        kind = TooOld if item.get("code") == 410 else ClusterError
+        raise kind(f"watch {resource}: {item.get('message')}", status=item.get("code"))
+    return Event(
+        type=EventType(found["type"]),
+        found=item,
+        version=item["metadata"]["resourceVersion"],
+    )
+
+
+async def _raise_for_status(response: aiohttp.ClientResponse, what: str) -> None:
+    if response.status < 400:
+        return
+    body = (await response.read())[:_LONGEST_LINE]
+    try:
+        message = json.loads(body).get("message", "")
+    except (ValueError, AttributeError):
+        message = response.reason or ""
+    kind = TooOld if response.status == 410 else ClusterError
+    raise kind(f"{what}: {response.status} {message}", status=response.status)
+
+
+@contextmanager
+def _translated(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (
+        client.ApiException,
+        config.ConfigException,
+        aiohttp.ClientError,
+        OSError,  # TimeoutError is one too
+        ValueError,
+        KeyError,
+    ) as error:
+        raise ClusterError(f"{what}: {error!r}") from error

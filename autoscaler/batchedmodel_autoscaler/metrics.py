@@ -1,0 +1,74 @@
+"""What the autoscaler tells about itself in Prometheus' form.
+
+The registry is handed in, so that every test and every process has its own.
+"""
+
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from batchedmodel_contract.metric_names import PREFIX
+
+ANSWERS: Final = f"{PREFIX}_autoscaler_answers_total"  # metric, reason
+POLLS: Final = f"{PREFIX}_autoscaler_polls_total"  # result
+MODELS: Final = f"{PREFIX}_autoscaler_models"
+PODS: Final = f"{PREFIX}_autoscaler_pods"
+REGISTERED: Final = f"{PREFIX}_autoscaler_registered"
+CERTIFICATE_ENDS: Final = f"{PREFIX}_autoscaler_certificate_end_timestamp_seconds"
+
+
+class PollResult(StrEnum):
+    """How a question to a sidecar ended."""
+
+    ANSWERED = "answered"
+    SILENT = "silent"
+
+
+class Telemetry:
+    """Counts what happens."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._answers = Counter(
+            ANSWERS, "Answers given to HPAs", ["metric", "reason"], registry=registry
+        )
+        self._polls = Counter(POLLS, "Questions to sidecars", ["result"], registry=registry)
+        self._registered = Gauge(
+            REGISTERED, "APIServices that carry our authority, of two", registry=registry
+        )
+        self._certificate_ends = Gauge(
+            CERTIFICATE_ENDS, "When the serving certificate ends", registry=registry
+        )
+        ProcessCollector(registry=registry)
+
+    def answered(self, metric: str, reason: str) -> None:
+        """The metrics API gave an answer, or an error in place of one."""
+        self._answers.labels(metric, reason).inc()
+
+    def polled(self, result: PollResult) -> None:
+        """A sidecar was asked."""
+        self._polls.labels(result).inc()
+
+    def registered(self, count: int) -> None:
+        """So many APIServices are as they should be."""
+        self._registered.set(count)
+
+    def certificate_ends(self, timestamp: float) -> None:
+        """The certificate in use is good until then."""
+        self._certificate_ends.set(timestamp)
+
+
+class FleetCollector(Collector):
+    """How much there is to watch, at the moment of the scrape."""
+
+    def __init__(self, counts: Callable[[], tuple[int, int]]) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterator[Metric]:
+        """Models and pods."""
+        models, pods = self._counts()
+        yield GaugeMetricFamily(MODELS, "BatchedModels", value=models)
+        yield GaugeMetricFamily(PODS, "Pods of BatchedModels", value=pods)

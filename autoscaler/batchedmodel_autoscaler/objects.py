@@ -1,0 +1,178 @@
+"""What the autoscaler needs to know of Kubernetes' objects, read from their JSON.
+
+Pure. Most of an object is dropped here, so that thousands of pods cost little memory.
+"""
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from batchedmodel_contract.kubernetes_names import NAME_LABEL
+from batchedmodel_contract.spec import Batching
+
+Object = Mapping[str, Any]
+
+DEFAULT_UTILIZATION_PERCENT: Final = 80
+_FINISHED: Final = frozenset({"Succeeded", "Failed"})
+
+
+class ModelKey(NamedTuple):
+    """Names one BatchedModel."""
+
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A BatchedModel's wishes."""
+
+    key: ModelKey
+    utilization: float
+    target_queue_length: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """A pod of a BatchedModel."""
+
+    uid: str
+    model: ModelKey
+    name: str
+    address: str
+    """Empty until it has one, and once its containers have ended."""
+    ready: bool
+    leaving: bool
+    startup_seconds: float | None
+    """From its creation to when it was last seen to get ready; None while it is not ready."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """A BatchedModel's Deployment."""
+
+    model: ModelKey
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiService:
+    """One of the registrations at the aggregation layer."""
+
+    name: str
+    uid: str
+    version: str
+    """Its resourceVersion."""
+    namespace: str
+    service: str
+    """Whom it points at; empty when the API server itself serves the group."""
+    bundle: bytes
+    """PEM."""
+    leaving: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Presence:
+    """An object of which only its end matters."""
+
+    uid: str
+    leaving: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontProxy:
+    """By what the API server makes itself known when it passes a request on."""
+
+    authority: str
+    """PEM; empty where the aggregation layer is off."""
+    allowed_names: tuple[str, ...]
+    """Common names of its certificate; empty: any that the authority vouches for."""
+    user_headers: tuple[str, ...]
+
+
+def read_model(found: Object) -> Model:
+    """The schema has made sure of ranges; a field that is absent has its default here."""
+    spec = found.get("spec") or {}
+    scaling = spec.get("autoscaling") or {}
+    batch = (spec.get("batching") or {}).get("maxBatchSize") or Batching().max_batch_size
+    percent = scaling.get("targetUtilizationPercent") or DEFAULT_UTILIZATION_PERCENT
+    return Model(
+        key=ModelKey(found["metadata"]["namespace"], found["metadata"]["name"]),
+        utilization=percent / 100,
+        target_queue_length=scaling.get("targetQueueLength") or batch,
+    )
+
+
+def read_pod(found: Object) -> Pod:
+    """A pod that the label selects."""
+    metadata, status = found["metadata"], found.get("status") or {}
+    finished = status.get("phase") in _FINISHED
+    ready = next((c for c in status.get("conditions") or () if c["type"] == "Ready"), None)
+    is_ready = ready is not None and ready["status"] == "True"
+    since = ready.get("lastTransitionTime") if ready and is_ready else None
+    return Pod(
+        uid=metadata["uid"],
+        model=ModelKey(metadata["namespace"], metadata["labels"][NAME_LABEL]),
+        name=metadata["name"],
+        address="" if finished else status.get("podIP", ""),
+        ready=is_ready,
+        leaving="deletionTimestamp" in metadata,
+        # Both times are the cluster's, so that our own clock plays no part.
+        startup_seconds=_seconds_between(metadata["creationTimestamp"], since) if since else None,
+    )
+
+
+def read_size(found: Object) -> Size:
+    """A Deployment that the label selects."""
+    metadata = found["metadata"]
+    return Size(
+        model=ModelKey(metadata["namespace"], metadata["labels"][NAME_LABEL]),
+        replicas=found["spec"].get("replicas", 1),
+    )
+
+
+def read_api_service(found: Object) -> ApiService:
+    """An APIService."""
+    metadata, spec = found["metadata"], found["spec"]
+    service = spec.get("service") or {}
+    try:
+        bundle = base64.b64decode(spec.get("caBundle") or "")
+    except binascii.Error:
+        bundle = b""
+    return ApiService(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        version=metadata["resourceVersion"],
+        namespace=service.get("namespace", ""),
+        service=service.get("name", ""),
+        bundle=bundle,
+        leaving="deletionTimestamp" in metadata,
+    )
+
+
+def read_presence(found: Object) -> Presence:
+    """Any object."""
+    metadata = found["metadata"]
+    return Presence(uid=metadata["uid"], leaving="deletionTimestamp" in metadata)
+
+
+def read_front_proxy(found: Object) -> FrontProxy:
+    """The ConfigMap `extension-apiserver-authentication`."""
+    data = found.get("data") or {}
+    return FrontProxy(
+        authority=data.get("requestheader-client-ca-file", ""),
+        allowed_names=_names(data.get("requestheader-allowed-names")),
+        user_headers=_names(data.get("requestheader-username-headers")),
+    )
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    return tuple(str(name) for name in json.loads(text)) if text else ()
+
+
+def _seconds_between(earlier: str, later: str) -> float:
+    return (datetime.fromisoformat(later) - datetime.fromisoformat(earlier)).total_seconds()

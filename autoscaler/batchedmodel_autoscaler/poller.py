@@ -1,0 +1,104 @@
+"""Asks every pod's sidecar again and again and hands the answers to the fleet.
+
+A shell without judgement: what an answer or a silence means is the fleet's business.
+"""
+
+import asyncio
+import heapq
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from batchedmodel_autoscaler.errors import SidecarSilent
+from batchedmodel_autoscaler.fleet import Fleet
+from batchedmodel_autoscaler.metrics import PollResult, Telemetry
+from batchedmodel_contract.stats import SidecarStats
+
+logger: Final = logging.getLogger(__name__)
+
+MOST_AT_ONCE: Final = 64
+_JITTER: Final = 0.1
+_SLOWEST: Final = 4
+"""A silent pod is asked down to this many times more rarely: its time-outs take others' places."""
+
+_SOON: Final = 0.001
+"""Seconds. Timers fire early by less, and waiting for the rest would be a tight loop."""
+
+
+class Poller:
+    """The schedule of all polls; used inside one event loop."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        ask: Callable[[str], Awaitable[SidecarStats]],
+        *,
+        telemetry: Telemetry,
+        clock: Callable[[], float],
+    ) -> None:
+        self._fleet = fleet
+        self._ask = ask
+        self._telemetry = telemetry
+        self._clock = clock
+        self._due: list[tuple[float, str]] = []
+        self._silences: dict[str, int] = {}
+        """Every pod that is asked, with how often in a row it has not answered."""
+        self._places = asyncio.Semaphore(MOST_AT_ONCE)
+        self._changed = asyncio.Event()
+
+    def follow(self, uid: str) -> None:
+        """Ask a pod from now on, at once for the first time. Idempotent.
+
+        It ends by itself when the fleet no longer knows the pod.
+        """
+        if uid not in self._silences:
+            self._silences[uid] = 0
+            self._schedule(uid, self._clock())
+
+    async def run(self) -> None:
+        """Ask for as long as the task lives."""
+        async with asyncio.TaskGroup() as polls:
+            while True:
+                uid = await self._next()
+                address = self._fleet.address(uid)
+                if address is None:
+                    del self._silences[uid]
+                elif not address:
+                    self._schedule(uid, self._clock() + self._fleet.poll_seconds)
+                else:
+                    await self._places.acquire()
+                    polls.create_task(self._poll(uid, address))
+
+    async def _next(self) -> str:
+        while True:
+            self._changed.clear()
+            pause = self._due[0][0] - self._clock() if self._due else None
+            if pause is not None and pause <= _SOON:
+                return heapq.heappop(self._due)[1]
+            try:
+                async with asyncio.timeout(pause):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+    async def _poll(self, uid: str, address: str) -> None:
+        try:
+            stats = await self._ask(address)
+        except SidecarSilent as error:
+            logger.debug("no stats: %s", error)
+            self._silences[uid] += 1
+            self._telemetry.polled(PollResult.SILENT)
+        else:
+            self._fleet.answered(uid, stats, self._clock())
+            self._silences[uid] = 0
+            self._telemetry.polled(PollResult.ANSWERED)
+        finally:
+            self._places.release()
+        slower = min(_SLOWEST, 2 ** max(0, self._silences[uid] - 1))
+        pause = self._fleet.poll_seconds * slower * random.uniform(1 - _JITTER, 1 + _JITTER)
+        self._schedule(uid, self._clock() + pause)
+
+    def _schedule(self, uid: str, at: float) -> None:
+        heapq.heappush(self._due, (at, uid))
+        self._changed.set()

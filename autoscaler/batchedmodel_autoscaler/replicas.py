@@ -1,0 +1,215 @@
+"""How many replicas a model needs, and what to say while some of its pods cannot be heard.
+
+Pure; called by `fleet` for every question of an HPA. Silence is never read as calm: see `_seen`.
+
+    required = (rate of offered work + backlog / tau) / rho
+
+The rate feeds forward, so that the answer is right for any load at once; the backlog is only a
+trim, and with a drain time below tau it would overshoot (scheduling.md 5.3).
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from batchedmodel_autoscaler.errors import Blind
+
+SYNC_SECONDS: Final = 15.0
+"""How often the HPA looks, when nobody has changed it."""
+SHORTEST_DRAIN_SECONDS: Final = 30.0
+_DOWN_BAND: Final = 0.1
+_UP_BAND: Final = 0.1
+"""As wide as the HPA's own tolerance, which integers below ten slip through."""
+_ROUNDING: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What the manifest asks for."""
+
+    utilization: float
+    """Share of a pod's time to be used, above 0 and below 1."""
+    queue_length: int
+    """Rows that may wait per pod."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.utilization < 1 or self.queue_length < 1:
+            raise ValueError("a target is a share below 1 and at least one row; this is a bug")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What is asked of one pod."""
+
+    work_rate: float = 0.0
+    """Device-seconds offered per second."""
+    backlog: float = 0.0
+    """Device-seconds that wait or are under way."""
+    batches: float = 0.0
+    """Full batches that wait or are under way, where no profile tells their time."""
+    queue_length: float = 0.0
+    """Rows that wait."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodSight:
+    """One pod as far as it can be seen."""
+
+    expected: bool
+    """Ready and staying, so that its silence means something."""
+    answers: bool
+    now: Demand
+    """Of a silent pod only the work of the last minute that it had told of."""
+    last: Demand
+    """As of its last answer; all zero when there was none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSight:
+    """One model as far as it can be seen."""
+
+    present: int | None
+    """Replicas that its Deployment is to have now, without the surge of a rollout."""
+    pods: tuple[PodSight, ...]
+    departed_rate: float
+    """Device-seconds per second that were offered to pods and sidecars since gone."""
+    reaction_seconds: float
+    """From a change of load to a pod that serves it."""
+
+
+class Reason(StrEnum):
+    """Why an answer is what it is."""
+
+    IN_BAND = "InBand"
+    MORE_WORK = "MoreWork"
+    LESS_WORK = "LessWork"
+    MORE_WORK_ALREADY = "MoreWorkAlready"
+    """Some pods are silent, and those that answer need more by themselves."""
+    LESS_WORK_AT_WORST = "LessWorkAtWorst"
+    """Some pods are silent, and even if they were fully used fewer would do."""
+    HELD = "Held"
+    """Some pods are silent, and it depends on them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """An answer for the HPA."""
+
+    value: float
+    reason: Reason
+    sentence: str
+
+
+class _Direction(StrEnum):
+    UP = "up"
+    DOWN = "down"
+    STAY = "stay"
+
+
+def drain_seconds(reaction_seconds: float, utilization: float) -> float:
+    """tau: in which time a backlog is to be worked off."""
+    return max(SHORTEST_DRAIN_SECONDS, math.e * reaction_seconds / utilization)
+
+
+def required_replicas(sight: ModelSight, target: Target) -> Verdict:
+    """A whole number of replicas; raises `Blind`.
+
+    Whole, because the HPA divides by the pods there are, those of a rollout's surge included: a
+    fraction above 1 would add a pod in every rollout.
+    """
+    drain = drain_seconds(sight.reaction_seconds, target.utilization)
+
+    def replicas(demand: Demand) -> float:
+        work = demand.work_rate + demand.backlog / drain
+        return work / target.utilization + demand.batches
+
+    # A pod may be used up to half-way between its target and its limit before another is added.
+    up_band = min(_UP_BAND, (1 - target.utilization) / (2 * target.utilization))
+    seen = _seen(sight, replicas, departed=sight.departed_rate / target.utilization, band=up_band)
+    match seen.direction:
+        case _Direction.UP:
+            value = _ceil(seen.amount)
+        case _Direction.DOWN:
+            value = _ceil(seen.amount / (1 - _DOWN_BAND))
+        case _:
+            value = seen.present
+    return Verdict(
+        value=value,
+        reason=seen.reason,
+        sentence=f"{seen.sentence}; tau {drain:.0f} s, rho {target.utilization:.2f}",
+    )
+
+
+def queue_length(sight: ModelSight, target: Target) -> Verdict:
+    """Rows that wait in all pods together; raises `Blind`."""
+    per_pod = target.queue_length
+    seen = _seen(sight, lambda demand: demand.queue_length / per_pod, departed=0.0, band=_UP_BAND)
+    return Verdict(value=seen.amount * per_pod, reason=seen.reason, sentence=seen.sentence)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    amount: float
+    """In replicas at their target; the present size itself when that is held for blindness."""
+    present: int
+    direction: _Direction
+    reason: Reason
+    sentence: str
+
+
+def _seen(
+    sight: ModelSight, replicas: Callable[[Demand], float], *, departed: float, band: float
+) -> _Seen:
+    """The HPA's rule for pods without metrics, on our side: silent pods never change the direction.
+
+    Upwards they count as what they had told of; downwards as at least one pod at its target.
+    """
+    silent = [pod for pod in sight.pods if pod.expected and not pod.answers]
+    expected = sum(pod.expected for pod in sight.pods)
+    answering = sum(pod.answers for pod in sight.pods)
+    if sight.present is None:
+        raise Blind("the size of its Deployment is not known")
+    if not answering or (expected and len(silent) == expected):
+        raise Blind(f"none of its {expected} ready pods answers")
+    present = sight.present
+    known = departed + sum(replicas(pod.now) for pod in sight.pods)
+    heard = f"{answering} pods need {known:.3f} replicas, {present} are there"
+
+    def seen(amount: float, direction: _Direction, reason: Reason, more: str = "") -> _Seen:
+        sentence = heard + more
+        return _Seen(
+            amount=amount, present=present, direction=direction, reason=reason, sentence=sentence
+        )
+
+    direction = _direction(known, present, band)
+    if not silent:
+        return seen(known, direction, _REASONS[direction])
+    missing = f"; {len(silent)} of {expected} ready pods are silent"
+    if direction is _Direction.UP:
+        return seen(known, direction, Reason.MORE_WORK_ALREADY, missing)
+    worst = known + sum(max(1.0, replicas(pod.last)) - replicas(pod.now) for pod in silent)
+    if _direction(worst, present, band) is _Direction.DOWN:
+        more = f"{missing}, at worst {worst:.3f}"
+        return seen(worst, _Direction.DOWN, Reason.LESS_WORK_AT_WORST, more)
+    return seen(float(present), _Direction.STAY, Reason.HELD, missing)
+
+
+_REASONS: Final = {
+    _Direction.UP: Reason.MORE_WORK,
+    _Direction.DOWN: Reason.LESS_WORK,
+    _Direction.STAY: Reason.IN_BAND,
+}
+
+
+def _direction(amount: float, present: int, band: float) -> _Direction:
+    if amount > present * (1 + band) + _ROUNDING:
+        return _Direction.UP
+    if _ceil(amount / (1 - _DOWN_BAND)) < present:
+        return _Direction.DOWN
+    return _Direction.STAY
+
+
+def _ceil(amount: float) -> int:
+    return math.ceil(amount - _ROUNDING)

@@ -1,0 +1,84 @@
+"""What the autoscaler watches in a cluster, as addresses with selectors; and what a watch tells.
+
+Rights follow from this list: `docs/operations.md` and the chart's roles name the same.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+from urllib.parse import quote, urlencode
+
+from batchedmodel_autoscaler.objects import Object
+from batchedmodel_contract.kubernetes_names import GROUP, METRICS_GROUP, NAME_LABEL, PLURAL, VERSION
+
+METRICS_VERSIONS: Final = ("v1beta2", "v1beta1")
+"""Of the metrics API, the preferred one first. A group must never be shared between two servers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """A collection of objects, or of one by its name."""
+
+    path: str
+    labels: str = ""
+    """Label selector."""
+    name: str = ""
+    """The only object wanted: rights can then be limited to its name."""
+
+    def query(self, **more: str | int) -> str:
+        """The collection's address with its selectors."""
+        selectors: dict[str, str | int] = {}
+        if self.labels:
+            selectors["labelSelector"] = self.labels
+        if self.name:
+            selectors["fieldSelector"] = f"metadata.name={self.name}"
+        return f"{self.path}?{urlencode(selectors | more)}"
+
+    @property
+    def object_path(self) -> str:
+        """The address of the only object."""
+        return f"{self.path}/{quote(self.name, safe='')}"
+
+    def __str__(self) -> str:
+        return self.object_path if self.name else self.path
+
+
+class EventType(StrEnum):
+    """What a watch tells."""
+
+    ADDED = "ADDED"
+    MODIFIED = "MODIFIED"
+    DELETED = "DELETED"
+    BOOKMARK = "BOOKMARK"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One message of a watch."""
+
+    type: EventType
+    found: Object
+    """Of a bookmark nothing but the version is right."""
+    version: str
+
+
+MODELS: Final = Resource(path=f"/apis/{GROUP}/{VERSION}/{PLURAL}")
+PODS: Final = Resource(path="/api/v1/pods", labels=NAME_LABEL)
+SIZES: Final = Resource(path="/apis/apps/v1/deployments", labels=NAME_LABEL)
+API_SERVICES: Final = tuple(
+    Resource(path="/apis/apiregistration.k8s.io/v1/apiservices", name=f"{version}.{METRICS_GROUP}")
+    for version in METRICS_VERSIONS
+)
+FRONT_PROXY: Final = Resource(
+    path="/api/v1/namespaces/kube-system/configmaps", name="extension-apiserver-authentication"
+)
+
+
+def own_namespace(namespace: str) -> Resource:
+    """The namespace that the autoscaler runs in."""
+    return Resource(path="/api/v1/namespaces", name=namespace)
+
+
+def own_deployment(namespace: str, name: str) -> Resource:
+    """The Deployment that the autoscaler's pods are of."""
+    return Resource(path=f"/apis/apps/v1/namespaces/{namespace}/deployments", name=name)

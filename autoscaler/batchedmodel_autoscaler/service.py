@@ -1,0 +1,200 @@
+"""Puts the parts together and runs them: the only place that knows them all."""
+
+import asyncio
+import logging
+import ssl
+import time
+from collections.abc import Coroutine
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+
+from batchedmodel_autoscaler.admin import admin_application
+from batchedmodel_autoscaler.certificates import Rotation, server_context
+from batchedmodel_autoscaler.cluster import Cluster
+from batchedmodel_autoscaler.errors import CannotListen
+from batchedmodel_autoscaler.fleet import Fleet
+from batchedmodel_autoscaler.informer import Cache, follow
+from batchedmodel_autoscaler.listener import TlsListener
+from batchedmodel_autoscaler.metrics import FleetCollector, Telemetry
+from batchedmodel_autoscaler.objects import (
+    FrontProxy,
+    Pod,
+    read_api_service,
+    read_front_proxy,
+    read_model,
+    read_pod,
+    read_presence,
+    read_size,
+)
+from batchedmodel_autoscaler.poller import Poller
+from batchedmodel_autoscaler.registration import Registration
+from batchedmodel_autoscaler.resources import (
+    API_SERVICES,
+    FRONT_PROXY,
+    MODELS,
+    PODS,
+    SIZES,
+    Resource,
+    own_deployment,
+    own_namespace,
+)
+from batchedmodel_autoscaler.server import MetricsApi
+from batchedmodel_autoscaler.settings import AutoscalerSettings
+from batchedmodel_autoscaler.sidecars import Sidecars
+
+logger: Final = logging.getLogger(__name__)
+
+
+class Service:
+    """One autoscaler, from its settings to its end."""
+
+    def __init__(self, settings: AutoscalerSettings, cluster: Cluster) -> None:
+        """Needs a running loop; raises `CannotListen`."""
+        self._settings = settings
+        self._cluster = cluster
+        registry = CollectorRegistry()
+        telemetry = Telemetry(registry)
+        self._fleet = Fleet(settings.poll_seconds)
+        registry.register(FleetCollector(lambda: self._fleet.counts))
+        self._sidecars = Sidecars()
+        self._poller = Poller(
+            self._fleet, self._sidecars.stats, telemetry=telemetry, clock=time.monotonic
+        )
+        host_name = f"{settings.service_name}.{settings.namespace}.svc"
+        self._rotation = Rotation([host_name], _now())
+        self._registration = Registration(
+            cluster,
+            self._rotation,
+            namespace=settings.namespace,
+            service=settings.service_name,
+            telemetry=telemetry,
+            clock=_now,
+        )
+        self._caches = self._all_caches()
+        self._api = MetricsApi(self._fleet, telemetry=telemetry, clock=time.monotonic)
+        self._listener = TlsListener(self._api.application(), settings.host, settings.port)
+        self._admin = web.AppRunner(
+            admin_application(registry, self._missing), access_log=None, shutdown_timeout=1.0
+        )
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop` is set. Raises `CannotListen`."""
+        try:
+            await self._listener.use(self._context())
+            await self._admin.setup()
+            site = web.TCPSite(self._admin, self._settings.host, self._settings.admin_port)
+            try:
+                await site.start()
+            except OSError as error:
+                raise CannotListen(f"cannot listen for probes: {error.strerror}") from error
+            logger.info(
+                "listening: metrics API on port %d, admin on port %d",
+                *(self._listener.port, self._admin.addresses[0][1]),
+            )
+            await self._work_until(stop)
+        finally:
+            await self._listener.close()
+            await self._admin.cleanup()
+            await self._sidecars.close()
+            await self._cluster.close()
+
+    async def _work_until(self, stop: asyncio.Event) -> None:
+        work: list[Coroutine[Any, Any, None]] = [
+            self._poller.run(),
+            self._registration.run(),
+            self._use_renewed_certificates(),
+            *(follow(self._cluster, resource, cache) for resource, cache in self._caches),
+        ]
+        # Each is meant to last. One that ends has met a bug of ours: end with it, to be restarted.
+        tasks = [asyncio.create_task(one) for one in work]
+        stopped = asyncio.create_task(stop.wait())
+        await asyncio.wait([*tasks, stopped], return_when=asyncio.FIRST_COMPLETED)
+        for task in (*tasks, stopped):
+            task.cancel()
+        for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                raise outcome
+
+    async def _use_renewed_certificates(self) -> None:
+        while True:
+            await self._registration.renewed.wait()
+            self._registration.renewed.clear()
+            await self._listener.use(self._context())
+
+    def _context(self) -> ssl.SSLContext:
+        front = self._api.front_proxy
+        try:
+            return server_context(self._rotation.serving, front.authority)
+        except ssl.SSLError as error:
+            logger.error("the API server's authority for clients is unusable: %s", error)
+            self._api.front_proxy = FrontProxy(authority="", allowed_names=(), user_headers=())
+            return server_context(self._rotation.serving, "")
+
+    def _front_proxy_seen(self, front: FrontProxy) -> None:
+        self._api.front_proxy = front
+        self._registration.renewed.set()
+
+    def _front_proxy_gone(self, front: FrontProxy) -> None:
+        # Whoever deletes it makes the API server write it anew; until then it still holds.
+        logger.warning("%s is gone", FRONT_PROXY)
+
+    def _pod_seen(self, pod: Pod) -> None:
+        self._fleet.pod_seen(pod)
+        self._poller.follow(pod.uid)
+
+    def _missing(self) -> list[str]:
+        awaited = [str(resource) for resource, cache in self._caches if not cache.complete.is_set()]
+        if not awaited and not self._api.front_proxy.authority:
+            awaited.append("whom to trust: the aggregation layer is off")
+        return awaited
+
+    def _all_caches(self) -> list[tuple[Resource, Cache[Any]]]:
+        fleet, registration, settings = self._fleet, self._registration, self._settings
+        namespace, deployment = settings.namespace, settings.deployment_name
+
+        def home() -> Cache[Any]:
+            return Cache(
+                read_presence,
+                lambda home: home.uid,
+                seen=registration.home_seen,
+                gone=registration.home_gone,
+            )
+
+        def api_service() -> Cache[Any]:
+            return Cache(
+                read_api_service,
+                lambda found: found.name,
+                seen=registration.seen,
+                gone=registration.gone,
+            )
+
+        return [
+            (
+                FRONT_PROXY,
+                Cache(
+                    read_front_proxy,
+                    lambda _: FRONT_PROXY.name,
+                    seen=self._front_proxy_seen,
+                    gone=self._front_proxy_gone,
+                ),
+            ),
+            (own_namespace(namespace), home()),
+            (own_deployment(namespace, deployment), home()),
+            *((resource, api_service()) for resource in API_SERVICES),
+            (
+                MODELS,
+                Cache(read_model, lambda m: m.key, seen=fleet.model_seen, gone=fleet.model_gone),
+            ),
+            (
+                SIZES,
+                Cache(read_size, lambda s: s.model, seen=fleet.size_seen, gone=fleet.size_gone),
+            ),
+            (PODS, Cache(read_pod, lambda p: p.uid, seen=self._pod_seen, gone=fleet.pod_gone)),
+        ]
+
+
+def _now() -> datetime:
+    return datetime.now(tz=UTC)

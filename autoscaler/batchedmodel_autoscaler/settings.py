@@ -1,0 +1,45 @@
+"""What the autoscaler is told when it starts."""
+
+from dataclasses import dataclass
+
+from batchedmodel_contract.environment import LogLevel
+from batchedmodel_contract.reading import setting
+from batchedmodel_contract.rules import Choice, Real, Text, Whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AutoscalerSettings:
+    """The environment's variables, each with the prefix `BATCHEDMODEL_`."""
+
+    namespace: str = setting("NAMESPACE", Text(), "Namespace it runs in.", required=True)
+    service_name: str = setting(
+        "SERVICE_NAME",
+        Text(),
+        "Service that the APIServices name; its DNS name stands in the certificate.",
+        required=True,
+    )
+    deployment_name: str = setting(
+        "DEPLOYMENT_NAME",
+        Text(),
+        "Its own Deployment: when that is deleted, the APIServices go too.",
+        required=True,
+    )
+    host: str = setting("HOST", Text(), "Address to listen on.", default="0.0.0.0")
+    port: int = setting(
+        "PORT", Whole(minimum=0, maximum=65535), "Port of the metrics API, TLS.", default=10250
+    )
+    admin_port: int = setting(
+        "ADMIN_PORT",
+        Whole(minimum=0, maximum=65535),
+        "Port for probes and its own metrics, plain HTTP.",
+        default=8080,
+    )
+    poll_seconds: float = setting(
+        "POLL_SECONDS",
+        Real(minimum=0.2, maximum=15),
+        "Time between two questions to one sidecar; longer where there are very many.",
+        default=2.0,
+    )
+    log_level: LogLevel = setting(
+        "LOG_LEVEL", Choice(of=LogLevel), "How much to log.", default=LogLevel.INFO
+    )

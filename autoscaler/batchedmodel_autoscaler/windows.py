@@ -1,0 +1,124 @@
+"""What the autoscaler remembers of one sidecar: the work of its last minute and a few gauges.
+
+Pure: times are arguments, monotonic seconds. Owned by `fleet`; knows nothing of pods' names, of
+Kubernetes or of how stats arrive.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from batchedmodel_contract.stats import BUCKET_SECONDS, BUCKETS, SidecarStats
+
+WINDOW_SECONDS: Final = BUCKETS * BUCKET_SECONDS
+"""Over which the rate of offered work is taken."""
+SHORTEST_SECONDS: Final = 10.0
+"""A rate is taken over at least this, or the first second of a young model would be one."""
+GAUGE_SECONDS: Final = 30.0
+"""Over which gauges are averaged: two of the HPA's own steps."""
+
+# The newest bucket is still being filled; on average half of it is over.
+_COUNTED_SECONDS: Final = WINDOW_SECONDS - BUCKET_SECONDS / 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """The work that one run of a sidecar counted, as of one answer."""
+
+    received: float
+    age_seconds: float
+    """How long it had been counting by then."""
+    buckets: tuple[float, ...]
+    """Device-seconds per second, oldest first."""
+
+    @property
+    def counted(self) -> tuple[float, float]:
+        """The time that the buckets speak of."""
+        return self.received - min(self.age_seconds, _COUNTED_SECONDS), self.received
+
+    @property
+    def rate(self) -> float:
+        """Device-seconds offered per second, as of the answer."""
+        start, end = self.counted
+        return sum(self.buckets) / max(SHORTEST_SECONDS, end - start)
+
+    def work(self, now: float) -> float:
+        """Device-seconds that arrived in the last minute before `now`."""
+        late = max(0.0, now - self.received) / BUCKET_SECONDS
+        whole = int(late)
+        if whole >= BUCKETS:
+            return 0.0
+        # Of the bucket that is just leaving the minute, the part that is still in it.
+        return sum(self.buckets[whole:]) - (late - whole) * self.buckets[whole]
+
+    def over(self, now: float) -> bool:
+        """Whether nothing of it lies within the last minute."""
+        return now - self.received >= WINDOW_SECONDS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gauges:
+    """What waits at one moment, or on average."""
+
+    backlog_work: float = 0.0
+    """Device-seconds."""
+    queue_length: float = 0.0
+    outstanding: float = 0.0
+    """Rows."""
+
+
+class History:
+    """One pod's sidecar, over its restarts."""
+
+    def __init__(self) -> None:
+        self.stats: SidecarStats | None = None
+        """The newest answer."""
+        self.received = float("-inf")
+        self._samples: deque[tuple[float, Gauges]] = deque()
+
+    def record(self, stats: SidecarStats, now: float) -> Window | None:
+        """Take an answer in; returns what an earlier run of the sidecar leaves behind."""
+        left = None
+        if self.stats is not None and self.stats.instance != stats.instance:
+            left = self.window()
+            self._samples.clear()
+        self.stats, self.received = stats, now
+        gauges = Gauges(
+            backlog_work=stats.backlog_work,
+            queue_length=stats.queue_length,
+            outstanding=stats.outstanding,
+        )
+        self._samples.append((now, gauges))
+        while self._samples[0][0] <= now - GAUGE_SECONDS:
+            self._samples.popleft()
+        return left
+
+    def window(self) -> Window | None:
+        """The work of its last minute; None where work is not yet in seconds of a device."""
+        if self.stats is None or not self.stats.profile_known:
+            return None
+        return Window(
+            received=self.received,
+            age_seconds=self.stats.age_seconds,
+            buckets=self.stats.offered_work,
+        )
+
+    def gauges(self) -> Gauges:
+        """Averages of the last answers. Polls are jittered, so a plain mean has no bias."""
+        samples = [gauges for _, gauges in self._samples]
+        count = max(1, len(samples))
+        return Gauges(
+            backlog_work=sum(one.backlog_work for one in samples) / count,
+            queue_length=sum(one.queue_length for one in samples) / count,
+            outstanding=sum(one.outstanding for one in samples) / count,
+        )
+
+
+def covered_seconds(windows: Iterable[Window], now: float) -> float:
+    """How much of the last minute at least one of the windows speaks of."""
+    covered, reached = 0.0, now - WINDOW_SECONDS
+    for start, end in sorted(window.counted for window in windows):
+        covered += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return covered

@@ -1,0 +1,89 @@
+{{/* Beginning of all names; short enough for a suffix such as -autoscaler. */}}
+{{- define "batchedmodel.fullname" -}}
+{{- $name := .Values.nameOverride | default .Chart.Name -}}
+{{- $full := contains $name .Release.Name | ternary .Release.Name (printf "%s-%s" .Release.Name $name) -}}
+{{- /* A release's name may have dots, that of a Service may not. */ -}}
+{{- .Values.fullnameOverride | default $full | replace "." "-" | trunc 40 | trimSuffix "-" -}}
+{{- end }}
+
+{{- define "batchedmodel.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+app.kubernetes.io/part-of: batchedmodel
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end }}
+
+{{/* What pods of one part are selected by. Takes (list context part). */}}
+{{- define "batchedmodel.selector" -}}
+app.kubernetes.io/name: batchedmodel-{{ index . 1 }}
+app.kubernetes.io/instance: {{ (index . 0).Release.Name | quote }}
+{{- end }}
+
+{{/* Reference of an image. Takes (list context values-of-the-image). */}}
+{{- define "batchedmodel.image" -}}
+{{- $image := index . 1 -}}
+{{- if $image.digest -}}
+{{ $image.repository }}@{{ $image.digest }}
+{{- else -}}
+{{ $image.repository }}:{{ $image.tag | default (index . 0).Values.images.tag }}
+{{- end -}}
+{{- end }}
+
+{{/*
+What both Deployments' pods have in common. Takes (list context part values-of-the-part). The
+chart's version is no label of pods: it would start them anew where nothing else has changed.
+*/}}
+{{- define "batchedmodel.podMetadata" -}}
+labels:
+  app.kubernetes.io/part-of: batchedmodel
+  {{- include "batchedmodel.selector" . | nindent 2 }}
+  {{- with (index . 2).podLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with (index . 2).podAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "batchedmodel.podSettings" -}}
+# A Service named batchedmodel would put variables among the settings.
+enableServiceLinks: false
+serviceAccountName: {{ include "batchedmodel.fullname" (index . 0) }}-{{ index . 1 }}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 65532
+  runAsGroup: 65532
+  fsGroup: 65532
+  seccompProfile: {type: RuntimeDefault}
+{{- with (index . 0).Values.images.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . | quote }}
+  {{- end }}
+{{- end }}
+{{- with index . 2 }}
+{{- with .nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .priorityClassName }}
+priorityClassName: {{ . | quote }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "batchedmodel.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end }}

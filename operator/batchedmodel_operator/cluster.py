@@ -1,0 +1,186 @@
+"""The Kubernetes API server. The only module that talks to it, and that knows its client.
+
+Objects go in and out as JSON: the client's typed models would cost memory and drop what they do not
+know. Kopf watches by itself and only says that something happened.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import quote
+
+from kubernetes.aio import config
+from kubernetes.aio.client.api_client import ApiClient
+from kubernetes.aio.client.configuration import Configuration
+
+from batchedmodel_contract.kubernetes_names import NAME_LABEL
+from batchedmodel_operator.errors import (
+    ClusterError,
+    Conflict,
+    Forbidden,
+    Gone,
+    Invalid,
+    QuotaExceeded,
+    Refused,
+    Unreachable,
+)
+from batchedmodel_operator.kinds import RESOURCES, Kind
+from batchedmodel_operator.ports import Body
+
+_TIMEOUT_SECONDS: Final = 30
+_LONGEST_COMPLAINT: Final = 1000
+_JSON: Final = "application/json"
+_APPLY: Final = "application/apply-patch+yaml"
+_MERGE: Final = "application/merge-patch+json"
+
+
+class KubernetesCluster:
+    """An API server as the operator's account sees it."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._client = ApiClient(configuration)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._client.close()  # type: ignore[no-untyped-call]
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Body | None:
+        """The object, or None when it, its namespace or its kind is not there."""
+        try:
+            return await self._request("GET", _path(kind, namespace, name))
+        except Gone:
+            return None
+
+    async def pods(self, namespace: str, model: str) -> Sequence[Body]:
+        """The pods that carry a BatchedModel's label."""
+        query = {"labelSelector": f"{NAME_LABEL}={model}"}
+        found = await self._request("GET", _path(Kind.POD, namespace), query)
+        items: Sequence[Body] = found.get("items") or ()
+        return items
+
+    async def apply(self, manifest: Body, *, manager: str, subresource: str = "") -> Body:
+        """Server-side apply as `manager`, with force; the object as it then is."""
+        metadata = manifest["metadata"]
+        path = _path(Kind(manifest["kind"]), metadata["namespace"], metadata["name"], subresource)
+        query = {"fieldManager": manager, "force": "true"}
+        return await self._request("PATCH", path, query, manifest, content_type=_APPLY)
+
+    async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
+        """Delete exactly this object; nothing to do when it is gone."""
+        options = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "preconditions": {"uid": uid},
+            "propagationPolicy": "Background",
+        }
+        try:
+            await self._request("DELETE", _path(kind, namespace, name), body=options)
+        except Gone:
+            return
+
+    async def annotate(self, pod: str, namespace: str, uid: str, annotation: Body) -> None:
+        """Set annotations of exactly this pod; nothing to do when it is gone."""
+        patch = {"metadata": {"uid": uid, "annotations": dict(annotation)}}
+        try:
+            path = _path(Kind.POD, namespace, pod)
+            await self._request("PATCH", path, body=patch, content_type=_MERGE)
+        except Gone:
+            return
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Body | None = None,
+        *,
+        content_type: str = _JSON,
+    ) -> Body:
+        try:
+            call = await self._client.param_serialize(
+                method,
+                path,
+                query_params=dict(query or {}),
+                header_params={"Accept": _JSON, "Content-Type": content_type},
+                body=body,
+                auth_settings=["BearerToken"],
+            )
+            response = await self._client.call_api(*call, _request_timeout=_TIMEOUT_SECONDS)
+            text: bytes = await response.read()  # type: ignore[no-untyped-call]
+        except Exception as error:
+            # The client lets the exceptions of whatever transport it uses through.
+            raise Unreachable(f"{method} {path}: {str(error) or type(error).__name__}") from error
+        if not 200 <= response.status <= 299:
+            raise translated(response.status, text)
+        try:
+            found: Body = json.loads(text)
+        except ValueError as error:
+            raise Unreachable(f"{method} {path}: the answer is not JSON") from error
+        return found
+
+
+async def load_configuration() -> Configuration:
+    """How to reach the API server: a pod's service account, or else KUBECONFIG.
+
+    Raises `Unreachable` when there is neither.
+    """
+    configuration = Configuration()
+    try:
+        config.load_incluster_config(  # type: ignore[no-untyped-call]
+            client_configuration=configuration
+        )
+    except config.ConfigException:
+        try:
+            await config.load_kube_config(  # type: ignore[no-untyped-call]
+                client_configuration=configuration
+            )
+        except (config.ConfigException, OSError) as error:
+            raise Unreachable(f"no way to an API server is configured: {error}") from error
+    return configuration
+
+
+def translated(status: int, text: bytes) -> ClusterError:
+    """The error behind an answer of the API server that is none of success."""
+    answer = _status_object(text)
+    message = str(answer.get("message") or f"the API server answered {status}")
+    message = message[:_LONGEST_COMPLAINT]
+    details = answer.get("details")
+    causes = details.get("causes") if isinstance(details, dict) else None
+    reasons = {cause.get("reason") for cause in causes or () if isinstance(cause, dict)}
+    if status == 404 or "NamespaceTerminating" in reasons:
+        return Gone(message)
+    if status == 409:
+        return Conflict(message)
+    if status == 403:
+        return QuotaExceeded(message) if "exceeded quota" in message else _forbidden(message)
+    # What a server-side apply cannot even parse is answered like a fault of the server.
+    if status in (400, 413, 415, 422) or "failed to create typed patch object" in message:
+        return Invalid(message)
+    if status in (401, 408, 429) or status >= 500:
+        return Unreachable(message)
+    return Refused(message)
+
+
+def _forbidden(message: str) -> ClusterError:
+    # RBAC names the user and the verb; whatever else says 403 is an admission policy, and it is
+    # the object that it does not like.
+    return Forbidden(message) if " cannot " in message else Invalid(message)
+
+
+def _status_object(text: bytes) -> Mapping[str, Any]:
+    try:
+        answer = json.loads(text)
+    except ValueError:
+        return {}
+    return answer if isinstance(answer, dict) else {}
+
+
+def _path(kind: Kind, namespace: str, name: str = "", subresource: str = "") -> str:
+    resource = RESOURCES[kind]
+    root = f"/apis/{resource.group}" if resource.group else "/api"
+    parts = [root, resource.version, "namespaces", quote(namespace, safe=""), resource.plural]
+    if name:
+        parts.append(quote(name, safe=""))
+    if subresource:
+        parts.append(subresource)
+    return "/".join(parts)

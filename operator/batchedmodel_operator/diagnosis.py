@@ -1,0 +1,130 @@
+"""Reads out of pods and Deployments why a model does not serve, in reasons of ours. Pure."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from batchedmodel_contract.kubernetes_names import MODEL_CONTAINER
+from batchedmodel_contract.spec import Spec
+from batchedmodel_operator.observed import Child, Pod, condition
+from batchedmodel_operator.ports import Body
+
+
+class Trouble(StrEnum):
+    """Why pods do not come up; the worst first."""
+
+    QUOTA_EXCEEDED = "QuotaExceeded"
+    INVALID_POD_TEMPLATE = "InvalidPodTemplate"
+    MISSING_SERVICE_ACCOUNT = "MissingServiceAccount"
+    MISSING_SECRET = "MissingSecret"
+    CONTAINER_CONFIG_ERROR = "ContainerConfigError"
+    IMAGE_PULL_FAILED = "ImagePullFailed"
+    OUT_OF_MEMORY = "OOMKilled"
+    CRASH_LOOPING = "CrashLooping"
+    INSUFFICIENT_ACCELERATOR = "InsufficientAccelerator"
+    UNSCHEDULABLE = "Unschedulable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """A trouble and the sentence about it."""
+
+    trouble: Trouble
+    message: str
+
+
+_IMAGE_REASONS: Final = frozenset(
+    {
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "ErrImageNeverPull",
+        "ImageInspectError",
+        "RegistryUnavailable",
+        "SignatureValidationFailed",
+    }
+)
+_CONFIG_REASONS: Final = frozenset({"CreateContainerConfigError", "CreateContainerError"})
+_CRASHES_THAT_COUNT: Final = 2
+"""A process that fails once may be unlucky; a reason that comes and goes would help nobody."""
+
+
+def diagnose(
+    spec: Spec | None, deployment: Child | None, pods: tuple[Pod, ...]
+) -> Diagnosis | None:
+    """What keeps these pods from serving, or None when nothing is known but that they start."""
+    found = [*_of_deployment(deployment)]
+    for pod in pods:
+        if not pod.deleting and not pod.ready:
+            found.extend(_of_pod(spec, pod))
+    return min(found, key=lambda one: list(Trouble).index(one.trouble), default=None)
+
+
+def _of_deployment(deployment: Child | None) -> Iterator[Diagnosis]:
+    if deployment is None:
+        return
+    failure = condition(deployment.body.get("status") or {}, "ReplicaFailure")
+    if failure.get("status") == "True":
+        message = failure.get("message") or "the API server refused a pod"
+        yield Diagnosis(trouble=refused_pod(message), message=message)
+
+
+def refused_pod(message: str) -> Trouble:
+    """Why the API server would not have a pod; it says so in a sentence only."""
+    if "exceeded quota" in message or "failed quota" in message:
+        return Trouble.QUOTA_EXCEEDED
+    if "serviceaccount" in message and "not found" in message:
+        return Trouble.MISSING_SERVICE_ACCOUNT
+    return Trouble.INVALID_POD_TEMPLATE
+
+
+def _of_pod(spec: Spec | None, pod: Pod) -> Iterator[Diagnosis]:
+    status = pod.body.get("status") or {}
+    scheduled = condition(status, "PodScheduled")
+    if scheduled.get("status") == "False":
+        yield _unscheduled(spec, pod, scheduled.get("message") or "")
+    for part in ("initContainerStatuses", "containerStatuses"):
+        for container in status.get(part) or ():
+            yield from _of_container(pod, container)
+
+
+def _unscheduled(spec: Spec | None, pod: Pod, message: str) -> Diagnosis:
+    resource = spec.accelerator.resource if spec is not None and spec.accelerator else None
+    lacking = resource is not None and f"Insufficient {resource}" in message
+    trouble = Trouble.INSUFFICIENT_ACCELERATOR if lacking else Trouble.UNSCHEDULABLE
+    return Diagnosis(trouble=trouble, message=f"pod {pod.name}: {message}")
+
+
+def _of_container(pod: Pod, container: Body) -> Iterator[Diagnosis]:
+    waiting = (container.get("state") or {}).get("waiting") or {}
+    reason, message = waiting.get("reason") or "", waiting.get("message") or ""
+    where = f"pod {pod.name}, container {container['name']}"
+    if reason in _IMAGE_REASONS:
+        text = message or f"{reason}: {container.get('image', '')}"
+        yield Diagnosis(trouble=Trouble.IMAGE_PULL_FAILED, message=f"{where}: {text}")
+    elif reason in _CONFIG_REASONS:
+        missing = "secret" in message and "not found" in message
+        trouble = Trouble.MISSING_SECRET if missing else Trouble.CONTAINER_CONFIG_ERROR
+        yield Diagnosis(trouble=trouble, message=f"{where}: {message or reason}")
+    elif not container.get("ready"):
+        yield from _of_crashes(container, where, looping=reason == "CrashLoopBackOff")
+
+
+def _of_crashes(container: Body, where: str, *, looping: bool) -> Iterator[Diagnosis]:
+    ended = (
+        (container.get("lastState") or {}).get("terminated")
+        or (container.get("state") or {}).get("terminated")
+        or {}
+    )
+    restarts = container.get("restartCount") or 0
+    if ended.get("reason") == "OOMKilled":
+        what = "the model" if container["name"] == MODEL_CONTAINER else "the process"
+        text = f"{where}: {what} needs more memory than its limit allows"
+        yield Diagnosis(trouble=Trouble.OUT_OF_MEMORY, message=text)
+    elif looping or restarts >= _CRASHES_THAT_COUNT:
+        code = ended.get("exitCode", "unknown")
+        detail = f": {ended['message'].strip()}" if ended.get("message") else ""
+        # Restart counts would make every crash a new message, and that a write.
+        text = f"{where}: ends again and again, last with exit code {code}{detail}"
+        yield Diagnosis(trouble=Trouble.CRASH_LOOPING, message=text)

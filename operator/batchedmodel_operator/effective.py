@@ -1,0 +1,54 @@
+"""Values in force of those fields whose default depends on other fields or on the chart."""
+
+from typing import Any, Final
+
+from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.spec import DEFAULT_MODEL_PORT, ScalingMetric, Spec
+
+_DRAIN_MARGIN_SECONDS: Final = 5
+_TARGET_UTILIZATION_PERCENT: Final = 80
+
+
+def replicas(spec: Spec) -> int:
+    """Pods at the beginning with an autoscaler, and always without one."""
+    if spec.autoscaling is not None:
+        return spec.autoscaling.min_replicas
+    return 1 if spec.replicas is None else spec.replicas
+
+
+def drain_timeout_seconds(spec: Spec) -> int:
+    """How long accepted requests may take once a pod was told to stop."""
+    given = spec.drain.timeout_seconds
+    return spec.batching.request_timeout_seconds + _DRAIN_MARGIN_SECONDS if given is None else given
+
+
+def model_port(spec: Spec) -> int:
+    """Port of a container of one's own."""
+    return DEFAULT_MODEL_PORT if spec.model.port is None else spec.model.port
+
+
+def target_queue_length(spec: Spec) -> int:
+    """Rows that may wait per pod, for metric `QueueLength`."""
+    given = None if spec.autoscaling is None else spec.autoscaling.target_queue_length
+    return spec.batching.max_batch_size if given is None else given
+
+
+def effective(spec: Spec, model_server_image: str) -> dict[str, Any]:
+    """All of them, under the names and in the nesting of the manifest."""
+    model: dict[str, Any] = {"image": spec.model.image or model_server_image}
+    if spec.model.protocol is not None:
+        model["port"] = model_port(spec)
+    found: dict[str, Any] = {
+        "model": model,
+        "batching": {"maxQueueSize": BatchSettings.of(spec.batching).max_queue_size},
+        "drain": {"timeoutSeconds": drain_timeout_seconds(spec)},
+    }
+    scaling = spec.autoscaling
+    if scaling is None:
+        found["replicas"] = replicas(spec)
+    elif scaling.metric is ScalingMetric.LOAD:
+        percent = scaling.target_utilization_percent or _TARGET_UTILIZATION_PERCENT
+        found["autoscaling"] = {"targetUtilizationPercent": percent}
+    else:
+        found["autoscaling"] = {"targetQueueLength": target_queue_length(spec)}
+    return found

@@ -1,0 +1,78 @@
+"""Looks at everything that belongs to one BatchedModel, at the same time.
+
+Reads the API server instead of a cache: what was just applied is then never seen in an older form
+and applied again.
+"""
+
+import asyncio
+from collections.abc import Mapping
+
+from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_operator.kinds import CHILDREN, Kind, child_name
+from batchedmodel_operator.observed import (
+    Child,
+    Key,
+    Memory,
+    Model,
+    Observed,
+    Pod,
+    child_from,
+    model_from,
+    pod_from,
+)
+from batchedmodel_operator.ports import Body, Cluster, Sidecars
+
+
+async def gather(
+    cluster: Cluster, sidecars: Sidecars, key: Key, memory: Memory, now: float
+) -> Observed | None:
+    """What is there, or None when the BatchedModel is gone or going. Raises `ClusterError`."""
+    body = await cluster.get(Kind.BATCHED_MODEL, key.namespace, key.name)
+    if body is None or "deletionTimestamp" in body["metadata"]:
+        # Owner references delete the children.
+        return None
+    model = model_from(body)
+    found, bodies = await asyncio.gather(
+        asyncio.gather(*(_child(cluster, key, kind) for kind in CHILDREN)),
+        cluster.pods(key.namespace, key.name),
+    )
+    # A pod that was evicted stays as a record of itself.
+    pods = tuple(pod_from(pod) for pod in bodies if not _has_ended(pod))
+    in_force = await _in_force(sidecars, model, pods, memory, now)
+    return Observed(
+        model=model,
+        children={child.kind: child for child in found if child is not None},
+        pods=pods,
+        memory=Memory(applied=memory.applied, in_force=in_force, inquiries=memory.inquiries),
+    )
+
+
+def _has_ended(pod: Body) -> bool:
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
+async def _child(cluster: Cluster, key: Key, kind: Kind) -> Child | None:
+    body = await cluster.get(kind, key.namespace, child_name(kind, key.name))
+    return None if body is None else child_from(kind, body)
+
+
+async def _in_force(
+    sidecars: Sidecars, model: Model, pods: tuple[Pod, ...], memory: Memory, now: float
+) -> Mapping[str, str]:
+    """The settings that pods are known to use; those that must have changed are asked again."""
+    known = {pod.uid: memory.in_force[pod.uid] for pod in pods if pod.uid in memory.in_force}
+    if model.spec is None:
+        return known
+    wanted = BatchSettings.of(model.spec.batching).digest()
+    asked = [pod for pod in pods if _to_be_asked(pod, wanted, memory, now)]
+    answers = await asyncio.gather(*(sidecars.settings_hash(pod.address) for pod in asked))
+    return known | {
+        pod.uid: answer for pod, answer in zip(asked, answers, strict=True) if answer is not None
+    }
+
+
+def _to_be_asked(pod: Pod, wanted: str, memory: Memory, now: float) -> bool:
+    if not pod.address or not pod.sidecar_started or pod.deleting:
+        return False
+    inquiry = memory.inquiry(pod.uid, wanted)
+    return memory.in_force.get(pod.uid) != wanted and (inquiry is None or inquiry.due(now))

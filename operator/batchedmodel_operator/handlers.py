@@ -1,0 +1,121 @@
+"""Kopf as an informer: which objects are watched, and how. The only module that knows Kopf.
+
+Every event becomes a key in the work queue and nothing else. Event handlers put no finalizer and no
+annotation on anything, and a missed event costs delay, never correctness.
+"""
+
+import itertools
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import kopf
+
+from batchedmodel_contract.kubernetes_names import (
+    GROUP,
+    MANAGED_BY,
+    MANAGED_BY_LABEL,
+    NAME_LABEL,
+    PLURAL,
+    VERSION,
+)
+from batchedmodel_operator.kinds import CHILDREN, RESOURCES, Kind
+from batchedmodel_operator.observed import Key
+
+_DEFINITIONS: Final = ("apiextensions.k8s.io", "v1", "customresourcedefinitions")
+_STUCK_SECONDS: Final = 180.0
+_SERVER_SECONDS: Final = 240
+_CLIENT_SECONDS: Final = 250
+_CONNECT_SECONDS: Final = 10
+_REQUEST_SECONDS: Final = 30
+_CHUNK: Final = 500
+_EXIT_SECONDS: Final = 30
+_LONGEST_BACKOFF_SECONDS: Final = 30
+
+
+def registry(
+    add: Callable[[Key], None], longest_look: Callable[[], float]
+) -> kopf.OperatorRegistry:
+    """Handlers that call `add` for each event and `longest_look` when the process is probed."""
+    found = kopf.OperatorRegistry()
+
+    @kopf.on.login(registry=found)
+    async def login(**kwargs: Any) -> kopf.ConnectionInfo | None:
+        account = kopf.login_with_service_account(**kwargs)
+        if account is None:
+            return kopf.login_with_kubeconfig(**kwargs)
+        return replace(account, server=_server(os.environ, account.server))
+
+    @kopf.on.startup(registry=found)
+    async def configure(settings: kopf.OperatorSettings, **_: Any) -> None:
+        _configure(settings)
+
+    @kopf.on.event(GROUP, VERSION, PLURAL, registry=found)
+    async def model_changed(namespace: str | None, name: str, **_: Any) -> None:
+        if namespace is not None:
+            add(Key(namespace=namespace, name=name))
+
+    async def child_changed(namespace: str | None, labels: kopf.Labels, **_: Any) -> None:
+        name = labels.get(NAME_LABEL)
+        if name and namespace is not None:
+            add(Key(namespace=namespace, name=name))
+
+    for kind in (*CHILDREN, Kind.POD):
+        resource = RESOURCES[kind]
+        watched = kopf.on.event(
+            resource.group,
+            resource.version,
+            resource.plural,
+            id=resource.plural,
+            registry=found,
+        )
+        watched(child_changed)
+
+    @kopf.on.probe(id="longest_look_seconds", registry=found)
+    async def longest_look_seconds(**_: Any) -> float:
+        seconds = longest_look()
+        if seconds > _STUCK_SECONDS:
+            raise kopf.PermanentError(f"one look has been taking {seconds:.0f} s")
+        return round(seconds, 1)
+
+    return found
+
+
+def _server(environ: Mapping[str, str], named: str) -> str:
+    """The API server's address from the environment of a pod: its name needs a cluster DNS."""
+    host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT")
+    if not host or not port:
+        return named
+    return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+
+
+class _Backoffs:
+    """Delays between attempts at the API server, without an end: an outage must not end us."""
+
+    def __iter__(self) -> Iterator[float]:
+        growing = itertools.takewhile(
+            lambda delay: delay < _LONGEST_BACKOFF_SECONDS, (2.0**n / 2 for n in itertools.count())
+        )
+        return itertools.chain(growing, itertools.repeat(float(_LONGEST_BACKOFF_SECONDS)))
+
+
+def _configure(settings: kopf.OperatorSettings) -> None:
+    settings.process.ultimate_exiting_timeout = _EXIT_SECONDS
+    settings.peering.standalone = True
+    settings.posting.enabled = False
+    # Load balancers drop idle connections without a word; no watch may outlive its silence.
+    settings.watching.server_timeout = _SERVER_SECONDS
+    settings.watching.client_timeout = _CLIENT_SECONDS
+    settings.watching.connect_timeout = _CONNECT_SECONDS
+    settings.networking.request_timeout = _REQUEST_SECONDS
+    settings.networking.connect_timeout = _CONNECT_SECONDS
+    settings.networking.error_backoffs = _Backoffs()
+    settings.watching.chunk_size = _CHUNK
+    # Of the definitions ours is enough, so that the right to watch it is enough.
+    settings.watching.field_selectors[_DEFINITIONS] = f"metadata.name={PLURAL}.{GROUP}"
+    for kind in (*CHILDREN, Kind.POD):
+        # Otherwise all pods of the cluster would come by.
+        resource = RESOURCES[kind]
+        key = resource.group, resource.version, resource.plural
+        settings.watching.label_selectors[key] = f"{MANAGED_BY_LABEL}={MANAGED_BY}"

@@ -1,0 +1,54 @@
+"""The kinds of objects that the operator deals with, and the names of a BatchedModel's children."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from batchedmodel_contract.kubernetes_names import GROUP, MANAGED_BY, PLURAL, VERSION
+
+FIELD_MANAGER: Final = MANAGED_BY
+SEED_MANAGER: Final = f"{FIELD_MANAGER}-seed"
+"""Holds a Deployment's `spec.replicas` between the operator, who set them, and the autoscaler."""
+
+
+class Kind(StrEnum):
+    """As `kind` stands in a manifest."""
+
+    BATCHED_MODEL = "BatchedModel"
+    CONFIG_MAP = "ConfigMap"
+    SERVICE = "Service"
+    DEPLOYMENT = "Deployment"
+    AUTOSCALER = "HorizontalPodAutoscaler"
+    POD = "Pod"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """Where the objects of a kind are served."""
+
+    group: str
+    """Empty: the core group."""
+    version: str
+    plural: str
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+
+RESOURCES: Final = {
+    Kind.BATCHED_MODEL: Resource(group=GROUP, version=VERSION, plural=PLURAL),
+    Kind.CONFIG_MAP: Resource(group="", version="v1", plural="configmaps"),
+    Kind.SERVICE: Resource(group="", version="v1", plural="services"),
+    Kind.DEPLOYMENT: Resource(group="apps", version="v1", plural="deployments"),
+    Kind.AUTOSCALER: Resource(group="autoscaling", version="v2", plural="horizontalpodautoscalers"),
+    Kind.POD: Resource(group="", version="v1", plural="pods"),
+}
+
+CHILDREN: Final = (Kind.CONFIG_MAP, Kind.SERVICE, Kind.DEPLOYMENT, Kind.AUTOSCALER)
+"""In the order in which they are applied: a pod mounts the ConfigMap, an autoscaler scales."""
+
+
+def child_name(kind: Kind, model: str) -> str:
+    """The name of a BatchedModel's child."""
+    return f"{model}-batching" if kind is Kind.CONFIG_MAP else model

@@ -1,0 +1,244 @@
+"""What one look at the cluster found, as records that `plan` and `status` judge.
+
+Made by `gather` from the API's JSON. Nothing in here decides or talks to anybody.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from batchedmodel_contract.kubernetes_names import (
+    BATCHER_CONTAINER,
+    BATCHING_HASH_ANNOTATION,
+    GROUP,
+)
+from batchedmodel_contract.manifest import read_manifest
+from batchedmodel_contract.mistakes import InvalidManifest
+from batchedmodel_contract.spec import Spec
+from batchedmodel_operator.kinds import FIELD_MANAGER, Kind
+from batchedmodel_operator.ports import Body
+
+REVISION_LABEL: Final = f"{GROUP}/revision"
+"""On pods: the digest of everything in the manifest and the settings that pods depend on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Key:
+    """Names one BatchedModel."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A BatchedModel."""
+
+    key: Key
+    uid: str
+    generation: int
+    spec: Spec | None
+    """None when the contract refuses it: an older custom resource let it pass."""
+    mistakes: tuple[str, ...]
+    status: Body
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Child:
+    """A live object under the name of one of our children, whoever made it."""
+
+    kind: Kind
+    name: str
+    uid: str
+    owners: tuple[Body, ...]
+    deleting: bool
+    body: Body
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """A pod of a BatchedModel."""
+
+    name: str
+    uid: str
+    address: str
+    revision: str
+    deleting: bool
+    ready: bool
+    sidecar_started: bool
+    """Its process passed the start-up probe, so its admin port should answer."""
+    settings_annotation: str
+    body: Body
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    """What an apply of ours did, so that the next look tells drift from our own work."""
+
+    uid: str
+    rendered: str
+    """Digest of what was sent."""
+    content: str
+    """Digest of what the API server made of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inquiry:
+    """How often a pod was asked whether it uses the settings, and when to ask again."""
+
+    settings: str
+    times: int
+    again_at: float
+    """Monotonic seconds."""
+
+    def due(self, now: float) -> bool:
+        return now >= self.again_at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What is remembered of a BatchedModel between two looks. Losing it costs no-op applies."""
+
+    applied: Mapping[Kind, Applied] = field(default_factory=dict)
+    in_force: Mapping[str, str] = field(default_factory=dict)
+    """By uid of a pod: the hash of the settings that its sidecar named last."""
+    inquiries: Mapping[str, Inquiry] = field(default_factory=dict)
+    """By uid of a pod, for those that do not use the settings yet."""
+
+    def inquiry(self, uid: str, settings: str) -> Inquiry | None:
+        """The inquiries about these settings; those about earlier ones no longer count."""
+        found = self.inquiries.get(uid)
+        return found if found is not None and found.settings == settings else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """One look at a BatchedModel and what belongs to it."""
+
+    model: Model
+    children: Mapping[Kind, Child]
+    pods: tuple[Pod, ...]
+    memory: Memory
+
+    @property
+    def deployment(self) -> Child | None:
+        """Our Deployment; None when there is none or it is somebody else's."""
+        child = self.children.get(Kind.DEPLOYMENT)
+        return child if child is not None and owned(child, self.model) else None
+
+
+def model_from(body: Body) -> Model:
+    """The record of a BatchedModel."""
+    metadata = body["metadata"]
+    spec = None
+    mistakes: tuple[str, ...] = ()
+    try:
+        spec = read_manifest(body).spec
+    except InvalidManifest as error:
+        mistakes = tuple(str(mistake) for mistake in error.mistakes)
+    return Model(
+        key=Key(namespace=metadata["namespace"], name=metadata["name"]),
+        uid=metadata["uid"],
+        generation=metadata.get("generation", 0),
+        spec=spec,
+        mistakes=mistakes,
+        status=body.get("status") or {},
+    )
+
+
+def child_from(kind: Kind, body: Body) -> Child:
+    """The record of a child."""
+    metadata = body["metadata"]
+    return Child(
+        kind=kind,
+        name=metadata["name"],
+        uid=metadata["uid"],
+        owners=tuple(metadata.get("ownerReferences") or ()),
+        deleting="deletionTimestamp" in metadata,
+        body=body,
+    )
+
+
+def pod_from(body: Body) -> Pod:
+    """The record of a pod."""
+    metadata, status = body["metadata"], body.get("status") or {}
+    return Pod(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        address=status.get("podIP") or "",
+        revision=(metadata.get("labels") or {}).get(REVISION_LABEL, ""),
+        deleting="deletionTimestamp" in metadata,
+        ready=condition(status, "Ready").get("status") == "True",
+        sidecar_started=any(
+            container["name"] == BATCHER_CONTAINER and container.get("started") is True
+            for container in status.get("initContainerStatuses") or ()
+        ),
+        settings_annotation=(metadata.get("annotations") or {}).get(BATCHING_HASH_ANNOTATION, ""),
+        body=body,
+    )
+
+
+def owned(child: Child, model: Model) -> bool:
+    """Whether the child is this BatchedModel's."""
+    return any(owner.get("uid") == model.uid for owner in child.owners)
+
+
+def left_behind(child: Child, model: Model) -> bool:
+    """Whether the child is an earlier BatchedModel's of the same name, about to be collected."""
+    return any(
+        owner.get("kind") == Kind.BATCHED_MODEL
+        and owner.get("name") == model.key.name
+        and owner.get("uid") != model.uid
+        for owner in child.owners
+    )
+
+
+def condition(status: Body, name: str) -> Body:
+    """A condition of an object's status by its type; empty when there is none."""
+    for one in status.get("conditions") or ():
+        if one.get("type") == name:
+            found: Body = one
+            return found
+    return {}
+
+
+def holds_replicas(deployment: Body, manager: str = FIELD_MANAGER) -> bool:
+    """Whether an apply of the manager's is what `spec.replicas` rest on.
+
+    If it is, leaving them out of the next apply would set them to 1.
+    """
+    return any(
+        entry.get("manager") == manager
+        and entry.get("operation") == "Apply"
+        and "f:replicas" in (entry.get("fieldsV1") or {}).get("f:spec", {})
+        for entry in deployment["metadata"].get("managedFields") or ()
+    )
+
+
+def digest(value: Any) -> str:
+    """Short hash of anything that is JSON."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def content(body: Body, manifest: Body) -> str:
+    """Digest of those parts of a live object that are ours to keep as they are.
+
+    Compared only with an earlier digest of the same object, never with what was sent: the API
+    server rewrites quantities ("1000m" comes back as "1") and adds defaults.
+    """
+    spec = dict(body.get("spec") or {})
+    if "replicas" not in manifest.get("spec", {}):
+        spec.pop("replicas", None)
+    live, ours = body["metadata"], manifest["metadata"]
+    kept = {
+        part: {name: (live.get(part) or {}).get(name) for name in ours.get(part, {})}
+        for part in ("labels", "annotations")
+    }
+    owners = live.get("ownerReferences")
+    return digest([spec, body.get("data"), body.get("binaryData"), kept, owners])

@@ -1,0 +1,248 @@
+"""Decides what has to be done to the cluster so that it is what a BatchedModel asks for. Pure.
+
+Level-triggered: whatever happened before, the answer follows from what is there now. Where nothing
+differs nothing is planned, so that a second look, a restart or a second operator writes nothing.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.spec import Spec
+from batchedmodel_operator import effective, render
+from batchedmodel_operator.kinds import CHILDREN, FIELD_MANAGER, SEED_MANAGER, Kind
+from batchedmodel_operator.observed import (
+    Child,
+    Inquiry,
+    Observed,
+    Pod,
+    content,
+    digest,
+    holds_replicas,
+    left_behind,
+    owned,
+)
+from batchedmodel_operator.ports import Body
+
+RESYNC_SECONDS: Final = 600.0
+"""A watch that fell silent costs at most this much delay."""
+_AT_ONCE: Final = 0.0
+_COLLECTION_SECONDS: Final = 2.0
+_CONFLICT_SECONDS: Final = 60.0  # a stranger's object is not watched, so its end makes no event
+_FIRST_INQUIRY_SECONDS: Final = 0.5
+_LONGEST_INQUIRY_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deletion:
+    """A child that is no longer wanted."""
+
+    kind: Kind
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Apply:
+    """A manifest that differs from what is there."""
+
+    kind: Kind
+    manifest: Body
+    manager: str = FIELD_MANAGER
+    uid: str = ""
+    """Of the object that was judged ours; empty when there is none yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refresh:
+    """A pod whose kubelet is to look at the batch settings now instead of in a minute."""
+
+    pod: str
+    uid: str
+    annotation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Obstacle:
+    """A child that cannot be applied, because its name is taken."""
+
+    kind: Kind
+    name: str
+    by_stranger: bool
+    """Otherwise by an object on its way out, which takes only patience."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to do, in this order, and when to look again if nothing happens until then."""
+
+    deletions: tuple[Deletion, ...] = ()
+    applies: tuple[Apply, ...] = ()
+    refreshes: tuple[Refresh, ...] = ()
+    obstacles: tuple[Obstacle, ...] = ()
+    inquiries: Mapping[str, Inquiry] = field(default_factory=dict)
+    """To be remembered, by uid of a pod."""
+    unconfirmed: tuple[str, ...] = ()
+    """Running pods that are not known to use the batch settings."""
+    come_back_after: float = RESYNC_SECONDS
+    """Seconds."""
+
+
+def plan(observed: Observed, images: render.Images, now: float) -> Plan:
+    """The steps from what is there to what is wanted; `now` in monotonic seconds."""
+    model, spec = observed.model, observed.model.spec
+    if spec is None:
+        # What the contract refuses cannot be rendered; the last good children stay.
+        return Plan()
+    revision = render.revision(model, spec, images)
+    wanted = _wanted(observed, spec, images, revision)
+    obstacles = tuple(_obstacles(observed, wanted))
+    blocked = {obstacle.kind for obstacle in obstacles}
+    applies = tuple(
+        step
+        for kind, manifest in wanted.items()
+        if kind not in blocked
+        for step in _applies(observed, spec, kind, manifest)
+    )
+    settings = BatchSettings.of(spec.batching).digest()
+    unconfirmed = tuple(_unconfirmed(observed, settings))
+    due = tuple(_inquiries(observed, unconfirmed, settings, now))
+    inquiries = {
+        pod.uid: before
+        for pod in unconfirmed
+        if (before := observed.memory.inquiry(pod.uid, settings)) is not None
+    } | {pod.uid: inquiry for pod, inquiry in due}
+    return Plan(
+        deletions=tuple(_deletions(observed, wanted)),
+        applies=applies,
+        refreshes=tuple(step for pod, _ in due for step in _refresh(observed, pod, settings)),
+        inquiries=inquiries,
+        obstacles=obstacles,
+        unconfirmed=tuple(pod.name for pod in unconfirmed),
+        come_back_after=min(_delays(observed, wanted, obstacles, inquiries, now)),
+    )
+
+
+def _wanted(
+    observed: Observed, spec: Spec, images: render.Images, revision: str
+) -> Mapping[Kind, Body]:
+    model, live = observed.model, observed.deployment
+    free = spec.autoscaling is not None and live is not None and not live.deleting
+    wanted: dict[Kind, Body] = {
+        Kind.CONFIG_MAP: render.config_map(model, BatchSettings.of(spec.batching)),
+        Kind.SERVICE: render.service(model, spec),
+        Kind.DEPLOYMENT: render.deployment(
+            model,
+            spec,
+            images,
+            revision=revision,
+            pinned=render.pinned_batching(live, spec, revision),
+            # A Deployment without a number would be created with one pod, whatever is asked for.
+            replicas=None if free else effective.replicas(spec),
+        ),
+    }
+    if spec.autoscaling is not None and free:
+        wanted[Kind.AUTOSCALER] = render.autoscaler(model, spec, spec.autoscaling)
+    return wanted
+
+
+def _obstacles(observed: Observed, wanted: Mapping[Kind, Body]) -> Iterator[Obstacle]:
+    for kind in wanted:
+        child = observed.children.get(kind)
+        if child is None:
+            continue
+        ours = owned(child, observed.model)
+        if ours and not child.deleting:
+            continue
+        stranger = not ours and not left_behind(child, observed.model)
+        yield Obstacle(kind=kind, name=child.name, by_stranger=stranger)
+
+
+def _applies(observed: Observed, spec: Spec, kind: Kind, manifest: Body) -> Iterator[Apply]:
+    live = observed.children.get(kind)
+    if live is None:
+        yield Apply(kind=kind, manifest=manifest)
+        return
+    hand_over = kind is Kind.DEPLOYMENT and _must_hand_over(spec, live)
+    if hand_over:
+        # With nobody else behind them, the replicas that the next apply leaves out would become 1.
+        # An autoscaler does nothing at 0, so it begins at its minimum.
+        replicas = live.body["spec"].get("replicas") or effective.replicas(spec)
+        seed = render.seed(observed.model, live, replicas)
+        yield Apply(kind=kind, manifest=seed, manager=SEED_MANAGER, uid=live.uid)
+    if hand_over or _differs(observed, live, manifest):
+        yield Apply(kind=kind, manifest=manifest, uid=live.uid)
+
+
+def _must_hand_over(spec: Spec, live: Child) -> bool:
+    return spec.autoscaling is not None and holds_replicas(live.body)
+
+
+def _differs(observed: Observed, live: Child, manifest: Body) -> bool:
+    before = observed.memory.applied.get(live.kind)
+    return (
+        before is None
+        or before.uid != live.uid
+        or before.rendered != digest(manifest)
+        or before.content != content(live.body, manifest)
+    )
+
+
+def _deletions(observed: Observed, wanted: Mapping[Kind, Body]) -> Iterator[Deletion]:
+    spec = observed.model.spec
+    for kind in CHILDREN:
+        child = observed.children.get(kind)
+        # While its Deployment is made again, an autoscaler is not planned for but still wanted.
+        waits = kind is Kind.AUTOSCALER and spec is not None and spec.autoscaling is not None
+        if child is None or kind in wanted or waits:
+            continue
+        if owned(child, observed.model) and not child.deleting:
+            yield Deletion(kind=kind, name=child.name, uid=child.uid)
+
+
+def _unconfirmed(observed: Observed, settings: str) -> Iterator[Pod]:
+    for pod in observed.pods:
+        running = pod.sidecar_started and not pod.deleting
+        if running and observed.memory.in_force.get(pod.uid) != settings:
+            yield pod
+
+
+def _inquiries(
+    observed: Observed, unconfirmed: tuple[Pod, ...], settings: str, now: float
+) -> Iterator[tuple[Pod, Inquiry]]:
+    for pod in unconfirmed:
+        before = observed.memory.inquiry(pod.uid, settings)
+        times = 0 if before is None else before.times
+        delay = min(_FIRST_INQUIRY_SECONDS * 2**times, _LONGEST_INQUIRY_SECONDS)
+        if before is None or before.due(now):
+            yield pod, Inquiry(settings=settings, times=times + 1, again_at=now + delay)
+
+
+def _refresh(observed: Observed, pod: Pod, settings: str) -> Iterator[Refresh]:
+    """A kubelet left alone takes up to 80 s; one whose pod changes looks at once."""
+    hash_, _, count = pod.settings_annotation.partition(".")
+    if hash_ != settings:
+        yield Refresh(pod=pod.name, uid=pod.uid, annotation=settings)
+    elif pod.uid in observed.memory.in_force:
+        # It looked too early and found the old ConfigMap. Where nobody answers, nobody says so.
+        again = int(count) + 1 if count.isdecimal() else 1
+        yield Refresh(pod=pod.name, uid=pod.uid, annotation=f"{settings}.{again}")
+
+
+def _delays(
+    observed: Observed,
+    wanted: Mapping[Kind, Body],
+    obstacles: tuple[Obstacle, ...],
+    inquiries: Mapping[str, Inquiry],
+    now: float,
+) -> Iterator[float]:
+    yield RESYNC_SECONDS
+    for obstacle in obstacles:
+        yield _CONFLICT_SECONDS if obstacle.by_stranger else _COLLECTION_SECONDS
+    spec = observed.model.spec
+    scaled = spec is not None and spec.autoscaling is not None
+    if scaled and Kind.AUTOSCALER not in wanted and not obstacles:
+        yield _AT_ONCE
+    for inquiry in inquiries.values():
+        yield inquiry.again_at - now

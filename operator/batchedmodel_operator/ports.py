@@ -1,0 +1,44 @@
+"""What the reconciler needs of the world: an API server and the pods' sidecars.
+
+`cluster` and `sidecars` are the real ones; tests bring an API server in memory.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from batchedmodel_operator.kinds import Kind
+
+Body = Mapping[str, Any]
+"""An object as JSON, in the API's own form."""
+
+
+class Cluster(Protocol):
+    """An API server. Every call ends in bounded time and raises only `ClusterError`s."""
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Body | None:
+        """The object, or None when it, its namespace or its kind is not there."""
+        ...
+
+    async def pods(self, namespace: str, model: str) -> Sequence[Body]:
+        """The pods that carry a BatchedModel's label."""
+        ...
+
+    async def apply(self, manifest: Body, *, manager: str, subresource: str = "") -> Body:
+        """Server-side apply as `manager`, with force; the object as it then is."""
+        ...
+
+    async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
+        """Delete exactly this object; nothing to do when it is gone."""
+        ...
+
+    async def annotate(self, pod: str, namespace: str, uid: str, annotation: Body) -> None:
+        """Set annotations of exactly this pod; nothing to do when it is gone."""
+        ...
+
+
+class Sidecars(Protocol):
+    """The admin ports of the pods."""
+
+    async def settings_hash(self, address: str) -> str | None:
+        """The hash of the batch settings in force, or None when there is no answer."""
+        ...

@@ -1,0 +1,97 @@
+"""One BatchedModel's way from what is there to what is wanted: gather, plan, apply, report.
+
+Called by the work queue with a key; every reason to look is the same reason.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from typing import Final
+
+from batchedmodel_operator import status
+from batchedmodel_operator.errors import Conflict, Gone, Refused
+from batchedmodel_operator.gather import gather
+from batchedmodel_operator.kinds import FIELD_MANAGER
+from batchedmodel_operator.observed import Key, Memory, Observed, child_from
+from batchedmodel_operator.plan import Plan, plan
+from batchedmodel_operator.ports import Cluster, Sidecars
+from batchedmodel_operator.render import Images
+from batchedmodel_operator.steps import Outcome, take
+
+_log: Final = logging.getLogger(__name__)
+
+
+class Reconciler:
+    """Remembers for each BatchedModel what it applied; everything else it looks up."""
+
+    def __init__(
+        self,
+        *,
+        cluster: Cluster,
+        sidecars: Sidecars,
+        images: Images,
+        clock: Callable[[], float],
+        calendar: Callable[[], datetime],
+    ) -> None:
+        """`clock`: monotonic seconds; `calendar`: the time for people, with its zone."""
+        self._cluster = cluster
+        self._sidecars = sidecars
+        self._images = images
+        self._clock = clock
+        self._calendar = calendar
+        self._memories: dict[Key, Memory] = {}
+
+    async def reconcile(self, key: Key) -> float | None:
+        """Seconds after which to look again at the latest; None when there is nothing to look at.
+
+        Raises `ClusterError` when something did not succeed and is to be tried again.
+        """
+        now = self._clock()
+        memory = self._memories.get(key, Memory())
+        observed = await gather(self._cluster, self._sidecars, key, memory, now)
+        if observed is None:
+            self._memories.pop(key, None)
+            return None
+        planned = plan(observed, self._images, now)
+        try:
+            outcome = await take(self._cluster, key, planned)
+            self._memories[key] = _remembered(observed, planned, outcome)
+            await self._report(observed, planned, outcome)
+        except Gone:
+            # The namespace or the object itself is being deleted; its end makes another event.
+            self._memories.pop(key, None)
+            return planned.come_back_after
+        except Conflict:
+            self._memories.pop(key, None)
+            raise
+        if outcome.failure is not None:
+            raise outcome.failure.error
+        return planned.come_back_after
+
+    async def _report(self, observed: Observed, planned: Plan, outcome: Outcome) -> None:
+        live = {kind: child_from(kind, body) for kind, body in outcome.live.items()}
+        model = observed.model
+        found = status.report(
+            replace(observed, children={**observed.children, **live}),
+            planned,
+            outcome.failure,
+            model_server_image=self._images.model_server,
+            at=self._calendar().strftime("%Y-%m-%dT%H:%M:%SZ"),
+        )
+        if status.same(found, model.status):
+            return
+        manifest = status.status_manifest(model, found)
+        try:
+            await self._cluster.apply(manifest, manager=FIELD_MANAGER, subresource="status")
+        except Refused as error:
+            # Pods matter more than what is said about them.
+            _log.error("%s: the status was refused: %s", model.key, error)
+
+
+def _remembered(observed: Observed, planned: Plan, outcome: Outcome) -> Memory:
+    return Memory(
+        applied={**observed.memory.applied, **outcome.applied},
+        in_force=observed.memory.in_force,
+        inquiries=planned.inquiries,
+    )

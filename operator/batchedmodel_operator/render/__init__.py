@@ -1,0 +1,27 @@
+"""Manifests of a BatchedModel's children, as pure functions of the BatchedModel and of settings."""
+
+from batchedmodel_operator.render.autoscaler import autoscaler
+from batchedmodel_operator.render.config_map import config_map
+from batchedmodel_operator.render.containers import PinnedBatching
+from batchedmodel_operator.render.deployment import (
+    PINNED_ANNOTATION,
+    deployment,
+    pinned_batching,
+    revision,
+    seed,
+)
+from batchedmodel_operator.render.pod import Images
+from batchedmodel_operator.render.service import service
+
+__all__ = [
+    "PINNED_ANNOTATION",
+    "Images",
+    "PinnedBatching",
+    "autoscaler",
+    "config_map",
+    "deployment",
+    "pinned_batching",
+    "revision",
+    "seed",
+    "service",
+]

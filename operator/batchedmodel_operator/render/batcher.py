@@ -1,0 +1,79 @@
+"""The sidecar's container."""
+
+from typing import Final
+
+from batchedmodel_contract import sidecar_api
+from batchedmodel_contract.environment import SidecarSettings, to_environment
+from batchedmodel_contract.kubernetes_names import (
+    ADMIN_PORT,
+    BATCHER_CONTAINER,
+    DATA_PORT,
+    SETTINGS_PATH,
+    SOCKET_PATH,
+)
+from batchedmodel_contract.spec import Spec
+from batchedmodel_operator import effective
+from batchedmodel_operator.observed import Model
+from batchedmodel_operator.render.common import Manifest
+from batchedmodel_operator.render.containers import (
+    BATCHER_TEMPORARY_VOLUME,
+    SETTINGS_VOLUME,
+    SOCKET_MOUNT,
+    TEMPORARY_PATH,
+    PinnedBatching,
+    admin_probe,
+    environment,
+    resources,
+    restricted,
+)
+from batchedmodel_operator.settings import PullPolicy
+
+_START_SECONDS: Final = 120
+
+
+def batcher(
+    model: Model,
+    spec: Spec,
+    *,
+    image: str,
+    pull_policy: PullPolicy,
+    pinned: PinnedBatching,
+    token: str,
+) -> Manifest:
+    """The native sidecar. Its readiness is the pod's; its own start never waits for the model."""
+    foreign = spec.model.protocol is not None
+    settings = SidecarSettings(
+        model_name=model.key.name,
+        model_socket="" if foreign else SOCKET_PATH,
+        upstream_url=f"http://127.0.0.1:{effective.model_port(spec)}" if foreign else "",
+        settings_folder=SETTINGS_PATH,
+        port=DATA_PORT,
+        admin_port=ADMIN_PORT,
+        drain_token=token,
+        drain_delay_seconds=float(spec.drain.delay_seconds),
+        drain_timeout_seconds=float(pinned.drain_timeout_seconds),
+    )
+    return {
+        "name": BATCHER_CONTAINER,
+        "image": image,
+        "imagePullPolicy": pull_policy.value,
+        "restartPolicy": "Always",
+        "env": environment(to_environment(settings)),
+        "ports": [
+            {"name": "http", "containerPort": DATA_PORT, "protocol": "TCP"},
+            {"name": "admin", "containerPort": ADMIN_PORT, "protocol": "TCP"},
+        ],
+        "resources": resources(spec.sidecar.resources),
+        "securityContext": restricted(read_only=True),
+        "volumeMounts": [
+            SOCKET_MOUNT,
+            # The folder, not one file of it: a file that is mounted alone is never refreshed.
+            {"name": SETTINGS_VOLUME, "mountPath": SETTINGS_PATH, "readOnly": True},
+            {"name": BATCHER_TEMPORARY_VOLUME, "mountPath": TEMPORARY_PATH},
+        ],
+        "startupProbe": admin_probe(
+            sidecar_api.LIVE, periodSeconds=1, failureThreshold=_START_SECONDS
+        ),
+        "livenessProbe": admin_probe(sidecar_api.LIVE, periodSeconds=10, failureThreshold=6),
+        "readinessProbe": admin_probe(sidecar_api.READY, periodSeconds=2, failureThreshold=2),
+    }

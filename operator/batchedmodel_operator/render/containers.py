@@ -1,0 +1,62 @@
+"""What the two containers of a pod have in common."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from batchedmodel_contract.kubernetes_names import ADMIN_PORT, SOCKET_FOLDER
+from batchedmodel_contract.spec import Resources
+from batchedmodel_operator.render.common import Manifest
+
+SOCKET_VOLUME: Final = "socket"
+SETTINGS_VOLUME: Final = "batching"
+CACHE_VOLUME: Final = "cache"
+TEMPORARY_VOLUME: Final = "temporary"
+BATCHER_TEMPORARY_VOLUME: Final = "batcher-temporary"
+MEMORY_VOLUME: Final = "memory"
+
+CACHE_PATH: Final = "/var/cache/batchedmodel"
+TEMPORARY_PATH: Final = "/tmp"
+MEMORY_PATH: Final = "/dev/shm"
+
+SOCKET_MOUNT: Final = {"name": SOCKET_VOLUME, "mountPath": SOCKET_FOLDER}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinnedBatching:
+    """What pods are told about batching at their start, and keep until they are replaced."""
+
+    max_batch_size: int
+    """Largest batch to warm up for."""
+    drain_timeout_seconds: int
+
+
+def drain_token(uid: str) -> str:
+    """What the drain hook must show: nobody can guess it who may not read the object."""
+    return hashlib.sha256(uid.encode()).hexdigest()[:32]
+
+
+def environment(variables: Mapping[str, str]) -> list[Manifest]:
+    """A container's `env`, in an order that depends on the names only."""
+    return [{"name": name, "value": variables[name]} for name in sorted(variables)]
+
+
+def resources(wanted: Resources, **limits: str) -> Manifest:
+    """A container's `resources`; `limits` come on top of those of the manifest."""
+    given = {"requests": dict(wanted.requests), "limits": {**dict(wanted.limits), **limits}}
+    return {name: amounts for name, amounts in given.items() if amounts}
+
+
+def restricted(*, read_only: bool) -> Manifest:
+    """The security context that the pod security standard `restricted` asks for."""
+    return {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": read_only,
+    }
+
+
+def admin_probe(path: str, **timing: int) -> dict[str, Any]:
+    """A probe of the sidecar's admin port; the kubelet asks it at the pod's address."""
+    return {"httpGet": {"path": path, "port": ADMIN_PORT}, "timeoutSeconds": 5, **timing}

@@ -1,0 +1,111 @@
+"""The Deployment: how many pods, how they are replaced, and which revision of them is wanted.
+
+Batch settings must never roll pods, although two of them are told to a pod at its start. They are
+pinned: kept with the Deployment as they were when this revision began, and used for as long as
+nothing else about the pods changes.
+"""
+
+import json
+from typing import Final
+
+from batchedmodel_contract.kubernetes_names import GROUP
+from batchedmodel_contract.spec import Spec
+from batchedmodel_operator import effective
+from batchedmodel_operator.kinds import RESOURCES, Kind
+from batchedmodel_operator.observed import REVISION_LABEL, Child, Model, digest
+from batchedmodel_operator.render.common import Manifest, child, labels, selector
+from batchedmodel_operator.render.containers import PinnedBatching
+from batchedmodel_operator.render.pod import Images, pod_spec
+
+PINNED_ANNOTATION: Final = f"{GROUP}/pinned-batching"
+"""On the Deployment: the batch settings that its present pod template was made with."""
+
+_REVISIONS_KEPT: Final = 3
+_PULL_SECONDS: Final = 600
+"""How much longer than the model's start a rollout may take until it counts as stuck."""
+_FOLLOWS_BATCHING: Final = 0
+"""Stands in a revision's digest for what may change without making another revision."""
+
+
+def revision(model: Model, spec: Spec, images: Images) -> str:
+    """Digest of everything that pods depend on; batch settings are not among it."""
+    unpinned = PinnedBatching(
+        max_batch_size=_FOLLOWS_BATCHING,
+        # A limit that is written down is no consequence of the batch settings.
+        drain_timeout_seconds=spec.drain.timeout_seconds or _FOLLOWS_BATCHING,
+    )
+    return digest(pod_spec(model, spec, images, unpinned))
+
+
+def pinned_batching(live: Child | None, spec: Spec, revision: str) -> PinnedBatching:
+    """What the template is to be made with: as before while the revision stays the same."""
+    present = PinnedBatching(
+        max_batch_size=spec.batching.max_batch_size,
+        drain_timeout_seconds=effective.drain_timeout_seconds(spec),
+    )
+    if live is None:
+        return present
+    try:
+        template = live.body["spec"]["template"]["metadata"]["labels"]
+        pinned = json.loads(live.body["metadata"]["annotations"][PINNED_ANNOTATION])
+        earlier = PinnedBatching(
+            max_batch_size=int(pinned["maxBatchSize"]),
+            drain_timeout_seconds=int(pinned["drainTimeoutSeconds"]),
+        )
+        return earlier if template[REVISION_LABEL] == revision else present
+    except (KeyError, TypeError, ValueError):
+        # Somebody edited it: this rolls the pods once and puts it right.
+        return present
+
+
+def deployment(
+    model: Model,
+    spec: Spec,
+    images: Images,
+    *,
+    revision: str,
+    pinned: PinnedBatching,
+    replicas: int | None,
+) -> Manifest:
+    """The Deployment. `replicas` None: an autoscaler holds them, so they must not be sent."""
+    body: Manifest = {
+        "selector": {"matchLabels": selector(model)},
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": _rolling_update(spec)},
+        "minReadySeconds": 0,
+        "progressDeadlineSeconds": spec.startup.timeout_seconds + _PULL_SECONDS,
+        "revisionHistoryLimit": _REVISIONS_KEPT,
+        "template": {
+            "metadata": {"labels": {**labels(model), REVISION_LABEL: revision}},
+            "spec": pod_spec(model, spec, images, pinned),
+        },
+    }
+    if replicas is not None:
+        body["replicas"] = replicas
+    manifest = child(model, Kind.DEPLOYMENT, spec=body)
+    manifest["metadata"]["annotations"] = {
+        PINNED_ANNOTATION: json.dumps(
+            {
+                "drainTimeoutSeconds": pinned.drain_timeout_seconds,
+                "maxBatchSize": pinned.max_batch_size,
+            }
+        )
+    }
+    return manifest
+
+
+def seed(model: Model, live: Child, replicas: int) -> Manifest:
+    """What a second field manager applies, so that the first can let go of `spec.replicas`."""
+    return {
+        "apiVersion": RESOURCES[Kind.DEPLOYMENT].api_version,
+        "kind": Kind.DEPLOYMENT.value,
+        "metadata": {"name": live.name, "namespace": model.key.namespace},
+        "spec": {"replicas": replicas},
+    }
+
+
+def _rolling_update(spec: Spec) -> Manifest:
+    if spec.accelerator is None:
+        return {"maxSurge": "25%", "maxUnavailable": 0}
+    # A spare accelerator cannot be counted on, and a surge pod that waits for one blocks the
+    # rollout for ever. The old pod goes first; with one replica that is a short gap.
+    return {"maxSurge": 0, "maxUnavailable": 1}

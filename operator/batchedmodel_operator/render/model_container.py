@@ -1,0 +1,115 @@
+"""The model's container: our model server, or one of the user's own."""
+
+from math import ceil
+from typing import Final
+
+from batchedmodel_contract import sidecar_api
+from batchedmodel_contract.environment import (
+    PREFIX,
+    ModelServerSettings,
+    source_to_json,
+    to_environment,
+)
+from batchedmodel_contract.kubernetes_names import ADMIN_PORT, MODEL_CONTAINER, SOCKET_PATH
+from batchedmodel_contract.spec import Spec
+from batchedmodel_operator import effective
+from batchedmodel_operator.observed import Model
+from batchedmodel_operator.render.common import Manifest
+from batchedmodel_operator.render.containers import (
+    CACHE_PATH,
+    CACHE_VOLUME,
+    MEMORY_PATH,
+    MEMORY_VOLUME,
+    SOCKET_MOUNT,
+    TEMPORARY_PATH,
+    TEMPORARY_VOLUME,
+    PinnedBatching,
+    admin_probe,
+    environment,
+    resources,
+    restricted,
+)
+from batchedmodel_operator.settings import PullPolicy
+
+_STARTUP_PERIOD_SECONDS: Final = 2
+_ACCOUNT: Final = {
+    # The user is a number without an account: libraries that ask for its name or home would fail.
+    "HOME": CACHE_PATH,
+    "USER": "batchedmodel",
+    "XDG_CACHE_HOME": CACHE_PATH,
+    "HF_HOME": f"{CACHE_PATH}/huggingface",
+}
+
+
+def model_container(
+    model: Model,
+    spec: Spec,
+    *,
+    image: str,
+    pull_policy: PullPolicy,
+    pinned: PinnedBatching,
+    token: str,
+) -> Manifest:
+    """The container that holds the accelerator. Its probes and its hook ask the sidecar."""
+    limits = {}
+    if spec.accelerator is not None:
+        limits[spec.accelerator.resource] = str(spec.accelerator.count)
+    startup = ceil(spec.startup.timeout_seconds / _STARTUP_PERIOD_SECONDS)
+    drain = {
+        "path": sidecar_api.DRAIN,
+        "port": ADMIN_PORT,
+        "httpHeaders": [{"name": sidecar_api.DRAIN_TOKEN_HEADER, "value": token}],
+    }
+    container: Manifest = {
+        "name": MODEL_CONTAINER,
+        "image": image,
+        "imagePullPolicy": pull_policy.value,
+        "env": environment(_variables(model, spec, pinned)),
+        "resources": resources(spec.model.resources, **limits),
+        # User code and foreign images may write where they like within their own file system.
+        "securityContext": restricted(read_only=False),
+        "volumeMounts": [
+            SOCKET_MOUNT,
+            {"name": CACHE_VOLUME, "mountPath": CACHE_PATH},
+            {"name": TEMPORARY_VOLUME, "mountPath": TEMPORARY_PATH},
+            {"name": MEMORY_VOLUME, "mountPath": MEMORY_PATH},
+        ],
+        "startupProbe": admin_probe(
+            sidecar_api.MODEL_STARTUP,
+            periodSeconds=_STARTUP_PERIOD_SECONDS,
+            failureThreshold=startup,
+        ),
+        # A minute of dead verdicts: while the sidecar itself restarts nobody answers, and that
+        # must not cost a loaded model. A model known to be dead has nothing left to drain.
+        "livenessProbe": admin_probe(
+            sidecar_api.MODEL_LIVE,
+            periodSeconds=10,
+            failureThreshold=6,
+            terminationGracePeriodSeconds=5,
+        ),
+        # Sidecars are told to stop only after this container ended: without the hook the model
+        # would be gone while requests still wait for it.
+        "lifecycle": {"preStop": {"httpGet": drain}},
+    }
+    if spec.model.protocol is not None:
+        port = effective.model_port(spec)
+        container["ports"] = [{"name": "model", "containerPort": port, "protocol": "TCP"}]
+    return container
+
+
+def _variables(model: Model, spec: Spec, pinned: PinnedBatching) -> dict[str, str]:
+    given = dict(spec.model.env)
+    if spec.model.handler is None:
+        return given
+    settings = ModelServerSettings(
+        model_name=model.key.name,
+        model_socket=SOCKET_PATH,
+        handler=spec.model.handler,
+        source=source_to_json(spec.model.source),
+        parameters=spec.model.parameters,
+        max_batch_size=pinned.max_batch_size,
+        cache_folder=f"{CACHE_PATH}/models",
+    )
+    # Cache and account are the user's to change, what the sidecar relies on is not.
+    own = {name: value for name, value in given.items() if not name.startswith(PREFIX)}
+    return _ACCOUNT | own | to_environment(settings)

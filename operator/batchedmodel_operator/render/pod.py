@@ -1,0 +1,105 @@
+"""The pod: what both containers share, where it runs, how it ends."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from batchedmodel_contract.spec import Spec
+from batchedmodel_operator.kinds import Kind, child_name
+from batchedmodel_operator.observed import Model
+from batchedmodel_operator.render.batcher import batcher
+from batchedmodel_operator.render.common import Manifest
+from batchedmodel_operator.render.containers import (
+    BATCHER_TEMPORARY_VOLUME,
+    CACHE_VOLUME,
+    MEMORY_VOLUME,
+    SETTINGS_VOLUME,
+    SOCKET_VOLUME,
+    TEMPORARY_VOLUME,
+    PinnedBatching,
+    drain_token,
+)
+from batchedmodel_operator.render.model_container import model_container
+from batchedmodel_operator.settings import PullPolicy
+
+_USER: Final = 65532
+_STOP_MARGIN_SECONDS: Final = 15
+"""What the containers may take to end after the drain, before the kubelet kills them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Images:
+    """What the chart says about images."""
+
+    sidecar: str
+    model_server: str
+    pull_policy: PullPolicy
+
+
+def pod_spec(model: Model, spec: Spec, images: Images, pinned: PinnedBatching) -> Manifest:
+    """The `spec` of the pod template."""
+    token = drain_token(model.uid)
+    sidecar = batcher(
+        model,
+        spec,
+        image=images.sidecar,
+        pull_policy=images.pull_policy,
+        pinned=pinned,
+        token=token,
+    )
+    server = model_container(
+        model,
+        spec,
+        image=spec.model.image or images.model_server,
+        pull_policy=images.pull_policy,
+        pinned=pinned,
+        token=token,
+    )
+    body: Manifest = {
+        # As an init container that is always restarted the sidecar starts first and ends last.
+        "initContainers": [sidecar],
+        "containers": [server],
+        "volumes": _volumes(model),
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": _USER,
+            "runAsGroup": _USER,
+            "fsGroup": _USER,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": (
+            spec.drain.delay_seconds + pinned.drain_timeout_seconds + _STOP_MARGIN_SECONDS
+        ),
+    }
+    return body | _placement(spec)
+
+
+def _volumes(model: Model) -> list[Manifest]:
+    settings = {"name": child_name(Kind.CONFIG_MAP, model.key.name)}
+    return [
+        {"name": SOCKET_VOLUME, "emptyDir": {}},
+        {"name": SETTINGS_VOLUME, "configMap": settings},
+        {"name": CACHE_VOLUME, "emptyDir": {}},
+        {"name": TEMPORARY_VOLUME, "emptyDir": {}},
+        {"name": BATCHER_TEMPORARY_VOLUME, "emptyDir": {}},
+        # The 64 MiB that a container gets otherwise are too few for servers of several processes.
+        {"name": MEMORY_VOLUME, "emptyDir": {"medium": "Memory"}},
+    ]
+
+
+def _placement(spec: Spec) -> Manifest:
+    tolerations = list(spec.pod.tolerations or ())
+    if spec.accelerator is not None:
+        tolerations.append({"key": spec.accelerator.resource, "operator": "Exists"})
+    given = {
+        "nodeSelector": dict(spec.pod.node_selector),
+        "tolerations": tolerations,
+        "affinity": spec.pod.affinity,
+        "priorityClassName": spec.pod.priority_class_name,
+        "runtimeClassName": spec.pod.runtime_class_name,
+        "serviceAccountName": spec.pod.service_account_name,
+        "imagePullSecrets": [{"name": name} for name in spec.pod.image_pull_secrets],
+    }
+    return {name: value for name, value in given.items() if value}

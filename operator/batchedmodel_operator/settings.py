@@ -1,0 +1,46 @@
+"""What the operator is told when it starts."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from batchedmodel_contract.environment import LogLevel
+from batchedmodel_contract.reading import setting
+from batchedmodel_contract.rules import Choice, Text, Whole
+
+_IMAGE: Final = Text(pattern=r"\S+", form="an image reference")
+
+
+class PullPolicy(StrEnum):
+    """When a node fetches an image."""
+
+    ALWAYS = "Always"
+    IF_NOT_PRESENT = "IfNotPresent"
+    NEVER = "Never"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorSettings:
+    """The settings of one process; read with the contract's `from_environment`."""
+
+    sidecar_image: str = setting(
+        "SIDECAR_IMAGE", _IMAGE, "Image of the batching sidecar.", required=True
+    )
+    model_server_image: str = setting(
+        "MODEL_SERVER_IMAGE",
+        _IMAGE,
+        "Image of the model server, for handlers whose manifest names none.",
+        required=True,
+    )
+    image_pull_policy: PullPolicy = setting(
+        "IMAGE_PULL_POLICY",
+        Choice(of=PullPolicy),
+        "When nodes fetch the images of the pods.",
+        default=PullPolicy.IF_NOT_PRESENT,
+    )
+    probe_port: int = setting(
+        "PROBE_PORT", Whole(minimum=1, maximum=65535), "Port of /healthz.", default=8080
+    )
+    log_level: LogLevel = setting(
+        "LOG_LEVEL", Choice(of=LogLevel), "How much to log.", default=LogLevel.INFO
+    )

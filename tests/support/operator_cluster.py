@@ -1,0 +1,204 @@
+"""An API server in memory, as far as the operator can tell: server-side apply with field owners,
+generations, preconditions, defaults and rewritten quantities. Counts what really changed.
+"""
+
+import copy
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from batchedmodel_contract.kubernetes_names import NAME_LABEL
+from batchedmodel_operator.errors import ClusterError, Conflict
+from batchedmodel_operator.kinds import Kind
+from batchedmodel_operator.ports import Body
+
+Path = tuple[str, ...]
+_REPLICAS: Path = ("spec", "replicas")
+
+
+class FakeCluster:
+    """Objects by kind, namespace and name. `writes` counts changes, not requests."""
+
+    def __init__(self) -> None:
+        self.objects: dict[tuple[str, str, str], dict[str, Any]] = {}
+        self.writes = 0
+        self.failures: dict[Kind, ClusterError] = {}
+        """What an apply of a kind is answered with."""
+        self.annotated: list[str] = []
+        """Names of pods, in the order of their annotations."""
+        self._owned: dict[tuple[str, str, str], dict[str, dict[Path, Any]]] = {}
+        self._numbers = itertools.count(1)
+
+    # What the operator calls.
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Body | None:
+        return copy.deepcopy(self.objects.get((kind, namespace, name)))
+
+    async def pods(self, namespace: str, model: str) -> Sequence[Body]:
+        return [
+            copy.deepcopy(body)
+            for (kind, where, _), body in self.objects.items()
+            if kind == Kind.POD
+            and where == namespace
+            and body["metadata"].get("labels", {}).get(NAME_LABEL) == model
+        ]
+
+    async def apply(self, manifest: Body, *, manager: str, subresource: str = "") -> Body:
+        kind = Kind(manifest["kind"])
+        if not subresource and kind in self.failures:
+            raise self.failures[kind]
+        sent = copy.deepcopy(dict(manifest))
+        metadata = sent["metadata"]
+        key = (kind, metadata["namespace"], metadata["name"])
+        uid, version = metadata.pop("uid", None), metadata.pop("resourceVersion", None)
+        live = self.objects.get(key)
+        if uid is not None and (live is None or live["metadata"]["uid"] != uid):
+            raise Conflict(f"{kind} {key[2]} is another one")
+        if live is not None and version not in (None, live["metadata"]["resourceVersion"]):
+            raise Conflict(f"{kind} {key[2]} has changed")
+        if live is None:
+            live = self.put(sent)
+            before = None
+        else:
+            before = copy.deepcopy(live)
+        fields = dict(_leaves(_rewritten(sent)))
+        owned = self._owned.setdefault(key, {})
+        role = manager + subresource
+        for path in set(owned.get(role, {})) - set(fields):
+            if not any(path in others for name, others in owned.items() if name != role):
+                _remove(live, path)
+                if path == _REPLICAS:
+                    _set(live, path, 1)
+        for path, value in fields.items():
+            _set(live, path, value)
+            for name, others in owned.items():
+                if name != role and others.get(path, value) != value:
+                    del others[path]
+        owned[role] = fields
+        self._changed(key, before)
+        return copy.deepcopy(live)
+
+    async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
+        live = self.objects.get((kind, namespace, name))
+        if live is not None and live["metadata"]["uid"] != uid:
+            raise Conflict(f"{kind} {name} is another one")
+        self.remove(kind, namespace, name)
+
+    async def annotate(self, pod: str, namespace: str, uid: str, annotation: Body) -> None:
+        self.annotated.append(pod)
+        self.edit(Kind.POD, namespace, pod, {"metadata": {"annotations": dict(annotation)}})
+
+    # What others do.
+
+    def put(self, body: Body) -> dict[str, Any]:
+        """Somebody creates an object."""
+        live: dict[str, Any] = _rewritten(copy.deepcopy(dict(body)))
+        metadata = live["metadata"]
+        number = next(self._numbers)
+        metadata.update(uid=f"uid-{number}", resourceVersion=str(number), generation=1)
+        if live["kind"] == Kind.DEPLOYMENT:
+            live.setdefault("spec", {}).setdefault("replicas", 1)
+        if live["kind"] == Kind.SERVICE:
+            live.setdefault("spec", {}).setdefault("clusterIP", "10.96.0.9")
+        key = (live["kind"], metadata["namespace"], metadata["name"])
+        self.objects[key] = live
+        self._owned[key] = {}
+        self.writes += 1
+        return live
+
+    def edit(self, kind: Kind, namespace: str, name: str, change: Body) -> None:
+        """Somebody patches an object and so becomes the owner of what he changed."""
+        key = (kind, namespace, name)
+        live = self.objects[key]
+        before = copy.deepcopy(live)
+        for path, value in _leaves(change):
+            if _get(live, path) != value:
+                for fields in self._owned[key].values():
+                    fields.pop(path, None)
+            _set(live, path, value)
+        self._changed(key, before)
+
+    def remove(self, kind: Kind, namespace: str, name: str) -> None:
+        """Somebody deletes an object."""
+        if self.objects.pop((kind, namespace, name), None) is not None:
+            self.writes += 1
+
+    def _changed(self, key: tuple[str, str, str], before: dict[str, Any] | None) -> None:
+        live = self.objects[key]
+        live["metadata"]["managedFields"] = [
+            {"manager": role, "operation": "Apply", "fieldsV1": {"f:spec": {"f:replicas": {}}}}
+            for role, fields in self._owned[key].items()
+            if _REPLICAS in fields
+        ]
+        if before is None or _without_marks(before) == _without_marks(live):
+            return
+        self.writes += 1
+        live["metadata"]["resourceVersion"] = str(next(self._numbers))
+        if before.get("spec") != live.get("spec"):
+            live["metadata"]["generation"] += 1
+
+
+class FakeSidecars:
+    """Answers by address; an address that is missing does not answer."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, str] = {}
+        self.asked: list[str] = []
+
+    async def settings_hash(self, address: str) -> str | None:
+        self.asked.append(address)
+        return self.answers.get(address)
+
+
+def contains(live: object, wanted: object) -> bool:
+    """Whether everything that is wanted stands in the live object."""
+    if isinstance(wanted, dict):
+        return isinstance(live, dict) and all(
+            name in live and contains(live[name], value) for name, value in wanted.items()
+        )
+    return bool(live == _rewritten(wanted))
+
+
+def _leaves(value: Body, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    for name, inner in value.items():
+        if path == () and name in ("apiVersion", "kind"):
+            continue
+        if isinstance(inner, dict) and inner:
+            yield from _leaves(inner, (*path, name))
+        elif (*path, name) not in (("metadata", "name"), ("metadata", "namespace")):
+            yield (*path, name), inner
+
+
+def _rewritten(value: Any) -> Any:
+    """As the API server gives back what it was sent."""
+    if isinstance(value, dict):
+        return {name: _rewritten(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_rewritten(inner) for inner in value]
+    if isinstance(value, str) and value.endswith("000m"):
+        return value.removesuffix("000m")
+    return value
+
+
+def _get(body: Any, path: Path) -> Any:
+    for name in path:
+        body = body.get(name) if isinstance(body, dict) else None
+    return body
+
+
+def _set(body: dict[str, Any], path: Path, value: Any) -> None:
+    for name in path[:-1]:
+        body = body.setdefault(name, {})
+    body[path[-1]] = copy.deepcopy(value)
+
+
+def _remove(body: dict[str, Any], path: Path) -> None:
+    for name in path[:-1]:
+        body = body.get(name, {})
+    body.pop(path[-1], None)
+
+
+def _without_marks(body: dict[str, Any]) -> dict[str, Any]:
+    marks = ("managedFields", "resourceVersion", "generation")
+    kept = {name: value for name, value in body["metadata"].items() if name not in marks}
+    return {**body, "metadata": kept}

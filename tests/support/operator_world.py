@@ -1,0 +1,145 @@
+"""A BatchedModel, an operator and an API server in memory, with time as a number."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from batchedmodel_contract.batching import FILE_NAME, settings_from_json
+from batchedmodel_contract.kubernetes_names import (
+    BATCHER_CONTAINER,
+    MODEL_CONTAINER,
+    NAME_LABEL,
+)
+from batchedmodel_operator.kinds import RESOURCES, Kind, child_name
+from batchedmodel_operator.observed import REVISION_LABEL, Key
+from batchedmodel_operator.reconcile import Reconciler
+from batchedmodel_operator.render import Images
+from batchedmodel_operator.settings import PullPolicy
+from support.operator_cluster import FakeCluster, FakeSidecars
+
+KEY = Key(namespace="team", name="minilm")
+IMAGES = Images(
+    sidecar="registry.example/sidecar:1",
+    model_server="registry.example/model-server:1",
+    pull_policy=PullPolicy.IF_NOT_PRESENT,
+)
+SIMULATED: dict[str, Any] = {"model": {"handler": "simulated"}}
+
+
+def manifest(spec: Mapping[str, Any] = SIMULATED) -> dict[str, Any]:
+    """A BatchedModel as a person writes it."""
+    return {
+        "apiVersion": RESOURCES[Kind.BATCHED_MODEL].api_version,
+        "kind": Kind.BATCHED_MODEL.value,
+        "metadata": {"name": KEY.name, "namespace": KEY.namespace},
+        "spec": dict(spec),
+    }
+
+
+class World:
+    """What a test changes and looks at."""
+
+    def __init__(self, spec: Mapping[str, Any] = SIMULATED) -> None:
+        self.cluster = FakeCluster()
+        self.sidecars = FakeSidecars()
+        self.now = 1000.0
+        self.come_back_after: float | None = None
+        self.cluster.put(manifest(spec))
+        self.restart()
+
+    def restart(self) -> None:
+        """The operator starts anew and remembers nothing."""
+        self._reconciler = Reconciler(
+            cluster=self.cluster,
+            sidecars=self.sidecars,
+            images=IMAGES,
+            clock=lambda: self.now,
+            calendar=lambda: datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.now),
+        )
+
+    async def look(self) -> float | None:
+        """One reconcile; raises what it raises."""
+        self.come_back_after = await self._reconciler.reconcile(KEY)
+        return self.come_back_after
+
+    async def settle(self) -> None:
+        """Reconcile until nothing is written any more."""
+        for _ in range(20):
+            before = self.cluster.writes
+            delay = await self.look()
+            if self.cluster.writes == before and (delay is None or delay > 1):
+                return
+            self.now += delay if delay is not None and delay <= 1 else 0
+        raise AssertionError("the operator goes on writing")
+
+    def spec(self, spec: Mapping[str, Any]) -> None:
+        """A person applies another spec, in which fields may be gone."""
+        body = self.cluster.objects[Kind.BATCHED_MODEL, KEY.namespace, KEY.name]
+        body["spec"] = dict(spec)
+        body["metadata"]["generation"] += 1
+
+    def child(self, kind: Kind) -> dict[str, Any]:
+        return self.cluster.objects[kind, KEY.namespace, child_name(kind, KEY.name)]
+
+    def has(self, kind: Kind) -> bool:
+        return (kind, KEY.namespace, child_name(kind, KEY.name)) in self.cluster.objects
+
+    def edit(self, kind: Kind, change: Mapping[str, Any]) -> None:
+        self.cluster.edit(kind, KEY.namespace, child_name(kind, KEY.name), change)
+
+    def remove(self, kind: Kind) -> None:
+        self.cluster.remove(kind, KEY.namespace, child_name(kind, KEY.name))
+
+    def condition(self, name: str) -> dict[str, Any]:
+        """A condition of the BatchedModel."""
+        status = self.cluster.objects[Kind.BATCHED_MODEL, KEY.namespace, KEY.name]["status"]
+        found: dict[str, Any] = next(one for one in status["conditions"] if one["type"] == name)
+        return found
+
+    def verdict(self, name: str) -> tuple[str, str]:
+        """A condition's status and reason."""
+        found = self.condition(name)
+        return found["status"], found["reason"]
+
+    def settings(self) -> str:
+        """The hash of the settings in the ConfigMap."""
+        return settings_from_json(self.child(Kind.CONFIG_MAP)["data"][FILE_NAME]).digest()
+
+    def start_pod(self, name: str, **status: Any) -> None:
+        """A pod of the present revision with both containers running, unless `status` differs."""
+        template = self.child(Kind.DEPLOYMENT)["spec"]["template"]["metadata"]["labels"]
+        ready = {"type": "Ready", "status": "True"}
+        self.cluster.put(
+            {
+                "apiVersion": "v1",
+                "kind": Kind.POD.value,
+                "metadata": {
+                    "name": name,
+                    "namespace": KEY.namespace,
+                    "labels": {
+                        NAME_LABEL: KEY.name,
+                        REVISION_LABEL: template[REVISION_LABEL],
+                    },
+                },
+                "status": {
+                    "podIP": f"10.0.0.{name}",
+                    "conditions": [ready],
+                    "initContainerStatuses": [
+                        {"name": BATCHER_CONTAINER, "started": True, "ready": True}
+                    ],
+                    "containerStatuses": [{"name": MODEL_CONTAINER, "ready": True}],
+                    **status,
+                },
+            }
+        )
+        self.sidecars.answers[f"10.0.0.{name}"] = self.settings()
+
+    def deployment_status(self, **status: Any) -> None:
+        """The Deployment's controller reports."""
+        body = self.child(Kind.DEPLOYMENT)
+        body["status"] = {"observedGeneration": body["metadata"]["generation"], **status}
+
+    def all_ready(self) -> None:
+        """Every pod that exists is ready and of the present revision."""
+        count = sum(kind == Kind.POD for kind, _, _ in self.cluster.objects)
+        self.deployment_status(replicas=count, readyReplicas=count, updatedReplicas=count)

@@ -1,0 +1,106 @@
+"""The autoscaler's own certificates: believed by a strict client, and changed without a gap."""
+
+import ssl
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from batchedmodel_autoscaler.certificates import (
+    LIFETIME,
+    MOST_AUTHORITIES,
+    RENEWED_AFTER,
+    Identity,
+    Rotation,
+    bundle_with,
+    holds,
+    make_identity,
+    server_context,
+)
+
+NAME = "batchedmodel-autoscaler.batchedmodel.svc"
+NOW = datetime.now(tz=UTC)
+
+
+def shaken_hands(identity: Identity, bundle: bytes, name: str = NAME) -> None:
+    """One handshake in memory with a client as strict as they come; raises `ssl.SSLError`."""
+    client = ssl.create_default_context(cadata=bundle.decode())
+    client.verify_flags |= ssl.VERIFY_X509_STRICT
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    here = client.wrap_bio(to_client, to_server, server_hostname=name)
+    there = server_context(identity, "").wrap_bio(to_server, to_client, server_side=True)
+    done: set[ssl.SSLObject] = set()
+    while len(done) < 2:
+        for side in {here, there} - done:
+            try:
+                side.do_handshake()
+                done.add(side)
+            except ssl.SSLWantReadError:
+                continue
+
+
+def test_a_strict_client_believes_the_certificate() -> None:
+    identity = make_identity([NAME], NOW)
+    shaken_hands(identity, identity.authority)
+
+
+def test_nobody_believes_it_under_another_name_or_another_authority() -> None:
+    identity, other = make_identity([NAME], NOW), make_identity([NAME], NOW)
+    with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
+        shaken_hands(identity, identity.authority, "elsewhere.batchedmodel.svc")
+    with pytest.raises(ssl.SSLCertVerificationError, match=r"signature|issuer"):
+        shaken_hands(identity, other.authority)
+
+
+def test_a_bundle_may_hold_the_authorities_of_two_processes() -> None:
+    old, new = make_identity([NAME], NOW), make_identity([NAME], NOW)
+    bundle = bundle_with(old.authority, [new.authority], NOW)
+    shaken_hands(old, bundle)
+    shaken_hands(new, bundle)
+
+
+def test_a_very_long_service_name_fits() -> None:
+    long = f"{'s' * 63}.{'n' * 63}.svc"
+    identity = make_identity([long], NOW)
+    shaken_hands(identity, identity.authority, long)
+
+
+def test_a_bundle_that_is_right_stays_as_it_is() -> None:
+    own = make_identity([NAME], NOW).authority
+    bundle = bundle_with(b"", [own], NOW)
+    assert bundle_with(bundle + b"\n", [own], NOW) == bundle + b"\n"
+
+
+def test_a_bundle_keeps_a_few_of_the_newest_and_none_that_has_ended() -> None:
+    ended = make_identity([NAME], NOW - 2 * LIFETIME).authority
+    earlier = [make_identity([NAME], NOW - timedelta(days=day)).authority for day in range(1, 10)]
+    own = make_identity([NAME], NOW).authority
+    bundle = bundle_with(ended + b"".join(earlier), [own], NOW)
+    assert bundle.count(b"BEGIN CERTIFICATE") == MOST_AUTHORITIES
+    assert holds(bundle, own)
+    assert not holds(bundle, ended)
+    assert [holds(bundle, one) for one in earlier] == [True] * 5 + [False] * 4
+
+
+@pytest.mark.parametrize("spoilt", [b"", b"nonsense", b"-----BEGIN CERTIFICATE-----\nAAAA\n"])
+def test_whatever_stood_there_ours_stands_there_afterwards(spoilt: bytes) -> None:
+    own = make_identity([NAME], NOW).authority
+    assert bundle_with(spoilt, [own], NOW) == own
+
+
+def test_a_certificate_is_replaced_at_two_thirds_of_its_life_after_its_authority_is_known() -> None:
+    rotation = Rotation([NAME], NOW)
+    first = rotation.serving
+    assert not rotation.step(True, NOW + RENEWED_AFTER - timedelta(seconds=1))
+    assert rotation.authorities == (first.authority,)
+
+    due = NOW + RENEWED_AFTER
+    assert not rotation.step(True, due)
+    assert len(rotation.authorities) == 2
+    assert not rotation.step(False, due + timedelta(hours=1)), "its authority is not announced"
+    announced = due + timedelta(hours=2)
+    assert not rotation.step(True, announced), "it must spread first"
+    assert rotation.serving is first
+    assert rotation.step(True, announced + Rotation.SPREADING)
+    assert rotation.serving is not first
+    assert rotation.authorities == (rotation.serving.authority,)
+    assert rotation.serving.end > first.end

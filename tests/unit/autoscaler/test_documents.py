@@ -1,0 +1,207 @@
+"""What is said to the API server, in the words of both versions, and whom is listened to."""
+
+import base64
+from datetime import UTC, datetime
+
+import pytest
+
+from batchedmodel_autoscaler import documents
+from batchedmodel_autoscaler.documents import Measurement
+from batchedmodel_autoscaler.errors import Blind, Untrusted
+from batchedmodel_autoscaler.objects import (
+    FrontProxy,
+    ModelKey,
+    read_api_service,
+    read_front_proxy,
+    read_model,
+    read_pod,
+    read_size,
+)
+from batchedmodel_autoscaler.trust import require_front_proxy
+from batchedmodel_contract.kubernetes_names import NAME_LABEL, REQUIRED_REPLICAS_METRIC
+
+KEY = ModelKey("team", "minilm")
+MEASURED = Measurement(
+    model=KEY,
+    metric=REQUIRED_REPLICAS_METRIC,
+    value=3,
+    taken=datetime(2026, 11, 20, 10, 0, 0, tzinfo=UTC),
+    window_seconds=60,
+)
+DESCRIBED = {
+    "kind": "BatchedModel",
+    "namespace": "team",
+    "name": "minilm",
+    "apiVersion": "batchedmodel.dev/v1alpha1",
+}
+
+
+def test_a_value_in_the_newer_version() -> None:
+    assert documents.metric_values("v1beta2", MEASURED) == {
+        "kind": "MetricValueList",
+        "apiVersion": "custom.metrics.k8s.io/v1beta2",
+        "metadata": {},
+        "items": [
+            {
+                "describedObject": DESCRIBED,
+                "metric": {"name": REQUIRED_REPLICAS_METRIC, "selector": None},
+                "timestamp": "2026-11-20T10:00:00Z",
+                "windowSeconds": 60,
+                "value": "3",
+            }
+        ],
+    }
+
+
+def test_a_value_in_the_older_version() -> None:
+    (item,) = documents.metric_values("v1beta1", MEASURED)["items"]
+    assert item == {
+        "describedObject": DESCRIBED,
+        "metricName": REQUIRED_REPLICAS_METRIC,
+        "timestamp": "2026-11-20T10:00:00Z",
+        "window": 60,
+        "value": "3",
+    }
+
+
+@pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
+def test_discovery_names_each_metric_of_a_model(version: str) -> None:
+    found = documents.resource_list(version)
+    assert found["groupVersion"] == f"custom.metrics.k8s.io/{version}"
+    assert [resource["name"] for resource in found["resources"]] == [
+        "batchedmodels.batchedmodel.dev/batchedmodel_required_replicas",
+        "batchedmodels.batchedmodel.dev/batchedmodel_queue_length",
+    ]
+    assert all(resource["verbs"] == ["get"] for resource in found["resources"])
+
+
+def test_the_group_prefers_the_newer_version() -> None:
+    assert documents.group()["preferredVersion"]["version"] == "v1beta2"
+    (only,) = documents.group_list()["groups"]
+    assert [one["version"] for one in only["versions"]] == ["v1beta2", "v1beta1"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (4, "4"), (4.27, "4270m"), (0.0001, "1m"), (1234567.0, "1234567")],
+)
+def test_quantities(value: float, text: str) -> None:
+    assert documents.quantity(value) == text
+
+
+def test_an_error_is_a_status() -> None:
+    assert documents.status(Blind("none answers")) == {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": "none answers",
+        "reason": "ServiceUnavailable",
+        "code": 503,
+    }
+
+
+# Whom is listened to.
+
+FRONT = FrontProxy(authority="PEM", allowed_names=("aggregator",), user_headers=("X-Remote-User",))
+PEER = {"subject": ((("organizationName", "x"),), (("commonName", "aggregator"),))}
+USER = {"X-Remote-User": "system:kube-aggregator"}
+
+
+def test_a_request_that_was_passed_on_is_listened_to() -> None:
+    require_front_proxy(FRONT, PEER, USER)
+
+
+def test_no_list_of_names_allows_all_that_the_authority_vouches_for() -> None:
+    front = FrontProxy(authority="PEM", allowed_names=(), user_headers=("X-Remote-User",))
+    require_front_proxy(front, {"subject": ((("commonName", "any"),),)}, USER)
+
+
+@pytest.mark.parametrize(
+    ("front", "peer", "headers", "message"),
+    [
+        pytest.param(FRONT, None, USER, "client certificate", id="none shown"),
+        pytest.param(FRONT, {}, USER, "client certificate", id="none verified"),
+        pytest.param(
+            FRONT, {"subject": ((("commonName", "x"),),)}, USER, '"x" is not allowed', id="name"
+        ),
+        pytest.param(FRONT, {"subject": ()}, USER, '"" is not allowed', id="no name"),
+        pytest.param(FRONT, PEER, {}, "which user", id="no user"),
+        pytest.param(read_front_proxy({}), PEER, USER, "does not pass", id="no aggregation"),
+    ],
+)
+def test_nobody_else_is(front, peer, headers, message: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(Untrusted, match=message):
+        require_front_proxy(front, peer, headers)
+
+
+# What objects say.
+
+
+def test_the_front_proxy_is_read_from_its_config_map() -> None:
+    data = {
+        "requestheader-client-ca-file": "PEM",
+        "requestheader-allowed-names": '["aggregator"]',
+        "requestheader-username-headers": '["X-Remote-User"]',
+    }
+    assert read_front_proxy({"data": data}) == FRONT
+
+
+def test_a_model_without_wishes_has_the_defaults() -> None:
+    metadata = {"namespace": "team", "name": "minilm"}
+    plain = read_model({"metadata": metadata, "spec": {"model": {}}})
+    assert (plain.utilization, plain.target_queue_length) == (0.8, 32)
+    spec: dict[str, object] = {
+        "batching": {"maxBatchSize": 64},
+        "autoscaling": {"maxReplicas": 4, "targetUtilizationPercent": 65},
+    }
+    given = read_model({"metadata": metadata, "spec": spec})
+    assert (given.utilization, given.target_queue_length) == (0.65, 64)
+    spec = {"autoscaling": {"maxReplicas": 4, "metric": "QueueLength", "targetQueueLength": 7}}
+    assert read_model({"metadata": metadata, "spec": spec}).target_queue_length == 7
+
+
+POD = {
+    "metadata": {
+        "uid": "u", "namespace": "team", "name": "minilm-1", "labels": {NAME_LABEL: "minilm"},
+        "creationTimestamp": "2026-11-20T10:00:00Z",
+    },
+    "status": {
+        "phase": "Running", "podIP": "10.0.0.1",
+        "conditions": [
+            {"type": "PodScheduled", "status": "True"},
+            {"type": "Ready", "status": "True", "lastTransitionTime": "2026-11-20T10:01:15Z"},
+        ],
+    },
+}  # fmt: skip
+
+
+def test_a_ready_pod_tells_how_long_it_took() -> None:
+    read = read_pod(POD)
+    assert (read.model, read.address, read.ready, read.leaving) == (KEY, "10.0.0.1", True, False)
+    assert read.startup_seconds == 75.0
+
+
+def test_a_new_pod_has_no_address_and_is_not_ready() -> None:
+    read = read_pod({"metadata": POD["metadata"]})
+    assert (read.address, read.ready, read.startup_seconds) == ("", False, None)
+
+
+def test_a_finished_pod_is_asked_no_more() -> None:
+    status = {"phase": "Failed", "podIP": "10.0.0.1"}
+    assert read_pod({"metadata": POD["metadata"], "status": status}).address == ""
+
+
+def test_a_size_is_what_the_deployment_is_to_have() -> None:
+    metadata = {"namespace": "team", "name": "minilm", "labels": {NAME_LABEL: "minilm"}}
+    found = {"metadata": metadata, "spec": {"replicas": 3}, "status": {"replicas": 4}}
+    assert (read_size(found).model, read_size(found).replicas) == (KEY, 3)
+
+
+def test_an_api_service_of_the_api_server_itself_is_nobodys() -> None:
+    metadata = {"name": "n", "uid": "u", "resourceVersion": "1"}
+    assert read_api_service({"metadata": metadata, "spec": {}}).service == ""
+    bundle = base64.b64encode(b"PEM").decode()
+    spec = {"caBundle": bundle, "service": {"namespace": "ns", "name": "svc"}}
+    read = read_api_service({"metadata": metadata, "spec": spec})
+    assert (read.namespace, read.service, read.bundle) == ("ns", "svc", b"PEM")

@@ -1,0 +1,188 @@
+"""What is remembered of pods, those that restarted or have gone included."""
+
+from dataclasses import replace
+
+import pytest
+
+from batchedmodel_autoscaler.errors import Blind, NotFound
+from batchedmodel_autoscaler.fleet import MOST_POLLS_PER_SECOND, Fleet
+from batchedmodel_autoscaler.objects import Model, ModelKey
+from batchedmodel_autoscaler.replicas import required_replicas
+from batchedmodel_autoscaler.windows import History, Window, covered_seconds
+from batchedmodel_contract.stats import BUCKETS
+from support.autoscaler_world import CALM, KEY, busy, fleet, pod
+
+NOW = 1000.0
+
+
+def rate(known: Fleet, now: float = NOW) -> float:
+    """Device-seconds per second that the fleet sees offered."""
+    sight = known.sight(KEY, now)
+    return sight.departed_rate + sum(one.now.work_rate for one in sight.pods)
+
+
+def test_the_rate_is_that_of_all_pods_together() -> None:
+    known = fleet([pod(1), pod(2)])
+    known.answered("uid-1", busy(0.5), NOW)
+    known.answered("uid-2", busy(0.25), NOW)
+    assert rate(known) == pytest.approx(0.75, rel=0.02)
+
+
+def test_an_answer_that_ages_loses_what_leaves_the_minute() -> None:
+    window = Window(received=NOW, age_seconds=100, buckets=tuple(float(i) for i in range(BUCKETS)))
+    assert window.work(NOW) == sum(range(60))
+    assert window.work(NOW + 10) == sum(range(10, 60))
+    assert window.work(NOW + 10.5) == sum(range(10, 60)) - 5.0
+    assert window.work(NOW + 60) == 0.0
+    assert window.over(NOW + 60)
+
+
+def test_a_missed_poll_loses_nothing() -> None:
+    known = fleet([pod(1)])
+    known.answered("uid-1", busy(0.0), NOW - 8)
+    known.answered("uid-1", busy(0.6), NOW)
+    assert rate(known) == pytest.approx(0.6, rel=0.02)
+
+
+def test_work_offered_to_a_pod_that_has_gone_counts_until_its_minute_is_over() -> None:
+    known = fleet([pod(1), pod(2)])
+    known.answered("uid-1", busy(0.6), NOW)
+    known.answered("uid-2", busy(0.6), NOW)
+    known.pod_gone(pod(2))
+    assert rate(known) == pytest.approx(1.2, rel=0.02)
+    known.answered("uid-1", busy(0.6), NOW + 30)
+    assert rate(known, NOW + 30) == pytest.approx(0.9, rel=0.02)
+    known.answered("uid-1", busy(0.6), NOW + 60)
+    assert rate(known, NOW + 60) == pytest.approx(0.6, rel=0.02)
+
+
+def test_a_sidecar_that_restarts_forgets_nothing_for_us() -> None:
+    known = fleet([pod(1)])
+    known.answered("uid-1", busy(0.6), NOW)
+    fresh = replace(CALM, instance="second", age_seconds=1.0)
+    known.answered("uid-1", fresh, NOW + 2)
+    assert rate(known, NOW + 2) == pytest.approx(0.6, rel=0.05)
+
+
+def test_a_young_model_is_judged_by_the_time_it_has_been_counting() -> None:
+    known = fleet([pod(1)])
+    work = (0.0,) * 40 + (0.9,) * 20
+    known.answered("uid-1", replace(CALM, offered_work=work, age_seconds=20.0), NOW)
+    assert rate(known) == pytest.approx(0.9)
+
+
+def test_a_models_first_second_is_no_rate_yet() -> None:
+    known = fleet([pod(1)])
+    burst = replace(CALM, offered_work=(0.0,) * 59 + (5.0,), age_seconds=1.0)
+    known.answered("uid-1", burst, NOW)
+    assert rate(known) == pytest.approx(0.5)
+
+
+def test_time_that_two_windows_share_is_covered_once() -> None:
+    def window(received: float, age: float) -> Window:
+        return Window(received=received, age_seconds=age, buckets=(0.0,) * BUCKETS)
+
+    assert covered_seconds([window(NOW, 10), window(NOW - 5, 10)], NOW) == pytest.approx(15)
+    assert covered_seconds([window(NOW, 10), window(NOW - 30, 10)], NOW) == pytest.approx(20)
+    assert covered_seconds([window(NOW, 3600)], NOW) == pytest.approx(59.5)
+    assert covered_seconds([window(NOW - 90, 10)], NOW) == 0
+    assert covered_seconds([], NOW) == 0
+
+
+def test_gauges_are_averages_of_half_a_minute() -> None:
+    history = History()
+    for second, queue in ((0, 1000), (35, 10), (40, 20), (45, 30)):
+        history.record(replace(CALM, queue_length=queue), NOW + second)
+    assert history.gauges().queue_length == 20
+
+
+def test_a_restarted_sidecar_starts_its_averages_anew() -> None:
+    history = History()
+    history.record(replace(CALM, queue_length=1000), NOW)
+    history.record(replace(CALM, instance="second", queue_length=10), NOW + 2)
+    assert history.gauges().queue_length == 10
+
+
+def test_before_a_profile_rows_count_and_work_does_not() -> None:
+    known = fleet([pod(1)])
+    stats = busy(7.0, profile_known=False, outstanding=80, backlog_work=9.0)
+    known.answered("uid-1", stats, NOW)
+    asked = known.sight(KEY, NOW).pods[0].now
+    assert (asked.work_rate, asked.backlog, asked.batches) == (0.0, 0.0, 2.5)
+
+
+def test_what_waits_in_a_leaving_pod_is_its_own_affair_but_its_callers_come_again() -> None:
+    known = fleet([pod(1), pod(2, leaving=True)], present=1)
+    known.answered("uid-1", busy(0.3), NOW)
+    known.answered("uid-2", busy(0.3, backlog_work=50.0, queue_length=500), NOW)
+    asked = [one.now for one in known.sight(KEY, NOW).pods]
+    assert [(one.backlog, one.queue_length) for one in asked] == [(0, 0), (0, 0)]
+    assert rate(known) == pytest.approx(0.6, rel=0.02)
+
+
+def test_a_pod_is_silent_after_three_polls_without_an_answer() -> None:
+    known = fleet([pod(1)])
+    known.answered("uid-1", busy(0.3), NOW)
+    assert known.sight(KEY, NOW + 7).pods[0].answers
+    late = known.sight(KEY, NOW + 7.5).pods[0]
+    assert not late.answers
+    assert late.now.work_rate < late.last.work_rate == pytest.approx(0.3, rel=0.02)
+
+
+def test_a_ready_pod_that_was_never_heard_is_missed() -> None:
+    known = fleet([pod(1)])
+    assert known.sight(KEY, NOW).pods[0].expected
+    with pytest.raises(Blind):
+        required_replicas(known.sight(KEY, NOW), known.target(KEY))
+
+
+@pytest.mark.parametrize("pods", [[pod(1, ready=False)], [pod(1, leaving=True)]])
+def test_a_pod_that_is_loading_or_leaving_is_not_missed(pods: list) -> None:  # type: ignore[type-arg]
+    assert not fleet(pods).sight(KEY, NOW).pods[0].expected
+
+
+def test_the_time_to_start_is_the_median_of_what_was_seen() -> None:
+    known = fleet([pod(1, startup_seconds=40.0), pod(2, startup_seconds=60.0)])
+    assert known.sight(KEY, NOW).reaction_seconds == 40.0 + 2.0 + 15.0
+
+
+def test_a_pod_that_was_ready_before_has_not_started_again() -> None:
+    known = fleet([pod(1, startup_seconds=40.0)])
+    known.pod_seen(pod(1, startup_seconds=400.0))
+    assert known.sight(KEY, NOW).reaction_seconds == 57.0
+
+
+def test_an_unknown_start_is_taken_for_half_a_minute_and_a_learnt_one_is_kept() -> None:
+    known = fleet([pod(1, startup_seconds=None, ready=False)])
+    assert known.sight(KEY, NOW).reaction_seconds == 47.0
+    known.pod_seen(pod(1, startup_seconds=100.0))
+    assert known.sight(KEY, NOW).reaction_seconds == 117.0
+    known.pod_gone(pod(1))
+    assert known.sight(KEY, NOW).reaction_seconds == 117.0
+
+
+def test_an_unknown_model_is_not_found() -> None:
+    with pytest.raises(NotFound, match='"other" not found'):
+        fleet().target(ModelKey("team", "other"))
+
+
+def test_a_deleted_model_leaves_nothing_behind() -> None:
+    known = fleet([pod(1)])
+    known.answered("uid-1", busy(0.6), NOW)
+    known.model_gone(Model(key=KEY, utilization=0.8, target_queue_length=32))
+    known.pod_gone(pod(1))
+    assert known.counts == (0, 0)
+    assert known.sight(KEY, NOW).departed_rate == 0.0
+
+
+def test_very_many_pods_are_asked_more_rarely() -> None:
+    known = fleet([pod(number) for number in range(1500)])
+    assert known.poll_seconds == 1500 / MOST_POLLS_PER_SECOND
+
+
+def test_an_answer_for_a_pod_that_has_gone_is_dropped() -> None:
+    known = fleet([pod(1)])
+    known.pod_gone(pod(1))
+    known.answered("uid-1", busy(0.6), NOW)
+    assert known.address("uid-1") is None
+    assert rate(known) == 0.0

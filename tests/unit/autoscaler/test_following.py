@@ -1,0 +1,225 @@
+"""Lists, watches and polls in virtual time: what is missed once comes the next time."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from batchedmodel_autoscaler.errors import ClusterError, SidecarSilent, TooOld
+from batchedmodel_autoscaler.informer import Cache, follow, pause_after
+from batchedmodel_autoscaler.metrics import Telemetry
+from batchedmodel_autoscaler.objects import Object
+from batchedmodel_autoscaler.poller import MOST_AT_ONCE, Poller
+from batchedmodel_autoscaler.resources import PODS, Event, EventType, Resource
+from batchedmodel_contract.stats import SidecarStats
+from support.autoscaler_world import CALM, KEY, fleet, pod
+
+pytestmark = pytest.mark.looptime
+
+
+@asynccontextmanager
+async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    task = asyncio.create_task(work)
+    try:
+        yield
+        assert not task.done(), task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+# Informer.
+
+
+class PretendSource:
+    """An API server whose watches the tests script; each watch ends after its events."""
+
+    def __init__(self, pages: list[list[str]], watches: list[list[Event] | ClusterError]) -> None:
+        self.pages = pages
+        self.watches = watches
+        self.asked: list[str] = []
+
+    async def list_page(
+        self, resource: Resource, following: str = ""
+    ) -> tuple[list[Object], str, str]:
+        self.asked.append(f"list {following}".strip())
+        page = int(following or 0)
+        objects: list[Object] = [{"name": name} for name in self.pages[page]]
+        more = str(page + 1) if page + 1 < len(self.pages) else ""
+        return objects, "100", more
+
+    async def watch(self, resource: Resource, version: str) -> AsyncIterator[Event]:
+        self.asked.append(f"watch {version}")
+        script = self.watches.pop(0) if self.watches else []
+        if isinstance(script, ClusterError):
+            raise script
+        for event in script:
+            yield event
+        if not self.watches:
+            await asyncio.Event().wait()
+
+
+def event(kind: EventType, name: str, version: int) -> Event:
+    return Event(type=kind, found={"name": name}, version=str(version))
+
+
+class Listening:
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.cache: Cache[str] = Cache(
+            lambda found: str(found["name"]),
+            lambda name: name,
+            seen=lambda name: self.told.append(f"+{name}"),
+            gone=lambda name: self.told.append(f"-{name}"),
+        )
+
+
+async def test_all_pages_are_read_before_the_cache_is_complete() -> None:
+    listening, source = Listening(), PretendSource([["a", "b"], ["c"]], [])
+    async with running(follow(source, PODS, listening.cache)):
+        await asyncio.wait_for(listening.cache.complete.wait(), 1)
+        assert listening.told == ["+a", "+b", "+c"]
+        await asyncio.sleep(1)
+        assert source.asked == ["list", "list 1", "watch 100"]
+
+
+async def test_a_watch_that_ends_goes_on_from_the_last_version() -> None:
+    script = [event(EventType.ADDED, "b", 101), event(EventType.BOOKMARK, "?", 150)]
+    listening, source = Listening(), PretendSource([["a"]], [script, []])
+    async with running(follow(source, PODS, listening.cache)):
+        await asyncio.sleep(10)
+    assert listening.told == ["+a", "+b"]
+    assert source.asked == ["list", "watch 100", "watch 150"]
+
+
+async def test_a_version_that_is_too_old_lists_anew_and_tells_only_differences() -> None:
+    listening = Listening()
+    source = PretendSource([["a", "b"]], [TooOld("expired", status=410), []])
+    async with running(follow(source, PODS, listening.cache)):
+        await asyncio.sleep(0.1)
+        source.pages = [["b", "c"]]
+        await asyncio.sleep(10)
+    assert listening.told == ["+a", "+b", "-a", "+c"]
+    assert source.asked == ["list", "watch 100", "list", "watch 100"]
+
+
+async def test_a_lost_connection_is_opened_again_from_the_last_version() -> None:
+    script = [event(EventType.DELETED, "a", 120)]
+    lost = ClusterError("connection reset")
+    listening, source = Listening(), PretendSource([["a"]], [script, lost, lost, []])
+    async with running(follow(source, PODS, listening.cache)):
+        await asyncio.sleep(30)
+    assert listening.told == ["+a", "-a"]
+    assert source.asked == ["list", "watch 100", "watch 120", "watch 120", "watch 120"]
+
+
+async def test_an_object_that_has_not_changed_is_not_told_again() -> None:
+    script = [event(EventType.MODIFIED, "a", 101), event(EventType.DELETED, "unknown", 102)]
+    listening, source = Listening(), PretendSource([["a"]], [script])
+    async with running(follow(source, PODS, listening.cache)):
+        await asyncio.sleep(10)
+    assert listening.told == ["+a"]
+
+
+def test_pauses_double_up_to_half_a_minute_and_are_spread() -> None:
+    assert [pause_after(n, 1.0) for n in (1, 2, 3, 7, 8, 10_000)] == [0.5, 1, 2, 30, 30, 30]
+    assert pause_after(1, 0.0) == 0.25
+
+
+# Poller.
+
+
+class PretendSidecars:
+    """Takes a time to answer; some addresses never do."""
+
+    def __init__(self, *, seconds: float = 0.01) -> None:
+        self.seconds = seconds
+        self.silent: set[str] = set()
+        self.asked: list[tuple[float, str]] = []
+        self.at_once = self.most_at_once = 0
+
+    async def stats(self, address: str) -> SidecarStats:
+        self.asked.append((asyncio.get_running_loop().time(), address))
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            await asyncio.sleep(self.seconds)
+            if address in self.silent:
+                raise SidecarSilent("no answer")
+            return CALM
+        finally:
+            self.at_once -= 1
+
+
+def poller(known: Any, sidecars: PretendSidecars) -> Poller:
+    loop = asyncio.get_running_loop()
+    telemetry = Telemetry(CollectorRegistry())
+    return Poller(known, sidecars.stats, telemetry=telemetry, clock=loop.time)
+
+
+async def test_every_pod_is_asked_every_two_seconds_or_so() -> None:
+    known, sidecars = fleet([pod(1), pod(2)]), PretendSidecars()
+    asking = poller(known, sidecars)
+    async with running(asking.run()):
+        for number in (1, 2):
+            asking.follow(f"uid-{number}")
+            asking.follow(f"uid-{number}")
+        await asyncio.sleep(60.5)
+    times = [at for at, address in sidecars.asked if address == "10.0.0.1"]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert all(1.8 <= gap <= 2.22 for gap in gaps)
+    assert 27 <= len(times) <= 34
+    now = asyncio.get_running_loop().time()
+    assert all(one.answers for one in known.sight(KEY, now).pods)
+
+
+async def test_a_silent_pod_is_asked_more_rarely_and_at_its_pace_again_once_it_answers() -> None:
+    known, sidecars = fleet([pod(1)]), PretendSidecars()
+    sidecars.silent.add("10.0.0.1")
+    asking = poller(known, sidecars)
+    async with running(asking.run()):
+        asking.follow("uid-1")
+        await asyncio.sleep(80)
+        assert 10 <= len(sidecars.asked) <= 15
+        sidecars.silent.clear()
+        await asyncio.sleep(10)
+        before = len(sidecars.asked)
+        await asyncio.sleep(20)
+        assert len(sidecars.asked) - before >= 9
+
+
+async def test_no_more_than_a_few_dozen_are_asked_at_once() -> None:
+    pods = [pod(number) for number in range(300)]
+    known, sidecars = fleet(pods), PretendSidecars(seconds=0.5)
+    asking = poller(known, sidecars)
+    async with running(asking.run()):
+        for one in pods:
+            asking.follow(one.uid)
+        await asyncio.sleep(5)
+    assert sidecars.most_at_once == MOST_AT_ONCE
+    assert len({address for _, address in sidecars.asked}) == 300
+
+
+async def test_a_pod_that_has_gone_is_asked_no_more_and_one_without_address_not_yet() -> None:
+    known, sidecars = fleet([pod(1), pod(2, address="")]), PretendSidecars()
+    asking = poller(known, sidecars)
+    async with running(asking.run()):
+        asking.follow("uid-1")
+        asking.follow("uid-2")
+        await asyncio.sleep(1)
+        known.pod_gone(pod(1))
+        await asyncio.sleep(10)
+        assert [address for _, address in sidecars.asked] == ["10.0.0.1"]
+        known.pod_seen(replace(pod(2), address="10.0.0.2"))
+        await asyncio.sleep(3)
+        assert sidecars.asked[-1][1] == "10.0.0.2"
+        sidecars.asked.clear()
+        known.pod_seen(pod(1))
+        asking.follow("uid-1")
+        await asyncio.sleep(0.1)
+        assert "10.0.0.1" in {address for _, address in sidecars.asked}

@@ -1,0 +1,301 @@
+"""The metrics API over real TLS, fed by real HTTP from pretend sidecars on loopback."""
+
+import asyncio
+import json
+import ssl
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from prometheus_client import CollectorRegistry, generate_latest
+
+from batchedmodel_autoscaler.certificates import Identity, make_identity, server_context
+from batchedmodel_autoscaler.errors import CannotListen, SidecarSilent
+from batchedmodel_autoscaler.fleet import Fleet
+from batchedmodel_autoscaler.listener import TlsListener
+from batchedmodel_autoscaler.metrics import Telemetry
+from batchedmodel_autoscaler.objects import FrontProxy
+from batchedmodel_autoscaler.poller import Poller
+from batchedmodel_autoscaler.server import MetricsApi
+from batchedmodel_autoscaler.sidecars import Sidecars
+from batchedmodel_contract.kubernetes_names import ADMIN_PORT
+from batchedmodel_contract.sidecar_api import STATS
+from cluster.certificates import Authority, Pair
+from support.autoscaler_world import busy, fleet, pod
+
+NAME = "batchedmodel-autoscaler.batchedmodel.svc"
+BASE = "/apis/custom.metrics.k8s.io"
+MODEL = "namespaces/team/batchedmodels.batchedmodel.dev/minilm"
+USER = {"X-Remote-User": "system:kube-aggregator"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class People:
+    """Whose certificates there are."""
+
+    trusted: Authority
+    front: Pair
+    stranger: Pair
+    forger: Pair
+
+
+@pytest.fixture(scope="module")
+def people(tmp_path_factory: pytest.TempPathFactory) -> People:
+    folder = tmp_path_factory.mktemp("people")
+    trusted, other = Authority(folder, "front-ca"), Authority(folder, "other-ca")
+    return People(
+        trusted=trusted,
+        front=trusted.issue("front", common_name="aggregator"),
+        stranger=trusted.issue("stranger", common_name="somebody"),
+        forger=other.issue("forger", common_name="aggregator"),
+    )
+
+
+@dataclass
+class Server:
+    listener: TlsListener
+    identity: Identity
+    registry: CollectorRegistry
+    people: People
+
+    async def get(
+        self,
+        path: str,
+        *,
+        shows: Pair | None,
+        headers: dict[str, str] = USER,
+        verb: str = "GET",
+    ) -> tuple[int, Any]:
+        tls = ssl.create_default_context(cadata=self.identity.authority.decode())
+        if shows is not None:
+            tls.load_cert_chain(shows.certificate, shows.key)
+        url = f"https://127.0.0.1:{self.listener.port}{path}"
+        async with (
+            aiohttp.ClientSession() as session,
+            session.request(verb, url, ssl=tls, server_hostname=NAME, headers=headers) as response,
+        ):
+            body = await response.read()
+            if response.content_type != "application/json":
+                return response.status, body.decode()
+            return response.status, json.loads(body)
+
+
+@asynccontextmanager
+async def serving(known: Fleet, people: People) -> AsyncIterator[Server]:
+    registry = CollectorRegistry()
+    api = MetricsApi(known, telemetry=Telemetry(registry), clock=time.monotonic)
+    authority = people.trusted.certificate.read_text()
+    api.front_proxy = FrontProxy(
+        authority=authority, allowed_names=("aggregator",), user_headers=("X-Remote-User",)
+    )
+    identity = make_identity([NAME], datetime.now(tz=UTC))
+    listener = TlsListener(api.application(), "127.0.0.1", 0)
+    await listener.use(server_context(identity, authority))
+    try:
+        yield Server(listener=listener, identity=identity, registry=registry, people=people)
+    finally:
+        await listener.close()
+
+
+def heard(rate: float) -> Fleet:
+    known = fleet([pod(1)])
+    known.answered("uid-1", busy(rate, queue_length=5), time.monotonic())
+    return known
+
+
+@pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
+async def test_the_api_server_gets_one_value_and_the_answer_is_counted(
+    people: People, version: str
+) -> None:
+    async with serving(heard(2.0), people) as server:
+        path = f"{BASE}/{version}/{MODEL}/batchedmodel_required_replicas"
+        code, found = await server.get(path, shows=people.front)
+        assert code == 200
+        (item,) = found["items"]
+        assert item["value"] == "3"
+        code, found = await server.get(
+            f"{BASE}/{version}/{MODEL}/batchedmodel_queue_length", shows=people.front
+        )
+        assert found["items"][0]["value"] == "5"
+        counted = generate_latest(server.registry).decode()
+        assert (
+            'answers_total{metric="batchedmodel_required_replicas",reason="MoreWork"} 1.0'
+            in counted
+        )
+
+
+async def test_discovery(people: People) -> None:
+    async with serving(heard(0.4), people) as server:
+
+        async def kind(path: str, accept: str) -> tuple[int, str]:
+            headers = USER | {"Accept": accept}
+            code, found = await server.get(path, shows=people.front, headers=headers)
+            return code, found["kind"]
+
+        protobuf = "application/vnd.kubernetes.protobuf, application/json"
+        aggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+        assert await kind(f"{BASE}/v1beta1", protobuf) == (200, "APIResourceList")
+        assert await kind(f"{BASE}/v1beta2", protobuf) == (200, "APIResourceList")
+        assert await kind(BASE, protobuf) == (200, "APIGroup")
+        assert await kind("/apis", protobuf) == (200, "APIGroupList")
+        assert await kind("/apis", aggregated) == (406, "Status")
+        assert await kind("/openapi/v2", protobuf) == (404, "Status")
+        assert await kind("/openapi/v3", protobuf) == (404, "Status")
+
+
+@pytest.mark.parametrize(
+    ("path", "verb", "code", "reason", "message"),
+    [
+        (f"{MODEL}/other", "GET", 404, "NotFound", '"other" is not known'),
+        (
+            f"{MODEL.replace('minilm', 'x')}/batchedmodel_queue_length",
+            "GET", 404, "NotFound", '"x" not found',
+        ),
+        ("namespaces/team/pods/*/cpu", "GET", 404, "NotFound", "is not served here"),
+        (f"{MODEL}/batchedmodel_queue_length", "POST", 405, "MethodNotAllowed", "only be read"),
+        (
+            f"{MODEL}/batchedmodel_queue_length?metricLabelSelector=a%3Db",
+            "GET", 400, "BadRequest", "has no labels",
+        ),
+    ],
+)  # fmt: skip
+async def test_a_wrong_question_gets_a_status(
+    people: People, path: str, verb: str, code: int, reason: str, message: str
+) -> None:
+    async with serving(heard(0.4), people) as server:
+        got, found = await server.get(f"{BASE}/v1beta2/{path}", shows=people.front, verb=verb)
+        assert (got, found["kind"], found["reason"]) == (code, "Status", reason)
+        assert message in found["message"]
+
+
+async def test_who_hears_nobody_answers_503(people: People) -> None:
+    async with serving(fleet([pod(1)]), people) as server:
+        path = f"{BASE}/v1beta2/{MODEL}/batchedmodel_required_replicas"
+        code, found = await server.get(path, shows=people.front)
+        assert (code, found["reason"]) == (503, "ServiceUnavailable")
+        assert b'reason="Blind"} 1.0' in generate_latest(server.registry)
+
+
+async def test_only_the_api_server_is_listened_to(people: People) -> None:
+    async with serving(heard(0.4), people) as server:
+        for shows in (None, people.stranger):
+            code, found = await server.get(f"{BASE}/v1beta2", shows=shows)
+            assert (code, found["reason"]) == (401, "Unauthorized")
+        code, _ = await server.get(f"{BASE}/v1beta2", shows=people.front, headers={})
+        assert code == 401
+        with pytest.raises((aiohttp.ClientError, ssl.SSLError, ConnectionError)):
+            await server.get(f"{BASE}/v1beta2", shows=people.forger)
+        code, _ = await server.get("/livez", shows=people.front)
+        assert code == 200
+
+
+async def test_certificates_change_without_a_refused_connection(people: People) -> None:
+    async with serving(heard(0.4), people) as server:
+        authority = people.trusted.certificate.read_text()
+        for _ in range(10):
+            asking = [
+                asyncio.create_task(server.get(f"{BASE}/v1beta2", shows=people.front))
+                for _ in range(3)
+            ]
+            await asyncio.sleep(0)
+            await server.listener.use(server_context(server.identity, authority))
+            assert [code for code, _ in await asyncio.gather(*asking)] == [200] * 3
+        other = make_identity([NAME], datetime.now(tz=UTC))
+        await server.listener.use(server_context(other, authority))
+        with pytest.raises(aiohttp.ClientConnectorCertificateError):
+            await server.get(f"{BASE}/v1beta2", shows=people.front)
+
+
+async def test_a_taken_port_is_named(people: People) -> None:
+    async with serving(heard(0.4), people) as server:
+        with pytest.raises(CannotListen, match=f"127.0.0.1:{server.listener.port}"):
+            TlsListener(web.Application(), "127.0.0.1", server.listener.port)
+
+
+# Sidecars.
+
+
+@asynccontextmanager
+async def sidecar(address: str, respond: Any) -> AsyncIterator[None]:
+    application = web.Application()
+    application.router.add_get(STATS, respond)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    await web.TCPSite(runner, address, ADMIN_PORT).start()
+    try:
+        yield
+    finally:
+        await runner.cleanup()
+
+
+async def test_stats_arrive_from_the_pods_and_become_an_answer(people: People) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        told.set()
+        return web.json_response(busy(2.0).to_mapping())
+
+    told = asyncio.Event()
+    known, sidecars = fleet([pod(1, address="127.0.65.1")]), Sidecars()
+    telemetry = Telemetry(CollectorRegistry())
+    poller = Poller(known, sidecars.stats, telemetry=telemetry, clock=time.monotonic)
+    async with sidecar("127.0.65.1", answer), serving(known, people) as server:
+        asking = asyncio.create_task(poller.run())
+        poller.follow("uid-1")
+        path = f"{BASE}/v1beta2/{MODEL}/batchedmodel_required_replicas"
+        await asyncio.wait_for(told.wait(), 10)
+        await asyncio.sleep(0.2)
+        _, found = await server.get(path, shows=people.front)
+        assert found["items"][0]["value"] == "3"
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+    await sidecars.close()
+
+
+async def test_whatever_is_no_stats_counts_as_silence() -> None:
+    bodies = {
+        "nonsense": web.Response(text="{"),
+        "no stats": web.json_response({"instance": "x"}),
+        "a list": web.json_response([1]),
+        "an error": web.json_response(busy(1.0).to_mapping(), status=500),
+        "a redirect": web.Response(status=302, headers={"Location": "http://127.0.65.9/"}),
+        "too much": web.Response(body=b"[" * 200_000),
+        "a negative amount": web.json_response(busy(-1.0).to_mapping()),
+    }
+    sidecars = Sidecars()
+    for what, body in bodies.items():
+
+        async def answer(request: web.Request, body: web.Response = body) -> web.Response:
+            return body
+
+        async with sidecar("127.0.65.2", answer):
+            with pytest.raises(SidecarSilent):
+                pytest.fail(f"{what}: {await sidecars.stats('127.0.65.2')}")
+    with pytest.raises(SidecarSilent, match=r"127\.0\.65\.3"):
+        await sidecars.stats("127.0.65.3")
+    await sidecars.close()
+
+
+async def test_a_sidecar_that_hangs_is_given_up_after_a_second() -> None:
+    async def hang(request: web.Request) -> web.Response:
+        await asyncio.sleep(2)
+        return web.Response()
+
+    sidecars = Sidecars()
+    async with sidecar("127.0.65.4", hang):
+        started = time.monotonic()
+        with pytest.raises(SidecarSilent):
+            await sidecars.stats("127.0.65.4")
+        assert 0.9 < time.monotonic() - started < 2.5
+        await sidecars.close()
+
+
+def test_the_key_is_in_no_file(tmp_path: Path) -> None:
+    before = set(tmp_path.iterdir())
+    server_context(make_identity([NAME], datetime.now(tz=UTC)), "")
+    assert set(tmp_path.iterdir()) == before

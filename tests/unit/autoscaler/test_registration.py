@@ -1,0 +1,204 @@
+"""The two APIServices: kept right, left alone when they are somebody else's, removed at the end."""
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from batchedmodel_autoscaler.certificates import RENEWED_AFTER, Rotation, holds
+from batchedmodel_autoscaler.errors import ClusterError
+from batchedmodel_autoscaler.metrics import Telemetry
+from batchedmodel_autoscaler.objects import ApiService, Object, Presence
+from batchedmodel_autoscaler.registration import Registration
+from batchedmodel_autoscaler.resources import API_SERVICES
+
+pytestmark = pytest.mark.looptime
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+HOME = Presence(uid="home", leaving=False)
+
+
+def api_service(name: str, **more: object) -> ApiService:
+    plain = ApiService(
+        name=name, uid=f"uid-{name}", version="1", namespace="ns", service="svc", bundle=b"",
+        leaving=False,
+    )  # fmt: skip
+    return replace(plain, **more)  # type: ignore[arg-type]
+
+
+@dataclass
+class PretendCluster:
+    """Takes writes and tells them on, as a watch would."""
+
+    registration: Registration | None = None
+    there: dict[str, ApiService] = field(default_factory=dict)
+    writes: list[str] = field(default_factory=list)
+    failure: ClusterError | None = None
+
+    def put(self, found: ApiService) -> None:
+        assert self.registration is not None
+        self.there[found.name] = found
+        self.registration.seen(found)
+
+    async def merge_patch(self, path: str, patch: Object) -> None:
+        name = path.rpartition("/")[2]
+        self.writes.append(f"patch {name}")
+        if self.failure is not None:
+            raise self.failure
+        found = self.there[name]
+        assert patch.keys() == {"metadata", "spec"}
+        assert patch["spec"].keys() == {"caBundle"}
+        if patch["metadata"]["resourceVersion"] != found.version:
+            raise ClusterError("changed", status=409)
+        bundle = base64.b64decode(patch["spec"]["caBundle"])
+        self.put(replace(found, bundle=bundle, version=str(int(found.version) + 1)))
+
+    async def delete(self, path: str, *, uid: str) -> None:
+        name = path.rpartition("/")[2]
+        self.writes.append(f"delete {name}")
+        if self.failure is not None:
+            raise self.failure
+        assert self.registration is not None
+        assert self.there[name].uid == uid
+        self.registration.gone(self.there.pop(name))
+
+
+@dataclass
+class World:
+    cluster: PretendCluster
+    registration: Registration
+    rotation: Rotation
+    ahead: timedelta = timedelta(0)
+
+
+@asynccontextmanager
+async def world() -> AsyncIterator[World]:
+    loop = asyncio.get_running_loop()
+    cluster, rotation = PretendCluster(), Rotation(["svc.ns.svc"], START)
+
+    def clock() -> datetime:
+        return START + timedelta(seconds=loop.time()) + made.ahead
+
+    registration = Registration(
+        cluster,
+        rotation,
+        namespace="ns",
+        service="svc",
+        telemetry=Telemetry(CollectorRegistry()),
+        clock=clock,
+    )
+    cluster.registration = registration
+    made = World(cluster=cluster, registration=registration, rotation=rotation)
+    for resource in API_SERVICES:
+        cluster.put(api_service(resource.name))
+    registration.home_seen(HOME)
+    task = asyncio.create_task(registration.run())
+    try:
+        await asyncio.sleep(1)
+        yield made
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_both_get_our_authority_and_are_then_left_alone() -> None:
+    async with world() as w:
+        await asyncio.sleep(3600)
+        assert sorted(w.cluster.writes) == sorted(f"patch {one.name}" for one in API_SERVICES)
+        for found in w.cluster.there.values():
+            assert found.bundle == w.rotation.serving.authority
+
+
+async def test_what_somebody_else_owns_is_never_touched() -> None:
+    async with world() as w:
+        name = API_SERVICES[0].name
+        w.cluster.writes.clear()
+        w.cluster.put(api_service(name, namespace="monitoring", service="adapter"))
+        await asyncio.sleep(60)
+        w.registration.home_gone(HOME)
+        await asyncio.sleep(60)
+        assert w.cluster.writes == [f"delete {API_SERVICES[1].name}"]
+
+
+async def test_a_spoilt_bundle_is_made_right_at_once() -> None:
+    async with world() as w:
+        found = w.cluster.there[API_SERVICES[0].name]
+        w.cluster.put(replace(found, bundle=b"", version="9"))
+        await asyncio.sleep(0.1)
+        assert w.cluster.there[found.name].bundle == w.rotation.serving.authority
+
+
+async def test_a_write_that_fails_is_tried_again() -> None:
+    async with world() as w:
+        w.cluster.failure = ClusterError("no answer")
+        found = w.cluster.there[API_SERVICES[0].name]
+        w.cluster.put(replace(found, bundle=b"", version="9"))
+        await asyncio.sleep(60)
+        w.cluster.failure = None
+        await asyncio.sleep(60)
+        assert w.cluster.there[found.name].bundle == w.rotation.serving.authority
+
+
+async def test_a_lost_race_waits_for_the_watch() -> None:
+    async with world() as w:
+        w.cluster.writes.clear()
+        w.cluster.failure = ClusterError("changed", status=409)
+        found = w.cluster.there[API_SERVICES[0].name]
+        w.cluster.put(replace(found, bundle=b"", version="9"))
+        await asyncio.sleep(10)
+        assert len(w.cluster.writes) == 1
+
+
+async def test_a_new_certificate_serves_once_its_authority_is_everywhere() -> None:
+    async with world() as w:
+        first = w.rotation.serving
+        w.ahead = RENEWED_AFTER
+        await asyncio.sleep(20)
+        for found in w.cluster.there.values():
+            assert all(holds(found.bundle, one) for one in w.rotation.authorities)
+        assert w.rotation.serving is first
+        assert not w.registration.renewed.is_set()
+        await asyncio.sleep(60)
+        assert w.rotation.serving is not first
+        assert w.registration.renewed.is_set()
+        for found in w.cluster.there.values():
+            assert holds(found.bundle, first.authority)
+
+
+@pytest.mark.parametrize("how", ["leaving", "gone"])
+async def test_being_uninstalled_removes_both_and_restores_nothing(how: str) -> None:
+    async with world() as w:
+        if how == "leaving":
+            w.registration.home_seen(replace(HOME, leaving=True))
+        else:
+            w.registration.home_gone(HOME)
+        await asyncio.sleep(0.1)
+        assert w.cluster.there == {}
+        writes = list(w.cluster.writes)
+        await asyncio.sleep(3600)
+        assert w.cluster.writes == writes
+
+
+async def test_the_next_installations_are_not_removed() -> None:
+    async with world() as w:
+        name = API_SERVICES[0].name
+        w.registration.home_gone(HOME)
+        await asyncio.sleep(1)
+        w.cluster.put(api_service(name, uid="another"))
+        await asyncio.sleep(60)
+        assert name in w.cluster.there
+
+
+async def test_a_removal_that_fails_is_tried_again() -> None:
+    async with world() as w:
+        w.cluster.failure = ClusterError("no answer")
+        w.registration.home_gone(HOME)
+        await asyncio.sleep(30)
+        w.cluster.failure = None
+        await asyncio.sleep(60)
+        assert w.cluster.there == {}

@@ -1,0 +1,222 @@
+"""How many replicas are asked for, seeing all, a part, or nothing."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchedmodel_autoscaler.errors import Blind
+from batchedmodel_autoscaler.replicas import (
+    Demand,
+    ModelSight,
+    PodSight,
+    Reason,
+    Target,
+    drain_seconds,
+    queue_length,
+    required_replicas,
+)
+
+TARGET = Target(utilization=0.8, queue_length=32)
+REACTION = 47.0  # start-up 30 s, poll 2 s, sync 15 s
+
+
+def hears(**demand: float) -> PodSight:
+    asked = Demand(**demand)
+    return PodSight(expected=True, answers=True, now=asked, last=asked)
+
+
+def silent(*, last: Demand | None = None, now: Demand | None = None) -> PodSight:
+    return PodSight(expected=True, answers=False, now=now or Demand(), last=last or Demand())
+
+
+def sight(*pods: PodSight, present: int | None, departed: float = 0.0) -> ModelSight:
+    return ModelSight(present=present, pods=pods, departed_rate=departed, reaction_seconds=REACTION)
+
+
+def test_a_backlog_is_to_drain_no_faster_than_new_pods_can_come() -> None:
+    assert drain_seconds(47.0, 0.8) == pytest.approx(159.7, abs=0.1)
+    assert drain_seconds(1.0, 0.8) == 30.0
+
+
+@pytest.mark.parametrize(
+    ("rates", "backlog", "present", "expected", "reason"),
+    [
+        pytest.param([0.0], 0.0, 1, 0, Reason.LESS_WORK, id="no work at all"),
+        pytest.param([0.8], 0.0, 1, 1, Reason.IN_BAND, id="exactly at the target"),
+        pytest.param([0.87], 0.0, 1, 1, Reason.IN_BAND, id="above it by less than the band"),
+        pytest.param([0.89], 0.0, 1, 2, Reason.MORE_WORK, id="above it by more"),
+        pytest.param([2.0], 0.0, 1, 3, Reason.MORE_WORK, id="two pods' whole time at 80 percent"),
+        pytest.param([0.8], 63.9, 1, 2, Reason.MORE_WORK, id="a backlog alone"),
+        pytest.param([0.4, 0.4], 0.0, 2, 2, Reason.IN_BAND, id="one pod would have no room"),
+        pytest.param([0.35, 0.35], 0.0, 2, 1, Reason.LESS_WORK, id="one pod has room"),
+        pytest.param([0.8] * 10, 0.0, 10, 10, Reason.IN_BAND, id="ten pods at the target"),
+        pytest.param([0.89] * 10, 0.0, 10, 12, Reason.MORE_WORK, id="ten pods above it"),
+        pytest.param([0.6] * 10, 0.0, 10, 9, Reason.LESS_WORK, id="ten pods below it"),
+        pytest.param([0.1], 0.0, 5, 1, Reason.LESS_WORK, id="most pods are not made yet"),
+    ],
+)
+def test_replicas_follow_work_and_backlog(
+    rates: list[float], backlog: float, present: int, expected: int, reason: Reason
+) -> None:
+    pods = [hears(work_rate=rate) for rate in rates]
+    pods.append(hears(backlog=backlog))
+    verdict = required_replicas(sight(*pods, present=present), TARGET)
+    assert (verdict.value, verdict.reason) == (expected, reason)
+
+
+def test_a_high_target_leaves_no_band_above_a_pods_whole_time() -> None:
+    tight = Target(utilization=0.95, queue_length=32)
+    verdict = required_replicas(sight(hears(work_rate=0.99), present=1), tight)
+    assert verdict.value == 2
+
+
+def test_work_that_was_offered_to_pods_since_gone_counts() -> None:
+    verdict = required_replicas(sight(hears(), present=1, departed=1.6), TARGET)
+    assert verdict.value == 2
+
+
+def test_without_a_profile_full_batches_count() -> None:
+    verdict = required_replicas(sight(hears(batches=2.5), present=1), TARGET)
+    assert verdict.value == 3
+
+
+@pytest.mark.parametrize(
+    ("pods", "present", "expected", "reason"),
+    [
+        pytest.param(
+            [hears(work_rate=2.4), silent()], 2, 3, Reason.MORE_WORK_ALREADY,
+            id="those that answer need more by themselves",
+        ),
+        pytest.param(
+            [hears(work_rate=0.0), silent()], 2, 2, Reason.HELD,
+            id="the silent one may be busy, so that two are needed",
+        ),
+        pytest.param(
+            [hears(), hears(), hears(), silent()], 4, 2, Reason.LESS_WORK_AT_WORST,
+            id="even with a busy silent one two are enough",
+        ),
+        pytest.param(
+            [hears(), hears(), hears(), silent(last=Demand(work_rate=2.8))], 4, 4, Reason.HELD,
+            id="the silent one had told of much work",
+        ),
+        pytest.param(
+            [hears(work_rate=0.8), silent(last=Demand(work_rate=2.8))], 2, 2, Reason.HELD,
+            id="what the silent one had told of adds no pod",
+        ),
+        pytest.param(
+            [hears(work_rate=0.8), silent(now=Demand(work_rate=1.6), last=Demand(work_rate=1.6))],
+            2, 3, Reason.MORE_WORK_ALREADY,
+            id="what arrived in the last minute counts although its pod is silent now",
+        ),
+    ],
+)  # fmt: skip
+def test_silence_is_never_read_as_calm(
+    pods: list[PodSight], present: int, expected: int, reason: Reason
+) -> None:
+    verdict = required_replicas(sight(*pods, present=present), TARGET)
+    assert (verdict.value, verdict.reason) == (expected, reason)
+
+
+@pytest.mark.parametrize("decide", [required_replicas, queue_length])
+@pytest.mark.parametrize(
+    "pods",
+    [
+        pytest.param([], id="no pods"),
+        pytest.param([silent()], id="its only pod is silent"),
+        pytest.param([silent(last=Demand(work_rate=3.0)), silent()], id="all are silent"),
+        pytest.param(
+            [silent(), PodSight(expected=False, answers=True, now=Demand(), last=Demand())],
+            id="only one that is not ready answers",
+        ),
+    ],
+)
+def test_who_hears_nobody_says_so(decide, pods: list[PodSight]) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(Blind, match="ready pods answers"):
+        decide(sight(*pods, present=3), TARGET)
+
+
+def test_without_a_known_size_there_is_no_answer() -> None:
+    with pytest.raises(Blind, match="size of its Deployment"):
+        required_replicas(sight(hears(work_rate=0.4), present=None), TARGET)
+
+
+def test_pods_that_load_their_model_are_heard_though_none_is_ready() -> None:
+    loading = PodSight(
+        expected=False, answers=True, now=Demand(batches=4.0), last=Demand(batches=4.0)
+    )
+    assert required_replicas(sight(loading, present=1), TARGET).value == 4
+
+
+def test_the_queue_is_the_sum_of_all_pods() -> None:
+    verdict = queue_length(
+        sight(hears(queue_length=20.5), hears(queue_length=3), present=2), TARGET
+    )
+    assert verdict.value == pytest.approx(23.5)
+
+
+def test_a_silent_pods_queue_holds_the_size() -> None:
+    verdict = queue_length(sight(hears(queue_length=0), silent(), present=2), TARGET)
+    assert (verdict.value, verdict.reason) == (64.0, Reason.HELD)
+
+
+# Properties.
+
+_AMOUNTS = st.floats(min_value=0, max_value=50, allow_nan=False)
+_DEMANDS = st.builds(Demand, work_rate=_AMOUNTS, backlog=_AMOUNTS, batches=_AMOUNTS)
+_SIZES = st.integers(min_value=1, max_value=60)
+_TARGETS = st.builds(
+    Target, utilization=st.floats(min_value=0.2, max_value=0.95), queue_length=st.just(32)
+)
+
+
+@given(st.lists(_DEMANDS, min_size=1, max_size=6), _AMOUNTS, _SIZES, _TARGETS)
+def test_more_work_never_means_fewer_replicas(
+    demands: list[Demand], more: float, present: int, target: Target
+) -> None:
+    pods = [PodSight(expected=True, answers=True, now=one, last=one) for one in demands]
+    less = required_replicas(sight(*pods, present=present), target)
+    busier = required_replicas(sight(*pods, hears(work_rate=more), present=present), target)
+    assert busier.value >= less.value
+
+
+@given(st.lists(_DEMANDS, min_size=1, max_size=6), _SIZES, _TARGETS)
+def test_the_answer_lies_between_the_present_size_and_what_the_work_needs(
+    demands: list[Demand], present: int, target: Target
+) -> None:
+    pods = [PodSight(expected=True, answers=True, now=one, last=one) for one in demands]
+    drain = drain_seconds(REACTION, target.utilization)
+    need = sum(
+        (one.work_rate + one.backlog / drain) / target.utilization + one.batches for one in demands
+    )
+    value = required_replicas(sight(*pods, present=present), target).value
+    assert value == int(value)
+    assert min(present, need - 1e-6) <= value <= max(present, need + 1)
+
+
+@given(st.lists(_DEMANDS, min_size=1, max_size=6), _SIZES, _TARGETS)
+def test_an_answer_that_was_followed_stands(
+    demands: list[Demand], present: int, target: Target
+) -> None:
+    """Nothing swings: with the size that was asked for, the same work asks for no other."""
+    pods = [PodSight(expected=True, answers=True, now=one, last=one) for one in demands]
+    first = required_replicas(sight(*pods, present=present), target)
+    again = required_replicas(sight(*pods, present=int(first.value)), target)
+    assert again.value == first.value
+
+
+@given(
+    st.lists(st.tuples(_DEMANDS, st.booleans()), min_size=1, max_size=6),
+    st.lists(_DEMANDS, min_size=1, max_size=4),
+    _SIZES,
+    _TARGETS,
+)
+def test_a_partly_blind_answer_is_never_below_the_same_pods_heard_at_their_target(
+    heard: list[tuple[Demand, bool]], missing: list[Demand], present: int, target: Target
+) -> None:
+    pods = [PodSight(expected=True, answers=True, now=one, last=one) for one, _ in heard]
+    blind = [silent(last=one) for one in missing]
+    value = required_replicas(sight(*pods, *blind, present=present), target).value
+    assert value > 0
+    if value < present:
+        full = [hears(batches=max(1.0, one.batches)) for one in missing]
+        assert value >= required_replicas(sight(*pods, *full, present=present), target).value

@@ -1,0 +1,128 @@
+"""Where the operator meets others: the API server's complaints, sidecars, its own settings."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from batchedmodel_contract.environment import from_environment
+from batchedmodel_contract.mistakes import InvalidManifest
+from batchedmodel_operator.cluster import translated
+from batchedmodel_operator.errors import (
+    ClusterError,
+    Conflict,
+    Forbidden,
+    Gone,
+    Invalid,
+    QuotaExceeded,
+    Refused,
+    Unreachable,
+)
+from batchedmodel_operator.settings import OperatorSettings, PullPolicy
+from batchedmodel_operator.sidecars import SidecarAdmin
+
+
+def _answer(message: str, *causes: str) -> bytes:
+    details = {"causes": [{"reason": cause} for cause in causes]}
+    return json.dumps({"kind": "Status", "message": message, "details": details}).encode()
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "expected"),
+    [
+        (404, _answer("not found"), Gone),
+        (403, _answer("is being terminated", "NamespaceTerminating"), Gone),
+        (403, _answer('services "x" is forbidden: exceeded quota: q'), QuotaExceeded),
+        (403, _answer('User "u" cannot patch resource "services"'), Forbidden),
+        (403, _answer('deployments "x" is forbidden: policy says no'), Invalid),
+        (409, _answer("has been modified"), Conflict),
+        (422, _answer("spec.ports: Required value"), Invalid),
+        (500, _answer("failed to create typed patch object (x): expected map"), Invalid),
+        (500, _answer("etcdserver: request timed out"), Unreachable),
+        (429, _answer("too many requests"), Unreachable),
+        (401, _answer("Unauthorized"), Unreachable),
+        (405, _answer("method not allowed"), Refused),
+        (503, b"<html>no JSON at all", Unreachable),
+        (502, b"[]", Unreachable),
+    ],
+)
+def test_each_complaint_of_the_api_server_has_its_error(
+    status: int, answer: bytes, expected: type[ClusterError]
+) -> None:
+    assert type(translated(status, answer)) is expected
+
+
+def test_a_complaint_keeps_its_sentence_within_bounds() -> None:
+    assert str(translated(409, _answer("has been modified"))) == "has been modified"
+    assert len(str(translated(422, _answer("x" * 10_000)))) == 1000
+    assert str(translated(503, b"")) == "the API server answered 503"
+
+
+@contextmanager
+def _server(status: int, body: bytes) -> Iterator[int]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status if self.path == "/settings" else 404)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *words: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server.server_address[1]
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "expected"),
+    [
+        (200, b'{"hash": "abc", "settings": {}}', "abc"),
+        (503, b'{"hash": "abc"}', None),
+        (200, b"no JSON", None),
+        (200, b'{"other": 1}', None),
+        (200, b'{"hash": 7}', None),
+        (200, b"[" * 60_000, None),
+        (200, json.dumps({"hash": "x" * 1000}).encode(), None),
+    ],
+)
+async def test_what_a_sidecar_answers_is_a_hash_or_nothing(
+    status: int, body: bytes, expected: str | None
+) -> None:
+    with _server(status, body) as port:
+        sidecars = SidecarAdmin(port)
+        assert await sidecars.settings_hash("127.0.0.1") == expected
+        sidecars.close()
+
+
+async def test_where_nobody_listens_there_is_no_answer() -> None:
+    with _server(200, b"") as port:
+        pass
+    sidecars = SidecarAdmin(port)
+    assert await sidecars.settings_hash("127.0.0.1") is None
+    sidecars.close()
+
+
+def test_the_settings_name_what_is_missing_or_wrong() -> None:
+    with pytest.raises(InvalidManifest) as caught:
+        from_environment(OperatorSettings, {"BATCHEDMODEL_IMAGE_PULL_POLICY": "Sometimes"})
+    assert [mistake.field for mistake in caught.value.mistakes] == [
+        "BATCHEDMODEL_SIDECAR_IMAGE",
+        "BATCHEDMODEL_MODEL_SERVER_IMAGE",
+        "BATCHEDMODEL_IMAGE_PULL_POLICY",
+    ]
+
+
+def test_images_are_enough_settings() -> None:
+    images = {"BATCHEDMODEL_SIDECAR_IMAGE": "a:1", "BATCHEDMODEL_MODEL_SERVER_IMAGE": "b:1"}
+    settings = from_environment(OperatorSettings, images)
+    assert settings.image_pull_policy is PullPolicy.IF_NOT_PRESENT
+    assert settings.probe_port == 8080

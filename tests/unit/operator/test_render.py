@@ -1,0 +1,217 @@
+"""The manifests of the children, as far as somebody relies on their details."""
+
+from typing import Any
+
+from batchedmodel_contract.environment import (
+    ModelServerSettings,
+    SidecarSettings,
+    from_environment,
+)
+from batchedmodel_contract.spec import Spec
+from batchedmodel_operator import render
+from batchedmodel_operator.observed import Model, model_from
+from support.operator_world import IMAGES, SIMULATED, manifest
+
+FOREIGN = {"model": {"protocol": "V2", "image": "registry.example/triton:1", "port": 9001}}
+PINNED = render.PinnedBatching(max_batch_size=16, drain_timeout_seconds=40)
+
+
+def _read(spec: dict[str, Any]) -> tuple[Model, Spec]:
+    body = manifest(spec)
+    body["metadata"] |= {"uid": "6a", "generation": 1}
+    model = model_from(body)
+    assert model.spec is not None, model.mistakes
+    return model, model.spec
+
+
+def _deployment(spec: dict[str, Any]) -> dict[str, Any]:
+    model, read = _read(spec)
+    revision = render.revision(model, read, IMAGES)
+    return render.deployment(model, read, IMAGES, revision=revision, pinned=PINNED, replicas=1)
+
+
+def _pod(spec: dict[str, Any]) -> dict[str, Any]:
+    pod: dict[str, Any] = _deployment(spec)["spec"]["template"]["spec"]
+    return pod
+
+
+def _containers(spec: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    pod = _pod(spec)
+    (batcher,), (model,) = pod["initContainers"], pod["containers"]
+    return batcher, model
+
+
+def _environment(container: dict[str, Any]) -> dict[str, str]:
+    return {entry["name"]: entry["value"] for entry in container["env"]}
+
+
+def _revision(spec: dict[str, Any]) -> str:
+    return render.revision(*_read(spec), IMAGES)
+
+
+def test_the_sidecar_is_a_native_one_and_reads_its_settings_back() -> None:
+    batcher, _ = _containers(SIMULATED)
+    assert (batcher["name"], batcher["restartPolicy"]) == ("batcher", "Always")
+    settings = from_environment(SidecarSettings, _environment(batcher))
+    assert settings.model_socket == "/run/batchedmodel/model.sock"
+    assert settings.upstream_url == ""
+    assert settings.drain_timeout_seconds == 40
+    mounts = {mount["mountPath"]: mount for mount in batcher["volumeMounts"]}
+    assert "subPath" not in mounts["/etc/batchedmodel"], "a single file is never refreshed"
+
+
+def test_a_handler_runs_in_our_model_server() -> None:
+    source = {"huggingFace": {"repo": "a/b"}}
+    _, model = _containers({"model": {"handler": "hf", "source": source}})
+    assert model["image"] == IMAGES.model_server
+    settings = from_environment(ModelServerSettings, _environment(model))
+    assert (settings.handler, settings.max_batch_size) == ("hf", 16)
+    assert settings.source == '{"huggingFace": {"repo": "a/b", "revision": "main"}}'
+    assert _environment(model)["HF_HOME"].startswith("/var/cache/batchedmodel/")
+
+
+def test_an_image_with_a_handler_replaces_the_charts() -> None:
+    _, model = _containers({"model": {"handler": "my.code:Model", "image": "me/model:2"}})
+    assert model["image"] == "me/model:2"
+
+
+def test_a_foreign_container_is_reached_over_tcp() -> None:
+    batcher, model = _containers(FOREIGN)
+    settings = from_environment(SidecarSettings, _environment(batcher))
+    assert (settings.upstream_url, settings.model_socket) == ("http://127.0.0.1:9001", "")
+    assert model["image"] == "registry.example/triton:1"
+    assert model["env"] == []
+    assert model["ports"] == [{"name": "model", "containerPort": 9001, "protocol": "TCP"}]
+
+
+def test_the_users_variables_change_the_cache_but_not_what_the_sidecar_relies_on() -> None:
+    env = {"HF_HOME": "/models", "TOKEN": "x", "BATCHEDMODEL_MODEL_SOCKET": "/elsewhere"}
+    _, model = _containers({"model": {"handler": "simulated", "env": env}})
+    found = _environment(model)
+    assert (found["HF_HOME"], found["TOKEN"]) == ("/models", "x")
+    assert found["BATCHEDMODEL_MODEL_SOCKET"] == "/run/batchedmodel/model.sock"
+
+
+def test_an_accelerator_is_asked_for_and_its_taint_tolerated() -> None:
+    spec = {
+        "model": {"handler": "simulated", "resources": {"limits": {"memory": "8Gi"}}},
+        "accelerator": {"resource": "amd.com/gpu", "count": 2},
+        "pod": {"tolerations": [{"key": "mine", "operator": "Exists"}]},
+    }
+    _, model = _containers(spec)
+    assert model["resources"] == {"limits": {"memory": "8Gi", "amd.com/gpu": "2"}}
+    assert _pod(spec)["tolerations"] == [
+        {"key": "mine", "operator": "Exists"},
+        {"key": "amd.com/gpu", "operator": "Exists"},
+    ]
+
+
+def test_without_a_spare_accelerator_the_old_pod_goes_first() -> None:
+    def rolling(spec: dict[str, Any]) -> Any:
+        return _deployment(spec)["spec"]["strategy"]["rollingUpdate"]
+
+    assert rolling(SIMULATED) == {"maxSurge": "25%", "maxUnavailable": 0}
+    assert rolling({**SIMULATED, "accelerator": {}}) == {"maxSurge": 0, "maxUnavailable": 1}
+
+
+def test_a_pod_may_take_as_long_to_end_as_its_drain() -> None:
+    pod = _pod({**SIMULATED, "drain": {"delaySeconds": 7}})
+    assert pod["terminationGracePeriodSeconds"] == 7 + 40 + 15
+
+
+def test_the_model_ends_only_after_a_drain_with_the_token() -> None:
+    batcher, model = _containers(SIMULATED)
+    get = model["lifecycle"]["preStop"]["httpGet"]
+    (header,) = get["httpHeaders"]
+    assert (get["path"], get["port"], header["name"]) == ("/drain", 9090, "X-Drain-Token")
+    assert header["value"] == _environment(batcher)["BATCHEDMODEL_DRAIN_TOKEN"]
+    assert len(header["value"]) == 32
+    assert "lifecycle" not in batcher
+
+
+def test_the_probes_of_the_model_ask_the_sidecar_and_give_it_a_minute() -> None:
+    _, model = _containers({**SIMULATED, "startup": {"timeoutSeconds": 101}})
+    start, live = model["startupProbe"], model["livenessProbe"]
+    assert (start["httpGet"]["path"], start["httpGet"]["port"]) == ("/model/startup", 9090)
+    assert start["periodSeconds"] * start["failureThreshold"] >= 101
+    assert live["periodSeconds"] * live["failureThreshold"] >= 60
+    assert live["terminationGracePeriodSeconds"] == 5
+    assert "readinessProbe" not in model, "the pod's readiness is the sidecar's"
+
+
+def test_the_pod_meets_the_restricted_standard() -> None:
+    pod = _pod(SIMULATED)
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["runAsUser"] == pod["securityContext"]["fsGroup"] == 65532
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod["automountServiceAccountToken"] is False
+    for container in _containers(SIMULATED):
+        context = container["securityContext"]
+        assert context["allowPrivilegeEscalation"] is False
+        assert context["capabilities"] == {"drop": ["ALL"]}
+    assert _containers(SIMULATED)[0]["securityContext"]["readOnlyRootFilesystem"] is True
+
+
+def test_placement_is_passed_on() -> None:
+    placement = {
+        "nodeSelector": {"zone": "a"},
+        "affinity": {"podAntiAffinity": {}},
+        "priorityClassName": "high",
+        "runtimeClassName": "nvidia",
+        "serviceAccountName": "models",
+        "imagePullSecrets": ["hub"],
+    }
+    pod = _pod({**SIMULATED, "pod": placement})
+    expected = {**placement, "imagePullSecrets": [{"name": "hub"}]}
+    assert {name: pod[name] for name in expected} == expected
+
+
+def test_only_what_pods_depend_on_makes_a_revision() -> None:
+    same: list[dict[str, Any]] = [
+        {"batching": {"maxBatchSize": 7, "requestTimeoutSeconds": 77, "policy": "Window"}},
+        {"replicas": 4},
+        {"autoscaling": {"maxReplicas": 9}},
+        {"service": {"port": 81}},
+    ]
+    others: list[dict[str, Any]] = [
+        {"accelerator": {}},
+        {"drain": {"delaySeconds": 6}},
+        {"drain": {"timeoutSeconds": 77}},
+        {"startup": {"timeoutSeconds": 77}},
+        {"sidecar": {"resources": {"limits": {"cpu": "1"}}}},
+        {"pod": {"nodeSelector": {"a": "b"}}},
+    ]
+    usual = _revision(SIMULATED)
+    assert all(_revision({**SIMULATED, **change}) == usual for change in same)
+    revisions = [_revision({**SIMULATED, **change}) for change in others]
+    assert len({usual, *revisions}) == len(others) + 1
+
+
+def test_the_service_leads_to_the_sidecars_only() -> None:
+    model, spec = _read({**SIMULATED, "service": {"port": 81, "type": "NodePort"}})
+    body = render.service(model, spec)["spec"]
+    assert body["type"] == "NodePort"
+    assert body["selector"] == {"batchedmodel.dev/name": "minilm"}
+    (port,) = body["ports"]
+    assert (port["port"], port["targetPort"]) == (81, 8000)
+
+
+def test_the_autoscaler_follows_the_metric_of_the_model() -> None:
+    behavior = {"scaleDown": {"stabilizationWindowSeconds": 60}}
+    load = _autoscaler({"maxReplicas": 3, "behavior": behavior})
+    (metric,) = load["metrics"]
+    assert metric["object"]["describedObject"]["kind"] == "BatchedModel"
+    assert metric["object"]["metric"]["name"] == "batchedmodel_required_replicas"
+    assert metric["object"]["target"] == {"type": "AverageValue", "averageValue": "1"}
+    assert (load["minReplicas"], load["maxReplicas"], load["behavior"]) == (1, 3, behavior)
+    queue = _autoscaler({"maxReplicas": 3, "metric": "QueueLength"})
+    assert "behavior" not in queue
+    assert queue["metrics"][0]["object"]["metric"]["name"] == "batchedmodel_queue_length"
+    assert queue["metrics"][0]["object"]["target"]["averageValue"] == "32"
+
+
+def _autoscaler(scaling: dict[str, Any]) -> dict[str, Any]:
+    model, spec = _read({**SIMULATED, "autoscaling": scaling})
+    assert spec.autoscaling is not None
+    body: dict[str, Any] = render.autoscaler(model, spec, spec.autoscaling)["spec"]
+    return body

@@ -1,0 +1,186 @@
+"""What a BatchedModel's status says, for what is seen of its pods."""
+
+from typing import Any
+
+import pytest
+
+from batchedmodel_operator.kinds import Kind
+from batchedmodel_operator.status import Verdict, conditions
+from support.operator_world import KEY, SIMULATED, World
+
+
+async def _world(spec: dict[str, Any] | None = None) -> World:
+    world = World(spec or SIMULATED)
+    await world.settle()
+    return world
+
+
+async def test_all_ready_is_serving_and_complete() -> None:
+    world = await _world()
+    world.start_pod("1")
+    world.all_ready()
+    await world.settle()
+    assert world.verdict("Ready") == ("True", "Serving")
+    assert world.verdict("Available") == ("True", "MinimumReplicasAvailable")
+    assert world.verdict("Progressing") == ("False", "Complete")
+    assert world.verdict("Reconciled") == ("True", "Applied")
+
+
+async def test_the_numbers_are_the_deployments() -> None:
+    world = await _world({**SIMULATED, "replicas": 2, "service": {"port": 8080}})
+    world.deployment_status(replicas=2, readyReplicas=1, updatedReplicas=2)
+    await world.look()
+    status = world.cluster.objects[Kind.BATCHED_MODEL, KEY.namespace, KEY.name]["status"]
+    numbers = {name: value for name, value in status.items() if name.endswith("eplicas")}
+    assert numbers == {
+        "replicas": 2,
+        "readyReplicas": 1,
+        "updatedReplicas": 2,
+        "desiredReplicas": 2,
+    }
+    assert status["observedGeneration"] == 1
+    assert status["selector"] == "batchedmodel.dev/name=minilm"
+    assert status["url"] == "http://minilm.team.svc:8080"
+    assert status["effective"]["drain"] == {"timeoutSeconds": 35}
+    assert status["effective"]["replicas"] == 2
+
+
+async def test_a_new_generation_is_never_called_ready_by_the_old_pods() -> None:
+    world = await _world()
+    world.start_pod("1")
+    world.all_ready()
+    await world.settle()
+    world.spec({**SIMULATED, "accelerator": {}})
+    await world.look()
+    ready = world.condition("Ready")
+    assert (ready["status"], ready["observedGeneration"]) == ("False", 2)
+    assert ready["message"].endswith("1 pods of an earlier revision serve")
+    assert world.verdict("Progressing") == ("True", "NewRevisionRollingOut")
+
+
+async def test_no_pods_wanted_is_ready() -> None:
+    world = await _world({**SIMULATED, "replicas": 0})
+    world.deployment_status()
+    await world.look()
+    assert world.verdict("Ready") == ("True", "ScaledToZero")
+    assert world.verdict("Available") == ("True", "ScaledToZero")
+
+
+async def test_a_rollout_that_is_stuck_is_named() -> None:
+    world = await _world()
+    stuck = {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}
+    world.deployment_status(conditions=[stuck])
+    await world.look()
+    assert world.verdict("Progressing") == ("False", "ProgressDeadlineExceeded")
+
+
+async def test_a_pod_that_was_evicted_holds_nothing_up() -> None:
+    world = await _world()
+    world.start_pod("1")
+    world.start_pod("2", phase="Failed", conditions=[])
+    world.deployment_status(replicas=1, readyReplicas=1, updatedReplicas=1)
+    await world.settle()
+    assert world.verdict("Progressing") == ("False", "Complete")
+
+
+async def test_more_pods_that_do_not_fit_leave_it_ready() -> None:
+    world = await _world({**SIMULATED, "accelerator": {}, "replicas": 2})
+    world.start_pod("1")
+    world.start_pod("2", **_unschedulable("0/1 nodes: 1 Insufficient nvidia.com/gpu."))
+    world.deployment_status(replicas=2, readyReplicas=1, updatedReplicas=2)
+    await world.settle()
+    assert world.verdict("Ready") == ("True", "Serving")
+    assert world.verdict("Progressing") == ("True", "Scaling")
+    assert "Insufficient nvidia.com/gpu" in world.condition("Progressing")["message"]
+
+
+def _unschedulable(message: str) -> dict[str, Any]:
+    condition = {"type": "PodScheduled", "status": "False", "message": message}
+    return {"conditions": [condition], "initContainerStatuses": [], "containerStatuses": []}
+
+
+def _waiting(reason: str, message: str = "", **more: Any) -> dict[str, Any]:
+    state = {"waiting": {"reason": reason, "message": message}}
+    container = {"name": "model", "ready": False, "state": state, **more}
+    return {"conditions": [], "containerStatuses": [container]}
+
+
+def _ended(reason: str) -> dict[str, Any]:
+    return {"lastState": {"terminated": {"reason": reason, "exitCode": 3}}, "restartCount": 2}
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "words"),
+    [
+        (_unschedulable("1 Insufficient nvidia.com/gpu."), "InsufficientAccelerator", "nvidia"),
+        (_unschedulable("1 Insufficient memory."), "Unschedulable", "memory"),
+        (_waiting("ErrImagePull", "not found"), "ImagePullFailed", "container model: not found"),
+        (_waiting("ImagePullBackOff"), "ImagePullFailed", "ImagePullBackOff"),
+        (_waiting("ErrImageNeverPull"), "ImagePullFailed", "ErrImageNeverPull"),
+        (_waiting("InvalidImageName"), "ImagePullFailed", "InvalidImageName"),
+        (
+            _waiting("CreateContainerConfigError", 'secret "hub" not found'),
+            "MissingSecret",
+            'secret "hub" not found',
+        ),
+        (
+            _waiting("CreateContainerConfigError", "image will run as root"),
+            "ContainerConfigError",
+            "as root",
+        ),
+        (_waiting("CrashLoopBackOff", **_ended("Error")), "CrashLooping", "exit code 3"),
+        (_waiting("", **_ended("Error")), "CrashLooping", "exit code 3"),
+        (_waiting("CrashLoopBackOff", **_ended("OOMKilled")), "OOMKilled", "more memory"),
+        (_waiting("ContainerCreating"), "ModelLoading", "load their model"),
+        (_waiting("", restartCount=1), "ModelLoading", "load their model"),
+    ],
+)
+async def test_why_the_only_pod_does_not_serve(
+    status: dict[str, Any], reason: str, words: str
+) -> None:
+    world = await _world({**SIMULATED, "accelerator": {}})
+    world.start_pod("1", **status)
+    world.deployment_status(replicas=1, updatedReplicas=1)
+    await world.settle()
+    assert world.verdict("Ready") == ("False", reason)
+    assert words in world.condition("Ready")["message"]
+    assert world.verdict("Available") == ("False", "NoReadyReplicas")
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        ('pods "x" is forbidden: exceeded quota: none, requested: pods=1', "QuotaExceeded"),
+        ('pods "x" is forbidden: violates PodSecurity "restricted"', "InvalidPodTemplate"),
+        (
+            'error looking up service account team/none: serviceaccount "none" not found',
+            "MissingServiceAccount",
+        ),
+    ],
+)
+async def test_why_there_is_no_pod_at_all(message: str, reason: str) -> None:
+    world = await _world()
+    failure = {"type": "ReplicaFailure", "status": "True", "message": message}
+    world.deployment_status(conditions=[failure])
+    await world.look()
+    assert world.verdict("Ready") == ("False", reason)
+    assert world.condition("Ready")["message"] == message
+
+
+def _verdict(holds: bool, reason: str, message: str = "") -> Verdict:
+    return Verdict(type="Ready", holds=holds, reason=reason, message=message)
+
+
+def test_the_time_of_a_condition_moves_only_with_its_status() -> None:
+    first = conditions([], [_verdict(False, "A")], generation=1, at="noon")
+    assert first[0]["lastTransitionTime"] == "noon"
+    second = conditions(first, [_verdict(False, "B", "why")], generation=2, at="later")
+    assert second[0]["lastTransitionTime"] == "noon"
+    assert (second[0]["reason"], second[0]["observedGeneration"]) == ("B", 2)
+    third = conditions(second, [_verdict(True, "C")], generation=2, at="evening")
+    assert third[0]["lastTransitionTime"] == "evening"
+
+
+def test_a_long_message_is_cut() -> None:
+    (found,) = conditions([], [_verdict(False, "A", "x" * 5000)], generation=1, at="noon")
+    assert len(found["message"]) == 1024

@@ -1,0 +1,227 @@
+"""The order and the times of work, in numbers only; the workers in virtual time."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from batchedmodel_operator.errors import Unreachable
+from batchedmodel_operator.watching import keep_watching
+from batchedmodel_operator.work_queue import Workers, WorkQueue
+
+
+def _queue(jitter: float = 0.0) -> WorkQueue[str]:
+    return WorkQueue(lambda: jitter)
+
+
+def test_many_events_are_one_look() -> None:
+    queue = _queue()
+    for _ in range(5):
+        queue.add("a", now=0.0)
+    assert queue.take(0.0) == "a"
+    assert queue.take(0.0) is None
+
+
+def test_an_event_during_a_look_makes_another_after_it() -> None:
+    queue = _queue()
+    queue.add("a", now=0.0)
+    queue.take(0.0)
+    queue.add("a", now=0.05)
+    assert queue.take(0.1) is None, "a key is never looked at twice at the same time"
+    queue.succeeded("a", 0.1, come_back_after=600.0)
+    assert queue.wake_at() == pytest.approx(0.2)
+    assert queue.take(0.2) == "a"
+
+
+def test_looks_at_a_key_keep_their_distance() -> None:
+    queue = _queue()
+    queue.add("a", now=0.0)
+    queue.take(0.0)
+    queue.succeeded("a", 0.01, come_back_after=600.0)
+    queue.add("a", now=0.02)
+    assert queue.take(0.02) is None
+    assert queue.take(0.2) == "a"
+
+
+def test_keys_come_in_the_order_in_which_they_are_due() -> None:
+    queue = _queue()
+    queue.add("b", now=0.0)
+    queue.add("a", now=0.1)
+    assert [queue.take(1.0), queue.take(1.0), queue.take(1.0)] == ["b", "a", None]
+
+
+def test_a_look_that_went_well_comes_back_when_it_wants_to() -> None:
+    queue = _queue(jitter=0.5)
+    queue.add("a", now=0.0)
+    queue.take(0.0)
+    queue.succeeded("a", 1.0, come_back_after=600.0)
+    assert queue.wake_at() == pytest.approx(1 + 540), "a tenth earlier, by the jitter"
+    queue.add("a", now=10.0)
+    assert queue.take(10.0) == "a", "an event is sooner"
+    queue.succeeded("a", 10.1, come_back_after=None)
+    assert len(queue) == 0
+    assert queue.take(10_000.0) is None
+
+
+def test_failures_wait_ever_longer_up_to_five_minutes() -> None:
+    queue = _queue()
+    queue.add("a", now=0.0)
+    now, delays = 0.0, []
+    for _ in range(40):
+        assert queue.take(now) == "a"
+        delays.append(queue.failed("a", now))
+        now += delays[-1]
+    assert delays[:4] == [0.5, 1, 2, 4]
+    assert delays[-1] == 300
+
+
+def test_a_success_forgives_all_failures() -> None:
+    queue = _queue()
+    queue.add("a", now=0.0)
+    for now in (0.0, 0.5, 1.5):
+        queue.take(now)
+        queue.failed("a", now)
+    queue.take(3.5)
+    queue.succeeded("a", 3.5, come_back_after=1.0)
+    queue.take(4.5)
+    assert queue.failed("a", 4.5) == 0.5
+
+
+def test_an_event_does_not_wait_for_the_delay_of_a_failure() -> None:
+    queue = _queue()
+    queue.add("a", now=0.0)
+    for now in (0.0, 0.5, 1.5, 3.5):
+        queue.take(now)
+        queue.failed("a", now)
+    queue.add("a", now=4.0)
+    assert queue.take(4.0) == "a", "it may be what mends it"
+    queue.add("a", now=4.1)
+    queue.failed("a", 4.15)
+    assert queue.take(4.2) == "a"
+
+
+def test_the_longest_look_is_told() -> None:
+    queue = _queue()
+    assert queue.longest_look(5.0) == 0
+    queue.add("a", now=0.0)
+    queue.take(1.0)
+    assert queue.longest_look(5.0) == 4
+
+
+class _Bench:
+    """Workers whose looks a test ends."""
+
+    def __init__(self, look: Callable[[str], Awaitable[float | None]], at_most: int = 2) -> None:
+        self.clock = asyncio.get_running_loop().time
+        self.workers: Workers[str] = Workers(_queue(), look, at_most=at_most, clock=self.clock)
+        self.running = asyncio.create_task(self.workers.run())
+
+    async def end(self) -> None:
+        self.workers.close()
+        await self.running
+
+
+@pytest.mark.looptime
+async def test_no_more_looks_are_taken_than_allowed() -> None:
+    most = running = 0
+
+    async def look(key: str) -> float | None:
+        nonlocal most, running
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(1)
+        running -= 1
+        return None
+
+    bench = _Bench(look)
+    for key in "abcde":
+        bench.workers.add(key)
+    await asyncio.sleep(10)
+    assert (most, running) == (2, 0)
+    await bench.end()
+
+
+@pytest.mark.looptime
+async def test_one_key_that_fails_keeps_nobody_else_waiting(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    looks: list[tuple[float, str]] = []
+
+    async def look(key: str) -> float | None:
+        looks.append((round(bench.clock() - began, 1), key))
+        if key == "bad":
+            raise Unreachable("not now")
+        if key == "bug":
+            raise KeyError(key)
+        return None
+
+    bench = _Bench(look)
+    began = bench.clock()
+    for key in ("bad", "bug", "good"):
+        bench.workers.add(key)
+    await asyncio.sleep(2)
+    assert (0.0, "good") in looks
+    assert len([key for _, key in looks if key == "bad"]) == 3
+    assert "bug: failed unexpectedly" in caplog.text
+    await bench.end()
+
+
+@pytest.mark.looptime
+async def test_a_look_that_is_cancelled_is_taken_again() -> None:
+    looks = 0
+
+    async def look(key: str) -> float | None:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            raise asyncio.CancelledError
+        return None
+
+    bench = _Bench(look)
+    bench.workers.add("a")
+    await asyncio.sleep(1)
+    assert looks == 2
+    await bench.end()
+
+
+@pytest.mark.looptime
+async def test_the_end_waits_for_looks_that_have_begun() -> None:
+    ended = False
+
+    async def look(key: str) -> float | None:
+        nonlocal ended
+        await asyncio.sleep(3)
+        ended = True
+        return 0.0
+
+    bench = _Bench(look)
+    bench.workers.add("a")
+    await asyncio.sleep(1)
+    await bench.end()
+    assert ended
+
+
+async def test_watching_begins_anew_until_it_ends_by_itself() -> None:
+    attempts = 0
+
+    async def watch() -> None:
+        nonlocal attempts
+        attempts += 1
+        if attempts < 3:
+            raise OSError("the kind is gone")
+
+    async def told_to_stop(within: float) -> bool:
+        return False
+
+    await keep_watching(watch, told_to_stop)
+    assert attempts == 3
+
+
+async def test_a_signal_between_two_watches_ends_it() -> None:
+    async def watch() -> None:
+        raise OSError("the kind is gone")
+
+    async def told_to_stop(within: float) -> bool:
+        return True
+
+    await keep_watching(watch, told_to_stop)
