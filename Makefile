@@ -3,6 +3,7 @@
 VENV  ?= .venv
 PYTHON ?= python3
 FILE  ?= examples/minilm.yaml
+PORT  ?= 8000
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/batchedmodel
 BIN   := $(VENV)/bin
 
@@ -25,20 +26,23 @@ LIGHT := $(VENV)/.light-$(DIGEST)
 FULL  := $(VENV)/.full-$(DIGEST)
 PIP   := $(BIN)/python -m pip install -c constraints.txt
 
-.PHONY: help run check test lint types imports unit fmt clean
+.PHONY: help run check test bench lint types imports unit fmt clean
 
 help: ## List the targets
 	@echo "BatchedModel. The first use of a target installs what it needs into $(VENV)."
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-run: $(FULL) ## Serve FILE (examples/minilm.yaml) on this machine; Ctrl-C stops it
-	@exec $(BIN)/batchedmodel run $(FILE)
+run: $(FULL) ## Serve FILE (examples/minilm.yaml) at PORT (8000) on this machine; Ctrl-C stops it
+	@exec $(BIN)/batchedmodel run $(FILE) --port $(PORT)
 
 check: lint types imports unit ## The fast slice of the checks, without torch: under a minute
 
 test: $(FULL) lint types imports ## Everything: lint, types, import contracts, all tests
 	$(BIN)/pytest
+
+bench: $(FULL) ## Quick benchmarks
+	$(BIN)/python bench/throughput.py --quick
 
 lint: $(LIGHT) ## Rules and format of the code (ruff)
 	$(BIN)/ruff check .
