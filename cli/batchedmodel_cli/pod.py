@@ -34,6 +34,10 @@ _SOCKET: Final = "model.sock"
 _SETTINGS: Final = "settings"
 _LONGEST_SOCKET_PATH: Final = 107  # sun_path holds 108 bytes, the closing zero included
 _MARGIN_SECONDS: Final = 5.0
+# At its drain limit the batcher refuses what is left, meets stragglers for 0.5 s and lets answers
+# leave for up to 5 s.
+_LAST_ANSWERS_SECONDS: Final = 10.0
+_WORK_LEFT: Final = 1
 _MODEL_STOP_SECONDS: Final = 10.0
 
 
@@ -111,7 +115,8 @@ def processes(
             name=BATCHER,
             command=(sys.executable, "-m", "batchedmodel_sidecar"),
             environment=_environment(inherited, batcher),
-            stop_within_seconds=drain + _MARGIN_SECONDS,
+            stop_within_seconds=drain + _LAST_ANSWERS_SECONDS,
+            exit_meanings={_WORK_LEFT: "the batcher ended before every request was answered"},
         ),
         ProcessSpec(
             name=MODEL,

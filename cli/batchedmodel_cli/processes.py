@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 _LONGEST_LINE: Final = 65_536
@@ -30,6 +30,8 @@ class ProcessSpec:
     environment: Mapping[str, str]
     stop_within_seconds: float
     """Time from SIGTERM to SIGKILL."""
+    exit_meanings: Mapping[int, str] = field(default_factory=dict)
+    """What an exit code after SIGTERM tells a person; a code without an entry is shown itself."""
 
 
 class LineSplitter:

@@ -1,6 +1,6 @@
-"""Decides what follows when a process ends by itself: when to start it again, or to give up.
+"""Decides what follows when a process ends by itself, and what a person's Ctrl-C means.
 
-Pure: the supervisor tells it how and when the process ended, and carries out the answer.
+Pure: the supervisor tells it what happened and when, and carries out the answer.
 """
 
 import signal
@@ -14,6 +14,8 @@ FIRST_PAUSE_SECONDS: Final = 0.2
 LONGEST_PAUSE_SECONDS: Final = 10.0
 STEADY_SECONDS: Final = 30.0
 """A process that lived this long starts its count of failures anew."""
+ONE_INTERRUPT_SECONDS: Final = 0.5
+"""Signals within this time are one: a terminal, `make` and `timeout` may each deliver theirs."""
 
 
 class Verdict(StrEnum):
@@ -22,6 +24,14 @@ class Verdict(StrEnum):
     RESTART = "restart"
     CANNOT_LISTEN = "cannot_listen"
     WRONG_SETTINGS = "wrong_settings"
+
+
+class Interrupt(StrEnum):
+    """What a signal to stop asks for."""
+
+    STOP = "stop"
+    REPEAT = "repeat"
+    KILL = "kill"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +81,13 @@ def after_end(ended: Ended, failures: int) -> Decision:
     )
 
 
+def after_interrupt(now: float, first: float | None) -> Interrupt:
+    """What a signal asks for when the first one came at `first`; None: this is the first."""
+    if first is None:
+        return Interrupt.STOP
+    return Interrupt.REPEAT if now - first < ONE_INTERRUPT_SECONDS else Interrupt.KILL
+
+
 def described(returncode: int) -> str:
     """How a process ended, in words."""
     if returncode >= 0:
@@ -84,7 +101,8 @@ def described(returncode: int) -> str:
 _FINAL: Final = {
     EXIT_CANNOT_LISTEN: (
         Verdict.CANNOT_LISTEN,
-        "it cannot listen there. Is another program using the port? --port chooses another",
+        "it cannot listen there. Is another program using the port? "
+        "--port chooses another, as PORT=8001 does with make",
     ),
     EXIT_WRONG_SETTINGS: (
         Verdict.WRONG_SETTINGS,

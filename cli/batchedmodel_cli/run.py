@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from batchedmodel_cli.announcement import Announcer
+from batchedmodel_cli.announcement import Announcer, why_not_served
 from batchedmodel_cli.console import Console
 from batchedmodel_cli.manifest_file import (
     UnusableManifest,
@@ -43,13 +43,15 @@ def describe(parser: argparse.ArgumentParser) -> None:
         "Serves a BatchedModel manifest on this machine: the batching sidecar and the model\n"
         "server, wired as they will be in a pod. It prints the service's address and a curl\n"
         "line once it is ready. Ctrl-C lets accepted requests finish and stops both; a second\n"
-        "Ctrl-C stops at once. A process that dies is started again."
+        "Ctrl-C stops at once. A process that dies is started again; a model that cannot be\n"
+        "loaded ends the run."
     )
     parser.epilog = (
         "exit codes:\n"
         "  0  stopped cleanly\n"
-        "  1  could not go on, for example because the port is in use\n"
-        "  2  the command line, the manifest or what it names is wrong"
+        "  1  could not go on (for example the port is in use), or left requests unanswered\n"
+        "  2  the command line, the manifest or what it names is wrong; also when the model\n"
+        "     cannot be loaded"
     )
     parser.add_argument("file", metavar="FILE", type=Path, help="the manifest, a YAML file")
     parser.add_argument(
@@ -107,6 +109,12 @@ async def _serve(manifest: BatchedModel, host: str, specs: Sequence[ProcessSpec]
         console.show(name, line)
         if name == BATCHER:
             console.print(*announcer.after(line))
+            reason = why_not_served(line)
+            if reason is not None:
+                console.tell(f"the model cannot be served: {reason}")
+                if not announcer.was_ready:
+                    # Loading is not tried again, and would end the same way.
+                    supervisor.stop(WRONG)
 
     supervisor = Supervisor(specs, show=show, tell=console.tell)
     loop = asyncio.get_running_loop()

@@ -11,7 +11,14 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from batchedmodel_cli.processes import Process, ProcessSpec
-from batchedmodel_cli.restarts import Ended, Verdict, after_end, described
+from batchedmodel_cli.restarts import (
+    Ended,
+    Interrupt,
+    Verdict,
+    after_end,
+    after_interrupt,
+    described,
+)
 
 STOPPED: Final = 0
 FAILED: Final = 1
@@ -43,6 +50,7 @@ class Supervisor:
         self._running: dict[str, Process] = {}
         self._stopping = asyncio.Event()
         self._exit_code = STOPPED
+        self._interrupted_at: float | None = None
 
     async def run(self) -> int:
         """Serve until stopped; the exit code. No process is left when this returns or raises."""
@@ -57,19 +65,26 @@ class Supervisor:
                 process.kill()
         return self._exit_code
 
-    def stop(self) -> None:
-        """Stop in order; asked again, go on with that."""
-        self._stopping.set()
+    def stop(self, exit_code: int = STOPPED) -> None:
+        """Stop in order, with this exit code unless more fails; asked again, go on with that."""
+        if not self._stopping.is_set():
+            self._exit_code = exit_code
+            self._stopping.set()
 
     def interrupt(self) -> None:
-        """What a person's Ctrl-C means: stop in order, and the second time kill."""
-        if not self._stopping.is_set():
-            self.stop()
-            return
-        self._tell("killing what still runs")
-        self._fail()
-        for process in self._running.values():
-            process.send(signal.SIGKILL)
+        """Do what a person's Ctrl-C means: stop in order, and the second time kill."""
+        now = asyncio.get_running_loop().time()
+        match after_interrupt(now, self._interrupted_at):
+            case Interrupt.STOP:
+                self._interrupted_at = now
+                self.stop()
+            case Interrupt.KILL:
+                self._tell("killing what still runs")
+                self._fail()
+                for process in self._running.values():
+                    process.send(signal.SIGKILL)
+            case Interrupt.REPEAT:
+                pass
 
     async def _keep(self, spec: ProcessSpec) -> None:
         clock = asyncio.get_running_loop().time
@@ -95,8 +110,7 @@ class Supervisor:
             failures = decision.failures
             self._tell(decision.sentence)
             if decision.verdict is not Verdict.RESTART:
-                self._exit_code = _EXIT_CODES[decision.verdict]
-                self._stopping.set()
+                self.stop(_EXIT_CODES[decision.verdict])
                 return
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), decision.start_at - clock())
@@ -115,7 +129,8 @@ class Supervisor:
                 process.send(signal.SIGKILL)
             returncode = await asyncio.shield(process.ended)
             if returncode not in _CLEAN_ENDS:
-                self._tell(f"{spec.name} ended with {described(returncode)}")
+                plainly = f"{spec.name} ended with {described(returncode)}"
+                self._tell(spec.exit_meanings.get(returncode, plainly))
                 self._fail()
 
     def _fail(self) -> None:

@@ -6,13 +6,16 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from textwrap import dedent
 from typing import Final
 
 import pytest
+
+from batchedmodel_cli.restarts import ONE_INTERRUPT_SECONDS
 
 STAND_IN: Final = """
     import os, signal, sys, threading
@@ -24,7 +27,7 @@ STAND_IN: Final = """
         say("got SIGTERM")
         if "{name}" in os.environ.get("STUBBORN", ""):
             return
-        sys.exit(0)
+        sys.exit(int(os.environ.get("{name}_STOP_EXIT", "0")))
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, lambda *_: say("got SIGINT"))
@@ -35,7 +38,10 @@ STAND_IN: Final = """
         sys.exit(int(code))
     if "{name}" == "batcher":
         say("INFO listening: data port 18080, admin port 19090")
-        say("INFO ready: toy on http://127.0.0.1:18080")
+        if not os.environ.get("NEVER_READY"):
+            say("INFO ready: toy on http://127.0.0.1:18080")
+        if os.environ.get("REASON"):
+            say("WARNING model not ready: the model is FAILED: " + os.environ["REASON"])
     while True:
         signal.pause()
 """
@@ -105,9 +111,9 @@ def workplace(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def running(workplace: Path, **environment: str) -> Iterator[Run]:
+def running(workplace: Path, *options: str, **environment: str) -> Iterator[Run]:
     popen = subprocess.Popen(
-        [sys.executable, "-m", "batchedmodel_cli", "run", "toy.yaml"],
+        [sys.executable, "-m", "batchedmodel_cli", "run", "toy.yaml", *options],
         cwd=workplace,
         env={**os.environ, **environment},
         stdout=subprocess.PIPE,
@@ -119,8 +125,10 @@ def running(workplace: Path, **environment: str) -> Iterator[Run]:
         try:
             yield Run(popen)
         finally:
-            # Twice, as the first only asks: it must leave neither process nor folder behind.
+            # Once more where that is not enough: it must leave neither process nor folder behind.
             popen.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                popen.wait(2 * ONE_INTERRUPT_SECONDS)
             popen.send_signal(signal.SIGINT)
 
 
@@ -173,9 +181,47 @@ def test_a_second_ctrl_c_kills_at_once(workplace: Path) -> None:
         run.until("curl")
         run.interrupt()
         run.until("batcher | got SIGTERM")
+        time.sleep(ONE_INTERRUPT_SECONDS)
         run.interrupt()
         assert run.rest() == 1
     assert gone_within(run.pid_of("batcher"), 0)
+
+
+def test_an_end_that_is_asked_for_twice_at_once_is_one(workplace: Path) -> None:
+    with running(workplace) as run:
+        run.until("curl")
+        # Two signals, as two of the same kind may arrive as one.
+        run.popen.send_signal(signal.SIGINT)
+        run.popen.send_signal(signal.SIGTERM)
+        assert run.rest() == 0
+    assert not any("killing" in line for line in run.lines)
+
+
+def test_a_batcher_that_left_requests_unanswered_makes_the_run_fail(workplace: Path) -> None:
+    with running(workplace, batcher_STOP_EXIT="1") as run:
+        run.until("curl")
+        run.interrupt()
+        assert run.rest() == 1
+    told = run.place("run     | the batcher ended before every request was answered")
+    assert told < run.place("stopping model")
+    assert not any("exit code" in line for line in run.lines)
+
+
+def test_a_model_that_cannot_be_loaded_ends_the_run(workplace: Path) -> None:
+    with running(workplace, NEVER_READY="1", REASON="parameters.x: 1 is wrong") as run:
+        assert run.rest() == 2
+    told = run.place("run     | the model cannot be served: parameters.x: 1 is wrong")
+    assert told < run.place("stopping batcher") < run.place("stopping model")
+
+
+def test_a_model_that_fails_after_it_was_ready_is_told_and_kept(workplace: Path) -> None:
+    with running(workplace, REASON="its files are gone") as run:
+        run.until("run     | the model cannot be served: its files are gone")
+        os.kill(run.pid_of("batcher"), signal.SIGKILL)
+        run.until("starting it again")
+        run.until("run     | the model cannot be served: its files are gone")
+        run.interrupt()
+        assert run.rest() == 0
 
 
 def test_a_killed_batcher_is_started_again_and_the_model_left_alone(workplace: Path) -> None:
@@ -237,3 +283,25 @@ def test_a_wrong_manifest_starts_nothing(workplace: Path) -> None:
     with running(workplace) as run:
         assert run.rest() == 2
     assert run.lines == ["toy.yaml: spec.batching.maxBatchSize: 0 is below the minimum 1"]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ('{fixedSeconds: "-1"}', ["parameters.fixedSeconds", '"-1"', "is not a number of seconds"]),
+        ('{sped: "1"}', ["parameters.sped", "is not known to handler simulated"]),
+    ],
+)
+def test_a_wrong_parameter_of_the_handler_ends_the_real_processes(
+    tmp_path: Path, parameters: str, words: list[str]
+) -> None:
+    (tmp_path / "toy.yaml").write_text(
+        dedent(MANIFEST).replace(
+            "handler: simulated", f"handler: simulated, parameters: {parameters}"
+        ),
+        "utf-8",
+    )
+    with running(tmp_path, "--port=0") as run:
+        assert run.rest() == 2
+    sentence = run.lines[run.place("run     | the model cannot be served: ")]
+    assert all(word in sentence for word in words)

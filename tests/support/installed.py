@@ -1,11 +1,17 @@
-"""Installs the project on a test cluster as a user would: real images, the chart, nothing else."""
+"""Installs the project on a test cluster as a user would: real images, the chart, nothing else.
 
+`python -m support.installed` does it on the cluster that `python -m cluster up` has started.
+"""
+
+import os
+import sys
 from typing import Final
 
 from build_images import RECIPES, ROOT, arguments_of
 from cluster.images import BASE, build_image
 from cluster.kubernetes import Cluster
 from cluster.settings import Settings
+from cluster.standing import standing_cluster
 
 RELEASE: Final = "batchedmodel"
 RELEASE_NAMESPACE: Final = "batchedmodel-system"
@@ -37,3 +43,19 @@ def install(cluster: Cluster, namespace: str, *extra: str) -> None:
 def uninstall(cluster: Cluster, namespace: str) -> None:
     """`helm uninstall`."""
     cluster.helm("uninstall", RELEASE, f"--namespace={namespace}", "--wait", "--timeout=120s")
+
+
+def main() -> int:
+    """Install on the standing cluster."""
+    settings = Settings.from_environment(os.environ)
+    cluster = standing_cluster(settings)
+    if cluster is None:
+        sys.stderr.write("no cluster is up\n")
+        return 1
+    import_images(cluster, settings)
+    install(cluster, RELEASE_NAMESPACE)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

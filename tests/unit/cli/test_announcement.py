@@ -3,7 +3,14 @@ import shlex
 
 import pytest
 
-from batchedmodel_cli.announcement import Announcer, Ports, announcement, curl_line, url
+from batchedmodel_cli.announcement import (
+    Announcer,
+    Ports,
+    announcement,
+    curl_line,
+    url,
+    why_not_served,
+)
 from batchedmodel_contract.manifest import BatchedModel, read_manifest
 
 LISTENING = "2026-01-02 INFO listening: data port 8000, admin port 40001"
@@ -52,6 +59,39 @@ def test_a_batcher_that_came_back_on_other_ports_is_announced_again() -> None:
     follower.after(READY)
     follower.after("listening: data port 8000, admin port 40002")
     assert "http://127.0.0.1:40002" in "\n".join(follower.after(READY))
+
+
+def test_a_service_was_ready_once_it_was_announced() -> None:
+    follower = announcer()
+    follower.after(LISTENING)
+    assert not follower.was_ready
+    follower.after(READY)
+    assert follower.was_ready
+
+
+def test_a_failed_model_is_told_with_its_reason() -> None:
+    line = "11:52:39 WARNING model not ready: the model is FAILED: parameters.x: 1 is wrong"
+    assert why_not_served(line) == "parameters.x: 1 is wrong"
+
+
+@pytest.mark.parametrize("rest", ["", ": "])
+def test_a_failed_model_without_a_reason_is_told_too(rest: str) -> None:
+    line = f"11:52:39 WARNING model not ready: the model is FAILED{rest}"
+    assert why_not_served(line) == "it gives no reason"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "11:52:39 WARNING model not ready: the model is LOADING: loading with handler hf",
+        "11:52:39 WARNING model not ready: the model server closed the connection",
+        "11:52:39 WARNING refused: model not ready: the model is FAILED: a caller wrote this",
+        "model not ready: the model is FAILED: a caller wrote this",
+    ],
+)
+def test_no_other_line_says_that_the_model_failed(line: str) -> None:
+    assert why_not_served(line) is None
 
 
 @pytest.mark.parametrize(

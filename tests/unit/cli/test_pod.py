@@ -84,7 +84,13 @@ def test_the_drain_outlasts_the_request_timeout_and_the_kill_outlasts_the_drain(
     batcher, _ = specs(tmp_path, {})
     settings = from_environment(SidecarSettings, batcher.environment)
     assert settings.drain_timeout_seconds == 105
-    assert batcher.stop_within_seconds == 110
+    assert batcher.stop_within_seconds == 115
+
+
+def test_a_batcher_that_left_work_undone_is_told_in_words(tmp_path: Path) -> None:
+    batcher, model = specs(tmp_path, {})
+    assert batcher.exit_meanings == {1: "the batcher ended before every request was answered"}
+    assert model.exit_meanings == {}
 
 
 def test_processes_inherit_all_but_stray_variables_of_ours(tmp_path: Path) -> None:

@@ -7,11 +7,14 @@ from hypothesis import strategies as st
 from batchedmodel_cli.restarts import (
     FIRST_PAUSE_SECONDS,
     LONGEST_PAUSE_SECONDS,
+    ONE_INTERRUPT_SECONDS,
     STEADY_SECONDS,
     Decision,
     Ended,
+    Interrupt,
     Verdict,
     after_end,
+    after_interrupt,
 )
 
 
@@ -65,6 +68,22 @@ def test_the_sentence_names_the_exit_code() -> None:
 
 def test_a_signal_without_a_name_is_shown_by_number() -> None:
     assert "signal 40" in after_end(ended(returncode=-40), 0).sentence
+
+
+def test_the_first_interrupt_stops_and_a_later_one_kills() -> None:
+    assert after_interrupt(100.0, None) is Interrupt.STOP
+    assert after_interrupt(100.0 + ONE_INTERRUPT_SECONDS, 100.0) is Interrupt.KILL
+
+
+def test_an_interrupt_delivered_twice_is_one() -> None:
+    assert after_interrupt(100.0, 100.0) is Interrupt.REPEAT
+    assert after_interrupt(100.49, 100.0) is Interrupt.REPEAT
+
+
+def test_a_port_in_use_comes_with_the_ways_to_choose_another() -> None:
+    sentence = after_end(ended(returncode=3), 0).sentence
+    assert "--port" in sentence
+    assert "PORT=" in sentence
 
 
 @given(
