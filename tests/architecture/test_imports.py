@@ -16,7 +16,16 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("contract", "scheduling", "sidecar", "model_server", "cli")
+FOLDERS = (
+    "contract",
+    "scheduling",
+    "sidecar",
+    "model_server",
+    "operator",
+    "autoscaler",
+    "cli",
+)
+SHARED = {"batchedmodel_contract", "batchedmodel_scheduling"}
 PACKAGES = {f"batchedmodel_{folder}" for folder in FOLDERS}
 TORCH = {"torch", "transformers", "safetensors", "sentence_transformers", "huggingface_hub"}
 CLUSTER = {"kopf", "kubernetes", "kubernetes_asyncio"}
@@ -27,18 +36,19 @@ SERVING = {"aiohttp", "asyncinotify", "orjson", "prometheus_client", "tokenizers
 BLOCKED: dict[str, set[str]] = {
     "contract": PACKAGES | TORCH | CLUSTER | SERVING | {"numpy", "yaml"},
     "scheduling": PACKAGES - {"batchedmodel_contract"} | TORCH | CLUSTER | SERVING | {"yaml"},
-    "sidecar": {"batchedmodel_model_server", "batchedmodel_cli", "yaml"} | TORCH | CLUSTER,
-    "model_server": {
-        "batchedmodel_sidecar",
-        "batchedmodel_scheduling",
-        "batchedmodel_cli",
-        "asyncinotify",
-        "prometheus_client",
-        "tokenizers",
-        "yaml",
-    }
+    "sidecar": PACKAGES - SHARED | TORCH | CLUSTER | {"yaml"},
+    "model_server": PACKAGES - {"batchedmodel_contract"}
     | TORCH
-    | CLUSTER,
+    | CLUSTER
+    | {"asyncinotify", "prometheus_client", "tokenizers", "yaml"},
+    # Kopf itself needs aiohttp, so only what it does without is refused; an import contract
+    # says the rest.
+    "operator": PACKAGES - {"batchedmodel_contract"}
+    | TORCH
+    | {"asyncinotify", "numpy", "prometheus_client", "tokenizers", "uvloop"},
+    "autoscaler": PACKAGES - SHARED
+    | TORCH
+    | {"asyncinotify", "kopf", "numpy", "orjson", "tokenizers", "uvloop"},
     "cli": PACKAGES - {"batchedmodel_contract"} | TORCH | CLUSTER | SERVING | {"numpy"},
 }
 STANDARD_LIBRARY_ONLY = "contract"

@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("contract", "scheduling", "sidecar", "model_server", "cli")
+FOLDERS = (
+    "contract",
+    "scheduling",
+    "sidecar",
+    "model_server",
+    "operator",
+    "autoscaler",
+    "cli",
+)
 LONGEST = 400
 
 LONG_FILES: dict[str, str] = {}

@@ -50,7 +50,7 @@ _SMALL: Final = (
     ),
     Expected(
         recipe=AUTOSCALER,
-        packages="contract scheduling autoscaler",
+        packages="contract autoscaler",
         megabytes=450,
         missing="BATCHEDMODEL_NAMESPACE",
     ),
