@@ -47,7 +47,9 @@ def main() -> int:
     )
     if settings.log_level is not LogLevel.DEBUG:
         # One line for each event of each object, all of which say "succeeded".
-        logging.getLogger("kopf").setLevel(logging.WARNING)
+        # The second writes a line for each probe of the kubelet.
+        for foreign in ("kopf", "aiohttp.access"):
+            logging.getLogger(foreign).setLevel(logging.WARNING)
     try:
         asyncio.run(_run(settings))
     except ClusterError as error:
