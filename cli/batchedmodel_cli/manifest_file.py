@@ -9,12 +9,13 @@ from collections.abc import Callable
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
 from batchedmodel_contract.manifest import BatchedModel, read_manifest
 from batchedmodel_contract.mistakes import InvalidManifest, Mistake, shown
+from batchedmodel_contract.spec import Model, Spec
 
 
 class UnusableManifest(ValueError):
@@ -63,12 +64,33 @@ def on_this_machine(manifest: BatchedModel, folder: Path) -> BatchedModel:
 
 
 def without_effect(manifest: BatchedModel) -> tuple[str, ...]:
-    """Warnings about fields that `run` does not use."""
-    if manifest.spec.model.image is None:
+    """Warnings about fields that are given and that `run` does not use."""
+    spec = manifest.spec
+    given = [
+        *(f"spec.model.{name}" for name in _of_containers(spec.model)),
+        *(f"spec.{name}" for name in _CLUSTER_ONLY if getattr(spec, name) != getattr(_PLAIN, name)),
+    ]
+    if not given:
         return ()
-    return (
-        "spec.model.image is used on Kubernetes only; this runs the model server installed here",
-    )
+    return (f"used on Kubernetes only, not by this run: {', '.join(given)}",)
+
+
+_PLAIN: Final = Spec(model=Model())
+_CLUSTER_ONLY: Final = (
+    "replicas",
+    "accelerator",
+    "autoscaling",
+    "sidecar",
+    "startup",
+    "drain",
+    "service",
+    "pod",
+)
+
+
+def _of_containers(model: Model) -> list[str]:
+    plain = _PLAIN.model
+    return [name for name in ("image", "resources") if getattr(model, name) != getattr(plain, name)]
 
 
 def _text(file: Path) -> str:

@@ -121,7 +121,7 @@ def processes(
         ProcessSpec(
             name=MODEL,
             command=(sys.executable, "-m", "batchedmodel_model_server"),
-            environment=_environment(inherited, server),
+            environment=_environment({**inherited, **dict(model.env)}, server),
             stop_within_seconds=_MODEL_STOP_SECONDS,
         ),
     )

@@ -160,7 +160,7 @@ def test_a_download_is_left_to_the_model_server(tmp_path: Path) -> None:
     assert on_this_machine(given, tmp_path) == given
 
 
-def test_an_image_is_said_to_be_without_effect() -> None:
+def test_what_only_a_cluster_uses_is_said_to_be_without_effect() -> None:
     (warning,) = without_effect(with_model(handler="simulated", image="ours:1"))
-    assert warning.startswith("spec.model.image is used on Kubernetes only")
-    assert without_effect(with_model(handler="simulated")) == ()
+    assert warning == "used on Kubernetes only, not by this run: spec.model.image"
+    assert without_effect(with_model(handler="simulated", env={"A": "b"})) == ()

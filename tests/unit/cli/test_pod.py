@@ -128,3 +128,10 @@ def test_a_deep_temporary_folder_does_not_make_the_socket_path_too_long(
 def test_the_cache_is_in_the_home_folder_unless_told_otherwise() -> None:
     assert cache_folder({}) == Path.home() / ".cache" / "batchedmodel"
     assert cache_folder({"XDG_CACHE_HOME": ""}) == cache_folder({})
+
+
+def test_the_models_variables_reach_the_model_alone(tmp_path: Path) -> None:
+    spec = Spec(model=Model(handler="simulated", env=(("GREETING", "hello"),)))
+    batcher, model = processes(BatchedModel(name="m", spec=spec), PLACE, tmp_path, {}, NOW)
+    assert model.environment["GREETING"] == "hello"
+    assert "GREETING" not in batcher.environment
