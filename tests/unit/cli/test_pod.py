@@ -22,6 +22,7 @@ from batchedmodel_contract.environment import (
     from_environment,
 )
 from batchedmodel_contract.manifest import BatchedModel, read_manifest
+from batchedmodel_contract.spec import Model, Spec
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
 PLACE = Place(host="127.0.0.1", port=8000, admin_port=0)
