@@ -1,7 +1,8 @@
 """Reads a whole BatchedModel manifest and judges what no single field can.
 
 Called with a mapping by `batchedmodel run` (from YAML) and by the operator (from the API server).
-Each cross-field rule is a named pure check, listed once in `CHECKS`.
+Each cross-field rule is a named pure check, listed once in `CHECKS`. The checks judge a whole spec,
+so they run only once every field of it obeys its own rule.
 """
 
 import re
@@ -27,7 +28,11 @@ class BatchedModel:
 
 
 def read_manifest(manifest: object) -> BatchedModel:
-    """The record of a manifest; raises `InvalidManifest` with every mistake."""
+    """The record of a manifest.
+
+    Raises `InvalidManifest` with the mistakes of its head and every mistake that a single field of
+    its spec makes; if none does, with every mistake that fields make together.
+    """
     if not isinstance(manifest, Mapping):
         raise InvalidManifest(
             (Mistake(field="manifest", rule="is not a mapping", value=shown(manifest)),)
@@ -131,4 +136,6 @@ CHECKS: Final[tuple[Callable[[Spec], Iterator[Mistake]], ...]] = (
     _queue_cannot_hold_a_batch,
     _wait_outlasts_the_request,
 )
-"""Cross-field rules, each named as the fault it finds, in the order their messages are shown."""
+"""Cross-field rules, each named as the fault it finds, in the order their messages are shown.
+
+None of them is asked about a spec with a field that could not be read."""

@@ -331,6 +331,15 @@ def test_a_wrong_head_and_a_wrong_combination_are_named_together() -> None:
     ]
 
 
+def test_a_wrong_combination_is_named_once_every_field_is_right_by_itself() -> None:
+    combined = {"maxBatchSize": 64, "maxQueueSize": 32}
+    wrong = manifest("spec.batching", {**combined, "maxWaitMilliseconds": -1})
+    assert complaints(wrong) == ["spec.batching.maxWaitMilliseconds: -1 is below the minimum 0"]
+    assert complaints(manifest("spec.batching", combined))[0].startswith(
+        "spec.batching.maxQueueSize: 32 is below maxBatchSize"
+    )
+
+
 FAULTS = [
     (
         "_server_is_not_chosen",
