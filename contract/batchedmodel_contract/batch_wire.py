@@ -112,12 +112,6 @@ def write_request(request: BatchRequest) -> tuple[int, list[Buffer]]:
     return write_body({}, flattened(request.inputs), "inputs", _dumps)
 
 
-def read_request(body: bytes, header_length: str | None) -> BatchRequest:
-    """The batch in a request body; raises `InvalidInput`."""
-    _, tensors = read_body(body, header_length, "inputs", json.loads)
-    return to_request(tensors)
-
-
 def to_request(tensors: Sequence[Tensor]) -> BatchRequest:
     """The batch in the tensors of a body that was read already; raises `InvalidInput`."""
     return BatchRequest(inputs=_ragged(tensors))

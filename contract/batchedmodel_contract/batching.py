@@ -7,10 +7,12 @@ folder that the sidecar watches; policies take them as `configure`'s argument.
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
 from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.reading import Setting, declarations
+from batchedmodel_contract.rules import Broken, Real, Rule, Whole
 from batchedmodel_contract.spec import Batching, PolicyName
 
 FILE_NAME: Final = "batching.json"
@@ -71,18 +73,65 @@ class BatchSettings:
 
 
 def settings_from_json(text: str | bytes) -> BatchSettings:
-    """The settings in a file's text; raises `InvalidInput` when they cannot be used."""
+    """The settings in a file's text.
+
+    Raises `InvalidInput` when it cannot be read or holds what no manifest may: each value obeys the
+    rule that `spec.Batching` declares, in the file's unit.
+    """
     try:
-        mapping: Mapping[str, Any] = json.loads(text)
-        return BatchSettings(
-            policy=PolicyName(mapping["policy"]),
-            max_batch_size=int(mapping["max_batch_size"]),
-            max_wait_seconds=float(mapping["max_wait_seconds"]),
-            max_queue_size=int(mapping["max_queue_size"]),
-            request_timeout_seconds=float(mapping["request_timeout_seconds"]),
-            length_buckets=tuple(int(edge) for edge in mapping["length_buckets"]),
-        )
-    except InvalidInput:
-        raise
-    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        mapping = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise InvalidInput(FILE_NAME, f"cannot be read: {error!r}") from error
+    if not isinstance(mapping, dict):
+        raise InvalidInput(FILE_NAME, "is not a JSON object", mapping)
+    found = {field.name: _read(mapping, field.name) for field in fields(BatchSettings)}
+    return BatchSettings(**found)
+
+
+def _read(mapping: Mapping[str, object], name: str) -> Any:
+    if name not in mapping:
+        raise InvalidInput(f"{FILE_NAME}: {name}", "is required")
+    try:
+        return _RULES[name].read(mapping[name])
+    except Broken as broken:
+        raise InvalidInput(f"{FILE_NAME}: {name}", str(broken), mapping[name]) from broken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seconds:
+    """A time that a manifest gives as a whole number of some unit, in seconds."""
+
+    of: Whole
+    unit: str
+    per_second: int
+
+    def read(self, value: object) -> float:
+        bounds = Real(
+            minimum=self.of.minimum / self.per_second, maximum=self.of.maximum / self.per_second
+        )
+        seconds = bounds.read(value)
+        if round(seconds * self.per_second) / self.per_second != seconds:
+            raise Broken(f"is not a whole number of {self.unit}")
+        return seconds
+
+
+def _rules() -> dict[str, Rule | _Seconds]:
+    """The rule of each value in the file, by its name there."""
+    declared = {
+        field.name: declaration.rule
+        for field, declaration in declarations(Batching)
+        if isinstance(declaration, Setting)
+    }
+    wait, timeout = (
+        declared.pop(name) for name in ("max_wait_milliseconds", "request_timeout_seconds")
+    )
+    assert isinstance(wait, Whole), "the manifest counts times in whole units"
+    assert isinstance(timeout, Whole), "the manifest counts times in whole units"
+    return {
+        **declared,
+        "max_wait_seconds": _Seconds(of=wait, unit="milliseconds", per_second=1000),
+        "request_timeout_seconds": _Seconds(of=timeout, unit="seconds", per_second=1),
+    }
+
+
+_RULES: Final = _rules()

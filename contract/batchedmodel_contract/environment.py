@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from batchedmodel_contract.mistakes import InvalidInput, InvalidManifest, Mistake, shown
 from batchedmodel_contract.reading import Section, declarations, read, setting
 from batchedmodel_contract.rules import Broken, Choice, Real, Text, TextMap, Whole
-from batchedmodel_contract.spec import Source
+from batchedmodel_contract.spec import MAX_BATCH_SIZE, Source
 
 PREFIX: Final = "BATCHEDMODEL_"
 """What the names of all these variables begin with."""
@@ -114,7 +114,10 @@ class ModelServerSettings:
         "PARAMETERS", TextMap(), "`spec.model.parameters` as JSON.", default=()
     )
     max_batch_size: int = setting(
-        "MAX_BATCH_SIZE", Whole(minimum=1, maximum=4096), "Largest batch to warm up.", default=32
+        "MAX_BATCH_SIZE",
+        Whole(minimum=1, maximum=MAX_BATCH_SIZE),
+        "Largest batch to warm up.",
+        default=32,
     )
     cache_folder: str = setting(
         "CACHE_FOLDER", Text(), "Folder for downloaded models.", required=True

@@ -1,7 +1,8 @@
 """Reads a whole BatchedModel manifest.
 
 Called with a mapping by `batchedmodel run` (from YAML) and by the operator (from the API server).
-What single fields may hold stands in `spec`, rules over several of them in `checks`.
+What single fields may hold stands in `spec`, rules over several of them in `checks`. These judge a
+whole spec, so they run only once every field of it obeys its own rule.
 """
 
 import re
@@ -36,7 +37,11 @@ class BatchedModel:
 
 
 def read_manifest(manifest: object) -> BatchedModel:
-    """The record of a manifest; raises `InvalidManifest` with every mistake."""
+    """The record of a manifest.
+
+    Raises `InvalidManifest` with the mistakes of its head and every mistake that a single field of
+    its spec makes; if none does, with every mistake that fields make together.
+    """
     if not isinstance(manifest, Mapping):
         raise InvalidManifest(
             (Mistake(field="manifest", rule="is not a mapping", value=shown(manifest)),)

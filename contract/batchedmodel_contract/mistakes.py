@@ -43,7 +43,7 @@ class InvalidInput(ValueError):
 
 
 class InvalidManifest(ValueError):
-    """A manifest breaks at least one rule; all of its mistakes are listed."""
+    """A manifest breaks at least one rule; all mistakes that its reader could find are listed."""
 
     def __init__(self, mistakes: tuple[Mistake, ...]) -> None:
         self.mistakes = mistakes

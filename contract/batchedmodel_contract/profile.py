@@ -5,10 +5,22 @@ Schedulers start from it and correct it by what they observe; the simulator repl
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 from batchedmodel_contract.description import CostRule
 from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.rules import Broken, Real, Rule, Whole
+from batchedmodel_contract.spec import MAX_BATCH_SIZE
+
+# Within these bounds no product or quotient of a point's numbers leaves the range of a float, and
+# no list that a scheduler makes of them fills the memory.
+_MAX_POINTS: Final = 1024
+_RULES: Final[Mapping[str, Rule]] = {
+    "rows": Whole(minimum=1, maximum=MAX_BATCH_SIZE),
+    "length": Whole(minimum=0, maximum=2**31),
+    "seconds": Real(minimum=0.0, maximum=2.0**31),
+}
+_CLOCK_TICK: Final = 1e-9  # seconds; a shorter time was not measured, and to divide by it is unsafe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,22 +46,36 @@ class Profile:
 
 
 def profile_from_mapping(mapping: Mapping[str, Any]) -> Profile:
-    """The profile in a JSON document; raises `InvalidInput`."""
+    """The profile in a JSON document; raises `InvalidInput`.
+
+    A point has 1 to 4096 rows of length 0 to 2^31 and took 0 to 2^31 seconds; less than a
+    nanosecond reads as 0.
+    """
     try:
-        points = tuple(
-            ProfilePoint(
-                rows=int(point["rows"]),
-                length=int(point["length"]),
-                seconds=float(point["seconds"]),
-            )
-            for point in mapping["points"]
+        cost_rule, device, listed = (
+            CostRule(mapping["cost_rule"]),
+            mapping["device"],
+            mapping["points"],
         )
-        if any(point.rows < 1 or point.length < 0 for point in points):
-            raise InvalidInput("profile", "has a point without rows or of negative length")
-        return Profile(
-            cost_rule=CostRule(mapping["cost_rule"]), device=str(mapping["device"]), points=points
-        )
-    except InvalidInput:
-        raise
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise InvalidInput("profile", f"cannot be read: {error!r}") from error
+    if not isinstance(device, str):
+        raise InvalidInput("profile.device", "is not a string", device)
+    if not isinstance(listed, list) or len(listed) > _MAX_POINTS:
+        raise InvalidInput("profile.points", f"is not a list of at most {_MAX_POINTS}", listed)
+    points = tuple(_point(entry, f"profile.points[{n}]") for n, entry in enumerate(listed))
+    return Profile(cost_rule=cost_rule, device=device, points=points)
+
+
+def _point(entry: object, field: str) -> ProfilePoint:
+    if not isinstance(entry, Mapping):
+        raise InvalidInput(field, "is not an object", entry)
+    found: dict[str, Any] = {}
+    for name, rule in _RULES.items():
+        try:
+            found[name] = rule.read(entry.get(name))
+        except Broken as broken:
+            raise InvalidInput(f"{field}.{name}", str(broken), entry.get(name)) from broken
+    if found["seconds"] < _CLOCK_TICK:
+        found["seconds"] = 0.0
+    return ProfilePoint(**found)

@@ -21,6 +21,7 @@ from batchedmodel_contract.rules import (
 )
 
 MAX_LENGTH: Final = 1_048_576
+MAX_BATCH_SIZE: Final = 4096
 DEFAULT_MODEL_PORT: Final = 8080
 
 
@@ -145,7 +146,7 @@ class Batching:
         default=PolicyName.GREEDY,
     )
     max_batch_size: int = setting(
-        "maxBatchSize", Whole(minimum=1, maximum=4096), "Rows in one batch.", default=32
+        "maxBatchSize", Whole(minimum=1, maximum=MAX_BATCH_SIZE), "Rows in one batch.", default=32
     )
     max_wait_milliseconds: int = setting(
         "maxWaitMilliseconds",

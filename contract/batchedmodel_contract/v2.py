@@ -5,7 +5,8 @@ made and read by the caller (`loads`, `dumps`), so that each process can use its
 Layout: https://github.com/kserve/open-inference-protocol and its binary tensor data extension.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from batchedmodel_contract.mistakes import InvalidInput
@@ -20,9 +21,13 @@ from batchedmodel_contract.tensors import (
 )
 
 HEADER_LENGTH: Final = "Inference-Header-Content-Length"
+BINARY_EXTENSION: Final = "binary_tensor_data"
+"""How a server says in its metadata that it takes and gives binary tensor data."""
 BINARY_SIZE: Final = "binary_data_size"
 BINARY_OUTPUT: Final = "binary_data_output"
+"""A request's parameter: whether outputs are wanted as binary data unless they say otherwise."""
 BINARY: Final = "binary_data"
+"""An output's parameter: whether it is wanted as binary data."""
 _ALIGNMENT: Final = 8
 _MAX_RANK: Final = 16
 _MAX_SIZE: Final = 2**63 - 1
@@ -31,6 +36,26 @@ _DATATYPES: Final[dict[str, Datatype]] = {datatype.value: datatype for datatype 
 
 Loads = Callable[[bytes], Any]
 Dumps = Callable[[Any], bytes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a request says beside its tensors."""
+
+    id: str | None
+    """To be given back with the answer."""
+    outputs: Mapping[str, bool] | None
+    """The outputs to answer, each with whether it is wanted as binary data; None: all of them."""
+    binary: bool
+    """Whether outputs of which nothing is said are wanted as binary data."""
+
+    def selects(self, output: str) -> bool:
+        """Whether the output belongs into the answer."""
+        return self.outputs is None or output in self.outputs
+
+    def wants_binary(self, output: str) -> bool:
+        """Whether the output is wanted as binary data and not as JSON."""
+        return self.binary if self.outputs is None else self.outputs.get(output, self.binary)
 
 
 def read_body(
@@ -64,6 +89,40 @@ def read_body(
     return head, tuple(tensors)
 
 
+def read_options(
+    head: Mapping[str, Any], known_outputs: Sequence[str], known_parameters: Collection[str]
+) -> Options:
+    """The options in the JSON head of a request; raises `InvalidInput`.
+
+    `known_parameters` are those that the caller itself takes beside `BINARY_OUTPUT`; others are
+    refused, because an answer that silently ignored one would not be what was asked for.
+    """
+    identifier = head.get("id")
+    if identifier is not None and not isinstance(identifier, str):
+        raise InvalidInput("id", "is not a string", identifier)
+    parameters = _parameters(head, "parameters", {BINARY_OUTPUT, *known_parameters})
+    binary = _flag(parameters, BINARY_OUTPUT, "parameters", default=False)
+    listed = head.get("outputs")
+    if listed is None or listed == []:
+        return Options(id=identifier, outputs=None, binary=binary)
+    if not isinstance(listed, list):
+        raise InvalidInput("outputs", "is not a list", listed)
+    outputs: dict[str, bool] = {}
+    for index, entry in enumerate(listed):
+        field = f"outputs[{index}]"
+        if not isinstance(entry, dict):
+            raise InvalidInput(field, "is not an object", entry)
+        name = entry.get("name")
+        if not isinstance(name, str) or name not in known_outputs:
+            rule = f"is not an output of this model; it has {', '.join(known_outputs)}"
+            raise InvalidInput(f"{field}.name", rule, name)
+        if name in outputs:
+            raise InvalidInput(f"{field}.name", "is named twice", name)
+        own = _parameters(entry, f"{field}.parameters", {BINARY})
+        outputs[name] = _flag(own, BINARY, f"{field}.parameters", default=binary)
+    return Options(id=identifier, outputs=outputs, binary=binary)
+
+
 def write_body(
     head: Mapping[str, Any], tensors: Sequence[Tensor], side: str, dumps: Dumps
 ) -> tuple[int, list[Buffer]]:
@@ -72,18 +131,24 @@ def write_body(
     The head is padded so that tensor data starts on a multiple of eight bytes: a receiver may
     then view it as numbers without copying.
     """
-    listed = [
-        {
-            "name": tensor.name,
-            "datatype": tensor.datatype,
-            "shape": tensor.shape,
-            "parameters": {BINARY_SIZE: len(tensor.data)},
-        }
-        for tensor in tensors
-    ]
-    text = dumps({**head, side: listed})
-    text += b" " * (-len(text) % _ALIGNMENT)
-    return len(text), [text, *(tensor.data for tensor in tensors)]
+    return _write(head, tensors, [True] * len(tensors), side, dumps)
+
+
+def write_answer(
+    head: Mapping[str, Any],
+    tensors: Sequence[Tensor],
+    wants_binary: Callable[[str], bool],
+    dumps: Dumps,
+) -> tuple[int | None, list[Buffer]]:
+    """An answer in which each output, by its name, is binary data or JSON.
+
+    Returns the length of the JSON head and the body's parts. The length is None when nothing is
+    binary: the whole body is JSON then and needs no `HEADER_LENGTH`. Raises `InvalidInput` when an
+    output that is wanted as JSON has no JSON form.
+    """
+    binary = [wants_binary(tensor.name) for tensor in tensors]
+    length, parts = _write(head, tensors, binary, "outputs", dumps)
+    return (length if any(binary) else None), parts
 
 
 def to_json(tensor: Tensor) -> dict[str, Any]:
@@ -94,6 +159,53 @@ def to_json(tensor: Tensor) -> dict[str, Any]:
         "shape": tensor.shape,
         "data": bytes_to_values(tensor.data, tensor.datatype),
     }
+
+
+def _write(
+    head: Mapping[str, Any],
+    tensors: Sequence[Tensor],
+    binary: Sequence[bool],
+    side: str,
+    dumps: Dumps,
+) -> tuple[int, list[Buffer]]:
+    marked = list(zip(tensors, binary, strict=True))
+    listed = [_announced(tensor) if as_data else to_json(tensor) for tensor, as_data in marked]
+    data = [tensor.data for tensor, as_data in marked if as_data]
+    text = dumps({**head, side: listed})
+    if data:
+        text += b" " * (-len(text) % _ALIGNMENT)
+    return len(text), [text, *data]
+
+
+def _announced(tensor: Tensor) -> dict[str, Any]:
+    return {
+        "name": tensor.name,
+        "datatype": tensor.datatype,
+        "shape": tensor.shape,
+        "parameters": {BINARY_SIZE: len(tensor.data)},
+    }
+
+
+def _parameters(of: Mapping[str, Any], field: str, known: Collection[str]) -> Mapping[str, Any]:
+    parameters = of.get("parameters")
+    if parameters is None:
+        return {}
+    if not isinstance(parameters, dict):
+        raise InvalidInput(field, "is not an object", parameters)
+    for name in parameters:
+        if name not in known:
+            rule = f"is not a parameter that is taken here; known: {', '.join(sorted(known))}"
+            raise InvalidInput(field, rule, name)
+    return parameters
+
+
+def _flag(parameters: Mapping[str, Any], name: str, field: str, *, default: bool) -> bool:
+    value = parameters.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise InvalidInput(f"{field}.{name}", "is not true or false", value)
+    return value
 
 
 def _head_end(body: bytes, header_length: str | None) -> int:

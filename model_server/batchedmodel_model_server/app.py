@@ -7,7 +7,7 @@ nothing about batches or about the model.
 import logging
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
-from typing import Any, Final
+from typing import Final
 
 import orjson
 from aiohttp import web
@@ -21,7 +21,14 @@ from batchedmodel_contract.server_api import (
     profile_path,
     tokenizer_path,
 )
-from batchedmodel_contract.v2 import HEADER_LENGTH, read_body, to_json, write_body
+from batchedmodel_contract.tensors import Buffer
+from batchedmodel_contract.v2 import (
+    BINARY_EXTENSION,
+    HEADER_LENGTH,
+    read_body,
+    read_options,
+    write_answer,
+)
 from batchedmodel_model_server.declaration import VERSION
 from batchedmodel_model_server.errors import NotReady, Overloaded, UnknownModel
 from batchedmodel_model_server.plain_v2 import (
@@ -29,7 +36,6 @@ from batchedmodel_model_server.plain_v2 import (
     is_batch,
     items_as_rows,
     rows_as_items,
-    wanted,
 )
 from batchedmodel_model_server.service import ModelService
 
@@ -87,7 +93,9 @@ async def _errors(
     try:
         return await handler(request)
     except tuple(_STATUSES) as error:
-        return _error(_STATUSES[type(error)], str(error))
+        # By kind and not by exact type: a subclass is caught here, too.
+        status = next(status for kind, status in _STATUSES.items() if isinstance(error, kind))
+        return _error(status, str(error))
     except RowFailed as error:
         return _error(error.status, str(error))
     except web.HTTPRequestEntityTooLarge:
@@ -103,7 +111,7 @@ async def _server(request: web.Request) -> web.Response:
     document = {
         "name": "batchedmodel-model-server",
         "version": version("batchedmodel"),
-        "extensions": ["binary_tensor_data", EXTENSION],
+        "extensions": [BINARY_EXTENSION, EXTENSION],
     }
     return _json(document)
 
@@ -148,23 +156,23 @@ async def _infer(request: web.Request, service: ModelService) -> web.Response:
     if (request.content_length or 0) > MAX_BODY_BYTES:
         # Before it is read: aiohttp itself would take in the whole gigabyte first.
         raise web.HTTPRequestEntityTooLarge(MAX_BODY_BYTES, request.content_length or 0)
-    body = await request.read()
-    head, tensors = read_body(body, request.headers.get(HEADER_LENGTH), "inputs", orjson.loads)
-    if is_batch(tensors):
-        return _binary(*write_reply(await service.infer(to_request(tensors))))
-    outputs = [spec.name for spec in service.description.outputs]
-    asked = wanted(head, outputs)
-    reply = await service.infer(rows_as_items(tensors))
+    with service.admitted() as runner:
+        body = await request.read()
+        head, tensors = read_body(body, request.headers.get(HEADER_LENGTH), "inputs", orjson.loads)
+        if is_batch(tensors):
+            return _body(*write_reply(await runner.run(to_request(tensors))))
+        options = read_options(head, [spec.name for spec in service.description.outputs], ())
+        reply = await runner.run(rows_as_items(tensors))
     answer = {"model_name": service.name, "model_version": VERSION}
-    if asked.identity is not None:
-        answer["id"] = asked.identity
-    rows = items_as_rows(reply, asked.outputs)
-    if asked.binary:
-        return _binary(*write_body(answer, rows, "outputs", orjson.dumps))
-    return _json({**answer, "outputs": [to_json(tensor) for tensor in rows]})
+    if options.id is not None:
+        answer["id"] = options.id
+    rows = items_as_rows(reply, options.selects)
+    return _body(*write_answer(answer, rows, options.wants_binary, orjson.dumps))
 
 
-def _binary(head_length: int, parts: list[Any]) -> web.Response:
+def _body(head_length: int | None, parts: list[Buffer]) -> web.Response:
+    if head_length is None:
+        return web.Response(body=b"".join(parts), content_type="application/json")
     return web.Response(
         body=b"".join(parts),
         content_type="application/octet-stream",

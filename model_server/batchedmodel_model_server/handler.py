@@ -43,6 +43,9 @@ DTYPES: Final[Mapping[Datatype, np.dtype[Any]]] = {
 }
 """Every datatype that a device can hold; BYTES is not among them."""
 
+PARAMETERS: Final = "spec.model.parameters"
+"""The manifest's field that holds a handler's parameters: complaints name it."""
+
 
 class Invalid(ValueError):
     """Raised by `Handler.check` to refuse one item; the other items of its batch still run."""

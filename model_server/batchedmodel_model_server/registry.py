@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from batchedmodel_model_server.errors import CannotLoad
-from batchedmodel_model_server.handler import Handler
+from batchedmodel_model_server.handler import PARAMETERS, Handler
 
 _OURS: Final = {
     "hf": "batchedmodel_model_server.handlers.hf:HuggingFaceEmbedding",
@@ -20,7 +20,9 @@ def make_handler(name: str, parameters: Mapping[str, str]) -> Handler:
     for given in parameters:
         if given not in kind.parameter_names:
             known = ", ".join(kind.parameter_names) or "none"
-            raise CannotLoad(f"parameters.{given} is not known to handler {name}; known: {known}")
+            raise CannotLoad(
+                f"{PARAMETERS}.{given}: is not known to handler {name}; known: {known}"
+            )
     try:
         handler = kind()
     except Exception as error:

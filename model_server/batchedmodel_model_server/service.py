@@ -7,11 +7,12 @@ events answer from the first moment.
 import asyncio
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from batchedmodel_contract.batch_wire import BatchReply, BatchRequest
 from batchedmodel_contract.description import ModelDescription
 from batchedmodel_contract.environment import ModelServerSettings
 from batchedmodel_contract.mistakes import InvalidInput
@@ -31,6 +32,7 @@ from batchedmodel_model_server.warmup import warm_up
 
 MAX_IN_FLIGHT: Final = 64
 """Batches; the proxy hands over two, so more is somebody who does not wait for answers."""
+_LAST_ARRIVALS_SECONDS: Final = 0.05  # ample for a local socket and for the news of the end
 
 _log = logging.getLogger(__name__)
 
@@ -57,6 +59,7 @@ class ModelService:
         self._compute = compute
         self._serving: _Serving | None = None
         self._profile: Profile | None = None
+        self._takes_batches = False
         self._in_flight = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -85,30 +88,40 @@ class ModelService:
         else:
             seconds = time.monotonic() - began
             lifecycle.enter(ModelState.READY, f"ready on {model.device} after {seconds:.1f} s")
+            # Not when the order to stop came first: nothing comes after DRAINING.
+            self._takes_batches = self.ready
 
-    async def infer(self, request: BatchRequest) -> BatchReply:
-        """The answer to a batch; raises `NotReady`, `Overloaded`, `InvalidInput`."""
-        if self.lifecycle.state is not ModelState.READY:
+    @contextmanager
+    def admitted(self) -> Iterator[Runner]:
+        """Take one batch: the runner that answers it, and a drain that waits for it.
+
+        Entered when the batch begins to arrive, so that one which is still on its way when the
+        server is told to stop is answered. Raises `NotReady`, `Overloaded`.
+        """
+        if not self._takes_batches:
             raise self._not_ready()
         if self._in_flight >= MAX_IN_FLIGHT:
             raise Overloaded(f"{MAX_IN_FLIGHT} batches are under way already")
         self._in_flight += 1
         self._idle.clear()
         try:
-            return await self._loaded().runner.run(request)
+            yield self._loaded().runner
         finally:
             self._in_flight -= 1
             if self._in_flight == 0:
                 self._idle.set()
 
     async def drain(self) -> None:
-        """Accept nothing more, answer everything accepted, then unload the model."""
+        """Announce the end, accept nothing more, answer everything accepted, unload the model."""
         was_ready = self.ready
         self.lifecycle.enter(ModelState.DRAINING, "the server was told to stop")
-        await self._idle.wait()
         if not was_ready:
             # The compute thread may be deep in loading; an end must not wait for that.
             return
+        # What was sent before its sender could know lies in the sockets, perhaps unread.
+        await asyncio.sleep(_LAST_ARRIVALS_SECONDS)
+        self._takes_batches = False
+        await self._idle.wait()
         try:
             await self._compute.call(self._loaded().handler.unload)
         except Exception:
@@ -116,7 +129,7 @@ class ModelService:
 
     @property
     def ready(self) -> bool:
-        """Whether batches are accepted."""
+        """Whether batches are asked for; while the server drains, late ones are still taken."""
         return self.lifecycle.state is ModelState.READY
 
     @property

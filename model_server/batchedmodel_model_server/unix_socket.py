@@ -5,7 +5,7 @@ import socket
 import stat
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 _UMASK: Final = 0o117  # leaves 0660: the proxy runs as another user of the same group
 
@@ -31,12 +31,22 @@ def bind(path: Path) -> socket.socket:
     return bound
 
 
-def identity(path: Path) -> int:
+class Identity(NamedTuple):
+    """One file, as distinct from any other that ever has its path."""
+
+    device: int
+    inode: int
+    changed_ns: int
+    """A file system gives the number of a removed file to a new one; the time tells them apart."""
+
+
+def identity(path: Path) -> Identity:
     """By what `unlink` recognises the file as the one that was bound."""
-    return path.stat().st_ino
+    found = path.stat()
+    return Identity(device=found.st_dev, inode=found.st_ino, changed_ns=found.st_ctime_ns)
 
 
-def unlink(path: Path, bound: int) -> None:
+def unlink(path: Path, bound: Identity) -> None:
     """Remove the file unless a successor has put its own there."""
     with suppress(FileNotFoundError):
         if identity(path) == bound:

@@ -1,6 +1,13 @@
-"""What all policies share: admission by count, the waiting set, the pipeline, the cut.
+"""What all policies share: admission by count, the waiting set, the order of groups, the cut.
 
-A policy adds one question, `_choose`: which group leaves now, and if none, when to ask again.
+A group is due when it is full, because it can grow no more, or when its policy holds it back no
+longer (`_due_at`). Due groups leave in the order of their heads' arrival, so a head that is due
+waits only for the batches whose heads came before its own: no group, however often it fills up,
+overtakes another.
+
+A batch leaves when the server wants one (`Pipeline.opens_at`). If a slot is free earlier, a full
+group is handed over at once, but only as the first in that order: the second slot of the server
+stays of use as long as the oldest group is full, and is no way past an older head.
 """
 
 from abc import ABC, abstractmethod
@@ -81,7 +88,7 @@ class QueueingPolicy(ABC):
         self.waiting.discard(item_id)
 
     def poll(self, now: float, slots: Slots) -> Decision:
-        """Release what `_choose` names, without its members whose deadline has passed."""
+        """Release the group whose turn it is, without members whose deadline has passed."""
         shed: list[Item] = []
         while len(self.waiting):
             choice = self._choose(now, slots, self.pipeline.opens_at(slots, now))
@@ -94,10 +101,8 @@ class QueueingPolicy(ABC):
                 # The choice counted them: without them the group may neither be full nor due.
                 shed += late
                 continue
-            full = len(items) == self.settings.max_batch_size
-            reason = ReleaseReason.FULL if full else choice.reason
-            batch = self.pipeline.release(items, reason)
-            return Decision(release=batch, shed=tuple(shed), wake_at=now, reason=reason)
+            batch = self.pipeline.release(items, choice.reason)
+            return Decision(release=batch, shed=tuple(shed), wake_at=now, reason=choice.reason)
         return Decision(release=None, shed=tuple(shed), wake_at=NEVER, reason=HoldReason.EMPTY)
 
     def observe(self, event: HandedOver | Finished, now: float) -> None:
@@ -109,19 +114,28 @@ class QueueingPolicy(ABC):
         self.settings = settings
         self.waiting.regroup(settings.length_buckets)
 
-    @abstractmethod
     def _choose(self, now: float, slots: Slots, opens_at: float) -> Leave | Hold:
         """Judge a waiting set that is not empty; `opens_at` is when the server wants a batch."""
-
-    def _full(self) -> Group | None:
-        """The full group with the oldest head: it cannot grow, so holding it gains nothing."""
-        full = [
-            (head.arrived, head.id, group)
+        cap = self.settings.max_batch_size
+        due = [
+            (head.arrived, head.id, group, size >= cap)
             for group, head, size in self.waiting.groups()
-            if size >= self.settings.max_batch_size
+            if size >= cap or self._due_at(head) <= now
         ]
-        return min(full)[2] if full else None
+        if not due:
+            first = min(self._due_at(head) for _, head, _ in self.waiting.groups())
+            return Hold(until=max(first, opens_at), reason=HoldReason.GATHERING)
+        # Identifiers do not repeat, so that groups are never compared.
+        _, _, group, full = min(due)
+        early = full and slots.in_flight < slots.depth
+        if opens_at > now and not early:
+            return Hold(until=opens_at, reason=HoldReason.BUSY)
+        return Leave(group=group, reason=ReleaseReason.FULL if full else self._reason(slots))
 
-    def _oldest(self) -> tuple[Group, Item]:
-        group, head, _ = min(self.waiting.groups(), key=lambda g: (g[1].arrived, g[1].id))
-        return group, head
+    @abstractmethod
+    def _due_at(self, head: Item) -> float:
+        """Until when a group with this head is held for company."""
+
+    @abstractmethod
+    def _reason(self, slots: Slots) -> ReleaseReason:
+        """Why a group leaves that is not full."""

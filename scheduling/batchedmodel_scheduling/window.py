@@ -1,24 +1,20 @@
 """The two classic levers: a batch leaves when it is full or when its oldest member waited enough.
 
 The window opens when the oldest member arrives, not when somebody looks, and it is a wish: a batch
-whose window is over still waits until the server can take it, and grows meanwhile.
+whose window is over still waits until the server can take it, and grows meanwhile. A full group
+passes an older one whose window is still open, and none whose window is over.
 """
 
-from batchedmodel_contract.outcomes import HoldReason, ReleaseReason
-from batchedmodel_scheduling.policy import Slots
-from batchedmodel_scheduling.queueing import Hold, Leave, QueueingPolicy
+from batchedmodel_contract.outcomes import ReleaseReason
+from batchedmodel_scheduling.policy import Item, Slots
+from batchedmodel_scheduling.queueing import QueueingPolicy
 
 
 class Window(QueueingPolicy):
-    """Release a full group at once, otherwise the group whose window ended first."""
+    """Of the groups that are full or whose window is over, release the one with the oldest head."""
 
-    def _choose(self, now: float, slots: Slots, opens_at: float) -> Leave | Hold:
-        if slots.in_flight < slots.depth and (full := self._full()) is not None:
-            return Leave(group=full, reason=ReleaseReason.FULL)
-        group, head = self._oldest()
-        due = head.arrived + self.settings.max_wait_seconds
-        if due > now:
-            return Hold(until=max(due, opens_at), reason=HoldReason.GATHERING)
-        if opens_at > now:
-            return Hold(until=opens_at, reason=HoldReason.BUSY)
-        return Leave(group=group, reason=ReleaseReason.DELAY)
+    def _due_at(self, head: Item) -> float:
+        return head.arrived + self.settings.max_wait_seconds
+
+    def _reason(self, slots: Slots) -> ReleaseReason:
+        return ReleaseReason.DELAY

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from batchedmodel_contract.mistakes import InvalidInput, shown
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_contract.v2 import HEADER_LENGTH
+from batchedmodel_contract.v2 import BINARY_EXTENSION, HEADER_LENGTH
 from batchedmodel_sidecar.batcher import Batcher
 from batchedmodel_sidecar.bodies import BodyReader
 from batchedmodel_sidecar.byte_budget import Hold
@@ -34,7 +34,6 @@ _RETRY_NOT_READY: Final = 1.0
 logger: Final = logging.getLogger(__name__)
 
 VERSION: Final = metadata.version("batchedmodel")
-_EXTENSIONS: Final = ["binary_tensor_data"]
 
 Route = Callable[[web.BaseRequest], Awaitable[web.Response]]
 
@@ -176,7 +175,7 @@ class Front:
         return _error_response(error, adapter.error(error))
 
     async def _server_metadata(self, request: web.BaseRequest) -> web.Response:
-        return _json({"name": "batchedmodel", "version": VERSION, "extensions": _EXTENSIONS})
+        return _json({"name": "batchedmodel", "version": VERSION, "extensions": [BINARY_EXTENSION]})
 
     async def _live(self, request: web.BaseRequest) -> web.Response:
         return _json({"live": True})

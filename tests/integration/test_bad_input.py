@@ -10,10 +10,10 @@ import pytest
 from aiohttp import web
 
 from batchedmodel_contract import server_api
-from batchedmodel_contract.batch_wire import BatchReply, Ragged, read_request, write_reply
+from batchedmodel_contract.batch_wire import BatchReply, Ragged, to_request, write_reply
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.tensors import Datatype
-from batchedmodel_contract.v2 import HEADER_LENGTH
+from batchedmodel_contract.v2 import HEADER_LENGTH, read_body
 from support.chain import Chain, running_chain
 from support.sidecar_world import DESCRIPTION, PROFILE
 
@@ -170,7 +170,9 @@ class NonsenseServer:
         if self.reply is not None:
             status, body, headers = self.reply
             return web.Response(status=status, body=body, headers=headers)
-        batch = read_request(await request.read(), request.headers[HEADER_LENGTH])
+        length = request.headers[HEADER_LENGTH]
+        _, tensors = read_body(await request.read(), length, "inputs", json.loads)
+        batch = to_request(tensors)
         return _encoded(_echo(batch.inputs[0]))
 
 

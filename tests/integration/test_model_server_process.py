@@ -15,6 +15,7 @@ import orjson
 import pytest
 import pytest_asyncio
 
+from batchedmodel_contract.batch_wire import write_request
 from batchedmodel_contract.description import CostRule, description_from_metadata
 from batchedmodel_contract.profile import profile_from_mapping
 from batchedmodel_contract.server_api import (
@@ -81,6 +82,21 @@ async def test_a_plain_json_request_is_answered_in_json(simulated: ModelServerPr
     }
 
 
+async def test_each_output_is_answered_in_the_form_it_was_asked_for(tmp_path: Path) -> None:
+    wishes = [{"name": "y"}, {"name": "sum", "parameters": {"binary_data": True}}]
+    body = orjson.dumps({"inputs": [X], "outputs": wishes})
+    async with model_server(tmp_path, f"{HANDLERS}:Echo") as server:
+        await server.settled()
+        async with server.session.post(infer_path(NAME), data=body) as answer:
+            content = await answer.read()
+            length = answer.headers[HEADER_LENGTH]
+    head, outputs = read_body(content, length, "outputs", orjson.loads)
+    assert [output.name for output in outputs] == ["y", "sum"]
+    assert head["outputs"][0]["data"] == [1]
+    assert head["outputs"][1]["parameters"] == {"binary_data_size": 4}
+    assert len(content) == int(length) + 4
+
+
 async def test_a_plain_binary_request_is_answered_in_binary(
     simulated: ModelServerProcess,
 ) -> None:
@@ -110,6 +126,10 @@ WRONG = {
     "unknown output": (
         orjson.dumps({"inputs": [X], "outputs": [{"name": "q"}]}),
         "is not an output",
+    ),
+    "unknown parameter": (
+        orjson.dumps({"inputs": [X], "parameters": {"temperature": 1}}),
+        'parameters: "temperature" is not a parameter that is taken here',
     ),
     "wrong shapes": (
         orjson.dumps({"inputs": [X, {**X, "name": "x:shapes", "shape": [1]}]}),
@@ -230,7 +250,7 @@ async def test_the_server_answers_while_it_loads(tmp_path: Path) -> None:
         (f"{HANDLERS}:Broken", "failed to load: FileNotFoundError: weights.bin"),
         (f"{HANDLERS}:Quitting", "failed to load: SystemExit: 3"),
         ("no_such_package:Handler", "no_such_package cannot be imported"),
-        ("simulated", "parameters.fixedSeconds: "),
+        ("simulated", 'spec.model.parameters.fixedSeconds: "soon" is not a number'),
     ],
 )
 async def test_a_model_that_cannot_be_loaded_says_why_for_as_long_as_it_is_asked(
@@ -258,6 +278,8 @@ async def test_a_drain_answers_what_was_accepted_and_ends_the_streams(tmp_path: 
         await asyncio.sleep(0.1)
         server.process.send_signal(signal.SIGTERM)
         assert (await anext(events)).state is ModelState.DRAINING
+        # Longer than what was sent before the order to stop may take to be read.
+        await asyncio.sleep(0.2)
         status, answer = await server.post(orjson.dumps({"inputs": [X]}))
         assert status == 503
         assert "DRAINING" in answer["error"]
@@ -266,6 +288,44 @@ async def test_a_drain_answers_what_was_accepted_and_ends_the_streams(tmp_path: 
         assert [event async for event in events] == []
         assert await server.process.wait() == 0
         assert not server.socket.exists()
+
+
+async def test_batches_that_were_sent_before_the_order_to_stop_are_answered(
+    tmp_path: Path, subtests: pytest.Subtests
+) -> None:
+    length, parts = write_request(token_batch("x", [[7]]))
+    body = b"".join(parts)
+    head = (
+        f"POST {infer_path(NAME)} HTTP/1.1\r\nHost: m\r\n"
+        f"{HEADER_LENGTH}: {length}\r\nContent-Length: {len(body)}\r\n\r\n"
+    ).encode()
+    async with model_server(tmp_path, parameters={"fixedSeconds": "0.02"}) as server:
+        await server.settled()
+        known, slow = [
+            [await asyncio.open_unix_connection(str(server.socket)) for _ in range(3)]
+            for _ in range(2)
+        ]
+        for _, writer in slow:
+            # Its body takes longer than the server needs to stop taking batches.
+            writer.write(head + body[:-1])
+        await asyncio.sleep(0.1)
+        server.process.send_signal(signal.SIGSTOP)
+        fresh = [await asyncio.open_unix_connection(str(server.socket)) for _ in range(3)]
+        for _, writer in [*known, *fresh]:
+            writer.write(head + body)
+        server.process.send_signal(signal.SIGTERM)
+        server.process.send_signal(signal.SIGCONT)
+        await asyncio.sleep(0.3)
+        for _, writer in slow:
+            writer.write(body[-1:])
+        callers = {"in the socket": known, "not accepted": fresh, "still arriving": slow}
+        for case, connections in callers.items():
+            with subtests.test(case):
+                firsts = [await reader.readline() for reader, _ in connections]
+                assert [first[:12] for first in firsts] == [b"HTTP/1.1 200"] * 3
+        for _, writer in [*known, *fresh, *slow]:
+            writer.close()
+        assert await server.process.wait() == 0
 
 
 async def test_a_server_that_is_told_to_stop_while_it_loads_stops_at_once(tmp_path: Path) -> None:

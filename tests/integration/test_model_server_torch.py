@@ -113,7 +113,9 @@ def test_bfloat16_stays_close_to_float32() -> None:
 
 
 def test_an_unknown_dtype_is_named() -> None:
-    with pytest.raises(ValueError, match="parameters.dtype: .* is not one of float32, bfloat16"):
+    with pytest.raises(
+        ValueError, match="^spec.model.parameters.dtype: .* is not one of float32, bfloat16"
+    ):
         load(minilm(), dtype="int3")
 
 

@@ -12,7 +12,7 @@ from batchedmodel_contract.description import TextInput
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_model_server.checkpoint import EmbeddingCheckpoint, Pooling, read_checkpoint
 from batchedmodel_model_server.errors import CannotLoad
-from batchedmodel_model_server.handler import Batch, Handler, Spec
+from batchedmodel_model_server.handler import PARAMETERS, Batch, Handler, Spec
 
 TOKENS: Final = "input_ids"
 EMBEDDING: Final = "embedding"
@@ -32,7 +32,7 @@ class HuggingFaceEmbedding(Handler):
         dtype = self.parameters.get("dtype", _DTYPES[0])
         if dtype not in _DTYPES:
             rule = f"is not one of {', '.join(_DTYPES)}"
-            raise InvalidInput("parameters.dtype", rule, dtype)
+            raise InvalidInput(f"{PARAMETERS}.dtype", rule, dtype)
         checkpoint = read_checkpoint(path)
         self._model = _load_model(checkpoint, dtype).to(device)
         self._pool = _POOLING[checkpoint.pooling]

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final
 from batchedmodel_contract.description import CostRule
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.spec import MAX_LENGTH
-from batchedmodel_model_server.handler import Batch, Handler, Spec
+from batchedmodel_model_server.handler import PARAMETERS, Batch, Handler, Spec
 
 _DEFAULTS: Final = {"fixedSeconds": "0.005", "rowSeconds": "0.0001", "tokenSeconds": "0"}
 _PADDED: Final = "padded"
@@ -52,7 +52,7 @@ class Simulated(Handler):
         self._fixed, self._row, self._token = (_seconds(name, given[name]) for name in _DEFAULTS)
         padded = given.get(_PADDED, "false")
         if padded not in ("true", "false"):
-            raise InvalidInput(f"parameters.{_PADDED}", "is neither true nor false", padded)
+            raise InvalidInput(f"{PARAMETERS}.{_PADDED}", "is neither true nor false", padded)
         if self._token == 0:
             self.cost_rule = CostRule.ROWS
         else:
@@ -85,7 +85,7 @@ def _seconds(name: str, text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 <= value < math.inf:
-        raise InvalidInput(f"parameters.{name}", "is not a number of seconds, 0 or more", text)
+        raise InvalidInput(f"{PARAMETERS}.{name}", "is not a number of seconds, 0 or more", text)
     return value
 
 

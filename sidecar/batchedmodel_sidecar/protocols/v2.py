@@ -1,37 +1,24 @@
 """Open Inference Protocol v2 over REST: JSON and binary tensors."""
 
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import orjson
 
+from batchedmodel_contract.batch_wire import SHAPES
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.tensors import Datatype, Tensor, split_byte_elements
 from batchedmodel_contract.v2 import (
-    BINARY,
-    BINARY_OUTPUT,
     HEADER_LENGTH,
+    Options,
     read_body,
-    to_json,
-    write_body,
+    read_options,
+    write_answer,
 )
 from batchedmodel_sidecar.calls import Answer
 from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Body, Parsed
 from batchedmodel_sidecar.rows import rows_of_tensors, rows_of_tokens
-
-_KNOWN_PARAMETERS: Final = {BINARY_OUTPUT}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Memo:
-    """What the caller wants to see in the answer."""
-
-    id: str | None
-    binary: bool
-    outputs: dict[str, bool] | None
-    """Selected outputs, each with whether it is wanted as binary data; None selects all."""
 
 
 class V2Adapter:
@@ -40,7 +27,7 @@ class V2Adapter:
     async def parse(self, body: bytes, header_length: str | None, model: ReadyModel) -> Parsed:
         """Tensors as the model declares them, or its text input instead of its tokens."""
         head, tensors = read_body(body, header_length, "inputs", orjson.loads)
-        memo = _memo(head, model)
+        options = read_options(head, [output.name for output in model.description.outputs], ())
         text = model.description.text
         if text is not None and len(tensors) == 1 and tensors[0].name == text.name:
             assert model.tokens is not None, "a model that takes text has a tokenizer: our bug"
@@ -48,23 +35,27 @@ class V2Adapter:
             rows = rows_of_tokens(ids, model.description, f"inputs.{text.name}")
         else:
             rows = rows_of_tensors(tensors, model.description)
-        return Parsed(call=model.call_of(rows), memo=memo)
+        return Parsed(call=model.call_of(rows), memo=options)
 
     def render(self, parsed: Parsed, answer: Answer, model: ReadyModel) -> Body:
-        """JSON, with the outputs that were asked for as binary data behind it."""
-        memo: _Memo = parsed.memo
+        """The selected outputs, each as JSON or as binary data, as the caller asked for it."""
+        options: Options = parsed.memo
         head: dict[str, Any] = {
             "model_name": model.description.name,
             "model_version": model.description.version,
         }
-        if memo.id is not None:
-            head["id"] = memo.id
-        tensors = [t for t in answer.tensors() if memo.outputs is None or _wanted(t, memo.outputs)]
-        wants = memo.outputs or {}
-        if not any(wants.get(tensor.name, memo.binary) for tensor in tensors):
-            head["outputs"] = [to_json(tensor) for tensor in tensors]
-            return Body(data=orjson.dumps(head))
-        length, parts = write_body(head, tensors, "outputs", orjson.dumps)
+        if options.id is not None:
+            head["id"] = options.id
+        # The shapes of a ragged output go with the output that they describe.
+        tensors = [t for t in answer.tensors() if options.selects(t.name.removesuffix(SHAPES))]
+        length, parts = write_answer(
+            head,
+            tensors,
+            lambda name: options.wants_binary(name.removesuffix(SHAPES)),
+            orjson.dumps,
+        )
+        if length is None:
+            return Body(data=b"".join(parts))
         return Body(
             data=b"".join(parts),
             content_type="application/octet-stream",
@@ -88,55 +79,6 @@ def metadata(model: ReadyModel) -> dict[str, Any]:
     return document
 
 
-def _memo(head: dict[str, Any], model: ReadyModel) -> _Memo:
-    identifier = head.get("id")
-    if identifier is not None and not isinstance(identifier, str):
-        raise InvalidInput("id", "is not a string", identifier)
-    parameters = _parameters(head, "parameters")
-    unknown = sorted(parameters.keys() - _KNOWN_PARAMETERS)
-    if unknown:
-        raise InvalidInput(f"parameters.{unknown[0]}", "is not a parameter that this model takes")
-    binary = _flag(parameters, BINARY_OUTPUT, "parameters", default=False)
-    return _Memo(id=identifier, binary=binary, outputs=_selection(head, binary, model))
-
-
-def _selection(head: dict[str, Any], binary: bool, model: ReadyModel) -> dict[str, bool] | None:
-    listed = head.get("outputs")
-    if listed is None or listed == []:
-        return None
-    if not isinstance(listed, list):
-        raise InvalidInput("outputs", "is not a list", listed)
-    known = {output.name for output in model.description.outputs}
-    selected: dict[str, bool] = {}
-    for index, entry in enumerate(listed):
-        field = f"outputs[{index}]"
-        if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
-            raise InvalidInput(field, "is not an object with a name", entry)
-        if entry["name"] not in known:
-            rule = f"is not an output of this model; it has {', '.join(sorted(known))}"
-            raise InvalidInput(f"{field}.name", rule, entry["name"])
-        selected[entry["name"]] = _flag(
-            _parameters(entry, f"{field}.parameters"), BINARY, f"{field}.parameters", default=binary
-        )
-    return selected
-
-
-def _parameters(holder: dict[str, Any], field: str) -> dict[str, Any]:
-    parameters = holder.get("parameters")
-    if parameters is None:
-        return {}
-    if not isinstance(parameters, dict):
-        raise InvalidInput(field, "is not an object", parameters)
-    return parameters
-
-
-def _flag(parameters: dict[str, Any], name: str, field: str, *, default: bool) -> bool:
-    value = parameters.get(name, default)
-    if not isinstance(value, bool):
-        raise InvalidInput(f"{field}.{name}", "is not true or false", value)
-    return value
-
-
 def _texts(tensor: Tensor) -> list[str]:
     field = f"inputs.{tensor.name}"
     if tensor.datatype is not Datatype.BYTES:
@@ -150,7 +92,3 @@ def _texts(tensor: Tensor) -> list[str]:
         return [str(element, "utf-8") for element in split_byte_elements(tensor.data)]
     except UnicodeDecodeError as error:
         raise InvalidInput(field, "holds a text that is not UTF-8") from error
-
-
-def _wanted(tensor: Tensor, selected: dict[str, bool]) -> bool:
-    return tensor.name.split(":")[0] in selected

@@ -329,6 +329,15 @@ def test_a_wrong_head_and_a_wrong_combination_are_named_together() -> None:
     ]
 
 
+def test_a_wrong_combination_is_named_once_every_field_is_right_by_itself() -> None:
+    combined = {"maxBatchSize": 64, "maxQueueSize": 32}
+    wrong = manifest("spec.batching", {**combined, "maxWaitMilliseconds": -1})
+    assert complaints(wrong) == ["spec.batching.maxWaitMilliseconds: -1 is below the minimum 0"]
+    assert complaints(manifest("spec.batching", combined))[0].startswith(
+        "spec.batching.maxQueueSize: 32 is below maxBatchSize"
+    )
+
+
 @pytest.mark.parametrize("check", CHECKS, ids=[check.name for check in CHECKS])
 def test_no_rule_over_several_fields_is_broken_by_a_right_spec(check: Check) -> None:
     assert list(check.mistakes(read_manifest(MINILM).spec)) == []

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from typing import Any
 
 import pytest
@@ -37,20 +38,42 @@ def test_a_profile_may_be_without_points() -> None:
     assert profile_from_mapping(as_sent(empty)) == empty
 
 
+POINT = {"rows": 1, "length": 1, "seconds": 1.0}
+
+
 @pytest.mark.parametrize(
-    "point",
+    ("point", "message"),
     [
-        pytest.param({"rows": 0, "length": 1, "seconds": 1.0}, id="no rows"),
-        pytest.param({"rows": 1, "length": -1, "seconds": 1.0}, id="negative length"),
-        pytest.param({"rows": math.inf, "length": 1, "seconds": 1.0}, id="infinite rows"),
-        pytest.param({"rows": math.nan, "length": 1, "seconds": 1.0}, id="rows that are no number"),
-        pytest.param({"rows": 1, "length": 1}, id="no time"),
-        pytest.param([1, 2, 3], id="a list"),
+        (POINT | {"rows": 0}, "points[0].rows: 0 is below the minimum 1"),
+        (POINT | {"rows": 4097}, "points[0].rows: 4097 is above the maximum 4096"),
+        (POINT | {"rows": math.inf}, "points[0].rows: Infinity is not an integer"),
+        (POINT | {"rows": math.nan}, "points[0].rows: NaN is not an integer"),
+        (POINT | {"rows": "1"}, 'points[0].rows: "1" is not an integer'),
+        (POINT | {"length": -1}, "points[0].length: -1 is below the minimum 0"),
+        (POINT | {"length": 2**31 + 1}, "points[0].length: 2147483649 is above the maximum"),
+        (POINT | {"seconds": -1e-9}, "points[0].seconds: -1e-09 is not within 0 to 2.14748e+09"),
+        (POINT | {"seconds": 1e300}, "points[0].seconds: 1e+300 is not within"),
+        (POINT | {"seconds": math.inf}, "points[0].seconds: Infinity is not within"),
+        (POINT | {"seconds": math.nan}, "points[0].seconds: NaN is not within"),
+        (POINT | {"seconds": 10**400}, "is not within"),
+        ({"rows": 1, "length": 1}, "points[0].seconds: null is not a number"),
+        ([1, 2, 3], "points[0]: [1, 2, 3] is not an object"),
     ],
 )
-def test_a_point_that_makes_no_sense_is_refused(point: object) -> None:
-    with pytest.raises(InvalidInput, match="profile: "):
+def test_a_point_that_makes_no_sense_is_refused(point: object, message: str) -> None:
+    with pytest.raises(InvalidInput, match=f"profile.*{re.escape(message)}"):
         profile_from_mapping({**as_sent(PROFILE), "points": [point]})
+
+
+def test_a_profile_has_no_more_points_than_a_scheduler_can_look_at() -> None:
+    profile_from_mapping({**as_sent(PROFILE), "points": [POINT] * 1024})
+    with pytest.raises(InvalidInput, match="profile.points: .* is not a list of at most 1024"):
+        profile_from_mapping({**as_sent(PROFILE), "points": [POINT] * 1025})
+
+
+def test_a_time_below_any_clock_reads_as_none_at_all() -> None:
+    read = profile_from_mapping({**as_sent(PROFILE), "points": [POINT | {"seconds": 1e-320}]})
+    assert read.points[0].seconds == 0.0
 
 
 @settings(deadline=None, max_examples=200)

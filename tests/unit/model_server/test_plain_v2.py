@@ -1,7 +1,6 @@
 """Plain v2 requests as batches, and the answers as rectangles again."""
 
 from array import array
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,6 @@ from batchedmodel_model_server.plain_v2 import (
     is_batch,
     items_as_rows,
     rows_as_items,
-    wanted,
 )
 
 
@@ -34,6 +32,10 @@ def reply(statuses: tuple[int, ...], shapes: tuple[Shape, ...], values: list[int
         tokens=0,
         padded_tokens=0,
     )
+
+
+def every_output(name: str) -> bool:
+    return True
 
 
 def test_a_tensor_of_shapes_makes_a_request_a_batch() -> None:
@@ -57,63 +59,20 @@ def test_rows_that_hold_nothing_are_refused(shape: Shape) -> None:
 
 
 def test_items_become_rows_again() -> None:
-    (output,) = items_as_rows(reply((200, 200), ((2,), (2,)), [1, 2, 3, 4]), ())
+    (output,) = items_as_rows(reply((200, 200), ((2,), (2,)), [1, 2, 3, 4]), every_output)
     assert output == tensor("y", (2, 2), [1, 2, 3, 4])
 
 
 def test_only_the_outputs_asked_for_are_answered() -> None:
-    assert items_as_rows(reply((200,), ((1,),), [1]), ("z",)) == []
+    assert items_as_rows(reply((200,), ((1,),), [1]), lambda name: name == "z") == []
 
 
 def test_one_failed_row_fails_a_plain_request() -> None:
     with pytest.raises(RowFailed, match="row 1: error 400") as caught:
-        items_as_rows(reply((200, 400), ((1,), (0,)), [1]), ())
+        items_as_rows(reply((200, 400), ((1,), (0,)), [1]), every_output)
     assert caught.value.status == 400
 
 
 def test_rows_of_differing_shapes_have_no_plain_form() -> None:
     with pytest.raises(InvalidInput, match="differs in shape from row to row"):
-        items_as_rows(reply((200, 200), ((1,), (2,)), [1, 2, 3]), ())
-
-
-@pytest.mark.parametrize(
-    ("head", "outputs", "binary"),
-    [
-        ({}, (), False),
-        ({"parameters": {"binary_data_output": True}}, (), True),
-        ({"outputs": [{"name": "y"}]}, ("y",), False),
-        ({"outputs": [{"name": "y", "parameters": {"binary_data": True}}]}, ("y",), True),
-        (
-            {"parameters": {"binary_data_output": True}, "outputs": [{"name": "y"}]},
-            ("y",),
-            True,
-        ),
-        (
-            {"outputs": [{"name": "y", "parameters": {"binary_data": True}}, {"name": "z"}]},
-            ("y", "z"),
-            False,
-        ),
-    ],
-    ids=["nothing", "all binary", "one", "one binary", "default holds", "a mixture is JSON"],
-)
-def test_a_request_says_what_it_wants(
-    head: dict[str, Any], outputs: tuple[str, ...], binary: bool
-) -> None:
-    asked = wanted(head, ["y", "z"])
-    assert (asked.outputs, asked.binary) == (outputs, binary)
-
-
-@pytest.mark.parametrize(
-    ("head", "message"),
-    [
-        ({"id": 7}, "id: 7 is not a string"),
-        ({"outputs": {"y": 1}}, "outputs: .* is not a list"),
-        ({"outputs": [{"name": "q"}]}, r"outputs\[0\].name: .*is not an output .*it gives y"),
-        ({"outputs": ["y"]}, r"outputs\[0\].name: null is not an output"),
-        ({"outputs": [{"name": "y", "parameters": 1}]}, r"outputs\[0\].parameters: 1 is not an"),
-        ({"parameters": [1]}, "parameters: .* is not an object"),
-    ],
-)
-def test_a_wrong_wish_is_named(head: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidInput, match=message):
-        wanted(head, ["y"])
+        items_as_rows(reply((200, 200), ((1,), (2,)), [1, 2, 3]), every_output)

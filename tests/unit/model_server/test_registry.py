@@ -42,5 +42,7 @@ def test_a_handler_that_cannot_be_made_says_why(name: str, message: str) -> None
     [("simulated", "fixedSeconds, rowSeconds, tokenSeconds, padded"), (f"{HERE}:Echo", "none")],
 )
 def test_an_unknown_parameter_is_refused_with_the_known_ones(name: str, known: str) -> None:
-    with pytest.raises(CannotLoad, match=f"parameters.speed is not known .* known: {known}"):
+    with pytest.raises(
+        CannotLoad, match=f"^spec.model.parameters.speed: is not known .* known: {known}"
+    ):
         make_handler(name, {"speed": "1"})

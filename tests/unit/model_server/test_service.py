@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from batchedmodel_contract.batch_wire import BatchReply
 from batchedmodel_contract.environment import ModelServerSettings
 from batchedmodel_contract.server_api import ModelState
 from batchedmodel_model_server.compute import ComputeThread
@@ -43,18 +44,23 @@ async def make_service(
     compute.join(5)
 
 
+async def ask(service: ModelService) -> BatchReply:
+    with service.admitted() as runner:
+        return await runner.run(batch_of(x=[[1]]))
+
+
 async def test_a_model_is_asked_only_while_it_is_ready(make_service: MakeService) -> None:
     service = make_service(Echo)
     with pytest.raises(NotReady, match="model is LOADING"):
-        await service.infer(batch_of(x=[[1]]))
+        await ask(service)
     with pytest.raises(NotReady):
         _ = service.profile
     await service.bring_up()
-    assert (await service.infer(batch_of(x=[[1]]))).statuses == (200,)
+    assert (await ask(service)).statuses == (200,)
     assert service.profile.points
     await service.drain()
     with pytest.raises(NotReady, match="model is DRAINING"):
-        await service.infer(batch_of(x=[[1]]))
+        await ask(service)
 
 
 async def test_a_drain_ends_after_the_last_answer_and_unloads_the_model(
@@ -73,11 +79,36 @@ async def test_a_drain_ends_after_the_last_answer_and_unloads_the_model(
     service = make_service(Noting)
     await service.bring_up()
     happened.clear()
-    answers = [asyncio.create_task(service.infer(batch_of(x=[[1]]))) for _ in range(3)]
+    answers = [asyncio.create_task(ask(service)) for _ in range(3)]
     await asyncio.sleep(0)
     await service.drain()
     assert happened == ["forward", "forward", "forward", "unload"]
     assert all([(await answer).statuses == (200,) for answer in answers])
+
+
+async def test_a_batch_that_arrives_with_the_order_to_stop_is_answered(
+    make_service: MakeService,
+) -> None:
+    service = make_service(Echo)
+    await service.bring_up()
+    draining = asyncio.create_task(service.drain())
+    await asyncio.sleep(0)
+    assert not service.ready
+    assert (await ask(service)).statuses == (200,)
+    await draining
+
+
+async def test_a_drain_waits_for_a_batch_whose_body_is_still_on_its_way(
+    make_service: MakeService,
+) -> None:
+    service = make_service(Echo)
+    await service.bring_up()
+    with service.admitted() as runner:
+        draining = asyncio.create_task(service.drain())
+        done, _ = await asyncio.wait([draining], timeout=0.2)
+        assert not done
+        assert (await runner.run(batch_of(x=[[1]]))).statuses == (200,)
+    await draining
 
 
 async def test_a_handler_that_fails_to_unload_does_not_hinder_the_end(
@@ -118,7 +149,7 @@ async def test_batches_beyond_the_bound_are_refused(make_service: MakeService) -
     service = make_service(Echo)
     await service.bring_up()
     outcomes = await asyncio.gather(
-        *(service.infer(batch_of(x=[[1]])) for _ in range(MAX_IN_FLIGHT + 5)),
+        *(ask(service) for _ in range(MAX_IN_FLIGHT + 5)),
         return_exceptions=True,
     )
     assert sum(isinstance(outcome, Overloaded) for outcome in outcomes) == 5

@@ -110,5 +110,5 @@ def test_the_prediction_is_the_formula() -> None:
     ],
 )
 def test_a_wrong_parameter_is_named(name: str, value: str, message: str) -> None:
-    with pytest.raises(InvalidInput, match=f"parameters.{name}: .*{message}"):
+    with pytest.raises(InvalidInput, match=f"^spec.model.parameters.{name}: .*{message}"):
         simulated(Clock(), **{name: value})

@@ -1,6 +1,7 @@
 """The socket file: its rights, and whose it is."""
 
 import stat
+import time
 from pathlib import Path
 
 import pytest
@@ -47,3 +48,16 @@ def test_a_successors_file_is_not_removed(tmp_path: Path) -> None:
             unix_socket.unlink(path, unix_socket.identity(path))
             assert not path.exists()
             unix_socket.unlink(path, mine)
+
+
+def test_a_file_of_the_same_number_but_another_time_is_not_removed(tmp_path: Path) -> None:
+    path = tmp_path / "model.sock"
+    with unix_socket.bind(path):
+        mine = unix_socket.identity(path)
+        # A change of rights stands in for a successor to which the number was given again. The
+        # file system's clock may tick some milliseconds apart.
+        until = time.monotonic() + 2
+        while unix_socket.identity(path) == mine and time.monotonic() < until:
+            path.chmod(0o600)
+        unix_socket.unlink(path, mine)
+        assert path.exists()

@@ -1,5 +1,6 @@
 """Predicting how long a batch takes."""
 
+import math
 import random
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedmodel_contract.description import CostRule
-from batchedmodel_contract.profile import Profile, ProfilePoint
+from batchedmodel_contract.profile import Profile, ProfilePoint, profile_from_mapping
 from batchedmodel_scheduling.batch_times import BatchTimes
 
 FIXED, PER_ROW, PER_TOKEN = 0.005, 0.0001, 0.000002
@@ -127,3 +128,26 @@ def test_a_prediction_is_positive_or_none(
 ) -> None:
     predicted = BatchTimes(profile(rule, points)).predict(lengths)
     assert predicted is None or predicted > 0
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.sampled_from(CostRule),
+    st.lists(
+        st.fixed_dictionaries(
+            {
+                "rows": st.sampled_from([1, 4096]),
+                "length": st.sampled_from([0, 1, 2**31]),
+                "seconds": st.sampled_from([0.0, 5e-324, 1e-9, 1.0, 2.0**31]),
+            }
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+)
+def test_no_profile_that_can_be_read_leaves_the_range_of_a_float(
+    rule: CostRule, points: list[dict[str, float]]
+) -> None:
+    read = profile_from_mapping({"cost_rule": rule, "device": "host", "points": points})
+    predicted = BatchTimes(read).predict([2**20] * 16)
+    assert predicted is None or 0 < predicted < math.inf

@@ -319,12 +319,6 @@ def test_of_two_groups_the_one_with_the_older_head_leaves(settings: BatchSetting
 
 
 @both
-def test_an_incompatible_head_does_not_block_a_full_group(settings: BatchSettings) -> None:
-    items = [an_item(0, key="b"), *(an_item(n, arrived=0.001) for n in range(1, 5))]
-    assert numbers(released(policy_with(settings, items).poll(0.001, IDLE)).items) == [1, 2, 3, 4]
-
-
-@both
 def test_only_items_of_one_length_class_share_a_batch(settings: BatchSettings) -> None:
     lengths = [8, 9, 7, 32, 33, 500]
     bucketed = replace(settings, length_buckets=(8, 32))

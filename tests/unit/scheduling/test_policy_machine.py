@@ -68,6 +68,15 @@ class PolicyMachine(RuleBasedStateMachine):
         patience=st.sampled_from([0.0, 0.003, 0.03, 30.0, 30.0]),
     )
     def a_caller_arrives(self, key: Hashable, length: int, patience: float) -> None:
+        self._arrive(key, length, patience)
+
+    @rule(key=st.sampled_from("ab"), length=st.sampled_from([1, 50]))
+    def a_crowd_arrives(self, key: Hashable, length: int) -> None:
+        """Full groups, again and again: what keeps others from the model if anything does."""
+        for _ in range(self.settings.max_batch_size):
+            self._arrive(key, length, 30.0)
+
+    def _arrive(self, key: Hashable, length: int, patience: float) -> None:
         self.offered += 1
         item = Item(
             id=ItemId(self.offered),
@@ -192,12 +201,29 @@ class PolicyMachine(RuleBasedStateMachine):
         # Neither more nor others than the oldest of one group, in order of arrival.
         assert list(batch.items) == self._group(head)[:cap]
         assert (batch.reason is ReleaseReason.FULL) == (len(batch.items) == cap)
+        self._check_order(batch)
         if batch.reason is not ReleaseReason.FULL:
             self._check_partial_release(batch, slots)
         for item in batch.items:
             self._settle(item, "released")
         self.in_flight[batch.id] = batch
         self.last_batch = batch.id
+
+    def _check_order(self, batch: Batch) -> None:
+        """Nobody who is due is overtaken: each waits only for heads that came before its own."""
+        chosen = batch.items[0]
+        for other in self.waiting:
+            is_older = (other.arrived, other.id) < (chosen.arrived, chosen.id)
+            assert not (is_older and self._is_due(other)), f"{other.id} is overtaken"
+
+    def _is_due(self, item: Item) -> bool:
+        """Whether the item is held back no longer, were it the head of its group."""
+        if self.settings.policy is PolicyName.GREEDY:
+            return True
+        if item.arrived + self.settings.max_wait_seconds <= self.now:
+            return True
+        group = self._group(item)
+        return group[0] is item and len(group) >= self.settings.max_batch_size
 
     def _check_partial_release(self, batch: Batch, slots: Slots) -> None:
         oldest = min(item.arrived for item in self.waiting)
@@ -214,13 +240,15 @@ class PolicyMachine(RuleBasedStateMachine):
     def _check_hold(self, decision: Decision, slots: Slots) -> None:
         assert decision.reason in (HoldReason.BUSY, HoldReason.GATHERING)
         assert decision.wake_at > self.now, "a timer that fires at once for ever"
-        if slots.in_flight < slots.depth:
-            cap = self.settings.max_batch_size
-            assert all(len(self._group(item)) < cap for item in self.waiting), "full but held"
+        due = [item for item in self.waiting if self._is_due(item)]
+        if slots.in_flight < slots.depth and due:
+            first = min(due, key=lambda item: (item.arrived, item.id))
+            full = len(self._group(first)) >= self.settings.max_batch_size
+            assert not full, "full, first and held all the same"
         if slots.depth and not slots.in_flight:
-            due = min(item.arrived for item in self.waiting) + self.settings.max_wait_seconds
+            over = min(item.arrived for item in self.waiting) + self.settings.max_wait_seconds
             assert self.settings.policy is PolicyName.WINDOW, "held from an idle model"
-            assert decision.wake_at == due > self.now
+            assert decision.wake_at == over > self.now
         # An early wake changes nothing.
         assert self.policy.poll(self.now, slots) == Decision(
             release=None, shed=(), wake_at=decision.wake_at, reason=decision.reason

@@ -88,7 +88,7 @@ class TestV2:
             (v2_body() | {"outputs": [{"name": "q"}]}, 'outputs[0].name: "q" is not an output'),
             (
                 v2_body() | {"parameters": {"temperature": 1}},
-                "parameters.temperature: is not a parameter that this model takes",
+                'parameters: "temperature" is not a parameter that is taken here',
             ),
         ],
         ids=lambda value: value[:40] if isinstance(value, str) else "",

@@ -1,0 +1,63 @@
+"""Errors at the HTTP edge."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+
+from batchedmodel_contract.environment import ModelServerSettings
+from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.server_api import infer_path
+from batchedmodel_model_server.app import make_app
+from batchedmodel_model_server.compute import ComputeThread
+from batchedmodel_model_server.errors import NotReady
+from batchedmodel_model_server.runner import Runner
+from batchedmodel_model_server.service import ModelService
+
+
+class Finer(InvalidInput):
+    """A kind of bad input that the edge has never heard of."""
+
+    def __init__(self) -> None:
+        super().__init__("inputs", "are not to its taste")
+
+
+class Moving(NotReady):
+    """A kind of not being ready that the edge has never heard of."""
+
+
+class Refusing(ModelService):
+    """Refuses every batch with the error that it is given."""
+
+    error: Exception | None = None
+
+    @contextmanager
+    def admitted(self) -> Iterator[Runner]:
+        if self.error is not None:
+            raise self.error
+        with super().admitted() as runner:
+            yield runner
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(Finer(), 400), (Moving("it moves"), 503)], ids=["input", "state"]
+)
+async def test_an_error_has_the_status_of_its_kind(
+    tmp_path: Path, error: Exception, status: int
+) -> None:
+    settings = ModelServerSettings(
+        model_name="model",
+        model_socket=str(tmp_path / "model.sock"),
+        handler="simulated",
+        cache_folder=str(tmp_path),
+    )
+    loop = asyncio.get_running_loop()
+    service = Refusing(settings, None, ComputeThread(loop))
+    service.error = error
+    async with TestClient(TestServer(make_app(service))) as client:
+        answer = await client.post(infer_path("model"), data=b"{}")
+        assert answer.status == status
+        assert await answer.json() == {"error": str(error)}
