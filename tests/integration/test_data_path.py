@@ -166,7 +166,7 @@ async def test_a_call_expires_on_time_while_the_model_is_busy(tmp_path: Path) ->
         started = time.monotonic()
         results = await asyncio.gather(*(infer(chain, i) for i in range(4)))
         assert [status for status, _ in results] == [504] * 4
-        assert time.monotonic() - started < 1.3
+        assert time.monotonic() - started < 2.4, "before the pass that keeps the model busy ends"
         assert "not answered within 1 s" in results[0][1]["error"]
 
 

@@ -412,8 +412,8 @@ async def test_given_arrivals_leave_at_their_times() -> None:
     assert result.statuses == {200: 1000}
     # Medians, because a busy machine may hold up any one request, the last one included.
     rate = 750 / (statistics.median(seen[750:]) - statistics.median(seen[:250]))
-    assert rate == pytest.approx(500, rel=0.02)
-    assert result.rate <= 500 * 1.02
+    assert rate == pytest.approx(500, rel=0.05)
+    assert result.rate <= 500 * 1.05
 
 
 async def test_poisson_arrivals_have_their_rate_and_repeat_with_their_seed() -> None:
