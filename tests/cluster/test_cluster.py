@@ -3,6 +3,7 @@
 import json
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,7 @@ def image(
 
 
 @pytest.fixture(scope="module")
-def greeter(cluster: Cluster, image: Image) -> str:
+def greeter(cluster: Cluster, image: Image) -> Iterator[str]:
     """A pod and a Service, both called `greeter`, in a namespace of their own: its name."""
     cluster.import_image(image)
     namespace = "greeting"
@@ -62,7 +63,9 @@ def greeter(cluster: Cluster, image: Image) -> str:
         *("wait", "pod/greeter", f"--namespace={namespace}", "--timeout=60s"),
         "--for=condition=Ready",
     )
-    return namespace
+    yield namespace
+    # The cluster is the whole session's, and what its pods hold nobody else can have.
+    cluster.kubectl("delete", "namespace", namespace, "--timeout=60s", timeout_s=70)
 
 
 def test_a_pods_log_can_be_read(cluster: Cluster, greeter: str) -> None:
