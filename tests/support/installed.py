@@ -8,6 +8,7 @@ import sys
 from typing import Final
 
 from build_images import RECIPES, ROOT, arguments_of
+from cluster.errors import ClusterError
 from cluster.images import BASE, build_image
 from cluster.kubernetes import Cluster
 from cluster.settings import Settings
@@ -32,9 +33,9 @@ def import_images(cluster: Cluster, settings: Settings) -> None:
 
 
 def install(cluster: Cluster, namespace: str, *extra: str) -> None:
-    """`helm install`, and wait until both processes are there."""
+    """`helm install` (or an upgrade of what is there), and wait for both processes."""
     cluster.helm(
-        *("install", RELEASE, str(ROOT / "charts/batchedmodel")),
+        *("upgrade", "--install", RELEASE, str(ROOT / "charts/batchedmodel")),
         *(f"--namespace={namespace}", "--create-namespace", "--wait", "--timeout=120s"),
         *("--set=images.pullPolicy=Never", *extra),
     )
@@ -52,8 +53,12 @@ def main() -> int:
     if cluster is None:
         sys.stderr.write("no cluster is up\n")
         return 1
-    import_images(cluster, settings)
-    install(cluster, RELEASE_NAMESPACE)
+    try:
+        import_images(cluster, settings)
+        install(cluster, RELEASE_NAMESPACE)
+    except (ClusterError, KeyboardInterrupt) as error:
+        sys.stderr.write(f"not installed: {error}\n")
+        return 1
     return 0
 
 
