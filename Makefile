@@ -68,7 +68,7 @@ cluster-prepare: $(LIGHT) # Build once what a test cluster needs; says so and go
 	@$(CLUSTER) prepare || echo "==> tests that need a cluster will be skipped"
 
 cluster: $(LIGHT) ## A real Kubernetes on this machine with BatchedModel installed, and a shell in it
-	@$(CLUSTER) status | grep -q '^up' && { echo "one is up already: $(CLUSTER) shell"; exit 1; }; \
+	@$(CLUSTER) status | grep '^up' >/dev/null && { echo "one is up already: $(CLUSTER) shell"; exit 1; }; \
 		trap '$(CLUSTER) down' EXIT; $(CLUSTER) up; \
 		PYTHONPATH=tests:images $(BIN)/python -m support.installed; $(CLUSTER) shell
 

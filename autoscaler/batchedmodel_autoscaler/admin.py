@@ -12,7 +12,7 @@ _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 def admin_application(
     registry: CollectorRegistry, missing: Callable[[], list[str]]
 ) -> web.Application:
-    """The routes. `missing`: what must still be known before questions can be answered."""
+    """The routes. `missing`: what must still come before questions can be answered."""
 
     async def live(request: web.Request) -> web.Response:
         return web.Response(text="live\n")
@@ -20,7 +20,7 @@ def admin_application(
     async def ready(request: web.Request) -> web.Response:
         awaited = missing()
         if awaited:
-            return web.Response(status=503, text=f"not known yet: {', '.join(awaited)}\n")
+            return web.Response(status=503, text=f"not there yet: {', '.join(awaited)}\n")
         return web.Response(text="ready\n")
 
     async def metrics(request: web.Request) -> web.Response:

@@ -89,23 +89,31 @@ class Cache(Generic[Record]):
 
 async def follow(source: Source, resource: Resource, cache: Cache[Record]) -> None:
     """Keep a cache right for as long as the task lives."""
-    version, failures = "", 0
+    version, failures, just_listed = "", 0, False
     while True:
         try:
             if not version:
                 version = await _list(source, resource, cache)
+                just_listed = True
             async for event in source.watch(resource, version):
                 cache.take(event)
                 version, failures = event.version, 0
         except ClusterError as error:
             if isinstance(error, TooOld):
-                version = ""
+                known, version = version, ""
+                if known and not just_listed:
+                    # The server is there again: what failed before is no reason to wait. Only a
+                    # list that is too old at once is, or this would be a tight loop.
+                    logger.info("%s; listing anew", error)
+                    failures = 0
+                    continue
             failures += 1
             pause = pause_after(failures, random.random())
             logger.warning("%s; again in %.1f s", error, pause)
             await asyncio.sleep(pause)
         else:
             await asyncio.sleep(_BETWEEN_WATCHES)
+        just_listed = False
 
 
 def pause_after(failures: int, chance: float) -> float:

@@ -81,6 +81,20 @@ class Registration:
         self._there.pop(found.name, None)
         self._changed.set()
 
+    @property
+    def untrusting(self) -> list[str]:
+        """Our APIServices in whose bundle the authority of what serves does not stand yet.
+
+        None of another owner's and none that leaves or is to be removed: nothing is written there.
+        """
+        if self._uninstalled:
+            return []
+        return [
+            found.name
+            for found, _ in self._ours()
+            if not found.leaving and not holds(found.bundle, self._rotation.serving.authority)
+        ]
+
     def home_seen(self, home: Presence) -> None:
         """Our namespace or our Deployment is there, or has changed."""
         if home.leaving:

@@ -91,6 +91,8 @@ class Reason(StrEnum):
     """Some pods are silent, and even if they were fully used fewer would do."""
     HELD = "Held"
     """Some pods are silent, and it depends on them."""
+    NONE_READY = "NoneReady"
+    """No pod is ready, so that callers reach none: that little is offered says nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +154,7 @@ def queue_length(sight: ModelSight, target: Target) -> Verdict:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
     amount: float
-    """In replicas at their target; the present size itself when that is held for blindness."""
+    """In replicas at their target; the present size itself when nothing may be concluded."""
     present: int
     direction: _Direction
     reason: Reason
@@ -165,6 +167,7 @@ def _seen(
     """The HPA's rule for pods without metrics, on our side: silent pods never change the direction.
 
     Upwards they count as what they had told of; downwards as at least one pod at its target.
+    While no pod is ready the direction is never down: no caller reaches those that answer.
     """
     silent = [pod for pod in sight.pods if pod.expected and not pod.answers]
     expected = sum(pod.expected for pod in sight.pods)
@@ -184,6 +187,8 @@ def _seen(
         )
 
     direction = _direction(known, present, band)
+    if not expected and direction is not _Direction.UP:
+        return seen(float(present), _Direction.STAY, Reason.NONE_READY, "; no pod is ready")
     if not silent:
         return seen(known, direction, _REASONS[direction])
     missing = f"; {len(silent)} of {expected} ready pods are silent"

@@ -1,6 +1,8 @@
 """What the autoscaler watches in a cluster, as addresses with selectors; and what a watch tells.
 
-Rights follow from this list: `docs/operations.md` and the chart's roles name the same.
+Rights follow from this list: the chart's `autoscaler-rbac.yaml` allows listing and watching these,
+and beyond them only patching and deleting the two APIServices. A role of
+Kubernetes' own allows `FRONT_PROXY`.
 """
 
 from dataclasses import dataclass

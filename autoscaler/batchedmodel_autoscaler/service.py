@@ -149,6 +149,10 @@ class Service:
         awaited = [str(resource) for resource, cache in self._caches if not cache.complete.is_set()]
         if not awaited and not self._api.front_proxy.authority:
             awaited.append("whom to trust: the aggregation layer is off")
+        if not awaited:
+            # Else a rollout would end the old pod before API servers believe the new one.
+            names = self._registration.untrusting
+            awaited += [f"our authority in {name}" for name in names]
         return awaited
 
     def _all_caches(self) -> list[tuple[Resource, Cache[Any]]]:

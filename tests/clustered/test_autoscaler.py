@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from batchedmodel_autoscaler.metrics import REGISTERED
 from batchedmodel_contract.kubernetes_names import METRICS_GROUP, REQUIRED_REPLICAS_METRIC
 from cluster import CommandFailed, ControlPlane
 from support.autoscaler_cluster import (
@@ -82,6 +83,7 @@ def test_it_registers_itself_and_is_asked_in_both_versions(
             plane.kubectl("get", "--raw", f"{base}/{METRIC.replace('minilm', 'other')}")
         answers = 'batchedmodel_autoscaler_answers_total{metric="%s",reason="InBand"}'
         assert answers % REQUIRED_REPLICAS_METRIC in probed(plane, "/metrics")
+        until("it says so", lambda: f"\n{REGISTERED} 2.0\n" in probed(plane, "/metrics"))
         process.terminate()
         assert process.wait(10) == 0
 
@@ -118,14 +120,15 @@ def test_a_stock_hpa_follows_the_work_up_and_down_and_holds_when_blind(
         assert desired(plane) == "3"
 
 
-def test_after_a_restart_a_new_authority_is_announced_beside_the_old_one(
+def test_before_it_is_ready_again_its_new_authority_stands_beside_the_old_one(
     plane: ControlPlane, sidecar: PretendSidecar, tmp_path: Path
 ) -> None:
-    before = decoded_bundle(plane, API_SERVICES[0])
+    before = [decoded_bundle(plane, name) for name in API_SERVICES]
     with autoscaler(plane, tmp_path):
-        after = decoded_bundle(plane, API_SERVICES[0])
-        assert after.count(b"BEGIN CERTIFICATE") == before.count(b"BEGIN CERTIFICATE") + 1
-        assert before in after
+        after = [decoded_bundle(plane, name) for name in API_SERVICES]
+        for old, new in zip(before, after, strict=True):
+            assert new.count(b"BEGIN CERTIFICATE") == old.count(b"BEGIN CERTIFICATE") + 1
+            assert old in new
         until("both APIServices are available", lambda: available(plane))
 
 
@@ -136,6 +139,19 @@ def test_a_bundle_that_somebody_spoils_is_made_right(plane: ControlPlane, tmp_pa
         plane.kubectl("patch", "apiservice", API_SERVICES[0], "--type=merge", "--patch", patch)
         until("the bundle is back", lambda: decoded_bundle(plane, API_SERVICES[0]) != b"")
         until("both APIServices are available", lambda: available(plane))
+
+
+def test_it_is_ready_where_the_apis_are_absent_or_anothers(
+    plane: ControlPlane, tmp_path: Path
+) -> None:
+    absent, anothers = API_SERVICES
+    plane.kubectl("delete", "apiservice", absent)
+    patch = json.dumps({"spec": {"service": {"name": "adapter"}}})
+    plane.kubectl("patch", "apiservice", anothers, "--type=merge", "--patch", patch)
+    bundle = decoded_bundle(plane, anothers)
+    with autoscaler(plane, tmp_path):
+        assert decoded_bundle(plane, anothers) == bundle
+    install(plane)
 
 
 def test_deleting_its_namespace_leaves_nothing_terminating(

@@ -18,7 +18,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from batchedmodel_autoscaler.metrics import REGISTERED
 from batchedmodel_contract.kubernetes_names import (
     ADMIN_PORT,
     GROUP,
@@ -102,13 +101,8 @@ def install(plane: ControlPlane) -> None:
 
 
 @contextmanager
-def autoscaler(
-    plane: ControlPlane, folder: Path, *, registered: int = len(API_SERVICES)
-) -> Iterator[subprocess.Popen[bytes]]:
-    """The process, with the rights of its service account; killed at the end of the block.
-
-    Given out once it is ready and believed through so many APIServices.
-    """
+def autoscaler(plane: ControlPlane, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The process once it is ready, with the rights of its service account; killed at the end."""
     log = folder / "autoscaler.log"
     with log.open("ab") as output:
         process = subprocess.Popen(
@@ -129,7 +123,7 @@ def autoscaler(
             stderr=output,
         )
     try:
-        until("the autoscaler has registered itself", lambda: _registered(plane, process, registered))
+        until("the autoscaler is ready", lambda: _ready(plane, process))
         yield process
         assert process.poll() in (None, 0, -signal.SIGKILL), log.read_text()[-4000:]
     finally:
@@ -146,10 +140,9 @@ def probed(plane: ControlPlane, path: str) -> str:
         return ""
 
 
-def _registered(plane: ControlPlane, process: subprocess.Popen[bytes], registered: int) -> bool:
+def _ready(plane: ControlPlane, process: subprocess.Popen[bytes]) -> bool:
     assert process.poll() is None, "it ended"
-    ready = probed(plane, "/readyz") == "ready\n"
-    return ready and f"\n{REGISTERED} {registered}.0\n" in probed(plane, "/metrics")
+    return probed(plane, "/readyz") == "ready\n"
 
 
 def _kubeconfig(plane: ControlPlane, folder: Path) -> Path:

@@ -108,6 +108,25 @@ async def test_a_version_that_is_too_old_lists_anew_and_tells_only_differences()
     assert source.asked == ["list", "watch 100", "list", "watch 100"]
 
 
+async def test_a_version_that_grew_too_old_while_nothing_answered_lists_anew_at_once() -> None:
+    lost, old = ClusterError("not found", status=404), TooOld("expired", status=410)
+    listening, source = Listening(), PretendSource([["a"]], [lost] * 6)
+    async with running(follow(source, PODS, listening.cache)):
+        source.watches += [old, []]
+        while source.asked.count("list") < 2:
+            asked = len(source.asked)
+            await asyncio.sleep(0.01)
+        assert source.asked[asked:] == ["watch 100", "list", "watch 100"]
+
+
+async def test_lists_that_are_always_too_old_are_asked_for_more_and_more_rarely() -> None:
+    old = TooOld("expired", status=410)
+    listening, source = Listening(), PretendSource([["a"]], [old] * 1000)
+    async with running(follow(source, PODS, listening.cache)):
+        await asyncio.sleep(60)
+    assert 5 <= source.asked.count("list") <= 10
+
+
 async def test_a_lost_connection_is_opened_again_from_the_last_version() -> None:
     script = [event(EventType.DELETED, "a", 120)]
     lost = ClusterError("connection reset")

@@ -125,6 +125,48 @@ async def test_what_somebody_else_owns_is_never_touched() -> None:
         assert w.cluster.writes == [f"delete {API_SERVICES[1].name}"]
 
 
+async def test_each_of_ours_is_untrusting_until_our_authority_stands_in_it() -> None:
+    async with world() as w:
+        assert w.registration.untrusting == []
+        w.cluster.failure = ClusterError("no answer")
+        found = w.cluster.there[API_SERVICES[0].name]
+        w.cluster.put(replace(found, bundle=b"", version="9"))
+        await asyncio.sleep(60)
+        assert w.registration.untrusting == [found.name]
+        w.cluster.failure = None
+        await asyncio.sleep(60)
+        assert w.registration.untrusting == []
+
+
+async def test_a_renewal_is_not_awaited_while_what_serves_is_trusted() -> None:
+    async with world() as w:
+        w.cluster.failure = ClusterError("no answer")
+        w.ahead = RENEWED_AFTER
+        await asyncio.sleep(60)
+        assert len(w.rotation.authorities) == 2
+        assert w.registration.untrusting == []
+
+
+@pytest.mark.parametrize("whose", ["another's", "leaving", "absent", "uninstalled"])
+async def test_no_trust_is_awaited_from_what_we_do_not_write(whose: str) -> None:
+    async with world() as w:
+        w.cluster.failure = ClusterError("no answer")
+        for resource in API_SERVICES:
+            found = api_service(resource.name, version="9")
+            match whose:
+                case "another's":
+                    w.cluster.put(replace(found, namespace="monitoring", service="adapter"))
+                case "leaving":
+                    w.cluster.put(replace(found, leaving=True))
+                case "absent":
+                    w.registration.gone(found)
+                case _:
+                    w.registration.home_gone(HOME)
+                    w.cluster.put(found)
+        await asyncio.sleep(1)
+        assert w.registration.untrusting == []
+
+
 async def test_a_spoilt_bundle_is_made_right_at_once() -> None:
     async with world() as w:
         found = w.cluster.there[API_SERVICES[0].name]

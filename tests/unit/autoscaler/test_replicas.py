@@ -29,6 +29,10 @@ def silent(*, last: Demand | None = None, now: Demand | None = None) -> PodSight
     return PodSight(expected=True, answers=False, now=now or Demand(), last=last or Demand())
 
 
+def unready(asked: Demand) -> PodSight:
+    return PodSight(expected=False, answers=True, now=asked, last=asked)
+
+
 def sight(*pods: PodSight, present: int | None, departed: float = 0.0) -> ModelSight:
     return ModelSight(present=present, pods=pods, departed_rate=departed, reaction_seconds=REACTION)
 
@@ -125,7 +129,7 @@ def test_silence_is_never_read_as_calm(
         pytest.param([silent()], id="its only pod is silent"),
         pytest.param([silent(last=Demand(work_rate=3.0)), silent()], id="all are silent"),
         pytest.param(
-            [silent(), PodSight(expected=False, answers=True, now=Demand(), last=Demand())],
+            [silent(), unready(Demand())],
             id="only one that is not ready answers",
         ),
     ],
@@ -141,10 +145,22 @@ def test_without_a_known_size_there_is_no_answer() -> None:
 
 
 def test_pods_that_load_their_model_are_heard_though_none_is_ready() -> None:
-    loading = PodSight(
-        expected=False, answers=True, now=Demand(batches=4.0), last=Demand(batches=4.0)
-    )
+    loading = unready(Demand(batches=4.0))
     assert required_replicas(sight(loading, present=1), TARGET).value == 4
+
+
+@pytest.mark.parametrize(("decide", "held"), [(required_replicas, 8.0), (queue_length, 256.0)])
+def test_calm_pods_of_which_none_is_ready_hold_the_size(decide, held: float) -> None:  # type: ignore[no-untyped-def]
+    pods = [unready(Demand())] * 8
+    verdict = decide(sight(*pods, present=8), TARGET)
+    assert (verdict.value, verdict.reason) == (held, Reason.NONE_READY)
+    assert "no pod is ready" in verdict.sentence
+
+
+def test_one_ready_pod_is_enough_to_need_fewer() -> None:
+    pods = [hears(work_rate=0.4), *[unready(Demand())] * 7]
+    verdict = required_replicas(sight(*pods, present=8), TARGET)
+    assert (verdict.value, verdict.reason) == (1, Reason.LESS_WORK)
 
 
 def test_the_queue_is_the_sum_of_all_pods() -> None:
@@ -162,7 +178,9 @@ def test_a_silent_pods_queue_holds_the_size() -> None:
 # Properties.
 
 _AMOUNTS = st.floats(min_value=0, max_value=50, allow_nan=False)
-_DEMANDS = st.builds(Demand, work_rate=_AMOUNTS, backlog=_AMOUNTS, batches=_AMOUNTS)
+_DEMANDS = st.builds(
+    Demand, work_rate=_AMOUNTS, backlog=_AMOUNTS, batches=_AMOUNTS, queue_length=_AMOUNTS
+)
 _SIZES = st.integers(min_value=1, max_value=60)
 _TARGETS = st.builds(
     Target, utilization=st.floats(min_value=0.2, max_value=0.95), queue_length=st.just(32)
@@ -220,3 +238,19 @@ def test_a_partly_blind_answer_is_never_below_the_same_pods_heard_at_their_targe
     if value < present:
         full = [hears(batches=max(1.0, one.batches)) for one in missing]
         assert value >= required_replicas(sight(*pods, *full, present=present), target).value
+
+
+@given(st.lists(_DEMANDS, min_size=1, max_size=6), _SIZES, _TARGETS)
+def test_without_a_ready_pod_no_answer_is_below_the_present_size(
+    demands: list[Demand], present: int, target: Target
+) -> None:
+    pods = [unready(one) for one in demands]
+    found = sight(*pods, present=present)
+    heard = sight(
+        *[PodSight(expected=True, answers=True, now=one, last=one) for one in demands],
+        present=present,
+    )
+    assert queue_length(found, target).value >= present * target.queue_length
+    assert required_replicas(found, target).value == max(
+        present, required_replicas(heard, target).value
+    )
