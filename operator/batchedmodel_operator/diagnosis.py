@@ -1,11 +1,12 @@
 """Reads out of pods and Deployments why a model does not serve, in reasons of ours. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 from batchedmodel_contract.kubernetes_names import MODEL_CONTAINER
+from batchedmodel_contract.server_api import ModelState
 from batchedmodel_contract.spec import Spec
 from batchedmodel_operator.observed import Child, Pod, condition
 from batchedmodel_operator.ports import Body
@@ -20,6 +21,7 @@ class Trouble(StrEnum):
     MISSING_SECRET = "MissingSecret"
     CONTAINER_CONFIG_ERROR = "ContainerConfigError"
     IMAGE_PULL_FAILED = "ImagePullFailed"
+    MODEL_FAILED = "ModelFailed"
     OUT_OF_MEMORY = "OOMKilled"
     CRASH_LOOPING = "CrashLooping"
     INSUFFICIENT_ACCELERATOR = "InsufficientAccelerator"
@@ -46,18 +48,27 @@ _IMAGE_REASONS: Final = frozenset(
     }
 )
 _CONFIG_REASONS: Final = frozenset({"CreateContainerConfigError", "CreateContainerError"})
+_FAILED: Final = f"the model is {ModelState.FAILED}"
+"""How a sidecar begins its answer when the model server has given up."""
 _CRASHES_THAT_COUNT: Final = 2
 """A process that fails once may be unlucky; a reason that comes and goes would help nobody."""
 
 
 def diagnose(
-    spec: Spec | None, deployment: Child | None, pods: tuple[Pod, ...]
+    spec: Spec | None,
+    deployment: Child | None,
+    pods: tuple[Pod, ...],
+    startups: Mapping[str, str],
 ) -> Diagnosis | None:
-    """What keeps these pods from serving, or None when nothing is known but that they start."""
+    """What keeps these pods from serving, or None when nothing is known but that they start.
+
+    `startups`: by uid of a pod, what its sidecar says of the model's start.
+    """
     found = [*_of_deployment(deployment)]
     for pod in pods:
         if not pod.deleting and not pod.ready:
             found.extend(_of_pod(spec, pod))
+            found.extend(_of_model(pod, startups.get(pod.uid, "")))
     return min(found, key=lambda one: list(Trouble).index(one.trouble), default=None)
 
 
@@ -87,6 +98,13 @@ def _of_pod(spec: Spec | None, pod: Pod) -> Iterator[Diagnosis]:
     for part in ("initContainerStatuses", "containerStatuses"):
         for container in status.get(part) or ():
             yield from _of_container(pod, container)
+
+
+def _of_model(pod: Pod, said: str) -> Iterator[Diagnosis]:
+    state, _, why = said.partition(": ")
+    if state == _FAILED:
+        text = f"pod {pod.name}: {why or 'the model cannot be loaded'}"
+        yield Diagnosis(trouble=Trouble.MODEL_FAILED, message=text)
 
 
 def _unscheduled(spec: Spec | None, pod: Pod, message: str) -> Diagnosis:

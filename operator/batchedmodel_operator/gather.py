@@ -6,6 +6,7 @@ and applied again.
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_operator.kinds import CHILDREN, Kind, child_name
@@ -38,13 +39,16 @@ async def gather(
     )
     # A pod that was evicted stays as a record of itself.
     pods = tuple(pod_from(pod) for pod in bodies if not _has_ended(pod))
-    in_force = await _in_force(sidecars, model, pods, memory, now)
-    return Observed(
+    observed = Observed(
         model=model,
         children={child.kind: child for child in found if child is not None},
         pods=pods,
-        memory=Memory(applied=memory.applied, in_force=in_force, inquiries=memory.inquiries),
+        memory=memory,
     )
+    in_force, startups = await asyncio.gather(
+        _in_force(sidecars, model, pods, memory, now), _startups(sidecars, observed)
+    )
+    return replace(observed, memory=replace(memory, in_force=in_force, startups=startups))
 
 
 def _has_ended(pod: Body) -> bool:
@@ -71,8 +75,19 @@ async def _in_force(
     }
 
 
+async def _startups(sidecars: Sidecars, observed: Observed) -> Mapping[str, str]:
+    """What is said of the models' starts; a sidecar that is busy just now said it before."""
+    asked, before = observed.loading, observed.memory.startups
+    answers = await asyncio.gather(*(sidecars.model_startup(pod.address) for pod in asked))
+    said = {
+        pod.uid: before.get(pod.uid) if answer is None else answer
+        for pod, answer in zip(asked, answers, strict=True)
+    }
+    return {uid: answer for uid, answer in said.items() if answer is not None}
+
+
 def _to_be_asked(pod: Pod, wanted: str, memory: Memory, now: float) -> bool:
-    if not pod.address or not pod.sidecar_started or pod.deleting:
+    if not pod.answers:
         return False
     inquiry = memory.inquiry(pod.uid, wanted)
     return memory.in_force.get(pod.uid) != wanted and (inquiry is None or inquiry.due(now))

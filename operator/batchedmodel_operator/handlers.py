@@ -16,12 +16,11 @@ from batchedmodel_contract.kubernetes_names import (
     GROUP,
     MANAGED_BY,
     MANAGED_BY_LABEL,
-    NAME_LABEL,
     PLURAL,
     VERSION,
 )
 from batchedmodel_operator.kinds import CHILDREN, RESOURCES, Kind
-from batchedmodel_operator.observed import Key
+from batchedmodel_operator.observed import Key, keys_of
 
 _DEFINITIONS: Final = ("apiextensions.k8s.io", "v1", "customresourcedefinitions")
 _STUCK_SECONDS: Final = 180.0
@@ -56,10 +55,10 @@ def registry(
         if namespace is not None:
             add(Key(namespace=namespace, name=name))
 
-    async def child_changed(namespace: str | None, labels: kopf.Labels, **_: Any) -> None:
-        name = labels.get(NAME_LABEL)
-        if name and namespace is not None:
-            add(Key(namespace=namespace, name=name))
+    # What loses the label that is watched by comes as deleted, with the labels it had before.
+    async def child_changed(body: kopf.Body, **_: Any) -> None:
+        for key in keys_of(body):
+            add(key)
 
     for kind in (*CHILDREN, Kind.POD):
         resource = RESOURCES[kind]

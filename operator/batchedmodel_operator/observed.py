@@ -13,6 +13,7 @@ from batchedmodel_contract.kubernetes_names import (
     BATCHER_CONTAINER,
     BATCHING_HASH_ANNOTATION,
     GROUP,
+    NAME_LABEL,
 )
 from batchedmodel_contract.manifest import read_manifest
 from batchedmodel_contract.mistakes import InvalidManifest
@@ -22,6 +23,8 @@ from batchedmodel_operator.ports import Body
 
 REVISION_LABEL: Final = f"{GROUP}/revision"
 """On pods: the digest of everything in the manifest and the settings that pods depend on."""
+
+_LOADING_ASKED: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -75,6 +78,11 @@ class Pod:
     settings_annotation: str
     body: Body
 
+    @property
+    def answers(self) -> bool:
+        """Whether its sidecar can be expected to answer."""
+        return bool(self.address) and self.sidecar_started and not self.deleting
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
@@ -109,6 +117,8 @@ class Memory:
     """By uid of a pod: the hash of the settings that its sidecar named last."""
     inquiries: Mapping[str, Inquiry] = field(default_factory=dict)
     """By uid of a pod, for those that do not use the settings yet."""
+    startups: Mapping[str, str] = field(default_factory=dict)
+    """By uid of a pod: what its sidecar said last of the model's start."""
 
     def inquiry(self, uid: str, settings: str) -> Inquiry | None:
         """The inquiries about these settings; those about earlier ones no longer count."""
@@ -130,6 +140,20 @@ class Observed:
         """Our Deployment; None when there is none or it is somebody else's."""
         child = self.children.get(Kind.DEPLOYMENT)
         return child if child is not None and owned(child, self.model) else None
+
+    @property
+    def newest(self) -> tuple[Pod, ...]:
+        """The pods of the Deployment's present revision."""
+        if self.deployment is None:
+            return ()
+        labels = self.deployment.body["spec"]["template"]["metadata"].get("labels") or {}
+        revision = labels.get(REVISION_LABEL)
+        return tuple(pod for pod in self.pods if pod.revision == revision)
+
+    @property
+    def loading(self) -> tuple[Pod, ...]:
+        """Newest pods whose sidecars say why they are not ready; of many, a few are enough."""
+        return tuple(pod for pod in self.newest if pod.answers and not pod.ready)[:_LOADING_ASKED]
 
 
 def model_from(body: Body) -> Model:
@@ -196,6 +220,24 @@ def left_behind(child: Child, model: Model) -> bool:
         and owner.get("uid") != model.uid
         for owner in child.owners
     )
+
+
+def keys_of(child: Body) -> frozenset[Key]:
+    """The BatchedModels that an event about a child or a pod concerns.
+
+    By its label, and by its owner too: a child that was relabelled is still to be put right.
+    """
+    metadata = child.get("metadata") or {}
+    names = {
+        owner.get("name")
+        for owner in metadata.get("ownerReferences") or ()
+        if owner.get("controller")
+        and owner.get("kind") == Kind.BATCHED_MODEL
+        and owner.get("apiVersion", "").startswith(f"{GROUP}/")
+    }
+    names.add((metadata.get("labels") or {}).get(NAME_LABEL))
+    namespace = metadata.get("namespace")
+    return frozenset(Key(namespace=namespace, name=name) for name in names if namespace and name)
 
 
 def condition(status: Body, name: str) -> Body:

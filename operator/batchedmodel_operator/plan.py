@@ -32,6 +32,7 @@ _COLLECTION_SECONDS: Final = 2.0
 _CONFLICT_SECONDS: Final = 60.0  # a stranger's object is not watched, so its end makes no event
 _FIRST_INQUIRY_SECONDS: Final = 0.5
 _LONGEST_INQUIRY_SECONDS: Final = 60.0
+_LOADING_SECONDS: Final = 5.0  # that a model failed to load makes no event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +53,8 @@ class Apply:
     manager: str = FIELD_MANAGER
     uid: str = ""
     """Of the object that was judged ours; empty when there is none yet."""
+    version: str = ""
+    """Of the object as it was seen, where a later change must not be overwritten."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +173,9 @@ def _applies(observed: Observed, spec: Spec, kind: Kind, manifest: Body) -> Iter
         # An autoscaler does nothing at 0, so it begins at its minimum.
         replicas = live.body["spec"].get("replicas") or effective.replicas(spec)
         seed = render.seed(observed.model, live, replicas)
-        yield Apply(kind=kind, manifest=seed, manager=SEED_MANAGER, uid=live.uid)
+        # Whoever scales it meanwhile must not lose that.
+        version = live.body["metadata"]["resourceVersion"]
+        yield Apply(kind=kind, manifest=seed, manager=SEED_MANAGER, uid=live.uid, version=version)
     if hand_over or _differs(observed, live, manifest):
         yield Apply(kind=kind, manifest=manifest, uid=live.uid)
 
@@ -244,5 +249,7 @@ def _delays(
     scaled = spec is not None and spec.autoscaling is not None
     if scaled and Kind.AUTOSCALER not in wanted and not obstacles:
         yield _AT_ONCE
+    if observed.loading:
+        yield _LOADING_SECONDS
     for inquiry in inquiries.values():
         yield inquiry.again_at - now

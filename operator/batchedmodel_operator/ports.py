@@ -42,3 +42,7 @@ class Sidecars(Protocol):
     async def settings_hash(self, address: str) -> str | None:
         """The hash of the batch settings in force, or None when there is no answer."""
         ...
+
+    async def model_startup(self, address: str) -> str | None:
+        """What is said of the model's start, or None when there is no answer."""
+        ...

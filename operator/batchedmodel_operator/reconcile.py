@@ -90,8 +90,8 @@ class Reconciler:
 
 
 def _remembered(observed: Observed, planned: Plan, outcome: Outcome) -> Memory:
-    return Memory(
+    return replace(
+        observed.memory,
         applied={**observed.memory.applied, **outcome.applied},
-        in_force=observed.memory.in_force,
         inquiries=planned.inquiries,
     )

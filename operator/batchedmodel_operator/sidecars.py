@@ -1,13 +1,14 @@
-"""Asks the sidecars of pods which batch settings they use.
+"""Asks the sidecars of pods which batch settings they use, and how their model's start goes.
 
 A pod's address is somebody else's server: time and size are bounded, and whatever it answers that
-is no hash counts as no answer.
+does not fit the question counts as no answer.
 """
 
 import asyncio
 import http.client
 import json
 from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
 from typing import Final
 
 from batchedmodel_contract import sidecar_api
@@ -16,6 +17,7 @@ from batchedmodel_contract.kubernetes_names import ADMIN_PORT
 _TIMEOUT_SECONDS: Final = 1.0
 _LARGEST_ANSWER: Final = 65_536
 _LONGEST_HASH: Final = 64
+_LONGEST_TEXT: Final = 2_048
 _AT_ONCE: Final = 16
 
 
@@ -29,29 +31,42 @@ class SidecarAdmin:
     async def settings_hash(self, address: str) -> str | None:
         """The hash of the batch settings in force, or None when there is no answer."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._ask, address)
+        return await loop.run_in_executor(self._threads, self._settings_hash, address)
+
+    async def model_startup(self, address: str) -> str | None:
+        """What is said of the model's start, or None when there is no answer."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._model_startup, address)
 
     def close(self) -> None:
         """Answers that are still awaited come within their time limit."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _ask(self, address: str) -> str | None:
+    def _settings_hash(self, address: str) -> str | None:
+        status, body = self._get(address, sidecar_api.SETTINGS)
+        if status != HTTPStatus.OK:
+            return None
+        try:
+            answer = json.loads(body)["hash"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return None
+        return answer if isinstance(answer, str) and len(answer) <= _LONGEST_HASH else None
+
+    def _model_startup(self, address: str) -> str | None:
+        status, body = self._get(address, sidecar_api.MODEL_STARTUP)
+        if status not in (HTTPStatus.OK, HTTPStatus.SERVICE_UNAVAILABLE):
+            return None
+        return body.decode(errors="replace").strip()[:_LONGEST_TEXT]
+
+    def _get(self, address: str, path: str) -> tuple[int | None, bytes]:
+        """Status and body of the answer; no status when there is none."""
         # Straight to the pod: `urllib` would honour a proxy from the environment.
         connection = http.client.HTTPConnection(address, self._port, timeout=_TIMEOUT_SECONDS)
         try:
-            connection.request("GET", sidecar_api.SETTINGS)
+            connection.request("GET", path)
             response = connection.getresponse()
-            body = response.read1(_LARGEST_ANSWER) if response.status == 200 else b""
-            answer = json.loads(body)["hash"]
-        except (
-            OSError,
-            http.client.HTTPException,
-            ValueError,
-            KeyError,
-            TypeError,
-            RecursionError,
-        ):
-            return None
+            return response.status, response.read1(_LARGEST_ANSWER)
+        except (OSError, http.client.HTTPException, ValueError):
+            return None, b""
         finally:
             connection.close()
-        return answer if isinstance(answer, str) and len(answer) <= _LONGEST_HASH else None

@@ -16,7 +16,6 @@ from batchedmodel_operator.diagnosis import Diagnosis, diagnose, refused_pod
 from batchedmodel_operator.errors import ClusterError, Forbidden, Invalid, QuotaExceeded
 from batchedmodel_operator.kinds import RESOURCES, Kind
 from batchedmodel_operator.observed import (
-    REVISION_LABEL,
     Child,
     Model,
     Observed,
@@ -56,6 +55,10 @@ class Reason(StrEnum):
     SERVING = "Serving"
     RECONCILE_FAILED = "ReconcileFailed"
     MODEL_LOADING = "ModelLoading"
+
+
+_PASSING: Final = frozenset({Reason.WAITING_FOR_DELETION, Reason.API_ERROR})
+"""Reasons of not being reconciled that take only patience."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,22 +173,13 @@ class _Counts:
 def _verdicts(
     observed: Observed, plan: Plan, failure: Failure | None, counts: _Counts
 ) -> tuple[Verdict, ...]:
-    wanted = _revision(observed.deployment)
-    newest = tuple(pod for pod in observed.pods if pod.revision == wanted)
-    diagnosis = diagnose(observed.model.spec, observed.deployment, newest)
+    newest, startups = observed.newest, observed.memory.startups
+    diagnosis = diagnose(observed.model.spec, observed.deployment, newest, startups)
     reconciled = _reconciled(observed, plan, failure)
     available = _available(observed, counts)
-    progressing = _progressing(observed, plan, counts, newest, diagnosis)
+    progressing = _progressing(observed, plan, reconciled, counts, newest, diagnosis)
     ready = _ready(reconciled, available, counts, newest, diagnosis)
     return ready, reconciled, available, progressing
-
-
-def _revision(deployment: Child | None) -> str | None:
-    if deployment is None:
-        return None
-    labels = deployment.body["spec"]["template"]["metadata"].get("labels") or {}
-    found: str | None = labels.get(REVISION_LABEL)
-    return found
 
 
 def _reconciled(observed: Observed, plan: Plan, failure: Failure | None) -> Verdict:
@@ -243,6 +237,7 @@ def _available(observed: Observed, counts: _Counts) -> Verdict:
 def _progressing(
     observed: Observed,
     plan: Plan,
+    reconciled: Verdict,
     counts: _Counts,
     newest: tuple[Pod, ...],
     diagnosis: Diagnosis | None,
@@ -252,6 +247,9 @@ def _progressing(
         return Verdict(type="Progressing", holds=holds, reason=reason, message=message + held_up)
 
     deployment = observed.deployment
+    if deployment is None and not reconciled.holds and reconciled.reason not in _PASSING:
+        text = f"nothing is on its way: {reconciled.reason}"
+        return verdict(False, Reason.RECONCILE_FAILED, text)
     status = {} if deployment is None else deployment.body.get("status") or {}
     if condition(status, "Progressing").get("reason") == "ProgressDeadlineExceeded":
         text = condition(status, "Progressing").get("message") or "the rollout is stuck"

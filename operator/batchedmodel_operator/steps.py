@@ -73,7 +73,8 @@ async def take(cluster: Cluster, key: Key, plan: Plan) -> Outcome:
 
 async def _apply(cluster: Cluster, step: Apply) -> Body:
     manifest = step.manifest
-    if step.uid:
-        # The object that was judged ours, or none: a stranger's that took its place is left alone.
-        manifest = {**manifest, "metadata": {**manifest["metadata"], "uid": step.uid}}
+    # The object that was judged ours, or none: a stranger's that took its place is left alone.
+    preconditions = {"uid": step.uid, "resourceVersion": step.version}
+    required = {name: value for name, value in preconditions.items() if value}
+    manifest = {**manifest, "metadata": {**manifest["metadata"], **required}}
     return await cluster.apply(manifest, manager=step.manager)

@@ -12,7 +12,13 @@ from typing import Any
 import pytest
 
 from batchedmodel_contract.batching import settings_from_json
-from batchedmodel_contract.kubernetes_names import BATCHING_HASH_ANNOTATION, DATA_PORT
+from batchedmodel_contract.kubernetes_names import (
+    BATCHING_HASH_ANNOTATION,
+    DATA_PORT,
+    MANAGED_BY_LABEL,
+    NAME_LABEL,
+)
+from batchedmodel_operator.kinds import FIELD_MANAGER, SEED_MANAGER
 from cluster import ControlPlane
 from support.operator_process import (
     CRD_NAME,
@@ -129,6 +135,28 @@ class Team:
             if body is not None
         }
 
+    def written(self) -> dict[str, Any]:
+        """What every write of the operator to the BatchedModel or a child would change.
+
+        Its own entry among the managers has the second of its last write that changed anything.
+        Others may write meanwhile: a Deployment's controller brings its status up to date.
+        """
+        everything = (*CHILDREN, "hpa/minilm", "batchedmodel/minilm")
+        found = {name: (self.get(name, "--show-managed-fields") or {}) for name in everything}
+        return {
+            name: (
+                body["metadata"]["uid"],
+                body["metadata"].get("generation"),
+                [
+                    entry
+                    for entry in body["metadata"]["managedFields"]
+                    if entry["manager"] in (FIELD_MANAGER, SEED_MANAGER)
+                ],
+            )
+            for name, body in found.items()
+            if body
+        }
+
     def quiet(self) -> dict[str, str]:
         """The versions, once nothing has changed for a while."""
         before = self.versions()
@@ -220,6 +248,8 @@ def test_what_people_do_to_children_is_repaired(running: OperatorProcess, team: 
     until("the port is back", lambda: _target_port(team) == DATA_PORT)
     until("the settings are back", lambda: team.get(CHILDREN[2])["data"]["batching.json"] != "{}")
     until("the replicas are back", lambda: team.get(CHILDREN[0])["spec"]["replicas"] == 1)
+    for child in ("service/minilm", "deployment/minilm"):
+        _labels_are_repaired(team, child)
     for child in CHILDREN:
         team.plane.kubectl("delete", child, f"--namespace={team.namespace}", "--wait=false")
     until("all are made anew", team.has_all)
@@ -311,6 +341,24 @@ def test_why_a_pod_does_not_start_stands_in_ready(
     assert time.monotonic() - began < 5
 
 
+def test_a_model_that_cannot_be_loaded_stands_in_ready(
+    running: OperatorProcess, team: Team, sidecar: PretendSidecar
+) -> None:
+    team.write(SIMULATED)
+    until("the child is there", team.has_all)
+    sidecar.settings_hash = _settings(team)
+    until(
+        "the pod is there",
+        lambda: len(run_pods(team.plane, team.namespace, sidecar, loading=True)) == 1,
+    )
+    team.until("Ready", "False", "ModelLoading")
+    team.quiet()
+    # No event tells of it.
+    sidecar.model_startup = "the model is FAILED: no file: model.bin"
+    team.until("Ready", "False", "ModelFailed")
+    team.quiet()
+
+
 def test_a_quota_that_has_no_room_is_named(running: OperatorProcess, team: Team) -> None:
     metadata = {"name": "none", "namespace": team.namespace}
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata}
@@ -356,15 +404,24 @@ def test_a_restart_writes_nothing_and_misses_nothing(
 ) -> None:
     team.write({**SIMULATED, "autoscaling": {"maxReplicas": 3}})
     until("all children are there", lambda: team.has_all(*CHILDREN, "hpa/minilm"))
-    before = team.quiet()
+    # What the operator says of the numbers changes only as long as they do.
+    team.until("Ready", "False", "ModelLoading")
+    until("the pod is counted", lambda: _updated(team) == 1)
+    team.quiet()
+    before = team.written()
+    assert before.keys() == {*CHILDREN, "hpa/minilm", "batchedmodel/minilm"}
+    assert all(entries for _, _, entries in before.values())
     # A second operator does what a restarted one does, while the first one goes on.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("support.operator_process.PROBE_PORT", PROBE_PORT + 1)
         with operator(plane, tmp_path) as second:
             until("it has looked", lambda: f"{team.namespace}/minilm: applied" in second.log())
-            assert team.quiet() == before
+            team.quiet()
+            assert team.written() == before
             assert second.stop() == 0
     assert "Traceback" not in second.log()
+    team.patch("configmap/minilm-batching", {"data": {"batching.json": "{}"}})
+    until("a write would have shown", lambda: team.written() != before)
 
 
 def test_a_definition_that_goes_and_comes_back_is_survived(
@@ -397,6 +454,29 @@ def test_an_api_server_that_is_away_for_a_while_is_survived(
 
 def _settings(team: Team) -> str:
     return settings_from_json(_file(team)).digest()
+
+
+def _labels_are_repaired(team: Team, child: str) -> None:
+    changes = (
+        (f"{NAME_LABEL}=other", "--overwrite"),
+        (f"{NAME_LABEL}-",),
+        # Now it leaves what is watched.
+        (f"{NAME_LABEL}-", f"{MANAGED_BY_LABEL}-"),
+    )
+    for change in changes:
+        team.plane.kubectl("label", child, *change, f"--namespace={team.namespace}")
+        until(f"{change} is undone", lambda: _name_label(team, child) == "minilm", 10)
+
+
+def _updated(team: Team) -> int:
+    model = team.get("batchedmodel/minilm") or {}
+    return int(model.get("status", {}).get("updatedReplicas", 0))
+
+
+def _name_label(team: Team, child: str) -> str | None:
+    found = team.get(child) or {"metadata": {}}
+    label: str | None = found["metadata"].get("labels", {}).get(NAME_LABEL)
+    return label
 
 
 def _target_port(team: Team) -> int:

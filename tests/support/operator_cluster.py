@@ -4,7 +4,7 @@ generations, preconditions, defaults and rewritten quantities. Counts what reall
 
 import copy
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from batchedmodel_contract.kubernetes_names import NAME_LABEL
@@ -26,6 +26,8 @@ class FakeCluster:
         """What an apply of a kind is answered with."""
         self.annotated: list[str] = []
         """Names of pods, in the order of their annotations."""
+        self.before_pods: Callable[[], None] = lambda: None
+        """What somebody does while an operator looks, just before it reads the pods."""
         self._owned: dict[tuple[str, str, str], dict[str, dict[Path, Any]]] = {}
         self._numbers = itertools.count(1)
 
@@ -35,6 +37,7 @@ class FakeCluster:
         return copy.deepcopy(self.objects.get((kind, namespace, name)))
 
     async def pods(self, namespace: str, model: str) -> Sequence[Body]:
+        self.before_pods()
         return [
             copy.deepcopy(body)
             for (kind, where, _), body in self.objects.items()
@@ -144,10 +147,17 @@ class FakeSidecars:
     def __init__(self) -> None:
         self.answers: dict[str, str] = {}
         self.asked: list[str] = []
+        self.startups: dict[str, str] = {}
+        """What is said of the model's start, by address."""
+        self.startups_asked: list[str] = []
 
     async def settings_hash(self, address: str) -> str | None:
         self.asked.append(address)
         return self.answers.get(address)
+
+    async def model_startup(self, address: str) -> str | None:
+        self.startups_asked.append(address)
+        return self.startups.get(address)
 
 
 def contains(live: object, wanted: object) -> bool:

@@ -23,7 +23,7 @@ from batchedmodel_contract.kubernetes_names import (
     MODEL_CONTAINER,
     PLURAL,
 )
-from batchedmodel_contract.sidecar_api import SETTINGS
+from batchedmodel_contract.sidecar_api import MODEL_STARTUP, SETTINGS
 from cluster import CommandFailed, ControlPlane
 
 Manifest = dict[str, Any]
@@ -66,20 +66,25 @@ def get(plane: ControlPlane, namespace: str, *words: str) -> Manifest | None:
 
 
 class PretendSidecar:
-    """Answers `/settings` at an address of its own."""
+    """Answers as a sidecar's admin port does, at an address of its own."""
 
     def __init__(self, address: str, settings_hash: str = "") -> None:
         self.address = address
         self.settings_hash = settings_hash
+        self.model_startup = "the model is LOADING"
         owner = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                if self.path != SETTINGS:
+                if self.path == SETTINGS:
+                    body = json.dumps({"hash": owner.settings_hash}).encode()
+                    self.send_response(200)
+                elif self.path == MODEL_STARTUP:
+                    body = f"{owner.model_startup}\n".encode()
+                    self.send_response(503)
+                else:
                     self.send_error(404)
                     return
-                body = json.dumps({"hash": owner.settings_hash}).encode()
-                self.send_response(200)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
@@ -197,21 +202,26 @@ def _kubeconfig(plane: ControlPlane, folder: Path) -> Path:
     return path
 
 
-def run_pods(plane: ControlPlane, namespace: str, sidecar: PretendSidecar) -> list[str]:
-    """What a node would do: all pods of the namespace run and are ready at the sidecar's address.
+def run_pods(
+    plane: ControlPlane, namespace: str, sidecar: PretendSidecar, *, loading: bool = False
+) -> list[str]:
+    """What a node would do: all pods of the namespace run at the sidecar's address.
+
+    They are ready, unless their models are `loading`.
 
     Returns their names.
     """
     found = get(plane, namespace, "pods")
     names = [] if found is None else [pod["metadata"]["name"] for pod in found["items"]]
+    conditions = {"PodScheduled": "True", "Ready": "False" if loading else "True"}
     for name in names:
         status = {
             "phase": "Running",
             "podIP": sidecar.address,
             "podIPs": [{"ip": sidecar.address}],
-            "conditions": [{"type": kind, "status": "True"} for kind in ("PodScheduled", "Ready")],
+            "conditions": [{"type": kind, "status": holds} for kind, holds in conditions.items()],
             "initContainerStatuses": [_container(BATCHER_CONTAINER)],
-            "containerStatuses": [_container(MODEL_CONTAINER)],
+            "containerStatuses": [_container(MODEL_CONTAINER, ready=not loading)],
         }
         set_pod_status(plane, namespace, name, status)
     return names
@@ -227,12 +237,12 @@ def set_pod_status(
     )
 
 
-def _container(name: str) -> Manifest:
+def _container(name: str, *, ready: bool = True) -> Manifest:
     now = "2026-01-01T00:00:00Z"
     return {
         "name": name,
-        "started": True,
-        "ready": True,
+        "started": ready,
+        "ready": ready,
         "restartCount": 0,
         "image": "registry.example/image:1",
         "imageID": "",

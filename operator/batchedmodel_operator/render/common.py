@@ -26,8 +26,9 @@ def child(model: Model, kind: Kind, **parts: Any) -> Manifest:
         "kind": Kind.BATCHED_MODEL.value,
         "name": model.key.name,
         "uid": model.uid,
+        # No blockOwnerDeletion: some clusters demand rights on finalizers for it, and deletion in
+        # the background does not heed it.
         "controller": True,
-        "blockOwnerDeletion": True,
     }
     return {
         "apiVersion": RESOURCES[kind].api_version,

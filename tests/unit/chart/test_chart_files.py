@@ -39,6 +39,18 @@ def test_the_schema_is_strict_everywhere_but_where_kubernetes_is_asked() -> None
     }
 
 
+def test_of_definitions_the_operator_may_watch_its_own_only() -> None:
+    text = (_CHART / "templates" / "operator-rbac.yaml").read_text()
+    (rules,) = [part for part in text.split("---") if "\nkind: ClusterRole\n" in part]
+    (rule,) = [
+        rule
+        for rule in yaml.safe_load(rules[rules.index("rules:") :])["rules"]
+        if "customresourcedefinitions" in rule["resources"]
+    ]
+    assert rule["resourceNames"] == ["batchedmodels.batchedmodel.dev"]
+    assert rule["verbs"] == ["list", "watch"]
+
+
 def _declared(schema: Mapping[str, Any], whole: Mapping[str, Any], path: str = "") -> list[str]:
     """Paths of the values that the schema knows, down to where it names no more properties."""
     if "$ref" in schema:

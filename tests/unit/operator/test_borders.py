@@ -62,10 +62,10 @@ def test_a_complaint_keeps_its_sentence_within_bounds() -> None:
 
 
 @contextmanager
-def _server(status: int, body: bytes) -> Iterator[int]:
+def _server(status: int, body: bytes, path: str = "/settings") -> Iterator[int]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(status if self.path == "/settings" else 404)
+            self.send_response(status if self.path == path else 404)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -103,11 +103,32 @@ async def test_what_a_sidecar_answers_is_a_hash_or_nothing(
         sidecars.close()
 
 
+@pytest.mark.parametrize(
+    ("status", "body", "expected"),
+    [
+        (200, b"ready\n", "ready"),
+        (503, b"the model is FAILED: no file\n", "the model is FAILED: no file"),
+        (503, b"\xff", "\N{REPLACEMENT CHARACTER}"),
+        (503, b"x" * 100_000, "x" * 2048),
+        (404, b"not found", None),
+        (500, b"Server got itself in trouble", None),
+    ],
+)
+async def test_what_a_sidecar_says_of_a_start_is_a_text_within_bounds(
+    status: int, body: bytes, expected: str | None
+) -> None:
+    with _server(status, body, "/model/startup") as port:
+        sidecars = SidecarAdmin(port)
+        assert await sidecars.model_startup("127.0.0.1") == expected
+        sidecars.close()
+
+
 async def test_where_nobody_listens_there_is_no_answer() -> None:
     with _server(200, b"") as port:
         pass
     sidecars = SidecarAdmin(port)
     assert await sidecars.settings_hash("127.0.0.1") is None
+    assert await sidecars.model_startup("127.0.0.1") is None
     sidecars.close()
 
 

@@ -88,6 +88,19 @@ async def test_an_autoscaler_that_is_switched_off_goes_and_the_number_is_the_per
     assert world.child(Kind.DEPLOYMENT)["spec"]["replicas"] == 3
 
 
+async def test_a_deployment_that_is_scaled_during_the_hand_over_keeps_its_number() -> None:
+    world = World({**SIMULATED, "replicas": 4})
+    await world.settle()
+    world.spec(SCALED)
+    # The pods are read last, so this comes between the look at the Deployment and the steps.
+    world.cluster.before_pods = lambda: world.edit(Kind.DEPLOYMENT, {"spec": {"replicas": 5}})
+    with pytest.raises(Conflict):
+        await world.look()
+    world.cluster.before_pods = lambda: None
+    await world.settle()
+    assert world.child(Kind.DEPLOYMENT)["spec"]["replicas"] == 5
+
+
 async def test_what_an_autoscaler_scales_is_no_drift() -> None:
     world = World(SCALED)
     await world.settle()

@@ -49,6 +49,17 @@ def _revision(spec: dict[str, Any]) -> str:
     return render.revision(*_read(spec), IMAGES)
 
 
+def test_an_owner_reference_asks_for_no_rights_on_finalizers() -> None:
+    (owner,) = _deployment(SIMULATED)["metadata"]["ownerReferences"]
+    assert owner == {
+        "apiVersion": "batchedmodel.dev/v1alpha1",
+        "kind": "BatchedModel",
+        "name": "minilm",
+        "uid": "6a",
+        "controller": True,
+    }
+
+
 def test_the_sidecar_is_a_native_one_and_reads_its_settings_back() -> None:
     batcher, _ = _containers(SIMULATED)
     assert (batcher["name"], batcher["restartPolicy"]) == ("batcher", "Always")

@@ -147,6 +147,84 @@ async def test_why_the_only_pod_does_not_serve(
     assert world.verdict("Available") == ("False", "NoReadyReplicas")
 
 
+def _loading(**more: Any) -> dict[str, Any]:
+    container = {"name": "model", "ready": False, "state": {"running": {}}, **more}
+    return {"conditions": [], "containerStatuses": [container]}
+
+
+async def _failed(**more: Any) -> World:
+    """A world whose only pod has a model that cannot be loaded."""
+    world = await _world()
+    world.start_pod("1", **_loading(**more))
+    world.deployment_status(replicas=1, updatedReplicas=1)
+    world.sidecars.startups["10.0.0.1"] = "the model is FAILED: no file: model.bin"
+    await world.settle()
+    return world
+
+
+@pytest.mark.parametrize(
+    "earlier",
+    [{}, _ended("Error"), _ended("OOMKilled")],
+    ids=["at first", "after crashes", "after lack of memory"],
+)
+async def test_a_model_that_cannot_be_loaded_is_named_at_once(earlier: dict[str, Any]) -> None:
+    world = await _failed(**earlier)
+    assert world.verdict("Ready") == ("False", "ModelFailed")
+    assert world.condition("Ready")["message"] == "pod 1: no file: model.bin"
+
+
+async def test_a_model_that_failed_without_a_word_is_named_too() -> None:
+    world = await _failed()
+    world.sidecars.startups["10.0.0.1"] = "the model is FAILED"
+    await world.settle()
+    assert world.verdict("Ready") == ("False", "ModelFailed")
+    assert world.condition("Ready")["message"] == "pod 1: the model cannot be loaded"
+
+
+async def test_a_pod_that_loads_is_looked_at_again_soon_and_nothing_is_written() -> None:
+    world = await _failed()
+    before = world.cluster.writes
+    for _ in range(5):
+        assert await world.look() == 5
+    assert world.cluster.writes == before
+
+
+async def test_a_sidecar_that_is_silent_for_a_moment_takes_nothing_back() -> None:
+    world = await _failed()
+    world.sidecars.startups.clear()
+    await world.look()
+    assert world.verdict("Ready") == ("False", "ModelFailed")
+    world.sidecars.startups["10.0.0.1"] = "the model is LOADING"
+    await world.look()
+    assert world.verdict("Ready") == ("False", "ModelLoading")
+
+
+async def test_of_many_pods_that_load_a_few_are_asked() -> None:
+    world = await _world()
+    for number in range(40):
+        world.start_pod(str(number), **_loading())
+    await world.look()
+    assert len(world.sidecars.startups_asked) == 16
+
+
+async def test_neither_ready_pods_nor_those_of_earlier_revisions_are_asked() -> None:
+    world = await _world()
+    world.start_pod("1", **_loading())
+    world.spec({**SIMULATED, "accelerator": {}})
+    await world.settle()
+    world.sidecars.startups_asked.clear()
+    world.start_pod("2")
+    await world.settle()
+    assert world.sidecars.startups_asked == []
+
+
+async def test_a_model_that_is_refused_whole_makes_no_progress() -> None:
+    world = World({**SIMULATED, "batching": {"maxBatchSize": 0}})
+    await world.look()
+    assert world.verdict("Progressing") == ("False", "ReconcileFailed")
+    assert world.condition("Progressing")["message"] == "nothing is on its way: InvalidSpec"
+
+
 @pytest.mark.parametrize(
     ("message", "reason"),
     [
