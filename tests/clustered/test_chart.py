@@ -101,7 +101,7 @@ def test_the_manifest_in_the_notes_is_accepted(server: ControlPlane, notes: str)
         "create core configmaps",
         "patch autoscaling horizontalpodautoscalers",
         "patch core pods",
-        "watch apiextensions.k8s.io customresourcedefinitions",
+        "watch apiextensions.k8s.io customresourcedefinitions batchedmodels.batchedmodel.dev",
     ],
 )
 def test_the_operator_may(server: ControlPlane, notes: str, question: str) -> None:
