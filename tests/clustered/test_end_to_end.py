@@ -157,9 +157,9 @@ async def _added_pod_gets_its_share(
     async def counts() -> dict[str, float]:
         return {pod["metadata"]["uid"]: await metric(session, pod, name) for pod in pods}
 
-    await asyncio.sleep(80.0)
+    await asyncio.sleep(75.0)  # the oldest connection ends at 72 s
     before = await counts()
-    await asyncio.sleep(30.0)
+    await asyncio.sleep(20.0)
     after = await counts()
     answered = {uid: after[uid] - before[uid] for uid in after}
     added = sum(count for uid, count in answered.items() if uid != first["metadata"]["uid"])
