@@ -20,6 +20,8 @@ class Rejection(StrEnum):
     """Its time ran out before it was understood: a slow body, a long text."""
     ABANDONED = "abandoned"
     """The caller left before it could be told anything."""
+    PREDICTED_LATE = "predicted_late"
+    """It would miss its deadline whatever is done, and lateness is not served."""
 
 
 class Outcome(StrEnum):
@@ -28,7 +30,12 @@ class Outcome(StrEnum):
     COMPLETED = "completed"
     FAILED = "failed"
     EXPIRED = "expired"
+    """Its deadline passed."""
     CANCELLED = "cancelled"
+    SHED = "shed"
+    """It was given up before its deadline, which it would have missed."""
+    EVICTED = "evicted"
+    """It was late already, and the queue was full when others came that could be on time."""
 
 
 class ReleaseReason(StrEnum):
@@ -42,6 +49,14 @@ class ReleaseReason(StrEnum):
     """The running batch is about to end; this one arrives when it does."""
     DELAY = "delay"
     """Its oldest member has waited for the longest time allowed."""
+    GROUP_COMPLETE = "group_complete"
+    """All members of an announced group are here."""
+    PRESSURE = "pressure"
+    """Others were given up so that these are on time."""
+    SPARE = "spare"
+    """Late ones, which leave while nobody on time needs the model."""
+    FLOOR = "floor"
+    """The turn of a priority that others have kept waiting."""
 
 
 class HoldReason(StrEnum):

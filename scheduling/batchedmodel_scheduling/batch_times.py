@@ -1,85 +1,150 @@
 """How long a batch will take: the shape from the server's profile, the scale from what is observed.
 
-The profile fixes the form t = fixed + per_row * rows + per_token * tokens; machines drift, so a
-robust factor follows the ratio of observed to predicted times. Without a profile nothing is
-predicted, and the pipeline then hands over one batch at a time.
+Without a profile nothing is predicted until enough batches of the traffic itself have been seen;
+then a line through them takes the profile's place. Owned by the pipeline; policies read from it.
 """
 
-import math
-import statistics
 from collections import deque
+from collections.abc import Sequence
 from typing import Final
 
-import numpy as np
-
 from batchedmodel_contract.description import CostRule
-from batchedmodel_contract.profile import Profile
+from batchedmodel_contract.profile import Profile, ProfilePoint
+from batchedmodel_scheduling.curve import Curve, smoothed
+from batchedmodel_scheduling.drift import Drift
 
-_REMEMBERED: Final = 15  # ratios; their median forgets a run of stragglers but follows a drift
+_COLD_BATCHES: Final = 3  # the first ones after a start pay for allocation and compilation
+_TABLED: Final = 1 << 20  # numbers in all tables together
+_LEARNT_FROM: Final = 16  # batches before traffic stands in for a profile
+_LEARNT_AGAIN: Final = 32
+_SAMPLES: Final = 128
 
 
 class BatchTimes:
     """Predicts the forward pass of a batch, in seconds."""
 
     def __init__(self, profile: Profile | None) -> None:
-        self._rule = profile.cost_rule if profile else CostRule.PADDED
-        self._terms = _fit(profile) if profile and profile.points else None
-        self._ratios: deque[float] = deque(maxlen=_REMEMBERED)
-        self._scale = 1.0
+        self.rule: Final = profile.cost_rule if profile else CostRule.PADDED
+        self._curve = _curve(profile)
+        self._profiled = self._curve is not None
+        self._drift = Drift()
+        self._cold = _COLD_BATCHES
+        self._tables: dict[int, list[float]] = {}
+        self._upper_tables: dict[int, list[float]] = {}
+        self._samples: deque[ProfilePoint] = deque(maxlen=_SAMPLES)
+        self._since_fit = 0
 
     @property
     def known(self) -> bool:
         """Whether anything can be predicted."""
-        return self._terms is not None
+        return self._curve is not None
 
-    def predict(self, lengths: list[int]) -> float | None:
+    @property
+    def profiled(self) -> bool:
+        """Whether that rests on the server's own measurements."""
+        return self._profiled
+
+    @property
+    def scale(self) -> float:
+        """Present over tabled times, middle of the batches."""
+        return self._drift.scale
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of a time as a part of it."""
+        return self._drift.spread
+
+    @property
+    def upper(self) -> float:
+        """Present over tabled times, what nine of ten batches keep."""
+        return self._drift.scale * self._drift.margin
+
+    def predict(self, lengths: Sequence[int]) -> float | None:
         """Seconds for a batch of items of these lengths; None while nothing is known."""
         expected = self._expected(lengths)
-        if expected is None:
-            return None
-        return expected * self._scale
+        return None if expected is None else expected * self._drift.scale
+
+    def table(self, longest: int, rows: int) -> list[float]:
+        """Seconds by number of items of which the longest has this length, at least to `rows`.
+
+        Without drift: multiply by `scale` or `upper`. All zero while nothing is known.
+        """
+        table = self._tables.get(longest)
+        if table is None or len(table) <= rows:
+            if self._curve is None:
+                return [0.0] * (rows + 1)
+            if len(self._tables) * rows >= _TABLED:
+                self._tables.clear()
+            table = self._curve.rows_table(longest, rows)
+            self._tables[longest] = table
+        return table
+
+    def upper_table(self, longest: int, rows: int) -> list[float]:
+        """What nine of ten batches keep, by number of items of which the longest has this length.
+
+        At least to `rows`; all zero while nothing is known.
+        """
+        table = self._upper_tables.get(longest)
+        if table is None or len(table) <= rows:
+            factor = self.upper
+            table = [seconds * factor for seconds in self.table(longest, rows)]
+            self._upper_tables[longest] = table
+        return table
+
+    def packed_table(self, lengths: Sequence[int]) -> list[float]:
+        """Seconds for the first 0, 1, ... of these items when packed, without drift."""
+        if self._curve is None:
+            return [0.0] * (len(lengths) + 1)
+        return [0.0, *self._curve.packed_seconds(lengths)]
 
     def share(self, length: int, rows: int) -> float | None:
-        """Seconds of the device for one item's part in a batch of `rows` items of this length."""
-        if self._terms is None:
-            return None
-        fixed, per_row, per_token = self._terms
-        tokens = 0 if self._rule is CostRule.ROWS else length
-        return max(0.0, fixed / rows + per_row + per_token * tokens) * self._scale
+        """Seconds of the device for one item's part in a batch of `rows` items of this length.
 
-    def observe(self, lengths: list[int], seconds: float) -> None:
+        None without a profile: what traffic taught may change, and sums of work must not.
+        """
+        if not self._profiled:
+            return None
+        return self.table(length, rows)[rows] / rows * self._drift.scale
+
+    def observe(self, lengths: Sequence[int], seconds: float) -> None:
         """Learn from one forward pass."""
+        if seconds <= 0:
+            return
+        if not self._profiled:
+            self._learn(lengths, seconds)
         expected = self._expected(lengths)
-        if expected is not None and seconds > 0:
-            self._ratios.append(seconds / expected)
-            self._scale = statistics.median(self._ratios)
+        if expected is None:
+            return
+        if self._cold:
+            self._cold -= 1
+            return
+        self._drift.observe(seconds / expected)
+        self._upper_tables.clear()
 
-    def _expected(self, lengths: list[int]) -> float | None:
-        if self._terms is None:
+    def _expected(self, lengths: Sequence[int]) -> float | None:
+        if self._curve is None:
             return None
-        fixed, per_row, per_token = self._terms
-        seconds = fixed + per_row * len(lengths) + per_token * _tokens(self._rule, lengths)
-        # Far from the profile's points a line may pass below zero, which says nothing of a time.
-        return seconds if seconds > 0 else None
+        rows = len(lengths)
+        if self.rule is CostRule.PACKED:
+            return self._curve.packed_seconds(lengths)[-1]
+        return self.table(max(lengths), rows)[rows]
+
+    def _learn(self, lengths: Sequence[int], seconds: float) -> None:
+        """Let the traffic stand in for the profile that the server has not."""
+        point = ProfilePoint(rows=len(lengths), length=max(lengths), seconds=seconds)
+        self._samples.append(point)
+        self._since_fit += 1
+        if len(self._samples) < _LEARNT_FROM or self._since_fit < _LEARNT_AGAIN // 2:
+            return
+        self._since_fit = 0
+        self._curve = _curve(smoothed(self.rule, self._samples))
+        self._tables.clear()
+        self._upper_tables.clear()
+        self._drift = Drift()
 
 
-def _tokens(rule: CostRule, lengths: list[int]) -> int:
-    if rule is CostRule.ROWS:
-        return 0
-    return sum(lengths) if rule is CostRule.PACKED else len(lengths) * max(lengths)
-
-
-def _fit(profile: Profile) -> tuple[float, float, float] | None:
-    """Least squares on relative errors: a long batch must not drown the short ones."""
-    tokens = [_tokens(profile.cost_rule, [p.length] * p.rows) for p in profile.points]
-    terms = np.array([[1.0, p.rows, t] for p, t in zip(profile.points, tokens, strict=True)])
-    seconds = np.array([p.seconds for p in profile.points])
-    if not np.all(seconds > 0):
+def _curve(profile: Profile | None) -> Curve | None:
+    try:
+        return None if profile is None else Curve(profile)
+    except ValueError:
         return None
-    solution, *_ = np.linalg.lstsq(terms / seconds[:, None], np.ones(len(seconds)), rcond=None)
-    fitted = (terms @ solution) / seconds
-    # A fit that is wild somewhere would hand batches over at absurd times: better none at all.
-    if not np.all((fitted > 0.25) & (fitted < 4.0)):
-        return None
-    fixed, per_row, per_token = (float(value) for value in solution)
-    return (fixed, per_row, per_token) if math.isfinite(fixed) else None

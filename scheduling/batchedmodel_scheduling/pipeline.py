@@ -25,7 +25,10 @@ from batchedmodel_scheduling.policy import (
 
 _HAND_OFF_WEIGHT: Final = 0.1
 _FIRST_HAND_OFF: Final = 0.001  # seconds; what a local socket and two event loops take at most
+_LAG_WEIGHT: Final = 0.05
+_LONGEST_GUARD: Final = 0.005  # seconds; a timer that is later was held up by something else
 _REMEMBERED_BATCHES: Final = 32
+_STALE_SECONDS: Final = 1.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,6 +49,9 @@ class Pipeline:
         self.times: Final = times
         self._handed: dict[BatchId, _Handed] = {}
         self._hand_off = _FIRST_HAND_OFF
+        self._lag = 0.0
+        self._lag_spread = 0.0
+        self._guard = 0.0
         self._freed = -NEVER
         self._served: deque[tuple[int, float]] = deque(maxlen=_REMEMBERED_BATCHES)
 
@@ -55,8 +61,36 @@ class Pipeline:
             return NEVER
         if slots.in_flight == 0:
             return now
-        ends = max((handed.ends for handed in self._handed.values()), default=NEVER)
-        return max(now, ends - self._hand_off)
+        return max(now, self._free_at() - self._hand_off - self._guard)
+
+    @property
+    def hand_off(self) -> float:
+        """Seconds between the release of a batch and its beginning, and back again."""
+        return self._hand_off
+
+    def starts_at(self, now: float) -> float:
+        """When the device would begin a batch that left now."""
+        ends = self._free_at() if self._handed else now
+        return max(now + self._hand_off, ends if ends < NEVER else now)
+
+    def _free_at(self) -> float:
+        return max((handed.ends for handed in self._handed.values()), default=NEVER)
+
+    def unsure_by(self) -> float:
+        """Standard deviation of the time at which the device will be free, seconds."""
+        predicted = (self.times.predict(handed.lengths) for handed in self._handed.values())
+        return self.times.spread * max((seconds or 0.0 for seconds in predicted), default=0.0)
+
+    def unproven(self, now: float) -> bool:
+        """Whether nothing has run for so long that what was learnt may no longer be true."""
+        return not self._handed and now - self._freed >= _STALE_SECONDS
+
+    def woken(self, late: float) -> None:
+        """A timer rang so many seconds after the time that it was set to."""
+        error = max(0.0, min(_LONGEST_GUARD, late)) - self._lag
+        self._lag += _LAG_WEIGHT * error
+        self._lag_spread += _LAG_WEIGHT * (abs(error) - self._lag_spread)
+        self._guard = self._lag + 2 * self._lag_spread
 
     def release(self, items: list[Item], reason: ReleaseReason) -> Batch:
         """Make a batch of the items and follow it from now on."""

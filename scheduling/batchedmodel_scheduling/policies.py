@@ -5,34 +5,44 @@ from typing import Final
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.profile import Profile
 from batchedmodel_contract.spec import PolicyName
+from batchedmodel_scheduling.base import BasePolicy
 from batchedmodel_scheduling.batch_times import BatchTimes
+from batchedmodel_scheduling.deadline.policy import Deadline
 from batchedmodel_scheduling.greedy import Greedy
 from batchedmodel_scheduling.pipeline import Pipeline
-from batchedmodel_scheduling.queueing import QueueingPolicy
-from batchedmodel_scheduling.waiting import WaitingSet
+from batchedmodel_scheduling.policy import MemoryCap
 from batchedmodel_scheduling.window import Window
 
-_CLASSES: Final[dict[PolicyName, type[QueueingPolicy]]] = {
+_CLASSES: Final[dict[PolicyName, type[BasePolicy]]] = {
+    PolicyName.DEADLINE: Deadline,
     PolicyName.GREEDY: Greedy,
     PolicyName.WINDOW: Window,
 }
 
 
-def new_policy(settings: BatchSettings, profile: Profile | None) -> QueueingPolicy:
+def new_policy(settings: BatchSettings, profile: Profile | None) -> BasePolicy:
     """A policy with nothing waiting, which predicts by the profile if there is one."""
-    policy_class = _CLASSES[settings.policy]
-    return policy_class(settings, WaitingSet(), Pipeline(BatchTimes(profile)))
+    return _CLASSES[settings.policy](settings, Pipeline(BatchTimes(profile)))
 
 
-def reconfigured(policy: QueueingPolicy, settings: BatchSettings, now: float) -> QueueingPolicy:
+def reconfigured(policy: BasePolicy, settings: BatchSettings, now: float) -> BasePolicy:
     """The policy for other settings; what waits and what was learnt go over to it."""
     if isinstance(policy, _CLASSES[settings.policy]):
         policy.configure(settings, now)
         return policy
-    return _CLASSES[settings.policy](settings, policy.waiting, policy.pipeline)
+    successor = _successor(policy, settings, policy.pipeline)
+    successor.observe(MemoryCap(cost=policy.memory), now)
+    return successor
 
 
-def relearning(policy: QueueingPolicy, profile: Profile | None) -> QueueingPolicy:
+def relearning(policy: BasePolicy, profile: Profile | None) -> BasePolicy:
     """The policy for a server that started anew: what waits stays, what was learnt does not."""
     pipeline = Pipeline(BatchTimes(profile), ids=policy.pipeline.ids)
-    return _CLASSES[policy.settings.policy](policy.settings, policy.waiting, pipeline)
+    return _successor(policy, policy.settings, pipeline)
+
+
+def _successor(policy: BasePolicy, settings: BatchSettings, pipeline: Pipeline) -> BasePolicy:
+    successor = _CLASSES[settings.policy](settings, pipeline)
+    for item in sorted(policy.waiting(), key=lambda item: (item.arrived, item.id)):
+        successor.take_over(item)
+    return successor

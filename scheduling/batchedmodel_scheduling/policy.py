@@ -7,14 +7,31 @@ the set of waiting items, its caller owns timers and answers.
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Final, NewType, Protocol
 
 from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.outcomes import HoldReason, Rejection, ReleaseReason
+from batchedmodel_contract.outcomes import HoldReason, Outcome, Rejection, ReleaseReason
 
 ItemId = NewType("ItemId", int)
 BatchId = NewType("BatchId", int)
 NEVER: Final = math.inf
+
+
+class Priority(IntEnum):
+    """How much one item counts against another when not all can be served in time."""
+
+    HIGH = 1
+    NORMAL = 2
+    LOW = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FanOut:
+    """A caller's promise: `size` items with this `id` come within a moment."""
+
+    id: Hashable
+    size: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,13 +44,17 @@ class Item:
     length: int
     """Size of its ragged dimension, in tokens where the model takes tokens; at least 1."""
     arrived: float
+    due: float
+    """When its answer should be there. It orders and sizes batches; no later than `deadline`."""
     deadline: float
     """When its caller stops waiting; it is never released at or after this time."""
+    priority: Priority = Priority.NORMAL
+    fan_out: FanOut | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Items that share a forward pass, in the order in which they arrived."""
+    """Items that share a forward pass, in the order in which the policy took them."""
 
     id: BatchId
     items: tuple[Item, ...]
@@ -60,12 +81,19 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Shed:
+    """An item that no longer waits, and how that is called."""
+
+    item: Item
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """What to do now and when to ask again."""
 
     release: Batch | None
-    shed: tuple[Item, ...]
-    """Items that no longer wait because their deadline has passed; settle them as expired."""
+    shed: tuple[Shed, ...]
     wake_at: float
     """Ask again then, unless something happens before; `NEVER` when only an event can help."""
     reason: ReleaseReason | HoldReason
@@ -89,6 +117,20 @@ class Finished:
     """How long the batch lay at the server before its forward pass."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryCap:
+    """What the server's memory holds, as it has learnt; None when it knows no bound.
+
+    In what the device pays for: rows x longest when padded, the sum of lengths when packed, rows
+    otherwise.
+    """
+
+    cost: int | None
+
+
+Event = HandedOver | Finished | MemoryCap
+
+
 class Policy(Protocol):
     """Forms batches. Every method takes the present time and none takes long."""
 
@@ -104,8 +146,8 @@ class Policy(Protocol):
         """At most one batch to release now. After a release, poll again."""
         ...
 
-    def observe(self, event: HandedOver | Finished, now: float) -> None:
-        """Learn what became of a released batch."""
+    def observe(self, event: Event, now: float) -> None:
+        """Learn what became of a released batch, or what the server holds."""
         ...
 
     def configure(self, settings: BatchSettings, now: float) -> None:

@@ -10,27 +10,17 @@ group is handed over at once, but only as the first in that order: the second sl
 stays of use as long as the oldest group is full, and is no way past an older head.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.outcomes import HoldReason, Rejection, ReleaseReason
+from batchedmodel_contract.outcomes import HoldReason, Outcome, ReleaseReason
+from batchedmodel_scheduling.base import BasePolicy
 from batchedmodel_scheduling.pipeline import Pipeline
-from batchedmodel_scheduling.policy import (
-    NEVER,
-    Decision,
-    Finished,
-    HandedOver,
-    Item,
-    ItemId,
-    Refusal,
-    Slots,
-)
+from batchedmodel_scheduling.policy import NEVER, Decision, Item, ItemId, Refusal, Shed, Slots
 from batchedmodel_scheduling.waiting import Group, WaitingSet
-
-_RETRY_UNKNOWN: Final = 1.0
-_RETRY_BOUNDS: Final = (0.01, 60.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,81 +39,69 @@ class Hold:
     reason: HoldReason
 
 
-class QueueingPolicy(ABC):
-    """A policy over a waiting set; see `policy.Policy` for the five methods."""
+class QueueingPolicy(BasePolicy):
+    """A policy over groups in order of arrival; due times and priorities mean nothing to it."""
 
-    def __init__(self, settings: BatchSettings, waiting: WaitingSet, pipeline: Pipeline) -> None:
-        self.waiting: Final = waiting
-        self.pipeline: Final = pipeline
-        self.settings = settings
-        waiting.regroup(settings.length_buckets)
+    def __init__(self, settings: BatchSettings, pipeline: Pipeline) -> None:
+        super().__init__(settings, pipeline)
+        self._waiting: Final = WaitingSet(settings.length_buckets)
 
     def offer(self, item: Item, now: float) -> Refusal | None:
         """Refuse only when the queue is full; the retry delay is the time to serve what waits."""
         refusal = self.refusal()
         if refusal is None:
-            self.waiting.add(item)
+            self._waiting.add(item)
         return refusal
 
     def refusal(self) -> Refusal | None:
-        """What an item would be told now: known before its body is read."""
-        if len(self.waiting) < self.settings.max_queue_size:
-            return None
-        shortest, longest = _RETRY_BOUNDS
-        drain = self.pipeline.drain_seconds(len(self.waiting))
-        retry_after = min(longest, max(shortest, _RETRY_UNKNOWN if drain is None else drain))
-        return Refusal(reason=Rejection.QUEUE_FULL, retry_after=retry_after)
-
-    def work(self, length: int) -> float:
-        """What an item of this length costs: seconds of the device, its share of a full batch.
-
-        Full batches instead of seconds while nobody has measured the device.
-        """
-        rows = self.settings.max_batch_size
-        share = self.pipeline.times.share(length, rows)
-        return 1 / rows if share is None else share
+        """Whether the queue is full."""
+        return self._queue_full(len(self._waiting))
 
     def withdraw(self, item_id: ItemId, now: float) -> None:
         """Forget a waiting item."""
-        self.waiting.discard(item_id)
+        self._waiting.discard(item_id)
+
+    def waiting(self) -> Iterator[Item]:
+        """All waiting items."""
+        return iter(self._waiting)
+
+    def take_over(self, item: Item) -> None:
+        """Let an item wait that a predecessor had accepted."""
+        self._waiting.add(item)
 
     def poll(self, now: float, slots: Slots) -> Decision:
         """Release the group whose turn it is, without members whose deadline has passed."""
-        shed: list[Item] = []
-        while len(self.waiting):
+        shed: list[Shed] = []
+        while len(self._waiting):
             choice = self._choose(now, slots, self.pipeline.opens_at(slots, now))
             if isinstance(choice, Hold):
                 return Decision(
                     release=None, shed=tuple(shed), wake_at=choice.until, reason=choice.reason
                 )
-            items, late = self.waiting.cut(choice.group, self.settings.max_batch_size, now)
+            items, late = self._waiting.cut(choice.group, self.limits, now)
             if late:
                 # The choice counted them: without them the group may neither be full nor due.
-                shed += late
+                shed += [Shed(item=item, outcome=Outcome.EXPIRED) for item in late]
                 continue
-            batch = self.pipeline.release(items, choice.reason)
+            batch = self._released(items, choice.reason, now)
             return Decision(release=batch, shed=tuple(shed), wake_at=now, reason=choice.reason)
         return Decision(release=None, shed=tuple(shed), wake_at=NEVER, reason=HoldReason.EMPTY)
 
-    def observe(self, event: HandedOver | Finished, now: float) -> None:
-        """Learn what became of a released batch."""
-        self.pipeline.observe(event, now)
-
     def configure(self, settings: BatchSettings, now: float) -> None:
         """Use other settings from now on."""
-        self.settings = settings
-        self.waiting.regroup(settings.length_buckets)
+        super().configure(settings, now)
+        self._waiting.regroup(settings.length_buckets)
 
     def _choose(self, now: float, slots: Slots, opens_at: float) -> Leave | Hold:
         """Judge a waiting set that is not empty; `opens_at` is when the server wants a batch."""
         cap = self.settings.max_batch_size
         due = [
             (head.arrived, head.id, group, size >= cap)
-            for group, head, size in self.waiting.groups()
+            for group, head, size in self._waiting.groups()
             if size >= cap or self._due_at(head) <= now
         ]
         if not due:
-            first = min(self._due_at(head) for _, head, _ in self.waiting.groups())
+            first = min(self._due_at(head) for _, head, _ in self._waiting.groups())
             return Hold(until=max(first, opens_at), reason=HoldReason.GATHERING)
         # Identifiers do not repeat, so that groups are never compared.
         _, _, group, full = min(due)

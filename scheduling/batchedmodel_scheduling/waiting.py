@@ -1,13 +1,13 @@
 """The set of waiting items, in groups whose members may share a batch.
 
-A group is a compatibility key within one length class. Owned by one policy; a successor policy
-takes it over when the settings name another one.
+A group is a compatibility key within one length class. Owned by one policy.
 """
 
 import bisect
 from collections.abc import Hashable, Iterator
 from typing import NamedTuple
 
+from batchedmodel_scheduling.limits import Limits
 from batchedmodel_scheduling.policy import Item, ItemId
 
 
@@ -53,7 +53,11 @@ class WaitingSet:
         for group, members in self._groups.items():
             yield group, next(iter(members.values())), len(members)
 
-    def cut(self, group: Group, at_most: int, now: float) -> tuple[list[Item], list[Item]]:
+    def __iter__(self) -> Iterator[Item]:
+        for members in self._groups.values():
+            yield from members.values()
+
+    def cut(self, group: Group, limits: Limits, now: float) -> tuple[list[Item], list[Item]]:
         """Remove those met whose deadline has passed or, if there are none, the oldest members.
 
         Returns the members to release and the late ones; one of the two is empty.
@@ -61,9 +65,10 @@ class WaitingSet:
         chosen: list[Item] = []
         late: list[Item] = []
         for item in self._groups[group].values():
-            if len(chosen) == at_most:
+            if len(chosen) == limits.rows:
                 break
             (chosen if now < item.deadline else late).append(item)
+        del chosen[limits.fitting([item.length for item in chosen]) :]
         for item in late or chosen:
             self.discard(item.id)
         return ([] if late else chosen), late

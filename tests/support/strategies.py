@@ -1,6 +1,7 @@
 """Hypothesis strategies for the records of the contract, and a maker of items for policies."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from hypothesis import strategies as st
@@ -9,7 +10,7 @@ from batchedmodel_contract.batch_wire import BatchReply, Ragged
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.spec import PolicyName
 from batchedmodel_contract.tensors import Datatype, Tensor, join_byte_elements
-from batchedmodel_scheduling.policy import Item, ItemId
+from batchedmodel_scheduling.policy import FanOut, Item, ItemId, Priority
 
 FIXED_SIZE = tuple(datatype for datatype in Datatype if datatype is not Datatype.BYTES)
 """Datatypes whose elements all have the same size."""
@@ -101,12 +102,17 @@ def batch_replies(draw: st.DrawFn) -> BatchReply:
 
 
 @st.composite
-def batch_settings(draw: st.DrawFn, *, largest_batch: int = 5) -> BatchSettings:
+def batch_settings(
+    draw: st.DrawFn,
+    *,
+    largest_batch: int = 5,
+    policies: Sequence[PolicyName] = tuple(PolicyName),
+) -> BatchSettings:
     """Settings with small caps, so that short runs meet all of them."""
     size = draw(st.integers(1, largest_batch))
     edges = st.sets(st.integers(1, 40), max_size=3).map(sorted).map(tuple)
     return BatchSettings(
-        policy=draw(st.sampled_from(PolicyName)),
+        policy=draw(st.sampled_from(policies)),
         max_batch_size=size,
         max_wait_seconds=draw(st.sampled_from([0.0, 0.002, 0.02])),
         max_queue_size=draw(st.integers(size, size + 12)),
@@ -121,7 +127,19 @@ def an_item(
     arrived: float = 0.0,
     key: str = "a",
     length: int = 1,
+    due: float | None = None,
     deadline: float = 1000.0,
+    priority: Priority = Priority.NORMAL,
+    fan_out: FanOut | None = None,
 ) -> Item:
     """A waiting row of which only the interesting fields need to be given."""
-    return Item(id=ItemId(number), key=key, length=length, arrived=arrived, deadline=deadline)
+    return Item(
+        id=ItemId(number),
+        key=key,
+        length=length,
+        arrived=arrived,
+        due=deadline if due is None else due,
+        deadline=deadline,
+        priority=priority,
+        fan_out=fan_out,
+    )

@@ -56,24 +56,23 @@ def test_one_point_predicts_itself() -> None:
     assert times.predict([1] * 4) == pytest.approx(0.02)
 
 
-def test_a_drift_of_40_percent_is_followed_within_eight_batches() -> None:
+@pytest.mark.parametrize("factor", [1.4, 0.6])
+def test_a_drift_of_40_percent_is_followed_within_30_batches(factor: float) -> None:
     times = BatchTimes(profile(CostRule.PADDED))
     for _ in range(15):
         times.observe([64] * 8, truth(CostRule.PADDED, [64] * 8))
-    for _ in range(8):
-        times.observe([64] * 8, 1.4 * truth(CostRule.PADDED, [64] * 8))
+    for _ in range(30):
+        times.observe([64] * 8, factor * truth(CostRule.PADDED, [64] * 8))
     # Learnt on one shape, true of all.
-    assert times.predict([8]) == pytest.approx(1.4 * truth(CostRule.PADDED, [8]))
+    assert times.predict([8]) == pytest.approx(factor * truth(CostRule.PADDED, [8]), rel=0.05)
 
 
-def test_stragglers_are_forgotten() -> None:
+def test_a_straggler_now_and_then_moves_predictions_by_less_than_3_percent() -> None:
     times = BatchTimes(profile(CostRule.PADDED))
     usual = truth(CostRule.PADDED, [64] * 8)
-    for _ in range(8):
-        times.observe([64] * 8, usual)
-    for _ in range(7):
-        times.observe([64] * 8, 50 * usual)
-    assert times.predict([64] * 8) == pytest.approx(usual)
+    for number in range(200):
+        times.observe([64] * 8, 5 * usual if number % 50 == 49 else usual)
+        assert times.predict([64] * 8) == pytest.approx(usual, rel=0.03)
 
 
 def test_noise_of_10_percent_costs_less_than_10_percent() -> None:
@@ -95,7 +94,6 @@ def test_a_time_that_cannot_be_teaches_nothing(seconds: float) -> None:
 @pytest.mark.parametrize(
     "points",
     [
-        pytest.param([(1, 1, 0.1), (2, 1, 10.0), (3, 1, 0.1), (4, 1, 10.0)], id="zigzag"),
         pytest.param([(1, 1, 0.0), (2, 1, 0.1)], id="no time at all"),
         pytest.param([(1, 1, float("nan")), (2, 1, 0.1)], id="not a number"),
         pytest.param([(1, 1, float("inf")), (2, 1, 0.1)], id="infinite"),
@@ -105,12 +103,15 @@ def test_a_wild_profile_predicts_nothing(points: list[tuple[int, int, float]]) -
     assert BatchTimes(profile(CostRule.ROWS, points)).predict([1]) is None
 
 
-def test_a_line_that_passes_below_zero_predicts_nothing_there() -> None:
+def test_where_a_profile_says_that_more_rows_take_less_time_it_is_noise() -> None:
+    times = BatchTimes(profile(CostRule.ROWS, [(1, 1, 0.1), (2, 1, 10.0), (3, 1, 0.1)]))
+    assert [times.predict([1] * rows) for rows in (1, 2, 3)] == [0.1, 10.0, 10.0]
+
+
+def test_a_line_that_passes_below_zero_still_predicts_some_time_there() -> None:
     times = BatchTimes(profile(CostRule.ROWS, [(8, 1, 0.001), (16, 1, 0.010)]))
     assert times.predict([1] * 16) == pytest.approx(0.010)
-    assert times.predict([1] * 4) is None
-    times.observe([1] * 4, 0.001)
-    assert times.predict([1] * 16) == pytest.approx(0.010)
+    assert 0 < (times.predict([1]) or 0.0) <= 0.001
 
 
 @settings(deadline=None, max_examples=100)

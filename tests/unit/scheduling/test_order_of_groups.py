@@ -12,6 +12,7 @@ from batchedmodel_contract.description import CostRule
 from batchedmodel_contract.outcomes import HoldReason, ReleaseReason
 from batchedmodel_contract.profile import Profile, ProfilePoint
 from batchedmodel_contract.spec import PolicyName
+from batchedmodel_scheduling.base import BasePolicy
 from batchedmodel_scheduling.policies import new_policy
 from batchedmodel_scheduling.policy import (
     NEVER,
@@ -22,10 +23,11 @@ from batchedmodel_scheduling.policy import (
     ItemId,
     Slots,
 )
-from batchedmodel_scheduling.queueing import QueueingPolicy
 from support.strategies import an_item
 
-GREEDY = BatchSettings(max_batch_size=4, max_queue_size=64, length_buckets=(4,))
+GREEDY = BatchSettings(
+    policy=PolicyName.GREEDY, max_batch_size=4, max_queue_size=64, length_buckets=(4,)
+)
 WINDOW = replace(GREEDY, policy=PolicyName.WINDOW, max_wait_seconds=0.010)
 IDLE, BUSY = Slots(depth=2, in_flight=0), Slots(depth=2, in_flight=1)
 SHORT, LONG = 2, 10
@@ -44,7 +46,7 @@ either_way = pytest.mark.parametrize("profile", [PROFILE, None], ids=["profile",
 class World:
     """A policy before a serial device that takes two batches at once, in virtual time."""
 
-    policy: QueueingPolicy
+    policy: BasePolicy
     now: float = 0.0
     batches: list[tuple[float, Batch]] = field(default_factory=list)
     """Each with the time of its release."""
@@ -98,7 +100,7 @@ class World:
 
 def policy_with(
     settings: BatchSettings, items: Sequence[Item], profile: Profile | None = PROFILE
-) -> QueueingPolicy:
+) -> BasePolicy:
     policy = new_policy(settings, profile)
     for item in items:
         assert policy.offer(item, item.arrived) is None

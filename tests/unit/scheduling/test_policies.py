@@ -7,9 +7,10 @@ import pytest
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.description import CostRule
-from batchedmodel_contract.outcomes import HoldReason, Rejection, ReleaseReason
+from batchedmodel_contract.outcomes import HoldReason, Outcome, Rejection, ReleaseReason
 from batchedmodel_contract.profile import Profile, ProfilePoint
 from batchedmodel_contract.spec import PolicyName
+from batchedmodel_scheduling.base import BasePolicy
 from batchedmodel_scheduling.greedy import Greedy
 from batchedmodel_scheduling.policies import new_policy, reconfigured, relearning
 from batchedmodel_scheduling.policy import (
@@ -21,11 +22,10 @@ from batchedmodel_scheduling.policy import (
     Item,
     Slots,
 )
-from batchedmodel_scheduling.queueing import QueueingPolicy
 from batchedmodel_scheduling.window import Window
 from support.strategies import an_item
 
-GREEDY = BatchSettings(max_batch_size=4, max_queue_size=8)
+GREEDY = BatchSettings(policy=PolicyName.GREEDY, max_batch_size=4, max_queue_size=8)
 WINDOW = replace(GREEDY, policy=PolicyName.WINDOW, max_wait_seconds=0.010)
 IDLE, BUSY, TAKEN, ABSENT = (
     Slots(depth=2, in_flight=0),
@@ -46,7 +46,7 @@ both = pytest.mark.parametrize("settings", [GREEDY, WINDOW], ids=["Greedy", "Win
 
 def policy_with(
     settings: BatchSettings, items: Sequence[Item], profile: Profile | None = None
-) -> QueueingPolicy:
+) -> BasePolicy:
     policy = new_policy(settings, profile)
     for item in items:
         assert policy.offer(item, item.arrived) is None
@@ -57,12 +57,17 @@ def numbers(items: Sequence[Item]) -> list[int]:
     return [int(item.id) for item in items]
 
 
+def expired(decision: Decision) -> list[int]:
+    assert {shed.outcome for shed in decision.shed} <= {Outcome.EXPIRED}
+    return numbers([shed.item for shed in decision.shed])
+
+
 def released(decision: Decision) -> Batch:
     assert decision.release is not None, decision
     return decision.release
 
 
-def start(policy: QueueingPolicy, now: float, slots: Slots = IDLE) -> Batch:
+def start(policy: BasePolicy, now: float, slots: Slots = IDLE) -> Batch:
     """Release a batch and hand it over at once."""
     batch = released(policy.poll(now, slots))
     policy.observe(HandedOver(batch=batch.id), now)
@@ -222,7 +227,7 @@ def test_nothing_waits_means_never(settings: BatchSettings) -> None:
 def test_an_item_is_shed_at_its_deadline_and_never_released(settings: BatchSettings) -> None:
     policy = policy_with(settings, [an_item(1, deadline=2.0), an_item(2, deadline=2.1)])
     decision = policy.poll(2.0, IDLE)
-    assert numbers(decision.shed) == [1]
+    assert expired(decision) == [1]
     assert numbers(released(decision).items) == [2]
 
 
@@ -230,7 +235,7 @@ def test_an_item_is_shed_at_its_deadline_and_never_released(settings: BatchSetti
 def test_when_all_items_are_late_nothing_is_left_to_wait_for(settings: BatchSettings) -> None:
     policy = policy_with(settings, [an_item(1, deadline=2.0), an_item(2, deadline=2.0)])
     decision = policy.poll(3.0, IDLE)
-    assert numbers(decision.shed) == [1, 2]
+    assert expired(decision) == [1, 2]
     assert (decision.release, decision.wake_at, decision.reason) == (None, NEVER, HoldReason.EMPTY)
 
 
@@ -238,7 +243,7 @@ def test_late_items_make_no_group_full() -> None:
     late = [an_item(n, deadline=1.0) for n in range(3)]
     policy = policy_with(WINDOW, [*late, an_item(3, arrived=1.0)])
     held = policy.poll(1.0, IDLE)
-    assert numbers(held.shed) == [0, 1, 2]
+    assert expired(held) == [0, 1, 2]
     assert (held.release, held.reason) == (None, HoldReason.GATHERING)
     assert held.wake_at == pytest.approx(1.010)
 
@@ -246,7 +251,7 @@ def test_late_items_make_no_group_full() -> None:
 def test_a_late_item_ends_nobody_elses_window() -> None:
     policy = policy_with(WINDOW, [an_item(1, deadline=1.0), an_item(2, arrived=0.995)])
     held = policy.poll(1.0, IDLE)
-    assert numbers(held.shed) == [1]
+    assert expired(held) == [1]
     assert held.release is None
     assert held.wake_at == pytest.approx(1.005)
 

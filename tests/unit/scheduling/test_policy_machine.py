@@ -1,4 +1,4 @@
-"""Both policies against a trivial model of themselves, through any sequence of events.
+"""Greedy and Window against a trivial model of themselves, through any sequence of events.
 
 Callers arrive and leave, timers fire early, on time and late, batches end early, late or not at
 all, settings change, the server restarts. What must hold meanwhile stands in `_check_*`.
@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.description import CostRule
-from batchedmodel_contract.outcomes import HoldReason, Rejection, ReleaseReason
+from batchedmodel_contract.outcomes import HoldReason, Outcome, Rejection, ReleaseReason
 from batchedmodel_contract.profile import Profile, ProfilePoint
 from batchedmodel_contract.spec import PolicyName
 from batchedmodel_scheduling.policies import new_policy, reconfigured, relearning
@@ -39,6 +39,7 @@ PROFILE = Profile(
         for length in (1, 20, 50)
     ),
 )
+QUEUEING = (PolicyName.GREEDY, PolicyName.WINDOW)
 profiles = st.sampled_from([PROFILE, None])
 durations = st.sampled_from([0.0, 1e-6, 0.0004, 0.002, 0.006, 0.02, 0.3]) | st.floats(0, 0.05)
 
@@ -46,7 +47,7 @@ durations = st.sampled_from([0.0, 1e-6, 0.0004, 0.002, 0.006, 0.02, 0.3]) | st.f
 class PolicyMachine(RuleBasedStateMachine):
     """Drives a policy as its shell would, and keeps a plain list of what must wait in it."""
 
-    @initialize(chosen=batch_settings(), profile=profiles)
+    @initialize(chosen=batch_settings(policies=QUEUEING), profile=profiles)
     def begin(self, chosen: BatchSettings, profile: Profile | None) -> None:
         self.now = 1000.0
         self.settings, self.profile = chosen, profile
@@ -83,6 +84,7 @@ class PolicyMachine(RuleBasedStateMachine):
             key=key,
             length=length,
             arrived=self.now,
+            due=self.now + patience / 2,
             deadline=self.now + patience,
         )
         room = len(self.waiting) < self.settings.max_queue_size
@@ -138,7 +140,7 @@ class PolicyMachine(RuleBasedStateMachine):
         self.now += took or 0.0
         self._end(batch, took, queued)
 
-    @rule(chosen=batch_settings())
+    @rule(chosen=batch_settings(policies=QUEUEING))
     def the_settings_change(self, chosen: BatchSettings) -> None:
         self.policy = reconfigured(self.policy, chosen, self.now)
         self.settings = chosen
@@ -171,15 +173,16 @@ class PolicyMachine(RuleBasedStateMachine):
 
     @invariant()
     def every_item_waits_or_is_settled(self) -> None:
-        assert len(self.policy.waiting) == len(self.waiting)
+        assert len(list(self.policy.waiting())) == len(self.waiting)
         assert len(self.waiting) + len(self.settled) == self.offered
 
     def _poll(self) -> Decision:
         slots = Slots(depth=self.depth, in_flight=len(self.in_flight))
         decision = self.policy.poll(self.now, slots)
-        for item in decision.shed:
-            assert item.deadline <= self.now, "shed before its deadline"
-            self._settle(item, "shed")
+        for shed in decision.shed:
+            assert shed.outcome is Outcome.EXPIRED
+            assert shed.item.deadline <= self.now, "shed before its deadline"
+            self._settle(shed.item, "shed")
         if decision.release is not None:
             assert decision.wake_at == self.now
             assert decision.reason is decision.release.reason

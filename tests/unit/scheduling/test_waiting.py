@@ -4,9 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batchedmodel_contract.description import CostRule
+from batchedmodel_scheduling.limits import Limits
 from batchedmodel_scheduling.policy import Item, ItemId
 from batchedmodel_scheduling.waiting import Group, WaitingSet
 from support.strategies import an_item
+
+THREE = Limits(rows=3, cost=None, rule=CostRule.PADDED)
+ALL = Limits(rows=20, cost=None, rule=CostRule.PADDED)
 
 
 def waiting(*items: Item, edges: tuple[int, ...] = ()) -> WaitingSet:
@@ -38,19 +43,25 @@ def test_an_edge_is_the_largest_length_of_its_class(length: int, length_class: i
 
 def test_a_cut_takes_the_oldest_and_leaves_the_rest() -> None:
     held = waiting(*(an_item(n) for n in range(5)))
-    chosen, late = held.cut(Group("a", 0), 3, 1.0)
+    chosen, late = held.cut(Group("a", 0), THREE, 1.0)
     assert (numbers(chosen), late) == ([0, 1, 2], [])
     assert len(held) == 2
 
 
 def test_a_cut_that_meets_late_items_removes_only_those() -> None:
     held = waiting(an_item(1), an_item(2, deadline=1.0), an_item(3))
-    chosen, late = held.cut(Group("a", 0), 3, 1.0)
+    chosen, late = held.cut(Group("a", 0), THREE, 1.0)
     assert (chosen, numbers(late)) == ([], [2])
-    chosen, late = held.cut(Group("a", 0), 3, 1.0)
+    chosen, late = held.cut(Group("a", 0), THREE, 1.0)
     assert (numbers(chosen), late) == ([1, 3], [])
     assert len(held) == 0
     assert list(held.groups()) == []
+
+
+def test_a_cut_stops_before_the_member_that_costs_too_much() -> None:
+    held = waiting(an_item(1, length=4), an_item(2, length=9), an_item(3, length=4))
+    chosen, late = held.cut(Group("a", 0), Limits(rows=3, cost=18, rule=CostRule.PADDED), 1.0)
+    assert (numbers(chosen), late) == ([1, 2], [])
 
 
 def test_an_item_cannot_be_added_twice() -> None:
@@ -82,6 +93,6 @@ def test_regrouping_equals_grouping_from_the_start(
     assert {group: (head.id, size) for group, head, size in moved.groups()} == {
         group: (head.id, size) for group, head, size in fresh.groups()
     }
-    for group, _, size in list(fresh.groups()):
-        assert moved.cut(group, size, 0.0) == fresh.cut(group, size, 0.0)
+    for group, _, _ in list(fresh.groups()):
+        assert moved.cut(group, ALL, 0.0) == fresh.cut(group, ALL, 0.0)
     assert len(moved) == len(fresh) == 0

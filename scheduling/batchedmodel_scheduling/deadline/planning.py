@@ -1,0 +1,249 @@
+"""The plan for everything that waits: which batch is first, who is given up, what can be put off.
+
+Pure: reads lanes, times and bounds, changes nothing. Called by `Deadline` when the device can take
+a batch.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from batchedmodel_contract.description import CostRule
+from batchedmodel_scheduling.batch_times import BatchTimes
+from batchedmodel_scheduling.deadline import outlook
+from batchedmodel_scheduling.deadline.grouping import LengthClass, merged
+from batchedmodel_scheduling.deadline.lanes import Entry, Lane, Lanes
+from batchedmodel_scheduling.deadline.shedding import Candidate, select
+from batchedmodel_scheduling.limits import Limits
+
+_PRICE: Final = 0.65
+"""What a freed second of the device is worth: this part of what arrives in it, as far as the device
+would be busy with it anyway."""
+_LOOKED_AT: Final = 6
+"""Batches by which queues of different items are looked ahead; each has at least its first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """What a plan depends on beside the waiting items."""
+
+    start: float
+    """When the device could begin a batch that leaves now."""
+    start_spread: float
+    """Standard deviation of that, seconds."""
+    rate: float
+    """Items that arrive per second."""
+    target: float | None
+    """Seconds from arrival to answer that are aimed at."""
+    times: BatchTimes
+    limits: Limits
+    several_priorities: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The first batch, and what it means for the others."""
+
+    batch: list[Entry]
+    table: list[float]
+    """Upper seconds by number of items of the batch's kind."""
+    given_up: list[Entry]
+    """Those that are left out and late by the time this batch is over."""
+    pressed: bool
+    """Not everything that waits will be in time."""
+    slack: float
+    """Seconds by which all could be put off and still be in time; 0 under pressure."""
+    load: float
+    """What arrives, as a part of what the device could do of the batch's kind."""
+
+
+def plan(lanes: Lanes, now: Situation) -> Plan:
+    """Plan for lanes that are not empty and whose items could each be in time alone."""
+    keys = list(lanes.by_key())
+    if len(keys) == 1 and len(keys[0]) == 1 and now.times.rule is not CostRule.PACKED:
+        return _alike(keys[0][0], now)
+    return _different(keys, now)
+
+
+def _alike(lane: Lane, now: Situation) -> Plan:
+    """All waiting items may share a batch and are about as long as each other."""
+    entries = lane.entries
+    cap = now.limits.rows_of(lane.longest)
+    table = now.times.upper_table(lane.longest, cap)[: cap + 1]
+    end, slack = now.start, float("inf")
+    for first in range(0, len(entries), cap):
+        part = entries[first : first + cap]
+        end += table[len(part)]
+        slack = min(slack, min([entry.due for entry in part]) - end)
+        if slack < 0:
+            break
+    else:
+        batch = entries[:cap]
+        load = _load(table, now)
+        return Plan(batch=batch, table=table, given_up=[], pressed=False, slack=slack, load=load)
+    skipped = _passed_over(entries, table, now)
+    seen = entries[skipped : skipped + outlook.LARGEST]
+    device = outlook.Device(
+        table=[
+            seconds * now.times.scale for seconds in now.times.table(lane.longest, cap)[: cap + 1]
+        ],
+        start=now.start,
+        start_spread=now.start_spread,
+        spread=now.times.spread,
+    )
+    first_batch = outlook.first_batch(seen, device, _price(seen, table, now))
+    dropped = skipped + first_batch.dropped
+    batch = entries[dropped : dropped + first_batch.size]
+    return Plan(
+        batch=batch,
+        table=table,
+        given_up=_lost(entries[:dropped], now.start + table[len(batch)]),
+        pressed=True,
+        slack=0.0,
+        load=1.0,
+    )
+
+
+def _lost(entries: list[Entry], ends: float) -> list[Entry]:
+    """Of those left out of a batch that ends then, the ones that cannot be in time after it."""
+    return [entry for entry in entries if entry.due <= ends]
+
+
+def _usual_rows(table: list[float], now: Situation) -> int:
+    """Rows of a batch that can run back to back and meet the target: twice its time must fit."""
+    if now.target is None:
+        return len(table) - 1
+    return max(1, bisect_right(table, now.target / 2) - 1)
+
+
+def _passed_over(entries: list[Entry], table: list[float], now: Situation) -> int:
+    """Of a queue too long to be looked at as a whole, the heads that would make batches small."""
+    if len(entries) <= outlook.LARGEST:
+        return 0
+    end = now.start + table[_usual_rows(table, now)]
+    first = next((n for n, entry in enumerate(entries) if entry.due >= end), len(entries))
+    return min(first, len(entries) - outlook.LARGEST)
+
+
+def _price(entries: Sequence[Entry], table: list[float], now: Situation) -> float:
+    worth = sum(entry.weight for entry in entries) / len(entries)
+    best = _best_rate(table, now)
+    load = min(1.0, now.rate / best)
+    return _PRICE * best * load * load * worth if load else 0.0
+
+
+def _best_rate(table: list[float], now: Situation) -> float:
+    rows = _usual_rows(table, now)
+    return rows / table[rows] if table[rows] > 0 else float("inf")
+
+
+def _load(table: list[float], now: Situation) -> float:
+    return now.rate / _best_rate(table, now)
+
+
+def _different(keys: list[list[Lane]], now: Situation) -> Plan:
+    """Several keys or lengths: merge what is cheaper together, then batches by due time."""
+    candidates: list[Candidate] = []
+    for lanes in keys:
+        if now.times.rule is CostRule.PACKED:
+            candidates += _packed(lanes, now)
+            continue
+        classes = [_length_class(lane, now) for lane in lanes]
+        runs = merged(classes)
+        batches = max(1, _LOOKED_AT // (len(runs) + len(keys) - 1))
+        for run in runs:
+            candidates += _padded(lanes[run], classes[run.stop - 1].cap, batches, now)
+    chosen = select(candidates, now.start)
+    if not chosen.run:
+        last = max((e for candidate in chosen.put_off for e in candidate.entries), key=_due)
+        alone = now.times.upper_table(last.length, 1)
+        return Plan(batch=[last], table=alone, given_up=[], pressed=True, slack=0.0, load=1.0)
+    first = chosen.run[0]
+    end, slack = now.start, float("inf")
+    for candidate in chosen.run:
+        end += candidate.seconds
+        slack = min(slack, candidate.due - end)
+    pressed = bool(chosen.given_up or chosen.put_off)
+    table = [seconds * first.factor for seconds in first.table]
+    return Plan(
+        batch=first.entries,
+        table=table,
+        given_up=_lost(chosen.given_up, now.start + first.seconds),
+        pressed=pressed,
+        slack=0.0 if pressed else slack,
+        load=1.0 if pressed else _load(table, now),
+    )
+
+
+def _least_first(entry: Entry) -> tuple[int, float]:
+    return -entry.item.priority, entry.due
+
+
+def _due(entry: Entry) -> float:
+    return entry.due
+
+
+def _length_class(lane: Lane, now: Situation) -> LengthClass:
+    """Rows so that no batch keeps the others waiting for more than half of the target."""
+    cap = now.limits.rows_of(lane.longest)
+    table = now.times.table(lane.longest, cap)
+    if now.target is not None:
+        at_most = now.target / 2 / now.times.upper
+        cap = max(1, min(cap, bisect_right(table, at_most) - 1))
+    return LengthClass(len(lane.entries), cap, table)
+
+
+def _in_order(run: Sequence[Lane], at_most: int) -> list[Entry]:
+    """The most urgent of several lanes; what is further back than `at_most` is not looked at."""
+    if len(run) == 1:
+        return run[0].entries[:at_most]
+    waiting = sum(len(lane.entries) for lane in run)
+    # Lanes share the look ahead by their sizes: merging all of a long queue would take too long.
+    part = min(1.0, 1.5 * at_most / waiting)
+    entries = [entry for lane in run for entry in lane.entries[: int(part * len(lane.entries)) + 4]]
+    entries.sort()
+    return entries[:at_most]
+
+
+def _padded(run: Sequence[Lane], cap: int, batches: int, now: Situation) -> list[Candidate]:
+    entries = _in_order(run, batches * cap)
+    found = []
+    for first in range(0, len(entries), cap):
+        part = entries[first : first + cap]
+        if now.several_priorities:
+            part.sort(key=_least_first)
+        longest = max([entry.length for entry in part])
+        found.append(_candidate(part, now.times.table(longest, cap), None, now))
+    return found
+
+
+def _packed(run: Sequence[Lane], now: Situation) -> list[Candidate]:
+    """By tokens: as many as fit the bounds and half of the target, in order."""
+    entries = _in_order(run, 3 * now.limits.rows)
+    longest_time = float("inf") if now.target is None else now.target / 2 / now.times.upper
+    found: list[Candidate] = []
+    while entries:
+        rows = now.limits.fitting([entry.length for entry in entries])
+        lengths = [entry.length for entry in entries[:rows]]
+        table = now.times.packed_table(lengths)
+        count = max(1, min(rows, bisect_right(table, longest_time) - 1))
+        without = now.times.packed_table(lengths[:count][::-1])[:0:-1]
+        found.append(_candidate(entries[:count], table[: count + 1], without, now))
+        entries = entries[count:]
+    return found
+
+
+def _candidate(
+    entries: list[Entry], table: list[float], without: list[float] | None, now: Situation
+) -> Candidate:
+    factor = now.times.upper
+    return Candidate(
+        entries=entries,
+        table=table,
+        without=without,
+        factor=factor,
+        due=min([entry.due for entry in entries]),
+        seconds=table[len(entries)] * factor,
+        weight=sum([entry.weight for entry in entries]),
+    )

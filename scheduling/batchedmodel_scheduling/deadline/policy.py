@@ -1,0 +1,328 @@
+"""`Deadline`: as many in time as can be, and the lone one not a moment later than it must.
+
+At each decision: give up what cannot be in time any more; plan for the rest (`planning`); hold the
+first batch back only if company is about to come (`gathering`); otherwise hand it over. What the
+device costs is learnt by the pipeline. What was given up but is still wanted goes on with whatever
+time is left over (`spare`).
+
+An item whose deadline is its due time is refused or shed as soon as it would miss it; one whose
+deadline is later is served late. Whoever offers the items decides that.
+"""
+
+from collections.abc import Hashable, Iterator
+from itertools import chain
+from typing import Final
+
+from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.outcomes import HoldReason, Outcome, Rejection, ReleaseReason
+from batchedmodel_scheduling.base import BasePolicy
+from batchedmodel_scheduling.deadline.fan_out import FanOuts
+from batchedmodel_scheduling.deadline.floor import Floor
+from batchedmodel_scheduling.deadline.gathering import ArrivalRate, Gaps
+from batchedmodel_scheduling.deadline.lanes import Entry, Lanes, entry_of
+from batchedmodel_scheduling.deadline.planning import Plan, Situation, plan
+from batchedmodel_scheduling.deadline.spare import Spare
+from batchedmodel_scheduling.pipeline import Pipeline
+from batchedmodel_scheduling.policy import (
+    NEVER,
+    Decision,
+    Event,
+    Item,
+    ItemId,
+    Refusal,
+    Shed,
+    Slots,
+)
+
+_PRIORITY_STEP: Final = 1.0
+"""Seconds between two priorities, or the target if that is shorter."""
+_KEYS_REMEMBERED: Final = 256
+_LENGTHS_REMEMBERED: Final = 4096
+
+
+class Deadline(BasePolicy):
+    """See the module."""
+
+    def __init__(self, settings: BatchSettings, pipeline: Pipeline) -> None:
+        super().__init__(settings, pipeline)
+        self._lanes = Lanes(settings.length_buckets)
+        self._spare = Spare()
+        self._floor = Floor()
+        self._fan_outs = FanOuts()
+        self._rate = ArrivalRate()
+        self._gaps: dict[Hashable, Gaps] = {}
+        self._work_of: dict[int, float] = {}
+        self._evicted: list[Shed] = []
+        self._early = False  # something has filled up since the last plan
+        self._unswept = False  # a batch has left since hopeless ones were looked for
+        self._timer = NEVER  # the last wake asked for, until something else happens
+        self._held = Decision(release=None, shed=(), wake_at=NEVER, reason=HoldReason.EMPTY)
+
+    def offer(self, item: Item, now: float) -> Refusal | None:
+        """Refuse what would be late and is not wanted then, and what finds no room.
+
+        On a server that has not run for a while nobody is refused for a prediction: one batch must
+        go through, or a wrong estimate would never be corrected.
+
+        When the queue is full of late ones, one of them makes room for one that may be in time.
+        """
+        self._timer = NEVER
+        waiting = len(self._lanes) + len(self._spare)
+        start = self.pipeline.starts_at(now)
+        alone = start + self._alone(item.length)
+        hopeless = alone > item.deadline and not self.pipeline.unproven(now)
+        if hopeless or self._one_too_many(item, start):
+            return Refusal(
+                reason=Rejection.PREDICTED_LATE, retry_after=self._retry_after(max(1, waiting))
+            )
+        if waiting >= self.settings.max_queue_size:
+            if not len(self._spare) or alone > item.due:
+                return self._queue_full(waiting)
+            self._evicted.append(Shed(item=self._spare.evict(), outcome=Outcome.EVICTED))
+        self.take_over(item)
+        self._rate.observe(now)
+        self._gaps_of(item.key).observe(now)
+        return None
+
+    def take_over(self, item: Item) -> None:
+        """Let an item wait."""
+        step = min(_PRIORITY_STEP, self.settings.target_seconds or _PRIORITY_STEP)
+        lane = self._lanes.add(entry_of(item, self._work(item.length), step))
+        filled = len(lane.entries) == self.limits.rows_of(lane.longest)
+        full = filled or len(self._lanes) == self.limits.rows
+        whole = item.fan_out is not None and self._fan_outs.observe(item.fan_out)
+        if full or whole:
+            self._early = True
+
+    def refusal(self) -> Refusal | None:
+        """Whether the queue is full of items that may be in time."""
+        return self._queue_full(len(self._lanes))
+
+    def withdraw(self, item_id: ItemId, now: float) -> None:
+        """Forget a waiting item."""
+        self._timer = NEVER
+        if self._lanes.discard(item_id) is None:
+            self._spare.discard(item_id)
+            self._evicted = [shed for shed in self._evicted if shed.item.id != item_id]
+
+    def waiting(self) -> Iterator[Item]:
+        """All waiting items, late ones too, and those whose eviction is not told yet."""
+        return chain(self._lanes, self._spare, [shed.item for shed in self._evicted])
+
+    def observe(self, event: Event, now: float) -> None:
+        """Learn what became of a released batch, or what the server holds."""
+        self._timer = NEVER
+        super().observe(event, now)
+
+    def configure(self, settings: BatchSettings, now: float) -> None:
+        """Use other settings from now on."""
+        super().configure(settings, now)
+        self._work_of.clear()
+        self._early = True
+        self._lanes = self._lanes.regrouped(settings.length_buckets)
+
+    def poll(self, now: float, slots: Slots) -> Decision:
+        """Release the first batch of the plan, or say until when it is held."""
+        if now >= self._timer:
+            # Nothing has happened since: this is the timer, and that late.
+            self.pipeline.woken(now - self._timer)
+        shed, self._evicted = self._evicted, []
+        if not len(self._lanes) and not len(self._spare):
+            return self._hold(NEVER, HoldReason.EMPTY, shed)
+        opens = self.pipeline.opens_at(slots, now)
+        if opens > now and not (self._early and slots.in_flight < slots.depth):
+            if self._unswept:
+                # Who cannot be in time after the batch that has just left hears it now, not then.
+                shed += self._hopeless(self.pipeline.starts_at(now), now)
+            return self._hold(opens, HoldReason.BUSY, shed)
+        self._early = False
+        start = self.pipeline.starts_at(now)
+        shed += self._hopeless(start, now)
+        if not len(self._lanes):
+            return self._serve_late(now, opens, slots, shed)
+        # A plan may give up everything but one item; it never fails to find one.
+        chosen = plan(self._lanes, self._situation(start, now, slots))
+        shed += self._give_up(chosen.given_up, now)
+        return self._act(chosen, now, opens, slots, shed)
+
+    def _act(
+        self, chosen: Plan, now: float, opens: float, slots: Slots, shed: list[Shed]
+    ) -> Decision:
+        """Release the planned batch unless there is a reason to hold it."""
+        batch = chosen.batch
+        full = self.limits.full([entry.length for entry in batch])
+        whole = not full and self._complete(batch)
+        if opens > now and (chosen.pressed or not (full or whole)):
+            return self._hold(opens, HoldReason.BUSY, shed)
+        overdue = self._floor.overdue()
+        if overdue is not None:
+            turn = self._lanes.led_by(overdue, self.limits)
+            if turn:
+                return self._release(turn, ReleaseReason.FLOOR, now, shed)
+        if not full and not chosen.pressed and not whole:
+            wait = self._wait(chosen, now)
+            if wait is not None:
+                return self._hold(wait, HoldReason.GATHERING, shed)
+        room = 0 if chosen.pressed else self._room(chosen)
+        batch = [*batch, *self._spare.company(batch, self.limits, room, now)]
+        return self._release(batch, self._reason(chosen, full, whole, now, slots), now, shed)
+
+    def _reason(
+        self, chosen: Plan, full: bool, whole: bool, now: float, slots: Slots
+    ) -> ReleaseReason:
+        if chosen.pressed:
+            return ReleaseReason.PRESSURE
+        if full:
+            return ReleaseReason.FULL
+        if whole:
+            return ReleaseReason.GROUP_COMPLETE
+        if slots.in_flight:
+            return ReleaseReason.JUST_IN_TIME
+        oldest = min([entry.item.arrived for entry in chosen.batch])
+        waited = 0 < self.settings.max_wait_seconds <= now - oldest
+        return ReleaseReason.DELAY if waited else ReleaseReason.IDLE
+
+    def _wait(self, chosen: Plan, now: float) -> float | None:
+        """Until when to hold the batch for company; None to let it go."""
+        if not self.settings.max_wait_seconds:
+            return None
+        batch, table = chosen.batch, chosen.table
+        items = len(batch)
+        oldest = self._lanes.oldest()  # another key's wait is not longer for that of this one
+        one_more = table[items + 1] if items + 1 < len(table) else table[items]
+        until = min(
+            oldest + self.settings.max_wait_seconds,
+            now + chosen.slack - (one_more - table[items]),
+        )
+        if until <= now:
+            return None
+        if self._fan_outs.incomplete(batch):
+            return until
+        saved = table[items] + table[1] - one_more
+        gaps = self._gaps_of(batch[0].item.key)
+        return gaps.worth_waiting(now, items, saved=saved, load=chosen.load, until=until)
+
+    def _complete(self, batch: list[Entry]) -> bool:
+        """Whether the batch holds announced groups, all of them complete."""
+        announced = any(entry.item.fan_out is not None for entry in batch)
+        return announced and not self._fan_outs.incomplete(batch)
+
+    def _room(self, chosen: Plan) -> int:
+        """How many late ones may go along without making anybody late."""
+        table, rows = chosen.table, len(chosen.batch)
+        longest = table[rows] + chosen.slack / 2
+        while rows + 1 < len(table) and table[rows + 1] <= longest:
+            rows += 1
+        return rows - len(chosen.batch)
+
+    def _serve_late(self, now: float, opens: float, slots: Slots, shed: list[Shed]) -> Decision:
+        """Nobody on time waits: let late ones go."""
+        shed += [Shed(item=item, outcome=Outcome.EXPIRED) for item in self._spare.expired(now)]
+        batch = self._spare.first(self.limits, now)
+        if not batch:
+            return self._hold(NEVER, HoldReason.EMPTY, shed)
+        if opens > now:
+            return self._hold(opens, HoldReason.BUSY, shed)
+        return self._release(batch, ReleaseReason.SPARE, now, shed)
+
+    def _release(
+        self, batch: list[Entry], reason: ReleaseReason, now: float, shed: list[Shed]
+    ) -> Decision:
+        self._lanes.take([entry for entry in batch if entry.id in self._lanes])
+        for entry in batch:
+            self._spare.discard(entry.id)
+        self._fan_outs.left(batch)
+        self._floor.released({entry.item.priority for entry in batch}, self._lanes.priorities)
+        released = self._released([entry.item for entry in batch], reason, now)
+        self._timer = NEVER
+        self._unswept = True
+        # What is left may fill the next slot; under pressure nothing is decided before it must be.
+        self._early = reason is not ReleaseReason.PRESSURE
+        return Decision(release=released, shed=tuple(shed), wake_at=now, reason=reason)
+
+    def _hold(self, until: float, reason: HoldReason, shed: list[Shed]) -> Decision:
+        """Most decisions are to go on holding: those cost no new object."""
+        self._timer = until
+        held = self._held
+        if shed:
+            return Decision(release=None, shed=tuple(shed), wake_at=until, reason=reason)
+        if held.wake_at != until or held.reason is not reason:
+            held = self._held = Decision(release=None, shed=(), wake_at=until, reason=reason)
+        return held
+
+    def _hopeless(self, start: float, now: float) -> list[Shed]:
+        """Give up the heads that would be late even alone; those that are late, while unproven."""
+        if self.pipeline.unproven(now):
+            return self._give_up(self._lanes.due_by(now), now)
+        self._unswept = False
+        gone: list[Entry] = []
+        in_order = not self._lanes.several_priorities
+        for lanes in self._lanes.by_key():
+            for lane in lanes:
+                # The lane's longest decides for the lane; each is judged by its own length.
+                alone = start + self._alone(lane.longest)
+                for entry in lane.entries:
+                    if alone <= entry.due and entry.item.deadline > now:
+                        if in_order:
+                            break
+                    elif start + self._alone(entry.length) > entry.due or entry.due <= now:
+                        gone.append(entry)
+        return self._give_up(gone, now)
+
+    def _give_up(self, entries: list[Entry], now: float) -> list[Shed]:
+        """They will be late: those still wanted then wait for spare time, the others end here."""
+        if not entries:
+            return []
+        self._lanes.take(entries)
+        shed: list[Shed] = []
+        for entry in entries:
+            item = entry.item
+            if item.deadline <= now:
+                shed.append(Shed(item=item, outcome=Outcome.EXPIRED))
+            elif item.due < item.deadline:
+                self._spare.add(entry)
+            else:
+                shed.append(Shed(item=item, outcome=Outcome.SHED))
+        return shed
+
+    def _situation(self, start: float, now: float, slots: Slots) -> Situation:
+        return Situation(
+            start=start,
+            start_spread=self.pipeline.unsure_by() if slots.in_flight else 0.0,
+            rate=self._rate.at(now),
+            target=self.settings.target_seconds,
+            times=self.pipeline.times,
+            limits=self.limits,
+            several_priorities=self._lanes.several_priorities,
+        )
+
+    def _one_too_many(self, item: Item, start: float) -> bool:
+        """Whether even in full batches not all of its rank could be in time, and late is no use.
+
+        Somebody must be given up then; the newcomer has waited for nothing yet. Work is counted in
+        seconds only where the server has measured itself.
+        """
+        if item.due < item.deadline or not self.pipeline.times.profiled:
+            return False
+        return start + self._lanes.work_before(item.priority) > item.due
+
+    def _alone(self, length: int) -> float:
+        """What an item needs by itself: the middle, since giving up is final and a guess."""
+        times = self.pipeline.times
+        return times.table(length, 1)[1] * times.scale
+
+    def _work(self, length: int) -> float:
+        work = self._work_of.get(length)
+        if work is None:
+            if len(self._work_of) >= _LENGTHS_REMEMBERED:
+                self._work_of.clear()
+            work = self._work_of[length] = self.work(length)
+        return work
+
+    def _gaps_of(self, key: Hashable) -> Gaps:
+        gaps = self._gaps.get(key)
+        if gaps is None:
+            if len(self._gaps) >= _KEYS_REMEMBERED:
+                del self._gaps[next(iter(self._gaps))]
+            gaps = self._gaps[key] = Gaps()
+        return gaps

@@ -1,0 +1,1 @@
+"""A discrete-event simulator that runs the real policies against modelled devices and arrivals."""

@@ -1,0 +1,278 @@
+"""The event loop of the simulator: requests arrive, policies decide, devices take their time.
+
+Called by `batchedmodel simulate`, by the benchmarks and by tests. Time is in integer nanoseconds,
+events of equal times keep their order, and nothing is drawn at random but by the plant's own
+streams: equal inputs give equal runs, to the byte of the event log. It drives the very policy
+objects that the sidecar drives and knows nothing of what they do inside.
+"""
+
+import heapq
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Final, Protocol
+
+from batchedmodel_contract.outcomes import Outcome, Rejection
+from batchedmodel_scheduling.policy import (
+    Batch,
+    FanOut,
+    Finished,
+    HandedOver,
+    Item,
+    ItemId,
+    Policy,
+    Priority,
+    Slots,
+)
+
+NANOSECONDS: Final = 1_000_000_000
+_NEVER: Final = 1 << 62
+_KEY: Final = "simulated"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One row as a workload has it. `due` and `deadline` are times, not durations."""
+
+    at: int
+    length: int
+    due: int
+    deadline: int
+    priority: Priority = Priority.NORMAL
+    key: Hashable = _KEY
+    fan_out: FanOut | None = None
+
+
+class Device(Protocol):
+    """One accelerator behind one policy."""
+
+    @property
+    def depth(self) -> int:
+        """Batches that the server holds at once."""
+        ...
+
+    @property
+    def hand_off(self) -> int:
+        """Nanoseconds from the release of a batch until the device could begin it."""
+        ...
+
+    def duration(self, lengths: Sequence[int], now: int) -> int:
+        """Nanoseconds that this forward pass takes; called once for each batch."""
+        ...
+
+
+class Router(Protocol):
+    """Spreads requests over pods."""
+
+    def route(self, request: Request, outstanding: Sequence[int]) -> int:
+        """The pod for a request, given how many requests each pod has."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Run:
+    """What became of every request, by its index in the workload. Times in nanoseconds.
+
+    They count from a start near zero: a second as a float is then exact to well below one.
+    """
+
+    released: list[int]
+    """When each left for the device; -1 for those that never did."""
+    finished: list[int]
+    """When each was answered; -1 for those that were not."""
+    ended: list[Outcome | Rejection | None]
+    """How each ended, or why it was refused on arrival; None only while the run goes on."""
+    batches: list[int] = field(default_factory=list)
+    """Rows of each batch, in order of release."""
+    busy: int = 0
+    """Time in which a device computed, all devices together."""
+    until: int = 0
+    digest: str | None = None
+    """SHA-256 of the event log, if one was kept."""
+
+
+@dataclass(slots=True)
+class _Pod:
+    policy: Policy
+    device: Device
+    in_flight: int = 0
+    free: int = 0
+    outstanding: int = 0
+    wake: int = _NEVER
+
+
+class BrokenPolicyError(Exception):
+    """A policy did what none may: the run means nothing."""
+
+
+class _OnlyOne:
+    def route(self, request: Request, outstanding: Sequence[int]) -> int:
+        return 0
+
+
+def simulate(
+    requests: Sequence[Request],
+    pods: Sequence[tuple[Policy, Device]],
+    *,
+    router: Router | None = None,
+    keep_log: bool = False,
+    on_event: Callable[[str], None] | None = None,
+) -> Run:
+    """Let the requests, ascending in time, be served; ends when all of them have ended.
+
+    Raises `BrokenPolicyError` when a policy loses or repeats an item, releases one that is past its
+    deadline or more batches than the device takes, or asks to be woken in the past.
+    """
+    return _Simulation(requests, pods, router or _OnlyOne(), keep_log, on_event).run()
+
+
+class _Simulation:
+    def __init__(
+        self,
+        requests: Sequence[Request],
+        pods: Sequence[tuple[Policy, Device]],
+        router: Router,
+        keep_log: bool,
+        on_event: Callable[[str], None] | None,
+    ) -> None:
+        self._requests = requests
+        self._pods = [_Pod(policy, device) for policy, device in pods]
+        self._router = router
+        self._log = sha256() if keep_log else None
+        self._on_event = on_event
+        self._logs = keep_log or on_event is not None
+        count = len(requests)
+        self._run = Run(released=[-1] * count, finished=[-1] * count, ended=[None] * count)
+        # (time, order, pod, batch and its measured times, or None for a timer)
+        self._events: list[tuple[int, int, int, tuple[Batch, float, float] | None]] = []
+        self._order = 0
+
+    def run(self) -> Run:
+        """Take the next arrivals or the next event, whichever is first, then let pods decide."""
+        requests, events, pods = self._requests, self._events, self._pods
+        arrival, total = 0, len(requests)
+        while arrival < total or events:
+            now = requests[arrival].at if arrival < total else _NEVER
+            if events and events[0][0] <= now:
+                now, _, index, what = heapq.heappop(events)
+                pod = pods[index]
+                if what is not None:
+                    self._finish(index, what, now)
+                elif pod.wake != now:
+                    continue  # a timer that was set anew
+                else:
+                    pod.wake = _NEVER
+                self._decide(index, now)
+                continue
+            touched = set()
+            while arrival < total and requests[arrival].at == now:
+                touched.add(self._arrive(arrival, now))
+                arrival += 1
+            for index in sorted(touched):
+                self._decide(index, now)
+        lost = sum(pod.outstanding for pod in pods)
+        if lost:
+            raise BrokenPolicyError(f"{lost} accepted items were never released nor given up")
+        if self._log is not None:
+            self._run.digest = self._log.hexdigest()
+        return self._run
+
+    def _arrive(self, number: int, now: int) -> int:
+        request = self._requests[number]
+        index = 0
+        if len(self._pods) > 1:
+            index = self._router.route(request, [pod.outstanding for pod in self._pods])
+        item = Item(
+            id=ItemId(number),
+            key=request.key,
+            length=request.length,
+            arrived=now / NANOSECONDS,
+            due=request.due / NANOSECONDS,
+            deadline=request.deadline / NANOSECONDS,
+            priority=request.priority,
+            fan_out=request.fan_out,
+        )
+        pod = self._pods[index]
+        refusal = pod.policy.offer(item, now / NANOSECONDS)
+        if refusal is None:
+            pod.outstanding += 1
+        else:
+            self._run.ended[number] = refusal.reason
+        if self._logs:
+            told = f"{refusal.reason} {refusal.retry_after}" if refusal else "taken"
+            self._tell(now, index, f"offer {number} {request} {told}")
+        return index
+
+    def _decide(self, index: int, now: int) -> None:
+        pod = self._pods[index]
+        seconds = now / NANOSECONDS
+        depth = pod.device.depth
+        while True:
+            decision = pod.policy.poll(seconds, Slots(depth=depth, in_flight=pod.in_flight))
+            for shed in decision.shed:
+                if self._run.ended[shed.item.id] is not None:
+                    raise BrokenPolicyError(f"item {shed.item.id} ended twice")
+                self._run.ended[shed.item.id] = shed.outcome
+                pod.outstanding -= 1
+                if self._logs:
+                    self._tell(now, index, f"{shed.outcome} {shed.item.id}")
+            if decision.release is None:
+                break
+            self._release(index, decision.release, now)
+        if decision.wake_at * NANOSECONDS < _NEVER:
+            if decision.wake_at <= seconds:
+                raise BrokenPolicyError(f"asked at {seconds} to be woken at {decision.wake_at}")
+            # A wake a nanosecond late is normal input.
+            wake = int(decision.wake_at * NANOSECONDS) + 1
+            if wake != pod.wake:
+                pod.wake = wake
+                self._order += 1
+                heapq.heappush(self._events, (wake, self._order, index, None))
+        else:
+            pod.wake = _NEVER
+
+    def _release(self, index: int, batch: Batch, now: int) -> None:
+        pod = self._pods[index]
+        pod.in_flight += 1
+        if pod.in_flight > pod.device.depth:
+            raise BrokenPolicyError(f"{pod.in_flight} batches for {pod.device.depth} slots")
+        for item in batch.items:
+            if self._run.released[item.id] >= 0 or self._run.ended[item.id] is not None:
+                raise BrokenPolicyError(f"item {item.id} was released twice or after its end")
+            if item.deadline * NANOSECONDS <= now:
+                raise BrokenPolicyError(f"item {item.id} was released past its deadline")
+            self._run.released[item.id] = now
+        pod.policy.observe(HandedOver(batch=batch.id), now / NANOSECONDS)
+        there = now + pod.device.hand_off
+        start = max(there, pod.free)
+        took = pod.device.duration([item.length for item in batch.items], start)
+        pod.free = start + took
+        self._run.busy += took
+        self._run.batches.append(len(batch.items))
+        if self._logs:
+            members = " ".join(str(item.id) for item in batch.items)
+            self._tell(now, index, f"release {batch.id} {batch.reason} {members}")
+        self._order += 1
+        times = (batch, took / NANOSECONDS, (start - there) / NANOSECONDS)
+        heapq.heappush(self._events, (pod.free, self._order, index, times))
+
+    def _finish(self, index: int, what: tuple[Batch, float, float], now: int) -> None:
+        batch, took, queued = what
+        pod, run = self._pods[index], self._run
+        pod.in_flight -= 1
+        pod.outstanding -= len(batch.items)
+        for item in batch.items:
+            run.finished[item.id] = now
+            run.ended[item.id] = Outcome.COMPLETED
+        run.until = max(run.until, now)
+        if self._logs:
+            self._tell(now, index, f"finish {batch.id}")
+        event = Finished(batch=batch.id, compute_seconds=took, queue_seconds=queued)
+        pod.policy.observe(event, now / NANOSECONDS)
+
+    def _tell(self, now: int, index: int, event: str) -> None:
+        line = f"{now} {index} {event}"
+        if self._log is not None:
+            self._log.update(line.encode() + b"\n")
+        if self._on_event is not None:
+            self._on_event(line)

@@ -1,0 +1,81 @@
+"""How long the items of a workload are: the distributions that lengths are drawn from.
+
+Lengths are independent of arrival times, except where both are replayed from one trace.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.random import Generator
+
+from batchedmodel_contract.mistakes import InvalidInput
+
+
+class Lengths(Protocol):
+    """A source of lengths of at least 1."""
+
+    def draw(self, count: int, random: Generator) -> list[int]:
+        """As many lengths, in order of arrival."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constant:
+    """Items of one size, as images are."""
+
+    length: int = 1
+
+    def draw(self, count: int, random: Generator) -> list[int]:
+        """See `Lengths`."""
+        return [self.length] * count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lognormal:
+    """Whole numbers from exp(N(mu, sigma^2)), those outside the bounds moved to the bound."""
+
+    mu: float
+    sigma: float
+    lowest: int
+    highest: int
+
+    def draw(self, count: int, random: Generator) -> list[int]:
+        """See `Lengths`."""
+        values = np.exp(self.mu + self.sigma * random.standard_normal(count))
+        whole: list[int] = np.clip(np.rint(values), self.lowest, self.highest).astype(int).tolist()
+        return whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adversarial:
+    """One long item at a random place among each `shorts_per_long` short ones."""
+
+    short: int = 16
+    long: int = 512
+    shorts_per_long: int = 50
+
+    def draw(self, count: int, random: Generator) -> list[int]:
+        """See `Lengths`."""
+        block = self.shorts_per_long + 1
+        blocks = -(-count // block)
+        drawn = np.full((blocks, block), self.short)
+        drawn[np.arange(blocks), random.integers(block, size=blocks)] = self.long
+        flat: list[int] = drawn.ravel()[:count].tolist()
+        return flat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """Lengths of a trace in its order, begun anew at its end: the n-th belongs to the n-th time."""
+
+    recorded: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.recorded:
+            raise InvalidInput("trace", "must hold at least one length")
+
+    def draw(self, count: int, random: Generator) -> list[int]:
+        """See `Lengths`."""
+        rounds = -(-count // len(self.recorded))
+        return list((self.recorded * rounds)[:count])

@@ -1,0 +1,158 @@
+"""Reads recorded traces, so that a simulation can replay them.
+
+Two forms of CSV with a heading are known: the Azure LLM inference traces (TIMESTAMP, ContextTokens)
+and our own (seconds, length and, if wished, priority). Other columns are ignored. The caller reads
+the file; this module is handed its text.
+"""
+
+import csv
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal, InvalidOperation
+from typing import Final, TypeVar
+
+from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_scheduling.policy import Priority
+from batchedmodel_scheduling.simulator.arrivals import Replay
+from batchedmodel_scheduling.simulator.lengths import Recorded
+
+_Value = TypeVar("_Value")
+_NANOSECONDS: Final = 1_000_000_000
+_LATEST: Final = 4_000_000_000  # seconds; in nanoseconds still within 64 bits
+_LONGEST: Final = 2**31
+_SECOND: Final = timedelta(seconds=1)
+_ANY_DAY: Final = datetime(2000, 1, 1)  # noqa: DTZ001 - only differences of times count
+_TIMESTAMP: Final = re.compile(
+    r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:\+00:00|Z)?", re.ASCII
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """Recorded requests in order of arrival; times in nanoseconds, the first at 0."""
+
+    times: tuple[int, ...]
+    lengths: tuple[int, ...]
+    priorities: tuple[Priority, ...]
+
+    def arrivals(self) -> Replay:
+        """Its times as an arrival process, which can be sped up."""
+        return Replay(recorded=self.times)
+
+    def scaled_lengths(
+        self, *, divisor: int = 1, lowest: int = 1, highest: int = _LONGEST
+    ) -> Recorded:
+        """Its lengths, divided and rounded down, then moved into the bounds."""
+        return Recorded(
+            recorded=tuple(max(lowest, min(highest, n // divisor)) for n in self.lengths)
+        )
+
+
+def read_trace(text: str) -> Trace:
+    """The trace in a CSV's text, sorted by time; raises `InvalidInput` with line and column."""
+    reader = csv.reader(text.removeprefix("\ufeff").splitlines(), strict=True)
+    try:
+        headings = [heading.strip() for heading in next(reader, [])]
+        rows = sorted(_rows(reader, _columns(headings)), key=lambda row: row[0])
+    except csv.Error as error:
+        raise InvalidInput(f"trace: line {reader.line_num}", f"is not CSV: {error}") from error
+    if not rows:
+        raise InvalidInput("trace", "must hold at least one request below its heading")
+    first = rows[0][0]
+    return Trace(
+        times=tuple(time - first for time, _, _ in rows),
+        lengths=tuple(length for _, length, _ in rows),
+        priorities=tuple(priority for _, _, priority in rows),
+    )
+
+
+class _Broken(Exception):
+    """The rule that a cell breaks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Columns:
+    """Where a form of trace has what, and how its times are written."""
+
+    time: int
+    length: int
+    priority: int | None
+    to_nanoseconds: Callable[[str], int]
+    headings: list[str]
+
+
+def _columns(headings: list[str]) -> _Columns:
+    forms = (("TIMESTAMP", "ContextTokens", _timestamp), ("seconds", "length", _seconds))
+    for time, length, to_nanoseconds in forms:
+        if time in headings and length in headings:
+            return _Columns(
+                time=headings.index(time),
+                length=headings.index(length),
+                priority=headings.index("priority") if "priority" in headings else None,
+                to_nanoseconds=to_nanoseconds,
+                headings=headings,
+            )
+    known = " or ".join(f"{time} and {length}" for time, length, _ in forms)
+    raise InvalidInput("trace: line 1", f"must name the columns {known}", ",".join(headings))
+
+
+def _rows(reader: Iterator[list[str]], columns: _Columns) -> Iterator[tuple[int, int, Priority]]:
+    for line, cells in enumerate(reader, start=2):
+        if not cells:
+            continue
+        time = _cell(cells, line, columns, columns.time, columns.to_nanoseconds)
+        length = _cell(cells, line, columns, columns.length, _length)
+        priority = Priority.NORMAL
+        if columns.priority is not None:
+            priority = _cell(cells, line, columns, columns.priority, _priority)
+        yield time, length, priority
+
+
+def _cell(
+    cells: list[str], line: int, columns: _Columns, index: int, read: Callable[[str], _Value]
+) -> _Value:
+    field = f"trace: line {line}, column {columns.headings[index]}"
+    if index >= len(cells):
+        raise InvalidInput(field, "is missing")
+    text = cells[index].strip()
+    try:
+        return read(text)
+    except _Broken as broken:
+        raise InvalidInput(field, str(broken), text) from broken
+
+
+def _timestamp(text: str) -> int:
+    found = _TIMESTAMP.fullmatch(text)
+    try:
+        whole = datetime.fromisoformat(found[1]) if found else None
+    except ValueError:
+        whole = None
+    if found is None or whole is None:
+        raise _Broken("must be a time in UTC as 2023-11-16 18:15:46.6805900")
+    fraction = int((found[2] or "").ljust(9, "0"))
+    return (whole - _ANY_DAY) // _SECOND * _NANOSECONDS + fraction
+
+
+def _seconds(text: str) -> int:
+    try:
+        seconds = Decimal(text)
+    except InvalidOperation:
+        seconds = Decimal(-1)
+    if not (seconds.is_finite() and 0 <= seconds <= _LATEST):
+        raise _Broken(f"must be a number of seconds from 0 to {_LATEST}")
+    return round(seconds * _NANOSECONDS)
+
+
+def _length(text: str) -> int:
+    if text.isascii() and text.isdigit() and len(text) <= 10 and 1 <= int(text) <= _LONGEST:
+        return int(text)
+    raise _Broken(f"must be a whole number from 1 to {_LONGEST}")
+
+
+def _priority(text: str) -> Priority:
+    for priority in Priority:
+        if text == str(priority.value):
+            return priority
+    raise _Broken("must be 1 (high), 2 (normal) or 3 (low)")

@@ -1,0 +1,180 @@
+"""The simulator as a whole, against what queueing theory knows and against itself."""
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+
+from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.description import CostRule
+from batchedmodel_contract.spec import PolicyName
+from batchedmodel_scheduling.policies import new_policy
+from batchedmodel_scheduling.policy import Policy
+from batchedmodel_scheduling.simulator.arrivals import (
+    Arrivals,
+    Clumps,
+    Gamma,
+    Mmpp,
+    Poisson,
+    Uniform,
+)
+from batchedmodel_scheduling.simulator.curves import Affine, profile_of
+from batchedmodel_scheduling.simulator.engine import NANOSECONDS, Run, simulate
+from batchedmodel_scheduling.simulator.lengths import Constant, Lognormal
+from batchedmodel_scheduling.simulator.oracle import least_dropped, machine, on_time_at_least
+from batchedmodel_scheduling.simulator.plants import Disturbances, Plant
+from batchedmodel_scheduling.simulator.routers import RoundRobin
+from batchedmodel_scheduling.simulator.search import highest_rate, highest_rate_of_share
+from batchedmodel_scheduling.simulator.verdicts import verdict
+from batchedmodel_scheduling.simulator.workload import Workload
+
+FIXED, PER_ROW = 0.005, 0.001
+CURVE = Affine(fixed=FIXED, per_row=PER_ROW)
+TARGET = 0.05
+UNBOUNDED = 4096
+
+
+def queueing(
+    name: PolicyName = PolicyName.GREEDY, rows: int = UNBOUNDED, wait: float = 0.0
+) -> Policy:
+    settings = BatchSettings(
+        policy=name, max_batch_size=rows, max_wait_seconds=wait, max_queue_size=1_000_000
+    )
+    profile = profile_of(CURVE, max_rows=64, lengths=(1,), cost_rule=CostRule.PADDED)
+    return new_policy(settings, profile)
+
+
+def equal_lengths(arrivals: Arrivals, target: float = TARGET) -> Workload:
+    return Workload(
+        arrivals=arrivals,
+        lengths=Constant(),
+        target_seconds=target,
+        request_timeout_seconds=3600,
+    )
+
+
+POLICIES: dict[str, Callable[[], Policy]] = {
+    "greedy": lambda: queueing(rows=64),
+    "small batches": lambda: queueing(rows=4),
+    "short window": lambda: queueing(PolicyName.WINDOW, 64, TARGET / 10),
+    "long window": lambda: queueing(PolicyName.WINDOW, 64, TARGET / 2),
+}
+ARRIVALS: list[Arrivals] = [Uniform(), Poisson(), Gamma(cv=4), Mmpp(), Clumps()]
+
+
+@pytest.mark.parametrize("load", [0.3, 0.5, 0.65, 0.8])
+def test_greedy_has_the_mean_latency_that_queueing_theory_gives_it(load: float) -> None:
+    """Inoue 2021: phi1, the high-load bound of a single server with batches without a cap."""
+    drawn = equal_lengths(Poisson()).draw(1, 25_000, load / PER_ROW)
+    found = verdict(drawn, simulate(drawn, [(queueing(), Plant(curve=CURVE))])).latency
+    assert found is not None
+    launches = 1.5 * FIXED / (1 - load)
+    expected = launches + PER_ROW / 2 * (load + 2) / (1 - load**2)
+    assert found.mean == pytest.approx(expected, rel=0.03)
+
+
+@pytest.mark.parametrize("arrivals", ARRIVALS, ids=lambda arrivals: type(arrivals).__name__)
+def test_the_device_is_busy_for_its_launches_and_rows(arrivals: Arrivals) -> None:
+    drawn = equal_lengths(arrivals).draw(1, 3000, 500)
+    run = simulate(drawn, [(queueing(), Plant(curve=CURVE, hand_off_seconds=0.0005, depth=2))])
+    assert sum(run.batches) == len(drawn)
+    expected = FIXED * len(run.batches) + PER_ROW * len(drawn)
+    assert run.busy / NANOSECONDS == pytest.approx(expected)
+    assert run.busy <= run.until - drawn[0].at
+
+
+def test_the_mean_number_inside_is_rate_times_mean_latency() -> None:
+    """Little's law, the left side by the event log and the right side by the verdict."""
+    drawn = equal_lengths(Mmpp()).draw(1, 3000, 500)
+    events: list[str] = []
+    run = simulate(drawn, [(queueing(), Plant(curve=CURVE))], on_event=events.append)
+    inside, members, area, last = 0, dict[str, int](), 0, 0
+    for event in events:
+        at, _, what, *rest = event.split()
+        area, last = area + inside * (int(at) - last), int(at)
+        if what == "release":
+            members[rest[0]] = len(rest) - 2
+        inside += {"offer": 1, "release": 0, "finish": -members.get(rest[0], 0)}[what]
+    assert inside == 0
+    found = verdict(drawn, run).latency
+    assert found is not None
+    rate = len(drawn) * NANOSECONDS / last
+    assert area / last == pytest.approx(rate * found.mean)
+
+
+def test_even_arrivals_are_on_time_up_to_the_rate_at_which_two_batches_fill_the_target() -> None:
+    even = equal_lengths(Uniform())
+    rows = (TARGET / 2 - FIXED) / PER_ROW
+    expected = rows / (FIXED + PER_ROW * rows)
+
+    def share(rate: float) -> float:
+        drawn = even.draw(1, 3000, rate)
+        return verdict(drawn, simulate(drawn, [(queueing(), Plant(curve=CURVE))])).on_time_share
+
+    assert highest_rate_of_share(share, 700) == pytest.approx(expected, rel=0.02)
+
+
+def test_the_clairvoyant_does_even_arrivals_at_that_rate_too() -> None:
+    even = equal_lengths(Uniform())
+    optimum = machine(CURVE, max_rows=64)
+    found = highest_rate(lambda rate: on_time_at_least(even.draw(1, 2000, rate), 1, optimum), 700)
+    assert found == pytest.approx(800, rel=0.03)
+
+
+@pytest.mark.parametrize("arrivals", ARRIVALS, ids=lambda arrivals: type(arrivals).__name__)
+@pytest.mark.parametrize("rate", [150, 400, 700])
+def test_no_policy_beats_the_clairvoyant(arrivals: Arrivals, rate: float) -> None:
+    for seed, depth in itertools.product((1, 2), (1, 2)):
+        drawn = equal_lengths(arrivals).draw(seed, 600, rate)
+        optimum = machine(CURVE, max_rows=64, hand_off_seconds=0.0005)
+        dropped = least_dropped(drawn, optimum)
+        assert dropped is not None
+        for name, new in POLICIES.items():
+            plant = Plant(curve=CURVE, hand_off_seconds=0.0005, depth=depth)
+            on_time = verdict(drawn, simulate(drawn, [(new(), plant)])).on_time_share * len(drawn)
+            assert round(on_time) <= len(drawn) - dropped, name
+
+
+def logged(seed: int, policy: Policy, name: str = "device") -> tuple[Run, list[str]]:
+    mixed = Lognormal(mu=4, sigma=1, lowest=1, highest=512)
+    workload = Workload(arrivals=Mmpp(), lengths=mixed, target_seconds=TARGET)
+    noise = Disturbances(noise=0.05, straggler_probability=0.01)
+    curve = Affine(fixed=0.004, per_token=6e-6)
+    plant = Plant(curve=curve, depth=2, disturbances=noise, seed=seed, name=name)
+    events: list[str] = []
+    drawn = workload.draw(seed, 1000, 200)
+    return simulate(drawn, [(policy, plant)], keep_log=True, on_event=events.append), events
+
+
+def test_equal_seeds_give_the_same_log_to_the_byte() -> None:
+    first, events = logged(1, queueing(rows=64))
+    second, again = logged(1, queueing(rows=64))
+    assert first.digest is not None
+    assert first.digest == second.digest
+    assert events == again
+
+
+def test_another_seed_another_noise_or_another_policy_gives_another_log() -> None:
+    runs = [
+        logged(1, queueing(rows=64)),
+        logged(2, queueing(rows=64)),
+        logged(1, queueing(rows=64), name="other device"),
+        logged(1, queueing(rows=8)),
+    ]
+    assert len({run.digest for run, _ in runs}) == len(runs)
+
+
+def test_another_policy_meets_the_same_arrivals() -> None:
+    def offered(policy: Policy) -> list[str]:
+        return [event for event in logged(1, policy)[1] if " offer " in event]
+
+    assert offered(queueing(rows=64)) == offered(queueing(PolicyName.WINDOW, 8, 0.01))
+
+
+def test_pods_share_the_load_of_a_router() -> None:
+    drawn = equal_lengths(Poisson()).draw(1, 4000, 1200)
+    pods = [(queueing(), Plant(curve=CURVE, name=f"device {number}")) for number in range(4)]
+    run = simulate(drawn, pods, router=RoundRobin())
+    found = verdict(drawn, run, pods=4)
+    assert found.on_time_share > 0.99
+    assert 0.8 < found.busy_share < 1

@@ -1,0 +1,82 @@
+"""What a run was worth."""
+
+import pytest
+
+from batchedmodel_contract.outcomes import Outcome, Rejection
+from batchedmodel_scheduling.policy import Priority
+from batchedmodel_scheduling.simulator.engine import Run
+from batchedmodel_scheduling.simulator.verdicts import Part, verdict
+from batchedmodel_scheduling.simulator.workload import requests
+
+MILLISECOND = 1_000_000
+TIMES = [n * 10 * MILLISECOND for n in range(6)]
+REQUESTS = requests(
+    TIMES,
+    [5, 50, 500, 5, 50, 500],
+    0.05,
+    priorities=[Priority.HIGH, *[Priority.NORMAL] * 4, Priority.LOW],
+)
+# On time to the nanosecond, late, shed, refused, expired, on time.
+RUN = Run(
+    released=[10 * MILLISECOND, 20 * MILLISECOND, -1, -1, -1, 20 * MILLISECOND],
+    finished=[50 * MILLISECOND, 90 * MILLISECOND, -1, -1, -1, 90 * MILLISECOND],
+    ended=[
+        Outcome.COMPLETED,
+        Outcome.COMPLETED,
+        Outcome.SHED,
+        Rejection.QUEUE_FULL,
+        Outcome.EXPIRED,
+        Outcome.COMPLETED,
+    ],
+    batches=[1, 2],
+    busy=45 * MILLISECOND,
+    until=90 * MILLISECOND,
+)
+
+
+def test_every_share_counts_what_it_says() -> None:
+    found = verdict(REQUESTS, RUN)
+    assert found.on_time_share == pytest.approx(2 / 6)
+    assert found.refused_share == pytest.approx(1 / 6)
+    assert found.shed_share == pytest.approx(1 / 6)
+    assert found.expired_share == pytest.approx(1 / 6)
+    assert found.late_after_admission_share == pytest.approx(2 / 5)
+
+
+def test_goodput_is_per_second_until_the_last_was_due() -> None:
+    assert verdict(REQUESTS, RUN).goodput == pytest.approx(2 / 0.1)
+
+
+def test_latency_is_of_completed_requests() -> None:
+    latency = verdict(REQUESTS, RUN).latency
+    assert latency is not None
+    assert latency.mean == pytest.approx((0.05 + 0.08 + 0.04) / 3)
+    assert latency.p50 == pytest.approx(0.05)
+    assert latency.p50 <= latency.p95 <= latency.p99 <= latency.p999 <= 0.08
+
+
+def test_devices_share_their_busy_time() -> None:
+    assert verdict(REQUESTS, RUN).busy_share == pytest.approx(0.5)
+    assert verdict(REQUESTS, RUN, pods=2).busy_share == pytest.approx(0.25)
+    assert verdict(REQUESTS, RUN).mean_batch == pytest.approx(1.5)
+
+
+def test_buckets_and_priorities_are_judged_apart() -> None:
+    found = verdict(REQUESTS, RUN, edges=(10, 100))
+    assert found.by_length == {
+        10: Part(requests=2, on_time_share=0.5),
+        100: Part(requests=4, on_time_share=0.25),
+    }
+    assert found.worst_to_best_length == pytest.approx(0.5)
+    assert found.by_priority == {
+        Priority.HIGH: Part(requests=1, on_time_share=1),
+        Priority.NORMAL: Part(requests=4, on_time_share=0),
+        Priority.LOW: Part(requests=1, on_time_share=1),
+    }
+
+
+def test_a_run_in_which_nothing_was_served_has_no_latency() -> None:
+    found = verdict(REQUESTS[:1], Run(released=[-1], finished=[-1], ended=[Rejection.QUEUE_FULL]))
+    assert found.latency is None
+    assert (found.on_time_share, found.goodput, found.busy_share, found.mean_batch) == (0, 0, 0, 0)
+    assert (found.late_after_admission_share, found.worst_to_best_length) == (0, 0)
