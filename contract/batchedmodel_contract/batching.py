@@ -13,7 +13,7 @@ from typing import Any, Final
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.reading import Setting, declarations
 from batchedmodel_contract.rules import Broken, Real, Rule, Whole
-from batchedmodel_contract.spec import Batching, PolicyName
+from batchedmodel_contract.spec import Batching, Lateness, PolicyName
 
 FILE_NAME: Final = "batching.json"
 """The file in the watched folder; in a pod, the key of the ConfigMap."""
@@ -26,9 +26,15 @@ _QUEUED_BATCHES: Final = 16
 class BatchSettings:
     """What a policy may do. Sizes in rows, times in seconds."""
 
-    policy: PolicyName = PolicyName.GREEDY
+    policy: PolicyName = PolicyName.DEADLINE
     max_batch_size: int = 32
+    max_batch_tokens: int | None = None
+    """Rows x longest when the device pads, the sum of lengths when it packs; None: no bound."""
     max_wait_seconds: float = 0.005
+    target_seconds: float | None = None
+    """From a request's arrival to its answer; None: only callers say when they want theirs."""
+    lateness: Lateness = Lateness.SERVE
+    trust_priority: bool = False
     max_queue_size: int = _SMALLEST_QUEUE
     request_timeout_seconds: float = 30.0
     length_buckets: tuple[int, ...] = ()
@@ -40,6 +46,13 @@ class BatchSettings:
             raise InvalidInput(
                 "maxWait", "must be 0 to the request time-out", self.max_wait_seconds
             )
+        target = self.target_seconds
+        if target is not None and not 0 < target < self.request_timeout_seconds:
+            raise InvalidInput("targetLatency", "must be 0 to the request time-out", target)
+        if target is None and self.lateness is Lateness.REFUSE:
+            raise InvalidInput("lateness", "is Refuse, which needs a target latency")
+        if self.max_batch_tokens is not None and self.max_batch_tokens < 1:
+            raise InvalidInput("maxBatchTokens", "must be 1 or more", self.max_batch_tokens)
         if list(self.length_buckets) != sorted(set(self.length_buckets)):
             raise InvalidInput("lengthBuckets", "must ascend", self.length_buckets)
 
@@ -49,10 +62,15 @@ class BatchSettings:
         queue = batching.max_queue_size
         if queue is None:
             queue = max(_SMALLEST_QUEUE, _QUEUED_BATCHES * batching.max_batch_size)
+        target = batching.target_latency_milliseconds
         return cls(
             policy=batching.policy,
             max_batch_size=batching.max_batch_size,
+            max_batch_tokens=batching.max_batch_tokens,
             max_wait_seconds=batching.max_wait_milliseconds / 1000,
+            target_seconds=None if target is None else target / 1000,
+            lateness=batching.lateness,
+            trust_priority=batching.trust_priority,
             max_queue_size=queue,
             request_timeout_seconds=float(batching.request_timeout_seconds),
             length_buckets=batching.length_buckets,
@@ -61,11 +79,13 @@ class BatchSettings:
     def to_json(self) -> str:
         """The text of the settings file; equal settings give equal text."""
         # 30 and 30.0 are equal settings, so they must not differ as text.
+        values = asdict(self)
         seconds = {
-            "max_wait_seconds": float(self.max_wait_seconds),
-            "request_timeout_seconds": float(self.request_timeout_seconds),
+            name: float(value)
+            for name, value in values.items()
+            if name.endswith("_seconds") and value is not None
         }
-        return json.dumps(asdict(self) | seconds, sort_keys=True)
+        return json.dumps(values | seconds, sort_keys=True)
 
     def digest(self) -> str:
         """Short hash by which everybody names these settings."""
@@ -91,6 +111,8 @@ def settings_from_json(text: str | bytes) -> BatchSettings:
 def _read(mapping: Mapping[str, object], name: str) -> Any:
     if name not in mapping:
         raise InvalidInput(f"{FILE_NAME}: {name}", "is required")
+    if mapping[name] is None and name in _OPTIONAL:
+        return None
     try:
         return _RULES[name].read(mapping[name])
     except Broken as broken:
@@ -122,16 +144,20 @@ def _rules() -> dict[str, Rule | _Seconds]:
         for field, declaration in declarations(Batching)
         if isinstance(declaration, Setting)
     }
-    wait, timeout = (
-        declared.pop(name) for name in ("max_wait_milliseconds", "request_timeout_seconds")
-    )
-    assert isinstance(wait, Whole), "the manifest counts times in whole units"
-    assert isinstance(timeout, Whole), "the manifest counts times in whole units"
-    return {
-        **declared,
-        "max_wait_seconds": _Seconds(of=wait, unit="milliseconds", per_second=1000),
-        "request_timeout_seconds": _Seconds(of=timeout, unit="seconds", per_second=1),
+
+    def seconds(name: str, unit: str, per_second: int) -> _Seconds:
+        rule = declared.pop(name)
+        assert isinstance(rule, Whole), "the manifest counts times in whole units"
+        return _Seconds(of=rule, unit=unit, per_second=per_second)
+
+    times = {
+        "max_wait_seconds": seconds("max_wait_milliseconds", "milliseconds", 1000),
+        "target_seconds": seconds("target_latency_milliseconds", "milliseconds", 1000),
+        "request_timeout_seconds": seconds("request_timeout_seconds", "seconds", 1),
     }
+    return declared | times
 
 
 _RULES: Final = _rules()
+_OPTIONAL: Final = frozenset({"max_batch_tokens", "target_seconds"})
+"""Values that a file may give as null."""

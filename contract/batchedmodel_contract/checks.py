@@ -16,7 +16,7 @@ from batchedmodel_contract.kubernetes_names import ADMIN_PORT, DATA_PORT
 from batchedmodel_contract.mistakes import Mistake, shown
 from batchedmodel_contract.reading import Setting, declaration_at, value_at
 from batchedmodel_contract.rules import Schema, Whole
-from batchedmodel_contract.spec import ScalingMetric, Spec
+from batchedmodel_contract.spec import Lateness, ScalingMetric, Spec
 
 _PLACEHOLDER: Final = re.compile(r"\{([\w.]+)\}", re.ASCII)
 
@@ -197,6 +197,28 @@ CHECKS: Final[tuple[Check, ...]] = (
         ),
         holds="self.batching.maxWaitMilliseconds < self.batching.requestTimeoutSeconds * 1000",
         rule="is not below requestTimeoutSeconds ({batching.requestTimeoutSeconds} s)",
+    ),
+    Check(
+        name="the target outlasts the request",
+        field="batching.targetLatencyMilliseconds",
+        broken=lambda spec: (
+            spec.batching.target_latency_milliseconds is not None
+            and spec.batching.target_latency_milliseconds
+            >= spec.batching.request_timeout_seconds * 1000
+        ),
+        holds="!has(self.batching.targetLatencyMilliseconds)"
+        " || self.batching.targetLatencyMilliseconds < self.batching.requestTimeoutSeconds * 1000",
+        rule="is not below requestTimeoutSeconds ({batching.requestTimeoutSeconds} s)",
+    ),
+    Check(
+        name="nothing says what is late",
+        field="batching.lateness",
+        broken=lambda spec: (
+            spec.batching.lateness is Lateness.REFUSE
+            and spec.batching.target_latency_milliseconds is None
+        ),
+        holds="self.batching.lateness != 'Refuse' || has(self.batching.targetLatencyMilliseconds)",
+        rule="is Refuse, which needs targetLatencyMilliseconds",
     ),
     Check(
         name="the fewest pods exceed the most",

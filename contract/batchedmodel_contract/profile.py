@@ -20,6 +20,7 @@ _RULES: Final[Mapping[str, Rule]] = {
     "length": Whole(minimum=0, maximum=2**31),
     "seconds": Real(minimum=0.0, maximum=2.0**31),
 }
+_MAX_COST: Final = Whole(minimum=1, maximum=2**40)
 _CLOCK_TICK: Final = 1e-9  # seconds; a shorter time was not measured, and to divide by it is unsafe
 
 
@@ -39,6 +40,9 @@ class Profile:
     cost_rule: CostRule
     device: str
     points: tuple[ProfilePoint, ...]
+    max_cost: int | None = None
+    """What fits into the device's memory at once, in what the cost rule counts (rows x longest,
+    sum of lengths, or rows); None when nobody has met a bound."""
 
     def to_mapping(self) -> dict[str, Any]:
         """The JSON document of the profile endpoint."""
@@ -49,7 +53,7 @@ def profile_from_mapping(mapping: Mapping[str, Any]) -> Profile:
     """The profile in a JSON document; raises `InvalidInput`.
 
     A point has 1 to 4096 rows of length 0 to 2^31 and took 0 to 2^31 seconds; less than a
-    nanosecond reads as 0.
+    nanosecond reads as 0. `max_cost` is absent, null or 1 to 2^40.
     """
     try:
         cost_rule, device, listed = (
@@ -64,7 +68,10 @@ def profile_from_mapping(mapping: Mapping[str, Any]) -> Profile:
     if not isinstance(listed, list) or len(listed) > _MAX_POINTS:
         raise InvalidInput("profile.points", f"is not a list of at most {_MAX_POINTS}", listed)
     points = tuple(_point(entry, f"profile.points[{n}]") for n, entry in enumerate(listed))
-    return Profile(cost_rule=cost_rule, device=device, points=points)
+    max_cost = mapping.get("max_cost")
+    if max_cost is not None:
+        max_cost = _ruled(_MAX_COST, max_cost, "profile.max_cost")
+    return Profile(cost_rule=cost_rule, device=device, points=points, max_cost=max_cost)
 
 
 def _point(entry: object, field: str) -> ProfilePoint:
@@ -72,10 +79,14 @@ def _point(entry: object, field: str) -> ProfilePoint:
         raise InvalidInput(field, "is not an object", entry)
     found: dict[str, Any] = {}
     for name, rule in _RULES.items():
-        try:
-            found[name] = rule.read(entry.get(name))
-        except Broken as broken:
-            raise InvalidInput(f"{field}.{name}", str(broken), entry.get(name)) from broken
+        found[name] = _ruled(rule, entry.get(name), f"{field}.{name}")
     if found["seconds"] < _CLOCK_TICK:
         found["seconds"] = 0.0
     return ProfilePoint(**found)
+
+
+def _ruled(rule: Rule, value: object, field: str) -> Any:
+    try:
+        return rule.read(value)
+    except Broken as broken:
+        raise InvalidInput(field, str(broken), value) from broken

@@ -182,6 +182,22 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Truth:
+    """Yes or no."""
+
+    def read(self, value: object) -> bool:
+        if not isinstance(value, bool):
+            raise Broken("is not true or false")
+        return value
+
+    def schema(self) -> Schema:
+        return {"type": "boolean"}
+
+    def __str__(self) -> str:
+        return "true, false"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Quantities:
     """Kubernetes quantities by resource name, kept as they are written."""
 

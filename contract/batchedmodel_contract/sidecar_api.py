@@ -15,6 +15,13 @@ DRAIN: Final = "/drain"
 DRAIN_TOKEN_HEADER: Final = "X-Drain-Token"
 STATS: Final = "/v1/stats"
 """GET: `SidecarStats` as JSON, what the autoscaler polls."""
+ARRIVALS: Final = "/arrivals"
+"""GET: the flight recorder as CSV with a head line, oldest row first."""
+ARRIVALS_COLUMNS: Final = ("seconds", "length", "priority", "outcome")
+"""Of each row that arrived: seconds since the recorder began; its length, that of the row before
+when it was refused unread; 1 to 3; an `Outcome`, a `Rejection`, or `ARRIVALS_PENDING` while it is
+not settled."""
+ARRIVALS_PENDING: Final = "pending"
 MODEL_STARTUP: Final = "/model/startup"
 """GET: 200 once the model server behind has been ready; probed for the model's container."""
 MODEL_LIVE: Final = "/model/live"

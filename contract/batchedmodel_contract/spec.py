@@ -16,22 +16,35 @@ from batchedmodel_contract.rules import (
     Quantities,
     Text,
     TextMap,
+    Truth,
     Verbatim,
     Whole,
 )
 
 MAX_LENGTH: Final = 1_048_576
 MAX_BATCH_SIZE: Final = 4096
+MAX_BATCH_TOKENS: Final = MAX_BATCH_SIZE * MAX_LENGTH
 DEFAULT_MODEL_PORT: Final = 8080
 
 
 class PolicyName(StrEnum):
     """How batches are formed."""
 
+    DEADLINE = "Deadline"
+    """The earliest deadline leads, and a batch waits for company only when that pays."""
     GREEDY = "Greedy"
     """Whatever waits when the model is free; the first request never waits for company."""
     WINDOW = "Window"
     """A batch leaves when it is full or when its oldest member has waited long enough."""
+
+
+class Lateness(StrEnum):
+    """What becomes of work that will miss the latency target."""
+
+    SERVE = "Serve"
+    """It is served when that makes nobody else late, until the request's time is over."""
+    REFUSE = "Refuse"
+    """It is refused, or given up, as soon as that is known."""
 
 
 class ServerProtocol(StrEnum):
@@ -141,12 +154,19 @@ class Batching:
     policy: PolicyName = setting(
         "policy",
         Choice(of=PolicyName),
+        "`Deadline` serves in time as many as it can and waits for company only when that pays; "
         "`Greedy` takes whatever waits when the model is free; `Window` waits for a full batch "
         "or for `maxWaitMilliseconds`.",
-        default=PolicyName.GREEDY,
+        default=PolicyName.DEADLINE,
     )
     max_batch_size: int = setting(
         "maxBatchSize", Whole(minimum=1, maximum=MAX_BATCH_SIZE), "Rows in one batch.", default=32
+    )
+    max_batch_tokens: int | None = setting(
+        "maxBatchTokens",
+        Whole(minimum=1, maximum=MAX_BATCH_TOKENS),
+        "Tokens in one batch: rows x longest row when the model pads, the sum of the rows' lengths "
+        "when it packs. A row that is longer goes alone. Absent: no such bound.",
     )
     max_wait_milliseconds: int = setting(
         "maxWaitMilliseconds",
@@ -154,6 +174,25 @@ class Batching:
         "Longest time that a row is held back for company, from its arrival on; "
         "`Greedy` holds none.",
         default=5,
+    )
+    target_latency_milliseconds: int | None = setting(
+        "targetLatencyMilliseconds",
+        Whole(minimum=1, maximum=600_000),
+        "Time from a request's arrival in which its answer should be there. `Deadline` orders and "
+        "sizes batches by it; absent, by the time that a caller gives itself.",
+    )
+    lateness: Lateness = setting(
+        "lateness",
+        Choice(of=Lateness),
+        "What will miss the target: `Serve` serves it with what capacity others leave, "
+        "`Refuse` answers 429 or 503 at once.",
+        default=Lateness.SERVE,
+    )
+    trust_priority: bool = setting(
+        "trustPriority",
+        Truth(),
+        "Whether a caller may raise the priority of its own request; it may always lower it.",
+        default=False,
     )
     max_queue_size: int | None = setting(
         "maxQueueSize",
@@ -170,7 +209,9 @@ class Batching:
     length_buckets: tuple[int, ...] = setting(
         "lengthBuckets",
         AscendingWholes(each=Whole(minimum=1, maximum=MAX_LENGTH), at_most=64),
-        "Upper edges of length classes: only rows of one class share a batch. Empty: one class.",
+        "Upper edges of length classes. `Greedy` and `Window` batch each class by itself, all rows "
+        "as one class if there are none; `Deadline` merges neighbours where that is cheaper, and "
+        "chooses classes itself if there are none.",
         default=(),
     )
 

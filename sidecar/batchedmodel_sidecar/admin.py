@@ -1,8 +1,9 @@
-"""The admin port: probes, metrics, the settings in force, the drain hook.
+"""The admin port: probes, metrics, the settings in force, what arrived lately, the drain hook.
 
 Called by the kubelet, the autoscaler, the operator and people; never exposed by the Service.
 """
 
+import asyncio
 import hmac
 from dataclasses import asdict
 from typing import Final
@@ -15,6 +16,7 @@ from batchedmodel_contract import sidecar_api
 from batchedmodel_sidecar.batcher import Batcher
 from batchedmodel_sidecar.lifecycle import Lifecycle
 from batchedmodel_sidecar.link import Link
+from batchedmodel_sidecar.recorder import FlightRecorder
 
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -29,12 +31,14 @@ class Admin:
         link: Link,
         lifecycle: Lifecycle,
         registry: CollectorRegistry,
+        recorder: FlightRecorder,
         drain_token: str,
     ) -> None:
         self._batcher = batcher
         self._link = link
         self._lifecycle = lifecycle
         self._registry = registry
+        self._recorder = recorder
         self._drain_token = drain_token
 
     def application(self) -> web.Application:
@@ -46,6 +50,7 @@ class Admin:
         application.router.add_get(sidecar_api.SETTINGS, self._settings)
         application.router.add_get(sidecar_api.DRAIN, self._drain)
         application.router.add_get(sidecar_api.STATS, self._stats)
+        application.router.add_get(sidecar_api.ARRIVALS, self._arrivals)
         application.router.add_get(sidecar_api.MODEL_STARTUP, self._model_startup)
         application.router.add_get(sidecar_api.MODEL_LIVE, self._model_live)
         return application
@@ -72,6 +77,15 @@ class Admin:
     async def _stats(self, request: web.Request) -> web.Response:
         stats = self._batcher.stats(draining=self._lifecycle.draining)
         return web.Response(body=orjson.dumps(stats.to_mapping()), content_type="application/json")
+
+    async def _arrivals(self, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/csv; charset=utf-8"})
+        await response.prepare(request)
+        for piece in self._recorder.csv():
+            await response.write(piece)
+            # A reader that keeps up would never make the line above wait, and callers come first.
+            await asyncio.sleep(0)
+        return response
 
     async def _model_startup(self, request: web.Request) -> web.Response:
         status = self._link.status

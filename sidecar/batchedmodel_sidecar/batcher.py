@@ -8,12 +8,12 @@ policy says which rows leave; the model link carries them. Each call is settled 
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from itertools import count
 from typing import Final
 
-from batchedmodel_contract.batch_wire import BatchReply, BatchRequest, ragged
+from batchedmodel_contract.batch_wire import BatchReply, BatchRequest
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_contract.stats import SidecarStats
@@ -23,20 +23,24 @@ from batchedmodel_scheduling.policy import (
     BatchId,
     Finished,
     HandedOver,
-    Item,
     ItemId,
+    MemoryCap,
     Refusal,
     Slots,
 )
-from batchedmodel_sidecar.calls import Answer, Call, Row
+from batchedmodel_scheduling.signals import Signals
+from batchedmodel_sidecar.calls import Answer, Call, request_of
 from batchedmodel_sidecar.deadlines import Deadlines
-from batchedmodel_sidecar.errors import CallError, Expired, Rejected, Unserved
+from batchedmodel_sidecar.errors import CallError, Rejected, TooLate, Unserved
 from batchedmodel_sidecar.ledger import Ledger
 from batchedmodel_sidecar.live_call import LiveCall
 from batchedmodel_sidecar.metrics import Durations
 from batchedmodel_sidecar.model import ReadyModel
+from batchedmodel_sidecar.recorder import FlightRecorder
 from batchedmodel_sidecar.replies import RowFailure, dealt
+from batchedmodel_sidecar.terms import NO_WISHES, Wishes, agreed
 from batchedmodel_sidecar.timer import Timer
+from batchedmodel_sidecar.verdicts import ended, rejected
 from batchedmodel_sidecar.work_meter import WorkMeter
 
 logger: Final = logging.getLogger(__name__)
@@ -59,6 +63,7 @@ class Batcher:
         timer: Callable[[Callable[[], None]], Timer],
         ledger: Ledger,
         durations: Durations,
+        recorder: FlightRecorder,
     ) -> None:
         self._settings = settings
         self._policy = policies.new_policy(settings, None)
@@ -67,6 +72,7 @@ class Batcher:
         self._timer = timer(self._step)
         self._ledger = ledger
         self._durations = durations
+        self._recorder = recorder
         self._meter = WorkMeter(clock())
         self._instance = uuid.uuid4().hex
         self._model: ReadyModel | None = None
@@ -88,7 +94,13 @@ class Batcher:
     def refusal(self) -> Rejected | None:
         """What one more call would be told now, before its body is read."""
         refusal = self._policy.refusal()
-        return None if refusal is None else self._rejection(refusal)
+        if refusal is None:
+            return None
+        return self._rejection(refusal, self._settings.request_timeout_seconds)
+
+    def signals(self) -> Signals:
+        """How the policy behaves at present, for metrics."""
+        return self._policy.signals()
 
     def count_unseen(self) -> None:
         """A call was refused unread for want of room: it was offered work all the same."""
@@ -102,7 +114,7 @@ class Batcher:
             instance=self._instance,
             model_ready=self._model is not None,
             draining=draining,
-            profile_known=self._policy.pipeline.times.known,
+            profile_known=self._policy.pipeline.times.profiled,
             offered_work=self._meter.buckets(now),
             age_seconds=self._meter.age(now),
             backlog_work=max(0.0, self._ledger.work_live),
@@ -112,15 +124,24 @@ class Batcher:
             max_batch_size=self._settings.max_batch_size,
         )
 
-    async def submit(self, call: Call, arrived: float | None = None) -> Answer:
-        """The answer to a call; raises `Rejected`, `Unserved` or `Expired`.
+    async def submit(
+        self, call: Call, arrived: float | None = None, wishes: Wishes = NO_WISHES
+    ) -> Answer:
+        """The answer to a call; raises `Rejected`, `Unserved`, `Expired` or `GivenUp`.
 
-        Its time-out counts from `arrived`, by default from now. Cancelling the await withdraws it.
+        Its time counts from `arrived`, by default from now. Cancelling the await withdraws it.
         """
         now = self._clock()
-        arrived = now if arrived is None else arrived
-        live = LiveCall(call, now, arrived, self._settings.request_timeout_seconds)
-        self._accept(live, now)
+        terms = agreed(wishes, self._settings)
+        self._ledger.untrusted_priorities += wishes.priority not in (None, terms.priority)
+        live = LiveCall(call, now, now if arrived is None else arrived, terms)
+        try:
+            self._accept(live, now)
+        except Rejected as refused:
+            self._recorder.refused(call.lengths, terms.priority, refused.reason, now)
+            # Its rows that were offered may have cost others their place.
+            self._request_step()
+            raise
         try:
             return await live.future
         except asyncio.CancelledError:
@@ -129,13 +150,15 @@ class Batcher:
 
     def attach(self, model: ReadyModel) -> None:
         """A server is ready: what waits may go to it, if it takes such rows at all."""
-        knew = self._policy.pipeline.times.known
+        knew = self._policy.pipeline.times.profiled
         self._model = model
         for live in {live for live, _ in self._rows.values()}:
             if live.call.description != model.description:
                 self._settle(live, Outcome.FAILED, _other_model())
         self._policy = policies.relearning(self._policy, model.profile)
-        if self._policy.pipeline.times.known is not knew:
+        if model.profile is not None and model.profile.max_cost is not None:
+            self._policy.observe(MemoryCap(cost=model.profile.max_cost), self._clock())
+        if self._policy.pipeline.times.profiled is not knew:
             # Seconds and full batches must not be added up.
             self._meter = WorkMeter(self._clock())
         self._request_step()
@@ -186,39 +209,28 @@ class Batcher:
             limit = self._settings.max_queue_size
             message = f"{len(rows)} rows in one request are more than the queue holds ({limit})"
             raise Rejected(Rejection.TOO_LARGE, message)
+        if live.deadline <= now:
+            raise TooLate(live.terms.limit)
         live.work = sum(self._policy.work(row.length) for row in rows)
         self._meter.add(live.work, now)
         for row in rows:
-            item = self._item(row, live.call.key, now, live.deadline)
+            item = live.item(ItemId(next(self._item_ids)), row)
             refusal = self._policy.offer(item, now)
             if refusal is not None:
                 for item_id in live.ids:
                     self._policy.withdraw(item_id, now)
-                raise self._rejection(refusal)
+                raise self._rejection(refusal, live.terms.limit)
             live.ids.append(item.id)
         for index, item_id in enumerate(live.ids):
             self._rows[item_id] = (live, index)
-        self._ledger.accepted += 1
-        self._ledger.waiting += 1
-        self._ledger.work_live += live.work
-        self._ledger.rows_live += len(rows)
-        self._ledger.rows_waiting += len(rows)
+        live.recorded = self._recorder.accepted(live.call.lengths, live.terms.priority, now)
+        self._ledger.accept(len(rows), live.work)
         self._idle.clear()
         self._deadlines.add(live.deadline, live, self._ledger.live)
         self._request_step()
 
-    def _item(self, row: Row, key: Hashable, now: float, deadline: float) -> Item:
-        return Item(
-            id=ItemId(next(self._item_ids)),
-            key=key,
-            length=row.length,
-            arrived=now,
-            deadline=deadline,
-        )
-
-    def _rejection(self, refusal: Refusal) -> Rejected:
-        message = f"the queue is full: {self._settings.max_queue_size} rows may wait"
-        return Rejected(refusal.reason, message, retry_after=refusal.retry_after)
+    def _rejection(self, refusal: Refusal, seconds: float) -> Rejected:
+        return rejected(refusal, queue=self._settings.max_queue_size, seconds=seconds)
 
     def _leave(self, live: LiveCall) -> None:
         self._settle(live, Outcome.CANCELLED, None)
@@ -236,24 +248,28 @@ class Batcher:
             return
         now = self._clock()
         for live in self._deadlines.due(now):
-            self._expire(live)
+            self._give_up(live, Outcome.EXPIRED)
         while True:
             decision = self._policy.poll(now, self._slots())
-            for item in decision.shed:
-                # A call of several rows is settled with the first of them that is shed.
-                if item.id in self._rows:
-                    self._expire(self._rows[item.id][0])
+            if decision.release is not None:
+                self._release(decision.release, now)
+            # Behind the release, which may carry another row of a call that ends here: a call of
+            # several rows is settled with the first of them that is shed.
+            for shed in decision.shed:
+                if shed.item.id in self._rows:
+                    self._give_up(self._rows[shed.item.id][0], shed.outcome)
             if decision.release is None:
                 break
-            self._release(decision.release, now)
         self._timer.arm(min(decision.wake_at, self._deadlines.next()))
 
     def _slots(self) -> Slots:
         depth = self._model.depth if self._model is not None else 0
         return Slots(depth=depth, in_flight=len(self._in_flight))
 
-    def _expire(self, live: LiveCall) -> None:
-        self._settle(live, Outcome.EXPIRED, Expired(live.limit))
+    def _give_up(self, live: LiveCall, outcome: Outcome) -> None:
+        """End a call for which its time, or the policy, leaves no room."""
+        drain = self._policy.pipeline.drain_seconds(self._ledger.rows_waiting)
+        self._settle(live, outcome, ended(outcome, seconds=live.terms.limit, drain=drain))
 
     def _release(self, batch: Batch, now: float) -> None:
         for item in batch.items:
@@ -274,18 +290,15 @@ class Batcher:
         self._in_flight[batch.id] = task
 
     def _patience(self, batch: Batch, now: float) -> float:
-        return max(item.deadline for item in batch.items) - now + _GRACE
+        # Not their deadlines alone: callers in a hurry must not make a slow server look dead.
+        longest = self._settings.request_timeout_seconds
+        return max(max(it.deadline, it.arrived + longest) for it in batch.items) - now + _GRACE
 
     def _request(self, batch: Batch) -> BatchRequest:
         assert self._model is not None, "a batch was released without a server: our bug"
-        rows = [self._rows[item.id] for item in batch.items]
-        values = [live.call.rows[index].values for live, index in rows]
-        return BatchRequest(
-            inputs=tuple(
-                ragged(spec.name, spec.datatype, [row[column] for row in values])
-                for column, spec in enumerate(self._model.description.inputs)
-            )
-        )
+        members = [self._rows[item.id] for item in batch.items]
+        rows = [live.call.rows[index] for live, index in members]
+        return request_of(rows, self._model.description)
 
     async def _carry(self, batch: Batch, request: BatchRequest, seconds: float) -> None:
         """Send one batch and settle its members, whatever happens."""
@@ -357,17 +370,11 @@ class Batcher:
             return
         live.missing = -1
         now = self._clock()
-        left = outcome is Outcome.CANCELLED
-        if live.waiting == len(live.call.rows):
-            self._ledger.waiting -= 1
-            self._ledger.cancelled_waiting += left
-        else:
-            self._ledger.in_flight -= 1
-            self._ledger.cancelled_in_flight += left
-        self._ledger.rows_waiting -= live.waiting
-        self._ledger.work_live -= live.work
-        self._ledger.rows_live -= len(live.call.rows)
-        self._ledger.settled[outcome] += 1
+        rows = len(live.call.rows)
+        self._ledger.settle(outcome, rows, live.work, waiting=live.waiting)
+        self._recorder.settled(live.recorded, rows, outcome)
+        if outcome is not Outcome.COMPLETED:
+            logger.debug("call of %d rows: %s: %s", rows, outcome, result or "its caller left")
         self._durations.request.observe(now - live.accepted_at)
         for item_id in live.ids:
             if self._rows.pop(item_id, None) is not None and live.waiting:

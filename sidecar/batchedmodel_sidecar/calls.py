@@ -3,11 +3,11 @@
 Adapters make a `Call` of a body and a body of an `Answer`; the batcher sees only these.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from batchedmodel_contract.batch_wire import flattened, ragged
+from batchedmodel_contract.batch_wire import BatchRequest, flattened, ragged
 from batchedmodel_contract.description import ModelDescription
 from batchedmodel_contract.tensors import Buffer, Datatype, Shape, Tensor
 
@@ -36,6 +36,21 @@ class Call:
     """What the rows were checked against; a server that takes other rows must not get them."""
     key: Hashable
     """Only rows of equal keys may share a batch."""
+
+    @property
+    def lengths(self) -> list[int]:
+        """The length of each row."""
+        return [row.length for row in self.rows]
+
+
+def request_of(rows: Sequence[Row], description: ModelDescription) -> BatchRequest:
+    """Rows of any number of calls as one batch for the model that is described."""
+    return BatchRequest(
+        inputs=tuple(
+            ragged(spec.name, spec.datatype, [row.values[column] for row in rows])
+            for column, spec in enumerate(description.inputs)
+        )
+    )
 
 
 class Output(NamedTuple):

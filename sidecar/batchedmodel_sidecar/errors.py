@@ -16,11 +16,19 @@ _STATUS_OF_REJECTION: Final = {
     Rejection.NOT_READY: 503,
     Rejection.EXPIRED: 504,
     Rejection.ABANDONED: 499,
+    Rejection.PREDICTED_LATE: 429,
+}
+_GIVEN_UP: Final = {
+    Outcome.SHED: "given up: it would not have been answered in time",
+    Outcome.EVICTED: "given up: it was late, and the queue was full of others that are not",
 }
 
 
 class CallError(Exception):
     """A call that ends without an answer of the model."""
+
+    counted_as: Rejection | Outcome | None = None
+    """Its reason as metrics, logs and a header name it; None for what is no call to the model."""
 
     def __init__(
         self,
@@ -54,6 +62,15 @@ class Rejected(CallError):
         status = _STATUS_OF_REJECTION[reason] if status is None else status
         super().__init__(message, status=status, retry_after=retry_after, field=field)
         self.reason: Final = reason
+        self.counted_as = reason
+
+
+class TooLate(Rejected):
+    """The call's time was over before it was understood."""
+
+    def __init__(self, seconds: float, *, status: int | None = None) -> None:
+        message = f"not understood within {seconds:g} s"
+        super().__init__(Rejection.EXPIRED, message, status=status)
 
 
 class ModelNotFound(Rejected):
@@ -66,13 +83,23 @@ class ModelNotFound(Rejected):
 class Unserved(CallError):
     """The call was accepted and could not be answered."""
 
-    outcome: Final = Outcome.FAILED
+    counted_as = Outcome.FAILED
 
 
 class Expired(CallError):
     """The call was accepted and its time ran out."""
 
-    outcome: Final = Outcome.EXPIRED
+    counted_as = Outcome.EXPIRED
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"not answered within {seconds:g} s", status=504)
+
+
+class GivenUp(CallError):
+    """The call was accepted, and then others were served in its place."""
+
+    def __init__(self, outcome: Outcome, seconds: float, *, retry_after: float) -> None:
+        """`outcome` is `SHED` or `EVICTED`; `seconds` the time that the call had."""
+        message = f"{_GIVEN_UP[outcome]} (it had {seconds:g} s)"
+        super().__init__(message, status=503, retry_after=retry_after)
+        self.counted_as = outcome

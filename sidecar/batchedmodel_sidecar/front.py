@@ -7,6 +7,7 @@ can be known: the gate and the queue before the body is read, the body's size be
 import asyncio
 import logging
 import math
+import random
 from collections.abc import Awaitable, Callable
 from importlib import metadata
 from typing import Any, Final
@@ -22,15 +23,19 @@ from batchedmodel_sidecar.bodies import BodyReader
 from batchedmodel_sidecar.byte_budget import Hold
 from batchedmodel_sidecar.calls import Answer
 from batchedmodel_sidecar.connections import DataServer
-from batchedmodel_sidecar.errors import CallError, Rejected
+from batchedmodel_sidecar.errors import CallError, Rejected, TooLate
 from batchedmodel_sidecar.ledger import Ledger
 from batchedmodel_sidecar.lifecycle import Lifecycle
 from batchedmodel_sidecar.link import Link
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols import openai, v2
 from batchedmodel_sidecar.protocols.adapter import Adapter, Body, Parsed
+from batchedmodel_sidecar.recorder import FlightRecorder
+from batchedmodel_sidecar.terms import Wishes, combined, limit_of, wishes_of_headers
 
 _RETRY_NOT_READY: Final = 1.0
+_RETRY_SPREAD: Final = 0.1  # callers that were refused together should not all come back together
+_OUTCOME_HEADER: Final = "x-request-outcome"
 logger: Final = logging.getLogger(__name__)
 
 VERSION: Final = metadata.version("batchedmodel")
@@ -49,6 +54,7 @@ class Front:
         link: Link,
         lifecycle: Lifecycle,
         ledger: Ledger,
+        recorder: FlightRecorder,
         bodies: BodyReader,
         clock: Callable[[], float],
     ) -> None:
@@ -57,6 +63,7 @@ class Front:
         self._link = link
         self._lifecycle = lifecycle
         self._ledger = ledger
+        self._recorder = recorder
         self._bodies = bodies
         self._clock = clock
         self._v2 = v2.V2Adapter()
@@ -91,6 +98,7 @@ class Front:
         except CallError as error:
             if isinstance(error, Rejected):
                 self._ledger.rejected[error.reason] += 1
+                logger.debug("refused: %s: %s", error.reason, error)
             return _error_response(error, adapter.error(error))
         except InvalidInput as error:
             # The model's answer has no form in which the caller asked for it.
@@ -105,17 +113,22 @@ class Front:
     ) -> tuple[Parsed, ReadyModel, Answer]:
         arrived = self._clock()
         with self._bodies.hold() as held:
-            parsed, model = await self._understood(request, adapter, held, arrived)
-            answer = await self._batcher.submit(parsed.call, arrived)
+            try:
+                parsed, model, wishes = await self._understood(request, adapter, held, arrived)
+            except Rejected as refused:
+                self._recorder.refused_unread(refused.reason, self._clock())
+                raise
+            answer = await self._batcher.submit(parsed.call, arrived, wishes)
         return parsed, model, answer
 
     async def _understood(
         self, request: web.BaseRequest, adapter: Adapter, held: Hold, arrived: float
-    ) -> tuple[Parsed, ReadyModel]:
+    ) -> tuple[Parsed, ReadyModel, Wishes]:
         """Everything before the verdict; whoever leaves or fails here is counted as rejected."""
         try:
             self._admit(request.content_length or 0)
-            limit = self._batcher.settings.request_timeout_seconds
+            wishes = wishes_of_headers(request.headers)
+            limit = limit_of(wishes, self._batcher.settings)
             body = await self._bodies.read(request, held, limit)
             # Now, not before: the model may have been restarted while the body arrived.
             model = self._open_for_work()
@@ -130,12 +143,12 @@ class Front:
             field = error.mistake.field
             raise Rejected(Rejection.INVALID, str(error), field=field) from error
         except TimeoutError as error:
-            raise Rejected(Rejection.EXPIRED, f"not understood within {limit:g} s") from error
+            raise TooLate(limit) from error
         except Rejected:
             raise
         except Exception as bug:
             raise Rejected(Rejection.INVALID, _ours("reading", bug), status=500) from bug
-        return parsed, model
+        return parsed, model, combined(wishes, parsed.wishes)
 
     def _open_for_work(self) -> ReadyModel:
         """The model, if calls are taken and it is there; raises `Rejected`."""
@@ -209,8 +222,12 @@ def _response(body: Body) -> web.Response:
 
 def _error_response(error: CallError, body: Body) -> web.Response:
     response = web.Response(status=error.status, body=body.data, content_type=body.content_type)
+    if error.counted_as is not None:
+        response.headers[_OUTCOME_HEADER] = error.counted_as
     if error.retry_after is not None:
         response.headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
+        spread = random.uniform(1, 1 + _RETRY_SPREAD)
+        response.headers["retry-after-ms"] = str(math.ceil(error.retry_after * spread * 1000))
     return response
 
 

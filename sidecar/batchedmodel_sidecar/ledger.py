@@ -17,6 +17,8 @@ class Ledger:
     accepted: int = 0
     rejected: Counter[Rejection] = field(default_factory=Counter)
     settled: Counter[Outcome] = field(default_factory=Counter)
+    untrusted_priorities: int = 0
+    """Calls that asked for more priority than callers are trusted with, and got the default."""
     cancelled_waiting: int = 0
     cancelled_in_flight: int = 0
     waiting: int = 0
@@ -36,6 +38,28 @@ class Ledger:
     def offered(self) -> int:
         """Calls that were told a verdict or left before it."""
         return self.accepted + self.rejected.total()
+
+    def accept(self, rows: int, work: float) -> None:
+        """A call was accepted; all its rows wait."""
+        self.accepted += 1
+        self.waiting += 1
+        self.work_live += work
+        self.rows_live += rows
+        self.rows_waiting += rows
+
+    def settle(self, outcome: Outcome, rows: int, work: float, *, waiting: int) -> None:
+        """An accepted call ended, of whose rows so many still waited."""
+        left = outcome is Outcome.CANCELLED
+        if waiting == rows:
+            self.waiting -= 1
+            self.cancelled_waiting += left
+        else:
+            self.in_flight -= 1
+            self.cancelled_in_flight += left
+        self.rows_waiting -= waiting
+        self.work_live -= work
+        self.rows_live -= rows
+        self.settled[outcome] += 1
 
     @property
     def live(self) -> int:

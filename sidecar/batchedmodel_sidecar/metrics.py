@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from batchedmodel_contract import metric_names as names
 from batchedmodel_contract.outcomes import Outcome, Rejection, ReleaseReason
+from batchedmodel_scheduling.signals import Signals
 from batchedmodel_sidecar.ledger import Ledger
 
 _SECONDS: Final = (
@@ -54,11 +55,13 @@ class LedgerCollector(Collector):
         settings_hash: Callable[[], str],
         settings_errors: Callable[[], int],
         model_is_ready: Callable[[], bool],
+        signals: Callable[[], Signals],
     ) -> None:
         self._ledger = ledger
         self._settings_hash = settings_hash
         self._settings_errors = settings_errors
         self._model_is_ready = model_is_ready
+        self._signals = signals
 
     def collect(self) -> Iterator[Metric]:
         """One pass over the books, in one turn of the loop: the figures belong together."""
@@ -67,6 +70,9 @@ class LedgerCollector(Collector):
         yield _counter(names.REQUESTS_ACCEPTED, "Calls that were accepted", books.accepted)
         yield _by(names.REQUESTS_REJECTED, "Calls refused", "reason", Rejection, books.rejected)
         yield _by(names.REQUESTS_SETTLED, "Accepted calls", "outcome", Outcome, books.settled)
+        untrusted = books.untrusted_priorities
+        doc = "Calls that asked for more priority than they may have"
+        yield _counter(names.UNTRUSTED_PRIORITIES, doc, untrusted)
         cancelled = CounterMetricFamily(names.CANCELLED, "Callers that left", labels=["stage"])
         cancelled.add_metric(["queued"], books.cancelled_waiting)
         cancelled.add_metric(["inflight"], books.cancelled_in_flight)
@@ -79,11 +85,32 @@ class LedgerCollector(Collector):
         in_flight = books.batches_in_flight
         yield GaugeMetricFamily(names.INFLIGHT_BATCHES, "Batches at the model", in_flight)
         yield GaugeMetricFamily(names.MODEL_READY, "1 if the model answers", self._model_is_ready())
+        yield from _adaptive(self._signals())
         errors = self._settings_errors()
         yield _counter(names.SETTINGS_ERRORS, "Settings files that could not be used", errors)
         in_force = GaugeMetricFamily(names.SETTINGS, "Batch settings in force", labels=["hash"])
         in_force.add_metric([self._settings_hash()], 1)
         yield in_force
+
+
+def _adaptive(signals: Signals) -> Iterator[Metric]:
+    """How the policy adapts, and what it makes of the target; no sample of what nobody knows."""
+    size = signals.effective_batch_size
+    yield _gauge(names.EFFECTIVE_BATCH_SIZE, "Rows in a batch, lately", size)
+    wait = signals.effective_wait_seconds
+    yield _gauge(names.EFFECTIVE_WAIT, "From a row's arrival to its release, lately", wait)
+    lateness = signals.predicted_lateness_seconds
+    yield _gauge(names.PREDICTED_LATENESS, "By how much batches left too late, lately", lateness)
+    feasible = signals.target_feasible
+    yield _gauge(names.TARGET_FEASIBLE, "1 if an idle server meets the target", feasible)
+    rate = signals.sustainable_rate
+    yield _gauge(names.SUSTAINABLE_RATE, "Rows a second that are in time", rate)
+    least = signals.smallest_feasible_target_seconds
+    yield _gauge(names.SMALLEST_FEASIBLE_TARGET, "Least target that an idle server meets", least)
+
+
+def _gauge(name: str, doc: str, value: float | None) -> Metric:
+    return GaugeMetricFamily(name, doc, value)
 
 
 def _counter(name: str, doc: str, value: int) -> Metric:

@@ -22,6 +22,7 @@ from batchedmodel_sidecar.link import Link
 from batchedmodel_sidecar.metrics import Durations, LedgerCollector
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.model_link import ModelLink
+from batchedmodel_sidecar.recorder import FlightRecorder
 from batchedmodel_sidecar.settings_folder import SettingsFolder
 from batchedmodel_sidecar.timer import TimerFd
 
@@ -47,6 +48,7 @@ class Service:
         self._settings = settings
         self._folder = folder
         self._ledger = Ledger()
+        recorder = FlightRecorder(time.monotonic())
         registry = CollectorRegistry()
         self._link: Link = (
             ForeignLink(settings.model_name, settings.upstream_url, self)
@@ -60,6 +62,7 @@ class Service:
             timer=lambda callback: TimerFd(asyncio.get_running_loop(), callback),
             ledger=self._ledger,
             durations=Durations(registry),
+            recorder=recorder,
         )
         self._lifecycle = Lifecycle(
             self._batcher,
@@ -73,6 +76,7 @@ class Service:
                 settings_hash=lambda: self._batcher.settings.digest(),
                 settings_errors=lambda: folder.errors,
                 model_is_ready=lambda: self._link.status.model is not None,
+                signals=self._batcher.signals,
             )
         )
         self._front = Front(
@@ -81,6 +85,7 @@ class Service:
             link=self._link,
             lifecycle=self._lifecycle,
             ledger=self._ledger,
+            recorder=recorder,
             bodies=BodyReader(
                 max_bytes=settings.max_body_bytes, max_held_bytes=settings.max_queue_bytes
             ),
@@ -91,6 +96,7 @@ class Service:
             link=self._link,
             lifecycle=self._lifecycle,
             registry=registry,
+            recorder=recorder,
             drain_token=settings.drain_token,
         )
         self._port = settings.port

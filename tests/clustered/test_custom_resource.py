@@ -251,4 +251,4 @@ def test_kubectl_explains_the_fields(server: ControlPlane) -> None:
     told = server.kubectl("explain", "bm.spec.batching")
     assert "How requests share a forward pass." in told
     assert "maxBatchSize\t<integer>" in told
-    assert "enum: Greedy, Window" in told
+    assert "enum: Deadline, Greedy, Window" in told

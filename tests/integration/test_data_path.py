@@ -159,7 +159,10 @@ async def test_of_a_thousand_callers_half_leave_and_the_others_are_right(chain: 
 
 
 async def test_a_call_expires_on_time_while_the_model_is_busy(tmp_path: Path) -> None:
-    settings = BatchSettings(max_batch_size=1, request_timeout_seconds=1.0)
+    # A policy that does not foresee the end, or the calls would be refused at once.
+    settings = BatchSettings(
+        policy=PolicyName.GREEDY, max_batch_size=1, request_timeout_seconds=1.0
+    )
     async with running_chain(
         tmp_path, handler="simulated", parameters={"fixedSeconds": "2.5"}, settings=settings
     ) as chain:

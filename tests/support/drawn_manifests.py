@@ -16,6 +16,7 @@ from batchedmodel_contract.rules import (
     Rule,
     Text,
     TextMap,
+    Truth,
     Verbatim,
     Whole,
 )
@@ -84,6 +85,8 @@ def _fitting(random: Random, rule: Rule) -> object:
         case Whole(minimum=minimum, maximum=maximum):
             near = min(maximum, max(minimum, random.randint(1, 60)))
             return random.choice((*[near] * 6, minimum, maximum, minimum - 1, maximum + 1))
+        case Truth():
+            return random.random() < 0.5
         case Choice(of=members):
             return random.choice([member.value for member in members])
         case AscendingWholes():

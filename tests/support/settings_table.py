@@ -29,4 +29,6 @@ def _shown(default: object) -> str:
         return "none"
     if isinstance(default, StrEnum):
         return f"`{default.value}`"
+    if isinstance(default, bool):
+        return f"`{str(default).lower()}`"
     return "empty" if default == () else f"`{default}`"

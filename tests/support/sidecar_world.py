@@ -10,6 +10,7 @@ from batchedmodel_contract.batch_wire import BatchReply, BatchRequest, Ragged
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.description import RAGGED, CostRule, ModelDescription, TensorSpec
 from batchedmodel_contract.profile import Profile, ProfilePoint
+from batchedmodel_contract.spec import PolicyName
 from batchedmodel_contract.tensors import Datatype
 from batchedmodel_sidecar.batcher import Batcher
 from batchedmodel_sidecar.calls import Answer, Call, Row, Value
@@ -17,6 +18,8 @@ from batchedmodel_sidecar.errors import Unserved
 from batchedmodel_sidecar.ledger import Ledger
 from batchedmodel_sidecar.metrics import Durations
 from batchedmodel_sidecar.model import ReadyModel
+from batchedmodel_sidecar.recorder import FlightRecorder
+from batchedmodel_sidecar.terms import NO_WISHES, Wishes
 
 FIXED = 0.010
 PER_ROW = 0.001
@@ -113,10 +116,11 @@ class World:
     batcher: Batcher
     server: PretendServer
     ledger: Ledger
+    recorder: FlightRecorder
 
-    def send(self, *rows: bytes) -> "asyncio.Task[Answer]":
+    def send(self, *rows: bytes, wishes: Wishes = NO_WISHES) -> "asyncio.Task[Answer]":
         """Submit a call from a caller of its own."""
-        return asyncio.create_task(self.batcher.submit(call_of(rows)))
+        return asyncio.create_task(self.batcher.submit(call_of(rows), wishes=wishes))
 
     def assert_books_balance(self) -> None:
         """The accounting identity of the design."""
@@ -144,14 +148,16 @@ def rows_of(answer: Answer) -> list[bytes]:
 def world(settings: BatchSettings | None = None, *, attached: bool = True) -> World:
     """A world in the running loop's time."""
     server, ledger = PretendServer(), Ledger()
+    recorder = FlightRecorder(asyncio.get_running_loop().time())
     batcher = Batcher(
-        settings or BatchSettings(max_batch_size=4),
+        settings or BatchSettings(policy=PolicyName.GREEDY, max_batch_size=4),
         infer=server.infer,
         clock=asyncio.get_running_loop().time,
         timer=LoopTimer,
         ledger=ledger,
         durations=Durations(CollectorRegistry()),
+        recorder=recorder,
     )
     if attached:
         batcher.attach(MODEL)
-    return World(batcher=batcher, server=server, ledger=ledger)
+    return World(batcher=batcher, server=server, ledger=ledger, recorder=recorder)

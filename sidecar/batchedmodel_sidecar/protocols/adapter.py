@@ -6,6 +6,7 @@ from typing import Any, Protocol
 from batchedmodel_sidecar.calls import Answer, Call
 from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.model import ReadyModel
+from batchedmodel_sidecar.terms import NO_WISHES, Wishes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,10 +20,11 @@ class Body:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parsed:
-    """A call, and what the adapter must remember to answer it."""
+    """A call, what its body wishes, and what the adapter must remember to answer it."""
 
     call: Call
     memo: Any
+    wishes: Wishes = NO_WISHES
 
 
 class Adapter(Protocol):

@@ -70,7 +70,7 @@ class EmbeddingsAdapter:
             "message": error.message,
             "type": "rate_limit_error" if error.status == 429 else kind,
             "param": error.field,
-            "code": "model_not_found" if isinstance(error, ModelNotFound) else None,
+            "code": "model_not_found" if isinstance(error, ModelNotFound) else error.counted_as,
         }
         return Body(data=orjson.dumps({"error": document}))
 

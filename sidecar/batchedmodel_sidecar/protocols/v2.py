@@ -19,6 +19,7 @@ from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Body, Parsed
 from batchedmodel_sidecar.rows import rows_of_tensors, rows_of_tokens
+from batchedmodel_sidecar.terms import PARAMETERS, wishes_of_parameters
 
 
 class V2Adapter:
@@ -27,7 +28,9 @@ class V2Adapter:
     async def parse(self, body: bytes, header_length: str | None, model: ReadyModel) -> Parsed:
         """Tensors as the model declares them, or its text input instead of its tokens."""
         head, tensors = read_body(body, header_length, "inputs", orjson.loads)
-        options = read_options(head, [output.name for output in model.description.outputs], ())
+        outputs = [output.name for output in model.description.outputs]
+        options = read_options(head, outputs, PARAMETERS)
+        wishes = wishes_of_parameters(head.get("parameters"))
         text = model.description.text
         if text is not None and len(tensors) == 1 and tensors[0].name == text.name:
             assert model.tokens is not None, "a model that takes text has a tokenizer: our bug"
@@ -35,7 +38,7 @@ class V2Adapter:
             rows = rows_of_tokens(ids, model.description, f"inputs.{text.name}")
         else:
             rows = rows_of_tensors(tensors, model.description)
-        return Parsed(call=model.call_of(rows), memo=options)
+        return Parsed(call=model.call_of(rows), memo=options, wishes=wishes)
 
     def render(self, parsed: Parsed, answer: Answer, model: ReadyModel) -> Body:
         """The selected outputs, each as JSON or as binary data, as the caller asked for it."""

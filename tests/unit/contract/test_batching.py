@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from batchedmodel_contract.batching import BatchSettings, settings_from_json
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_contract.spec import Batching, PolicyName
+from batchedmodel_contract.spec import Batching, Lateness, PolicyName
 from support.strategies import batch_settings, json_values
 
 FIELDS = sorted(json.loads(BatchSettings().to_json()))
@@ -20,11 +20,16 @@ FIELDS = sorted(json.loads(BatchSettings().to_json()))
 def effective_settings(draw: st.DrawFn) -> BatchSettings:
     """Settings that some manifest has."""
     size = draw(st.integers(1, 4096))
+    target = draw(st.none() | st.integers(1, 60_999))
     return BatchSettings.of(
         Batching(
             policy=draw(st.sampled_from(PolicyName)),
             max_batch_size=size,
             max_wait_milliseconds=draw(st.integers(0, 60_000)),
+            max_batch_tokens=draw(st.none() | st.integers(1, 2**32)),
+            target_latency_milliseconds=target,
+            lateness=Lateness.SERVE if target is None else draw(st.sampled_from(Lateness)),
+            trust_priority=draw(st.booleans()),
             max_queue_size=draw(st.none() | st.integers(size, 1_000_000)),
             request_timeout_seconds=draw(st.integers(61, 3600)),
             length_buckets=tuple(sorted(draw(st.sets(st.integers(1, 2**20), max_size=64)))),
@@ -40,7 +45,11 @@ def test_settings_are_in_base_units() -> None:
     batching = Batching(
         policy=PolicyName.WINDOW,
         max_batch_size=64,
+        max_batch_tokens=8192,
         max_wait_milliseconds=7,
+        target_latency_milliseconds=250,
+        lateness=Lateness.REFUSE,
+        trust_priority=True,
         max_queue_size=100,
         request_timeout_seconds=5,
         length_buckets=(16, 64),
@@ -48,7 +57,11 @@ def test_settings_are_in_base_units() -> None:
     assert BatchSettings.of(batching) == BatchSettings(
         policy=PolicyName.WINDOW,
         max_batch_size=64,
+        max_batch_tokens=8192,
         max_wait_seconds=0.007,
+        target_seconds=0.25,
+        lateness=Lateness.REFUSE,
+        trust_priority=True,
         max_queue_size=100,
         request_timeout_seconds=5.0,
         length_buckets=(16, 64),
@@ -72,8 +85,8 @@ def test_settings_survive_their_file(given_settings: BatchSettings) -> None:
 
 
 def test_equal_settings_have_one_digest_however_their_numbers_were_written() -> None:
-    whole = BatchSettings(max_wait_seconds=0, request_timeout_seconds=30)
-    real = BatchSettings(max_wait_seconds=0.0, request_timeout_seconds=30.0)
+    whole = BatchSettings(max_wait_seconds=0, target_seconds=1, request_timeout_seconds=30)
+    real = BatchSettings(max_wait_seconds=0.0, target_seconds=1.0, request_timeout_seconds=30.0)
     assert whole == real
     assert whole.digest() == real.digest()
 
@@ -100,6 +113,16 @@ def test_impossible_settings_cannot_be_made() -> None:
         BatchSettings(max_wait_seconds=-0.1)
     with pytest.raises(InvalidInput, match=r"maxWait: NaN must be"):
         BatchSettings(max_wait_seconds=float("nan"))
+    with pytest.raises(InvalidInput, match=r"targetLatency: 0.0 must be 0 to the request time-out"):
+        BatchSettings(target_seconds=0.0)
+    with pytest.raises(InvalidInput, match=r"targetLatency: 2.0 must be 0 to the request time-out"):
+        BatchSettings(target_seconds=2.0, request_timeout_seconds=2.0)
+    with pytest.raises(InvalidInput, match=r"targetLatency: NaN must be"):
+        BatchSettings(target_seconds=float("nan"))
+    with pytest.raises(InvalidInput, match=r"lateness: is Refuse, which needs a target latency"):
+        BatchSettings(lateness=Lateness.REFUSE)
+    with pytest.raises(InvalidInput, match=r"maxBatchTokens: 0 must be 1 or more"):
+        BatchSettings(max_batch_tokens=0)
     with pytest.raises(InvalidInput, match=r"lengthBuckets: \[8, 8\] must ascend"):
         BatchSettings(length_buckets=(8, 8))
 
@@ -122,7 +145,9 @@ def test_a_file_that_lacks_a_field_is_refused(field: str) -> None:
         pytest.param("[" * 100_000, id="nested too deeply"),
         pytest.param(b"\xff\xfe", id="not text"),
         pytest.param(BatchSettings().to_json().replace("32", "1e999"), id="infinite batch"),
-        pytest.param(BatchSettings().to_json().replace("Greedy", "Fifo"), id="unknown policy"),
+        pytest.param(
+            BatchSettings().to_json().replace(BatchSettings().policy, "Fifo"), id="unknown policy"
+        ),
         pytest.param(BatchSettings().to_json().replace("32", "0"), id="no batch"),
     ],
 )
@@ -134,7 +159,7 @@ def test_a_file_that_cannot_be_used_is_refused(text: str | bytes) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("policy", "Fifo", '"Fifo" is not one of Greedy, Window'),
+        ("policy", "Fifo", '"Fifo" is not one of Deadline, Greedy, Window'),
         ("max_batch_size", 0, "0 is below the minimum 1"),
         ("max_batch_size", 10**30, f"{10**30} is above the maximum 4096"),
         ("max_batch_size", 32.0, "32.0 is not an integer"),
@@ -146,6 +171,14 @@ def test_a_file_that_cannot_be_used_is_refused(text: str | bytes) -> None:
         ("max_wait_seconds", -0.001, "-0.001 is not within 0 to 60"),
         ("max_wait_seconds", 1e-9, "1e-09 is not a whole number of milliseconds"),
         ("max_wait_seconds", math.nan, "NaN is not within 0 to 60"),
+        ("target_seconds", 0.0, "0.0 is not within 0.001 to 600"),
+        ("target_seconds", 1.0005, "1.0005 is not a whole number of milliseconds"),
+        ("target_seconds", "1", '"1" is not a number'),
+        ("lateness", "Drop", '"Drop" is not one of Serve, Refuse'),
+        ("lateness", None, "null is not one of Serve, Refuse"),
+        ("trust_priority", 1, "1 is not true or false"),
+        ("max_batch_tokens", 0, "0 is below the minimum 1"),
+        ("max_batch_tokens", 2**32 + 1, "4294967297 is above the maximum 4294967296"),
         ("request_timeout_seconds", math.inf, "Infinity is not within 1 to 3600"),
         ("request_timeout_seconds", 1e-9, "1e-09 is not within 1 to 3600"),
         ("request_timeout_seconds", 1.5, "1.5 is not a whole number of seconds"),

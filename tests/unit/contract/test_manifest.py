@@ -12,6 +12,7 @@ from batchedmodel_contract.mistakes import InvalidManifest
 from batchedmodel_contract.spec import (
     Batching,
     HuggingFace,
+    Lateness,
     Model,
     PolicyName,
     ServerProtocol,
@@ -63,9 +64,13 @@ def test_a_short_manifest_gets_the_defaults() -> None:
     assert model.name == "minilm"
     assert model.spec == Spec(model=Model(handler="hf", source=Source(path="models/minilm")))
     assert model.spec.batching == Batching(
-        policy=PolicyName.GREEDY,
+        policy=PolicyName.DEADLINE,
         max_batch_size=32,
+        max_batch_tokens=None,
         max_wait_milliseconds=5,
+        target_latency_milliseconds=None,
+        lateness=Lateness.SERVE,
+        trust_priority=False,
         max_queue_size=None,
         request_timeout_seconds=30,
         length_buckets=(),
@@ -85,7 +90,11 @@ def test_a_full_manifest_is_read_field_by_field() -> None:
             "batching": {
                 "policy": "Window",
                 "maxBatchSize": 64,
+                "maxBatchTokens": 16384,
                 "maxWaitMilliseconds": 10,
+                "targetLatencyMilliseconds": 100,
+                "lateness": "Refuse",
+                "trustPriority": True,
                 "maxQueueSize": 64,
                 "requestTimeoutSeconds": 5,
                 "lengthBuckets": [32, 128],
@@ -102,7 +111,11 @@ def test_a_full_manifest_is_read_field_by_field() -> None:
         batching=Batching(
             policy=PolicyName.WINDOW,
             max_batch_size=64,
+            max_batch_tokens=16384,
             max_wait_milliseconds=10,
+            target_latency_milliseconds=100,
+            lateness=Lateness.REFUSE,
+            trust_priority=True,
             max_queue_size=64,
             request_timeout_seconds=5,
             length_buckets=(32, 128),
@@ -217,9 +230,25 @@ WRONG: list[tuple[str, object, str]] = [
     (
         "spec.batching.policy",
         "greedy",
-        'spec.batching.policy: "greedy" is not one of Greedy, Window',
+        'spec.batching.policy: "greedy" is not one of Deadline, Greedy, Window',
     ),
-    ("spec.batching.policy", 1, "spec.batching.policy: 1 is not one of Greedy, Window"),
+    ("spec.batching.policy", 1, "spec.batching.policy: 1 is not one of Deadline, Greedy, Window"),
+    (
+        "spec.batching.targetLatencyMilliseconds",
+        600_001,
+        "spec.batching.targetLatencyMilliseconds: 600001 is above the maximum 600000",
+    ),
+    (
+        "spec.batching.lateness",
+        "refuse",
+        'spec.batching.lateness: "refuse" is not one of Serve, Refuse',
+    ),
+    (
+        "spec.batching.trustPriority",
+        "yes",
+        'spec.batching.trustPriority: "yes" is not true or false',
+    ),
+    ("spec.batching.maxBatchTokens", 0, "spec.batching.maxBatchTokens: 0 is below the minimum 1"),
     ("spec.batching.maxBatchSize", 0, "spec.batching.maxBatchSize: 0 is below the minimum 1"),
     (
         "spec.batching.maxBatchSize",

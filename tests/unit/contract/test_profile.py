@@ -21,6 +21,7 @@ PROFILE = Profile(
         ProfilePoint(rows=1, length=16, seconds=0.005),
         ProfilePoint(rows=32, length=16, seconds=0.008),
     ),
+    max_cost=512,
 )
 
 
@@ -36,6 +37,27 @@ def test_a_profile_survives_its_document() -> None:
 def test_a_profile_may_be_without_points() -> None:
     empty = Profile(cost_rule=CostRule.ROWS, device="cpu", points=())
     assert profile_from_mapping(as_sent(empty)) == empty
+
+
+def test_a_server_that_met_no_bound_of_its_memory_need_not_speak_of_it() -> None:
+    sent = as_sent(PROFILE)
+    del sent["max_cost"]
+    assert profile_from_mapping(sent).max_cost is None
+    assert profile_from_mapping(sent | {"max_cost": None}).max_cost is None
+
+
+@pytest.mark.parametrize(
+    ("cost", "message"),
+    [
+        (0, "0 is below the minimum 1"),
+        (2**40 + 1, "1099511627777 is above the maximum 1099511627776"),
+        (1.5, "1.5 is not an integer"),
+        (True, "true is not an integer"),
+    ],
+)
+def test_a_bound_of_the_memory_that_makes_no_sense_is_refused(cost: object, message: str) -> None:
+    with pytest.raises(InvalidInput, match=f"^profile.max_cost: {re.escape(message)}$"):
+        profile_from_mapping({**as_sent(PROFILE), "max_cost": cost})
 
 
 POINT = {"rows": 1, "length": 1, "seconds": 1.0}
@@ -77,7 +99,7 @@ def test_a_time_below_any_clock_reads_as_none_at_all() -> None:
 
 
 @settings(deadline=None, max_examples=200)
-@given(st.sampled_from(["cost_rule", "device", "points"]), json_values(max_leaves=6))
+@given(st.sampled_from(["cost_rule", "device", "points", "max_cost"]), json_values(max_leaves=6))
 def test_any_value_in_any_field_is_read_or_refused(field: str, value: object) -> None:
     try:
         profile_from_mapping({**as_sent(PROFILE), field: value})

@@ -8,13 +8,15 @@ import pytest
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.outcomes import Outcome, Rejection, ReleaseReason
-from batchedmodel_contract.spec import PolicyName
-from batchedmodel_sidecar.errors import Expired, Rejected, Unserved
+from batchedmodel_contract.spec import Lateness, PolicyName
+from batchedmodel_scheduling.policy import Priority
+from batchedmodel_sidecar.errors import Expired, GivenUp, Rejected, Unserved
+from batchedmodel_sidecar.terms import Wishes
 from support.sidecar_world import DESCRIPTION, FIXED, MODEL, PER_ROW, call_of, rows_of, world
 
 pytestmark = pytest.mark.looptime
 
-SETTINGS = BatchSettings(max_batch_size=4)
+SETTINGS = BatchSettings(policy=PolicyName.GREEDY, max_batch_size=4)
 
 
 def now() -> float:
@@ -255,7 +257,7 @@ async def test_giving_up_answers_everybody() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 async def test_whatever_happens_everyone_is_settled_once_and_the_books_balance(seed: int) -> None:
-    """Random callers, departures, failures, poisoned rows, edits and restarts of the server."""
+    """Random callers in random haste, departures, failures, poisoned rows, edits, restarts."""
     chance = random.Random(seed)
     w = world(replace(SETTINGS, max_queue_size=16, request_timeout_seconds=1.0))
     w.server.statuses[b"bad"] = 400
@@ -266,7 +268,11 @@ async def test_whatever_happens_everyone_is_settled_once_and_the_books_balance(s
                              [12, 4, 1, 1, 1, 1, 2, 6])[0]:  # fmt: skip
             case "send":
                 rows = [chance.choice([b"a", b"bb", b"bad"]) for _ in range(chance.randint(1, 6))]
-                tasks.append(asyncio.ensure_future(w.send(*rows)))
+                wishes = Wishes(
+                    timeout=chance.choice([None, None, 0.001, 0.03, 5.0]),
+                    priority=chance.choice([None, *Priority]),
+                )
+                tasks.append(asyncio.ensure_future(w.send(*rows, wishes=wishes)))
                 sent += 1
             case "leave" if tasks:
                 chance.choice(tasks).cancel()
@@ -275,9 +281,18 @@ async def test_whatever_happens_everyone_is_settled_once_and_the_books_balance(s
             case "heal":
                 w.server.failure = None
             case "edit":
-                policy = chance.choice(list(PolicyName))
-                size = chance.randint(1, 8)
-                w.batcher.configure(replace(SETTINGS, policy=policy, max_batch_size=size))
+                target, lateness = chance.choice(
+                    [(None, Lateness.SERVE), (0.05, Lateness.SERVE), (0.05, Lateness.REFUSE)]
+                )
+                other = replace(
+                    SETTINGS,
+                    policy=chance.choice(list(PolicyName)),
+                    max_batch_size=chance.randint(1, 8),
+                    target_seconds=target,
+                    lateness=lateness,
+                    trust_priority=chance.random() < 0.5,
+                )
+                w.batcher.configure(other)
             case "lose":
                 w.batcher.detach()
             case "find":
@@ -288,8 +303,9 @@ async def test_whatever_happens_everyone_is_settled_once_and_the_books_balance(s
     w.batcher.attach(MODEL)
     results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 60.0)
     assert len(results) == sent
-    kinds = (Unserved, Expired, Rejected, asyncio.CancelledError)
+    kinds = (Unserved, Expired, GivenUp, Rejected, asyncio.CancelledError)
     assert all(isinstance(r, kinds) for r in results if isinstance(r, BaseException))
     w.assert_books_balance()
     assert w.ledger.live == 0
     assert w.ledger.rows_waiting == 0
+    assert b"pending" not in b"".join(w.recorder.csv())

@@ -1,0 +1,31 @@
+"""What a caller is told when the policy has no room for its call: before it is accepted, or after.
+
+Pure; called by the batcher. The delay after which a caller should come back is the time that the
+device needs for what waits, as far as anybody knows it.
+"""
+
+from typing import Final
+
+from batchedmodel_contract.outcomes import Outcome, Rejection
+from batchedmodel_scheduling.policy import Refusal
+from batchedmodel_sidecar.errors import CallError, Expired, GivenUp, Rejected
+
+_RETRY_UNKNOWN: Final = 1.0
+_RETRY_BOUNDS: Final = (0.01, 60.0)
+
+
+def rejected(refusal: Refusal, *, queue: int, seconds: float) -> Rejected:
+    """A call was not taken; the queue holds `queue` rows, and the call had so many seconds."""
+    message = f"the queue is full: {queue} rows may wait"
+    if refusal.reason is Rejection.PREDICTED_LATE:
+        message = f"it would not be answered within {seconds:g} s"
+    return Rejected(refusal.reason, message, retry_after=refusal.retry_after)
+
+
+def ended(outcome: Outcome, *, seconds: float, drain: float | None) -> CallError:
+    """A call that waited was given up; what still waits takes the device `drain` seconds."""
+    if outcome is Outcome.EXPIRED:
+        return Expired(seconds)
+    shortest, longest = _RETRY_BOUNDS
+    retry_after = _RETRY_UNKNOWN if drain is None else min(longest, max(shortest, drain))
+    return GivenUp(outcome, seconds, retry_after=retry_after)

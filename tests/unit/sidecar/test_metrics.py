@@ -1,0 +1,80 @@
+"""What `/metrics` says of a policy that adapts, and of books that always balance."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from prometheus_client import CollectorRegistry
+
+from batchedmodel_contract.outcomes import Outcome, Rejection
+from batchedmodel_scheduling.signals import Signals
+from batchedmodel_sidecar.ledger import Ledger
+from batchedmodel_sidecar.metrics import LedgerCollector
+
+SIGNALS = Signals(
+    effective_batch_size=7.5,
+    effective_wait_seconds=0.002,
+    predicted_lateness_seconds=0.0,
+    target_feasible=False,
+    sustainable_rate=812.5,
+    smallest_feasible_target_seconds=0.012,
+)
+
+
+def scraped(ledger: Ledger, signals: Signals) -> dict[str, float]:
+    """Every sample by its name, with the value of its label behind a dot."""
+    registry = CollectorRegistry()
+    registry.register(
+        LedgerCollector(
+            ledger,
+            settings_hash=lambda: "0",
+            settings_errors=lambda: 0,
+            model_is_ready=lambda: True,
+            signals=lambda: signals,
+        )
+    )
+    return dict(_samples(registry))
+
+
+def _samples(registry: CollectorRegistry) -> Iterator[tuple[str, float]]:
+    for family in registry.collect():
+        for sample in family.samples:
+            name = sample.name.removeprefix("batchedmodel_")
+            yield ".".join([name, *sample.labels.values()]), sample.value
+
+
+def test_the_adaptive_behaviour_is_exported() -> None:
+    found = scraped(Ledger(), SIGNALS)
+    assert found["effective_batch_size"] == 7.5
+    assert found["effective_wait_seconds"] == 0.002
+    assert found["predicted_lateness_seconds"] == 0.0
+    assert found["target_feasible"] == 0
+    assert found["sustainable_rows_per_second"] == 812.5
+    assert found["smallest_feasible_target_seconds"] == 0.012
+
+
+def test_what_nobody_knows_has_no_sample() -> None:
+    unknown = replace(
+        SIGNALS, target_feasible=None, sustainable_rate=None, smallest_feasible_target_seconds=None
+    )
+    found = scraped(Ledger(), unknown)
+    names = ("target_feasible", "sustainable_rows_per_second", "smallest_feasible_target_seconds")
+    assert not [name for name in names if name in found]
+    assert found["effective_batch_size"] == 7.5
+
+
+def test_every_end_of_a_call_has_a_series_and_they_add_up() -> None:
+    ledger = Ledger()
+    for outcome in Outcome:
+        ledger.accept(2, 1.0)
+        ledger.settle(outcome, 2, 1.0, waiting=2)
+    ledger.accept(3, 1.0)
+    for reason in Rejection:
+        ledger.rejected[reason] += 1
+    found = scraped(ledger, SIGNALS)
+    settled = [found[f"requests_settled_total.{outcome}"] for outcome in Outcome]
+    rejected = [found[f"requests_rejected_total.{reason}"] for reason in Rejection]
+    assert set(settled) == set(rejected) == {1.0}
+    waiting, in_flight = found["queue_requests"], found["inflight_requests"]
+    assert found["requests_accepted_total"] == sum(settled) + waiting + in_flight
+    assert found["requests_offered_total"] == found["requests_accepted_total"] + sum(rejected)
+    assert found["queue_length"] == 3

@@ -1,0 +1,181 @@
+"""What callers may ask for, in which form, and what they get under which settings."""
+
+import contextlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.spec import Lateness
+from batchedmodel_scheduling.policy import FanOut, Priority
+from batchedmodel_sidecar.terms import (
+    NO_WISHES,
+    Terms,
+    Wishes,
+    agreed,
+    combined,
+    wishes_of_headers,
+    wishes_of_parameters,
+)
+
+HIGH, NORMAL, LOW = Priority
+TARGET = BatchSettings(target_seconds=0.1, request_timeout_seconds=30.0)
+REFUSE = BatchSettings(
+    target_seconds=0.1, lateness=Lateness.REFUSE, request_timeout_seconds=30.0, trust_priority=True
+)
+
+
+def times(wishes: Wishes, settings: BatchSettings) -> tuple[float, float]:
+    terms = agreed(wishes, settings)
+    return terms.due, terms.limit
+
+
+class TestAgreed:
+    def test_who_asks_for_nothing_has_the_request_timeout_and_normal_priority(self) -> None:
+        assert agreed(NO_WISHES, BatchSettings(request_timeout_seconds=30.0)) == Terms(
+            due=30.0, limit=30.0, priority=NORMAL, fan_out=None
+        )
+
+    def test_the_target_says_when_the_answer_is_due_and_not_when_the_caller_leaves(self) -> None:
+        assert times(NO_WISHES, TARGET) == (0.1, 30.0)
+
+    def test_where_lateness_is_refused_the_target_is_the_end(self) -> None:
+        assert times(NO_WISHES, REFUSE) == (0.1, 0.1)
+
+    @pytest.mark.parametrize(
+        ("timeout", "served", "refused"),
+        [
+            (0.05, (0.05, 0.05), (0.05, 0.05)),
+            (5.0, (0.1, 5.0), (0.1, 0.1)),
+            (500.0, (0.1, 30.0), (0.1, 0.1)),
+        ],
+    )
+    def test_a_callers_time_can_only_be_tighter(
+        self, timeout: float, served: tuple[float, float], refused: tuple[float, float]
+    ) -> None:
+        assert times(Wishes(timeout=timeout), TARGET) == served
+        assert times(Wishes(timeout=timeout), REFUSE) == refused
+
+    def test_a_caller_may_lower_its_priority_and_raise_it_only_when_trusted(self) -> None:
+        wished = {
+            priority: (
+                agreed(Wishes(priority=priority), TARGET).priority,
+                agreed(Wishes(priority=priority), REFUSE).priority,
+            )
+            for priority in Priority
+        }
+        assert wished == {HIGH: (NORMAL, HIGH), NORMAL: (NORMAL, NORMAL), LOW: (LOW, LOW)}
+
+
+class TestCombined:
+    def test_the_tighter_time_holds_wherever_it_was_said(self) -> None:
+        tight, loose = Wishes(timeout=0.1), Wishes(timeout=2.0)
+        assert combined(tight, loose).timeout == combined(loose, tight).timeout == 0.1
+        assert combined(tight, NO_WISHES).timeout == combined(NO_WISHES, tight).timeout == 0.1
+
+    def test_the_priority_in_the_body_holds_where_both_are_given(self) -> None:
+        assert combined(Wishes(priority=LOW), Wishes(priority=HIGH)).priority is HIGH
+        assert combined(Wishes(priority=LOW), Wishes(timeout=1.0)).priority is LOW
+
+    def test_a_group_from_a_header_stays_beside_the_bodys_wishes(self) -> None:
+        group = FanOut(id="a", size=8)
+        assert combined(Wishes(fan_out=group), Wishes(timeout=1.0)).fan_out == group
+
+
+class TestHeaders:
+    def test_no_header_is_no_wish(self) -> None:
+        assert wishes_of_headers({"accept": "*/*"}) is NO_WISHES
+
+    @pytest.mark.parametrize(
+        ("text", "seconds"), [("250", 0.25), ("0.5", 0.0005), ("1500.25", 1.50025)]
+    )
+    def test_a_time_is_in_milliseconds(self, text: str, seconds: float) -> None:
+        assert wishes_of_headers({"x-request-timeout-ms": text}) == Wishes(timeout=seconds)
+
+    @pytest.mark.parametrize(
+        ("text", "priority"), [("1", HIGH), ("2", NORMAL), ("3", LOW), ("0", None)]
+    )
+    def test_a_priority_is_1_to_3_and_0_the_default(
+        self, text: str, priority: Priority | None
+    ) -> None:
+        assert wishes_of_headers({"x-request-priority": text}).priority is priority
+
+    @pytest.mark.parametrize(
+        ("text", "group"),
+        [
+            ("a;n=8", ("a", 8)),
+            ("7f3c-22:b/1 ; n=1", ("7f3c-22:b/1", 1)),
+            (f"{'x' * 128};n=4096", ("x" * 128, 4096)),
+        ],
+    )
+    def test_a_group_is_an_identifier_and_its_number_of_rows(
+        self, text: str, group: tuple[str, int]
+    ) -> None:
+        expected = FanOut(id=group[0], size=group[1])
+        assert wishes_of_headers({"x-request-group": text}).fan_out == expected
+
+    @pytest.mark.parametrize(
+        "text", ["", "0", "0.0", "-5", "+5", "5ms", "1e3", "inf", "nan", "1_0", "٣", " 5", "9" * 13]
+    )
+    def test_a_time_that_makes_no_sense_is_refused(self, text: str) -> None:
+        with pytest.raises(InvalidInput) as caught:
+            wishes_of_headers({"x-request-timeout-ms": text})
+        assert caught.value.mistake.field == "x-request-timeout-ms"
+        assert caught.value.mistake.rule == "is not a positive number of milliseconds"
+
+    @pytest.mark.parametrize("text", ["", "4", "-1", "12", "high", "01", "٢"])
+    def test_a_priority_that_makes_no_sense_is_refused(self, text: str) -> None:
+        with pytest.raises(InvalidInput, match='^x-request-priority: ".*" is not 1 \\(high\\), 2'):
+            wishes_of_headers({"x-request-priority": text})
+
+    @pytest.mark.parametrize(
+        "text",
+        ["", "a", ";n=8", "a;n=0", "a;n=4097", "a;n=-1", "a;n=", "a b;n=2", "a;m=2", "a;n=2;n=3",
+         '"a";n=2', f"{'x' * 129};n=2", "ä;n=2", "a;n=99999999999999999999"],
+    )  # fmt: skip
+    def test_a_group_that_makes_no_sense_is_refused(self, text: str) -> None:
+        with pytest.raises(InvalidInput, match="^x-request-group: .* is not id;n=rows with an id"):
+            wishes_of_headers({"x-request-group": text})
+
+    @given(st.text(max_size=12), st.text(max_size=4), st.text(max_size=12))
+    def test_any_text_is_read_or_refused(self, timeout: str, priority: str, group: str) -> None:
+        headers = {
+            "x-request-timeout-ms": timeout,
+            "x-request-priority": priority,
+            "x-request-group": group,
+        }
+        for name, text in headers.items():
+            with contextlib.suppress(InvalidInput):
+                assert wishes_of_headers({name: text}) is not NO_WISHES
+
+
+class TestParameters:
+    def test_a_time_is_in_microseconds_as_in_triton(self) -> None:
+        assert wishes_of_parameters({"timeout": 250_000}) == Wishes(timeout=0.25)
+
+    def test_other_parameters_and_none_at_all_are_no_wish(self) -> None:
+        assert wishes_of_parameters(None) is NO_WISHES
+        assert wishes_of_parameters({"binary_data_output": True}) is NO_WISHES
+        assert wishes_of_parameters({"timeout": None, "priority": 0}) == NO_WISHES
+
+    @pytest.mark.parametrize(
+        ("parameters", "message"),
+        [
+            ({"timeout": 0}, "parameters.timeout: 0 is below the minimum 1"),
+            ({"timeout": 1.5}, "parameters.timeout: 1.5 is not an integer"),
+            ({"timeout": "9"}, 'parameters.timeout: "9" is not an integer'),
+            ({"timeout": True}, "parameters.timeout: true is not an integer"),
+            ({"priority": 4}, "parameters.priority: 4 is above the maximum 3"),
+            ({"priority": -1}, "parameters.priority: -1 is below the minimum 0"),
+            ({"priority": [1]}, "parameters.priority: [1] is not an integer"),
+        ],
+    )
+    def test_a_value_that_makes_no_sense_is_refused(
+        self, parameters: dict[str, Any], message: str
+    ) -> None:
+        with pytest.raises(InvalidInput) as caught:
+            wishes_of_parameters(parameters)
+        assert str(caught.value) == message
