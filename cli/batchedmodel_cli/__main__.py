@@ -11,6 +11,7 @@ from importlib import metadata
 from typing import Final, Protocol
 
 from batchedmodel_cli import run
+from batchedmodel_cli.simulate import command as simulate
 
 
 class Command(Protocol):
@@ -28,7 +29,7 @@ class Command(Protocol):
         ...
 
 
-_COMMANDS: Final[tuple[Command, ...]] = (run,)
+_COMMANDS: Final[tuple[Command, ...]] = (run, simulate)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -19,7 +19,7 @@ def test_the_version_is_the_distributions(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().out.startswith("batchedmodel 0.")
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["run", "--help"]])
+@pytest.mark.parametrize("argv", [["--help"], ["run", "--help"], ["simulate", "--help"]])
 def test_help_is_given(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(argv)
@@ -34,6 +34,28 @@ def test_without_a_command_the_commands_are_named(capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize("port", ["-1", "65536", "http", "٨٠"])
 def test_a_wrong_port_is_named(port: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "is not a port (0 to 65535)" in refusal(capsys, "run", "x.yaml", f"--port={port}")
+
+
+@pytest.mark.parametrize(
+    ("option", "rule"),
+    [
+        ("--rate=0", "argument --rate: '0' is not a number from 0.1 to 1e+06"),
+        ("--rate=nan", "argument --rate: 'nan' is not a number"),
+        ("--replicas=65", "argument --replicas: '65' is not a whole number from 1 to 64"),
+        ("--burstiness=many", "argument --burstiness: 'many' is not a number from 0.1 to 10"),
+        ("--lengths=0", "argument --lengths: '0' is not a whole number from 1"),
+        ("--lengths=lognormal:60", "argument --lengths: 'lognormal:60' is not"),
+        ("--lengths=lognormal:60,9", "sigma above 0 and up to 5"),
+        ("--requests=1", "argument --requests: '1' is not a whole number from 100 to 100000"),
+        ("--seed=-1", "argument --seed: '-1' is not a whole number"),
+        ("--hand-off-ms=-1", "argument --hand-off-ms: '-1' is not a number from 0 to 1000"),
+        ("--trace=x.csv", "argument --trace: not allowed with argument --rate"),
+    ],
+)
+def test_a_wrong_option_of_simulate_is_named_with_its_value_and_rule(
+    option: str, rule: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert rule in refusal(capsys, "simulate", "x.yaml", "--rate=100", option)
 
 
 def test_a_wrong_manifest_ends_with_2_and_a_message_with_its_file(

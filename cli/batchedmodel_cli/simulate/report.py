@@ -1,0 +1,229 @@
+"""Shows answers: a table for people, a document for machines. Pure.
+
+The keys of the document are promised in docs/simulate.md.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from batchedmodel_cli.simulate.answers import Answers, Comparison, Measure, Trial, Tried
+from batchedmodel_cli.simulate.study import IN_TIME, MOST_REPLICAS
+from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.spec import Lateness
+
+VERSION: Final = 1
+"""Of the document; grows when a key changes its meaning or goes."""
+
+_WIDEST: Final = 40
+_HALF_A_DIGIT: Final = 0.0005
+_SHOWN_AS_SECONDS: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What was simulated."""
+
+    model: str
+    settings: BatchSettings
+    device: str
+    traffic: str
+    typical_length: int
+    seed: int
+    utilisation: float
+    notes: tuple[str, ...]
+
+
+def document(setup: Setup, answers: Answers) -> dict[str, Any]:
+    """Everything, as JSON has it. Rates in requests a second, times in seconds, shares 0 to 1."""
+    offered, comparison = answers.offered, answers.comparison
+    return {
+        "version": VERSION,
+        "model": setup.model,
+        "device": setup.device,
+        "settings": asdict(setup.settings),
+        "traffic": {
+            "arrivals": setup.traffic,
+            "rate": answers.rate,
+            "typical_length": setup.typical_length,
+            "seed": setup.seed,
+        },
+        "replicas": answers.replicas,
+        "offered": _trial(offered, answers.rate),
+        "throughput_per_replica": answers.throughput,
+        "highest_rate": answers.highest_rate,
+        "replicas_needed": answers.replicas_needed,
+        "comparison": {
+            "measure": comparison.measure.value,
+            "rate": comparison.rate,
+            "present": _trial(comparison.present, comparison.rate),
+            "changes": [_tried(tried, comparison.rate) for tried in comparison.tried],
+            "worth_changing": None
+            if comparison.advised is None
+            else _tried(comparison.advised, comparison.rate),
+            "highest_rate_with_it": comparison.rate_with_advised,
+        },
+        "advice": advice(answers),
+        "notes": list(setup.notes),
+    }
+
+
+def table(setup: Setup, answers: Answers) -> Iterator[str]:
+    """The same as lines for a person."""
+    offered = answers.offered
+    yield (
+        f"{setup.model} on {setup.device}: {_pods(answers.replicas)}, policy "
+        f"{setup.settings.policy}, up to {setup.settings.max_batch_size} rows a batch"
+    )
+    yield ""
+    yield from _aligned(list(_facts(setup, answers, offered)), indent=2)
+    yield ""
+    yield from _compared(answers.comparison)
+    yield ""
+    yield advice(answers)
+    for note in setup.notes:
+        yield f"note: {note}"
+
+
+def advice(answers: Answers) -> str:
+    """The one setting that is worth changing, as a sentence."""
+    comparison = answers.comparison
+    best = comparison.advised
+    if best is None:
+        first = comparison.tried[0] if comparison.tried else None
+        if first is None or first.gain <= 0:
+            return "nothing you can set here is worth changing (all that was tried is no better)"
+        return (
+            "nothing you can set here is worth changing "
+            f"(best: {_named(first)}, {_gain(first, comparison.measure)})"
+        )
+    change = best.change
+    said = (
+        f"worth changing: {change.field} from {change.present} to {change.value} "
+        f"({_gain(best, comparison.measure)} at {_rate(comparison.rate)}/s)"
+    )
+    if comparison.rate_with_advised is not None:
+        said += (
+            f"; {_sustain(answers.replicas)} {_rate(comparison.rate_with_advised)}/s with it, "
+            f"{_rate(answers.highest_rate)}/s without"
+        )
+    if change.settings.lateness is Lateness.REFUSE and change.field == "lateness":
+        said += "; what would be late is then refused instead of served"
+    if best.beyond_profile:
+        said += "; batches of that size were not measured, so try it on the device first"
+    return said
+
+
+def _facts(setup: Setup, answers: Answers, offered: Trial) -> Iterator[tuple[str, str]]:
+    target = setup.settings.target_seconds
+    within = setup.settings.request_timeout_seconds if target is None else target
+    yield "offered", f"{_rate(answers.rate)}/s, {setup.traffic}, {offered.requests:,} requests"
+    in_time = f"{_percent(offered.in_time_share)}, {_rate(offered.in_time_share * answers.rate)}/s"
+    yield f"answered in {_time(within)}", in_time
+    for name, share in (
+        ("late", offered.late_share),
+        ("refused", offered.refused_share),
+        ("given up", offered.shed_share),
+        ("timed out", offered.expired_share),
+    ):
+        if share:
+            yield name, _percent(share)
+    latency = offered.latency
+    if latency is not None:
+        named = (
+            ("mean", latency.mean),
+            ("p50", latency.p50),
+            ("p95", latency.p95),
+            ("p99", latency.p99),
+        )
+        yield "latency", ", ".join(f"{name} {_time(at)}" for name, at in named)
+    yield "device busy", _percent(offered.busy_share)
+    yield "mean batch", f"{offered.mean_batch:.1f} rows"
+    meaning = (
+        f"{_percent(setup.utilisation)} of the throughput"
+        if target is None
+        else f"{IN_TIME:.0%} in time"
+    )
+    yield _sustain(answers.replicas), f"{_rate(answers.highest_rate)}/s ({meaning})"
+    needed = answers.replicas_needed
+    yield (
+        "replicas needed",
+        f"more than {MOST_REPLICAS}" if needed is None else f"{needed}, requests spread at random",
+    )
+
+
+def _compared(comparison: Comparison) -> Iterator[str]:
+    yield f"one setting changed, the same requests at {_rate(comparison.rate)}/s:"
+    rows = [("", "in time", "p99", "gain"), ("as it is", *_columns(comparison.present), "")]
+    for tried in comparison.tried:
+        mark = " (not measured)" if tried.beyond_profile else ""
+        rows.append((_named(tried), *_columns(tried.trial), f"{_signed(tried.gain)}{mark}"))
+    yield from _aligned(rows, indent=2)
+
+
+def _columns(trial: Trial) -> tuple[str, str]:
+    latency = trial.latency
+    return _percent(trial.in_time_share), "" if latency is None else _time(latency.p99)
+
+
+def _aligned(rows: Sequence[tuple[str, ...]], *, indent: int) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield (" " * indent + "   ".join(cells)).rstrip()
+
+
+def _named(tried: Tried) -> str:
+    name = f"{tried.change.field}: {tried.change.value}"
+    return name if len(name) <= _WIDEST else f"{name[: _WIDEST - 3]}..."
+
+
+def _gain(tried: Tried, measure: Measure) -> str:
+    if measure is Measure.P99:
+        return f"{tried.gain:.1%} off the p99 latency"
+    return f"{_signed(tried.gain)} {'in time' if measure is Measure.IN_TIME else 'throughput'}"
+
+
+def _signed(gain: float) -> str:
+    return f"x{1 + gain:,.1f}" if gain >= 1 else f"{gain:+.1%}"
+
+
+def _trial(trial: Trial, rate: float) -> dict[str, Any]:
+    return {**asdict(trial), "goodput": trial.in_time_share * rate}
+
+
+def _tried(tried: Tried, rate: float) -> dict[str, Any]:
+    change = tried.change
+    return {
+        "field": f"spec.batching.{change.field}",
+        "present": change.present,
+        "value": change.value,
+        "gain": tried.gain,
+        "beyond_profile": tried.beyond_profile,
+        "result": _trial(tried.trial, rate),
+    }
+
+
+def _pods(replicas: int) -> str:
+    return f"{replicas} replica" if replicas == 1 else f"{replicas} replicas"
+
+
+def _sustain(replicas: int) -> str:
+    return f"{_pods(replicas)} {'sustains' if replicas == 1 else 'sustain'}"
+
+
+def _rate(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
+
+
+def _percent(share: float) -> str:
+    if 0 < share < _HALF_A_DIGIT:
+        return "<0.1%"
+    return ">99.9%" if 1 - _HALF_A_DIGIT < share < 1 else f"{share:.1%}"
+
+
+def _time(seconds: float) -> str:
+    if seconds >= _SHOWN_AS_SECONDS:
+        return f"{seconds:,.3g} s" if seconds < 1000 else f"{seconds:,.0f} s"
+    milliseconds = seconds * 1000
+    return f"{milliseconds:,.0f} ms" if milliseconds >= 100 else f"{milliseconds:.3g} ms"

@@ -1,0 +1,139 @@
+"""Fetches the texts that a simulation needs from files, URLs and the model server's socket.
+
+Called by `command`. Everything is bounded in size and time; what the texts mean is judged by the
+contract (profiles) and by the simulator (traces).
+"""
+
+import http.client
+import json
+import socket
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import IO, Final
+from urllib.parse import urlsplit
+
+from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.profile import Profile, profile_from_mapping
+from batchedmodel_contract.server_api import profile_path
+from batchedmodel_contract.sidecar_api import ARRIVALS
+
+_MEBIBYTE: Final = 1_048_576
+_LARGEST_PROFILE: Final = 4 * _MEBIBYTE
+_LARGEST_TRACE: Final = 256 * _MEBIBYTE
+_SILENCE_SECONDS: Final = 10.0
+_LONGEST_SECONDS: Final = 120.0
+_SLOWEST_BATCH: Final = 3600.0
+_CHUNK: Final = 65_536
+_SCHEMES: Final = ("http://", "https://")
+
+
+class Unusable(ValueError):
+    """A source cannot be read, or holds what it must not; the message says which and why."""
+
+
+def profile_from(place: str, model: str) -> Profile:
+    """The profile in a file, at a URL or behind a model server's socket; raises `Unusable`.
+
+    A URL without a path is a model server's, and so is a socket: both are asked for `model`.
+    """
+    if place.startswith(_SCHEMES):
+        text = _downloaded(_with_path(place, profile_path(model)), _LARGEST_PROFILE)
+    elif Path(place).is_socket():
+        text = _from_socket(place, profile_path(model))
+    else:
+        text = _file(place, _LARGEST_PROFILE)
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Unusable(f"is not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise Unusable("is not a JSON object with cost_rule, device and points")
+    try:
+        profile = profile_from_mapping(document)
+    except InvalidInput as error:
+        raise Unusable(str(error)) from error
+    if not profile.points:
+        raise Unusable("profile.points: must hold at least one measured batch")
+    if not all(0 < point.seconds <= _SLOWEST_BATCH for point in profile.points):
+        raise Unusable(
+            f"profile.points: every batch must take more than 0 and at most {_SLOWEST_BATCH:g} s"
+        )
+    return profile
+
+
+def trace_from_file(file: str) -> str:
+    """The text of a trace; raises `Unusable`."""
+    return _file(file, _LARGEST_TRACE)
+
+
+def trace_from_sidecar(url: str) -> str:
+    """The text of the flight recorder behind an admin port; raises `Unusable`."""
+    if not url.startswith(_SCHEMES):
+        raise Unusable("is not a URL such as http://127.0.0.1:9090")
+    return _downloaded(_with_path(url, ARRIVALS), _LARGEST_TRACE)
+
+
+def _with_path(url: str, path: str) -> str:
+    return url.rstrip("/") + path if urlsplit(url).path in ("", "/") else url
+
+
+def _file(name: str, largest: int) -> str:
+    try:
+        with open(name, "rb") as file:
+            return _text(_all_of(file, largest))
+    except OSError as error:
+        raise Unusable(f"cannot be read: {error.strerror}") from error
+
+
+def _downloaded(url: str, largest: int) -> str:
+    try:
+        with urllib.request.urlopen(url, timeout=_SILENCE_SECONDS) as response:
+            return _text(_all_of(response, largest))
+    except urllib.error.HTTPError as error:
+        with error:
+            raise Unusable(f"answers {error.code} {error.reason} ({url})") from error
+    except urllib.error.URLError as error:
+        raise Unusable(f"cannot be reached: {error.reason} ({url})") from error
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        if isinstance(error, Unusable):
+            raise
+        raise Unusable(f"cannot be fetched: {error!r} ({url})") from error
+
+
+def _from_socket(path: str, target: str) -> str:
+    connection = http.client.HTTPConnection("model")
+    try:
+        with socket.socket(socket.AF_UNIX) as plug:
+            plug.settimeout(_SILENCE_SECONDS)
+            plug.connect(path)
+            connection.sock = plug
+            connection.request("GET", target)
+            with connection.getresponse() as response:
+                if response.status != http.client.OK:
+                    raise Unusable(f"answers {response.status} {response.reason} ({target})")
+                return _text(_all_of(response, _LARGEST_PROFILE))
+    except (OSError, http.client.HTTPException) as error:
+        raise Unusable(f"cannot be asked: {error!r}") from error
+
+
+def _all_of(stream: IO[bytes], largest: int) -> bytes:
+    """Everything, if it ends soon enough and is not too large."""
+    until = time.monotonic() + _LONGEST_SECONDS
+    data = bytearray()
+    # One read may be short; only an empty one is the end.
+    while chunk := stream.read(_CHUNK):
+        data += chunk
+        if len(data) > largest:
+            raise Unusable(f"is larger than {largest // _MEBIBYTE} MiB")
+        if time.monotonic() > until:
+            raise Unusable(f"is not complete after {_LONGEST_SECONDS:g} s")
+    return bytes(data)
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise Unusable(f"is not UTF-8 text: {error.reason}") from error

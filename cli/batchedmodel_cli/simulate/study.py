@@ -1,0 +1,205 @@
+"""Asks the simulator what a person wants to know, and draws the conclusions.
+
+Pure but for the simulations that its laboratory runs: called by `command`, tested with a pretended
+laboratory. With a latency target, sustained means that 99 % of the traffic is in time. Without one,
+it means the utilisation at which the autoscaler would add a pod: what one replica answers when more
+wait, times that part.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from batchedmodel_cli.simulate.answers import (
+    Answers,
+    Comparison,
+    Laboratory,
+    Measure,
+    Trial,
+    Tried,
+)
+from batchedmodel_cli.simulate.variants import changes
+from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.spec import Spec
+
+MOST_REPLICAS: Final = 64
+IN_TIME: Final = 0.99
+"""The part of the traffic that must be in time for a rate to count as sustained."""
+WORTH: Final = {Measure.IN_TIME: 0.02, Measure.THROUGHPUT: 0.02, Measure.P99: 0.05}
+"""The gain from which on a change is worth advising."""
+
+_DEFAULT_UTILISATION: Final = 0.8
+_FIRST_GUESS: Final = 0.7  # of the throughput; where the search for the highest rate begins
+_TOLERANCE: Final = 0.02
+_STRESS: Final = 1.1  # of the highest rate: there, what a setting is worth shows
+_SATURATED: Final = 0.95  # of the throughput: beyond, latency says how long the traffic was
+_NEGLIGIBLE: Final = 0.001  # of the traffic
+_LEAST_SHARE: Final = 0.01  # of the traffic; a gain of less, or over less, means nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is to be answered, apart from the traffic and the device."""
+
+    spec: Spec
+    replicas: int
+    longest: int
+    """Greatest length in the traffic."""
+    largest_measured: int
+    """Rows of the largest batch in the profile."""
+
+
+def answer(question: Question, laboratory: Laboratory) -> Answers:
+    """Every answer; some twenty simulations."""
+    settings = BatchSettings.of(question.spec.batching)
+    offered = laboratory.run(settings, question.replicas, laboratory.rate)
+    throughput = laboratory.throughput(settings)
+    highest = _highest_rate(question, settings, throughput, laboratory)
+    return Answers(
+        replicas=question.replicas,
+        rate=laboratory.rate,
+        offered=offered,
+        throughput=throughput,
+        highest_rate=highest,
+        replicas_needed=_replicas_needed(question, settings, highest, laboratory),
+        comparison=_comparison(question, offered, throughput, highest, laboratory),
+    )
+
+
+def utilisation(spec: Spec) -> float:
+    """The part of a replica's throughput that is meant to be used."""
+    scaling = spec.autoscaling
+    percent = None if scaling is None else scaling.target_utilization_percent
+    return _DEFAULT_UTILISATION if percent is None else percent / 100
+
+
+def smallest(holds: Callable[[int], bool], guess: int, most: int) -> int | None:
+    """The smallest number from 1 to `most` that holds, if all larger ones do; None if none does.
+
+    Asks little when the guess is near.
+    """
+    low, high = 0, most + 1  # low does not hold, high does or is out of bounds
+    tried, step = min(max(guess, 1), most), 1
+    while high - low > 1:
+        if holds(tried):
+            high = tried
+            tried = high - step
+        else:
+            low = tried
+            tried = low + step
+        step *= 2
+        if not low < tried < high:
+            tried, step = (low + high) // 2, most
+    return high if high <= most else None
+
+
+def _highest_rate(
+    question: Question, settings: BatchSettings, throughput: float, laboratory: Laboratory
+) -> float:
+    # Late, as everything of the simulator: other commands do without its libraries.
+    from batchedmodel_scheduling.simulator.search import highest_rate_of_share
+
+    ceiling = question.replicas * throughput
+    if settings.target_seconds is None or not ceiling:
+        return ceiling * utilisation(question.spec)
+    if laboratory.alone_seconds() > settings.target_seconds:
+        return 0.0
+
+    def share(rate: float) -> float:
+        return laboratory.run(settings, question.replicas, rate).in_time_share
+
+    if share(ceiling) >= IN_TIME:
+        # More than that waits longer and longer; the traffic is too short for it to show.
+        return ceiling
+    guess = _FIRST_GUESS * ceiling
+    return highest_rate_of_share(share, guess, wanted=IN_TIME, tolerance=_TOLERANCE)
+
+
+def _replicas_needed(
+    question: Question, settings: BatchSettings, highest: float, laboratory: Laboratory
+) -> int | None:
+    rate = laboratory.rate
+    guess = math.ceil(rate * question.replicas / highest) if highest else MOST_REPLICAS
+    if settings.target_seconds is None:
+        return guess if highest and guess <= MOST_REPLICAS else None
+
+    def holds(replicas: int) -> bool:
+        return laboratory.run(settings, replicas, rate).in_time_share >= IN_TIME
+
+    return smallest(holds, guess, MOST_REPLICAS)
+
+
+def _comparison(
+    question: Question, offered: Trial, throughput: float, highest: float, laboratory: Laboratory
+) -> Comparison:
+    settings = BatchSettings.of(question.spec.batching)
+    measure, rate = _measure(settings, question.replicas, offered, throughput, highest, laboratory)
+    present = offered
+    if rate != laboratory.rate:
+        present = laboratory.run(settings, question.replicas, rate)
+    found: list[Tried] = []
+    for change in changes(question.spec, question.longest):
+        trial = laboratory.run(change.settings, question.replicas, rate)
+        if measure is Measure.THROUGHPUT:
+            gain = laboratory.throughput(change.settings) / throughput - 1 if throughput else 0.0
+        else:
+            gain = _gain(measure, present, trial)
+        larger = change.settings.max_batch_size > settings.max_batch_size
+        beyond = larger and change.settings.max_batch_size > question.largest_measured
+        found.append(Tried(change=change, gain=gain, beyond_profile=beyond, trial=trial))
+    found.sort(key=lambda tried: -tried.gain)
+    advised = next((tried for tried in found if _is_worth(tried, present, measure)), None)
+    return Comparison(
+        measure=measure,
+        rate=rate,
+        present=present,
+        tried=tuple(found),
+        advised=advised,
+        rate_with_advised=_rate_with(advised, question, laboratory),
+    )
+
+
+def _measure(
+    settings: BatchSettings,
+    replicas: int,
+    offered: Trial,
+    throughput: float,
+    highest: float,
+    laboratory: Laboratory,
+) -> tuple[Measure, float]:
+    """By what and at which rate changes show what they are worth."""
+    if settings.target_seconds is not None:
+        if offered.in_time_share < IN_TIME or not highest:
+            return Measure.IN_TIME, laboratory.rate
+        return Measure.IN_TIME, _STRESS * highest
+    if laboratory.rate > _SATURATED * replicas * throughput:
+        return Measure.THROUGHPUT, laboratory.rate
+    return Measure.P99, laboratory.rate
+
+
+def _gain(measure: Measure, present: Trial, trial: Trial) -> float:
+    if measure is Measure.IN_TIME:
+        more = trial.in_time_share - present.in_time_share
+        return more / max(present.in_time_share, _LEAST_SHARE)
+    if trial.latency is None or present.latency is None:
+        return 0.0
+    gain = 1 - trial.latency.p99 / present.latency.p99
+    # What is refused has no latency: that alone is no gain.
+    loses = trial.in_time_share < present.in_time_share - _NEGLIGIBLE
+    return min(gain, 0.0) if loses else gain
+
+
+def _is_worth(tried: Tried, present: Trial, measure: Measure) -> bool:
+    if tried.gain < WORTH[measure]:
+        return False
+    # Twice next to nothing is still next to nothing.
+    more = tried.trial.in_time_share - present.in_time_share
+    return measure is not Measure.IN_TIME or more >= _LEAST_SHARE
+
+
+def _rate_with(advised: Tried | None, question: Question, laboratory: Laboratory) -> float | None:
+    if advised is None:
+        return None
+    settings = advised.change.settings
+    return _highest_rate(question, settings, laboratory.throughput(settings), laboratory)

@@ -1,0 +1,235 @@
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchedmodel_cli.simulate import report
+from batchedmodel_cli.simulate.answers import Latency, Measure, Trial
+from batchedmodel_cli.simulate.study import Question, answer, smallest
+from batchedmodel_cli.simulate.variants import changes
+from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.spec import (
+    Autoscaling,
+    Batching,
+    Lateness,
+    Model,
+    PolicyName,
+    Spec,
+)
+
+
+@dataclass
+class PretendedPods:
+    """Each replica serves so many in time, by policy; whatever is above that is late."""
+
+    rate: float
+    capacity: dict[PolicyName, float]
+    alone: float = 0.01
+    asked: list[tuple[BatchSettings, int, float]] = field(default_factory=list)
+
+    def run(self, settings: BatchSettings, replicas: int, rate: float) -> Trial:
+        self.asked.append((settings, replicas, rate))
+        share = min(1.0, replicas * self.capacity[settings.policy] / rate)
+        waits = 0.01 + settings.max_wait_seconds
+        return Trial(
+            requests=100,
+            in_time_share=share,
+            late_share=1 - share,
+            refused_share=0.0,
+            shed_share=0.0,
+            expired_share=0.0,
+            latency=Latency(mean=waits, p50=waits, p95=waits, p99=waits),
+            busy_share=0.5,
+            mean_batch=4.0,
+        )
+
+    def throughput(self, settings: BatchSettings) -> float:
+        return 1.25 * self.capacity[settings.policy]
+
+    def alone_seconds(self) -> float:
+        return self.alone
+
+
+EQUAL = dict.fromkeys(PolicyName, 100.0)
+DEADLINE_IS_BETTER = {**EQUAL, PolicyName.DEADLINE: 150.0}
+
+
+def spec(**batching: Any) -> Spec:
+    return Spec(model=Model(handler="simulated"), batching=Batching(**batching))
+
+
+def question(of: Spec, replicas: int = 1) -> Question:
+    return Question(spec=of, replicas=replicas, longest=64, largest_measured=32)
+
+
+def fields(of: Spec, longest: int = 64) -> set[tuple[str, str]]:
+    return {(change.field, change.value) for change in changes(of, longest)}
+
+
+def test_a_change_changes_one_setting() -> None:
+    before = BatchSettings()
+    for change in changes(spec(target_latency_milliseconds=50), 64):
+        after = dataclasses.asdict(change.settings)
+        differ = {
+            name for name, value in dataclasses.asdict(before).items() if after[name] != value
+        }
+        assert len(differ - {"target_seconds", "max_queue_size"}) == 1, change
+
+
+def test_the_changes_of_a_plain_manifest() -> None:
+    assert fields(spec()) == {
+        ("maxBatchSize", "64"),
+        ("maxBatchSize", "16"),
+        ("maxWaitMilliseconds", "0"),
+        ("maxWaitMilliseconds", "20"),
+        ("policy", "Greedy"),
+        ("policy", "Window"),
+    }
+
+
+def test_lateness_is_tried_where_there_is_a_target() -> None:
+    assert ("lateness", "Refuse") in fields(spec(target_latency_milliseconds=50))
+    refusing = spec(target_latency_milliseconds=50, lateness=Lateness.REFUSE)
+    assert ("lateness", "Serve") in fields(refusing)
+
+
+def test_no_change_is_tried_that_a_manifest_may_not_hold() -> None:
+    assert not any(name == "maxBatchSize" and value == "0" for name, value in fields(spec()))
+    largest = spec(max_batch_size=4096, max_wait_milliseconds=900, request_timeout_seconds=1)
+    assert ("maxBatchSize", "8192") not in fields(largest)
+    assert ("maxWaitMilliseconds", "3600") not in fields(largest)
+    smallest_one = fields(spec(max_batch_size=1))
+    assert [value for name, value in smallest_one if name == "maxBatchSize"] == ["2"]
+
+
+def test_a_policy_that_never_waits_is_not_tried_with_other_waits() -> None:
+    names = {name for name, _ in fields(spec(policy=PolicyName.GREEDY))}
+    assert "maxWaitMilliseconds" not in names
+
+
+def test_length_classes_are_tried_where_the_policy_chooses_none() -> None:
+    greedy = spec(policy=PolicyName.GREEDY)
+    assert ("lengthBuckets", "[16, 32, 64, 128]") in fields(greedy, longest=100)
+    assert "lengthBuckets" not in {name for name, _ in fields(greedy, longest=1)}
+    assert ("lengthBuckets", "[]") in fields(spec(length_buckets=(64, 128)))
+
+
+def test_with_a_target_the_highest_rate_is_where_99_percent_are_in_time() -> None:
+    pods = PretendedPods(rate=50.0, capacity=EQUAL)
+    found = answer(question(spec(target_latency_milliseconds=50), replicas=3), pods)
+    assert found.highest_rate == pytest.approx(300 / 0.99, rel=0.03)
+    assert found.replicas_needed == 1
+
+
+def test_without_a_target_it_is_the_throughput_times_the_utilisation_that_is_meant() -> None:
+    found = answer(question(spec(), replicas=2), PretendedPods(rate=500.0, capacity=EQUAL))
+    assert found.highest_rate == pytest.approx(200)
+    assert found.replicas_needed == 5
+    scaled = dataclasses.replace(
+        spec(), autoscaling=Autoscaling(max_replicas=4, target_utilization_percent=40)
+    )
+    found = answer(question(scaled, replicas=2), PretendedPods(rate=500.0, capacity=EQUAL))
+    assert found.highest_rate == pytest.approx(100)
+
+
+def test_replicas_are_added_until_99_percent_are_in_time() -> None:
+    pods = PretendedPods(rate=995.0, capacity=EQUAL)
+    found = answer(question(spec(target_latency_milliseconds=50)), pods)
+    assert found.replicas_needed == 10
+
+
+def test_more_replicas_than_are_tried_are_no_number() -> None:
+    pods = PretendedPods(rate=10_000.0, capacity=EQUAL)
+    for batching in ({"target_latency_milliseconds": 50}, {}):
+        assert answer(question(spec(**batching)), pods).replicas_needed is None
+
+
+def test_a_target_below_the_time_of_a_lone_request_is_not_searched_for() -> None:
+    pods = PretendedPods(rate=10.0, capacity=dict.fromkeys(PolicyName, 0.0), alone=0.2)
+    found = answer(question(spec(target_latency_milliseconds=50)), pods)
+    assert (found.highest_rate, found.replicas_needed) == (0.0, None)
+    assert len(pods.asked) < 15
+
+
+def test_a_better_policy_is_worth_changing_to() -> None:
+    of = spec(policy=PolicyName.GREEDY, target_latency_milliseconds=50)
+    found = answer(question(of), PretendedPods(rate=150.0, capacity=DEADLINE_IS_BETTER))
+    best = found.comparison.advised
+    assert best is not None
+    assert (best.change.field, best.change.value) == ("policy", "Deadline")
+    assert best.gain == pytest.approx(0.5)
+    assert found.comparison.rate_with_advised == pytest.approx(150 / 0.99, rel=0.03)
+    sentence = report.advice(found)
+    assert sentence.startswith(
+        "worth changing: policy from Greedy to Deadline (+50.0% in time at 150/s); "
+        "1 replica sustains 15"
+    )
+
+
+def test_settings_are_compared_where_they_matter_when_all_is_in_time() -> None:
+    of = spec(policy=PolicyName.GREEDY, target_latency_milliseconds=50)
+    found = answer(question(of), PretendedPods(rate=20.0, capacity=DEADLINE_IS_BETTER))
+    assert found.comparison.rate == pytest.approx(1.1 * found.highest_rate)
+    assert found.comparison.advised is not None
+
+
+def test_nothing_is_advised_where_nothing_helps() -> None:
+    pods = PretendedPods(rate=150.0, capacity=EQUAL)
+    found = answer(question(spec(target_latency_milliseconds=50)), pods)
+    assert found.comparison.advised is None
+    assert report.advice(found).startswith("nothing you can set here is worth changing")
+
+
+def test_next_to_nothing_more_is_not_worth_changing() -> None:
+    of = spec(policy=PolicyName.GREEDY, target_latency_milliseconds=50)
+    found = answer(question(of), PretendedPods(rate=20_000.0, capacity=DEADLINE_IS_BETTER))
+    assert found.comparison.tried[0].gain > 0.2
+    assert found.comparison.advised is None
+
+
+def test_without_a_target_latency_decides_until_the_replicas_are_full() -> None:
+    of = spec(policy=PolicyName.WINDOW)
+    calm = answer(question(of), PretendedPods(rate=50.0, capacity=EQUAL)).comparison
+    assert calm.measure is Measure.P99
+    assert calm.advised is not None
+    assert (calm.advised.change.field, calm.advised.change.value) == ("maxWaitMilliseconds", "0")
+    full = answer(question(of), PretendedPods(rate=130.0, capacity=DEADLINE_IS_BETTER)).comparison
+    assert full.measure is Measure.THROUGHPUT
+    assert full.advised is not None
+    assert full.advised.gain == pytest.approx(0.5)
+
+
+def test_a_batch_larger_than_any_measured_is_marked() -> None:
+    found = answer(question(spec()), PretendedPods(rate=50.0, capacity=EQUAL)).comparison
+    marked = {tried.change.value for tried in found.tried if tried.beyond_profile}
+    assert marked == {"64"}
+
+
+@given(
+    wanted=st.integers(min_value=1, max_value=80),
+    guess=st.integers(min_value=-3, max_value=200),
+)
+def test_the_smallest_number_that_holds_is_found_from_any_guess(wanted: int, guess: int) -> None:
+    asked: list[int] = []
+
+    def holds(number: int) -> bool:
+        asked.append(number)
+        return number >= wanted
+
+    assert smallest(holds, guess, 64) == (wanted if wanted <= 64 else None)
+    assert all(1 <= number <= 64 for number in asked)
+    assert len(asked) == len(set(asked)) <= 13
+
+
+def test_a_right_guess_is_confirmed_by_two_questions() -> None:
+    asked: list[int] = []
+
+    def holds(number: int) -> bool:
+        asked.append(number)
+        return number >= 7
+
+    assert smallest(holds, 7, 64) == 7
+    assert asked == [7, 6]
