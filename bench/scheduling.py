@@ -1,0 +1,85 @@
+"""How good the scheduler is: every figure that we claim for the policy `Deadline`.
+
+All is simulated in virtual time with the policy that ships, everything of it switched on; only the
+rows named "wall time" depend on this machine. Numerator and denominator of a ratio meet identical
+requests. The constants of the policy were chosen on other seeds than are reported here.
+
+    python bench/scheduling.py [--quick] [--json FILE] [--trace FILE]
+"""
+
+import argparse
+import multiprocessing
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from batchedmodel_scheduling.simulator.traces import Trace, read_trace
+from bench_report import Figure, print_table, write_json
+from scheduling_bench import (
+    costs,
+    equal_lengths,
+    estimator,
+    latency,
+    mixed_lengths,
+    overload,
+    pipelining,
+)
+from scheduling_bench.scenarios import Plan
+
+FULL: Final = Plan(seeds=tuple(range(1001, 1011)), requests=10_000, tolerance=0.005)
+QUICK: Final = Plan(seeds=(1001, 1002), requests=4_000, tolerance=0.01)
+AZURE_CONVERSATION: Final = Path(__file__).parent / "data" / "azure_conversation.csv"
+_PROCESSES: Final = 2
+
+
+def measure(plan: Plan, trace: Trace) -> list[Figure]:
+    """All figures, in the order of the table."""
+    spawning = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(_PROCESSES, mp_context=spawning) as pool:
+        # The longest pieces of work come first, so that no process ends with them alone.
+        replays = mixed_lengths.submit_trace(pool, plan, trace)
+        windows = mixed_lengths.submit_windows(pool, plan)
+        packed = mixed_lengths.submit_packed(pool, plan)
+        equal = equal_lengths.submit(pool, plan)
+        pipelines = pipelining.submit(pool, plan)
+        latencies = latency.submit(pool, plan)
+        estimates = estimator.submit(pool, plan)
+        figures = [
+            *equal_lengths.report(equal),
+            *mixed_lengths.report_windows(windows),
+            *mixed_lengths.report_packed(packed),
+            *mixed_lengths.report_windows(replays),
+            *latency.report(latencies),
+            *overload.report(equal, windows),
+            *estimator.report(estimates),
+            *pipelining.report(pipelines),
+        ]
+    # Times are taken when the other processes have ended.
+    return [*figures, *costs.report(plan)]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the table; 0 whether the goals hold or not, since a figure is not a test."""
+    parser = argparse.ArgumentParser(description="How good the scheduler is, in the simulator.")
+    parser.add_argument("--quick", action="store_true", help="within a minute, rougher")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="also write the figures here")
+    parser.add_argument(
+        "--trace",
+        metavar="FILE",
+        type=Path,
+        default=AZURE_CONVERSATION,
+        help="replay this CSV (TIMESTAMP,ContextTokens or seconds,length) instead of Azure's",
+    )
+    options = parser.parse_args(arguments)
+    trace = read_trace(options.trace.read_text(encoding="utf-8"))
+    figures = measure(QUICK if options.quick else FULL, trace)
+    print_table(figures)
+    if options.json:
+        write_json(options.json, figures)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

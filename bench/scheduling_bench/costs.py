@@ -1,0 +1,163 @@
+"""What deciding costs on this machine: the only figures of the benchmark that depend on a clock.
+
+Run alone, after everything else. The queue is kept long by more requests than can be served, so
+that every decision is one under pressure: the very thing that takes longest.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.outcomes import HoldReason
+from batchedmodel_scheduling.policy import Decision, Event, Item, ItemId, Policy, Refusal, Slots
+from batchedmodel_scheduling.simulator.engine import simulate
+from bench_report import Figure, at_most
+from scheduling_bench.scenarios import Plan, mixed
+from scheduling_bench.trials import ours, plant_of, requests_of
+
+Clock = Callable[[], float]
+
+_MIXED: Final = mixed(50, "Poisson", 500)
+# Waiting: the target in seconds and the rate at which about so many wait, far beyond capacity.
+_QUEUES: Final = {10: (0.02, 800.0), 80: (0.11, 1500.0), 160: (0.2, 1500.0), 1000: (1.05, 1500.0)}
+_NEAR: Final = 0.25  # a queue may be that much longer or shorter to count
+_REQUESTS: Final = 5000
+_REQUESTS_PER_WAITING: Final = 16
+_REPEATS: Final = 2
+_UNPLANNED: Final = (HoldReason.BUSY, HoldReason.EMPTY)
+_SIMULATED: Final = 100_000
+_P50_MICROSECONDS: Final = 100.0
+_P99_MICROSECONDS: Final = 2000.0
+_OFFER_MICROSECONDS: Final = 10.0
+_SIMULATED_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Durations:
+    """Seconds of single calls; decisions are the polls for which something had to be planned."""
+
+    decisions: list[float]
+    polls: list[float]
+    offers: list[float]
+
+
+class Timed:
+    """A policy that is timed while about `waiting` items wait."""
+
+    def __init__(self, policy: Policy, waiting: int, clock: Clock) -> None:
+        self.durations: Final = Durations(decisions=[], polls=[], offers=[])
+        self._policy = policy
+        self._bounds = ((1 - _NEAR) * waiting, (1 + _NEAR) * waiting)
+        self._clock = clock
+        self._waiting = 0
+
+    def offer(self, item: Item, now: float) -> Refusal | None:
+        """See `Policy`."""
+        began = self._clock()
+        refusal = self._policy.offer(item, now)
+        took = self._clock() - began
+        if self._counts():
+            self.durations.offers.append(took)
+        self._waiting += refusal is None
+        return refusal
+
+    def withdraw(self, item_id: ItemId, now: float) -> None:
+        """See `Policy`."""
+        raise AssertionError("nobody leaves in a simulation")
+
+    def poll(self, now: float, slots: Slots) -> Decision:
+        """See `Policy`."""
+        began = self._clock()
+        decision = self._policy.poll(now, slots)
+        took = self._clock() - began
+        if self._counts():
+            self.durations.polls.append(took)
+            if decision.reason not in _UNPLANNED:
+                self.durations.decisions.append(took)
+        self._waiting -= len(decision.shed)
+        if decision.release is not None:
+            self._waiting -= len(decision.release.items)
+        return decision
+
+    def observe(self, event: Event, now: float) -> None:
+        """See `Policy`."""
+        self._policy.observe(event, now)
+
+    def configure(self, settings: BatchSettings, now: float) -> None:
+        """See `Policy`."""
+        self._policy.configure(settings, now)
+
+    def _counts(self) -> bool:
+        low, high = self._bounds
+        return low <= self._waiting <= high
+
+
+def durations(waiting: int, seed: int, clock: Clock) -> Durations:
+    """Time a run with about so many waiting.
+
+    Each call counts with the least of several identical runs: what it costs by itself, without
+    what else this machine had to do in that moment.
+    """
+    runs = [_timed(waiting, seed, clock) for _ in range(_REPEATS)]
+    return Durations(
+        decisions=_least([run.decisions for run in runs]),
+        polls=_least([run.polls for run in runs]),
+        offers=_least([run.offers for run in runs]),
+    )
+
+
+def _timed(waiting: int, seed: int, clock: Clock) -> Durations:
+    target, rate = _QUEUES[waiting]
+    scenario = replace(_MIXED, target_seconds=target)
+    count = max(_REQUESTS, _REQUESTS_PER_WAITING * waiting)
+    timed = Timed(ours(scenario), waiting, clock)
+    simulate(requests_of(scenario, seed, count, rate), [(timed, plant_of(scenario, seed))])
+    return timed.durations
+
+
+def _least(runs: list[list[float]]) -> list[float]:
+    least: list[float] = np.min(np.array(runs), axis=0).tolist()
+    return least
+
+
+def simulation_seconds(plan: Plan, clock: Clock) -> float:
+    """How long it takes to simulate 100,000 requests of mixed lengths, from a part of them."""
+    count = min(_SIMULATED, 10 * plan.requests)
+    requests = requests_of(_MIXED, plan.seeds[0], count, _MIXED.near)
+    began = clock()
+    simulate(requests, [(ours(_MIXED), plant_of(_MIXED, plan.seeds[0]))])
+    return (clock() - began) * _SIMULATED / count
+
+
+def report(plan: Plan, clock: Clock = time.perf_counter) -> list[Figure]:
+    """Decisions and offers by queue length, and the simulator itself."""
+    figures: list[Figure] = []
+    slowest_offer = 0.0
+    for waiting in _QUEUES:
+        found = durations(waiting, plan.seeds[0], clock)
+        p50, p99 = (1e6 * float(each) for each in np.percentile(found.decisions, (50, 99)))
+        slowest_offer = max(slowest_offer, 1e6 * float(np.median(found.offers)))
+        name = f"wall time of a decision, {waiting:,} waiting"
+        figures += [
+            at_most(f"{name}, p50", p50, "us", _P50_MICROSECONDS),
+            at_most(f"{name}, p99", p99, "us", _P99_MICROSECONDS),
+            Figure(
+                name=f"{name}, p50 with those that need no plan",
+                value=1e6 * float(np.median(found.polls)),
+                unit="us",
+            ),
+        ]
+    return [
+        *figures,
+        at_most("wall time of an offer, slowest p50", slowest_offer, "us", _OFFER_MICROSECONDS),
+        at_most(
+            "wall time per 100,000 simulated requests",
+            simulation_seconds(plan, clock),
+            "s",
+            _SIMULATED_SECONDS,
+        ),
+    ]
