@@ -11,7 +11,7 @@ import pytest
 from cluster.commands import run
 from cluster.errors import Unavailable
 from cluster.export import export_image
-from cluster.images import Image, build_image, copied_paths
+from cluster.images import Image, build_image
 from cluster.kubernetes import Cluster, existing_cluster
 from cluster.settings import Settings
 
@@ -152,15 +152,3 @@ def test_an_image_is_built_again_only_when_its_content_changes(
     assert changed.id != image.id
     (tmp_path / "greeter.py").write_text(_SERVER)
     build()
-
-
-def test_only_what_a_dockerfile_copies_counts() -> None:
-    dockerfile = """\
-FROM base AS tools
-COPY --chown=1:1 pyproject.toml contract \\
-     sidecar /source/
-FROM base
-COPY --from=tools /venv /venv
-ADD model.bin /
-"""
-    assert copied_paths(dockerfile) == ("pyproject.toml", "contract", "sidecar", "model.bin")

@@ -116,7 +116,7 @@ def before(cluster: Cluster) -> _Machine:
 
 @pytest.fixture
 def owner(before: _Machine, cluster_settings: Settings) -> Iterator[_Owner]:
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen(
         [sys.executable, "-c", _OWNER],
         stdout=subprocess.PIPE,
