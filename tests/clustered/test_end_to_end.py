@@ -5,6 +5,7 @@ Each test is one story of a user; the images are built once and kept by their co
 
 import asyncio
 import base64
+import json
 import struct
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -131,16 +132,6 @@ async def test_the_stock_hpa_follows_the_load_and_no_request_fails(
         await kube.eventually("the edit has rolled out", lambda: _rolled_out(kube), within=180)
         assert load.failed == {}
 
-        kube.patch("sim", {"spec": {"model": {"image": "localhost/there-is-none:1"}}})
-        await kube.eventually(
-            "the bad image is named",
-            lambda: "ImagePull" in str(kube.get("batchedmodel", "sim")["status"]["conditions"]),
-            within=60,
-        )
-        assert len(kube.ready_pods("sim")) >= 2, "the last good pods keep serving"
-        kube.patch("sim", {"spec": {"model": {"image": None}}})
-        await kube.eventually("the good image is back", lambda: _rolled_out(kube), within=120)
-
         load.rate = 4.0
         await kube.eventually("calm removes a pod", lambda: len(kube.pods("sim")) == 1, within=240)
         await asyncio.sleep(5.0)
@@ -174,6 +165,52 @@ def _rolled_out(kube: Kube) -> bool:
         and status.get("updatedReplicas") == status.get("replicas") == wanted
         and status.get("availableReplicas") == wanted
     )
+
+
+async def test_what_new_pods_lack_is_named_while_the_last_good_ones_serve(kube: Kube) -> None:
+    kube.apply(simulated("lacking"))
+    await kube.ready("lacking")
+    [good] = kube.ready_pods("lacking")
+    url = kube.service_url("lacking") + "/v2/models/lacking/infer"
+    async with SteadyLoad(url, connections=2, rate=10.0).running() as load:
+        # No field of the manifest refers to a Secret, but what others add to a child stays.
+        kube.kubectl(
+            *("apply", "--server-side", "--field-manager=others", "--filename=-"),
+            stdin=json.dumps(_with_secret_variable("lacking", secret="not-there")),
+        )
+        kube.patch("lacking", {"spec": {"model": {"env": {"EDITED": "yes"}}}})
+        await _not_ready(kube, "lacking", "MissingSecret", 'secret "not-there" not found')
+
+        private = {"model": {"image": "localhost/there-is-none:1"}}
+        kube.patch("lacking", {"spec": {**private, "pod": {"imagePullSecrets": ["neither"]}}})
+        await _not_ready(kube, "lacking", "ImagePullFailed", "image pull secrets neither")
+        assert kube.condition("lacking", "Available")["status"] == "True"
+        assert [pod["metadata"]["uid"] for pod in kube.ready_pods("lacking")] == [
+            good["metadata"]["uid"]
+        ]
+    assert load.outcomes.keys() == {"right"}
+
+
+async def _not_ready(kube: Kube, name: str, reason: str, words: str) -> None:
+    """Within seconds, `Ready` says why a new pod does not come up."""
+
+    def said() -> bool:
+        ready = kube.condition(name, "Ready")
+        return ready.get("reason") == reason and words in ready["message"]
+
+    await kube.eventually(f"{reason} is said", said, within=30)
+
+
+def _with_secret_variable(name: str, *, secret: str) -> dict[str, Any]:
+    """What another manager applies to a Deployment: one more variable of the model container."""
+    key = {"name": secret, "key": "token"}
+    container = {"name": "model", "env": [{"name": "TOKEN", "valueFrom": {"secretKeyRef": key}}]}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name},
+        "spec": {"template": {"spec": {"containers": [container]}}},
+    }
 
 
 async def test_an_accelerator_is_requested_and_its_lack_is_said(kube: Kube) -> None:

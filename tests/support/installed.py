@@ -37,7 +37,7 @@ def install(cluster: Cluster, namespace: str, *extra: str) -> None:
     cluster.helm(
         *("upgrade", "--install", RELEASE, str(ROOT / "charts/batchedmodel")),
         *(f"--namespace={namespace}", "--create-namespace", "--wait", "--timeout=120s"),
-        *("--set=images.pullPolicy=Never", *extra),
+        *extra,
     )
 
 
