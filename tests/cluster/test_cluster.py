@@ -17,11 +17,15 @@ from cluster.settings import Settings
 
 _SERVER = """\
 import http.server
+import signal
+import sys
 class Greeter(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200)
         self.end_headers()
         self.wfile.write(b"good morning")
+# The first process of a container is not ended by a signal that it does not handle.
+signal.signal(signal.SIGTERM, lambda *_: sys.exit())
 print("ready to greet", flush=True)
 http.server.HTTPServer(("", 8000), Greeter).serve_forever()
 """
