@@ -11,6 +11,7 @@ from cluster import ControlPlane
 from support.plane import apply, get, until
 
 CHILDREN = ("deployment/minilm", "service/minilm", "configmap/minilm-batching")
+_KINDS = ("Deployment", "Service", "ConfigMap", "HorizontalPodAutoscaler", "BatchedModel")
 SIMULATED: dict[str, Any] = {"model": {"handler": "simulated"}}
 
 
@@ -63,12 +64,8 @@ class Team:
 
     def versions(self) -> dict[str, str]:
         """What every write to the BatchedModel or a child would change."""
-        everything = (*CHILDREN, "hpa/minilm", "batchedmodel/minilm")
-        found = {name: self.get(name) for name in everything}
         return {
-            name: body["metadata"]["resourceVersion"]
-            for name, body in found.items()
-            if body is not None
+            name: body["metadata"]["resourceVersion"] for name, body in self._everything().items()
         }
 
     def written(self) -> dict[str, Any]:
@@ -77,8 +74,6 @@ class Team:
         Its own entry among the managers has the second of its last write that changed anything.
         Others may write meanwhile: a Deployment's controller brings its status up to date.
         """
-        everything = (*CHILDREN, "hpa/minilm", "batchedmodel/minilm")
-        found = {name: (self.get(name, "--show-managed-fields") or {}) for name in everything}
         return {
             name: (
                 body["metadata"]["uid"],
@@ -89,8 +84,16 @@ class Team:
                     if entry["manager"] in (FIELD_MANAGER, SEED_MANAGER)
                 ],
             )
-            for name, body in found.items()
-            if body
+            for name, body in self._everything().items()
+        }
+
+    def _everything(self) -> dict[str, dict[str, Any]]:
+        """Those of the BatchedModel, its children and its autoscaler that are there, by name."""
+        names = (*CHILDREN, "hpa/minilm", "batchedmodel/minilm")
+        found = self.get(*names, "--ignore-not-found", "--show-managed-fields") or {}
+        bodies = {body["kind"]: body for body in found.get("items", [])}
+        return {
+            name: bodies[kind] for name, kind in zip(names, _KINDS, strict=True) if kind in bodies
         }
 
     def quiet(self) -> dict[str, str]:
