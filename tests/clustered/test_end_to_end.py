@@ -267,7 +267,7 @@ async def test_a_foreign_v2_container_is_batched_too(
 async def test_uninstalling_in_either_way_leaves_no_terminating_namespace(
     installed: Cluster,
 ) -> None:
-    """Last in this file, because it takes the release away (and puts it back for the fixture)."""
+    """Last in this file, because it takes the release away."""
     everywhere = Kube(installed, "default")
     uninstall(installed, RELEASE_NAMESPACE)
     await _namespaces_can_go(everywhere)
@@ -279,7 +279,6 @@ async def test_uninstalling_in_either_way_leaves_no_terminating_namespace(
         within=120,
     )
     await _namespaces_can_go(everywhere)
-    install(installed, RELEASE_NAMESPACE, "--take-ownership")
 
 
 async def _namespaces_can_go(kube: Kube) -> None:

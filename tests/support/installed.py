@@ -42,8 +42,11 @@ def install(cluster: Cluster, namespace: str, *extra: str) -> None:
 
 
 def uninstall(cluster: Cluster, namespace: str) -> None:
-    """`helm uninstall`."""
-    cluster.helm("uninstall", RELEASE, f"--namespace={namespace}", "--wait", "--timeout=120s")
+    """`helm uninstall`; nothing to do where it is not installed."""
+    cluster.helm(
+        *("uninstall", RELEASE, f"--namespace={namespace}", "--wait", "--timeout=120s"),
+        "--ignore-not-found",
+    )
 
 
 def main() -> int:
