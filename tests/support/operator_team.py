@@ -7,7 +7,7 @@ from typing import Any
 
 from batchedmodel_contract.batching import settings_from_json
 from batchedmodel_operator.kinds import FIELD_MANAGER, SEED_MANAGER
-from cluster import ControlPlane
+from cluster import CommandFailed, ControlPlane
 from support.plane import apply, get, until
 
 CHILDREN = ("deployment/minilm", "service/minilm", "configmap/minilm-batching")
@@ -38,7 +38,15 @@ class Team:
         )
 
     def has_all(self, *children: str) -> bool:
-        return all(self.get(child) is not None for child in children or CHILDREN)
+        wanted = children or CHILDREN
+        try:
+            names = self.plane.kubectl(
+                *("get", *wanted, f"--namespace={self.namespace}"),
+                *("--ignore-not-found", "--output=name"),
+            )
+        except CommandFailed:  # the API server is away
+            return False
+        return len(names.split()) == len(wanted)
 
     def condition(self, name: str) -> tuple[str, str]:
         """A condition's status and reason, once it speaks of the present generation."""

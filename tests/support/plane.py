@@ -42,16 +42,16 @@ def until(what: str, holds: Callable[[], bool], seconds: float = 40.0) -> None:
     while not holds():
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {seconds:g} s: {what}")
-        time.sleep(0.1)
+        time.sleep(0.2)
 
 
 def get(plane: ControlPlane, namespace: str, *words: str) -> Manifest | None:
-    """An object or a list as JSON; None when it or its kind is not there."""
+    """An object or a list as JSON; None when it or its kind is not there, or none is found."""
     try:
         text = plane.kubectl("get", *words, f"--namespace={namespace}", "--output=json")
     except CommandFailed:
         return None
-    found: Manifest = json.loads(text)
+    found: Manifest | None = json.loads(text) if text else None
     return found
 
 
