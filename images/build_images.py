@@ -3,9 +3,9 @@
     python images/build_images.py [--engine docker] [--base IMAGE] [--model-package NAME==VERSION]
                                   [--prefix localhost/batchedmodel] [sidecar operator ...]
 
-Each image gets two tags: the hash of all that it is made of, and `dev`. One whose hash is known
-already is not built again, it only gets its `dev` back. Called by `make images`; tests take the
-recipes from here and build them for the test cluster.
+Each image gets two tags: the hash of all that it is made of, base included, and `dev`. One whose
+hash is known already is not built again, it only gets its `dev` back. Called by `make images`;
+tests take the recipes from here and build them for the test cluster.
 """
 
 import argparse
@@ -69,6 +69,8 @@ class Engine:
 
     program: str
     inspect: Sequence[str]
+    identity: str
+    """What `inspect` is to print for the id of an image, as a template."""
     build: Sequence[str]
     mounts: bool
     """Whether a build may see a file of this machine; one of docker's may not."""
@@ -82,6 +84,23 @@ class Engine:
 
     def has(self, tag: str) -> bool:
         return self._run(*self.inspect, tag, quiet=True) == 0
+
+    def identity_of(self, base: str) -> str:
+        """The id of an image of this machine; one that is not here yet is fetched first.
+
+        An image that is here is taken as it is, as a build does.
+        """
+        if not self.has(base) and self._run("pull", base) != 0:
+            raise BuildError(
+                f"{self.program} has no image {base} and could not fetch it; name another by --base"
+            )
+        words = [self.program, *self.inspect, "--format", self.identity, base]
+        try:
+            return subprocess.run(
+                words, stdout=subprocess.PIPE, text=True, check=True
+            ).stdout.strip()
+        except subprocess.CalledProcessError as error:
+            raise BuildError(f"{self.program} could not look at the image {base}") from error
 
     def name(self, tag: str, also: str) -> None:
         """Gives an image one more tag."""
@@ -125,11 +144,24 @@ ENGINES: Final = (
     Engine(
         program="buildah",
         inspect=("inspect", "--type", "image"),
+        identity="{{.FromImageID}}",
         build=("bud", "--layers", "--force-rm"),
         mounts=True,
     ),
-    Engine(program="podman", inspect=("image", "inspect"), build=("build",), mounts=True),
-    Engine(program="docker", inspect=("image", "inspect"), build=("build",), mounts=False),
+    Engine(
+        program="podman",
+        inspect=("image", "inspect"),
+        identity="{{.Id}}",
+        build=("build",),
+        mounts=True,
+    ),
+    Engine(
+        program="docker",
+        inspect=("image", "inspect"),
+        identity="{{.Id}}",
+        build=("build",),
+        mounts=False,
+    ),
 )
 
 
@@ -154,7 +186,7 @@ def ensure(engine: Engine, recipe: Recipe, *, arguments: Mapping[str, str], pref
         BuildError, MissingFiles: it cannot be built.
     """
     content = read_content(dockerfile=recipe.dockerfile, context=ROOT, arguments=arguments)
-    tag = recipe.tag(content.digest(), prefix=prefix)
+    tag = recipe.tag(content.digest(engine.identity_of(arguments["BASE"])), prefix=prefix)
     if engine.has(tag):
         _say(f"{tag} is up to date")
     else:

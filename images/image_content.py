@@ -26,9 +26,9 @@ class Content:
     files: Mapping[str, Path]
     """Copied files by their names in the context, sorted by name."""
 
-    def digest(self, *others: str) -> str:
-        """32 hex digits that change with the content, or with `others` such as a base's id."""
-        parts = [self.dockerfile, *others]
+    def digest(self, base: str) -> str:
+        """32 hex digits that change with the content or with `base`, the base image's id."""
+        parts = [self.dockerfile, base]
         parts += [f"{name}={value}" for name, value in sorted(self.arguments.items())]
         parts += [f"{name} {_fingerprint(path)}" for name, path in self.files.items()]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+from batchedmodel_contract.effective import target_queue_length, target_utilization_percent
 from batchedmodel_contract.kubernetes_names import NAME_LABEL
 from batchedmodel_contract.spec import Batching
 
 Object = Mapping[str, Any]
 
-DEFAULT_UTILIZATION_PERCENT: Final = 80
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})
 
 
@@ -99,11 +99,12 @@ def read_model(found: Object) -> Model:
     spec = found.get("spec") or {}
     scaling = spec.get("autoscaling") or {}
     batch = (spec.get("batching") or {}).get("maxBatchSize") or Batching().max_batch_size
-    percent = scaling.get("targetUtilizationPercent") or DEFAULT_UTILIZATION_PERCENT
     return Model(
         key=ModelKey(found["metadata"]["namespace"], found["metadata"]["name"]),
-        utilization=percent / 100,
-        target_queue_length=scaling.get("targetQueueLength") or batch,
+        utilization=target_utilization_percent(scaling.get("targetUtilizationPercent")) / 100,
+        target_queue_length=target_queue_length(
+            scaling.get("targetQueueLength"), max_batch_size=batch
+        ),
     )
 
 

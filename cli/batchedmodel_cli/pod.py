@@ -17,6 +17,7 @@ from typing import Final
 
 from batchedmodel_cli.processes import ProcessSpec
 from batchedmodel_contract.batching import FILE_NAME, BatchSettings
+from batchedmodel_contract.effective import drain_timeout_seconds
 from batchedmodel_contract.environment import (
     PREFIX,
     ModelServerSettings,
@@ -33,7 +34,6 @@ MODEL: Final = "model"
 _SOCKET: Final = "model.sock"
 _SETTINGS: Final = "settings"
 _LONGEST_SOCKET_PATH: Final = 107  # sun_path holds 108 bytes, the closing zero included
-_MARGIN_SECONDS: Final = 5.0
 # At its drain limit the batcher refuses what is left, meets stragglers for 0.5 s and lets answers
 # leave for up to 5 s.
 _LAST_ANSWERS_SECONDS: Final = 10.0
@@ -87,8 +87,10 @@ def processes(
     """
     batching = manifest.spec.batching
     lay_out_config_map(folder / _SETTINGS, {FILE_NAME: BatchSettings.of(batching).to_json()}, now)
-    # Whatever was accepted may use its whole time-out, and the drain outlasts it.
-    drain = batching.request_timeout_seconds + _MARGIN_SECONDS
+    # What the manifest says of drains is about Kubernetes.
+    drain = float(
+        drain_timeout_seconds(None, request_timeout_seconds=batching.request_timeout_seconds)
+    )
     batcher = SidecarSettings(
         model_name=manifest.name,
         model_socket=str(folder / _SOCKET),

@@ -25,6 +25,9 @@ MAX_LENGTH: Final = 1_048_576
 MAX_BATCH_SIZE: Final = 4096
 MAX_BATCH_TOKENS: Final = MAX_BATCH_SIZE * MAX_LENGTH
 DEFAULT_MODEL_PORT: Final = 8080
+DEFAULT_TARGET_UTILIZATION_PERCENT: Final = 80
+DRAIN_MARGIN_SECONDS: Final = 5
+"""How much longer a drain may take than a request."""
 
 
 class PolicyName(StrEnum):
@@ -261,7 +264,7 @@ class Autoscaling:
         "targetUtilizationPercent",
         Whole(minimum=20, maximum=95),
         "Share of a pod's capacity that is to be used; for metric `Load`.",
-        effective="80 with metric `Load`",
+        effective=f"{DEFAULT_TARGET_UTILIZATION_PERCENT} with metric `Load`",
     )
     target_queue_length: int | None = setting(
         "targetQueueLength",
@@ -311,7 +314,7 @@ class Drain:
         "timeoutSeconds",
         Whole(minimum=1, maximum=3600),
         "How long accepted requests may take after that.",
-        effective="`requestTimeoutSeconds` + 5",
+        effective=f"`requestTimeoutSeconds` + {DRAIN_MARGIN_SECONDS}",
     )
 
 

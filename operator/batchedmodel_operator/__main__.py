@@ -20,12 +20,13 @@ from batchedmodel_contract.mistakes import InvalidManifest
 from batchedmodel_operator.cluster import KubernetesCluster, load_configuration
 from batchedmodel_operator.errors import ClusterError
 from batchedmodel_operator.handlers import registry
+from batchedmodel_operator.kinds import Kind
 from batchedmodel_operator.observed import Key
 from batchedmodel_operator.reconcile import Reconciler
 from batchedmodel_operator.render import Images
 from batchedmodel_operator.settings import OperatorSettings
 from batchedmodel_operator.sidecars import SidecarAdmin
-from batchedmodel_operator.watching import keep_watching
+from batchedmodel_operator.watching import Definition, keep_watching
 from batchedmodel_operator.work_queue import Workers, WorkQueue
 
 _log: Final = logging.getLogger("batchedmodel_operator")
@@ -80,7 +81,7 @@ async def _run(settings: OperatorSettings) -> None:
     )
     working = asyncio.create_task(workers.run(), name="workers")
     try:
-        await keep_watching(lambda: _watch(settings, workers), _told_to_stop)
+        await keep_watching(lambda: _watch(settings, workers, cluster), _told_to_stop)
     finally:
         workers.close()
         await working
@@ -88,12 +89,38 @@ async def _run(settings: OperatorSettings) -> None:
         await cluster.close()
 
 
-async def _watch(settings: OperatorSettings, workers: Workers[Key]) -> None:
-    await kopf.operator(
-        registry=registry(workers.add, workers.longest_look),
-        clusterwide=True,
-        liveness_endpoint=f"http://0.0.0.0:{settings.probe_port}/healthz",
-    )
+async def _watch(
+    settings: OperatorSettings, workers: Workers[Key], cluster: KubernetesCluster
+) -> bool:
+    """Watch until a signal comes, or until the custom resource has come back: then True."""
+    definition = Definition(served=await _serves_models(cluster))
+    stop = asyncio.Event()
+
+    async def stop_when_it_returned() -> None:
+        await definition.returned(lambda: _serves_models(cluster))
+        _log.info("the custom resource has come back: watching anew")
+        stop.set()
+
+    # Before Kopf's own tasks, which it tells from those of others by what is there already.
+    returning = asyncio.create_task(stop_when_it_returned(), name="definition")
+    try:
+        await kopf.operator(
+            registry=registry(workers.add, workers.longest_look, definition.changed),
+            clusterwide=True,
+            liveness_endpoint=f"http://0.0.0.0:{settings.probe_port}/healthz",
+            stop_flag=stop,
+        )
+    finally:
+        returning.cancel()
+    return stop.is_set()
+
+
+async def _serves_models(cluster: KubernetesCluster) -> bool:
+    try:
+        return await cluster.serves(Kind.BATCHED_MODEL)
+    except ClusterError:
+        # Kopf meets the same, and goes on asking.
+        return False
 
 
 async def _told_to_stop(within: float) -> bool:

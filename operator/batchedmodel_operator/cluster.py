@@ -51,6 +51,15 @@ class KubernetesCluster:
         except Gone:
             return None
 
+    async def serves(self, kind: Kind) -> bool:
+        """Whether the API server lists the kind among those that can be asked for."""
+        resource = RESOURCES[kind]
+        try:
+            found = await self._request("GET", f"/apis/{resource.group}/{resource.version}")
+        except Gone:
+            return False
+        return any(one.get("name") == resource.plural for one in found.get("resources") or ())
+
     async def pods(self, namespace: str, model: str) -> Sequence[Body]:
         """The pods that carry a BatchedModel's label."""
         query = {"labelSelector": f"{NAME_LABEL}={model}"}

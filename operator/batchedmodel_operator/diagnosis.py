@@ -47,6 +47,8 @@ _IMAGE_REASONS: Final = frozenset(
         "SignatureValidationFailed",
     }
 )
+_PULL_REASONS: Final = frozenset({"ErrImagePull", "ImagePullBackOff"})
+"""Those in which the registry was asked."""
 _CONFIG_REASONS: Final = frozenset({"CreateContainerConfigError", "CreateContainerError"})
 _FAILED: Final = f"the model is {ModelState.FAILED}"
 """How a sidecar begins its answer when the model server has given up."""
@@ -95,9 +97,10 @@ def _of_pod(spec: Spec | None, pod: Pod) -> Iterator[Diagnosis]:
     scheduled = condition(status, "PodScheduled")
     if scheduled.get("status") == "False":
         yield _unscheduled(spec, pod, scheduled.get("message") or "")
+    secrets = spec.pod.image_pull_secrets if spec is not None else ()
     for part in ("initContainerStatuses", "containerStatuses"):
         for container in status.get(part) or ():
-            yield from _of_container(pod, container)
+            yield from _of_container(pod, container, secrets)
 
 
 def _of_model(pod: Pod, said: str) -> Iterator[Diagnosis]:
@@ -114,12 +117,18 @@ def _unscheduled(spec: Spec | None, pod: Pod, message: str) -> Diagnosis:
     return Diagnosis(trouble=trouble, message=f"pod {pod.name}: {message}")
 
 
-def _of_container(pod: Pod, container: Body) -> Iterator[Diagnosis]:
+def _of_container(pod: Pod, container: Body, pull_secrets: tuple[str, ...]) -> Iterator[Diagnosis]:
     waiting = (container.get("state") or {}).get("waiting") or {}
     reason, message = waiting.get("reason") or "", waiting.get("message") or ""
     where = f"pod {pod.name}, container {container['name']}"
     if reason in _IMAGE_REASONS:
         text = message or f"{reason}: {container.get('image', '')}"
+        if reason in _PULL_REASONS and pull_secrets:
+            # Of one that is missing the kubelet tells in an event only, and reading the events of
+            # all namespaces is more than the operator should be allowed for it.
+            text += (
+                f"; pulled with the image pull secrets {', '.join(pull_secrets)}: do they exist?"
+            )
         yield Diagnosis(trouble=Trouble.IMAGE_PULL_FAILED, message=f"{where}: {text}")
     elif reason in _CONFIG_REASONS:
         missing = "secret" in message and "not found" in message

@@ -1,12 +1,10 @@
 """Values in force of those fields whose default depends on other fields or on the chart."""
 
-from typing import Any, Final
+from typing import Any
 
+from batchedmodel_contract import effective as rules
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.spec import DEFAULT_MODEL_PORT, ScalingMetric, Spec
-
-_DRAIN_MARGIN_SECONDS: Final = 5
-_TARGET_UTILIZATION_PERCENT: Final = 80
 
 
 def replicas(spec: Spec) -> int:
@@ -18,8 +16,8 @@ def replicas(spec: Spec) -> int:
 
 def drain_timeout_seconds(spec: Spec) -> int:
     """How long accepted requests may take once a pod was told to stop."""
-    given = spec.drain.timeout_seconds
-    return spec.batching.request_timeout_seconds + _DRAIN_MARGIN_SECONDS if given is None else given
+    timeout = spec.batching.request_timeout_seconds
+    return rules.drain_timeout_seconds(spec.drain.timeout_seconds, request_timeout_seconds=timeout)
 
 
 def model_port(spec: Spec) -> int:
@@ -30,7 +28,7 @@ def model_port(spec: Spec) -> int:
 def target_queue_length(spec: Spec) -> int:
     """Rows that may wait per pod, for metric `QueueLength`."""
     given = None if spec.autoscaling is None else spec.autoscaling.target_queue_length
-    return spec.batching.max_batch_size if given is None else given
+    return rules.target_queue_length(given, max_batch_size=spec.batching.max_batch_size)
 
 
 def effective(spec: Spec, model_server_image: str) -> dict[str, Any]:
@@ -47,7 +45,7 @@ def effective(spec: Spec, model_server_image: str) -> dict[str, Any]:
     if scaling is None:
         found["replicas"] = replicas(spec)
     elif scaling.metric is ScalingMetric.LOAD:
-        percent = scaling.target_utilization_percent or _TARGET_UTILIZATION_PERCENT
+        percent = rules.target_utilization_percent(scaling.target_utilization_percent)
         found["autoscaling"] = {"targetUtilizationPercent": percent}
     else:
         found["autoscaling"] = {"targetQueueLength": target_queue_length(spec)}

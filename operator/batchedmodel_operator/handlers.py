@@ -20,7 +20,7 @@ from batchedmodel_contract.kubernetes_names import (
     VERSION,
 )
 from batchedmodel_operator.kinds import CHILDREN, RESOURCES, Kind
-from batchedmodel_operator.observed import Key, keys_of
+from batchedmodel_operator.observed import Key, condition, keys_of
 
 _DEFINITIONS: Final = ("apiextensions.k8s.io", "v1", "customresourcedefinitions")
 _STUCK_SECONDS: Final = 180.0
@@ -34,9 +34,14 @@ _LONGEST_BACKOFF_SECONDS: Final = 30
 
 
 def registry(
-    add: Callable[[Key], None], longest_look: Callable[[], float]
+    add: Callable[[Key], None],
+    longest_look: Callable[[], float],
+    definition_changed: Callable[[bool], None],
 ) -> kopf.OperatorRegistry:
-    """Handlers that call `add` for each event and `longest_look` when the process is probed."""
+    """Handlers that call `add` for each event and `longest_look` when the process is probed.
+
+    `definition_changed` hears of the custom resource: whether it is there and established.
+    """
     found = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=found)
@@ -54,6 +59,11 @@ def registry(
     async def model_changed(namespace: str | None, name: str, **_: Any) -> None:
         if namespace is not None:
             add(Key(namespace=namespace, name=name))
+
+    @kopf.on.event(*_DEFINITIONS, registry=found)
+    async def definition_seen(type: str | None, body: kopf.Body, **_: Any) -> None:
+        status = condition(body.get("status") or {}, "Established").get("status")
+        definition_changed(type != "DELETED" and status == "True")
 
     # What loses the label that is watched by comes as deleted, with the labels it had before.
     async def child_changed(body: kopf.Body, **_: Any) -> None:

@@ -10,15 +10,16 @@ import logging
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from cluster.binaries import binaries
 from cluster.commands import locked, run, run_logged
 from cluster.errors import ClusterError, CommandFailed
 from cluster.packages import require_packages, require_root
 from cluster.settings import Settings
+from image_content import MissingFiles, read_content
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,6 @@ _SUITE = "bookworm"
 _INCLUDED = ("ca-certificates", "python3", "python3-venv")
 _BASE_RECIPE = "1"  # to be counted up when the base image is made in another way
 _CONTENT_LABEL = "batchedmodel.test.content"
-_NOT_COPIED = ("__pycache__", "*.pyc", ".git", ".venv", "*.egg-info", ".*_cache")
 _ALONE = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--")
 
 
@@ -89,65 +89,18 @@ def build_image(
         ClusterError: a COPY line names nothing.
     """
     base = base_image(settings)
-    text = dockerfile.read_text()
     arguments = {"BASE": base.tag, **(build_args or {})}
-    files = list(_context_files(context, copied_paths(text)))
-    content = _digest(
-        text,
-        base.id,
-        *(f"{name}={value}" for name, value in sorted(arguments.items())),
-        *(f"{name} {_file_digest(path)}" for name, path in files),
-    )
+    try:
+        content = read_content(dockerfile=dockerfile, context=context, arguments=arguments)
+    except MissingFiles as missing:
+        raise ClusterError(str(missing)) from missing
+    digest = content.digest(base.id)
 
     def build(folder: Path) -> None:
-        for name, path in files:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(path, folder / name, follow_symlinks=False)
-        _bud(settings, tag, content, text, folder, arguments)
+        content.lay_out(folder)
+        _bud(settings, tag, digest, content.dockerfile, folder, arguments)
 
-    return _made(settings, tag, content, build)
-
-
-def copied_paths(dockerfile: str) -> tuple[str, ...]:
-    """Sources that the COPY and ADD lines of a Dockerfile take from its context.
-
-    Reads the plain form of these lines, without variables.
-    """
-    joined = dockerfile.replace("\\\n", " ")
-    sources: list[str] = []
-    for line in joined.splitlines():
-        words = line.split()
-        if not words or words[0].upper() not in ("COPY", "ADD"):
-            continue
-        if any(word.startswith("--from=") for word in words):
-            continue
-        paths = [word for word in words[1:] if not word.startswith("--")]
-        sources += paths[:-1]
-    return tuple(sources)
-
-
-def _context_files(context: Path, sources: Sequence[str]) -> Iterator[tuple[str, Path]]:
-    """Names in the context and paths of all files below `sources`, caches left out, sorted."""
-    chosen: set[Path] = set()
-    for source in sources:
-        pattern = str(PurePosixPath(source.lstrip("/")))
-        matches = [context] if pattern == "." else list(context.glob(pattern))
-        if not matches:
-            raise ClusterError(f"the Dockerfile copies {source}, which is not in {context}")
-        for match in matches:
-            chosen.update(_files_below(match) if match.is_dir() else [match])
-    for path in sorted(chosen):
-        yield str(path.relative_to(context)), path
-
-
-def _files_below(folder: Path) -> Iterator[Path]:
-    for path in folder.iterdir():
-        if any(path.match(pattern) for pattern in _NOT_COPIED):
-            continue
-        if path.is_dir() and not path.is_symlink():
-            yield from _files_below(path)
-        else:
-            yield path
+    return _made(settings, tag, digest, build)
 
 
 def _made(settings: Settings, tag: str, content: str, build: Callable[[Path], None]) -> Image:
@@ -269,11 +222,3 @@ def _file_name(tag: str) -> str:
 
 def _digest(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
-
-
-def _file_digest(path: Path) -> str:
-    if path.is_symlink():
-        return f"-> {path.readlink()}"
-    mode = "x" if path.stat().st_mode & 0o100 else "-"
-    with path.open("rb") as file:
-        return mode + hashlib.file_digest(file, "sha256").hexdigest()

@@ -116,7 +116,7 @@ def before(cluster: Cluster) -> _Machine:
 
 @pytest.fixture
 def owner(before: _Machine, cluster_settings: Settings) -> Iterator[_Owner]:
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen(
         [sys.executable, "-c", _OWNER],
         stdout=subprocess.PIPE,
@@ -138,11 +138,14 @@ def owner(before: _Machine, cluster_settings: Settings) -> Iterator[_Owner]:
     clean_up(cluster_settings)
 
 
-def test_a_running_cluster_changes_nothing_that_belongs_to_the_machine(
-    owner: _Owner, before: _Machine
+def test_a_running_cluster_changes_nothing_of_the_machine_and_survives_its_cleaning_up(
+    owner: _Owner, before: _Machine, cluster_settings: Settings
 ) -> None:
     assert _machine() == before
     assert {"kubelet\n", "containerd\n", "nsenter\n"} <= set(_processes_in(owner.namespaces))
+    traces = _traces(cluster_settings, owner.slot, owner.namespaces)
+    clean_up(cluster_settings)
+    assert set(traces) <= set(_traces(cluster_settings, owner.slot, owner.namespaces))
 
 
 @pytest.mark.parametrize("asked", [signal.SIGINT, signal.SIGTERM])
@@ -172,14 +175,6 @@ def test_the_next_start_cleans_up_after_a_killed_owner(
         pass
     assert _traces(cluster_settings, owner.slot, owner.namespaces) == []
     assert _machine() == before
-
-
-def test_cleaning_up_does_not_touch_a_running_cluster(
-    owner: _Owner, cluster_settings: Settings
-) -> None:
-    before = _traces(cluster_settings, owner.slot, owner.namespaces)
-    clean_up(cluster_settings)
-    assert set(before) <= set(_traces(cluster_settings, owner.slot, owner.namespaces))
 
 
 def test_an_error_in_the_block_leaves_nothing(before: _Machine, cluster_settings: Settings) -> None:

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -22,7 +21,7 @@ def command(cluster_settings: Settings) -> Iterator[_Command]:
         pytest.skip("needs root and the packages of a node")
     if standing_cluster(cluster_settings) is not None:
         pytest.skip("somebody has a cluster up")
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
     def run(*words: str) -> str:
         return subprocess.run(

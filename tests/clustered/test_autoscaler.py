@@ -13,7 +13,6 @@ from support.autoscaler_cluster import (
     API_SERVICES,
     HOME,
     PretendSidecar,
-    apply,
     autoscaler,
     decoded_bundle,
     field,
@@ -21,11 +20,10 @@ from support.autoscaler_cluster import (
     make_ready,
     model,
     probed,
-    until,
 )
 from support.autoscaler_world import busy
+from support.plane import apply, install_crd, until
 
-CRD = Path(__file__).parents[2] / "crds" / "batchedmodels.yaml"
 TEAM = "autoscaled-team"
 METRIC = f"namespaces/{TEAM}/batchedmodels.batchedmodel.dev/minilm/{REQUIRED_REPLICAS_METRIC}"
 
@@ -40,10 +38,7 @@ def sidecar() -> Iterator[PretendSidecar]:
 @pytest.fixture(scope="module")
 def plane(control_plane: ControlPlane, sidecar: PretendSidecar) -> Iterator[ControlPlane]:
     """A control plane with all that the chart and the operator would have made."""
-    control_plane.kubectl("apply", "--server-side", "--filename", CRD)
-    control_plane.kubectl(
-        "wait", "--for=condition=Established", "crd/batchedmodels.batchedmodel.dev"
-    )
+    install_crd(control_plane)
     team = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": TEAM}}
     apply(control_plane, team)
     install(control_plane)

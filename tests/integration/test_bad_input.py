@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from aiohttp import web
 
 from batchedmodel_contract import server_api
@@ -22,10 +23,14 @@ GOOD: dict[str, Any] = {
 }
 
 
-@pytest.fixture
-async def chain(tmp_path: Path) -> AsyncIterator[Chain]:
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def chain(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Chain]:
+    """One for all wrong requests: none of them may leave a trace."""
     async with running_chain(
-        tmp_path,
+        tmp_path_factory.mktemp("chain"),
         handler="simulated",
         parameters={"fixedSeconds": "0.005"},
         settings=BatchSettings(max_queue_size=64),

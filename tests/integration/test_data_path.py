@@ -135,11 +135,12 @@ async def test_sigterm_under_load_loses_no_accepted_request(tmp_path: Path) -> N
                     return
 
         callers = [asyncio.create_task(caller(i)) for i in range(200)]
-        await asyncio.sleep(0.5)
+        async with asyncio.timeout(30.0):
+            while results["200"] <= 200:  # noqa: ASYNC110  # a busy machine takes its time
+                await asyncio.sleep(0.01)
         chain.sidecar.send(signal.SIGTERM)
         assert await chain.sidecar.ended() == 0
         await asyncio.gather(*callers)
-        assert results["200"] > 200
         assert results.keys() <= {"200", "503"}
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,20 @@ class ForeignServer:
         return web.json_response({"model_name": "m", "outputs": [output]})
 
 
+def in_front(
+    server: ForeignServer, folder: Path, settings: BatchSettings | None = None
+) -> AbstractAsyncContextManager[Chain]:
+    """A sidecar alone, in front of the server."""
+    return running_chain(
+        folder,
+        handler="simulated",
+        start_model=False,
+        model_socket="",
+        upstream_url=f"http://127.0.0.1:{server.port}",
+        settings=settings,
+    )
+
+
 @pytest.fixture
 async def server() -> AsyncIterator[ForeignServer]:
     async with ForeignServer() as running:
@@ -76,14 +91,8 @@ async def server() -> AsyncIterator[ForeignServer]:
 
 @pytest.fixture
 async def chain(tmp_path: Path, server: ForeignServer) -> AsyncIterator[Chain]:
-    async with running_chain(
-        tmp_path,
-        handler="simulated",
-        start_model=False,
-        model_socket="",
-        upstream_url=f"http://127.0.0.1:{server.port}",
-        settings=BatchSettings(policy=PolicyName.WINDOW, max_wait_seconds=0.1),
-    ) as running:
+    settings = BatchSettings(policy=PolicyName.WINDOW, max_wait_seconds=0.1)
+    async with in_front(server, tmp_path, settings) as running:
         await running.ready()
         yield running
 
@@ -131,13 +140,7 @@ async def test_a_model_without_variable_rows_is_refused_with_the_reason(
     tmp_path: Path, server: ForeignServer
 ) -> None:
     server.shape = [4, 4]
-    async with running_chain(
-        tmp_path,
-        handler="simulated",
-        start_model=False,
-        model_socket="",
-        upstream_url=f"http://127.0.0.1:{server.port}",
-    ) as chain:
+    async with in_front(server, tmp_path) as chain:
         await chain.sidecar.wait_for("its rows cannot be batched")
         assert (await doubled(chain, 1))[0] == 503
 
@@ -158,13 +161,7 @@ async def test_a_server_whose_metadata_is_no_json_ends_nothing(
     tmp_path: Path, server: ForeignServer
 ) -> None:
     server.metadata = "<html>"
-    async with running_chain(
-        tmp_path,
-        handler="simulated",
-        start_model=False,
-        model_socket="",
-        upstream_url=f"http://127.0.0.1:{server.port}",
-    ) as chain:
+    async with in_front(server, tmp_path) as chain:
         await chain.sidecar.wait_for("metadata: is not that of a v2 model")
         server.metadata = None
         await chain.ready()
@@ -183,14 +180,7 @@ async def test_a_server_that_is_deaf_while_it_computes_is_not_lost(
 async def test_a_batch_that_took_too_long_is_forgiven_when_the_server_answers_again(
     tmp_path: Path, server: ForeignServer
 ) -> None:
-    async with running_chain(
-        tmp_path,
-        handler="simulated",
-        start_model=False,
-        model_socket="",
-        upstream_url=f"http://127.0.0.1:{server.port}",
-        settings=BatchSettings(request_timeout_seconds=1.0),
-    ) as chain:
+    async with in_front(server, tmp_path, BatchSettings(request_timeout_seconds=1.0)) as chain:
         await chain.ready()
         server.seconds = 60.0
         assert (await doubled(chain, 1))[0] == 504

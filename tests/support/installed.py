@@ -37,13 +37,16 @@ def install(cluster: Cluster, namespace: str, *extra: str) -> None:
     cluster.helm(
         *("upgrade", "--install", RELEASE, str(ROOT / "charts/batchedmodel")),
         *(f"--namespace={namespace}", "--create-namespace", "--wait", "--timeout=120s"),
-        *("--set=images.pullPolicy=Never", *extra),
+        *extra,
     )
 
 
 def uninstall(cluster: Cluster, namespace: str) -> None:
-    """`helm uninstall`."""
-    cluster.helm("uninstall", RELEASE, f"--namespace={namespace}", "--wait", "--timeout=120s")
+    """`helm uninstall`; nothing to do where it is not installed."""
+    cluster.helm(
+        *("uninstall", RELEASE, f"--namespace={namespace}", "--wait", "--timeout=120s"),
+        "--ignore-not-found",
+    )
 
 
 def main() -> int:

@@ -87,7 +87,7 @@ class Kube:
                     return seen  # type: ignore[return-value]  # truthy, so not None
             except CommandFailed as error:
                 seen = error
-            await asyncio.sleep(0.25)
+            await asyncio.sleep(0.4)
         raise AssertionError(f"not within {within} s: {what}; last seen: {seen}\n{self._picture()}")
 
     async def ready(self, name: str, *, within: float = 240) -> None:

@@ -4,102 +4,51 @@ There is no node: pods stay as the API server got them, and tests write their st
 """
 
 import json
-import os
 import signal
 import subprocess
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 from batchedmodel_contract.kubernetes_names import (
-    ADMIN_PORT,
     BATCHER_CONTAINER,
     GROUP,
     MODEL_CONTAINER,
     PLURAL,
 )
 from batchedmodel_contract.sidecar_api import MODEL_STARTUP, SETTINGS
-from cluster import CommandFailed, ControlPlane
-
-Manifest = dict[str, Any]
+from cluster import ControlPlane
+from support.plane import (
+    CRD_NAME,
+    Account,
+    Answer,
+    Manifest,
+    PretendAdminPort,
+    apply,
+    get,
+    running_module,
+    set_pod_status,
+)
 
 HOME = "operator-home"
 ACCOUNT = "batchedmodel-operator"
 PROBE_PORT = 18081
-CRD = Path(__file__).parents[2] / "crds" / "batchedmodels.yaml"
-CRD_NAME = f"{PLURAL}.{GROUP}"
 
 
-def apply(plane: ControlPlane, *manifests: Mapping[str, Any]) -> None:
-    """Applies objects as a person would."""
-    items = {"apiVersion": "v1", "kind": "List", "items": list(manifests)}
-    plane.kubectl("apply", "--filename=-", stdin=json.dumps(items))
-
-
-def install_crd(plane: ControlPlane) -> None:
-    plane.kubectl("apply", "--server-side", "--force-conflicts", "--filename", CRD)
-    plane.kubectl("wait", "--for=condition=Established", f"crd/{CRD_NAME}")
-
-
-def until(what: str, holds: Callable[[], bool], seconds: float = 20.0) -> None:
-    """Waits for something that happens in its own time."""
-    deadline = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {seconds:g} s: {what}")
-        time.sleep(0.1)
-
-
-def get(plane: ControlPlane, namespace: str, *words: str) -> Manifest | None:
-    """An object or a list as JSON; None when it or its kind is not there."""
-    try:
-        text = plane.kubectl("get", *words, f"--namespace={namespace}", "--output=json")
-    except CommandFailed:
-        return None
-    found: Manifest = json.loads(text)
-    return found
-
-
-class PretendSidecar:
-    """Answers as a sidecar's admin port does, at an address of its own."""
+class PretendSidecar(PretendAdminPort):
+    """Says which settings it uses, and how its model starts."""
 
     def __init__(self, address: str, settings_hash: str = "") -> None:
-        self.address = address
         self.settings_hash = settings_hash
         self.model_startup = "the model is LOADING"
-        owner = self
+        super().__init__(address, self._answer)
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                if self.path == SETTINGS:
-                    body = json.dumps({"hash": owner.settings_hash}).encode()
-                    self.send_response(200)
-                elif self.path == MODEL_STARTUP:
-                    body = f"{owner.model_startup}\n".encode()
-                    self.send_response(503)
-                else:
-                    self.send_error(404)
-                    return
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *words: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer((address, ADMIN_PORT), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+    def _answer(self, path: str) -> Answer | None:
+        if path == SETTINGS:
+            return Answer(status=200, body=json.dumps({"hash": self.settings_hash}).encode())
+        if path == MODEL_STARTUP:
+            return Answer(status=503, body=f"{self.model_startup}\n".encode())
+        return None
 
 
 class OperatorProcess:
@@ -129,29 +78,20 @@ class OperatorProcess:
 
 
 @contextmanager
-def operator(plane: ControlPlane, folder: Path) -> Iterator[OperatorProcess]:
+def operator(
+    plane: ControlPlane, folder: Path, *, probe_port: int = PROBE_PORT
+) -> Iterator[OperatorProcess]:
     """The process; stopped at the end of the block, unless the test has done it."""
-    log = folder / "operator.log"
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "batchedmodel_operator"],
-            env=os.environ
-            | {
-                "KUBECONFIG": str(_kubeconfig(plane, folder)),
-                "BATCHEDMODEL_SIDECAR_IMAGE": "registry.example/sidecar:1",
-                "BATCHEDMODEL_MODEL_SERVER_IMAGE": "registry.example/model-server:1",
-                "BATCHEDMODEL_PROBE_PORT": str(PROBE_PORT),
-            },
-            stdout=output,
-            stderr=output,
-        )
-    running = OperatorProcess(process, log)
-    try:
-        yield running
-        assert process.poll() in (None, 0), running.log()[-4000:]
-    finally:
-        process.kill()
-        process.wait()
+    kubeconfig = Account(namespace=HOME, name=ACCOUNT).kubeconfig(plane, folder)
+    environment = {
+        "BATCHEDMODEL_SIDECAR_IMAGE": "registry.example/sidecar:1",
+        "BATCHEDMODEL_MODEL_SERVER_IMAGE": "registry.example/model-server:1",
+        "BATCHEDMODEL_PROBE_PORT": str(probe_port),
+    }
+    with running_module(
+        "batchedmodel_operator", kubeconfig, environment, may_end_with=(0,)
+    ) as running:
+        yield OperatorProcess(running.process, running.log)
 
 
 def grant_rights(plane: ControlPlane) -> None:
@@ -186,22 +126,6 @@ def grant_rights(plane: ControlPlane) -> None:
     )
 
 
-def withdraw_rights(plane: ControlPlane) -> None:
-    for kind in ("clusterrole", "clusterrolebinding"):
-        plane.kubectl("delete", kind, ACCOUNT, "--ignore-not-found")
-    plane.kubectl("delete", "namespace", HOME, "--ignore-not-found", "--wait=false")
-
-
-def _kubeconfig(plane: ControlPlane, folder: Path) -> Path:
-    config = json.loads(plane.kubeconfig.read_text())
-    token = plane.kubectl("create", "token", ACCOUNT, f"--namespace={HOME}").strip()
-    config["users"][0]["user"] = {"token": token}
-    path = folder / "operator.kubeconfig"
-    path.touch(mode=0o600)
-    path.write_text(json.dumps(config))
-    return path
-
-
 def run_pods(
     plane: ControlPlane, namespace: str, sidecar: PretendSidecar, *, loading: bool = False
 ) -> list[str]:
@@ -225,16 +149,6 @@ def run_pods(
         }
         set_pod_status(plane, namespace, name, status)
     return names
-
-
-def set_pod_status(
-    plane: ControlPlane, namespace: str, name: str, status: Mapping[str, Any]
-) -> None:
-    """What a node would report."""
-    plane.kubectl(
-        *("patch", "pod", name, f"--namespace={namespace}", "--subresource=status"),
-        *("--type=merge", "--patch", json.dumps({"status": status})),
-    )
 
 
 def _container(name: str, *, ready: bool = True) -> Manifest:

@@ -147,6 +147,17 @@ async def test_why_the_only_pod_does_not_serve(
     assert world.verdict("Available") == ("False", "NoReadyReplicas")
 
 
+@pytest.mark.parametrize("reason", ["ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull"])
+async def test_secrets_are_named_where_the_registry_may_have_missed_them(reason: str) -> None:
+    world = await _world({**SIMULATED, "pod": {"imagePullSecrets": ["ours", "theirs"]}})
+    world.start_pod("1", **_waiting(reason, "not found"))
+    world.deployment_status(replicas=1, updatedReplicas=1)
+    await world.settle()
+    assert world.verdict("Ready") == ("False", "ImagePullFailed")
+    asked = reason != "ErrImageNeverPull"
+    assert ("pull secrets ours, theirs" in world.condition("Ready")["message"]) is asked
+
+
 def _loading(**more: Any) -> dict[str, Any]:
     container = {"name": "model", "ready": False, "state": {"running": {}}, **more}
     return {"conditions": [], "containerStatuses": [container]}

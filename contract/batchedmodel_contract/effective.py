@@ -1,0 +1,26 @@
+"""Values in force of fields whose default depends on other fields.
+
+The declarations in `spec` say the same in words. Used by the operator, the autoscaler and
+`batchedmodel run`; takes single values, because the autoscaler reads no whole spec. The limit of
+the queue is part of the batch settings, see `batching`.
+"""
+
+from batchedmodel_contract.spec import DEFAULT_TARGET_UTILIZATION_PERCENT, DRAIN_MARGIN_SECONDS
+
+
+def drain_timeout_seconds(given: int | None, *, request_timeout_seconds: int) -> int:
+    """How long accepted requests may take once a pod was told to stop.
+
+    Whatever was accepted may use its whole time-out, and the drain outlasts it.
+    """
+    return request_timeout_seconds + DRAIN_MARGIN_SECONDS if given is None else given
+
+
+def target_utilization_percent(given: int | None) -> int:
+    """Share of a pod's capacity that is to be used, for metric `Load`."""
+    return DEFAULT_TARGET_UTILIZATION_PERCENT if given is None else given
+
+
+def target_queue_length(given: int | None, *, max_batch_size: int) -> int:
+    """Rows that may wait per pod, for metric `QueueLength`."""
+    return max_batch_size if given is None else given

@@ -1,0 +1,91 @@
+"""What may happen to an operator and to all around it without anything being lost."""
+
+import json
+import time
+import urllib.request
+from pathlib import Path
+
+from cluster import ControlPlane
+from support.operator_process import PROBE_PORT, OperatorProcess, operator
+from support.operator_team import CHILDREN, SIMULATED, Team
+from support.plane import CRD_NAME, install_crd, until
+
+
+def test_a_namespace_deleted_in_the_middle_goes_away(running: OperatorProcess, team: Team) -> None:
+    team.write({**SIMULATED, "replicas": 3})
+    until("the deployment is there", lambda: team.has_all("deployment/minilm"))
+    team.plane.kubectl(
+        "delete", "namespace", team.namespace, "--wait=true", "--timeout=50s", timeout_s=60
+    )
+    assert running.alive()
+
+
+def test_the_process_answers_probes_and_stays_small(running: OperatorProcess) -> None:
+    with urllib.request.urlopen(f"http://127.0.0.1:{PROBE_PORT}/healthz", timeout=5) as answer:
+        assert json.loads(answer.read())["longest_look_seconds"] < 60
+    assert running.memory_megabytes() < 150
+    print(f"the operator's memory: {running.memory_megabytes():.0f} MB")  # noqa: T201
+
+
+def test_a_restart_writes_nothing_and_misses_nothing(
+    running: OperatorProcess, plane: ControlPlane, team: Team, tmp_path: Path
+) -> None:
+    team.write({**SIMULATED, "autoscaling": {"maxReplicas": 3}})
+    until("all children are there", lambda: team.has_all(*CHILDREN, "hpa/minilm"))
+    # What the operator says of the numbers changes only as long as they do.
+    team.until("Ready", "False", "ModelLoading")
+    until("the pod is counted", lambda: _updated(team) == 1)
+    team.quiet()
+    before = team.written()
+    assert before.keys() == {*CHILDREN, "hpa/minilm", "batchedmodel/minilm"}
+    assert all(entries for _, _, entries in before.values())
+    # A second operator does what a restarted one does, while the first one goes on.
+    with operator(plane, tmp_path, probe_port=PROBE_PORT + 1) as second:
+        until("it has looked", lambda: f"{team.namespace}/minilm: applied" in second.log())
+        team.quiet()
+        assert team.written() == before
+        assert second.stop() == 0
+    assert "Traceback" not in second.log()
+    team.patch("configmap/minilm-batching", {"data": {"batching.json": "{}"}})
+    until("a write would have shown", lambda: team.written() != before)
+
+
+def test_the_children_go_with_their_model(running: OperatorProcess, team: Team) -> None:
+    """Not in the first file: the garbage collector learns of a new definition only every 30 s."""
+    team.write({**SIMULATED, "autoscaling": {"maxReplicas": 3}})
+    until("all children are there", lambda: team.has_all(*CHILDREN, "hpa/minilm"))
+    team.plane.kubectl("delete", "batchedmodel/minilm", f"--namespace={team.namespace}")
+    until("nothing is left", lambda: not team.left(), 90)
+
+
+def test_a_definition_that_goes_and_comes_back_is_survived(
+    plane: ControlPlane, team: Team, running: OperatorProcess
+) -> None:
+    team.write(SIMULATED)
+    until("the deployment is there", lambda: team.has_all("deployment/minilm"))
+    plane.kubectl("delete", f"crd/{CRD_NAME}", "--timeout=40s")
+    until("the children go too", lambda: not team.has_all("deployment/minilm"), 40)
+    time.sleep(3)
+    assert running.alive()
+    install_crd(plane)
+    team.write(SIMULATED)
+    until("the deployment is there again", lambda: team.has_all("deployment/minilm"), 40)
+    assert running.alive()
+
+
+def test_an_api_server_that_is_away_for_a_while_is_survived(
+    plane: ControlPlane, team: Team, running: OperatorProcess
+) -> None:
+    team.write(SIMULATED)
+    until("all children are there", team.has_all)
+    plane.stop_program("kube-apiserver")
+    time.sleep(3)
+    plane.start_program("kube-apiserver")
+    team.write({**SIMULATED, "batching": {"maxBatchSize": 7}})
+    until("the edit is applied", lambda: '"max_batch_size": 7' in team.settings_file(), 60)
+    assert running.alive()
+
+
+def _updated(team: Team) -> int:
+    model = team.get("batchedmodel/minilm") or {}
+    return int(model.get("status", {}).get("updatedReplicas", 0))

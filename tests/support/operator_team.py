@@ -1,0 +1,125 @@
+"""A namespace with one BatchedModel in it, as a person works with it through kubectl."""
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from batchedmodel_contract.batching import settings_from_json
+from batchedmodel_operator.kinds import FIELD_MANAGER, SEED_MANAGER
+from cluster import CommandFailed, ControlPlane
+from support.plane import apply, get, until
+
+CHILDREN = ("deployment/minilm", "service/minilm", "configmap/minilm-batching")
+_KINDS = ("Deployment", "Service", "ConfigMap", "HorizontalPodAutoscaler", "BatchedModel")
+SIMULATED: dict[str, Any] = {"model": {"handler": "simulated"}}
+
+
+class Team:
+    """A namespace with one BatchedModel in it."""
+
+    def __init__(self, plane: ControlPlane, namespace: str) -> None:
+        self.plane = plane
+        self.namespace = namespace
+
+    def write(self, spec: Mapping[str, Any]) -> None:
+        """A person applies the manifest."""
+        head = {"apiVersion": "batchedmodel.dev/v1alpha1", "kind": "BatchedModel"}
+        metadata = {"name": "minilm", "namespace": self.namespace}
+        apply(self.plane, {**head, "metadata": metadata, "spec": spec})
+
+    def get(self, *words: str) -> Any:
+        return get(self.plane, self.namespace, *words)
+
+    def patch(self, what: str, change: Mapping[str, Any], *words: str) -> None:
+        self.plane.kubectl(
+            *("patch", what, f"--namespace={self.namespace}", "--type=merge"),
+            *("--patch", json.dumps(change), *words),
+        )
+
+    def has_all(self, *children: str) -> bool:
+        wanted = children or CHILDREN
+        try:
+            names = self.plane.kubectl(
+                *("get", *wanted, f"--namespace={self.namespace}"),
+                *("--ignore-not-found", "--output=name"),
+            )
+        except CommandFailed:  # the API server is away
+            return False
+        return len(names.split()) == len(wanted)
+
+    def condition(self, name: str) -> tuple[str, str]:
+        """A condition's status and reason, once it speaks of the present generation."""
+        model = self.get("batchedmodel/minilm") or {}
+        for one in model.get("status", {}).get("conditions", []):
+            if one["type"] == name and one["observedGeneration"] == model["metadata"]["generation"]:
+                return one["status"], one["reason"]
+        return "", ""
+
+    def until(self, condition: str, status: str, reason: str, seconds: float = 15) -> None:
+        model = ""
+        try:
+            until("", lambda: self.condition(condition) == (status, reason), seconds)
+        except AssertionError:
+            model = json.dumps((self.get("batchedmodel/minilm") or {}).get("status"), indent=1)
+            raise AssertionError(f"{condition} is not {status}/{reason}: {model}") from None
+
+    def left(self) -> list[str]:
+        """Whatever stands in the namespace that Kubernetes has not put there by itself."""
+        kinds = "deployments,replicasets,pods,services,configmaps,hpa"
+        names = [f"{one['kind']}/{one['metadata']['name']}" for one in self.get(kinds)["items"]]
+        return [name for name in names if name != "ConfigMap/kube-root-ca.crt"]
+
+    def versions(self) -> dict[str, str]:
+        """What every write to the BatchedModel or a child would change."""
+        return {
+            name: body["metadata"]["resourceVersion"] for name, body in self._everything().items()
+        }
+
+    def written(self) -> dict[str, Any]:
+        """What every write of the operator to the BatchedModel or a child would change.
+
+        Its own entry among the managers has the second of its last write that changed anything.
+        Others may write meanwhile: a Deployment's controller brings its status up to date.
+        """
+        return {
+            name: (
+                body["metadata"]["uid"],
+                body["metadata"].get("generation"),
+                [
+                    entry
+                    for entry in body["metadata"]["managedFields"]
+                    if entry["manager"] in (FIELD_MANAGER, SEED_MANAGER)
+                ],
+            )
+            for name, body in self._everything().items()
+        }
+
+    def _everything(self) -> dict[str, dict[str, Any]]:
+        """Those of the BatchedModel, its children and its autoscaler that are there, by name."""
+        names = (*CHILDREN, "hpa/minilm", "batchedmodel/minilm")
+        found = self.get(*names, "--ignore-not-found", "--show-managed-fields") or {}
+        bodies = {body["kind"]: body for body in found.get("items", [])}
+        return {
+            name: bodies[kind] for name, kind in zip(names, _KINDS, strict=True) if kind in bodies
+        }
+
+    def quiet(self) -> dict[str, str]:
+        """The versions, once nothing has changed for a while."""
+        before = self.versions()
+        for _ in range(20):
+            time.sleep(1.5)
+            now = self.versions()
+            if now == before:
+                return now
+            before = now
+        raise AssertionError("something goes on writing")
+
+    def settings_file(self) -> str:
+        """The batch settings that the pods are given."""
+        text: str = self.get("configmap/minilm-batching")["data"]["batching.json"]
+        return text
+
+    def settings(self) -> str:
+        """The hash by which everybody names them."""
+        return settings_from_json(self.settings_file()).digest()

@@ -1,0 +1,154 @@
+"""Processes of ours beside a control plane that has no node, and what people and nodes would do.
+
+Pods stay as the API server got them; pretend sidecars answer at addresses of this machine.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from batchedmodel_contract.kubernetes_names import ADMIN_PORT, GROUP, PLURAL
+from cluster import CommandFailed, ControlPlane
+
+Manifest = dict[str, Any]
+
+CRD = Path(__file__).parents[2] / "crds" / "batchedmodels.yaml"
+CRD_NAME = f"{PLURAL}.{GROUP}"
+
+
+def apply(plane: ControlPlane, *manifests: Mapping[str, Any]) -> None:
+    """Applies objects as a person would."""
+    items = {"apiVersion": "v1", "kind": "List", "items": list(manifests)}
+    plane.kubectl("apply", "--filename=-", stdin=json.dumps(items))
+
+
+def install_crd(plane: ControlPlane) -> None:
+    plane.kubectl("apply", "--server-side", "--force-conflicts", "--filename", CRD)
+    plane.kubectl("wait", "--for=condition=Established", f"crd/{CRD_NAME}")
+
+
+def until(what: str, holds: Callable[[], bool], seconds: float = 40.0) -> None:
+    """Waits for something that happens in its own time."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds:g} s: {what}")
+        time.sleep(0.2)
+
+
+def get(plane: ControlPlane, namespace: str, *words: str) -> Manifest | None:
+    """An object or a list as JSON; None when it or its kind is not there, or none is found."""
+    try:
+        text = plane.kubectl("get", *words, f"--namespace={namespace}", "--output=json")
+    except CommandFailed:
+        return None
+    found: Manifest | None = json.loads(text) if text else None
+    return found
+
+
+def set_pod_status(
+    plane: ControlPlane, namespace: str, name: str, status: Mapping[str, Any]
+) -> None:
+    """What a node would report."""
+    plane.kubectl(
+        *("patch", "pod", name, f"--namespace={namespace}", "--subresource=status"),
+        *("--type=merge", "--patch", json.dumps({"status": status})),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """A service account, whose rights a process gets."""
+
+    namespace: str
+    name: str
+
+    def kubeconfig(self, plane: ControlPlane, folder: Path) -> Path:
+        """Writes how it reaches the API server."""
+        config = json.loads(plane.kubeconfig.read_text())
+        token = plane.kubectl("create", "token", self.name, f"--namespace={self.namespace}")
+        config["users"][0]["user"] = {"token": token.strip()}
+        path = folder / f"{self.name}.kubeconfig"
+        path.touch(mode=0o600)
+        path.write_text(json.dumps(config))
+        return path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """A process that has been started."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+
+@contextmanager
+def running_module(
+    module: str, kubeconfig: Path, environment: Mapping[str, str], *, may_end_with: tuple[int, ...]
+) -> Iterator[Running]:
+    """`python -m module` for the block; killed at its end, unless the test has ended it before.
+
+    The log lies beside the kubeconfig. An exit code that is not expected fails the test.
+    """
+    log = kubeconfig.with_name(f"{module}.log")
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", module],
+            env={**os.environ, "KUBECONFIG": str(kubeconfig), **environment},
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        yield Running(process=process, log=log)
+        assert process.poll() in (None, *may_end_with), log.read_text()[-4000:]
+    finally:
+        process.kill()
+        process.wait()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a pretend sidecar says to one question."""
+
+    status: int
+    body: bytes
+
+
+class PretendAdminPort:
+    """Answers GET as a sidecar's admin port does, at an address of its own."""
+
+    def __init__(self, address: str, answers: Callable[[str], Answer | None]) -> None:
+        """`answers`: by path; None is an error of the server."""
+        self.address = address
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                answer = answers(self.path)
+                if answer is None:
+                    self.send_error(503)
+                    return
+                self.send_response(answer.status)
+                self.send_header("Content-Length", str(len(answer.body)))
+                self.end_headers()
+                self.wfile.write(answer.body)
+
+            def log_message(self, *words: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer((address, ADMIN_PORT), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

@@ -1,0 +1,19 @@
+"""Defaults that depend on other fields."""
+
+from batchedmodel_contract.effective import (
+    drain_timeout_seconds,
+    target_queue_length,
+    target_utilization_percent,
+)
+
+
+def test_what_is_given_holds() -> None:
+    assert drain_timeout_seconds(7, request_timeout_seconds=30) == 7
+    assert target_utilization_percent(65) == 65
+    assert target_queue_length(7, max_batch_size=32) == 7
+
+
+def test_what_is_absent_follows_the_other_fields() -> None:
+    assert drain_timeout_seconds(None, request_timeout_seconds=30) == 35
+    assert target_utilization_percent(None) == 80
+    assert target_queue_length(None, max_batch_size=16) == 16
