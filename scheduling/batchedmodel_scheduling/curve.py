@@ -2,7 +2,8 @@
 
 Padded devices are measured on a grid of rows and lengths and read between its knots; packed ones
 pay for tokens, fixed-size ones for rows. Outside what was measured the best plane through all
-points goes on. Used by the online estimate (`batch_times`) and by the simulator.
+points goes on. Used by the online estimate (`batch_times`); the simulator's devices have curves of
+their own, so that a policy is not judged by its own interpolation.
 """
 
 import math

@@ -39,6 +39,8 @@ class Situation:
     times: BatchTimes
     limits: Limits
     several_priorities: bool
+    hurried: bool
+    """Whether due times are worth a smaller batch; not where the target is out of reach anyway."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +74,7 @@ def _alike(lane: Lane, now: Situation) -> Plan:
     cap = now.limits.rows_of(lane.longest)
     table = now.times.upper_table(lane.longest, cap)[: cap + 1]
     end, slack = now.start, float("inf")
-    for first in range(0, len(entries), cap):
+    for first in range(0, len(entries) if now.hurried else 0, cap):
         part = entries[first : first + cap]
         end += table[len(part)]
         slack = min(slack, min([entry.due for entry in part]) - end)
@@ -108,6 +110,22 @@ def _alike(lane: Lane, now: Situation) -> Plan:
 def _lost(entries: list[Entry], ends: float) -> list[Entry]:
     """Of those left out of a batch that ends then, the ones that cannot be in time after it."""
     return [entry for entry in entries if entry.due <= ends]
+
+
+def together(late: list[Entry], edges: tuple[int, ...], now: Situation) -> list[Entry]:
+    """Of late items of one key, in turn, the first and those that share a batch with it best."""
+    if now.times.rule is CostRule.PACKED:
+        return _packed_run(late, now)[0].entries
+    lanes = Lanes(edges)
+    for entry in late:
+        lanes.add(entry)
+    (by_length,) = lanes.by_key()
+    classes = [_length_class(lane, now) for lane in by_length]
+    for run in merged(classes):
+        chosen = {entry.id for lane in by_length[run] for entry in lane.entries}
+        if late[0].id in chosen:
+            return [entry for entry in late if entry.id in chosen][: classes[run.stop - 1].cap]
+    raise AssertionError("the runs together hold every item")
 
 
 def _usual_rows(table: list[float], now: Situation) -> int:
@@ -154,6 +172,18 @@ def _different(keys: list[list[Lane]], now: Situation) -> Plan:
         batches = max(1, _LOOKED_AT // (len(runs) + len(keys) - 1))
         for run in runs:
             candidates += _padded(lanes[run], classes[run.stop - 1].cap, batches, now)
+    if not now.hurried:
+        first = min(candidates, key=lambda candidate: candidate.due)
+        table = [seconds * first.factor for seconds in first.table]
+        load = _load(table, now)
+        return Plan(
+            batch=first.entries,
+            table=table,
+            given_up=[],
+            pressed=False,
+            slack=float("inf"),
+            load=load,
+        )
     chosen = select(candidates, now.start)
     if not chosen.run:
         last = max((e for candidate in chosen.put_off for e in candidate.entries), key=_due)
@@ -185,13 +215,24 @@ def _due(entry: Entry) -> float:
 
 
 def _length_class(lane: Lane, now: Situation) -> LengthClass:
-    """Rows so that no batch keeps the others waiting for more than half of the target."""
     cap = now.limits.rows_of(lane.longest)
     table = now.times.table(lane.longest, cap)
-    if now.target is not None:
-        at_most = now.target / 2 / now.times.upper
-        cap = max(1, min(cap, bisect_right(table, at_most) - 1))
-    return LengthClass(len(lane.entries), cap, table)
+    return LengthClass(len(lane.entries), _cap(table, cap, now), table)
+
+
+def _cap(table: list[float], cap: int, now: Situation) -> int:
+    """Rows so that no batch keeps the others waiting for more than half of the target.
+
+    Where not even one row is that quick, all of the target; where that is out of reach as well,
+    small batches would only make everybody later.
+    """
+    if now.target is None:
+        return cap
+    for part in (now.target / 2, now.target):
+        rows = bisect_right(table, part / now.times.upper) - 1
+        if rows >= 1:
+            return min(cap, rows)
+    return cap
 
 
 def _in_order(run: Sequence[Lane], at_most: int) -> list[Entry]:
@@ -215,35 +256,50 @@ def _padded(run: Sequence[Lane], cap: int, batches: int, now: Situation) -> list
             part.sort(key=_least_first)
         longest = max([entry.length for entry in part])
         found.append(_candidate(part, now.times.table(longest, cap), None, now))
-    return found
+    return _in_turn(found)
 
 
 def _packed(run: Sequence[Lane], now: Situation) -> list[Candidate]:
+    return _packed_run(_in_order(run, 3 * now.limits.rows), now)
+
+
+def _packed_run(entries: list[Entry], now: Situation) -> list[Candidate]:
     """By tokens: as many as fit the bounds and half of the target, in order."""
-    entries = _in_order(run, 3 * now.limits.rows)
-    longest_time = float("inf") if now.target is None else now.target / 2 / now.times.upper
     found: list[Candidate] = []
     while entries:
         rows = now.limits.fitting([entry.length for entry in entries])
         lengths = [entry.length for entry in entries[:rows]]
         table = now.times.packed_table(lengths)
-        count = max(1, min(rows, bisect_right(table, longest_time) - 1))
+        count = _cap(table, rows, now)
         without = now.times.packed_table(lengths[:count][::-1])[:0:-1]
         found.append(_candidate(entries[:count], table[: count + 1], without, now))
         entries = entries[count:]
-    return found
+    return _in_turn(found)
+
+
+def _in_turn(batches: list[Candidate]) -> list[Candidate]:
+    """Keep the batches of a run in order: each is as urgent as the most urgent one behind it.
+
+    Due times alone would let the batch of an urgent item of low priority, and the items of high
+    priority that fill it up, pass older ones of high priority.
+    """
+    for batch, behind in zip(batches[-2::-1], batches[:0:-1], strict=True):
+        batch.turn = min(batch.turn, behind.turn)
+    return batches
 
 
 def _candidate(
     entries: list[Entry], table: list[float], without: list[float] | None, now: Situation
 ) -> Candidate:
     factor = now.times.upper
+    due = min([entry.due for entry in entries])
     return Candidate(
         entries=entries,
         table=table,
         without=without,
         factor=factor,
-        due=min([entry.due for entry in entries]),
+        due=due,
+        turn=due,
         seconds=table[len(entries)] * factor,
         weight=sum([entry.weight for entry in entries]),
     )

@@ -15,12 +15,13 @@ from typing import Final
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.outcomes import HoldReason, Outcome, Rejection, ReleaseReason
+from batchedmodel_contract.spec import Lateness
 from batchedmodel_scheduling.base import BasePolicy
 from batchedmodel_scheduling.deadline.fan_out import FanOuts
 from batchedmodel_scheduling.deadline.floor import Floor
 from batchedmodel_scheduling.deadline.gathering import ArrivalRate, Gaps
 from batchedmodel_scheduling.deadline.lanes import Entry, Lanes, entry_of
-from batchedmodel_scheduling.deadline.planning import Plan, Situation, plan
+from batchedmodel_scheduling.deadline.planning import Plan, Situation, plan, together
 from batchedmodel_scheduling.deadline.spare import Spare
 from batchedmodel_scheduling.pipeline import Pipeline
 from batchedmodel_scheduling.policy import (
@@ -218,11 +219,13 @@ class Deadline(BasePolicy):
     def _serve_late(self, now: float, opens: float, slots: Slots, shed: list[Shed]) -> Decision:
         """Nobody on time waits: let late ones go."""
         shed += [Shed(item=item, outcome=Outcome.EXPIRED) for item in self._spare.expired(now)]
-        batch = self._spare.first(self.limits, now)
-        if not batch:
+        late = self._spare.alike(now)
+        if not late:
             return self._hold(NEVER, HoldReason.EMPTY, shed)
         if opens > now:
             return self._hold(opens, HoldReason.BUSY, shed)
+        situation = self._situation(self.pipeline.starts_at(now), now, slots)
+        batch = together(late, self.settings.length_buckets, situation)
         return self._release(batch, ReleaseReason.SPARE, now, shed)
 
     def _release(
@@ -257,6 +260,7 @@ class Deadline(BasePolicy):
         self._unswept = False
         gone: list[Entry] = []
         in_order = not self._lanes.several_priorities
+        hurried = self._hurried()
         for lanes in self._lanes.by_key():
             for lane in lanes:
                 # The lane's longest decides for the lane; each is judged by its own length.
@@ -265,7 +269,10 @@ class Deadline(BasePolicy):
                     if alone <= entry.due and entry.item.deadline > now:
                         if in_order:
                             break
-                    elif start + self._alone(entry.length) > entry.due or entry.due <= now:
+                        continue
+                    late = start + self._alone(entry.length) > entry.due or entry.due <= now
+                    matters = hurried or entry.due == entry.item.deadline
+                    if (late and matters) or entry.item.deadline <= now:
                         gone.append(entry)
         return self._give_up(gone, now)
 
@@ -286,15 +293,28 @@ class Deadline(BasePolicy):
         return shed
 
     def _situation(self, start: float, now: float, slots: Slots) -> Situation:
+        hurried = self._hurried()
         return Situation(
             start=start,
             start_spread=self.pipeline.unsure_by() if slots.in_flight else 0.0,
             rate=self._rate.at(now),
-            target=self.settings.target_seconds,
+            target=self.settings.target_seconds if hurried else None,
             times=self.pipeline.times,
             limits=self.limits,
             several_priorities=self._lanes.several_priorities,
+            hurried=hurried,
         )
+
+    def _hurried(self) -> bool:
+        """Whether to go after due times that late answers may miss.
+
+        Where two single rows in a row miss the target, no rate at all can be served in time: small
+        batches would then make everybody late, and a few in time.
+        """
+        target = self.settings.target_seconds
+        if target is None or self.settings.lateness is Lateness.REFUSE:
+            return True
+        return 2 * self._alone(max(1, round(self.recent.length))) <= target
 
     def _one_too_many(self, item: Item, start: float) -> bool:
         """Whether even in full batches not all of its rank could be in time, and late is no use.

@@ -23,6 +23,8 @@ class Candidate:
     factor: float
     """From expected to safe seconds."""
     due: float
+    turn: float
+    """Where it stands in the order; before `due` if one that must come after it is due before."""
     seconds: float
     weight: float
 
@@ -38,7 +40,7 @@ class Selection:
 
 def select(candidates: list[Candidate], start: float) -> Selection:
     """Decide for a device that could begin at `start`; candidates need not be in order."""
-    candidates.sort(key=lambda candidate: candidate.due)
+    candidates.sort(key=lambda candidate: candidate.turn)
     run: list[Candidate] = []
     given_up: list[Entry] = []
     put_off: list[Candidate] = []

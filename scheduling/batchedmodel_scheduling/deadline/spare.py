@@ -5,11 +5,14 @@ Owned by `Deadline`. Highest priority first, then in order of arrival.
 
 import bisect
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from batchedmodel_scheduling.deadline.lanes import Entry
 from batchedmodel_scheduling.limits import Limits
 from batchedmodel_scheduling.policy import Item, ItemId, Priority
+
+_LOOKED_AT: Final = 256
+"""A decision must not grow with a queue of late ones."""
 
 
 class _Late(NamedTuple):
@@ -87,17 +90,13 @@ class Spare:
             found.append(entry)
         return found
 
-    def first(self, limits: Limits, now: float) -> list[Entry]:
-        """The longest waiting ones of the first one's key that share a batch."""
+    def alike(self, now: float) -> list[Entry]:
+        """The next ones in turn that could share a batch with the very first; none if none wait."""
         if not self._turns:
             return []
-        head = self._turns[0].entry
-        alike = [
+        key = self._turns[0].entry.item.key
+        return [
             late.entry
-            for late in self._turns[: max(_LOOKED_AT, limits.rows)]
-            if late.entry.item.key == head.item.key and late.entry.item.deadline > now
+            for late in self._turns[:_LOOKED_AT]
+            if late.entry.item.key == key and late.entry.item.deadline > now
         ]
-        return alike[: limits.fitting([entry.length for entry in alike])]
-
-
-_LOOKED_AT = 256  # a decision must not grow with a queue of late ones
