@@ -49,9 +49,10 @@ class Drift:
         clipped = max(-_CLIP * self.spread, min(_CLIP * self.spread, residual))
         self._recent.append(residual)
         if not self._jumped():
-            self._log_scale += max(_STEP, 1 / (self._seen + 1)) * clipped
+            step = max(_STEP, 1 / (self._seen + 1))
+            self._log_scale += step * clipped
             # The mean deviation of a normal distribution is 0.8 of its standard deviation.
-            self.spread += _STEP * (1.25 * abs(clipped) - self.spread)
+            self.spread += step * (1.25 * abs(clipped) - self.spread)
             self.spread = max(_LEAST_SPREAD, self.spread)
             self._remember(residual)
         self.scale = math.exp(self._log_scale)

@@ -20,6 +20,8 @@ LARGEST: Final = 160
 """Items that can be looked at."""
 _CELLS: Final = 64
 _SIZES: Final = (1, 2, 3, 4, 6, 8, 11, 16, 22, 32, 45, 64, 90)
+_FINAL: Final = 1.02
+"""What giving up now costs more than giving up later, which may turn out not to be needed."""
 _LEAST_SPREAD: Final = 1e-5  # seconds
 _CELL_SPREAD: Final = 0.15  # cells: what rounding to the grid makes unsure anyway
 
@@ -70,7 +72,7 @@ def first_batch(entries: list[Entry], device: Device, price: float) -> FirstBatc
     rest = dropped + column + 1
     exists = rest <= count
     rest = np.minimum(rest, count)
-    given_up = np.concatenate([[0.0], np.cumsum(worth)])[:count]
+    given_up = _FINAL * np.concatenate([[0.0], np.cumsum(worth)])[:count]
     loss = given_up[:, None] + late[rest, column] - late[:count] + after[rest, column]
     loss[~exists] = np.inf
     best = int(np.argmin(loss))

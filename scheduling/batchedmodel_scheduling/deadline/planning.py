@@ -17,7 +17,7 @@ from batchedmodel_scheduling.deadline.lanes import Entry, Lane, Lanes
 from batchedmodel_scheduling.deadline.shedding import Candidate, select
 from batchedmodel_scheduling.limits import Limits
 
-_PRICE: Final = 0.65
+_PRICE: Final = 0.8
 """What a freed second of the device is worth: this part of what arrives in it, as far as the device
 would be busy with it anyway."""
 _LOOKED_AT: Final = 6
@@ -58,6 +58,8 @@ class Plan:
     """Seconds by which all could be put off and still be in time; 0 under pressure."""
     load: float
     """What arrives, as a part of what the device could do of the batch's kind."""
+    behind: Sequence[Candidate] = ()
+    """Of each other kind the batch that is to run first."""
 
 
 def plan(lanes: Lanes, now: Situation) -> Plan:
@@ -163,17 +165,22 @@ def _load(table: list[float], now: Situation) -> float:
 def _different(keys: list[list[Lane]], now: Situation) -> Plan:
     """Several keys or lengths: merge what is cheaper together, then batches by due time."""
     candidates: list[Candidate] = []
+    heads: list[Candidate] = []
     for lanes in keys:
         if now.times.rule is CostRule.PACKED:
-            candidates += _packed(lanes, now)
+            found = _packed(lanes, now)
+            heads.append(found[0])
+            candidates += found
             continue
         classes = [_length_class(lane, now) for lane in lanes]
         runs = merged(classes)
         batches = max(1, _LOOKED_AT // (len(runs) + len(keys) - 1))
         for run in runs:
-            candidates += _padded(lanes[run], classes[run.stop - 1].cap, batches, now)
+            found = _padded(lanes[run], classes[run.stop - 1].cap, batches, now)
+            heads.append(found[0])
+            candidates += found
     if not now.hurried:
-        first = min(candidates, key=lambda candidate: candidate.due)
+        first = min(candidates, key=lambda candidate: candidate.turn)
         table = [seconds * first.factor for seconds in first.table]
         load = _load(table, now)
         return Plan(
@@ -183,6 +190,7 @@ def _different(keys: list[list[Lane]], now: Situation) -> Plan:
             pressed=False,
             slack=float("inf"),
             load=load,
+            behind=[head for head in heads if head is not first],
         )
     chosen = select(candidates, now.start)
     if not chosen.run:
@@ -203,6 +211,7 @@ def _different(keys: list[list[Lane]], now: Situation) -> Plan:
         pressed=pressed,
         slack=0.0 if pressed else slack,
         load=1.0 if pressed else _load(table, now),
+        behind=[head for head in heads if head is not first],
     )
 
 

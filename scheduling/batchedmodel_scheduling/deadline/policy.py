@@ -163,7 +163,11 @@ class Deadline(BasePolicy):
         if not full and not chosen.pressed and not whole:
             wait = self._wait(chosen, now)
             if wait is not None:
-                return self._hold(wait, HoldReason.GATHERING, shed)
+                # One that can hold no more does not wait for the company of another.
+                ready = self._full_behind(chosen)
+                if not ready:
+                    return self._hold(wait, HoldReason.GATHERING, shed)
+                return self._release(ready, ReleaseReason.FULL, now, shed)
         room = 0 if chosen.pressed else self._room(chosen)
         batch = [*batch, *self._spare.company(batch, self.limits, room, now)]
         return self._release(batch, self._reason(chosen, full, whole, now, slots), now, shed)
@@ -202,6 +206,14 @@ class Deadline(BasePolicy):
         saved = table[items] + table[1] - one_more
         gaps = self._gaps_of(batch[0].item.key)
         return gaps.worth_waiting(now, items, saved=saved, load=chosen.load, until=until)
+
+    def _full_behind(self, chosen: Plan) -> list[Entry]:
+        """A full batch of another kind that can run before the chosen one and make nobody late."""
+        for other in chosen.behind:
+            lengths = [entry.length for entry in other.entries]
+            if other.seconds <= chosen.slack and self.limits.full(lengths):
+                return other.entries
+        return []
 
     def _complete(self, batch: list[Entry]) -> bool:
         """Whether the batch holds announced groups, all of them complete."""
