@@ -80,6 +80,14 @@ class BasePolicy(ABC):
         share = self.pipeline.times.share(length, rows)
         return 1 / rows if share is None else share
 
+    def retry_after(self, rows: int | None) -> float:
+        """The time to serve so many rows; None for what no time helps."""
+        shortest, longest = _RETRY_BOUNDS
+        if rows is None:
+            return longest
+        drain = self.pipeline.drain_seconds(rows)
+        return min(longest, max(shortest, _RETRY_UNKNOWN if drain is None else drain))
+
     def signals(self) -> Signals:
         """What is adapted without being set."""
         pipeline = self.pipeline
@@ -91,13 +99,7 @@ class BasePolicy(ABC):
     def _queue_full(self, rows: int) -> Refusal | None:
         if rows < self.settings.max_queue_size:
             return None
-        return Refusal(reason=Rejection.QUEUE_FULL, retry_after=self._retry_after(rows))
-
-    def _retry_after(self, rows: int) -> float:
-        """The time to serve what waits."""
-        shortest, longest = _RETRY_BOUNDS
-        drain = self.pipeline.drain_seconds(rows)
-        return min(longest, max(shortest, _RETRY_UNKNOWN if drain is None else drain))
+        return Refusal(reason=Rejection.QUEUE_FULL, retry_after=self.retry_after(rows))
 
     def _released(self, items: list[Item], reason: ReleaseReason, now: float) -> Batch:
         """Make a batch of items that no longer wait."""

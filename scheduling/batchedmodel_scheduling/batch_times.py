@@ -15,8 +15,7 @@ from batchedmodel_scheduling.drift import Drift
 
 _COLD_BATCHES: Final = 3  # the first ones after a start pay for allocation and compilation
 _TABLED: Final = 1 << 20  # numbers in all tables together
-_LEARNT_FROM: Final = 16  # batches before traffic stands in for a profile
-_LEARNT_AGAIN: Final = 32
+_LEARNT_FROM: Final = 16  # batches until traffic stands in for a profile, and until it does anew
 _SAMPLES: Final = 128
 
 
@@ -134,13 +133,13 @@ class BatchTimes:
         point = ProfilePoint(rows=len(lengths), length=max(lengths), seconds=seconds)
         self._samples.append(point)
         self._since_fit += 1
-        if len(self._samples) < _LEARNT_FROM or self._since_fit < _LEARNT_AGAIN // 2:
+        if self._since_fit < _LEARNT_FROM:
             return
         self._since_fit = 0
         self._curve = _curve(smoothed(self.rule, self._samples))
         self._tables.clear()
         self._upper_tables.clear()
-        self._drift = Drift()
+        self._drift.start_over()
 
 
 def _curve(profile: Profile | None) -> Curve | None:

@@ -57,6 +57,12 @@ class Drift:
             self._remember(residual)
         self.scale = math.exp(self._log_scale)
 
+    def start_over(self) -> None:
+        """The expected times are new and fit the present; how unsure they are is as before."""
+        self._log_scale = 0.0
+        self.scale = 1.0
+        self._recent.clear()
+
     def _jumped(self) -> bool:
         recent = sorted(self._recent)
         if len(recent) < _RECENT // 2:

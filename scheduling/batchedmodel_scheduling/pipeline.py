@@ -25,6 +25,7 @@ from batchedmodel_scheduling.policy import (
 
 _HAND_OFF_WEIGHT: Final = 0.1
 _FIRST_HAND_OFF: Final = 0.001  # seconds; what a local socket and two event loops take at most
+_HAND_OFF_STEP: Final = 0.0005  # seconds, so that a hand-off of nothing can grow
 _LAG_WEIGHT: Final = 0.05
 _LONGEST_GUARD: Final = 0.005  # seconds; a timer that is later was held up by something else
 _REMEMBERED_BATCHES: Final = 32
@@ -130,7 +131,9 @@ class Pipeline:
         self.times.observe(handed.lengths, event.compute_seconds)
         self._served.append((len(handed.lengths), now - busy_since))
         on_the_way = now - handed.at - event.compute_seconds - event.queue_seconds
-        self._hand_off += _HAND_OFF_WEIGHT * (max(0.0, on_the_way) - self._hand_off)
+        # One that was held up by something else says little: it counts as twice the usual.
+        at_most = 2 * self._hand_off + _HAND_OFF_STEP
+        self._hand_off += _HAND_OFF_WEIGHT * (min(at_most, max(0.0, on_the_way)) - self._hand_off)
         # What runs next began when this one ended, whatever was predicted before.
         for other in self._handed.values():
             predicted = self.times.predict(other.lengths)

@@ -268,8 +268,8 @@ class Batcher:
 
     def _give_up(self, live: LiveCall, outcome: Outcome) -> None:
         """End a call for which its time, or the policy, leaves no room."""
-        drain = self._policy.pipeline.drain_seconds(self._ledger.rows_waiting)
-        self._settle(live, outcome, ended(outcome, seconds=live.terms.limit, drain=drain))
+        delay = self._policy.retry_after(self._ledger.rows_waiting)
+        self._settle(live, outcome, ended(outcome, seconds=live.terms.limit, retry_after=delay))
 
     def _release(self, batch: Batch, now: float) -> None:
         for item in batch.items:

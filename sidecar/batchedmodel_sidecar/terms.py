@@ -24,7 +24,7 @@ PARAMETERS: Final = frozenset({TIMEOUT, PRIORITY})
 """The v2 parameters that are understood here, in Triton's units."""
 
 _MILLISECONDS: Final = re.compile(r"\d{1,12}(\.\d{1,9})?", re.ASCII)
-_MICROSECONDS: Final = Whole(minimum=1, maximum=2**63 - 1)
+_MICROSECONDS: Final = Whole(minimum=0, maximum=2**63 - 1)
 _PRIORITIES: Final = Whole(minimum=0, maximum=max(Priority))
 # A token of RFC 9110, as most identifiers are, and ":" and "/", which RFC 8941 adds.
 _GROUP: Final = re.compile(r"([\w!#$%&'*+.^`|~:/-]{1,128}) *; *n=(\d{1,4})", re.ASCII)
@@ -109,7 +109,8 @@ def wishes_of_parameters(parameters: Mapping[str, Any] | None) -> Wishes:
         return NO_WISHES
     timeout, priority = parameters.get(TIMEOUT), parameters.get(PRIORITY)
     if timeout is not None:
-        timeout = _whole(_MICROSECONDS, timeout, f"parameters.{TIMEOUT}") / 1e6
+        # 0 is the default, as it is to Triton's clients.
+        timeout = _whole(_MICROSECONDS, timeout, f"parameters.{TIMEOUT}") / 1e6 or None
     if priority is not None:
         priority = _priority(_whole(_PRIORITIES, priority, f"parameters.{PRIORITY}"))
     return Wishes(timeout=timeout, priority=priority)

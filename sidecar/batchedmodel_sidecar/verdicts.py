@@ -4,14 +4,9 @@ Pure; called by the batcher. The delay after which a caller should come back is 
 device needs for what waits, as far as anybody knows it.
 """
 
-from typing import Final
-
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_scheduling.policy import Refusal
 from batchedmodel_sidecar.errors import CallError, Expired, GivenUp, Rejected
-
-_RETRY_UNKNOWN: Final = 1.0
-_RETRY_BOUNDS: Final = (0.01, 60.0)
 
 
 def rejected(refusal: Refusal, *, queue: int, seconds: float) -> Rejected:
@@ -22,10 +17,8 @@ def rejected(refusal: Refusal, *, queue: int, seconds: float) -> Rejected:
     return Rejected(refusal.reason, message, retry_after=refusal.retry_after)
 
 
-def ended(outcome: Outcome, *, seconds: float, drain: float | None) -> CallError:
-    """A call that waited was given up; what still waits takes the device `drain` seconds."""
+def ended(outcome: Outcome, *, seconds: float, retry_after: float) -> CallError:
+    """A call that waited was given up; what still waits takes the device `retry_after` seconds."""
     if outcome is Outcome.EXPIRED:
         return Expired(seconds)
-    shortest, longest = _RETRY_BOUNDS
-    retry_after = _RETRY_UNKNOWN if drain is None else min(longest, max(shortest, drain))
     return GivenUp(outcome, seconds, retry_after=retry_after)

@@ -21,6 +21,7 @@ from batchedmodel_cli.simulate.answers import (
 )
 from batchedmodel_cli.simulate.variants import changes
 from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.effective import target_utilization_percent
 from batchedmodel_contract.spec import Spec
 
 MOST_REPLICAS: Final = 64
@@ -29,7 +30,6 @@ IN_TIME: Final = 0.99
 WORTH: Final = {Measure.IN_TIME: 0.02, Measure.THROUGHPUT: 0.02, Measure.P99: 0.05}
 """The gain from which on a change is worth advising."""
 
-_DEFAULT_UTILISATION: Final = 0.8
 _FIRST_GUESS: Final = 0.7  # of the throughput; where the search for the highest rate begins
 _TOLERANCE: Final = 0.02
 _STRESS: Final = 1.1  # of the highest rate: there, what a setting is worth shows
@@ -70,8 +70,8 @@ def answer(question: Question, laboratory: Laboratory) -> Answers:
 def utilisation(spec: Spec) -> float:
     """The part of a replica's throughput that is meant to be used."""
     scaling = spec.autoscaling
-    percent = None if scaling is None else scaling.target_utilization_percent
-    return _DEFAULT_UTILISATION if percent is None else percent / 100
+    given = None if scaling is None else scaling.target_utilization_percent
+    return target_utilization_percent(given) / 100
 
 
 def smallest(holds: Callable[[int], bool], guess: int, most: int) -> int | None:

@@ -15,6 +15,9 @@ _BEHIND: Final = {Priority.HIGH: -1.0, Priority.NORMAL: 0.0, Priority.LOW: 1.0}
 _WEIGHTS: Final = {Priority.HIGH: 4.0, Priority.NORMAL: 1.0, Priority.LOW: 0.25}
 
 
+_CLASSES: Final = 128  # more than there are narrow classes of any length
+
+
 class Entry(NamedTuple):
     """A waiting item as plans see it; sorts by urgency, then by age."""
 
@@ -158,15 +161,6 @@ class Lanes:
         batch = [head, *(entry for entry in lane.entries if entry is not head)]
         return batch[: limits.fitting([entry.length for entry in batch])]
 
-    def regrouped(self, edges: tuple[int, ...]) -> "Lanes":
-        """The same items by other length classes."""
-        if edges == self._edges:
-            return self
-        other = Lanes(edges)
-        for _, entry in self._lane_of.values():
-            other.add(entry)
-        return other
-
     def _count(self, entry: Entry, by: int) -> None:
         priority = entry.item.priority
         self.priorities[priority] += by
@@ -191,11 +185,14 @@ class Lanes:
         return lane
 
     def _class_of(self, length: int) -> int:
-        if self._edges:
-            return bisect.bisect_left(self._edges, length)
-        # Two classes per doubling: (2, 3], (3, 4], (4, 6], (6, 8], (8, 12], ...
+        """Two per doubling, (2, 3], (3, 4], (4, 6], (6, 8], ..., and given edges cut in as well.
+
+        Classes must be narrow, whatever edges are given: all of one are taken for as long as its
+        longest.
+        """
         bits = (length - 1).bit_length()
-        return 2 * bits - (length <= 3 << bits >> 2) if length > 2 else length
+        narrow = 2 * bits - (length <= 3 << bits >> 2) if length > 2 else length
+        return _CLASSES * bisect.bisect_left(self._edges, length) + narrow
 
     def _close(self, lane: Lane) -> None:
         lanes = self._by_key[lane.key]

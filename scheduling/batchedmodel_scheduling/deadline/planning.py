@@ -4,6 +4,7 @@ Pure: reads lanes, times and bounds, changes nothing. Called by `Deadline` when 
 a batch.
 """
 
+import heapq
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from batchedmodel_scheduling.limits import Limits
 _PRICE: Final = 0.8
 """What a freed second of the device is worth: this part of what arrives in it, as far as the device
 would be busy with it anyway."""
+_KEYS_SEEN: Final = 16
+_BATCHES_SEEN: Final = 32
 _LOOKED_AT: Final = 6
 """Batches by which queues of different items are looked ahead; each has at least its first."""
 
@@ -76,7 +79,8 @@ def _alike(lane: Lane, now: Situation) -> Plan:
     cap = now.limits.rows_of(lane.longest)
     table = now.times.upper_table(lane.longest, cap)[: cap + 1]
     end, slack = now.start, float("inf")
-    for first in range(0, len(entries) if now.hurried else 0, cap):
+    seen = min(len(entries), _BATCHES_SEEN * cap) if now.hurried else 0
+    for first in range(0, seen, cap):
         part = entries[first : first + cap]
         end += table[len(part)]
         slack = min(slack, min([entry.due for entry in part]) - end)
@@ -87,7 +91,7 @@ def _alike(lane: Lane, now: Situation) -> Plan:
         load = _load(table, now)
         return Plan(batch=batch, table=table, given_up=[], pressed=False, slack=slack, load=load)
     skipped = _passed_over(entries, table, now)
-    seen = entries[skipped : skipped + outlook.LARGEST]
+    viewed = entries[skipped : skipped + outlook.LARGEST]
     device = outlook.Device(
         table=[
             seconds * now.times.scale for seconds in now.times.table(lane.longest, cap)[: cap + 1]
@@ -96,7 +100,7 @@ def _alike(lane: Lane, now: Situation) -> Plan:
         start_spread=now.start_spread,
         spread=now.times.spread,
     )
-    first_batch = outlook.first_batch(seen, device, _price(seen, table, now))
+    first_batch = outlook.first_batch(viewed, device, _price(viewed, table, now))
     dropped = skipped + first_batch.dropped
     batch = entries[dropped : dropped + first_batch.size]
     return Plan(
@@ -107,6 +111,10 @@ def _alike(lane: Lane, now: Situation) -> Plan:
         slack=0.0,
         load=1.0,
     )
+
+
+def _most_urgent(lanes: list[Lane]) -> float:
+    return min([lane.entries[0].order for lane in lanes])
 
 
 def _lost(entries: list[Entry], ends: float) -> list[Entry]:
@@ -164,6 +172,9 @@ def _load(table: list[float], now: Situation) -> float:
 
 def _different(keys: list[list[Lane]], now: Situation) -> Plan:
     """Several keys or lengths: merge what is cheaper together, then batches by due time."""
+    if len(keys) > _KEYS_SEEN:
+        # Callers choose the keys: a decision must not grow with them. Others have their turn.
+        keys = heapq.nsmallest(_KEYS_SEEN, keys, key=_most_urgent)
     candidates: list[Candidate] = []
     heads: list[Candidate] = []
     for lanes in keys:

@@ -56,6 +56,7 @@ class Deadline(BasePolicy):
         self._evicted: list[Shed] = []
         self._early = False  # something has filled up since the last plan
         self._unswept = False  # a batch has left since hopeless ones were looked for
+        self._gathered = False  # what waits has been held back for company
         self._timer = NEVER  # the last wake asked for, until something else happens
         self._held = Decision(release=None, shed=(), wake_at=NEVER, reason=HoldReason.EMPTY)
 
@@ -71,11 +72,9 @@ class Deadline(BasePolicy):
         waiting = len(self._lanes) + len(self._spare)
         start = self.pipeline.starts_at(now)
         alone = start + self._alone(item.length)
-        hopeless = alone > item.deadline and not self.pipeline.unproven(now)
-        if hopeless or self._one_too_many(item, start):
-            return Refusal(
-                reason=Rejection.PREDICTED_LATE, retry_after=self._retry_after(max(1, waiting))
-            )
+        late = alone > item.deadline or self._one_too_many(item, start)
+        if late and not self.pipeline.unproven(now):
+            return self._predicted_late(item, waiting)
         if waiting >= self.settings.max_queue_size:
             if not len(self._spare) or alone > item.due:
                 return self._queue_full(waiting)
@@ -87,13 +86,13 @@ class Deadline(BasePolicy):
 
     def take_over(self, item: Item) -> None:
         """Let an item wait."""
-        step = min(_PRIORITY_STEP, self.settings.target_seconds or _PRIORITY_STEP)
-        lane = self._lanes.add(entry_of(item, self._work(item.length), step))
+        lane = self._lanes.add(self._entry(item))
         filled = len(lane.entries) == self.limits.rows_of(lane.longest)
         full = filled or len(self._lanes) == self.limits.rows
-        whole = item.fan_out is not None and self._fan_outs.observe(item.fan_out)
-        if full or whole:
+        if full:
             self._early = True
+        if item.fan_out is not None:
+            self._fan_outs.observe(item.fan_out)
 
     def refusal(self) -> Refusal | None:
         """Whether the queue is full of items that may be in time."""
@@ -120,7 +119,10 @@ class Deadline(BasePolicy):
         super().configure(settings, now)
         self._work_of.clear()
         self._early = True
-        self._lanes = self._lanes.regrouped(settings.length_buckets)
+        # What waits is ordered by the new target, or newcomers would pass it.
+        waiting, self._lanes = self._lanes, Lanes(settings.length_buckets)
+        for item in waiting:
+            self._lanes.add(self._entry(item))
 
     def poll(self, now: float, slots: Slots) -> Decision:
         """Release the first batch of the plan, or say until when it is held."""
@@ -135,6 +137,8 @@ class Deadline(BasePolicy):
             if self._unswept:
                 # Who cannot be in time after the batch that has just left hears it now, not then.
                 shed += self._hopeless(self.pipeline.starts_at(now), now)
+                if not len(self._lanes) and not len(self._spare):
+                    return self._hold(NEVER, HoldReason.EMPTY, shed)
             return self._hold(opens, HoldReason.BUSY, shed)
         self._early = False
         start = self.pipeline.starts_at(now)
@@ -153,7 +157,7 @@ class Deadline(BasePolicy):
         batch = chosen.batch
         full = self.limits.full([entry.length for entry in batch])
         whole = not full and self._complete(batch)
-        if opens > now and (chosen.pressed or not (full or whole)):
+        if opens > now and (chosen.pressed or not full):
             return self._hold(opens, HoldReason.BUSY, shed)
         overdue = self._floor.overdue()
         if overdue is not None:
@@ -166,15 +170,14 @@ class Deadline(BasePolicy):
                 # One that can hold no more does not wait for the company of another.
                 ready = self._full_behind(chosen)
                 if not ready:
+                    self._gathered = True
                     return self._hold(wait, HoldReason.GATHERING, shed)
                 return self._release(ready, ReleaseReason.FULL, now, shed)
         room = 0 if chosen.pressed else self._room(chosen)
         batch = [*batch, *self._spare.company(batch, self.limits, room, now)]
-        return self._release(batch, self._reason(chosen, full, whole, now, slots), now, shed)
+        return self._release(batch, self._reason(chosen, full, whole, slots), now, shed)
 
-    def _reason(
-        self, chosen: Plan, full: bool, whole: bool, now: float, slots: Slots
-    ) -> ReleaseReason:
+    def _reason(self, chosen: Plan, full: bool, whole: bool, slots: Slots) -> ReleaseReason:
         if chosen.pressed:
             return ReleaseReason.PRESSURE
         if full:
@@ -183,9 +186,7 @@ class Deadline(BasePolicy):
             return ReleaseReason.GROUP_COMPLETE
         if slots.in_flight:
             return ReleaseReason.JUST_IN_TIME
-        oldest = min([entry.item.arrived for entry in chosen.batch])
-        waited = 0 < self.settings.max_wait_seconds <= now - oldest
-        return ReleaseReason.DELAY if waited else ReleaseReason.IDLE
+        return ReleaseReason.DELAY if self._gathered else ReleaseReason.IDLE
 
     def _wait(self, chosen: Plan, now: float) -> float | None:
         """Until when to hold the batch for company; None to let it go."""
@@ -251,6 +252,7 @@ class Deadline(BasePolicy):
         released = self._released([entry.item for entry in batch], reason, now)
         self._timer = NEVER
         self._unswept = True
+        self._gathered = False
         # What is left may fill the next slot; under pressure nothing is decided before it must be.
         self._early = reason is not ReleaseReason.PRESSURE
         return Decision(release=released, shed=tuple(shed), wake_at=now, reason=reason)
@@ -336,19 +338,33 @@ class Deadline(BasePolicy):
         """
         if item.due < item.deadline or not self.pipeline.times.profiled:
             return False
-        return start + self._lanes.work_before(item.priority) > item.due
+        work = self._lanes.work_before(item.priority) * self.pipeline.times.scale
+        return start + work > item.due
+
+    def _predicted_late(self, item: Item, waiting: int) -> Refusal:
+        """To try again makes sense when what waits is served, or hardly where that is no help."""
+        alone = self.pipeline.hand_off + self._alone(item.length)
+        rows = max(1, waiting) if item.arrived + alone <= item.deadline else None
+        return Refusal(reason=Rejection.PREDICTED_LATE, retry_after=self.retry_after(rows))
 
     def _alone(self, length: int) -> float:
         """What an item needs by itself: the middle, since giving up is final and a guess."""
         times = self.pipeline.times
         return times.table(length, 1)[1] * times.scale
 
+    def _entry(self, item: Item) -> Entry:
+        step = min(_PRIORITY_STEP, self.settings.target_seconds or _PRIORITY_STEP)
+        return entry_of(item, self._work(item.length), step)
+
     def _work(self, length: int) -> float:
+        """Its share of a full batch, in seconds before drift; without a curve in full batches."""
         work = self._work_of.get(length)
         if work is None:
             if len(self._work_of) >= _LENGTHS_REMEMBERED:
                 self._work_of.clear()
-            work = self._work_of[length] = self.work(length)
+            rows = self.settings.max_batch_size
+            seconds = self.pipeline.times.table(length, rows)[rows]
+            work = self._work_of[length] = (seconds or 1.0) / rows
         return work
 
     def _gaps_of(self, key: Hashable) -> Gaps:

@@ -160,11 +160,12 @@ class TestParameters:
         assert wishes_of_parameters(None) is NO_WISHES
         assert wishes_of_parameters({"binary_data_output": True}) is NO_WISHES
         assert wishes_of_parameters({"timeout": None, "priority": 0}) == NO_WISHES
+        assert wishes_of_parameters({"timeout": 0}) == NO_WISHES
 
     @pytest.mark.parametrize(
         ("parameters", "message"),
         [
-            ({"timeout": 0}, "parameters.timeout: 0 is below the minimum 1"),
+            ({"timeout": -1}, "parameters.timeout: -1 is below the minimum 0"),
             ({"timeout": 1.5}, "parameters.timeout: 1.5 is not an integer"),
             ({"timeout": "9"}, 'parameters.timeout: "9" is not an integer'),
             ({"timeout": True}, "parameters.timeout: true is not an integer"),
