@@ -53,6 +53,7 @@ class Deadline(BasePolicy):
         self._rate = ArrivalRate()
         self._gaps: dict[Hashable, Gaps] = {}
         self._work_of: dict[int, float] = {}
+        self._work_fits = 0
         self._evicted: list[Shed] = []
         self._early = False  # something has filled up since the last plan
         self._unswept = False  # a batch has left since hopeless ones were looked for
@@ -63,8 +64,9 @@ class Deadline(BasePolicy):
     def offer(self, item: Item, now: float) -> Refusal | None:
         """Refuse what would be late and is not wanted then, and what finds no room.
 
-        On a server that has not run for a while nobody is refused for a prediction: one batch must
-        go through, or a wrong estimate would never be corrected.
+        On a server that has not run for a while nobody is refused for what was learnt, only for
+        what the server itself has measured: one batch must go through, or a wrong estimate would
+        never be corrected.
 
         When the queue is full of late ones, one of them makes room for one that may be in time.
         """
@@ -73,7 +75,7 @@ class Deadline(BasePolicy):
         start = self.pipeline.starts_at(now)
         alone = start + self._alone(item.length)
         late = alone > item.deadline or self._one_too_many(item, start)
-        if late and not self.pipeline.unproven(now):
+        if late and (self._measured_late(item, now) or not self.pipeline.unproven(now)):
             return self._predicted_late(item, waiting)
         if waiting >= self.settings.max_queue_size:
             if not len(self._spare) or alone > item.due:
@@ -341,6 +343,11 @@ class Deadline(BasePolicy):
         work = self._lanes.work_before(item.priority) * self.pipeline.times.scale
         return start + work > item.due
 
+    def _measured_late(self, item: Item, now: float) -> bool:
+        """Whether by the server's own profile the item would be late even if it left now."""
+        times = self.pipeline.times
+        return times.profiled and now + times.table(item.length, 1)[1] > item.deadline
+
     def _predicted_late(self, item: Item, waiting: int) -> Refusal:
         """To try again makes sense when what waits is served, or hardly where that is no help."""
         alone = self.pipeline.hand_off + self._alone(item.length)
@@ -358,6 +365,9 @@ class Deadline(BasePolicy):
 
     def _work(self, length: int) -> float:
         """Its share of a full batch, in seconds before drift; without a curve in full batches."""
+        if self._work_fits != self.pipeline.times.fits:
+            self._work_fits = self.pipeline.times.fits
+            self._work_of.clear()
         work = self._work_of.get(length)
         if work is None:
             if len(self._work_of) >= _LENGTHS_REMEMBERED:

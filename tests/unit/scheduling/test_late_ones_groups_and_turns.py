@@ -1,0 +1,197 @@
+"""Three small books that `Deadline` keeps: late items, announced groups, starving priorities."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchedmodel_contract.description import CostRule
+from batchedmodel_scheduling.deadline.fan_out import FanOuts
+from batchedmodel_scheduling.deadline.floor import Floor
+from batchedmodel_scheduling.deadline.lanes import Entry
+from batchedmodel_scheduling.deadline.spare import Spare
+from batchedmodel_scheduling.limits import Limits
+from batchedmodel_scheduling.policy import FanOut, Item, ItemId, Priority
+from support.scheduling import an_entry
+
+ROWS = Limits(rows=4, cost=None, rule=CostRule.PADDED)
+HIGH, NORMAL, LOW = Priority
+
+
+def spare_of(*entries: Entry) -> Spare:
+    spare = Spare()
+    for entry in entries:
+        spare.add(entry)
+    return spare
+
+
+def numbers(found: list[Entry] | list[Item]) -> list[int]:
+    return [int(one.id) for one in found]
+
+
+# The late ones
+
+
+def test_late_ones_are_served_by_priority_and_then_in_order_of_arrival() -> None:
+    spare = spare_of(
+        an_entry(1, 0.0, arrived=3.0),
+        an_entry(2, 0.0, arrived=1.0, priority=LOW),
+        an_entry(3, 0.0, arrived=2.0),
+        an_entry(4, 0.0, arrived=9.0, priority=HIGH),
+    )
+    assert numbers(spare.alike(10.0)) == [4, 3, 1, 2]
+    assert numbers(list(spare)) == [4, 3, 1, 2]
+
+
+def test_the_one_whose_turn_is_last_is_evicted() -> None:
+    spare = spare_of(an_entry(1, 0.0), an_entry(2, 0.0, priority=LOW), an_entry(3, 0.0))
+    assert spare.evict().id == 2
+    assert ItemId(2) not in spare
+    assert spare.evict().id == 3
+    assert len(spare) == 1
+
+
+def test_only_late_ones_of_the_first_ones_key_could_share_its_batch() -> None:
+    spare = spare_of(*(an_entry(n, 0.0, key="ab"[n % 2]) for n in range(6)))
+    assert numbers(spare.alike(1.0)) == [0, 2, 4]
+
+
+def test_a_long_queue_of_late_ones_is_not_looked_at_as_a_whole() -> None:
+    assert len(spare_of(*(an_entry(n, 0.0) for n in range(1000))).alike(1.0)) == 256
+
+
+def test_a_late_one_whose_caller_gave_up_is_not_served() -> None:
+    spare = spare_of(an_entry(1, 0.0, deadline=2.0), an_entry(2, 0.0), an_entry(3, 0.0))
+    assert numbers(spare.company([an_entry(9, 5.0)], ROWS, 3, 2.0)) == [2, 3]
+    assert numbers(spare.expired(2.0)) == [1]
+    assert spare.expired(2.0) == []
+    assert numbers(spare.alike(2.0)) == [2, 3]
+
+
+def test_company_makes_a_batch_neither_longer_nor_larger_than_it_may_be() -> None:
+    spare = spare_of(
+        an_entry(1, 0.0, length=9),
+        an_entry(2, 0.0, length=8),
+        an_entry(3, 0.0, key="b"),
+        an_entry(4, 0.0, length=1),
+        an_entry(5, 0.0, length=1),
+    )
+    batch = [an_entry(9, 5.0, length=8)]
+    assert numbers(spare.company(batch, ROWS, 9, 1.0)) == [2, 4, 5]
+    assert numbers(spare.company(batch, ROWS, 2, 1.0)) == [2, 4]
+    assert numbers(spare.company(batch, replace(ROWS, rows=2), 9, 1.0)) == [2]
+    assert spare.company(batch, replace(ROWS, cost=15), 9, 1.0) == []
+    assert spare.company(batch, ROWS, 0, 1.0) == []
+    assert len(spare) == 5
+
+
+def test_a_late_one_that_left_is_forgotten() -> None:
+    spare = spare_of(*(an_entry(n, 0.0) for n in range(3)))
+    spare.discard(ItemId(1))
+    spare.discard(ItemId(1))
+    assert numbers(spare.alike(1.0)) == [0, 2]
+
+
+def test_no_late_ones_make_no_batch() -> None:
+    assert Spare().alike(1.0) == []
+
+
+# Announced groups
+
+
+def member(number: int, group: str | None, size: int = 3) -> Entry:
+    entry = an_entry(number, 1.0)
+    fan_out = None if group is None else FanOut(id=group, size=size)
+    return entry._replace(item=replace(entry.item, fan_out=fan_out))
+
+
+def announce(groups: FanOuts, entries: list[Entry]) -> None:
+    for entry in entries:
+        if entry.item.fan_out is not None:
+            groups.observe(entry.item.fan_out)
+
+
+def test_a_group_is_waited_for_until_its_last_member_is_here() -> None:
+    groups, members = FanOuts(), [member(n, "x") for n in range(3)]
+    announce(groups, members[:2])
+    assert groups.incomplete(members[:2])
+    announce(groups, members[2:])
+    assert not groups.incomplete(members)
+
+
+def test_groups_are_counted_apart_and_others_wait_for_none() -> None:
+    groups, other = FanOuts(), [member(1, "y", size=1)]
+    announce(groups, [member(2, "x")])
+    announce(groups, other)
+    assert not groups.incomplete([*other, member(3, None)])
+
+
+def test_a_group_of_which_members_left_is_not_waited_for() -> None:
+    groups, members = FanOuts(), [member(n, "x") for n in range(3)]
+    announce(groups, members[:1])
+    groups.left(members[:1])
+    announce(groups, members[1:2])
+    assert not groups.incomplete(members[1:2])
+
+
+def test_a_name_may_be_used_again_for_a_new_group() -> None:
+    groups, members = FanOuts(), [member(n, "x") for n in range(3)]
+    announce(groups, members[:1])
+    groups.left(members[:1])
+    announce(groups, members[1:])
+    announce(groups, members[:2])
+    assert groups.incomplete(members[:2])
+    announce(groups, members[2:])
+    assert not groups.incomplete(members)
+
+
+def test_names_that_never_complete_do_not_pile_up() -> None:
+    groups = FanOuts()
+    entries = [member(n, f"group {n}") for n in range(5000)]
+    announce(groups, entries)
+    assert not groups.incomplete(entries[:904])
+    assert groups.incomplete(entries[904:905])
+    assert groups.incomplete(entries[-1:])
+
+
+# The floor
+
+
+def test_a_priority_that_others_keep_waiting_is_due_after_twenty_batches() -> None:
+    floor = Floor()
+    for _ in range(19):
+        floor.released({HIGH}, {HIGH: 9, NORMAL: 0, LOW: 1})
+        assert floor.overdue() is None
+    floor.released({HIGH}, {HIGH: 9, NORMAL: 0, LOW: 1})
+    assert floor.overdue() is LOW
+    floor.released({LOW}, {HIGH: 9, NORMAL: 0, LOW: 1})
+    assert floor.overdue() is None
+
+
+@pytest.mark.parametrize(
+    ("served", "waiting"), [({HIGH, LOW}, 5), ({HIGH}, 0)], ids=["served too", "nobody waits"]
+)
+def test_a_priority_that_is_served_or_does_not_wait_is_owed_nothing(
+    served: set[Priority], waiting: int
+) -> None:
+    floor = Floor()
+    for _ in range(19):
+        floor.released({HIGH}, {LOW: 1})
+    floor.released(served, {LOW: waiting})
+    floor.released({HIGH}, {LOW: 1})
+    assert floor.overdue() is None
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.sets(st.sampled_from(Priority), min_size=1), min_size=100, max_size=200))
+def test_all_priorities_lead_or_go_along_in_every_22_batches(wanted: list[set[Priority]]) -> None:
+    """Two may be overdue at once; the second waits for the turn of the first."""
+    floor, since = Floor(), dict.fromkeys(Priority, 0)
+    for served in wanted:
+        overdue = floor.overdue()
+        leaves = served if overdue is None else {overdue}
+        floor.released(leaves, dict.fromkeys(Priority, 1))
+        for priority in Priority:
+            since[priority] = 0 if priority in leaves else since[priority] + 1
+        assert max(since.values()) <= 22

@@ -1,0 +1,150 @@
+"""What one batch may hold, and what a policy shows of its adaptation."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.description import CostRule
+from batchedmodel_scheduling.batch_times import BatchTimes
+from batchedmodel_scheduling.limits import Limits, limits
+from batchedmodel_scheduling.signals import Recent, Signals, signals, sustainable_rate
+from support.scheduling import row_profile
+from support.strategies import an_item
+
+SETTINGS = BatchSettings(max_batch_size=8, target_seconds=0.1)
+lengths_of_items = st.lists(st.integers(1, 30), min_size=1, max_size=12)
+
+
+def cost_of(rule: CostRule, lengths: list[int]) -> int:
+    if rule is CostRule.ROWS:
+        return len(lengths)
+    return sum(lengths) if rule is CostRule.PACKED else len(lengths) * max(lengths)
+
+
+# Limits
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.sampled_from(CostRule),
+    st.integers(1, 8),
+    st.none() | st.integers(1, 90),
+    lengths_of_items,
+)
+def test_a_batch_holds_the_longest_start_that_keeps_the_bounds(
+    rule: CostRule, rows: int, cost: int | None, lengths: list[int]
+) -> None:
+    bounds = Limits(rows=rows, cost=cost, rule=rule)
+
+    def allowed(count: int) -> bool:
+        fits = cost is None or cost_of(rule, lengths[:count]) <= cost
+        return count == 1 or (count <= rows and fits)
+
+    wanted = max(count for count in range(1, len(lengths) + 1) if allowed(count))
+    assert bounds.fitting(lengths) == wanted
+    assert bounds.fitting([]) == 0
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.sampled_from(CostRule),
+    st.integers(1, 8),
+    st.none() | st.integers(1, 90),
+    lengths_of_items,
+)
+def test_a_batch_is_full_when_not_even_its_shortest_fits_once_more(
+    rule: CostRule, rows: int, cost: int | None, lengths: list[int]
+) -> None:
+    bounds = Limits(rows=rows, cost=cost, rule=rule)
+    batch = lengths[: bounds.fitting(lengths)]
+    larger = [*batch, min(batch)]
+    fits = cost is None or cost_of(rule, larger) <= cost
+    assert bounds.full(batch) == (len(batch) == rows or not fits)
+
+
+@pytest.mark.parametrize(
+    ("rule", "longest", "rows"),
+    [
+        (CostRule.PADDED, 30, 3),
+        (CostRule.PACKED, 30, 3),
+        (CostRule.PADDED, 1, 8),
+        (CostRule.PADDED, 500, 1),
+        (CostRule.ROWS, 500, 8),
+    ],
+)
+def test_the_longest_decides_how_many_go_together(rule: CostRule, longest: int, rows: int) -> None:
+    assert Limits(rows=8, cost=100, rule=rule).rows_of(longest) == rows
+
+
+def test_the_tighter_of_the_users_bound_and_the_servers_holds() -> None:
+    bounded = replace(SETTINGS, max_batch_tokens=100)
+    assert limits(bounded, 60, CostRule.PADDED).cost == 60
+    assert limits(bounded, 200, CostRule.PADDED).cost == 100
+    assert limits(SETTINGS, None, CostRule.PADDED).cost is None
+
+
+def test_a_device_that_pays_for_rows_has_no_bound_of_tokens() -> None:
+    bounded = replace(SETTINGS, max_batch_tokens=100)
+    assert limits(bounded, None, CostRule.ROWS).cost is None
+    assert limits(bounded, 6, CostRule.ROWS).cost == 6
+
+
+# Signals
+
+
+def shown(target: float | None = 0.1, profiled: bool = True) -> Signals:
+    """10 ms and 5 ms a row, hand-off 1 ms."""
+    times = BatchTimes(row_profile(0.010, 0.005, range(1, 9)) if profiled else None)
+    return signals(Recent(), times, 0.001, replace(SETTINGS, target_seconds=target))
+
+
+def test_what_arrives_behind_a_batch_must_be_answered_within_two_of_them() -> None:
+    assert sustainable_rate([0.0, 0.02, 0.03, 0.06], 0.08) == pytest.approx(2 / 0.03)
+    assert sustainable_rate([0.0, 0.02, 0.03, 0.06], None) == pytest.approx(2 / 0.03)
+    assert sustainable_rate([0.0, 0.02, 0.03, 0.03], 0.06) == pytest.approx(3 / 0.03)
+    assert sustainable_rate([0.0, 0.02, 0.03, 0.06], 0.03) == 0.0
+
+
+def test_the_signals_are_those_of_the_profile_with_its_margin() -> None:
+    margin = 1.03
+    found = shown()
+    assert found.smallest_feasible_target_seconds == pytest.approx(0.001 + 0.015 * margin)
+    assert found.target_feasible
+    # 7 rows take 45 ms; 8 rows twice are 3 ms too long.
+    assert found.sustainable_rate == pytest.approx(7 / (0.045 * margin))
+
+
+@pytest.mark.parametrize(("target", "feasible"), [(None, None), (0.017, True), (0.016, False)])
+def test_a_target_is_feasible_if_a_lone_row_meets_it(
+    target: float | None, feasible: bool | None
+) -> None:
+    assert shown(target).target_feasible is feasible
+
+
+def test_a_longer_target_never_sustains_less() -> None:
+    rates = [shown(target / 1000).sustainable_rate or 0.0 for target in range(10, 150, 5)]
+    assert all(first <= second for first, second in pairwise(rates))
+    assert rates[0] == 0.0
+    assert shown(None).sustainable_rate == pytest.approx(rates[-1])
+
+
+def test_without_a_profile_nothing_is_said_about_the_device() -> None:
+    found = shown(profiled=False)
+    assert found.target_feasible is None
+    assert found.sustainable_rate is None
+    assert found.smallest_feasible_target_seconds is None
+
+
+def test_averages_begin_with_the_first_batch_and_follow_the_later_ones() -> None:
+    recent = Recent()
+    recent.observe([an_item(n, arrived=n, due=6.0, length=10) for n in (1, 2, 3)], 4.0, ends=6.5)
+    assert (recent.batch_size, recent.wait, recent.lateness, recent.length) == (3, 2.0, 0.5, 10)
+    recent.observe([an_item(4, arrived=9.0, due=11.0, length=20)], 9.0, ends=10.0)
+    assert recent.batch_size == pytest.approx(2.8)
+    assert recent.wait == pytest.approx(1.8)
+    assert recent.lateness == pytest.approx(0.45)
+    assert recent.length == pytest.approx(11)

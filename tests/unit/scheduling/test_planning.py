@@ -1,0 +1,144 @@
+"""The plan for everything that waits."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchedmodel_contract.description import CostRule
+from batchedmodel_contract.profile import Profile, ProfilePoint
+from batchedmodel_scheduling.batch_times import BatchTimes
+from batchedmodel_scheduling.deadline.lanes import Entry, Lanes
+from batchedmodel_scheduling.deadline.planning import Plan, Situation, plan
+from batchedmodel_scheduling.limits import Limits
+from batchedmodel_scheduling.policy import Priority
+from support.scheduling import an_entry
+
+FIXED, PER_TOKEN = 0.002, 0.0001
+
+
+def profile(rule: CostRule) -> Profile:
+    points = [(rows, length) for rows in (1, 8) for length in (1, 40)]
+    return Profile(
+        cost_rule=rule,
+        device="simulated",
+        points=tuple(
+            ProfilePoint(rows=r, length=n, seconds=FIXED + PER_TOKEN * r * n) for r, n in points
+        ),
+    )
+
+
+def situation(
+    rule: CostRule = CostRule.PADDED,
+    *,
+    rows: int = 4,
+    cost: int | None = None,
+    target: float | None = None,
+    several_priorities: bool = True,
+    hurried: bool = True,
+) -> Situation:
+    return Situation(
+        start=0.0,
+        start_spread=0.0,
+        rate=100.0,
+        target=target,
+        times=BatchTimes(profile(rule)),
+        limits=Limits(rows=rows, cost=cost, rule=rule),
+        several_priorities=several_priorities,
+        hurried=hurried,
+    )
+
+
+def lanes_of(entries: list[Entry]) -> Lanes:
+    lanes = Lanes(())
+    for entry in entries:
+        lanes.add(entry)
+    return lanes
+
+
+waiting = st.lists(
+    st.tuples(
+        st.sampled_from("aaab"),
+        st.sampled_from([1, 8, 9, 40]),
+        st.floats(0.007, 0.1),
+        st.sampled_from(Priority),
+    ),
+    min_size=1,
+    max_size=40,
+)
+situations = st.builds(
+    situation,
+    st.sampled_from(CostRule),
+    rows=st.integers(1, 8),
+    cost=st.sampled_from([None, 41, 100]),
+    target=st.sampled_from([None, 0.02, 0.1]),
+    hurried=st.booleans(),
+)
+
+
+def drawn_entries(drawn: list[tuple[str, int, float, Priority]]) -> list[Entry]:
+    return [
+        an_entry(n, due, key=key, length=length, priority=priority, step=0.05)
+        for n, (key, length, due, priority) in enumerate(drawn)
+    ]
+
+
+@settings(deadline=None, max_examples=200)
+@given(waiting, situations)
+def test_any_plan_is_a_batch_that_may_run_and_gives_up_only_what_is_lost(
+    drawn: list[tuple[str, int, float, Priority]], now: Situation
+) -> None:
+    found = plan(lanes_of(drawn_entries(drawn)), now)
+    batch = found.batch
+    assert batch
+    assert len(batch) == len({entry.id for entry in batch})
+    assert len({entry.item.key for entry in batch}) == 1
+    lengths = [entry.length for entry in batch]
+    assert now.limits.fitting(lengths) == len(lengths)
+    assert not {entry.id for entry in batch} & {entry.id for entry in found.given_up}
+    # Those that are left out and could still be in time after this batch wait on.
+    ends = (now.times.predict(lengths) or 0.0) * now.times.upper
+    assert all(entry.due <= ends + 1e-9 for entry in found.given_up)
+    assert found.pressed or not found.given_up
+    assert found.slack >= 0
+
+
+@settings(deadline=None, max_examples=100)
+@given(waiting, situations)
+def test_a_batch_is_in_time_for_all_its_members_unless_that_is_a_guess(
+    drawn: list[tuple[str, int, float, Priority]], now: Situation
+) -> None:
+    """The look ahead weighs chances; where nothing is given up nobody is late."""
+    found = plan(lanes_of(drawn_entries(drawn)), now)
+    if now.hurried and not found.pressed:
+        ends = found.table[len(found.batch)]
+        assert all(ends + found.slack <= entry.due + 1e-12 for entry in found.batch)
+
+
+def one_length(dues: list[float]) -> list[Entry]:
+    return [an_entry(n, due, length=1) for n, due in enumerate(dues)]
+
+
+def planned(entries: list[Entry], now: Situation) -> Plan:
+    return plan(lanes_of(entries), now)
+
+
+def test_slack_is_what_the_first_of_all_batches_has_to_spare() -> None:
+    now = situation(rows=2, several_priorities=False)
+    found = planned(one_length([0.1, 0.1, 0.006, 0.1]), now)
+    margin = now.times.upper
+    assert [entry.id for entry in found.batch] == [2, 0]
+    assert found.slack == pytest.approx(0.006 - (FIXED + 2 * PER_TOKEN) * margin)
+
+
+def test_batches_keep_others_waiting_for_no_more_than_half_of_the_target() -> None:
+    entries = [an_entry(n, 1.0, length=40, key="ab"[n % 2]) for n in range(8)]
+    assert len(planned(entries, situation(target=None)).batch) == 4
+    # One takes 6 ms, two take 10 ms.
+    assert len(planned(entries, situation(target=0.022)).batch) == 2
+    assert len(planned(entries, situation(target=0.019)).batch) == 1
+
+
+def test_where_one_row_takes_more_than_half_of_the_target_all_of_it_is_used() -> None:
+    entries = [an_entry(n, 1.0, length=40, key="ab"[n % 2]) for n in range(8)]
+    assert len(planned(entries, situation(target=0.011)).batch) == 2
+    assert len(planned(entries, situation(target=0.005)).batch) == 4
