@@ -37,6 +37,7 @@ from batchedmodel_scheduling.policy import (
 
 _PRIORITY_STEP: Final = 1.0
 """Seconds between two priorities, or the target if that is shorter."""
+_PROFILE_BELIEVED: Final = 10.0  # seconds of refusals
 _KEYS_REMEMBERED: Final = 256
 _LENGTHS_REMEMBERED: Final = 4096
 
@@ -54,6 +55,7 @@ class Deadline(BasePolicy):
         self._gaps: dict[Hashable, Gaps] = {}
         self._work_of: dict[int, float] = {}
         self._work_fits = 0
+        self._refusing_since = NEVER  # for what the profile says alone
         self._evicted: list[Shed] = []
         self._early = False  # something has filled up since the last plan
         self._unswept = False  # a batch has left since hopeless ones were looked for
@@ -64,9 +66,9 @@ class Deadline(BasePolicy):
     def offer(self, item: Item, now: float) -> Refusal | None:
         """Refuse what would be late and is not wanted then, and what finds no room.
 
-        On a server that has not run for a while nobody is refused for what was learnt, only for
-        what the server itself has measured: one batch must go through, or a wrong estimate would
-        never be corrected.
+        On a server that has not run for a second nobody is refused for what was learnt, and for
+        what the server itself has measured only for some seconds more: one batch must go through
+        then, or a wrong estimate would never be corrected.
 
         When the queue is full of late ones, one of them makes room for one that may be in time.
         """
@@ -75,7 +77,7 @@ class Deadline(BasePolicy):
         start = self.pipeline.starts_at(now)
         alone = start + self._alone(item.length)
         late = alone > item.deadline or self._one_too_many(item, start)
-        if late and (self._measured_late(item, now) or not self.pipeline.unproven(now)):
+        if late and not (self.pipeline.unproven(now) and self._worth_a_try(item, now)):
             return self._predicted_late(item, waiting)
         if waiting >= self.settings.max_queue_size:
             if not len(self._spare) or alone > item.due:
@@ -252,7 +254,7 @@ class Deadline(BasePolicy):
         self._fan_outs.left(batch)
         self._floor.released({entry.item.priority for entry in batch}, self._lanes.priorities)
         released = self._released([entry.item for entry in batch], reason, now)
-        self._timer = NEVER
+        self._timer = self._refusing_since = NEVER
         self._unswept = True
         self._gathered = False
         # What is left may fill the next slot; under pressure nothing is decided before it must be.
@@ -343,10 +345,16 @@ class Deadline(BasePolicy):
         work = self._lanes.work_before(item.priority) * self.pipeline.times.scale
         return start + work > item.due
 
-    def _measured_late(self, item: Item, now: float) -> bool:
-        """Whether by the server's own profile the item would be late even if it left now."""
+    def _worth_a_try(self, item: Item, now: float) -> bool:
+        """Whether an item that would be late goes to an idle server all the same.
+
+        The server's own profile is believed for longer than what was learnt here.
+        """
         times = self.pipeline.times
-        return times.profiled and now + times.table(item.length, 1)[1] > item.deadline
+        if not times.profiled or now + times.table(item.length, 1)[1] <= item.deadline:
+            return True
+        self._refusing_since = min(self._refusing_since, now)
+        return now - self._refusing_since >= _PROFILE_BELIEVED
 
     def _predicted_late(self, item: Item, waiting: int) -> Refusal:
         """To try again makes sense when what waits is served, or hardly where that is no help."""

@@ -260,38 +260,45 @@ def test_one_that_was_evicted_and_left_before_that_is_told_nothing() -> None:
 def test_a_wrong_profile_locks_nobody_out_and_is_corrected() -> None:
     """Ten seconds for what takes a thousandth of that."""
     slow = row_profile(10.0, 0.0)
-    items = [strict(n, 0.3 * n + 0.1, 0.3 * n) for n in range(200)]
+    items = [strict(n, 0.3 * n + 0.1, 0.3 * n) for n in range(600)]
     served = serve(new_policy(REFUSE, slow), items, lambda lengths: 0.010)
     in_time = [item.id for item in items if item.id not in served.late(items)]
-    assert in_time[0] == 0
-    assert all(number in in_time for number in range(100, 200))
+    assert 10.0 <= 0.3 * in_time[0] <= 10.5
+    assert all(number in in_time for number in range(500, 600))
 
 
-def test_where_nothing_can_be_learnt_one_goes_through_each_second() -> None:
+def test_what_the_profile_rules_out_is_refused_at_once() -> None:
+    policy = new_policy(REFUSE, row_profile(10.0, 0.0))
+    refusal = policy.offer(strict(1, 0.1, 0.0), 0.0)
+    assert refusal is not None
+    assert refusal.reason is Rejection.PREDICTED_LATE
+
+
+def test_where_nothing_can_be_learnt_one_goes_through_every_ten_seconds() -> None:
     """Every batch fails, so that the estimate stays wrong for ever."""
     policy, now, tried = new_policy(REFUSE, row_profile(10.0, 0.0)), 0.0, []
-    for number in range(100):
+    for number in range(400):
         now = 0.25 * number
         if policy.offer(strict(number, now + 0.1, now), now) is None:
             batch = start(policy, now)
             policy.observe(Finished(batch=batch.id, compute_seconds=None), now + 0.01)
             tried.append(now)
     gaps = [after - before for before, after in pairwise(tried)]
-    assert tried[0] == 0.0
-    assert max(gaps) <= 1.25
-    assert min(gaps) >= 1.0
+    assert tried[0] == 10.0
+    assert max(gaps) <= 11.5
+    assert min(gaps) >= 10.0
 
 
 @pytest.mark.parametrize("settings", [SERVE, REFUSE], ids=["Serve", "Refuse"])
 def test_a_device_that_became_faster_is_used_again(settings: BatchSettings) -> None:
     """Profiled too slow by far, with a steady load that the real device carries easily.
 
-    Under Refuse it is tried once a second, and it takes some batches to believe in it.
+    Under Refuse it is tried every ten seconds, and it takes some batches to believe in it.
     """
     late = 30.0 if settings is SERVE else 0.0
     items = [
         an_item(n, arrived=0.02 * n, due=0.02 * n + 0.05, deadline=0.02 * n + 0.05 + late)
-        for n in range(1000)
+        for n in range(6000)
     ]
     served = serve(new_policy(settings, row_profile(0.5, 0.5)), items, seconds)
-    assert all(number < 700 for number in served.late(items))
+    assert all(number < 5500 for number in served.late(items))
