@@ -343,6 +343,7 @@ async def test_a_server_that_is_told_to_stop_while_it_loads_stops_at_once(tmp_pa
 
 async def test_the_events_stream_ends_when_the_process_dies(tmp_path: Path) -> None:
     async with model_server(tmp_path) as server:
+        assert (await server.settled()).state is ModelState.READY
         events = server.events()
         await anext(events)
         server.process.kill()
