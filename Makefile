@@ -51,6 +51,7 @@ test: $(FULL) lint types imports cluster-prepare ## Everything: lint, types, imp
 bench: $(FULL) ## Quick benchmarks
 	$(BIN)/python bench/throughput.py --quick
 	$(BIN)/python bench/scheduling.py --quick
+	$(BIN)/python bench/fidelity.py --quick
 
 lint: $(LIGHT) ## Rules and format of the code (ruff)
 	$(BIN)/ruff check .

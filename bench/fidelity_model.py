@@ -1,0 +1,164 @@
+"""What the simulator says of the requests that real processes have served.
+
+Called by the benchmark `fidelity`. Pure: it takes what was measured and starts nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_scheduling.policies import new_policy
+from batchedmodel_scheduling.simulator.arrivals import Poisson
+from batchedmodel_scheduling.simulator.curves import Affine, profile_of
+from batchedmodel_scheduling.simulator.engine import NANOSECONDS, simulate
+from batchedmodel_scheduling.simulator.plants import Plant
+from batchedmodel_scheduling.simulator.streams import stream
+from batchedmodel_scheduling.simulator.workload import requests
+from scheduling_bench.scenarios import MAX_ROWS, equal
+
+CONSTANTS_SHARE: Final = 0.2
+"""Of cap99: the only load at which anything is measured that the simulator then uses."""
+SHARES: Final = (0.5, 0.8)
+TARGET_SECONDS: Final = 0.05
+SETTINGS: Final = BatchSettings(max_batch_size=MAX_ROWS, target_seconds=TARGET_SECONDS)
+"""Of both sides. Late answers are served, so that both serve everything."""
+
+_STEPS: Final = 5  # each leaves less than half of the error
+_DEPTH: Final = 2  # batches that our model server holds
+_MICROSECOND: Final = 1000  # nanoseconds; what the load generator is told arrivals in
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """A device by its curve. `cap99` is what bench/scheduling.py finds, in requests per second."""
+
+    name: str
+    curve: Affine
+    cap99: float
+
+
+def _device(name: str, cap99: float) -> Device:
+    return Device(name=name, curve=equal(name, "Poisson", cap99).curve, cap99=cap99)
+
+
+DEVICES: Final = (_device("A", 730.0), _device("B", 2700.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constants:
+    """What a request's way costs beside the device, in seconds."""
+
+    hand_off: float
+    """From a batch's release until the device could begin it."""
+    rest: float
+    """From the caller to the policy, and from the device back to the first caller of a batch."""
+    per_row: float
+    """From one caller's answer to the next one's of the same batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What real processes made of arrivals, in seconds."""
+
+    outside: Sequence[float]
+    """Latencies as callers have them, in the order of the answers."""
+    inside: float
+    """Mean time from a request's acceptance to its end, as the sidecar has it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Percentiles:
+    """Milliseconds."""
+
+    p50: float
+    p99: float
+
+
+def arrivals(device: Device, share: float, seed: int, seconds: float) -> list[int]:
+    """Poisson arrivals at this share of cap99: nanoseconds, in whole microseconds."""
+    rate = share * device.cap99
+    random = stream(seed, f"fidelity/{device.name}/{share}")
+    times = Poisson().times(round(rate * seconds), rate, random)
+    return [at // _MICROSECOND * _MICROSECOND for at in times]
+
+
+def constants_of(device: Device, times: Sequence[int], measured: Measured) -> Constants:
+    """The constants with which the simulator has the mean latencies of a light load.
+
+    A batch's way to the device takes as long as its way back, and both together explain what the
+    sidecar saw. What callers saw beyond that, but for the answers that each had to wait for, is the
+    rest.
+    """
+    hand_off = 0.0
+    for _ in range(_STEPS):
+        mean = float(_simulated(device, times, hand_off).seconds.mean())
+        # A longer way there makes others wait as well, so the mean grows faster than the way.
+        hand_off = max(0.0, hand_off + (measured.inside - mean - hand_off) / 2)
+    found = _simulated(device, times, hand_off)
+    per_row = _between_answers(device, times, measured.outside)
+    explained = float((found.seconds + per_row * found.place).mean())
+    rest = float(np.mean(measured.outside)) - explained
+    return Constants(hand_off=hand_off, rest=max(0.0, rest), per_row=per_row)
+
+
+def foretold(
+    device: Device, times: Sequence[int], constants: Constants, *, since: float
+) -> Percentiles:
+    """Latencies of the requests that arrive `since` seconds after the start or later."""
+    latencies = foretold_seconds(device, times, constants)
+    counted = latencies[np.array(times) >= since * NANOSECONDS] * 1e3
+    # By nearest rank, as the load generator has it.
+    p50, p99 = np.percentile(counted, (50, 99), method="inverted_cdf")
+    return Percentiles(p50=float(p50), p99=float(p99))
+
+
+def foretold_seconds(
+    device: Device, times: Sequence[int], constants: Constants
+) -> NDArray[np.float64]:
+    """Latency of each request."""
+    found = _simulated(device, times, constants.hand_off)
+    return found.seconds + constants.rest + constants.per_row * found.place
+
+
+def gap_percent(real: float, simulated: float) -> float:
+    """By how much the real figure is above the simulated one."""
+    return 100 * (real / simulated - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Simulated:
+    seconds: NDArray[np.float64]
+    """From arrival to the end of the device's work, by request."""
+    place: NDArray[np.float64]
+    """How many of the same batch are answered before."""
+
+
+def _simulated(device: Device, times: Sequence[int], hand_off: float) -> _Simulated:
+    curve = device.curve
+    profile = profile_of(curve, max_rows=MAX_ROWS, lengths=(1,), cost_rule=curve.rule)
+    plant = Plant(curve=curve, hand_off_seconds=hand_off, depth=_DEPTH)
+    asked = requests(times, [1] * len(times), TARGET_SECONDS)
+    run = simulate(asked, [(new_policy(SETTINGS, profile), plant)])
+    finished = np.array(run.finished, dtype=np.int64)
+    # One device ends one batch at a time, and takes requests with equal targets in order.
+    _, first, batch = np.unique(finished, return_index=True, return_inverse=True)
+    return _Simulated(
+        seconds=(finished - np.array(times, dtype=np.int64)) / NANOSECONDS,
+        place=np.arange(len(times), dtype=np.float64) - first[batch],
+    )
+
+
+def _between_answers(device: Device, times: Sequence[int], outside: Sequence[float]) -> float:
+    """Median time between answers of one batch; 0.0 if no batch had two.
+
+    Answers come in the order of the arrivals, and those of two batches at least a forward pass
+    apart.
+    """
+    answered = np.array(times) / NANOSECONDS + np.array(outside)
+    gaps = np.diff(answered)
+    same = gaps[(gaps > 0) & (gaps < device.curve.fixed / 2)]
+    return float(np.median(same)) if len(same) else 0.0
