@@ -29,7 +29,6 @@ _CLIENT_SECONDS: Final = 250
 _CONNECT_SECONDS: Final = 10
 _REQUEST_SECONDS: Final = 30
 _CHUNK: Final = 500
-_EXIT_SECONDS: Final = 30
 _LONGEST_BACKOFF_SECONDS: Final = 30
 
 
@@ -110,7 +109,9 @@ class _Backoffs:
 
 
 def _configure(settings: kopf.OperatorSettings) -> None:
-    settings.process.ultimate_exiting_timeout = _EXIT_SECONDS
+    # Kopf arms this bomb when a task of its own fails, too, and the operator that watches anew
+    # would be killed by it. Whoever stops us has a grace period and a SIGKILL of his own.
+    settings.process.ultimate_exiting_timeout = None
     settings.peering.standalone = True
     settings.posting.enabled = False
     # Load balancers drop idle connections without a word; no watch may outlive its silence.

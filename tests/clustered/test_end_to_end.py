@@ -268,7 +268,8 @@ async def _added_pod_gets_its_share(kube: Kube, first: dict[str, Any]) -> None:
         after = await counts()
         answered = {uid: after[uid] - before[uid] for uid in after}
         shares.append(1 - answered[first["metadata"]["uid"]] / sum(answered.values()))
-        if shares[-1] >= 0.35:
+        # Twenty seconds in a row: one window may be luck.
+        if len(shares) > 1 and min(shares[-2:]) >= 0.35:
             return
         before = after
     raise AssertionError(f"shares of the added pod, ten seconds each: {shares}")
