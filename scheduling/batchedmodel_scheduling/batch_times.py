@@ -14,7 +14,6 @@ from batchedmodel_scheduling.curve import Curve, smoothed
 from batchedmodel_scheduling.drift import Drift
 
 _COLD_BATCHES: Final = 3  # the first ones after a start pay for allocation and compilation
-_TABLED: Final = 1 << 20  # numbers in all tables together
 _LEARNT_FROM: Final = 16  # batches until traffic stands in for a profile, and until it does anew
 _SAMPLES: Final = 128
 
@@ -28,7 +27,6 @@ class BatchTimes:
         self._profiled = self._curve is not None
         self._drift = Drift()
         self._cold = _COLD_BATCHES
-        self._tables: dict[int, list[float]] = {}
         self._upper_tables: dict[int, list[float]] = {}
         self._samples: deque[ProfilePoint] = deque(maxlen=_SAMPLES)
         self._since_fit = 0
@@ -70,15 +68,7 @@ class BatchTimes:
 
         Without drift: multiply by `scale` or `upper`. All zero while nothing is known.
         """
-        table = self._tables.get(longest)
-        if table is None or len(table) <= rows:
-            if self._curve is None:
-                return [0.0] * (rows + 1)
-            if len(self._tables) * rows >= _TABLED:
-                self._tables.clear()
-            table = self._curve.rows_table(longest, rows)
-            self._tables[longest] = table
-        return table
+        return [0.0] * (rows + 1) if self._curve is None else self._curve.rows_table(longest, rows)
 
     def upper_table(self, longest: int, rows: int) -> list[float]:
         """What nine of ten batches keep, by number of items of which the longest has this length.
@@ -123,12 +113,7 @@ class BatchTimes:
         self._upper_tables.clear()
 
     def _expected(self, lengths: Sequence[int]) -> float | None:
-        if self._curve is None:
-            return None
-        rows = len(lengths)
-        if self.rule is CostRule.PACKED:
-            return self._curve.packed_seconds(lengths)[-1]
-        return self.table(max(lengths), rows)[rows]
+        return None if self._curve is None else self._curve.seconds(lengths)
 
     def _learn(self, lengths: Sequence[int], seconds: float) -> None:
         """Let the traffic stand in for the profile that the server has not."""
@@ -140,7 +125,6 @@ class BatchTimes:
         self._since_fit = 0
         self.fits += 1
         self._curve = _curve(smoothed(self.rule, self._samples))
-        self._tables.clear()
         self._upper_tables.clear()
         self._drift.start_over()
 

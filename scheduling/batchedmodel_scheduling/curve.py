@@ -2,8 +2,8 @@
 
 Padded devices are measured on a grid of rows and lengths and read between its knots; packed ones
 pay for tokens, fixed-size ones for rows. Outside what was measured the best plane through all
-points goes on. Used by the online estimate (`batch_times`); the simulator's devices have curves of
-their own, so that a policy is not judged by its own interpolation.
+points goes on. Used by the online estimate (`batch_times`), and by the simulator for devices that
+replay a profile.
 """
 
 import math
@@ -17,6 +17,7 @@ from batchedmodel_contract.description import CostRule
 from batchedmodel_contract.profile import Profile, ProfilePoint
 
 Floats = NDArray[np.float64]
+_TABLED: Final = 1 << 20  # numbers in all tables together
 _FLOOR: Final = 1e-7  # seconds: a prediction of nothing would make every ratio to it infinite
 
 
@@ -37,9 +38,25 @@ class Curve:
         self._lengths: Floats = np.unique(lengths)
         self._by_length = [_knots(rows, seconds, lengths == length) for length in self._lengths]
         self._tokens, self._excess = self._packed(rows * lengths, rows, seconds)
+        self._tables: dict[int, list[float]] = {}
+
+    def seconds(self, lengths: Sequence[int]) -> float:
+        """Seconds for a batch of at least one item."""
+        if self.rule is CostRule.PACKED:
+            return self.packed_seconds(lengths)[-1]
+        rows = len(lengths)
+        return self.rows_table(max(lengths), rows)[rows]
 
     def rows_table(self, length: int, rows: int) -> list[float]:
-        """Seconds for 0 to `rows` items of which the longest has this length; 0 rows take none."""
+        """Seconds for 0 to at least `rows` items of which the longest has this length."""
+        table = self._tables.get(length)
+        if table is None or len(table) <= rows:
+            if len(self._tables) * rows >= _TABLED:
+                self._tables.clear()
+            table = self._tables[length] = self._rows_table(length, rows)
+        return table
+
+    def _rows_table(self, length: int, rows: int) -> list[float]:
         counts = np.arange(1, rows + 1, dtype=float)
         at = self._lengths
         if self.rule is CostRule.PACKED:
@@ -54,20 +71,28 @@ class Curve:
             part = (length - at[right - 1]) / (at[right] - at[right - 1])
             found = (1 - part) * self._at_knot(right - 1, counts)
             found = found + part * self._at_knot(right, counts)
-        # More work never takes less time; where a measurement says so it is noise.
         return [0.0, *np.maximum.accumulate(np.maximum(found, _FLOOR)).tolist()]
 
     def packed_seconds(self, lengths: Sequence[int]) -> list[float]:
         """Seconds for the first 1, 2, ... of these items together."""
         fixed, per_row, per_token = self._plane
         tokens = np.cumsum(np.asarray(lengths, dtype=float))
-        factor = np.interp(tokens, self._tokens, self._excess)
-        found = (fixed + per_row * np.arange(1, len(lengths) + 1) + per_token * tokens) * factor
+        found = fixed + per_row * np.arange(1, len(lengths) + 1) + per_token * tokens
+        found += np.interp(tokens, self._tokens, self._excess)
         seconds: list[float] = np.maximum.accumulate(np.maximum(found, _FLOOR)).tolist()
         return seconds
 
     def _at_knot(self, index: int, counts: Floats) -> Floats:
-        """The row curve of one measured length; beyond its ends the plane's slope goes on."""
+        """The row curve of one measured length.
+
+        More work never takes less time, neither more rows nor longer ones; where measurements say
+        so it is noise.
+        """
+        found: Floats = np.max([self._measured(k, counts) for k in range(index + 1)], axis=0)
+        return found
+
+    def _measured(self, index: int, counts: Floats) -> Floats:
+        """The measurements of one length; beyond their ends slopes go on."""
         rows, seconds = self._by_length[index]
         slope = self._slope(self._lengths[index])
         inside = np.interp(counts, rows, seconds)
@@ -93,11 +118,14 @@ class Curve:
         return difference
 
     def _packed(self, tokens: Floats, rows: Floats, seconds: Floats) -> tuple[Floats, Floats]:
-        """How the measured times differ from the plane, over the number of tokens."""
+        """By how much the measured times exceed the plane, over the number of tokens."""
         fixed, per_row, per_token = self._plane
-        ratio = seconds / np.maximum(fixed + per_row * rows + per_token * tokens, _FLOOR)
+        over = seconds - (fixed + per_row * rows + per_token * tokens)
         at = np.unique(tokens)
-        return at, np.array([float(np.median(ratio[tokens == value])) for value in at])
+        excess = np.array([float(np.median(over[tokens == value])) for value in at])
+        # As above: together with the plane it must not fall.
+        excess = np.maximum.accumulate(excess + per_token * at) - per_token * at
+        return at, excess
 
 
 def smoothed(rule: CostRule, points: Iterable[ProfilePoint]) -> Profile:

@@ -10,6 +10,13 @@ from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.description import CostRule
 
 
+def paid(rule: CostRule, *, rows: int, longest: int, total: int) -> int:
+    """What the device pays for a batch, by its rows, its longest item and the sum of lengths."""
+    if rule is CostRule.PADDED:
+        return rows * longest
+    return total if rule is CostRule.PACKED else rows
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Bounds of a batch; `cost` is in what the device pays for, None for no bound."""
@@ -32,7 +39,7 @@ class Limits:
         count = longest = total = 0
         for length in lengths:
             longest, total = max(longest, length), total + length
-            cost = self._cost(count + 1, longest, total)
+            cost = paid(self.rule, rows=count + 1, longest=longest, total=total)
             if count == self.rows or (count and cost > self.cost):
                 break
             count += 1
@@ -43,11 +50,6 @@ class Limits:
         if self.cost is None or len(lengths) >= self.rows:
             return len(lengths) >= self.rows
         return self.fitting([*lengths, min(lengths)]) == len(lengths)
-
-    def _cost(self, rows: int, longest: int, total: int) -> int:
-        if self.rule is CostRule.PADDED:
-            return rows * longest
-        return total if self.rule is CostRule.PACKED else rows
 
 
 def limits(settings: BatchSettings, memory: int | None, rule: CostRule) -> Limits:

@@ -20,19 +20,17 @@ class FanOuts:
         self._seen: dict[Hashable, int] = {}
         self._begun: set[Hashable] = set()
 
-    def observe(self, announced: FanOut) -> bool:
-        """A member came; True if it was the last and all of them still wait."""
+    def observe(self, announced: FanOut) -> None:
+        """A member came."""
         seen = self._seen.pop(announced.id, 0) + 1
         if seen >= announced.size:
-            whole = announced.id not in self._begun
             self._begun.discard(announced.id)
-            return whole
+            return
         self._seen[announced.id] = seen
         if len(self._seen) > _REMEMBERED:
             oldest = next(iter(self._seen))
             del self._seen[oldest]
             self._begun.discard(oldest)
-        return False
 
     def incomplete(self, entries: Iterable[Entry]) -> bool:
         """Whether a group of one of these still lacks members that are worth waiting for."""

@@ -50,7 +50,7 @@ def test_a_grid_through_an_affine_curve_is_that_curve(
 
 
 @given(
-    st.lists(st.tuples(st.integers(1, 64), st.integers(1, 512), st.floats(0, 1)), min_size=1),
+    st.lists(st.tuples(st.integers(1, 64), st.integers(1, 512), st.floats(1e-6, 1)), min_size=1),
     rules,
     st.integers(1, 128),
     st.integers(1, 1024),
@@ -69,9 +69,9 @@ def test_measured_steps_are_kept() -> None:
     assert [curve.seconds([8] * rows) for rows in (1, 2, 3, 4, 6)] == [1, 1, 2, 3, 3]
 
 
-def test_a_batch_below_the_smallest_measured_takes_as_long_as_that() -> None:
+def test_a_batch_of_few_rows_takes_no_longer_than_the_fewest_measured() -> None:
     curve = curve_of(profile((2, 8, 1.0), (4, 8, 3.0), (2, 16, 2.0), (4, 16, 6.0)))
-    assert curve.seconds([3]) == 1.0
+    assert 0 < curve.seconds([3]) <= 1.0
 
 
 def test_a_shape_that_was_not_measured_follows_the_others() -> None:
@@ -82,5 +82,5 @@ def test_a_shape_that_was_not_measured_follows_the_others() -> None:
 
 
 def test_a_curve_needs_a_point() -> None:
-    with pytest.raises(InvalidInput, match=r"profile.points: must hold at least one measured"):
+    with pytest.raises(InvalidInput, match=r"profile.points: are no curve: no measured times"):
         curve_of(profile())
