@@ -45,9 +45,9 @@ class Recent:
     def observe(self, items: list[Item], now: float, ends: float) -> None:
         """A batch leaves; it is expected to end at `ends`."""
         count = len(items)
-        wait = now - sum(item.arrived for item in items) / count
-        late = max(0.0, ends - min(item.due for item in items))
-        length = sum(item.length for item in items) / count
+        wait = now - sum([item.arrived for item in items]) / count
+        late = max(0.0, ends - min([item.due for item in items]))
+        length = sum([item.length for item in items]) / count
         part = _WEIGHT if self._seen else 1.0
         self._seen = True
         self.batch_size += part * (count - self.batch_size)

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterable
 from typing import Final
 
 from batchedmodel_scheduling.deadline.lanes import Entry
-from batchedmodel_scheduling.policy import FanOut
+from batchedmodel_scheduling.policy import FanOut, Item
 
 _REMEMBERED: Final = 4096  # groups; callers choose the names, so they must not fill the memory
 
@@ -42,10 +42,10 @@ class FanOuts:
             for group in groups
         )
 
-    def left(self, entries: Iterable[Entry]) -> None:
+    def left(self, items: Iterable[Item]) -> None:
         """These left: the rest of their groups goes without them, and is not waited for."""
         if self._seen:
-            for entry in entries:
-                group = entry.item.fan_out
+            for item in items:
+                group = item.fan_out
                 if group is not None and group.id in self._seen:
                     self._begun.add(group.id)

@@ -31,7 +31,10 @@ def merged(classes: Sequence[LengthClass]) -> list[slice]:
         for begin in range(end - 1, -1, -1):
             items += classes[begin].items
             full, rest = divmod(items, cap)
-            seconds = least[begin] + full * whole + table[rest]
+            together = full * whole + table[rest]
+            if together >= best:
+                break  # with more classes it only takes longer
+            seconds = least[begin] + together
             if seconds < best:
                 best, best_cut = seconds, begin
         least.append(best)

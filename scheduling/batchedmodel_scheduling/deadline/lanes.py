@@ -5,6 +5,7 @@ its head, whether released or given up. Owned by `Deadline`.
 """
 
 import bisect
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator
 from typing import Final, NamedTuple
 
@@ -97,7 +98,7 @@ class Lanes:
         if entry.length > lane.longest:
             lane.longest = entry.length
         self._lane_of[entry.id] = (lane, entry)
-        self._count(entry, 1)
+        self._count(entry.item.priority, 1, entry.work)
         return lane
 
     def discard(self, item_id: ItemId) -> Entry | None:
@@ -106,7 +107,7 @@ class Lanes:
         if found is None:
             return None
         lane, entry = found
-        self._count(entry, -1)
+        self._count(entry.item.priority, -1, -entry.work)
         entries = lane.entries
         if entries[0] is entry:
             del entries[0]
@@ -119,17 +120,15 @@ class Lanes:
     def take(self, chosen: list[Entry]) -> None:
         """Forget items that leave together; usually the heads of their lanes."""
         lane_of = self._lane_of
-        leaving: dict[Lane, int] = {}
-        for entry in chosen:
-            lane, _ = lane_of.pop(entry.id)
-            self._count(entry, -1)
-            leaving[lane] = leaving.get(lane, 0) + 1
-        for lane, count in leaving.items():
+        for priority in {entry.item.priority for entry in chosen}:
+            work = [entry.work for entry in chosen if entry.item.priority is priority]
+            self._count(priority, -len(work), -sum(work))
+        for lane, count in Counter([lane_of.pop(entry.id)[0] for entry in chosen]).items():
             entries = lane.entries
-            if any(entry.id in lane_of for entry in entries[:count]):
-                entries[:] = [entry for entry in entries if entry.id in lane_of]
-            else:
+            if lane_of.keys().isdisjoint([entry.id for entry in entries[:count]]):
                 del entries[:count]
+            else:
+                entries[:] = [entry for entry in entries if entry.id in lane_of]
             if not entries:
                 self._close(lane)
 
@@ -161,10 +160,9 @@ class Lanes:
         batch = [head, *(entry for entry in lane.entries if entry is not head)]
         return batch[: limits.fitting([entry.length for entry in batch])]
 
-    def _count(self, entry: Entry, by: int) -> None:
-        priority = entry.item.priority
-        self.priorities[priority] += by
-        self._work[priority] += by * entry.work
+    def _count(self, priority: Priority, items: int, work: float) -> None:
+        self.priorities[priority] += items
+        self._work[priority] += work
         if not self.priorities[priority]:
             self._work[priority] = 0.0  # what rounding left
 

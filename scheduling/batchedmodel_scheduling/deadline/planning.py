@@ -5,9 +5,12 @@ a batch.
 """
 
 import heapq
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
 from typing import Final
 
 from batchedmodel_contract.description import CostRule
@@ -23,7 +26,7 @@ _PRICE: Final = 0.8
 would be busy with it anyway."""
 _KEYS_SEEN: Final = 16
 _BATCHES_SEEN: Final = 32
-_LOOKED_AT: Final = 6
+_LOOKED_AT: Final = 4
 """Batches by which queues of different items are looked ahead; each has at least its first."""
 
 
@@ -130,7 +133,8 @@ def together(late: list[Entry], edges: tuple[int, ...], now: Situation) -> list[
     for entry in late:
         lanes.add(entry)
     (by_length,) = lanes.by_key()
-    classes = [_length_class(lane, now) for lane in by_length]
+    longest = _longest(now)
+    classes = [_length_class(lane, longest, now) for lane in by_length]
     for run in merged(classes):
         chosen = {entry.id for lane in by_length[run] for entry in lane.entries}
         if late[0].id in chosen:
@@ -175,21 +179,9 @@ def _different(keys: list[list[Lane]], now: Situation) -> Plan:
     if len(keys) > _KEYS_SEEN:
         # Callers choose the keys: a decision must not grow with them. Others have their turn.
         keys = heapq.nsmallest(_KEYS_SEEN, keys, key=_most_urgent)
-    candidates: list[Candidate] = []
-    heads: list[Candidate] = []
-    for lanes in keys:
-        if now.times.rule is CostRule.PACKED:
-            found = _packed(lanes, now)
-            heads.append(found[0])
-            candidates += found
-            continue
-        classes = [_length_class(lane, now) for lane in lanes]
-        runs = merged(classes)
-        batches = max(1, _LOOKED_AT // (len(runs) + len(keys) - 1))
-        for run in runs:
-            found = _padded(lanes[run], classes[run.stop - 1].cap, batches, now)
-            heads.append(found[0])
-            candidates += found
+    queues = (_packed if now.times.rule is CostRule.PACKED else _padded)(keys, now)
+    heads = [queue[0] for queue in queues]
+    candidates = [candidate for queue in queues for candidate in queue]
     if not now.hurried:
         first = min(candidates, key=lambda candidate: candidate.turn)
         table = [seconds * first.factor for seconds in first.table]
@@ -203,7 +195,7 @@ def _different(keys: list[list[Lane]], now: Situation) -> Plan:
             load=load,
             behind=[head for head in heads if head is not first],
         )
-    chosen = select(candidates, now.start)
+    chosen = select(candidates, now.start, partial(_by_itself, now), _launch_price(candidates, now))
     if not chosen.run:
         last = max((e for candidate in chosen.put_off for e in candidate.entries), key=_due)
         alone = now.times.upper_table(last.length, 1)
@@ -226,33 +218,47 @@ def _different(keys: list[list[Lane]], now: Situation) -> Plan:
     )
 
 
+def _launch_price(candidates: list[Candidate], now: Situation) -> float:
+    """Worth that a second of the device would make of what arrives, if it runs such batches."""
+    seconds = sum([candidate.seconds for candidate in candidates])
+    items = sum([len(candidate.entries) for candidate in candidates])
+    if seconds <= 0:
+        return 0.0
+    load = min(1.0, now.rate * seconds / items)
+    worth = sum([candidate.weight for candidate in candidates])
+    return _PRICE * load * load * worth / seconds
+
+
 def _least_first(entry: Entry) -> tuple[int, float]:
     return -entry.item.priority, entry.due
 
 
-def _due(entry: Entry) -> float:
-    return entry.due
+_due: Final = attrgetter("due")
+_length: Final = attrgetter("length")
+_weight: Final = attrgetter("weight")
 
 
-def _length_class(lane: Lane, now: Situation) -> LengthClass:
+def _length_class(lane: Lane, longest: float, now: Situation) -> LengthClass:
     cap = now.limits.rows_of(lane.longest)
     table = now.times.table(lane.longest, cap)
-    return LengthClass(len(lane.entries), _cap(table, cap, now), table)
+    return LengthClass(len(lane.entries), _cap(table, cap, longest), table)
 
 
-def _cap(table: list[float], cap: int, now: Situation) -> int:
+def _longest(now: Situation) -> float:
+    """Expected seconds of a batch that takes all of the target."""
+    return math.inf if now.target is None else now.target / now.times.upper
+
+
+def _cap(table: list[float], cap: int, longest: float) -> int:
     """Rows so that no batch keeps the others waiting for more than half of the target.
 
     Where not even one row is that quick, all of the target; where that is out of reach as well,
     small batches would only make everybody later.
     """
-    if now.target is None:
+    if table[1] > longest or table[cap] <= longest / 2:
         return cap
-    for part in (now.target / 2, now.target):
-        rows = bisect_right(table, part / now.times.upper) - 1
-        if rows >= 1:
-            return min(cap, rows)
-    return cap
+    half = longest / 2
+    return bisect_right(table, half if table[1] <= half else longest, 0, cap + 1) - 1
 
 
 def _in_order(run: Sequence[Lane], at_most: int) -> list[Entry]:
@@ -267,20 +273,33 @@ def _in_order(run: Sequence[Lane], at_most: int) -> list[Entry]:
     return entries[:at_most]
 
 
-def _padded(run: Sequence[Lane], cap: int, batches: int, now: Situation) -> list[Candidate]:
+def _padded(keys: list[list[Lane]], now: Situation) -> list[list[Candidate]]:
+    """Per run of length classes that share batches, its first ones."""
+    runs: list[tuple[list[Lane], int]] = []
+    longest = _longest(now)
+    for lanes in keys:
+        classes = [_length_class(lane, longest, now) for lane in lanes]
+        runs += [(lanes[run], classes[run.stop - 1].cap) for run in merged(classes)]
+    if len(runs) > _LOOKED_AT:
+        runs = heapq.nsmallest(_LOOKED_AT, runs, key=lambda run: _most_urgent(run[0]))
+    batches = max(1, _LOOKED_AT // len(runs))
+    return [_padded_run(lanes, cap, batches, now) for lanes, cap in runs]
+
+
+def _padded_run(run: list[Lane], cap: int, batches: int, now: Situation) -> list[Candidate]:
     entries = _in_order(run, batches * cap)
     found = []
     for first in range(0, len(entries), cap):
         part = entries[first : first + cap]
         if now.several_priorities:
             part.sort(key=_least_first)
-        longest = max([entry.length for entry in part])
+        longest = run[0].longest if len(run) == 1 else max(map(_length, part))
         found.append(_candidate(part, now.times.table(longest, cap), None, now))
     return _in_turn(found)
 
 
-def _packed(run: Sequence[Lane], now: Situation) -> list[Candidate]:
-    return _packed_run(_in_order(run, 3 * now.limits.rows), now)
+def _packed(keys: list[list[Lane]], now: Situation) -> list[list[Candidate]]:
+    return [_packed_run(_in_order(lanes, 3 * now.limits.rows), now) for lanes in keys]
 
 
 def _packed_run(entries: list[Entry], now: Situation) -> list[Candidate]:
@@ -288,13 +307,24 @@ def _packed_run(entries: list[Entry], now: Situation) -> list[Candidate]:
     found: list[Candidate] = []
     while entries:
         rows = now.limits.fitting([entry.length for entry in entries])
-        lengths = [entry.length for entry in entries[:rows]]
-        table = now.times.packed_table(lengths)
-        count = _cap(table, rows, now)
-        without = now.times.packed_table(lengths[:count][::-1])[:0:-1]
-        found.append(_candidate(entries[:count], table[: count + 1], without, now))
+        table = now.times.packed_table([entry.length for entry in entries[:rows]])
+        count = _cap(table, rows, _longest(now))
+        found.append(_packed_batch(entries[:count], table[: count + 1], now))
         entries = entries[count:]
     return _in_turn(found)
+
+
+def _packed_batch(entries: list[Entry], table: list[float], now: Situation) -> Candidate:
+    without = now.times.packed_table([entry.length for entry in reversed(entries)])[:0:-1]
+    return _candidate(entries, table, without, now)
+
+
+def _by_itself(now: Situation, entries: list[Entry]) -> Candidate:
+    """A batch of just these, which is within the bounds."""
+    lengths = [entry.length for entry in entries]
+    if now.times.rule is CostRule.PACKED:
+        return _packed_batch(entries, now.times.packed_table(lengths), now)
+    return _candidate(entries, now.times.table(max(lengths), len(lengths)), None, now)
 
 
 def _in_turn(batches: list[Candidate]) -> list[Candidate]:
@@ -312,7 +342,7 @@ def _candidate(
     entries: list[Entry], table: list[float], without: list[float] | None, now: Situation
 ) -> Candidate:
     factor = now.times.upper
-    due = min([entry.due for entry in entries])
+    due: float = min(map(_due, entries)) if now.several_priorities else entries[0].due
     return Candidate(
         entries=entries,
         table=table,
@@ -321,5 +351,6 @@ def _candidate(
         due=due,
         turn=due,
         seconds=table[len(entries)] * factor,
-        weight=sum([entry.weight for entry in entries]),
+        weight=sum(map(_weight, entries)),
+        by_due=not now.several_priorities,
     )

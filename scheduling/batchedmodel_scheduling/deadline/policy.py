@@ -9,7 +9,7 @@ An item whose deadline is its due time is refused or shed as soon as it would mi
 deadline is later is served late. Whoever offers the items decides that.
 """
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from itertools import chain
 from typing import Final
 
@@ -160,7 +160,7 @@ class Deadline(BasePolicy):
         """Release the planned batch unless there is a reason to hold it."""
         batch = chosen.batch
         full = self.limits.full([entry.length for entry in batch])
-        whole = not full and self._complete(batch)
+        whole = not (full or chosen.pressed) and self._complete(batch)
         if opens > now and (chosen.pressed or not full):
             return self._hold(opens, HoldReason.BUSY, shed)
         overdue = self._floor.overdue()
@@ -177,9 +177,9 @@ class Deadline(BasePolicy):
                     self._gathered = True
                     return self._hold(wait, HoldReason.GATHERING, shed)
                 return self._release(ready, ReleaseReason.FULL, now, shed)
-        room = 0 if chosen.pressed else self._room(chosen)
-        batch = [*batch, *self._spare.company(batch, self.limits, room, now)]
-        return self._release(batch, self._reason(chosen, full, whole, slots), now, shed)
+        room = self._room(chosen) if len(self._spare) and not chosen.pressed else 0
+        late = self._spare.company(batch, self.limits, room, now)
+        return self._release(batch, self._reason(chosen, full, whole, slots), now, shed, late)
 
     def _reason(self, chosen: Plan, full: bool, whole: bool, slots: Slots) -> ReleaseReason:
         if chosen.pressed:
@@ -243,17 +243,23 @@ class Deadline(BasePolicy):
             return self._hold(opens, HoldReason.BUSY, shed)
         situation = self._situation(self.pipeline.starts_at(now), now, slots)
         batch = together(late, self.settings.length_buckets, situation)
-        return self._release(batch, ReleaseReason.SPARE, now, shed)
+        return self._release([], ReleaseReason.SPARE, now, shed, batch)
 
     def _release(
-        self, batch: list[Entry], reason: ReleaseReason, now: float, shed: list[Shed]
+        self,
+        batch: list[Entry],
+        reason: ReleaseReason,
+        now: float,
+        shed: list[Shed],
+        late: Sequence[Entry] = (),
     ) -> Decision:
-        self._lanes.take([entry for entry in batch if entry.id in self._lanes])
-        for entry in batch:
+        self._lanes.take(batch)
+        for entry in late:
             self._spare.discard(entry.id)
-        self._fan_outs.left(batch)
-        self._floor.released({entry.item.priority for entry in batch}, self._lanes.priorities)
-        released = self._released([entry.item for entry in batch], reason, now)
+        items = [entry.item for entry in chain(batch, late)]
+        self._fan_outs.left(items)
+        self._floor.released({item.priority for item in items}, self._lanes.priorities)
+        released = self._released(items, reason, now)
         self._timer = self._refusing_since = NEVER
         self._unswept = True
         self._gathered = False

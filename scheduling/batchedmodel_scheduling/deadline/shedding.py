@@ -2,11 +2,16 @@
 
 Moore and Hodgson's rule (1968) on batches: run them by deadline; when one would be late, give up
 what costs the most time for its worth, either a whole batch or the oldest members of the late one.
+Nobody is given up where the late batch can be cut in two that are both in time and the second
+launch costs others less.
 Pure; called by the policy with the batches of all keys.
 """
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 from batchedmodel_scheduling.deadline.lanes import Entry
 
@@ -27,6 +32,8 @@ class Candidate:
     """Where it stands in the order; before `due` if one that must come after it is due before."""
     seconds: float
     weight: float
+    by_due: bool
+    """Whether the entries are in order of due time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +45,27 @@ class Selection:
     put_off: list[Candidate]
 
 
-def select(candidates: list[Candidate], start: float) -> Selection:
-    """Decide for a device that could begin at `start`; candidates need not be in order."""
+class _Oldest(NamedTuple):
+    """How many of the first must go so that the rest is in time."""
+
+    dropped: int
+    loss: float
+    """What they are worth."""
+    due: float
+    """When the first of the rest is due."""
+
+
+Remake = Callable[[list[Entry]], Candidate]
+"""A batch of some members of another one."""
+
+
+def select(
+    candidates: list[Candidate], start: float, remake: Remake, launch_price: float
+) -> Selection:
+    """Decide for a device that could begin at `start`; candidates need not be in order.
+
+    `launch_price` is the worth of a second of the device.
+    """
     candidates.sort(key=lambda candidate: candidate.turn)
     run: list[Candidate] = []
     given_up: list[Entry] = []
@@ -51,9 +77,15 @@ def select(candidates: list[Candidate], start: float) -> Selection:
         while run and end > run[-1].due:
             last = run[-1]
             worst = max(run, key=lambda one: one.seconds / one.weight)
-            dropped, loss = _oldest(last, end - last.seconds)
+            dropped, loss, due = _oldest(last, end - last.seconds)
             if not dropped:
                 break  # in time after all, but for what rounding made of the sum
+            most = min(worst.weight, loss) / launch_price if launch_price else math.inf
+            parts = _cut(last, dropped, end - last.seconds, most, remake)
+            if parts is not None:
+                run[-1:] = parts
+                end += parts[0].seconds + parts[1].seconds - last.seconds
+                break
             if worst.weight < loss or dropped == len(last.entries):
                 run.remove(worst)
                 put_off.append(worst)
@@ -65,26 +97,55 @@ def select(candidates: list[Candidate], start: float) -> Selection:
             if last.without is not None:
                 last.without = last.without[dropped:]
             last.seconds = _seconds(last)
-            last.due = min([entry.due for entry in last.entries])
+            last.due = due
             last.weight -= loss
             end += last.seconds
     return Selection(run=run, given_up=given_up, put_off=put_off)
 
 
-def _oldest(candidate: Candidate, start: float) -> tuple[int, float]:
-    """How many of the first must go so that the rest is in time, and what they are worth."""
-    factor, entries = candidate.factor, candidate.entries
-    remaining = candidate.without or candidate.table[len(entries) : 0 : -1]
-    dues = [entry.due for entry in entries]
-    if dues[0] > candidate.due:
+def _cut(
+    late: Candidate, count: int, start: float, most: float, remake: Remake
+) -> tuple[Candidate, Candidate] | None:
+    """The first members by themselves and then the rest, if nobody is late and it costs little.
+
+    Batches are made without regard to how far apart the due times of their members are: the first
+    may be due long before the others, which can wait. `most` is how many seconds longer two batches
+    may take than one.
+    """
+    first, rest = late.entries[:count], late.entries[count:]
+    if not rest:
+        return None
+    without, table = late.without, late.table
+    seconds = table[count] * late.factor
+    ends = (table[count] + (without[count] if without else table[len(rest)])) * late.factor
+    if ends - late.seconds > most or seconds > late.due - start or ends > rest[0].due - start:
+        return None
+    before, after = remake(first), remake(rest)
+    seconds = start + before.seconds
+    return (before, after) if seconds + after.seconds <= after.due else None
+
+
+def _oldest(candidate: Candidate, start: float) -> _Oldest:
+    entries, without = candidate.entries, candidate.without
+    seconds = without or candidate.table[len(entries) : 0 : -1]
+    dues = None
+    if not candidate.by_due:
         # Priorities stand before due times here: the rest must meet the earliest of all.
-        dues = list(accumulate(reversed(dues), min))[::-1]
-    loss = 0.0
-    for dropped, entry in enumerate(entries):
-        if start + remaining[dropped] * factor <= dues[dropped]:
-            return dropped, loss
-        loss += entry.weight
-    return len(entries), loss
+        dues = list(accumulate([entry.due for entry in reversed(entries)], min))[::-1]
+    factor = candidate.factor
+    # The fewer are left the sooner they are ready, and the later is the first of them due.
+    few, many = 0, len(entries)
+    while few < many:
+        middle = (few + many) // 2
+        due = dues[middle] if dues else entries[middle].due
+        if start + seconds[middle] * factor <= due:
+            many = middle
+        else:
+            few = middle + 1
+    loss = sum([entry.weight for entry in entries[:few]])
+    if few == len(entries):
+        return _Oldest(few, loss, math.inf)
+    return _Oldest(few, loss, dues[few] if dues else entries[few].due)
 
 
 def _seconds(candidate: Candidate) -> float:

@@ -1,5 +1,6 @@
 """Which length classes share batches, and who is given up when not all can be in time."""
 
+import math
 from dataclasses import replace
 from itertools import combinations, pairwise
 
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from batchedmodel_scheduling.deadline.grouping import LengthClass, merged
 from batchedmodel_scheduling.deadline.lanes import Entry
-from batchedmodel_scheduling.deadline.shedding import Candidate, select
+from batchedmodel_scheduling.deadline.shedding import Candidate, Selection, select
 from batchedmodel_scheduling.policy import Priority
 from support.scheduling import an_entry
 
@@ -84,7 +85,14 @@ def candidate(entries: list[Entry], table: list[float]) -> Candidate:
         turn=due,
         seconds=table[len(entries)],
         weight=sum(entry.weight for entry in entries),
+        by_due=[entry.due for entry in entries] == sorted(entry.due for entry in entries),
     )
+
+
+def selected(candidates: list[Candidate], *, launch_price: float = math.inf) -> Selection:
+    """Decide at time 0; a second launch is out of the question unless it has a price."""
+    tables = {entry.id: one.table for one in candidates for entry in one.entries}
+    return select(candidates, 0.0, lambda part: candidate(part, tables[part[0].id]), launch_price)
 
 
 def fewest_late(jobs: list[tuple[int, int]]) -> int:
@@ -114,7 +122,7 @@ def test_of_lone_items_of_equal_worth_as_few_are_late_as_can_be(
         candidate([an_entry(n, float(due))], [0.0, float(seconds)])
         for n, (seconds, due) in enumerate(jobs)
     ]
-    chosen = select(candidates, 0.0)
+    chosen = selected(candidates)
     assert len(chosen.given_up) + len(chosen.put_off) == fewest_late(jobs)
 
 
@@ -130,9 +138,13 @@ drawn_batches = st.lists(
 
 
 @few
-@given(drawn_batches, st.lists(st.integers(1, 20), min_size=4, max_size=4))
+@given(
+    drawn_batches,
+    st.lists(st.integers(1, 20), min_size=4, max_size=4),
+    st.sampled_from([0.0, 0.1, math.inf]),
+)
 def test_what_runs_is_in_time_and_everything_is_somewhere(
-    drawn: list[list[tuple[int, Priority]]], steps: list[int]
+    drawn: list[list[tuple[int, Priority]]], steps: list[int], price: float
 ) -> None:
     table = [0.0]
     for step in steps:
@@ -146,7 +158,7 @@ def test_what_runs_is_in_time_and_everything_is_somewhere(
         # Batches hold those of the lowest priority first, then by due time.
         entries.sort(key=lambda entry: (-entry.item.priority, entry.due))
         candidates.append(candidate(entries, table))
-    chosen = select(candidates, 0.0)
+    chosen = selected(candidates, launch_price=price)
     end = 0.0
     for batch in chosen.run:
         end += batch.seconds
@@ -160,7 +172,7 @@ def test_what_runs_is_in_time_and_everything_is_somewhere(
 def test_when_all_can_be_in_time_all_run_in_order_of_turn() -> None:
     table = [0.0, 5.0]
     late, early = candidate([an_entry(1, 20.0)], table), candidate([an_entry(2, 10.0)], table)
-    chosen = select([late, early], 0.0)
+    chosen = selected([late, early])
     assert chosen.run == [early, late]
     assert (chosen.given_up, chosen.put_off) == ([], [])
 
@@ -170,7 +182,7 @@ def test_a_late_batch_loses_its_oldest_rather_than_the_whole_of_another() -> Non
     first = candidate([an_entry(n, 7.0) for n in (1, 2, 3)], table)
     # Alone in front it would end at 13, too late for its first only.
     second = candidate([an_entry(4, 12.0), an_entry(5, 13.0)], table)
-    chosen = select([first, second], 0.0)
+    chosen = selected([first, second])
     assert [entry.id for entry in chosen.given_up] == [4]
     assert [len(batch.entries) for batch in chosen.run] == [3, 1]
     assert chosen.put_off == []
@@ -179,14 +191,14 @@ def test_a_late_batch_loses_its_oldest_rather_than_the_whole_of_another() -> Non
 def test_a_batch_worth_little_for_its_time_gives_way() -> None:
     low = candidate([an_entry(1, 10.0, priority=Priority.LOW)], [0.0, 10.0])
     high = candidate([an_entry(2, 12.0, priority=Priority.HIGH)], [0.0, 10.0])
-    chosen = select([low, high], 0.0)
+    chosen = selected([low, high])
     assert (chosen.run, chosen.put_off) == ([high], [low])
 
 
 def test_a_batch_must_meet_the_due_time_of_its_most_urgent_wherever_that_stands() -> None:
     """Of mixed priorities the first to be given up is not the first to be due."""
     low, high = an_entry(1, 100.0), an_entry(2, 12.0, priority=Priority.HIGH)
-    chosen = select([candidate([low, high], [0.0, 10.0, 20.0])], 0.0)
+    chosen = selected([candidate([low, high], [0.0, 10.0, 20.0])])
     assert chosen.given_up == [low]
     assert [batch.entries for batch in chosen.run] == [[high]]
 
@@ -195,6 +207,32 @@ def test_a_packed_batch_is_judged_without_the_members_that_left() -> None:
     """Its time depends on which members are left: the short ones here take next to nothing."""
     entries = [an_entry(1, 5.0, length=90), an_entry(2, 9.0, length=10)]
     packed = replace(candidate(entries, [0.0, 9.0, 10.0]), without=[10.0, 1.0])
-    chosen = select([packed], 0.0)
+    chosen = selected([packed])
     assert [entry.id for entry in chosen.given_up] == [1]
     assert [batch.seconds for batch in chosen.run] == [1.0]
+
+
+def urgent_beside_patient() -> list[Candidate]:
+    """One is due before all three could be ready, the others have time."""
+    return [candidate([an_entry(1, 15.0), an_entry(2, 99.0), an_entry(3, 99.0)], TEN_AND_TWO_EACH)]
+
+
+TEN_AND_TWO_EACH = [0.0, 12.0, 14.0, 16.0]
+
+
+def test_a_batch_is_cut_in_two_rather_than_its_most_urgent_given_up() -> None:
+    chosen = selected(urgent_beside_patient(), launch_price=0.05)
+    assert [[entry.id for entry in batch.entries] for batch in chosen.run] == [[1], [2, 3]]
+    assert (chosen.given_up, chosen.put_off) == ([], [])
+
+
+def test_nothing_is_cut_where_a_second_launch_costs_more_than_the_one_who_is_given_up() -> None:
+    chosen = selected(urgent_beside_patient(), launch_price=0.2)
+    assert [[entry.id for entry in batch.entries] for batch in chosen.run] == [[2, 3]]
+    assert [entry.id for entry in chosen.given_up] == [1]
+
+
+def test_nothing_is_cut_where_the_others_would_be_late() -> None:
+    batch = candidate([an_entry(1, 15.0), an_entry(2, 25.0), an_entry(3, 25.0)], TEN_AND_TWO_EACH)
+    chosen = selected([batch], launch_price=0.0)
+    assert [entry.id for entry in chosen.given_up] == [1]

@@ -130,7 +130,7 @@ def test_groups_are_counted_apart_and_others_wait_for_none() -> None:
 def test_a_group_of_which_members_left_is_not_waited_for() -> None:
     groups, members = FanOuts(), [member(n, "x") for n in range(3)]
     announce(groups, members[:1])
-    groups.left(members[:1])
+    groups.left([members[0].item])
     announce(groups, members[1:2])
     assert not groups.incomplete(members[1:2])
 
@@ -138,7 +138,7 @@ def test_a_group_of_which_members_left_is_not_waited_for() -> None:
 def test_a_name_may_be_used_again_for_a_new_group() -> None:
     groups, members = FanOuts(), [member(n, "x") for n in range(3)]
     announce(groups, members[:1])
-    groups.left(members[:1])
+    groups.left([members[0].item])
     announce(groups, members[1:])
     announce(groups, members[:2])
     assert groups.incomplete(members[:2])
