@@ -12,11 +12,13 @@ load never reaches; within a clump of arrivals it waits for the rest of the clum
 import bisect
 import math
 from collections import deque
+from collections.abc import Hashable
 from itertools import accumulate
 from typing import Final
 
 _REMEMBERED: Final = 256
 _ENOUGH: Final = 16
+_KEYS_REMEMBERED: Final = 256
 _RENEWED_AFTER: Final = 8  # gaps
 _HORIZONS: Final = (0.00025, 0.0005, 0.001, 0.002, 0.004)  # seconds
 _LEAST_THETA: Final = 0.5
@@ -71,6 +73,22 @@ class Gaps:
             if wait < horizon:
                 break
         return None
+
+
+class GapsByKey:
+    """The gaps of each compatibility key; of many keys the oldest are forgotten."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[Hashable, Gaps] = {}
+
+    def of(self, key: Hashable) -> Gaps:
+        """Those of one key."""
+        gaps = self._by_key.get(key)
+        if gaps is None:
+            if len(self._by_key) >= _KEYS_REMEMBERED:
+                del self._by_key[next(iter(self._by_key))]
+            gaps = self._by_key[key] = Gaps()
+        return gaps
 
 
 class ArrivalRate:

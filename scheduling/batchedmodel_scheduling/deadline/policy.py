@@ -9,7 +9,7 @@ An item whose deadline is its due time is refused or shed as soon as it would mi
 deadline is later is served late. Whoever offers the items decides that.
 """
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Final
 
@@ -19,7 +19,7 @@ from batchedmodel_contract.spec import Lateness
 from batchedmodel_scheduling.base import BasePolicy
 from batchedmodel_scheduling.deadline.fan_out import FanOuts
 from batchedmodel_scheduling.deadline.floor import Floor
-from batchedmodel_scheduling.deadline.gathering import ArrivalRate, Gaps
+from batchedmodel_scheduling.deadline.gathering import ArrivalRate, GapsByKey
 from batchedmodel_scheduling.deadline.lanes import Entry, Lanes, entry_of
 from batchedmodel_scheduling.deadline.planning import Plan, Situation, plan, together
 from batchedmodel_scheduling.deadline.spare import Spare
@@ -38,7 +38,6 @@ from batchedmodel_scheduling.policy import (
 _PRIORITY_STEP: Final = 1.0
 """Seconds between two priorities, or the target if that is shorter."""
 _PROFILE_BELIEVED: Final = 10.0  # seconds of refusals
-_KEYS_REMEMBERED: Final = 256
 _LENGTHS_REMEMBERED: Final = 4096
 
 
@@ -52,7 +51,7 @@ class Deadline(BasePolicy):
         self._floor = Floor()
         self._fan_outs = FanOuts()
         self._rate = ArrivalRate()
-        self._gaps: dict[Hashable, Gaps] = {}
+        self._gaps = GapsByKey()
         self._work_of: dict[int, float] = {}
         self._work_fits = 0
         self._refusing_since = NEVER  # for what the profile says alone
@@ -73,6 +72,9 @@ class Deadline(BasePolicy):
         When the queue is full of late ones, one of them makes room for one that may be in time.
         """
         self._timer = NEVER
+        if item.fan_out is not None:
+            # Refused ones as well: the others need not wait for those.
+            self._fan_outs.observe(item.fan_out)
         waiting = len(self._lanes) + len(self._spare)
         start = self.pipeline.starts_at(now)
         alone = start + self._alone(item.length)
@@ -83,20 +85,23 @@ class Deadline(BasePolicy):
             if not len(self._spare) or alone > item.due:
                 return self._queue_full(waiting)
             self._evicted.append(Shed(item=self._spare.evict(), outcome=Outcome.EVICTED))
-        self.take_over(item)
+        self._add(item)
         self._rate.observe(now)
-        self._gaps_of(item.key).observe(now)
+        self._gaps.of(item.key).observe(now)
         return None
 
     def take_over(self, item: Item) -> None:
         """Let an item wait."""
+        if item.fan_out is not None:
+            self._fan_outs.observe(item.fan_out)
+        self._add(item)
+
+    def _add(self, item: Item) -> None:
         lane = self._lanes.add(self._entry(item))
         filled = len(lane.entries) == self.limits.rows_of(lane.longest)
         full = filled or len(self._lanes) == self.limits.rows
         if full:
             self._early = True
-        if item.fan_out is not None:
-            self._fan_outs.observe(item.fan_out)
 
     def refusal(self) -> Refusal | None:
         """Whether the queue is full of items that may be in time."""
@@ -209,7 +214,7 @@ class Deadline(BasePolicy):
         if self._fan_outs.incomplete(batch):
             return until
         saved = table[items] + table[1] - one_more
-        gaps = self._gaps_of(batch[0].item.key)
+        gaps = self._gaps.of(batch[0].item.key)
         return gaps.worth_waiting(now, items, saved=saved, load=chosen.load, until=until)
 
     def _full_behind(self, chosen: Plan) -> list[Entry]:
@@ -390,11 +395,3 @@ class Deadline(BasePolicy):
             seconds = self.pipeline.times.table(length, rows)[rows]
             work = self._work_of[length] = (seconds or 1.0) / rows
         return work
-
-    def _gaps_of(self, key: Hashable) -> Gaps:
-        gaps = self._gaps.get(key)
-        if gaps is None:
-            if len(self._gaps) >= _KEYS_REMEMBERED:
-                del self._gaps[next(iter(self._gaps))]
-            gaps = self._gaps[key] = Gaps()
-        return gaps

@@ -150,6 +150,15 @@ def test_a_group_of_which_members_left_is_not_waited_for() -> None:
     assert released(decision) == [4]
 
 
+def test_a_member_that_was_refused_is_not_waited_for() -> None:
+    policy = policy_with(group([1], 3))
+    assert policy.poll(0.0, IDLE).reason is HoldReason.GATHERING
+    hopeless = replace(group([2], 3)[0], due=0.001, deadline=0.001)
+    assert policy.offer(hopeless, 0.0) is not None
+    offer(policy, group([3], 3))
+    assert released(policy.poll(0.0, IDLE)) == [1, 3]
+
+
 def test_the_rest_of_a_clump_is_waited_for_once_clumps_are_known() -> None:
     policy = new_policy(replace(SETTINGS, max_batch_size=16), DEVICE)
     clumps = [
