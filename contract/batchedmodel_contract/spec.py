@@ -169,7 +169,8 @@ class Batching:
         "maxBatchTokens",
         Whole(minimum=1, maximum=MAX_BATCH_TOKENS),
         "Tokens in one batch: rows x longest row when the model pads, the sum of the rows' lengths "
-        "when it packs. A row that is longer goes alone. Absent: no such bound.",
+        "when it packs. A row that is longer goes alone. Absent: no such bound. Without effect "
+        "where all rows cost the same, whatever their length (the model's profile says so).",
     )
     max_wait_milliseconds: int = setting(
         "maxWaitMilliseconds",

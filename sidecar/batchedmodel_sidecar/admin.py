@@ -1,4 +1,4 @@
-"""The admin port: probes, metrics, the settings in force, what arrived lately, the drain hook.
+"""The admin port: probes, metrics, settings, the model's profile, recent arrivals, the drain hook.
 
 Called by the kubelet, the autoscaler, the operator and people; never exposed by the Service.
 """
@@ -12,7 +12,7 @@ import orjson
 from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 
-from batchedmodel_contract import sidecar_api
+from batchedmodel_contract import server_api, sidecar_api
 from batchedmodel_sidecar.batcher import Batcher
 from batchedmodel_sidecar.lifecycle import Lifecycle
 from batchedmodel_sidecar.link import Link
@@ -26,6 +26,7 @@ class Admin:
 
     def __init__(
         self,
+        name: str,
         *,
         batcher: Batcher,
         link: Link,
@@ -34,6 +35,7 @@ class Admin:
         recorder: FlightRecorder,
         drain_token: str,
     ) -> None:
+        self._name = name
         self._batcher = batcher
         self._link = link
         self._lifecycle = lifecycle
@@ -51,6 +53,7 @@ class Admin:
         application.router.add_get(sidecar_api.DRAIN, self._drain)
         application.router.add_get(sidecar_api.STATS, self._stats)
         application.router.add_get(sidecar_api.ARRIVALS, self._arrivals)
+        application.router.add_get(server_api.profile_path(self._name), self._profile)
         application.router.add_get(sidecar_api.MODEL_STARTUP, self._model_startup)
         application.router.add_get(sidecar_api.MODEL_LIVE, self._model_live)
         return application
@@ -86,6 +89,16 @@ class Admin:
             # A reader that keeps up would never make the line above wait, and callers come first.
             await asyncio.sleep(0)
         return response
+
+    async def _profile(self, request: web.Request) -> web.Response:
+        # At the model server's own path, so that whoever asks need not know which of the two it is.
+        model = self._link.status.model
+        if model is None:
+            return web.Response(status=503, text=f"{self._link.status.reason}\n")
+        if model.profile is None:
+            return web.Response(status=404, text="the server behind measures no profile\n")
+        body = orjson.dumps(model.profile.to_mapping())
+        return web.Response(body=body, content_type="application/json")
 
     async def _model_startup(self, request: web.Request) -> web.Response:
         status = self._link.status

@@ -92,6 +92,7 @@ class Service:
             clock=time.monotonic,
         )
         self._admin = Admin(
+            settings.model_name,
             batcher=self._batcher,
             link=self._link,
             lifecycle=self._lifecycle,

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from batchedmodel_cli.simulate.sources import profile_from
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.sidecar_api import ARRIVALS_COLUMNS
 from batchedmodel_contract.spec import Lateness, PolicyName
@@ -157,6 +158,14 @@ async def test_the_flight_recorder_tells_what_arrived_and_what_became_of_it(slow
     times = [float(row["seconds"]) for row in rows]
     assert times == sorted(times)
     assert times[0] > 0
+
+
+async def test_the_admin_port_tells_the_profile_that_the_policy_works_with(slow: Chain) -> None:
+    profile = await asyncio.to_thread(
+        profile_from, f"http://127.0.0.1:{slow.admin_port}", slow.name
+    )
+    assert profile.points
+    assert all(point.seconds == pytest.approx(0.5) for point in profile.points)
 
 
 async def test_the_adaptive_behaviour_is_visible(slow: Chain) -> None:

@@ -9,10 +9,9 @@ from typing import Final
 
 from batchedmodel_cli.simulate.traffic import Traffic, longest_measured
 from batchedmodel_contract.description import CostRule
-from batchedmodel_contract.kubernetes_names import BATCHER_CONTAINER, SOCKET_PATH
+from batchedmodel_contract.kubernetes_names import ADMIN_PORT
 from batchedmodel_contract.manifest import BatchedModel
 from batchedmodel_contract.profile import Profile
-from batchedmodel_contract.server_api import profile_path
 
 _FEW: Final = 1000
 
@@ -85,18 +84,11 @@ def how_to_get_a_profile(manifest: BatchedModel, file: str) -> str:
             f"then: batchedmodel simulate {file} --profile profile.json ..."
         )
     socket = f"{tempfile.gettempdir()}/batchedmodel-*/model.sock"
-    asked = (
-        "import http.client as h, socket as s; c = h.HTTPConnection('model'); "
-        f"c.sock = s.socket(s.AF_UNIX); c.sock.connect('{SOCKET_PATH}'); "
-        f"c.request('GET', '{profile_path(manifest.name)}'); "
-        "print(c.getresponse().read().decode())"
-    )
     return (
         "The model server measures it while it warms up. From one that runs here "
         f"(batchedmodel run {file}):\n"
         f"  batchedmodel simulate {file} --profile {socket} ...\n"
         "From a pod:\n"
-        f"  kubectl exec deploy/{manifest.name} -c {BATCHER_CONTAINER} -- "
-        f'python -c "{asked}" > profile.json\n'
-        f"  batchedmodel simulate {file} --profile profile.json ..."
+        f"  kubectl port-forward deploy/{manifest.name} {ADMIN_PORT} &\n"
+        f"  batchedmodel simulate {file} --profile http://127.0.0.1:{ADMIN_PORT} ..."
     )

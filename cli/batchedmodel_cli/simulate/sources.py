@@ -36,7 +36,8 @@ class Unusable(ValueError):
 def profile_from(place: str, model: str) -> Profile:
     """The profile in a file, at a URL or behind a model server's socket; raises `Unusable`.
 
-    A URL without a path is a model server's, and so is a socket: both are asked for `model`.
+    A URL without a path is a model server's or a sidecar's admin port, and a socket is a model
+    server's: all are asked for `model`.
     """
     if place.startswith(_SCHEMES):
         text = _downloaded(_with_path(place, profile_path(model)), _LARGEST_PROFILE)

@@ -17,7 +17,7 @@ from batchedmodel_cli.__main__ import main
 from batchedmodel_cli.simulate.sources import Unusable, profile_from
 from batchedmodel_contract.description import CostRule
 from batchedmodel_contract.outcomes import Outcome, Rejection
-from batchedmodel_contract.profile import Profile, ProfilePoint, profile_from_mapping
+from batchedmodel_contract.profile import Profile, ProfilePoint
 from batchedmodel_contract.server_api import profile_path
 from batchedmodel_scheduling.policy import Priority
 from batchedmodel_sidecar.recorder import FlightRecorder
@@ -272,21 +272,8 @@ def test_without_a_profile_it_says_how_to_get_one(
     said = refusal(capsys, manifest, "--rate=100")
     assert said.startswith("--profile is missing: ")
     assert f"batchedmodel simulate {manifest} --profile /" in said
-    assert "kubectl exec deploy/minilm -c batcher -- python -c" in said
-
-
-def test_the_command_for_a_pod_gives_the_profile(
-    manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    said = refusal(capsys, manifest, "--rate=100")
-    (line,) = (line for line in said.splitlines() if "kubectl exec" in line)
-    script = line.split('python -c "')[1].rsplit('"', 1)[0]
-    path = tmp_path / "model.sock"
-    script = script.replace("/run/batchedmodel/model.sock", str(path))
-    pages = {profile_path("minilm"): json.dumps(PROFILE.to_mapping()).encode()}
-    with running(_OnUnixSocket(str(path), type("Pages", (_Pages,), {"pages": pages}))):
-        ran = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
-    assert profile_from_mapping(json.loads(ran.stdout)) == PROFILE
+    assert "kubectl port-forward deploy/minilm 9090" in said
+    assert f"batchedmodel simulate {manifest} --profile http://127.0.0.1:9090" in said
 
 
 def test_a_server_of_ones_own_is_told_to_be_measured_by_hand(
