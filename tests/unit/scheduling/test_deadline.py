@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 
 from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.description import CostRule
 from batchedmodel_contract.outcomes import HoldReason, ReleaseReason
-from batchedmodel_contract.profile import Profile, ProfilePoint
+from batchedmodel_contract.profile import Profile
 from batchedmodel_scheduling.base import BasePolicy
 from batchedmodel_scheduling.policies import new_policy
 from batchedmodel_scheduling.policy import (
@@ -21,7 +20,7 @@ from batchedmodel_scheduling.policy import (
     Priority,
     Slots,
 )
-from support.scheduling import BUSY, IDLE, offer, released, row_profile, serve, start
+from support.scheduling import BUSY, IDLE, measured, offer, released, row_profile, serve, start
 from support.strategies import an_item
 
 SETTINGS = BatchSettings(max_batch_size=4, max_queue_size=64, max_wait_seconds=0.005)
@@ -33,11 +32,7 @@ HIGH, NORMAL, LOW = Priority
 
 def padded(fixed: float, per_token: float) -> Profile:
     points = [(r, n, fixed + per_token * r * n) for r in (1, 4, 16) for n in (1, 16, 64)]
-    return Profile(
-        cost_rule=CostRule.PADDED,
-        device="simulated",
-        points=tuple(ProfilePoint(rows=r, length=n, seconds=s) for r, n, s in points),
-    )
+    return measured(points)
 
 
 def policy_with(

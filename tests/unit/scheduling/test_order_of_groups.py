@@ -8,9 +8,8 @@ from itertools import count
 import pytest
 
 from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.description import CostRule
 from batchedmodel_contract.outcomes import HoldReason, ReleaseReason
-from batchedmodel_contract.profile import Profile, ProfilePoint
+from batchedmodel_contract.profile import Profile
 from batchedmodel_contract.spec import PolicyName
 from batchedmodel_scheduling.base import BasePolicy
 from batchedmodel_scheduling.policies import new_policy
@@ -23,6 +22,7 @@ from batchedmodel_scheduling.policy import (
     ItemId,
     Slots,
 )
+from support.scheduling import row_profile
 from support.strategies import an_item
 
 GREEDY = BatchSettings(
@@ -32,11 +32,7 @@ WINDOW = replace(GREEDY, policy=PolicyName.WINDOW, max_wait_seconds=0.010)
 IDLE, BUSY = Slots(depth=2, in_flight=0), Slots(depth=2, in_flight=1)
 SHORT, LONG = 2, 10
 PASS_SECONDS = 0.1
-PROFILE = Profile(
-    cost_rule=CostRule.ROWS,
-    device="simulated",
-    points=tuple(ProfilePoint(rows=rows, length=1, seconds=PASS_SECONDS) for rows in (1, 2, 4)),
-)
+PROFILE = row_profile(PASS_SECONDS, 0.0, rows=(1, 2, 4))
 
 both = pytest.mark.parametrize("settings", [GREEDY, WINDOW], ids=["Greedy", "Window"])
 either_way = pytest.mark.parametrize("profile", [PROFILE, None], ids=["profile", "no profile"])
