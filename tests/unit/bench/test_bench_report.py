@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench_report import Figure, at_least, at_most, print_table, write_json
+from bench_report import Figure, at_least, at_most, new_parser, print_table, report, write_json
 
 SHARE = at_least("share of the limit", 98.25, "%", 97)
 ADDED = at_most("added p50", 1.5, "ms", 1)
@@ -60,6 +60,25 @@ def test_values_are_shown_with_four_digits(
     print_table([Figure(name="x", value=value, unit="s")])
 
     assert capsys.readouterr().out.splitlines()[1].split()[1] == shown
+
+
+def test_a_missed_goal_is_reported_and_fails_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = new_parser("Of this test.").parse_args(["--quick", f"--json={tmp_path}/figures"])
+
+    assert options.quick
+    assert report([ADDED], options.json) == 0
+    assert capsys.readouterr().out.endswith("NO\n")
+    assert [figure["holds"] for figure in json.loads((tmp_path / "figures").read_text())] == [False]
+
+
+def test_without_a_file_the_table_is_all(capsys: pytest.CaptureFixture[str]) -> None:
+    options = new_parser("Of this test.").parse_args([])
+
+    assert not options.quick
+    assert report([RATE], options.json) == 0
+    assert "bare server" in capsys.readouterr().out
 
 
 def test_json_carries_every_field_and_null_where_there_is_none(tmp_path: Path) -> None:
