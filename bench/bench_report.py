@@ -7,7 +7,8 @@ import argparse
 import json
 import math
 import os
-from collections.abc import Sequence
+import statistics
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -41,6 +42,12 @@ def at_most(name: str, value: float, unit: str, bound: float) -> Figure:
     return Figure(
         name=name, value=value, unit=unit, goal=f"at most {bound:g}", holds=value <= bound
     )
+
+
+def median_of(values: Iterable[float]) -> float:
+    """The median of all rounds; NaN if one of them measured nothing, wherever it would sort."""
+    rounds = list(values)
+    return math.nan if any(map(math.isnan, rounds)) else statistics.median(rounds)
 
 
 def new_parser(description: str) -> argparse.ArgumentParser:

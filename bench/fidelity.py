@@ -16,11 +16,10 @@ import tempfile
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Final
 
 from batchedmodel_contract import metric_names
-from bench_report import Figure, at_most, new_parser, report
+from bench_report import Figure, at_most, median_of, new_parser, report
 from device_chain import Chain, Plan, device_chain, target
 from fidelity_model import (
     CONSTANTS_SHARE,
@@ -76,7 +75,7 @@ async def measure(plan: Plan) -> list[Figure]:
     return [
         *figures,
         at_most("requests that failed", float(failed), "", 0.0),
-        Figure(name="load average of this machine meanwhile", value=median(busy), unit=""),
+        Figure(name="load average of this machine meanwhile", value=median_of(busy), unit=""),
     ]
 
 
@@ -88,9 +87,9 @@ def _figures(device: Device, loads: Sequence[Load], plan: Plan) -> list[Figure]:
         if load.share == CONSTANTS_SHARE
     ]
     constants = Constants(
-        hand_off=median(each.hand_off for each in found),
-        rest=median(each.rest for each in found),
-        per_row=median(each.per_row for each in found),
+        hand_off=median_of(each.hand_off for each in found),
+        rest=median_of(each.rest for each in found),
+        per_row=median_of(each.per_row for each in found),
     )
     rows = [
         Figure(name=f"{name}: hand-off", value=constants.hand_off * 1e3, unit="ms"),
@@ -116,12 +115,12 @@ def _compared(name: str, loads: Sequence[Load], constants: Constants, plan: Plan
     ):
         gaps = [gap_percent(*pair) for pair in zip(real, simulated, strict=True)]
         rows += [
-            Figure(name=f"{name}: {label}, real", value=median(real), unit="ms"),
-            Figure(name=f"{name}: {label}, simulated", value=median(simulated), unit="ms"),
-            at_most(f"{name}: {label}, apart", abs(median(gaps)), "%", GOAL_PERCENT),
+            Figure(name=f"{name}: {label}, real", value=median_of(real), unit="ms"),
+            Figure(name=f"{name}: {label}, simulated", value=median_of(simulated), unit="ms"),
+            at_most(f"{name}: {label}, apart", abs(median_of(gaps)), "%", GOAL_PERCENT),
         ]
     late = [100 * load.result.late_sends / load.result.requests for load in loads]
-    return [*rows, Figure(name=f"{name}: sent over 1 ms late", value=median(late), unit="%")]
+    return [*rows, Figure(name=f"{name}: sent over 1 ms late", value=median_of(late), unit="%")]
 
 
 @contextlib.asynccontextmanager

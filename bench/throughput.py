@@ -15,11 +15,10 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from statistics import median
 from typing import Final
 
 from batchedmodel_contract.batching import BatchSettings
-from bench_report import Figure, at_least, at_most, new_parser, report
+from bench_report import Figure, at_least, at_most, median_of, new_parser, report
 from device_chain import Chain, Plan, device_chain, target
 from load_generator import ClosedLoop, LoadResult, run_load
 
@@ -62,12 +61,12 @@ def _figures(
     gains = [b.rate / s.rate for b, s in zip(busy, single, strict=True)]
     failed = sum(result.requests - result.ok for result in (*busy, *lone, *single))
     return [
-        at_least("share of the device's limit, closed loop 256", median(shares), "%", 97.0),
+        at_least("share of the device's limit, closed loop 256", median_of(shares), "%", 97.0),
         Figure(name="  worst round", value=min(shares), unit="%"),
-        Figure(name="answers per second", value=median(rates), unit="1/s"),
-        at_most("added to a lone request, p50", median(added), "ms", 1.0),
-        Figure(name="added to a lone request, p99", value=median(tails), unit="ms"),
-        Figure(name="rate against the same device unbatched", value=median(gains), unit="x"),
+        Figure(name="answers per second", value=median_of(rates), unit="1/s"),
+        at_most("added to a lone request, p50", median_of(added), "ms", 1.0),
+        Figure(name="added to a lone request, p99", value=median_of(tails), unit="ms"),
+        Figure(name="rate against the same device unbatched", value=median_of(gains), unit="x"),
         Figure(name="  limit of that gain", value=LIMIT * LONE_SECONDS, unit="x"),
         at_most("requests that failed", float(failed), "", 0.0),
     ]

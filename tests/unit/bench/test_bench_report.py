@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from bench_report import Figure, at_least, at_most, new_parser, print_table, report, write_json
+from bench_report import (
+    Figure,
+    at_least,
+    at_most,
+    median_of,
+    new_parser,
+    print_table,
+    report,
+    write_json,
+)
 
 SHARE = at_least("share of the limit", 98.25, "%", 97)
 ADDED = at_most("added p50", 1.5, "ms", 1)
@@ -26,6 +35,14 @@ def test_a_value_beyond_its_bound_does_not_hold() -> None:
 def test_what_was_not_measured_reaches_no_goal() -> None:
     assert at_least("share", math.nan, "%", 97).holds is False
     assert at_most("added", math.nan, "ms", 1).holds is False
+
+
+@pytest.mark.parametrize(
+    "values", [[math.nan, 5.0, 6.0], [5.0, math.nan, 6.0], [5.0, 6.0, math.nan]]
+)
+def test_the_median_of_rounds_hides_none_that_measured_nothing(values: list[float]) -> None:
+    assert math.isnan(median_of(values))
+    assert median_of([7.0, 5.0, 6.0]) == 6.0
 
 
 def test_a_goal_without_a_verdict_is_refused() -> None:
