@@ -4,10 +4,12 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.description import CostRule
 from batchedmodel_contract.profile import Profile, ProfilePoint
 from batchedmodel_scheduling.base import BasePolicy
 from batchedmodel_scheduling.deadline.lanes import Entry, entry_of
+from batchedmodel_scheduling.policies import new_policy
 from batchedmodel_scheduling.policy import (
     Batch,
     Decision,
@@ -73,6 +75,15 @@ def offer(policy: BasePolicy, items: Iterable[Item]) -> None:
     """Items that must be taken, each when it arrives."""
     for item in items:
         assert policy.offer(item, item.arrived) is None
+
+
+def policy_with(
+    settings: BatchSettings, items: Iterable[Item], profile: Profile | None = None
+) -> BasePolicy:
+    """The policy that the settings name, with these items waiting."""
+    policy = new_policy(settings, profile)
+    offer(policy, items)
+    return policy
 
 
 def released(decision: Decision) -> list[int]:

@@ -1,7 +1,7 @@
 """Which group leaves first: no length class may keep another one from the model."""
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import count
 
@@ -22,7 +22,7 @@ from batchedmodel_scheduling.policy import (
     ItemId,
     Slots,
 )
-from support.scheduling import row_profile
+from support.scheduling import policy_with, row_profile
 from support.strategies import an_item
 
 GREEDY = BatchSettings(
@@ -94,15 +94,6 @@ class World:
                 self.arrive(SHORT)
 
 
-def policy_with(
-    settings: BatchSettings, items: Sequence[Item], profile: Profile | None = PROFILE
-) -> BasePolicy:
-    policy = new_policy(settings, profile)
-    for item in items:
-        assert policy.offer(item, item.arrived) is None
-    return policy
-
-
 def four(first: int, arrived: float, length: int = SHORT) -> list[Item]:
     return [an_item(first + n, arrived=arrived, length=length) for n in range(4)]
 
@@ -147,13 +138,13 @@ def test_a_full_class_still_keeps_the_device_busy(
 def test_when_the_server_wants_a_batch_the_oldest_head_leaves_though_another_group_is_full(
     settings: BatchSettings,
 ) -> None:
-    policy = policy_with(settings, [an_item(0, length=LONG), *four(1, arrived=0.001)])
+    policy = policy_with(settings, [an_item(0, length=LONG), *four(1, arrived=0.001)], PROFILE)
     assert numbers(policy.poll(0.5, IDLE).release) == [0]
     assert numbers(policy.poll(0.5, BUSY).release) == [1, 2, 3, 4]
 
 
 def test_a_full_group_does_not_wait_for_a_window_that_is_still_open() -> None:
-    policy = policy_with(WINDOW, [an_item(0, length=LONG), *four(1, arrived=0.001)])
+    policy = policy_with(WINDOW, [an_item(0, length=LONG), *four(1, arrived=0.001)], PROFILE)
     assert numbers(policy.poll(0.002, IDLE).release) == [1, 2, 3, 4]
 
 
@@ -161,7 +152,7 @@ def test_a_full_group_does_not_wait_for_a_window_that_is_still_open() -> None:
 def test_a_full_group_is_not_handed_over_early_past_an_older_head(
     settings: BatchSettings,
 ) -> None:
-    policy = policy_with(settings, four(1, arrived=0.0))
+    policy = policy_with(settings, four(1, arrived=0.0), PROFILE)
     running = policy.poll(0.0, IDLE).release
     assert running is not None
     policy.observe(HandedOver(batch=running.id), 0.0)
@@ -175,7 +166,7 @@ def test_a_full_group_is_not_handed_over_early_past_an_older_head(
 
 @both
 def test_a_full_group_with_the_oldest_head_is_handed_over_early(settings: BatchSettings) -> None:
-    policy = policy_with(settings, four(1, arrived=0.0))
+    policy = policy_with(settings, four(1, arrived=0.0), PROFILE)
     running = policy.poll(0.0, IDLE).release
     assert running is not None
     policy.observe(HandedOver(batch=running.id), 0.0)
