@@ -1,12 +1,14 @@
-"""The common form in which every benchmark reports: a table for people, JSON for machines.
+"""The common form in which every benchmark is called and reports: a table, and JSON for machines.
 
 Called by the benchmark scripts beside it. It knows figures and goals, not where they come from.
 """
 
+import argparse
 import json
 import math
 import os
-from collections.abc import Sequence
+import statistics
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -40,6 +42,31 @@ def at_most(name: str, value: float, unit: str, bound: float) -> Figure:
     return Figure(
         name=name, value=value, unit=unit, goal=f"at most {bound:g}", holds=value <= bound
     )
+
+
+def median_of(values: Iterable[float]) -> float:
+    """The median of all rounds; NaN if one of them measured nothing, wherever it would sort."""
+    rounds = list(values)
+    return math.nan if any(map(math.isnan, rounds)) else statistics.median(rounds)
+
+
+def new_parser(description: str) -> argparse.ArgumentParser:
+    """Reads the options that every benchmark has: `quick` and `json`."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--quick", action="store_true", help="within a minute, rougher")
+    parser.add_argument("--json", metavar="FILE", type=Path, help="also write the figures here")
+    return parser
+
+
+def report(figures: Sequence[Figure], json_file: Path | None) -> int:
+    """Print the table and write the file, if any.
+
+    Returns the exit code: 0 whether the goals hold or not, since a figure is not a test.
+    """
+    print_table(figures)
+    if json_file is not None:
+        write_json(json_file, figures)
+    return 0
 
 
 def print_table(figures: Sequence[Figure]) -> None:

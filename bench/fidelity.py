@@ -8,19 +8,19 @@ simulator then has to foretell the median and the 99th percentile.
     python bench/fidelity.py [--quick] [--json FILE]
 """
 
-import argparse
 import asyncio
 import contextlib
 import os
-import statistics
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench_report import Figure, at_most, print_table, write_json
+from batchedmodel_contract import metric_names
+from bench_report import Figure, at_most, median_of, new_parser, report
+from device_chain import Chain, Plan, device_chain, target
 from fidelity_model import (
     CONSTANTS_SHARE,
     DEVICES,
@@ -34,26 +34,11 @@ from fidelity_model import (
     foretold,
     gap_percent,
 )
-from load_generator import GivenArrivals, LoadResult, Target, read_latencies, run_load
-
-sys.path.append(str(Path(__file__).parents[1] / "tests"))
-
-from batchedmodel_contract import metric_names
-from support.chain import Chain, running_chain  # the tests' processes, wired as in a pod
+from load_generator import GivenArrivals, LoadResult, read_latencies, run_load
 
 CONNECTIONS: Final = 512
 BODY: Final = b'{"inputs":[{"name":"x","shape":[1,1],"datatype":"INT64","data":[1]}]}'
 GOAL_PERCENT: Final = 10.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """How long and how often to measure."""
-
-    rounds: int
-    seconds: float
-    warm_up_seconds: float
-
 
 FULL: Final = Plan(rounds=3, seconds=30.0, warm_up_seconds=2.0)
 QUICK: Final = Plan(rounds=3, seconds=1.5, warm_up_seconds=0.5)
@@ -90,7 +75,7 @@ async def measure(plan: Plan) -> list[Figure]:
     return [
         *figures,
         at_most("requests that failed", float(failed), "", 0.0),
-        Figure(name="load average of this machine meanwhile", value=_mid(busy), unit=""),
+        Figure(name="load average of this machine meanwhile", value=median_of(busy), unit=""),
     ]
 
 
@@ -102,9 +87,9 @@ def _figures(device: Device, loads: Sequence[Load], plan: Plan) -> list[Figure]:
         if load.share == CONSTANTS_SHARE
     ]
     constants = Constants(
-        hand_off=_mid(each.hand_off for each in found),
-        rest=_mid(each.rest for each in found),
-        per_row=_mid(each.per_row for each in found),
+        hand_off=median_of(each.hand_off for each in found),
+        rest=median_of(each.rest for each in found),
+        per_row=median_of(each.per_row for each in found),
     )
     rows = [
         Figure(name=f"{name}: hand-off", value=constants.hand_off * 1e3, unit="ms"),
@@ -130,16 +115,12 @@ def _compared(name: str, loads: Sequence[Load], constants: Constants, plan: Plan
     ):
         gaps = [gap_percent(*pair) for pair in zip(real, simulated, strict=True)]
         rows += [
-            Figure(name=f"{name}: {label}, real", value=_mid(real), unit="ms"),
-            Figure(name=f"{name}: {label}, simulated", value=_mid(simulated), unit="ms"),
-            at_most(f"{name}: {label}, apart", abs(_mid(gaps)), "%", GOAL_PERCENT),
+            Figure(name=f"{name}: {label}, real", value=median_of(real), unit="ms"),
+            Figure(name=f"{name}: {label}, simulated", value=median_of(simulated), unit="ms"),
+            at_most(f"{name}: {label}, apart", abs(median_of(gaps)), "%", GOAL_PERCENT),
         ]
     late = [100 * load.result.late_sends / load.result.requests for load in loads]
-    return [*rows, Figure(name=f"{name}: sent over 1 ms late", value=_mid(late), unit="%")]
-
-
-def _mid(values: Iterable[float]) -> float:
-    return statistics.median(values)
+    return [*rows, Figure(name=f"{name}: sent over 1 ms late", value=median_of(late), unit="%")]
 
 
 @contextlib.asynccontextmanager
@@ -149,12 +130,10 @@ async def _chains() -> AsyncIterator[list[tuple[Device, Chain]]]:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-"))
         chains = []
         for device in DEVICES:
-            curve = device.curve
-            parameters = {"fixedSeconds": str(curve.fixed), "rowSeconds": str(curve.per_row)}
-            chain = running_chain(
+            chain = device_chain(
                 Path(folder, device.name),
-                handler="simulated",
-                parameters=parameters,
+                fixed_seconds=device.curve.fixed,
+                row_seconds=device.curve.per_row,
                 settings=SETTINGS,
             )
             chains.append((device, await stack.enter_async_context(chain)))
@@ -165,12 +144,6 @@ async def _load(chain: Chain, device: Device, share: float, seed: int, plan: Pla
     # All requests make up the means of which the constants are made, the sidecar's among them.
     warm_up = 0.0 if share == CONSTANTS_SHARE else plan.warm_up_seconds
     due = arrivals(device, share, seed, plan.warm_up_seconds + plan.seconds)
-    target = Target(
-        port=chain.port,
-        path=chain.infer_path,
-        headers={"Content-Type": "application/json"},
-        bodies=[BODY],
-    )
     given = GivenArrivals(
         offsets_microseconds=[at // 1000 for at in due],
         connections=CONNECTIONS,
@@ -178,7 +151,7 @@ async def _load(chain: Chain, device: Device, share: float, seed: int, plan: Pla
     )
     before = await _inside(chain)
     file = chain.folder / "latencies"
-    result = await asyncio.to_thread(run_load, target, given, latencies_file=file)
+    result = await asyncio.to_thread(run_load, target(chain, BODY), given, latencies_file=file)
     seconds, count = (now - then for now, then in zip(await _inside(chain), before, strict=True))
     measured = Measured(
         outside=[latency / 1e6 for latency in read_latencies(file)], inside=seconds / count
@@ -193,16 +166,9 @@ async def _inside(chain: Chain) -> tuple[float, float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table; 0 whether the goals hold or not, since a figure is not a test."""
-    parser = argparse.ArgumentParser(description="The simulator against real processes.")
-    parser.add_argument("--quick", action="store_true", help="within a minute, rougher")
-    parser.add_argument("--json", metavar="FILE", type=Path, help="also write the figures here")
-    options = parser.parse_args(arguments)
-    figures = asyncio.run(measure(QUICK if options.quick else FULL))
-    print_table(figures)
-    if options.json:
-        write_json(options.json, figures)
-    return 0
+    """Measure and report; returns the exit code."""
+    options = new_parser("The simulator against real processes.").parse_args(arguments)
+    return report(asyncio.run(measure(QUICK if options.quick else FULL)), options.json)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ requests. The constants of the policy were chosen on other seeds than are report
     python bench/scheduling.py [--quick] [--json FILE] [--trace FILE]
 """
 
-import argparse
 import multiprocessing
 import sys
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from batchedmodel_scheduling.simulator.traces import Trace, read_trace
-from bench_report import Figure, print_table, write_json
+from bench_report import Figure, new_parser, report
 from scheduling_bench import (
     costs,
     equal_lengths,
@@ -61,10 +60,8 @@ def measure(plan: Plan, trace: Trace) -> list[Figure]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table; 0 whether the goals hold or not, since a figure is not a test."""
-    parser = argparse.ArgumentParser(description="How good the scheduler is, in the simulator.")
-    parser.add_argument("--quick", action="store_true", help="within a minute, rougher")
-    parser.add_argument("--json", metavar="FILE", type=Path, help="also write the figures here")
+    """Measure and report; returns the exit code."""
+    parser = new_parser("How good the scheduler is, in the simulator.")
     parser.add_argument(
         "--trace",
         metavar="FILE",
@@ -74,11 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     trace = read_trace(options.trace.read_text(encoding="utf-8"))
-    figures = measure(QUICK if options.quick else FULL, trace)
-    print_table(figures)
-    if options.json:
-        write_json(options.json, figures)
-    return 0
+    return report(measure(QUICK if options.quick else FULL, trace), options.json)
 
 
 if __name__ == "__main__":

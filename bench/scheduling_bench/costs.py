@@ -4,8 +4,9 @@ Run alone, after everything else. The queue is kept long by more requests than c
 that every decision is one under pressure: the very thing that takes longest.
 """
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -135,25 +136,8 @@ def simulation_seconds(plan: Plan, clock: Clock) -> float:
 
 def report(plan: Plan, clock: Clock = time.perf_counter) -> list[Figure]:
     """Decisions and offers by queue length, and the simulator itself."""
-    figures: list[Figure] = []
-    slowest_offer = 0.0
-    for waiting in _QUEUES:
-        found = durations(waiting, plan.seeds[0], clock)
-        p50, p99 = (1e6 * float(each) for each in np.percentile(found.decisions, (50, 99)))
-        slowest_offer = max(slowest_offer, 1e6 * float(np.median(found.offers)))
-        name = f"wall time of a decision, {waiting:,} waiting"
-        figures += [
-            at_most(f"{name}, p50", p50, "us", _P50_MICROSECONDS),
-            at_most(f"{name}, p99", p99, "us", _P99_MICROSECONDS),
-            Figure(
-                name=f"{name}, p50 with those that need no plan",
-                value=1e6 * float(np.median(found.polls)),
-                unit="us",
-            ),
-        ]
     return [
-        *figures,
-        at_most("wall time of an offer, slowest p50", slowest_offer, "us", _OFFER_MICROSECONDS),
+        *rows({waiting: durations(waiting, plan.seeds[0], clock) for waiting in _QUEUES}),
         at_most(
             "wall time per 100,000 simulated requests",
             simulation_seconds(plan, clock),
@@ -161,3 +145,28 @@ def report(plan: Plan, clock: Clock = time.perf_counter) -> list[Figure]:
             _SIMULATED_SECONDS,
         ),
     ]
+
+
+def rows(found: Mapping[int, Durations]) -> list[Figure]:
+    """Decisions by how many wait, and the offers of the queue where they take longest."""
+    figures: list[Figure] = []
+    for waiting, calls in found.items():
+        name = f"wall time of a decision, {waiting:,} waiting"
+        figures += [
+            at_most(f"{name}, p50", _percentile(calls.decisions, 50), "us", _P50_MICROSECONDS),
+            at_most(f"{name}, p99", _percentile(calls.decisions, 99), "us", _P99_MICROSECONDS),
+            Figure(
+                name=f"{name}, p50 with those that need no plan",
+                value=_percentile(calls.polls, 50),
+                unit="us",
+            ),
+        ]
+    # Python's own max would pass over a NaN.
+    slowest = float(np.max([_percentile(calls.offers, 50) for calls in found.values()]))
+    name = "wall time of an offer, slowest p50"
+    return [*figures, at_most(name, slowest, "us", _OFFER_MICROSECONDS)]
+
+
+def _percentile(seconds: Sequence[float], percent: float) -> float:
+    """In microseconds; NaN, which reaches no goal, where nothing was timed."""
+    return 1e6 * float(np.percentile(seconds, percent)) if seconds else math.nan

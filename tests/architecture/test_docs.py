@@ -8,23 +8,12 @@ import pytest
 
 from batchedmodel_contract import metric_names
 from batchedmodel_contract.outcomes import Outcome, Rejection, ReleaseReason
+from support.repository import FOLDERS, ROOT
 from support.settings_table import settings_table
 
-ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-PACKAGES = [
-    ROOT / folder / f"batchedmodel_{folder}"
-    for folder in (
-        "contract",
-        "scheduling",
-        "sidecar",
-        "model_server",
-        "operator",
-        "autoscaler",
-        "cli",
-    )
-]
+PACKAGES = [ROOT / folder / f"batchedmodel_{folder}" for folder in FOLDERS]
 
 
 def test_the_readme_shows_every_setting_as_the_contract_declares_it() -> None:

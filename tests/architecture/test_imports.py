@@ -15,16 +15,8 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = (
-    "contract",
-    "scheduling",
-    "sidecar",
-    "model_server",
-    "operator",
-    "autoscaler",
-    "cli",
-)
+from support.repository import FOLDERS, ROOT
+
 SHARED = {"batchedmodel_contract", "batchedmodel_scheduling"}
 PACKAGES = {f"batchedmodel_{folder}" for folder in FOLDERS}
 TORCH = {"torch", "transformers", "safetensors", "sentence_transformers", "huggingface_hub"}

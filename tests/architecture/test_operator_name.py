@@ -10,7 +10,8 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from support.repository import ROOT
+
 NOT_OURS = {"build", "dist", "node_modules", "__pycache__"}
 
 

@@ -7,16 +7,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = (
-    "contract",
-    "scheduling",
-    "sidecar",
-    "model_server",
-    "operator",
-    "autoscaler",
-    "cli",
-)
+from support.repository import FOLDERS, ROOT
+
 LONGEST = 400
 
 LONG_FILES: dict[str, str] = {}

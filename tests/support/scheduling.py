@@ -4,10 +4,12 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.description import CostRule
 from batchedmodel_contract.profile import Profile, ProfilePoint
 from batchedmodel_scheduling.base import BasePolicy
 from batchedmodel_scheduling.deadline.lanes import Entry, entry_of
+from batchedmodel_scheduling.policies import new_policy
 from batchedmodel_scheduling.policy import (
     Batch,
     Decision,
@@ -51,16 +53,37 @@ def an_entry(
     return entry_of(item, work, step)
 
 
+def cost_of(rule: CostRule, lengths: list[int]) -> int:
+    """What a device pays for, worked out apart from the code under test."""
+    if rule is CostRule.ROWS:
+        return len(lengths)
+    return sum(lengths) if rule is CostRule.PACKED else len(lengths) * max(lengths)
+
+
+def measured(points: Iterable[tuple[int, int, float]], rule: CostRule = CostRule.PADDED) -> Profile:
+    """The profile of a device on which such rows and lengths took such seconds."""
+    found = (ProfilePoint(rows=r, length=n, seconds=s) for r, n, s in points)
+    return Profile(cost_rule=rule, device="simulated", points=tuple(found))
+
+
 def row_profile(fixed: float, per_row: float, rows: Iterable[int] = (1, 2, 4, 8, 16)) -> Profile:
     """A device that pays for rows only."""
-    points = [ProfilePoint(rows=n, length=1, seconds=fixed + per_row * n) for n in rows]
-    return Profile(cost_rule=CostRule.ROWS, device="simulated", points=tuple(points))
+    return measured([(n, 1, fixed + per_row * n) for n in rows], CostRule.ROWS)
 
 
 def offer(policy: BasePolicy, items: Iterable[Item]) -> None:
     """Items that must be taken, each when it arrives."""
     for item in items:
         assert policy.offer(item, item.arrived) is None
+
+
+def policy_with(
+    settings: BatchSettings, items: Iterable[Item], profile: Profile | None = None
+) -> BasePolicy:
+    """The policy that the settings name, with these items waiting."""
+    policy = new_policy(settings, profile)
+    offer(policy, items)
+    return policy
 
 
 def released(decision: Decision) -> list[int]:

@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from bench_report import Figure, at_least, at_most, print_table, write_json
+from bench_report import (
+    Figure,
+    at_least,
+    at_most,
+    median_of,
+    new_parser,
+    print_table,
+    report,
+    write_json,
+)
 
 SHARE = at_least("share of the limit", 98.25, "%", 97)
 ADDED = at_most("added p50", 1.5, "ms", 1)
@@ -26,6 +35,14 @@ def test_a_value_beyond_its_bound_does_not_hold() -> None:
 def test_what_was_not_measured_reaches_no_goal() -> None:
     assert at_least("share", math.nan, "%", 97).holds is False
     assert at_most("added", math.nan, "ms", 1).holds is False
+
+
+@pytest.mark.parametrize(
+    "values", [[math.nan, 5.0, 6.0], [5.0, math.nan, 6.0], [5.0, 6.0, math.nan]]
+)
+def test_the_median_of_rounds_hides_none_that_measured_nothing(values: list[float]) -> None:
+    assert math.isnan(median_of(values))
+    assert median_of([7.0, 5.0, 6.0]) == 6.0
 
 
 def test_a_goal_without_a_verdict_is_refused() -> None:
@@ -60,6 +77,25 @@ def test_values_are_shown_with_four_digits(
     print_table([Figure(name="x", value=value, unit="s")])
 
     assert capsys.readouterr().out.splitlines()[1].split()[1] == shown
+
+
+def test_a_missed_goal_is_reported_and_fails_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = new_parser("Of this test.").parse_args(["--quick", f"--json={tmp_path}/figures"])
+
+    assert options.quick
+    assert report([ADDED], options.json) == 0
+    assert capsys.readouterr().out.endswith("NO\n")
+    assert [figure["holds"] for figure in json.loads((tmp_path / "figures").read_text())] == [False]
+
+
+def test_without_a_file_the_table_is_all(capsys: pytest.CaptureFixture[str]) -> None:
+    options = new_parser("Of this test.").parse_args([])
+
+    assert not options.quick
+    assert report([RATE], options.json) == 0
+    assert "bare server" in capsys.readouterr().out
 
 
 def test_json_carries_every_field_and_null_where_there_is_none(tmp_path: Path) -> None:

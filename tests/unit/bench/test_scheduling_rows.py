@@ -161,3 +161,15 @@ def test_calls_are_timed_only_while_the_queue_is_about_as_long_as_wished() -> No
 
     assert set(found.decisions) == set(found.polls) == set(found.offers) == {1.0}
     assert 50 < len(found.decisions) < len(found.polls)
+
+
+def test_a_queue_at_which_nothing_was_timed_reaches_no_goal() -> None:
+    fast = costs.Durations(decisions=[1e-6], polls=[1e-6], offers=[1e-6])
+    never = costs.Durations(decisions=[], polls=[], offers=[])
+
+    assert [row.holds for row in costs.rows({10: fast})] == [True, True, None, True]
+    assert [row.holds for row in costs.rows({10: fast, 80: never})] == [
+        *(True, True, None),
+        *(False, False, None),
+        False,
+    ]

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedmodel_contract.description import CostRule
-from batchedmodel_contract.profile import Profile, ProfilePoint, profile_from_mapping
+from batchedmodel_contract.profile import Profile, profile_from_mapping
 from batchedmodel_scheduling.batch_times import BatchTimes
+from support.scheduling import measured
 
 FIXED, PER_ROW, PER_TOKEN = 0.005, 0.0001, 0.000002
 GRID = [(rows, length) for rows in (1, 4, 16, 32) for length in (8, 64, 256)]
@@ -26,12 +27,7 @@ def truth(rule: CostRule, lengths: list[int]) -> float:
 
 
 def profile(rule: CostRule, points: list[tuple[int, int, float]] | None = None) -> Profile:
-    measured = points or [(r, n, truth(rule, [n] * r)) for r, n in GRID]
-    return Profile(
-        cost_rule=rule,
-        device="simulated",
-        points=tuple(ProfilePoint(rows=r, length=n, seconds=s) for r, n, s in measured),
-    )
+    return measured(points or [(r, n, truth(rule, [n] * r)) for r, n in GRID], rule)
 
 
 @pytest.mark.parametrize("rule", CostRule)

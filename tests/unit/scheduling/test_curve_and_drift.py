@@ -7,20 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedmodel_contract.description import CostRule
-from batchedmodel_contract.profile import Profile, ProfilePoint
+from batchedmodel_contract.profile import ProfilePoint
 from batchedmodel_scheduling.curve import Curve, smoothed
 from batchedmodel_scheduling.drift import Drift
+from support.scheduling import measured
 
 FIXED, PER_ROW, PER_TOKEN = 0.004, 0.0002, 0.000006
 GRID = [(rows, length) for rows in (1, 4, 16) for length in (8, 64, 256)]
-
-
-def profile(points: list[tuple[int, int, float]], rule: CostRule = CostRule.PADDED) -> Profile:
-    return Profile(
-        cost_rule=rule,
-        device="simulated",
-        points=tuple(ProfilePoint(rows=r, length=n, seconds=s) for r, n, s in points),
-    )
 
 
 def affine(rows: int, tokens: float) -> float:
@@ -28,7 +21,7 @@ def affine(rows: int, tokens: float) -> float:
 
 
 def plane(rule: CostRule = CostRule.PADDED) -> Curve:
-    return Curve(profile([(r, n, affine(r, r * n)) for r, n in GRID], rule))
+    return Curve(measured([(r, n, affine(r, r * n)) for r, n in GRID], rule))
 
 
 # The curve
@@ -41,9 +34,9 @@ def test_every_measured_point_is_hit_exactly(steps: list[float]) -> None:
     seconds: dict[tuple[int, int], float] = {}
     for (rows, length), step in zip(GRID, steps, strict=True):
         seconds[rows, length] = affine(rows, rows * length) * (1 + step * rows)
-    curve = Curve(profile([(r, n, s) for (r, n), s in seconds.items()]))
-    for (rows, length), measured in seconds.items():
-        assert curve.rows_table(length, rows)[rows] == pytest.approx(measured, rel=1e-12)
+    curve = Curve(measured([(r, n, s) for (r, n), s in seconds.items()]))
+    for (rows, length), wanted in seconds.items():
+        assert curve.rows_table(length, rows)[rows] == pytest.approx(wanted, rel=1e-12)
 
 
 @pytest.mark.parametrize("length", [1, 8, 30, 64, 200, 256, 1000])
@@ -54,13 +47,13 @@ def test_an_affine_device_is_known_exactly_in_and_outside_the_grid(length: int) 
 
 
 def test_between_four_points_all_four_count() -> None:
-    curve = Curve(profile([(2, 10, 1.0), (4, 10, 2.0), (2, 20, 3.0), (4, 20, 8.0)]))
+    curve = Curve(measured([(2, 10, 1.0), (4, 10, 2.0), (2, 20, 3.0), (4, 20, 8.0)]))
     assert curve.rows_table(15, 3)[3] == pytest.approx((1.0 + 2.0 + 3.0 + 8.0) / 4)
 
 
 def test_behind_the_last_point_the_last_slope_goes_on() -> None:
     """A device that saturates stays saturated."""
-    curve = Curve(profile([(1, 8, 0.01), (8, 8, 0.011), (16, 8, 0.019)]))
+    curve = Curve(measured([(1, 8, 0.01), (8, 8, 0.011), (16, 8, 0.019)]))
     assert curve.rows_table(8, 32)[32] == pytest.approx(0.019 + 16 * 0.001)
 
 
@@ -68,17 +61,17 @@ def test_lengths_may_be_measured_at_different_numbers_of_rows() -> None:
     """Long items fill the memory earlier, so that a grid ends at different rows."""
     points = [(r, 8, affine(r, r * 8)) for r in (1, 4, 64)]
     points += [(r, 512, affine(r, r * 512)) for r in (1, 2, 4)]
-    table = Curve(profile(points)).rows_table(260, 32)
+    table = Curve(measured(points)).rows_table(260, 32)
     assert table[32] == pytest.approx(affine(32, 32 * 260), rel=1e-6)
 
 
 def test_a_length_measured_once_follows_the_plane() -> None:
     points = [(r, n, affine(r, r * n)) for r, n in GRID] + [(1, 512, affine(1, 512))]
-    assert Curve(profile(points)).rows_table(512, 4)[4] == pytest.approx(affine(4, 4 * 512))
+    assert Curve(measured(points)).rows_table(512, 4)[4] == pytest.approx(affine(4, 4 * 512))
 
 
 def test_of_several_measurements_of_a_point_the_middle_counts() -> None:
-    curve = Curve(profile([(1, 8, 0.010), (1, 8, 0.011), (1, 8, 0.9)]))
+    curve = Curve(measured([(1, 8, 0.010), (1, 8, 0.011), (1, 8, 0.9)]))
     assert curve.rows_table(8, 1)[1] == pytest.approx(0.011)
 
 
@@ -95,7 +88,7 @@ def test_of_several_measurements_of_a_point_the_middle_counts() -> None:
 def test_more_rows_never_take_less_time(
     rule: CostRule, points: list[tuple[int, int, float]], length: int
 ) -> None:
-    table = Curve(profile(points, rule)).rows_table(length, 40)
+    table = Curve(measured(points, rule)).rows_table(length, 40)
     assert len(table) == 41
     assert table[0] == 0
     assert table[1] > 0
@@ -111,20 +104,20 @@ def test_a_packed_device_pays_for_the_sum_of_lengths() -> None:
 
 def test_a_packed_device_off_the_plane_is_hit_where_it_was_measured() -> None:
     points = [(n, 64, (1 + 0.02 * n) * affine(n, n * 64)) for n in (1, 2, 8, 32)]
-    curve = Curve(profile(points, CostRule.PACKED))
+    curve = Curve(measured(points, CostRule.PACKED))
     for rows, length, seconds in points:
         assert curve.packed_seconds([length] * rows)[-1] == pytest.approx(seconds, rel=1e-6)
 
 
 def test_a_device_that_pays_for_rows_knows_no_length() -> None:
-    curve = Curve(profile([(r, 8, FIXED + r * PER_ROW) for r in (1, 8)], CostRule.ROWS))
+    curve = Curve(measured([(r, 8, FIXED + r * PER_ROW) for r in (1, 8)], CostRule.ROWS))
     assert curve.rows_table(5000, 8) == curve.rows_table(1, 8)
 
 
 @pytest.mark.parametrize("points", [[], [(1, 8, 0.0)], [(1, 8, float("inf"))]], ids=str)
 def test_a_profile_that_says_nothing_is_no_curve(points: list[tuple[int, int, float]]) -> None:
     with pytest.raises(ValueError, match="no measured times"):
-        Curve(profile(points))
+        Curve(measured(points))
 
 
 def test_scattered_traffic_gives_the_plane_it_came_from() -> None:

@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 
 from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.description import CostRule
 from batchedmodel_contract.outcomes import HoldReason, ReleaseReason
-from batchedmodel_contract.profile import Profile, ProfilePoint
+from batchedmodel_contract.profile import Profile
 from batchedmodel_scheduling.base import BasePolicy
 from batchedmodel_scheduling.policies import new_policy
 from batchedmodel_scheduling.policy import (
@@ -21,7 +20,17 @@ from batchedmodel_scheduling.policy import (
     Priority,
     Slots,
 )
-from support.scheduling import BUSY, IDLE, offer, released, row_profile, serve, start
+from support.scheduling import (
+    BUSY,
+    IDLE,
+    measured,
+    offer,
+    policy_with,
+    released,
+    row_profile,
+    serve,
+    start,
+)
 from support.strategies import an_item
 
 SETTINGS = BatchSettings(max_batch_size=4, max_queue_size=64, max_wait_seconds=0.005)
@@ -33,32 +42,26 @@ HIGH, NORMAL, LOW = Priority
 
 def padded(fixed: float, per_token: float) -> Profile:
     points = [(r, n, fixed + per_token * r * n) for r in (1, 4, 16) for n in (1, 16, 64)]
-    return Profile(
-        cost_rule=CostRule.PADDED,
-        device="simulated",
-        points=tuple(ProfilePoint(rows=r, length=n, seconds=s) for r, n, s in points),
-    )
+    return measured(points)
 
 
-def policy_with(
+def deadline_with(
     items: Sequence[Item], settings: BatchSettings = SETTINGS, profile: Profile | None = DEVICE
 ) -> BasePolicy:
-    policy = new_policy(settings, profile)
-    offer(policy, items)
-    return policy
+    return policy_with(settings, items, profile)
 
 
 # When a batch leaves
 
 
 def test_a_lone_item_leaves_an_idle_model_at_once() -> None:
-    decision = policy_with([an_item(1)]).poll(0.0, IDLE)
+    decision = deadline_with([an_item(1)]).poll(0.0, IDLE)
     assert released(decision) == [1]
     assert decision.reason is ReleaseReason.IDLE
 
 
 def test_a_full_batch_leaves_at_once_and_the_next_fills_the_second_slot() -> None:
-    policy = policy_with([an_item(n) for n in range(9)])
+    policy = deadline_with([an_item(n) for n in range(9)])
     assert [int(item.id) for item in start(policy, 0.0).items] == [0, 1, 2, 3]
     second = policy.poll(0.0, BUSY)
     assert released(second) == [4, 5, 6, 7]
@@ -66,7 +69,7 @@ def test_a_full_batch_leaves_at_once_and_the_next_fills_the_second_slot() -> Non
 
 
 def test_a_batch_that_fills_up_while_the_model_runs_leaves_at_once() -> None:
-    policy = policy_with([an_item(0)])
+    policy = deadline_with([an_item(0)])
     start(policy, 0.0)
     offer(policy, [an_item(n, arrived=0.001) for n in range(1, 4)])
     assert policy.poll(0.001, BUSY).release is None
@@ -76,7 +79,7 @@ def test_a_batch_that_fills_up_while_the_model_runs_leaves_at_once() -> None:
 
 def test_a_batch_is_full_when_its_tokens_are() -> None:
     tight = replace(SETTINGS, max_batch_tokens=20)
-    policy = policy_with([an_item(0, length=8)], tight, padded(0.01, 0.0001))
+    policy = deadline_with([an_item(0, length=8)], tight, padded(0.01, 0.0001))
     start(policy, 0.0)
     offer(policy, [an_item(n, length=8, arrived=0.001) for n in (1, 2)])
     decision = policy.poll(0.001, BUSY)
@@ -85,7 +88,7 @@ def test_a_batch_is_full_when_its_tokens_are() -> None:
 
 
 def test_a_batch_that_is_not_full_leaves_just_in_time() -> None:
-    policy = policy_with([an_item(0)])
+    policy = deadline_with([an_item(0)])
     start(policy, 1.0)
     offer(policy, [an_item(1, arrived=1.001)])
     held = policy.poll(1.001, BUSY)
@@ -98,7 +101,7 @@ def test_a_batch_that_is_not_full_leaves_just_in_time() -> None:
 
 @pytest.mark.parametrize("slots", [Slots(depth=2, in_flight=2), Slots(depth=0, in_flight=0)])
 def test_nothing_leaves_to_a_server_that_can_take_nothing(slots: Slots) -> None:
-    held = policy_with([an_item(n) for n in range(9)]).poll(0.0, slots)
+    held = deadline_with([an_item(n) for n in range(9)]).poll(0.0, slots)
     assert (held.release, held.wake_at, held.reason) == (None, NEVER, HoldReason.BUSY)
 
 
@@ -115,7 +118,7 @@ def group(numbers: Sequence[int], size: int, arrived: float = 0.0) -> list[Item]
 
 
 def test_an_announced_group_is_waited_for_and_leaves_when_it_is_complete() -> None:
-    policy = policy_with(group([1], 3))
+    policy = deadline_with(group([1], 3))
     held = policy.poll(0.0, IDLE)
     assert (held.release, held.reason, held.wake_at) == (None, HoldReason.GATHERING, 0.005)
     offer(policy, group([2, 3], 3, arrived=0.001))
@@ -125,7 +128,7 @@ def test_an_announced_group_is_waited_for_and_leaves_when_it_is_complete() -> No
 
 
 def test_no_wait_passes_its_bound() -> None:
-    policy = policy_with(group([1], 3))
+    policy = deadline_with(group([1], 3))
     assert policy.poll(0.0, IDLE).wake_at == 0.005
     decision = policy.poll(0.005, IDLE)
     assert released(decision) == [1]
@@ -134,7 +137,7 @@ def test_no_wait_passes_its_bound() -> None:
 
 def test_no_wait_passes_the_bound_of_another_key() -> None:
     """New groups of one key, each due earlier, keep the item of another key for its wait only."""
-    policy = policy_with([an_item(1, key="b")])
+    policy = deadline_with([an_item(1, key="b")])
     offer(policy, [an_item(2, arrived=0.004, due=1.0, fan_out=FanOut(id="x", size=2))])
     assert policy.poll(0.004, IDLE).wake_at == 0.005
     offer(policy, [an_item(3, arrived=0.005, due=0.9, fan_out=FanOut(id="y", size=2))])
@@ -142,7 +145,7 @@ def test_no_wait_passes_the_bound_of_another_key() -> None:
 
 
 def test_a_group_of_which_members_left_is_not_waited_for() -> None:
-    policy = policy_with(group([0, 1, 2, 3], 6))
+    policy = deadline_with(group([0, 1, 2, 3], 6))
     first = start(policy, 0.0)
     policy.observe(Finished(batch=first.id, compute_seconds=0.030), 0.031)
     offer(policy, group([4], 6, arrived=0.031))
@@ -171,7 +174,7 @@ def test_the_rest_of_a_clump_is_waited_for_once_clumps_are_known() -> None:
 
 
 def test_without_a_wait_nothing_is_held() -> None:
-    policy = policy_with(group([1], 3), replace(SETTINGS, max_wait_seconds=0.0))
+    policy = deadline_with(group([1], 3), replace(SETTINGS, max_wait_seconds=0.0))
     assert released(policy.poll(0.0, IDLE)) == [1]
 
 
@@ -180,25 +183,25 @@ def test_without_a_wait_nothing_is_held() -> None:
 
 def test_the_one_that_is_due_first_goes_first() -> None:
     dues = [9.0, 3.0, 5.0, 7.0, 1.0]
-    policy = policy_with([an_item(n, due=due) for n, due in enumerate(dues)])
+    policy = deadline_with([an_item(n, due=due) for n, due in enumerate(dues)])
     assert released(policy.poll(0.0, IDLE)) == [4, 1, 2, 3]
 
 
 def test_incompatible_items_never_share_a_batch_and_never_block_each_other() -> None:
     items = [an_item(n, key="abc"[n % 3], arrived=0.0, due=5.0 + n) for n in range(9)]
-    policy = policy_with(items)
+    policy = deadline_with(items)
     batches = [released(policy.poll(0.0, IDLE)) for _ in range(3)]
     assert batches == [[0, 3, 6], [1, 4, 7], [2, 5, 8]]
 
 
 def test_of_more_keys_than_are_looked_at_the_most_urgent_go_first_and_all_have_their_turn() -> None:
     items = [an_item(n, key=f"key {n}", due=100.0 - n) for n in range(60)]
-    policy = policy_with(items)
+    policy = deadline_with(items)
     assert [released(policy.poll(0.0, IDLE)) for _ in items] == [[n] for n in range(59, -1, -1)]
 
 
 def test_a_group_that_is_complete_but_not_full_leaves_just_in_time() -> None:
-    policy = policy_with([an_item(0)])
+    policy = deadline_with([an_item(0)])
     start(policy, 0.0)
     offer(policy, group([1, 2], 2, arrived=0.001))
     assert policy.poll(0.001, BUSY).reason is HoldReason.BUSY
@@ -207,21 +210,21 @@ def test_a_group_that_is_complete_but_not_full_leaves_just_in_time() -> None:
 
 def test_a_full_batch_is_not_held_while_another_key_waits_for_company() -> None:
     items = [an_item(1, due=1.0, fan_out=FanOut(id="x", size=2))]
-    policy = policy_with([*items, *(an_item(n, key="b", due=2.0) for n in range(2, 6))])
+    policy = deadline_with([*items, *(an_item(n, key="b", due=2.0) for n in range(2, 6))])
     assert policy.poll(0.0, IDLE).release is not None
 
 
 def test_short_and_long_ones_share_a_batch_only_where_it_pays() -> None:
     items = [an_item(n, length=[4, 60][n % 2]) for n in range(8)]
-    apart = policy_with(items, profile=padded(0.001, 0.001))
+    apart = deadline_with(items, profile=padded(0.001, 0.001))
     assert sorted(released(apart.poll(0.0, IDLE))) in ([0, 2, 4, 6], [1, 3, 5, 7])
     pairs = [an_item(1, length=4), an_item(2, length=60)]
-    shared = policy_with(pairs, profile=padded(0.1, 0.00001))
+    shared = deadline_with(pairs, profile=padded(0.1, 0.00001))
     assert sorted(released(shared.poll(0.0, IDLE))) == [1, 2]
 
 
 def test_a_smaller_memory_makes_smaller_batches() -> None:
-    policy = policy_with([an_item(n) for n in range(4)])
+    policy = deadline_with([an_item(n) for n in range(4)])
     policy.observe(MemoryCap(cost=2), 0.0)
     assert released(policy.poll(0.0, IDLE)) == [0, 1]
 
@@ -241,7 +244,7 @@ def test_batches_of_high_are_not_passed_by_those_of_an_urgent_item_of_low_priori
     """One HIGH filled up the batch of the urgent NORMAL one and passed two that were as urgent."""
     fast = padded(0.004, 0.0001)
     items = [an_item(n, length=8, due=0.9, priority=HIGH) for n in (1, 2, 3)]
-    policy = policy_with(
+    policy = deadline_with(
         [an_item(0, length=1, due=0.5), *items], replace(SETTINGS, max_batch_size=2), fast
     )
     assert released(policy.poll(0.0, IDLE)) == [1, 2]
@@ -252,7 +255,7 @@ def test_they_are_not_passed_either_where_the_target_is_out_of_reach() -> None:
     """There nobody hurries, and batches run in order of due time: two single rows take 10 ms."""
     settings = replace(SETTINGS, max_batch_size=2, target_seconds=0.008)
     items = [an_item(n, length=8, due=0.505, priority=HIGH) for n in (1, 2, 3)]
-    policy = policy_with([an_item(0, length=1, due=0.5), *items], settings, padded(0.005, 0.0001))
+    policy = deadline_with([an_item(0, length=1, due=0.5), *items], settings, padded(0.005, 0.0001))
     assert released(policy.poll(0.0, IDLE)) == [1, 2]
 
 
@@ -274,7 +277,7 @@ def test_a_starving_priority_leads_at_least_every_twentieth_batch() -> None:
 
 def test_another_target_orders_newcomers_and_those_that_wait_alike() -> None:
     """A priority is worth the target: what had waited by a short one was passed by newcomers."""
-    policy = policy_with(
+    policy = deadline_with(
         [an_item(1, due=5.0, priority=HIGH)], replace(SETTINGS, target_seconds=0.1)
     )
     policy.configure(replace(SETTINGS, max_batch_size=1), 0.0)
@@ -296,7 +299,7 @@ def test_without_a_profile_it_works_and_learns_to_predict() -> None:
 
 
 def test_what_it_does_by_itself_is_shown() -> None:
-    policy = policy_with([an_item(n) for n in range(4)], replace(SETTINGS, target_seconds=0.1))
+    policy = deadline_with([an_item(n) for n in range(4)], replace(SETTINGS, target_seconds=0.1))
     start(policy, 0.002)
     shown = policy.signals()
     assert shown.effective_batch_size == 4

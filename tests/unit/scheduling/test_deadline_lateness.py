@@ -7,9 +7,8 @@ from itertools import pairwise
 import pytest
 
 from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.description import CostRule
 from batchedmodel_contract.outcomes import HoldReason, Outcome, Rejection, ReleaseReason
-from batchedmodel_contract.profile import Profile, ProfilePoint
+from batchedmodel_contract.profile import Profile
 from batchedmodel_contract.spec import Lateness
 from batchedmodel_scheduling.base import BasePolicy
 from batchedmodel_scheduling.policies import new_policy, relearning
@@ -20,7 +19,7 @@ from batchedmodel_scheduling.policy import (
     Item,
     Priority,
 )
-from support.scheduling import BUSY, IDLE, offer, released, row_profile, serve, start
+from support.scheduling import BUSY, IDLE, measured, offer, released, row_profile, serve, start
 from support.strategies import an_item
 
 SERVE = BatchSettings(
@@ -178,11 +177,7 @@ def test_a_late_one_that_nobody_waits_for_any_more_expires() -> None:
 
 def test_late_ones_of_very_different_lengths_do_not_pad_each_other() -> None:
     points = [(r, n, 0.001 + 0.001 * r * n) for r in (1, 4) for n in (4, 60)]
-    padded = Profile(
-        cost_rule=CostRule.PADDED,
-        device="simulated",
-        points=tuple(ProfilePoint(rows=r, length=n, seconds=s) for r, n, s in points),
-    )
+    padded = measured(points)
     policy = running(replace(SERVE, target_seconds=None), padded)
     offer(policy, [an_item(n, length=[4, 60][n % 2], due=0.001) for n in range(8)])
     batches = [sorted(released(policy.poll(0.0, IDLE))) for _ in range(2)]

@@ -7,33 +7,32 @@ is the matter of `test_policy_machine`.
 """
 
 from dataclasses import replace
+from itertools import product
 
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, precondition, rule
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.description import CostRule
 from batchedmodel_contract.outcomes import HoldReason, Outcome, Rejection, ReleaseReason
-from batchedmodel_contract.profile import Profile, ProfilePoint
+from batchedmodel_contract.profile import Profile
 from batchedmodel_contract.spec import PolicyName
-from batchedmodel_scheduling.base import BasePolicy
 from batchedmodel_scheduling.deadline.policy import Deadline
-from batchedmodel_scheduling.policies import new_policy, reconfigured, relearning
 from batchedmodel_scheduling.policy import (
     NEVER,
     Batch,
-    BatchId,
     Decision,
     FanOut,
-    Finished,
-    HandedOver,
     Item,
-    ItemId,
     MemoryCap,
     Priority,
+    Refusal,
+    Shed,
     Slots,
 )
+from support.policy_driver import ShippedPolicyDriver
+from support.scheduling import cost_of, measured
 from support.strategies import batch_settings
 
 LENGTHS = (1, 8, 8, 40, 50)
@@ -47,27 +46,13 @@ def seconds_of(rule: CostRule, lengths: list[int]) -> float:
     return 0.004 + 0.001 * len(lengths) + 1e-5 * cost_of(rule, lengths)
 
 
-def cost_of(rule: CostRule, lengths: list[int]) -> int:
-    if rule is CostRule.ROWS:
-        return len(lengths)
-    return sum(lengths) if rule is CostRule.PACKED else len(lengths) * max(lengths)
-
-
 def a_profile(rule: CostRule) -> Profile:
-    return Profile(
-        cost_rule=rule,
-        device="simulated",
-        points=tuple(
-            ProfilePoint(rows=rows, length=length, seconds=seconds_of(rule, [length] * rows))
-            for rows in (1, 2, 5)
-            for length in (1, 20, 50)
-        ),
-    )
+    points = product((1, 2, 5), (1, 20, 50))
+    return measured([(r, n, seconds_of(rule, [n] * r)) for r, n in points], rule)
 
 
 PROFILES = [None, *(a_profile(rule) for rule in CostRule)]
 profiles = st.sampled_from(PROFILES)
-durations = st.sampled_from([0.0, 1e-6, 0.0004, 0.002, 0.006, 0.02, 0.3]) | st.floats(0, 0.05)
 
 
 @st.composite
@@ -82,26 +67,14 @@ def policy_settings(draw: st.DrawFn) -> BatchSettings:
     )
 
 
-class SchedulingMachine(RuleBasedStateMachine):
-    """Drives a policy as its shell would, and keeps the items that it must still hold."""
-
-    policy: BasePolicy
+class SchedulingMachine(ShippedPolicyDriver):
+    """Checks what must hold whatever the policy is."""
 
     @initialize(chosen=policy_settings(), profile=profiles)
     def begin(self, chosen: BatchSettings, profile: Profile | None) -> None:
-        self.now = 1000.0
-        self.settings, self.profile = chosen, profile
-        self.policy = new_policy(chosen, profile)
+        self._begin_shipped(chosen, profile)
         self.memory: int | None = None
-        self.depth = 2
-        self.offered = 0
-        self.waiting: dict[ItemId, Item] = {}
-        self.settled: dict[ItemId, str] = {}
         self.most = chosen.max_queue_size
-        self.in_flight: dict[BatchId, Batch] = {}
-        self.handed: set[BatchId] = set()
-        self.last_batch = 0
-        self.wake_at: float | None = None
 
     # What may happen
 
@@ -125,18 +98,14 @@ class SchedulingMachine(RuleBasedStateMachine):
         count: int,
     ) -> None:
         for _ in range(count):
-            self.offered += 1
-            item = Item(
-                id=ItemId(self.offered),
-                key=key,
-                length=length,
-                arrived=self.now,
-                due=self.now + patience,
-                deadline=self.now + patience + grace,
+            self._arrive(
+                key,
+                length,
+                due_in=patience,
+                deadline_in=patience + grace,
                 priority=priority,
                 fan_out=group,
             )
-            self._offer(item)
 
     @rule(
         length=st.sampled_from(LENGTHS),
@@ -150,49 +119,8 @@ class SchedulingMachine(RuleBasedStateMachine):
     ) -> None:
         """On one key: where a lane is not simply in order of due times."""
         for patience, priority in callers:
-            self.offered += 1
-            item = Item(
-                id=ItemId(self.offered),
-                key="a",
-                length=length,
-                arrived=self.now,
-                due=self.now + patience,
-                deadline=self.now + (patience if refuse else LONG_ENOUGH),
-                priority=priority,
-            )
-            self._offer(item)
-
-    def _offer(self, item: Item) -> None:
-        refusal = self.policy.offer(item, self.now)
-        self.wake_at = None
-        if refusal is None:
-            self.waiting[item.id] = item
-            return
-        self.settled[item.id] = "refused"
-        assert 0 < refusal.retry_after <= 60
-        if refusal.reason is Rejection.PREDICTED_LATE:
-            assert isinstance(self.policy, Deadline)
-            assert item.deadline < self.now + LONG_ENOUGH, "refused with all the time in the world"
-        else:
-            assert refusal.reason is Rejection.QUEUE_FULL
-            assert len(self.waiting) >= self.settings.max_queue_size
-
-    @precondition(lambda self: self.offered)
-    @rule(data=st.data())
-    def a_caller_leaves(self, data: st.DataObject) -> None:
-        gone = ItemId(data.draw(st.integers(1, self.offered)))
-        self.policy.withdraw(gone, self.now)
-        self.wake_at = None
-        if gone in self.waiting:
-            self._settle(self.waiting[gone], "withdrawn")
-
-    @rule(seconds=durations)
-    def time_passes(self, seconds: float) -> None:
-        self.now += seconds
-
-    @rule()
-    def the_timer_rings_whenever_it_likes(self) -> None:
-        self._poll()
+            last = patience if refuse else LONG_ENOUGH
+            self._arrive("a", length, due_in=patience, deadline_in=last, priority=priority)
 
     @precondition(lambda self: self.wake_at is not None and self.now < self.wake_at < NEVER)
     @rule(late=st.sampled_from([0.0, 0.0, 0.0002, 0.004]))
@@ -200,14 +128,6 @@ class SchedulingMachine(RuleBasedStateMachine):
         assert self.wake_at is not None
         self.now = self.wake_at + late
         self._poll()
-
-    @precondition(lambda self: self.in_flight.keys() - self.handed)
-    @rule()
-    def a_batch_is_handed_over(self) -> None:
-        batch = min(self.in_flight.keys() - self.handed)
-        self.policy.observe(HandedOver(batch=batch), self.now)
-        self.handed.add(batch)
-        self.wake_at = None
 
     @precondition(lambda self: self.in_flight)
     @rule(
@@ -230,30 +150,21 @@ class SchedulingMachine(RuleBasedStateMachine):
 
     @rule(chosen=policy_settings())
     def the_settings_change(self, chosen: BatchSettings) -> None:
-        self.policy = reconfigured(self.policy, chosen, self.now)
-        self.settings = chosen
+        self._change_settings(chosen)
         self.most = max(chosen.max_queue_size, len(self.waiting))
-        self.wake_at = None
 
     @rule(profile=profiles, depth=st.sampled_from([0, 1, 2]))
     def the_server_starts_anew(self, profile: Profile | None, depth: int) -> None:
-        for batch in list(self.in_flight):
-            self._end(batch, None, 0.0)
-        self.policy = relearning(self.policy, profile)
-        self.profile, self.memory, self.depth = profile, None, depth
+        self._start_server_anew(profile, depth)
+        self.memory = None
         # Those evicted of whom nobody has been told yet wait again.
         self.most = max(self.settings.max_queue_size, len(self.waiting))
-        self.wake_at = None
 
-    def teardown(self) -> None:
-        """Whatever happened: a server that works serves or sheds all that waits."""
-        if not hasattr(self, "policy"):
-            return
+    def _drain(self) -> None:
         self.depth = 1
         holds = 0
         while self.waiting:
-            for batch in list(self.in_flight):
-                self._end(batch, None, 0.0)
+            self._end_all(None)
             before = len(self.waiting)
             decision = self._poll()
             if decision.release is None and len(self.waiting) == before:
@@ -261,62 +172,40 @@ class SchedulingMachine(RuleBasedStateMachine):
                 self.now = decision.wake_at
                 holds += 1
                 assert holds < 1000, "held for ever"
-        assert self._poll().wake_at == NEVER
-        assert len(self.settled) == self.offered
 
     # What must hold
 
-    @invariant()
-    def every_item_waits_or_is_settled(self) -> None:
-        assert sorted(item.id for item in self.policy.waiting()) == sorted(self.waiting)
-        assert len(self.waiting) + len(self.settled) == self.offered
+    def _check_answer(self, item: Item, refusal: Refusal | None, *, room: bool) -> None:
+        if refusal is not None and refusal.reason is Rejection.PREDICTED_LATE:
+            assert isinstance(self.policy, Deadline)
+            assert item.deadline < self.now + LONG_ENOUGH, "refused with all the time in the world"
+        elif refusal is not None:
+            assert refusal.reason is Rejection.QUEUE_FULL
+            assert not room
 
     def _poll(self) -> Decision:
-        slots = Slots(depth=self.depth, in_flight=len(self.in_flight))
-        decision = self.policy.poll(self.now, slots)
-        self._check_shed(decision)
-        if decision.release is not None:
-            assert decision.wake_at == self.now
-            assert decision.reason is decision.release.reason
-            self._check_release(decision.release, slots)
-            self.wake_at = None
-        elif self.waiting:
-            self._check_hold(decision, slots)
-            self.wake_at = decision.wake_at
-        else:
-            assert (decision.wake_at, decision.reason) == (NEVER, HoldReason.EMPTY)
-            self.wake_at = NEVER
+        decision = super()._poll()
         assert len(self.waiting) <= self.most, "the queue is longer than it may be"
         return decision
 
-    def _check_shed(self, decision: Decision) -> None:
-        for shed in decision.shed:
-            item = shed.item
-            if shed.outcome is Outcome.EXPIRED:
-                assert item.deadline <= self.now, "shed before its deadline"
-            else:
-                assert isinstance(self.policy, Deadline)
-                # Late items are still wanted, or not; the one kind is evicted, the other given up.
-                evicted = shed.outcome is Outcome.EVICTED
-                assert evicted == (item.due < item.deadline)
-                assert evicted or shed.outcome is Outcome.SHED
-            self._settle(item, shed.outcome)
+    def _check_shed(self, shed: Shed) -> None:
+        item = shed.item
+        if shed.outcome is Outcome.EXPIRED:
+            assert item.deadline <= self.now, "shed before its deadline"
+        else:
+            assert isinstance(self.policy, Deadline)
+            # Late items are still wanted, or not; the one kind is evicted, the other given up.
+            evicted = shed.outcome is Outcome.EVICTED
+            assert evicted == (item.due < item.deadline)
+            assert evicted or shed.outcome is Outcome.SHED
 
     def _check_release(self, batch: Batch, slots: Slots) -> None:
-        assert slots.in_flight < slots.depth, "released to a server that can take nothing"
-        assert batch.id > self.last_batch, "an identifier repeats"
         assert all(self.now < item.deadline for item in batch.items), "released too late"
-        assert len({item.key for item in batch.items}) == 1, "incompatible items share a batch"
         self._check_caps(batch)
-        for item in batch.items:
-            self._settle(item, "released")
         self._check_order(batch)
-        self.in_flight[batch.id] = batch
-        self.last_batch = batch.id
 
     def _check_caps(self, batch: Batch) -> None:
         lengths = [item.length for item in batch.items]
-        assert 1 <= len(lengths) <= self.settings.max_batch_size
         rule = self._rule()
         tokens = None if rule is CostRule.ROWS else self.settings.max_batch_tokens
         for bound in (tokens, self.memory):
@@ -327,8 +216,9 @@ class SchedulingMachine(RuleBasedStateMachine):
         if batch.reason in OUT_OF_ORDER:
             return
         by_due = isinstance(self.policy, Deadline)
+        stay = [item for item in self.waiting.values() if item not in batch.items]
         for gone in batch.items:
-            for left in self.waiting.values():
+            for left in stay:
                 alike = (gone.key, gone.length, gone.priority)
                 if (left.key, left.length, left.priority) != alike or self._is_late(left):
                     continue
@@ -342,8 +232,6 @@ class SchedulingMachine(RuleBasedStateMachine):
         return isinstance(self.policy, Deadline) and item.id in self.policy._spare
 
     def _check_hold(self, decision: Decision, slots: Slots) -> None:
-        assert decision.reason in (HoldReason.BUSY, HoldReason.GATHERING)
-        assert decision.wake_at > self.now, "a timer that rings at once for ever"
         if slots.depth and not slots.in_flight:
             assert decision.reason is HoldReason.GATHERING
         if decision.reason is HoldReason.GATHERING:
@@ -359,18 +247,6 @@ class SchedulingMachine(RuleBasedStateMachine):
 
     def _rule(self) -> CostRule:
         return self.profile.cost_rule if self.profile else CostRule.PADDED
-
-    def _end(self, batch: BatchId, took: float | None, queued: float) -> None:
-        done = Finished(batch=batch, compute_seconds=took, queue_seconds=queued)
-        self.policy.observe(done, self.now)
-        del self.in_flight[batch]
-        self.handed.discard(batch)
-        self.wake_at = None
-
-    def _settle(self, item: Item, how: str) -> None:
-        assert item.id not in self.settled, f"already {self.settled[item.id]}, now {how}"
-        del self.waiting[item.id]
-        self.settled[item.id] = how
 
 
 TestPolicies = SchedulingMachine.TestCase

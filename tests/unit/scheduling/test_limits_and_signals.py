@@ -12,37 +12,30 @@ from batchedmodel_contract.description import CostRule
 from batchedmodel_scheduling.batch_times import BatchTimes
 from batchedmodel_scheduling.limits import Limits, limits
 from batchedmodel_scheduling.signals import Recent, Signals, signals, sustainable_rate
-from support.scheduling import row_profile
+from support.scheduling import cost_of, row_profile
 from support.strategies import an_item
 
 SETTINGS = BatchSettings(max_batch_size=8, target_seconds=0.1)
+any_limits = st.builds(
+    Limits,
+    rows=st.integers(1, 8),
+    cost=st.none() | st.integers(1, 90),
+    rule=st.sampled_from(CostRule),
+)
 lengths_of_items = st.lists(st.integers(1, 30), min_size=1, max_size=12)
-
-
-def cost_of(rule: CostRule, lengths: list[int]) -> int:
-    if rule is CostRule.ROWS:
-        return len(lengths)
-    return sum(lengths) if rule is CostRule.PACKED else len(lengths) * max(lengths)
 
 
 # Limits
 
 
 @settings(deadline=None, max_examples=100)
-@given(
-    st.sampled_from(CostRule),
-    st.integers(1, 8),
-    st.none() | st.integers(1, 90),
-    lengths_of_items,
-)
+@given(any_limits, lengths_of_items)
 def test_a_batch_holds_the_longest_start_that_keeps_the_bounds(
-    rule: CostRule, rows: int, cost: int | None, lengths: list[int]
+    bounds: Limits, lengths: list[int]
 ) -> None:
-    bounds = Limits(rows=rows, cost=cost, rule=rule)
-
     def allowed(count: int) -> bool:
-        fits = cost is None or cost_of(rule, lengths[:count]) <= cost
-        return count == 1 or (count <= rows and fits)
+        fits = bounds.cost is None or cost_of(bounds.rule, lengths[:count]) <= bounds.cost
+        return count == 1 or (count <= bounds.rows and fits)
 
     wanted = max(count for count in range(1, len(lengths) + 1) if allowed(count))
     assert bounds.fitting(lengths) == wanted
@@ -50,20 +43,14 @@ def test_a_batch_holds_the_longest_start_that_keeps_the_bounds(
 
 
 @settings(deadline=None, max_examples=100)
-@given(
-    st.sampled_from(CostRule),
-    st.integers(1, 8),
-    st.none() | st.integers(1, 90),
-    lengths_of_items,
-)
+@given(any_limits, lengths_of_items)
 def test_a_batch_is_full_when_not_even_its_shortest_fits_once_more(
-    rule: CostRule, rows: int, cost: int | None, lengths: list[int]
+    bounds: Limits, lengths: list[int]
 ) -> None:
-    bounds = Limits(rows=rows, cost=cost, rule=rule)
     batch = lengths[: bounds.fitting(lengths)]
     larger = [*batch, min(batch)]
-    fits = cost is None or cost_of(rule, larger) <= cost
-    assert bounds.full(batch) == (len(batch) == rows or not fits)
+    fits = bounds.cost is None or cost_of(bounds.rule, larger) <= bounds.cost
+    assert bounds.full(batch) == (len(batch) == bounds.rows or not fits)
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,15 @@
 """Which group leaves first: no length class may keep another one from the model."""
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import count
 
 import pytest
 
 from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.description import CostRule
 from batchedmodel_contract.outcomes import HoldReason, ReleaseReason
-from batchedmodel_contract.profile import Profile, ProfilePoint
+from batchedmodel_contract.profile import Profile
 from batchedmodel_contract.spec import PolicyName
 from batchedmodel_scheduling.base import BasePolicy
 from batchedmodel_scheduling.policies import new_policy
@@ -23,6 +22,7 @@ from batchedmodel_scheduling.policy import (
     ItemId,
     Slots,
 )
+from support.scheduling import policy_with, row_profile
 from support.strategies import an_item
 
 GREEDY = BatchSettings(
@@ -32,11 +32,7 @@ WINDOW = replace(GREEDY, policy=PolicyName.WINDOW, max_wait_seconds=0.010)
 IDLE, BUSY = Slots(depth=2, in_flight=0), Slots(depth=2, in_flight=1)
 SHORT, LONG = 2, 10
 PASS_SECONDS = 0.1
-PROFILE = Profile(
-    cost_rule=CostRule.ROWS,
-    device="simulated",
-    points=tuple(ProfilePoint(rows=rows, length=1, seconds=PASS_SECONDS) for rows in (1, 2, 4)),
-)
+PROFILE = row_profile(PASS_SECONDS, 0.0, rows=(1, 2, 4))
 
 both = pytest.mark.parametrize("settings", [GREEDY, WINDOW], ids=["Greedy", "Window"])
 either_way = pytest.mark.parametrize("profile", [PROFILE, None], ids=["profile", "no profile"])
@@ -98,15 +94,6 @@ class World:
                 self.arrive(SHORT)
 
 
-def policy_with(
-    settings: BatchSettings, items: Sequence[Item], profile: Profile | None = PROFILE
-) -> BasePolicy:
-    policy = new_policy(settings, profile)
-    for item in items:
-        assert policy.offer(item, item.arrived) is None
-    return policy
-
-
 def four(first: int, arrived: float, length: int = SHORT) -> list[Item]:
     return [an_item(first + n, arrived=arrived, length=length) for n in range(4)]
 
@@ -151,13 +138,13 @@ def test_a_full_class_still_keeps_the_device_busy(
 def test_when_the_server_wants_a_batch_the_oldest_head_leaves_though_another_group_is_full(
     settings: BatchSettings,
 ) -> None:
-    policy = policy_with(settings, [an_item(0, length=LONG), *four(1, arrived=0.001)])
+    policy = policy_with(settings, [an_item(0, length=LONG), *four(1, arrived=0.001)], PROFILE)
     assert numbers(policy.poll(0.5, IDLE).release) == [0]
     assert numbers(policy.poll(0.5, BUSY).release) == [1, 2, 3, 4]
 
 
 def test_a_full_group_does_not_wait_for_a_window_that_is_still_open() -> None:
-    policy = policy_with(WINDOW, [an_item(0, length=LONG), *four(1, arrived=0.001)])
+    policy = policy_with(WINDOW, [an_item(0, length=LONG), *four(1, arrived=0.001)], PROFILE)
     assert numbers(policy.poll(0.002, IDLE).release) == [1, 2, 3, 4]
 
 
@@ -165,7 +152,7 @@ def test_a_full_group_does_not_wait_for_a_window_that_is_still_open() -> None:
 def test_a_full_group_is_not_handed_over_early_past_an_older_head(
     settings: BatchSettings,
 ) -> None:
-    policy = policy_with(settings, four(1, arrived=0.0))
+    policy = policy_with(settings, four(1, arrived=0.0), PROFILE)
     running = policy.poll(0.0, IDLE).release
     assert running is not None
     policy.observe(HandedOver(batch=running.id), 0.0)
@@ -179,7 +166,7 @@ def test_a_full_group_is_not_handed_over_early_past_an_older_head(
 
 @both
 def test_a_full_group_with_the_oldest_head_is_handed_over_early(settings: BatchSettings) -> None:
-    policy = policy_with(settings, four(1, arrived=0.0))
+    policy = policy_with(settings, four(1, arrived=0.0), PROFILE)
     running = policy.poll(0.0, IDLE).release
     assert running is not None
     policy.observe(HandedOver(batch=running.id), 0.0)

@@ -1,19 +1,16 @@
 """What goes over from one policy to another, and what a policy makes of other settings."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.profile import Profile
 from batchedmodel_contract.spec import PolicyName
-from batchedmodel_scheduling.base import BasePolicy
 from batchedmodel_scheduling.greedy import Greedy
 from batchedmodel_scheduling.policies import new_policy, reconfigured, relearning
-from batchedmodel_scheduling.policy import NEVER, Finished, Item
+from batchedmodel_scheduling.policy import NEVER, Finished
 from batchedmodel_scheduling.window import Window
-from support.scheduling import BUSY, IDLE, offer, released, row_profile, start
+from support.scheduling import BUSY, IDLE, policy_with, released, row_profile, start
 from support.strategies import an_item
 
 GREEDY = BatchSettings(policy=PolicyName.GREEDY, max_batch_size=4, max_queue_size=8)
@@ -22,14 +19,6 @@ WINDOW = replace(GREEDY, policy=PolicyName.WINDOW, max_wait_seconds=0.010)
 PROFILE = row_profile(0.1, 0.0)
 
 both = pytest.mark.parametrize("settings", [GREEDY, WINDOW], ids=["Greedy", "Window"])
-
-
-def policy_with(
-    settings: BatchSettings, items: Sequence[Item], profile: Profile | None = None
-) -> BasePolicy:
-    policy = new_policy(settings, profile)
-    offer(policy, items)
-    return policy
 
 
 @both

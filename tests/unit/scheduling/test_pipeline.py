@@ -2,21 +2,17 @@
 
 import pytest
 
-from batchedmodel_contract.description import CostRule
 from batchedmodel_contract.outcomes import ReleaseReason
-from batchedmodel_contract.profile import Profile, ProfilePoint
+from batchedmodel_contract.profile import Profile
 from batchedmodel_scheduling.batch_times import BatchTimes
 from batchedmodel_scheduling.pipeline import Pipeline
 from batchedmodel_scheduling.policy import NEVER, Batch, BatchId, Finished, HandedOver, Slots
+from support.scheduling import row_profile
 from support.strategies import an_item
 
 IDLE, BUSY, TAKEN = (Slots(depth=2, in_flight=n) for n in range(3))
 # Every batch takes 100 ms.
-PROFILE = Profile(
-    cost_rule=CostRule.ROWS,
-    device="simulated",
-    points=tuple(ProfilePoint(rows=rows, length=1, seconds=0.1) for rows in (1, 4, 8)),
-)
+PROFILE = row_profile(0.1, 0.0, rows=(1, 4, 8))
 HAND_OFF = 0.001
 
 

@@ -5,26 +5,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedmodel_contract.description import CostRule
-from batchedmodel_contract.profile import Profile, ProfilePoint
+from batchedmodel_contract.profile import Profile
 from batchedmodel_scheduling.batch_times import BatchTimes
 from batchedmodel_scheduling.deadline.lanes import Entry, Lanes
 from batchedmodel_scheduling.deadline.planning import Plan, Situation, plan
 from batchedmodel_scheduling.limits import Limits
 from batchedmodel_scheduling.policy import Priority
-from support.scheduling import an_entry
+from support.scheduling import an_entry, measured
 
 FIXED, PER_TOKEN = 0.002, 0.0001
 
 
 def profile(rule: CostRule) -> Profile:
     points = [(rows, length) for rows in (1, 8) for length in (1, 40)]
-    return Profile(
-        cost_rule=rule,
-        device="simulated",
-        points=tuple(
-            ProfilePoint(rows=r, length=n, seconds=FIXED + PER_TOKEN * r * n) for r, n in points
-        ),
-    )
+    return measured([(r, n, FIXED + PER_TOKEN * r * n) for r, n in points], rule)
 
 
 def situation(

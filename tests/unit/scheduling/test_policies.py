@@ -6,9 +6,7 @@ from dataclasses import replace
 import pytest
 
 from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.description import CostRule
 from batchedmodel_contract.outcomes import HoldReason, Outcome, Rejection, ReleaseReason
-from batchedmodel_contract.profile import Profile, ProfilePoint
 from batchedmodel_contract.spec import PolicyName
 from batchedmodel_scheduling.base import BasePolicy
 from batchedmodel_scheduling.policies import new_policy
@@ -21,6 +19,7 @@ from batchedmodel_scheduling.policy import (
     Item,
     Slots,
 )
+from support.scheduling import policy_with, row_profile
 from support.strategies import an_item
 
 GREEDY = BatchSettings(policy=PolicyName.GREEDY, max_batch_size=4, max_queue_size=8)
@@ -32,23 +31,10 @@ IDLE, BUSY, TAKEN, ABSENT = (
     Slots(depth=0, in_flight=0),
 )
 # Every batch of up to eight rows takes 100 ms.
-PROFILE = Profile(
-    cost_rule=CostRule.ROWS,
-    device="simulated",
-    points=tuple(ProfilePoint(rows=rows, length=1, seconds=0.1) for rows in (1, 4, 8)),
-)
+PROFILE = row_profile(0.1, 0.0, rows=(1, 4, 8))
 HAND_OFF = 0.001
 
 both = pytest.mark.parametrize("settings", [GREEDY, WINDOW], ids=["Greedy", "Window"])
-
-
-def policy_with(
-    settings: BatchSettings, items: Sequence[Item], profile: Profile | None = None
-) -> BasePolicy:
-    policy = new_policy(settings, profile)
-    for item in items:
-        assert policy.offer(item, item.arrived) is None
-    return policy
 
 
 def numbers(items: Sequence[Item]) -> list[int]:
