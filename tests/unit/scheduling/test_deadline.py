@@ -154,7 +154,7 @@ def test_a_group_of_which_members_left_is_not_waited_for() -> None:
 
 
 def test_a_member_that_was_refused_is_not_waited_for() -> None:
-    policy = policy_with(group([1], 3))
+    policy = deadline_with(group([1], 3))
     assert policy.poll(0.0, IDLE).reason is HoldReason.GATHERING
     hopeless = replace(group([2], 3)[0], due=0.001, deadline=0.001)
     assert policy.offer(hopeless, 0.0) is not None
