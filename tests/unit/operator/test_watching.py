@@ -1,4 +1,4 @@
-"""When the watching begins anew, when it ends, and that no signal is lost.
+"""When the watching begins anew, when it ends, and that no signal is lost and no timer kills it.
 
 Kopf is the real one, in virtual time and without a server: it never gets past its login.
 """
@@ -6,7 +6,10 @@ Kopf is the real one, in virtual time and without a server: it never gets past i
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
 from typing import Any
 
 import kopf
@@ -203,3 +206,49 @@ async def test_a_signal_is_heard_before_kopf_runs_and_while_and_after(
     finally:
         stop.set()
         await running
+
+
+_AN_HOUR_AFTER_A_FAILURE = """
+import asyncio
+import looptime
+from batchedmodel_operator.handlers import registry, watch
+from batchedmodel_operator.watching import keep_watching, listen
+
+async def main():
+    told = asyncio.Event()
+    attempts = 0
+
+    async def kopf_without_a_login(definition, stop):
+        nonlocal attempts
+        attempts += 1
+        if attempts == 2:
+            await asyncio.sleep(3600)
+            return
+        found = registry(lambda key: None, lambda: 0.0, definition.changed)
+        await watch(found, probe_port={port}, stop=stop, take_signals=lambda: listen(told))
+
+    async def served():
+        return True
+
+    await keep_watching(kopf_without_a_login, served, told)
+    print(attempts, "attempts")
+
+with asyncio.Runner(loop_factory=looptime.new_event_loop) as runner:
+    runner.run(main())
+"""
+
+
+def test_no_timer_of_a_watching_that_failed_kills_the_one_that_began_anew(
+    unused_tcp_port: int, tmp_path: Path
+) -> None:
+    """In virtual time, and in a process of its own: Kopf's way to end one is SIGKILL."""
+    ended = subprocess.run(
+        [sys.executable, "-c", _AN_HOUR_AFTER_A_FAILURE.format(port=unused_tcp_port)],
+        env={name: value for name, value in os.environ.items() if name != "KUBECONFIG"}
+        | {"HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (0, "2 attempts\n"), ended.stderr[-4000:]
