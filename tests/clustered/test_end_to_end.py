@@ -7,9 +7,9 @@ import asyncio
 import base64
 import json
 import struct
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import aiohttp
@@ -29,6 +29,7 @@ from support.steady_load import SteadyLoad, echo_body
 
 pytestmark = pytest.mark.timeout(900, func_only=True)
 
+Namespaces = Callable[[str], AbstractContextManager[Kube]]
 TEXTS = [f"sentence number {number} about batching" for number in range(64)]
 
 
@@ -40,29 +41,43 @@ def installed(cluster: Cluster, cluster_settings: Settings) -> Iterator[Cluster]
     uninstall(cluster, RELEASE_NAMESPACE)
 
 
-@contextmanager
-def namespace(cluster: Cluster, name: str) -> Iterator[Kube]:
-    cluster.kubectl("create", "namespace", name)
-    yield Kube(cluster, name)
-    # Nobody else needs what its pods hold, and these may take their whole time to end.
-    cluster.kubectl("delete", "namespace", name, "--wait=false")
+@pytest.fixture(scope="module")
+def namespaces(installed: Cluster) -> Iterator[Namespaces]:
+    """Makes namespaces; at the end each of them is really gone."""
+    made: list[str] = []
+
+    @contextmanager
+    def namespace(name: str) -> Iterator[Kube]:
+        installed.kubectl("create", "namespace", name)
+        made.append(name)
+        yield Kube(installed, name)
+        # Nobody else needs what its pods hold, and these may take their whole time to end.
+        installed.kubectl("delete", "namespace", name, "--wait=false")
+
+    yield namespace
+    if made:
+        installed.kubectl(
+            *("delete", "namespace", *made, "--ignore-not-found", "--timeout=120s"), timeout_s=130
+        )
 
 
 @pytest.fixture(scope="module", autouse=True)
-def scaling(installed: Cluster, request: pytest.FixtureRequest) -> Iterator[Future[None] | None]:
+def scaling(
+    namespaces: Namespaces, request: pytest.FixtureRequest
+) -> Iterator[Future[None] | None]:
     """The story of the HPA takes minutes, in which it mostly waits: it runs beside the others."""
     if not any("test_the_stock_hpa" in item.name for item in request.session.items):
         yield None
         return
-    with namespace(installed, "scaling") as kube, running_beside(_scaling(kube)) as story:
+    with namespaces("scaling") as kube, running_beside(_scaling(kube)) as story:
         yield story
 
 
 @pytest.fixture
-def kube(installed: Cluster, request: pytest.FixtureRequest) -> Iterator[Kube]:
+def kube(namespaces: Namespaces, request: pytest.FixtureRequest) -> Iterator[Kube]:
     """A namespace for one test."""
     name = request.node.name.removeprefix("test_").replace("_", "-")[:40].rstrip("-")
-    with namespace(installed, name) as kube:
+    with namespaces(name) as kube:
         yield kube
 
 
