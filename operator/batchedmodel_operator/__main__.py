@@ -7,26 +7,23 @@ import asyncio
 import logging
 import os
 import random
-import signal
 import sys
 import time
 from datetime import UTC, datetime
 from typing import Final
 
-import kopf
-
 from batchedmodel_contract.environment import EXIT_WRONG_SETTINGS, LogLevel, from_environment
 from batchedmodel_contract.mistakes import InvalidManifest
 from batchedmodel_operator.cluster import KubernetesCluster, load_configuration
 from batchedmodel_operator.errors import ClusterError
-from batchedmodel_operator.handlers import registry
+from batchedmodel_operator.handlers import registry, watch
 from batchedmodel_operator.kinds import Kind
 from batchedmodel_operator.observed import Key
 from batchedmodel_operator.reconcile import Reconciler
 from batchedmodel_operator.render import Images
 from batchedmodel_operator.settings import OperatorSettings
 from batchedmodel_operator.sidecars import SidecarAdmin
-from batchedmodel_operator.watching import Definition, keep_watching
+from batchedmodel_operator.watching import Definition, keep_watching, listen
 from batchedmodel_operator.work_queue import Workers, WorkQueue
 
 _log: Final = logging.getLogger("batchedmodel_operator")
@@ -60,6 +57,8 @@ def main() -> int:
 
 
 async def _run(settings: OperatorSettings) -> None:
+    told = asyncio.Event()
+    listen(told)
     cluster = KubernetesCluster(await load_configuration())
     sidecars = SidecarAdmin()
     reconciler = Reconciler(
@@ -79,40 +78,23 @@ async def _run(settings: OperatorSettings) -> None:
         at_most=_LOOKS_AT_ONCE,
         clock=time.monotonic,
     )
+
+    async def watch_once(definition: Definition, stop: asyncio.Event) -> None:
+        await watch(
+            registry(workers.add, workers.longest_look, definition.changed),
+            probe_port=settings.probe_port,
+            stop=stop,
+            take_signals=lambda: listen(told),
+        )
+
     working = asyncio.create_task(workers.run(), name="workers")
     try:
-        await keep_watching(lambda: _watch(settings, workers, cluster), _told_to_stop)
+        await keep_watching(watch_once, lambda: _serves_models(cluster), told)
     finally:
         workers.close()
         await working
         sidecars.close()
         await cluster.close()
-
-
-async def _watch(
-    settings: OperatorSettings, workers: Workers[Key], cluster: KubernetesCluster
-) -> bool:
-    """Watch until a signal comes, or until the custom resource has come back: then True."""
-    definition = Definition(served=await _serves_models(cluster))
-    stop = asyncio.Event()
-
-    async def stop_when_it_returned() -> None:
-        await definition.returned(lambda: _serves_models(cluster))
-        _log.info("the custom resource has come back: watching anew")
-        stop.set()
-
-    # Before Kopf's own tasks, which it tells from those of others by what is there already.
-    returning = asyncio.create_task(stop_when_it_returned(), name="definition")
-    try:
-        await kopf.operator(
-            registry=registry(workers.add, workers.longest_look, definition.changed),
-            clusterwide=True,
-            liveness_endpoint=f"http://0.0.0.0:{settings.probe_port}/healthz",
-            stop_flag=stop,
-        )
-    finally:
-        returning.cancel()
-    return stop.is_set()
 
 
 async def _serves_models(cluster: KubernetesCluster) -> bool:
@@ -121,19 +103,6 @@ async def _serves_models(cluster: KubernetesCluster) -> bool:
     except ClusterError:
         # Kopf meets the same, and goes on asking.
         return False
-
-
-async def _told_to_stop(within: float) -> bool:
-    """Whether a signal comes in time, while Kopf does not listen for one."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    try:
-        await asyncio.wait_for(stop.wait(), within)
-    except TimeoutError:
-        return False
-    return True
 
 
 if __name__ == "__main__":

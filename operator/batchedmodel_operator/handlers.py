@@ -4,6 +4,7 @@ Every event becomes a key in the work queue and nothing else. Event handlers put
 annotation on anything, and a missed event costs delay, never correctness.
 """
 
+import asyncio
 import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -88,6 +89,30 @@ def registry(
         return round(seconds, 1)
 
     return found
+
+
+async def watch(
+    found: kopf.OperatorRegistry,
+    *,
+    probe_port: int,
+    stop: asyncio.Event,
+    take_signals: Callable[[], None],
+) -> None:
+    """Watch until `stop`; raises whatever Kopf gives up for.
+
+    Kopf takes SIGTERM and SIGINT for itself and keeps them when it has ended, when nobody hears
+    them any more. `take_signals` is called to have them back.
+    """
+    others = asyncio.all_tasks()
+    tasks = await kopf.spawn_tasks(
+        registry=found,
+        clusterwide=True,
+        liveness_endpoint=f"http://0.0.0.0:{probe_port}/healthz",
+        stop_flag=stop,
+    )
+    # To take them was the last that Kopf did, and the loop has not run since: none is lost.
+    take_signals()
+    await kopf.run_tasks(tasks, ignored=others)
 
 
 def _server(environ: Mapping[str, str], named: str) -> str:

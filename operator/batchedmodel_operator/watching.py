@@ -1,9 +1,11 @@
 """Keeps the watching up. The work goes on meanwhile, and whoever begins anew lists everything."""
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Final
+import signal
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
 
 _log: Final = logging.getLogger(__name__)
 _AGAIN_SECONDS: Final = 2.0
@@ -37,19 +39,68 @@ class Definition:
 
 
 async def keep_watching(
-    watch: Callable[[], Awaitable[bool]], told_to_stop: Callable[[float], Awaitable[bool]]
+    watch: Callable[[Definition, asyncio.Event], Awaitable[None]],
+    served: Callable[[], Coroutine[Any, Any, bool]],
+    told: asyncio.Event,
 ) -> None:
-    """Watch until a signal ends it; begin anew whenever it fails, or returns True to ask for it.
+    """Watch until `told` to stop; begin anew when it fails, and when the definition came back.
 
-    Kopf gives up altogether when one of its requests fails for good, such as for a watched kind
-    that vanishes between two of them. `told_to_stop` waits for a signal for some seconds.
+    `watch` reports what it sees of the definition and ends once its event is set. `served`: as
+    `Definition.returned` asks it. Kopf gives up altogether when one of its requests fails for good,
+    such as for a watched kind that vanishes between two of them.
     """
-    while True:
+    while not told.is_set():
         try:
-            if not await watch():
+            if not await _watch_once(watch, served, told):
                 return
-            continue
         except Exception as error:
             _log.warning("watching failed: %r; again in %.0f s", error, _AGAIN_SECONDS)
-        if await told_to_stop(_AGAIN_SECONDS):
-            return
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(told.wait(), _AGAIN_SECONDS)
+
+
+def listen(told: asyncio.Event) -> None:
+    """SIGTERM and SIGINT set it from now on, whoever heard them before."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told.set)
+
+
+async def _watch_once(
+    watch: Callable[[Definition, asyncio.Event], Awaitable[None]],
+    served: Callable[[], Coroutine[Any, Any, bool]],
+    told: asyncio.Event,
+) -> bool:
+    """Whether it ended because the definition has come back."""
+    there = await _unless(told, served())
+    if there is None:
+        return False
+    definition = Definition(served=there)
+    stop = asyncio.Event()
+    # Before Kopf's own tasks, which it tells from those of others by what is there already.
+    telling = asyncio.create_task(told.wait())
+    returned = asyncio.create_task(definition.returned(served))
+    for end in (telling, returned):
+        end.add_done_callback(lambda _: stop.set())
+    try:
+        await watch(definition, stop)
+        if not returned.done():
+            return False
+        await returned
+    finally:
+        telling.cancel()
+        returned.cancel()
+    _log.info("the custom resource has come back: watching anew")
+    return True
+
+
+async def _unless(told: asyncio.Event, look: Coroutine[Any, Any, bool]) -> bool | None:
+    """What the look says; None, and it is given up, when we are `told` to stop before that."""
+    looking = asyncio.create_task(look)
+    telling = asyncio.create_task(told.wait())
+    try:
+        await asyncio.wait((looking, telling), return_when=asyncio.FIRST_COMPLETED)
+        return looking.result() if looking.done() else None
+    finally:
+        looking.cancel()
+        telling.cancel()

@@ -7,9 +7,9 @@ import asyncio
 import base64
 import json
 import struct
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import aiohttp
@@ -29,6 +29,7 @@ from support.steady_load import SteadyLoad, echo_body
 
 pytestmark = pytest.mark.timeout(900, func_only=True)
 
+Namespaces = Callable[[str], AbstractContextManager[Kube]]
 TEXTS = [f"sentence number {number} about batching" for number in range(64)]
 
 
@@ -40,29 +41,43 @@ def installed(cluster: Cluster, cluster_settings: Settings) -> Iterator[Cluster]
     uninstall(cluster, RELEASE_NAMESPACE)
 
 
-@contextmanager
-def namespace(cluster: Cluster, name: str) -> Iterator[Kube]:
-    cluster.kubectl("create", "namespace", name)
-    yield Kube(cluster, name)
-    # Nobody else needs what its pods hold, and these may take their whole time to end.
-    cluster.kubectl("delete", "namespace", name, "--wait=false")
+@pytest.fixture(scope="module")
+def namespaces(installed: Cluster) -> Iterator[Namespaces]:
+    """Makes namespaces; at the end each of them is really gone."""
+    made: list[str] = []
+
+    @contextmanager
+    def namespace(name: str) -> Iterator[Kube]:
+        installed.kubectl("create", "namespace", name)
+        made.append(name)
+        yield Kube(installed, name)
+        # Nobody else needs what its pods hold, and these may take their whole time to end.
+        installed.kubectl("delete", "namespace", name, "--wait=false")
+
+    yield namespace
+    if made:
+        installed.kubectl(
+            *("delete", "namespace", *made, "--ignore-not-found", "--timeout=120s"), timeout_s=130
+        )
 
 
 @pytest.fixture(scope="module", autouse=True)
-def scaling(installed: Cluster, request: pytest.FixtureRequest) -> Iterator[Future[None] | None]:
+def scaling(
+    namespaces: Namespaces, request: pytest.FixtureRequest
+) -> Iterator[Future[None] | None]:
     """The story of the HPA takes minutes, in which it mostly waits: it runs beside the others."""
     if not any("test_the_stock_hpa" in item.name for item in request.session.items):
         yield None
         return
-    with namespace(installed, "scaling") as kube, running_beside(_scaling(kube)) as story:
+    with namespaces("scaling") as kube, running_beside(_scaling(kube)) as story:
         yield story
 
 
 @pytest.fixture
-def kube(installed: Cluster, request: pytest.FixtureRequest) -> Iterator[Kube]:
+def kube(namespaces: Namespaces, request: pytest.FixtureRequest) -> Iterator[Kube]:
     """A namespace for one test."""
     name = request.node.name.removeprefix("test_").replace("_", "-")[:40].rstrip("-")
-    with namespace(installed, name) as kube:
+    with namespaces(name) as kube:
         yield kube
 
 
@@ -134,12 +149,15 @@ async def test_minilm_is_served_batched_and_edited_without_restart(
     )
 
 
-async def test_what_new_pods_lack_is_named_while_the_last_good_ones_serve(kube: Kube) -> None:
-    kube.apply(simulated("lacking"))
+async def test_what_new_pods_lack_is_named_and_no_request_fails_until_they_have_it(
+    kube: Kube,
+) -> None:
+    kube.apply(simulated("lacking", replicas=2))
     await kube.ready("lacking")
-    [good] = kube.ready_pods("lacking")
+    good = _uids(kube, "lacking")
+    assert len(good) == 2
     url = kube.service_url("lacking") + "/v2/models/lacking/infer"
-    async with SteadyLoad(url, connections=2, rate=10.0).running() as load:
+    async with SteadyLoad(url, connections=64, rate=40.0).running() as load:
         # No field of the manifest refers to a Secret, but what others add to a child stays.
         kube.kubectl(
             *("apply", "--server-side", "--field-manager=others", "--filename=-"),
@@ -152,10 +170,26 @@ async def test_what_new_pods_lack_is_named_while_the_last_good_ones_serve(kube: 
         kube.patch("lacking", {"spec": {**private, "pod": {"imagePullSecrets": ["neither"]}}})
         await _not_ready(kube, "lacking", "ImagePullFailed", "image pull secrets neither")
         assert kube.condition("lacking", "Available")["status"] == "True"
-        assert [pod["metadata"]["uid"] for pod in kube.ready_pods("lacking")] == [
-            good["metadata"]["uid"]
-        ]
+        await asyncio.sleep(5.0)
+        assert _uids(kube, "lacking") == good, "the last good pods keep serving"
+        assert load.failed == {}
+
+        kube.kubectl("create", "secret", "generic", "not-there", "--from-literal=token=secret")
+        kube.patch("lacking", {"spec": {"model": {"image": None}, "pod": None}})
+        await kube.eventually(
+            "the good image is back", lambda: _rolled_out(kube, "lacking"), within=180
+        )
+        await kube.ready("lacking", within=30)
+        await asyncio.sleep(5.0)
     assert load.outcomes.keys() == {"right"}
+    now = _uids(kube, "lacking")
+    assert len(now) == 2
+    assert not now & good, "the edit that came with it has reached every pod"
+
+
+def _uids(kube: Kube, name: str) -> set[str]:
+    """Of the pods that are ready."""
+    return {pod["metadata"]["uid"] for pod in kube.ready_pods(name)}
 
 
 async def _not_ready(kube: Kube, name: str, reason: str, words: str) -> None:
@@ -243,7 +277,9 @@ async def _scaling(kube: Kube) -> None:
         assert load.failed == {}
 
         kube.patch("sim", {"spec": {"model": {"env": {"EDITED": "yes"}}}})
-        await kube.eventually("the edit has rolled out", lambda: _rolled_out(kube), within=180)
+        await kube.eventually(
+            "the edit has rolled out", lambda: _rolled_out(kube, "sim"), within=180
+        )
         assert load.failed == {}
 
         load.rate = 4.0
@@ -275,8 +311,8 @@ async def _added_pod_gets_its_share(kube: Kube, first: dict[str, Any]) -> None:
     raise AssertionError(f"shares of the added pod, ten seconds each: {shares}")
 
 
-def _rolled_out(kube: Kube) -> bool:
-    deployment = kube.get("deployment", "sim")
+def _rolled_out(kube: Kube, name: str) -> bool:
+    deployment = kube.get("deployment", name)
     status, wanted = deployment["status"], deployment["spec"]["replicas"]
     return bool(
         status.get("observedGeneration") == deployment["metadata"]["generation"]

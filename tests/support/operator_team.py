@@ -40,13 +40,19 @@ class Team:
     def has_all(self, *children: str) -> bool:
         wanted = children or CHILDREN
         try:
-            names = self.plane.kubectl(
-                *("get", *wanted, f"--namespace={self.namespace}"),
-                *("--ignore-not-found", "--output=name"),
-            )
+            return len(self._there(*wanted)) == len(wanted)
         except CommandFailed:  # the API server is away
             return False
-        return len(names.split()) == len(wanted)
+
+    def has_none(self, *children: str) -> bool:
+        """Whether all of them are gone; an API server that is away does not say so."""
+        return not self._there(*children)
+
+    def _there(self, *children: str) -> list[str]:
+        return self.plane.kubectl(
+            *("get", *children, f"--namespace={self.namespace}"),
+            *("--ignore-not-found", "--output=name"),
+        ).split()
 
     def condition(self, name: str) -> tuple[str, str]:
         """A condition's status and reason, once it speaks of the present generation."""
@@ -96,10 +102,20 @@ class Team:
         }
 
     def _everything(self) -> dict[str, dict[str, Any]]:
-        """Those of the BatchedModel, its children and its autoscaler that are there, by name."""
+        """Those of the BatchedModel, its children and its autoscaler that are there, by name.
+
+        Raises:
+            CommandFailed: the API server did not say; to whoever waits for quiet, two such looks
+                would be alike.
+        """
         names = (*CHILDREN, "hpa/minilm", "batchedmodel/minilm")
-        found = self.get(*names, "--ignore-not-found", "--show-managed-fields") or {}
-        bodies = {body["kind"]: body for body in found.get("items", [])}
+        text = self.plane.kubectl(
+            *("get", *names, f"--namespace={self.namespace}", "--output=json"),
+            *("--ignore-not-found", "--show-managed-fields"),
+        )
+        # kubectl prints nothing at all when none of them is there.
+        items = json.loads(text)["items"] if text else []
+        bodies = {body["kind"]: body for body in items}
         return {
             name: bodies[kind] for name, kind in zip(names, _KINDS, strict=True) if kind in bodies
         }

@@ -36,7 +36,7 @@ def install_crd(plane: ControlPlane) -> None:
     plane.kubectl("wait", "--for=condition=Established", f"crd/{CRD_NAME}")
 
 
-def until(what: str, holds: Callable[[], bool], seconds: float = 40.0) -> None:
+def until(what: str, holds: Callable[[], bool], seconds: float = 20.0) -> None:
     """Waits for something that happens in its own time."""
     deadline = time.monotonic() + seconds
     while not holds():

@@ -132,7 +132,7 @@ def test_beside_an_autoscaler_the_replicas_are_never_written(
     assert _replicas(team) == 5
     team.write({**SIMULATED, "replicas": 2})
     until("the person has it again", lambda: _replicas(team) == 2)
-    until("the autoscaler is gone", lambda: not team.has_all("hpa/minilm"))
+    until("the autoscaler is gone", lambda: team.has_none("hpa/minilm"))
 
 
 def _labels_are_repaired(team: Team, child: str) -> None:

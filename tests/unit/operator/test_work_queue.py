@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from batchedmodel_operator.errors import Unreachable
-from batchedmodel_operator.watching import Definition, keep_watching
 from batchedmodel_operator.work_queue import Workers, WorkQueue
 
 
@@ -199,63 +198,3 @@ async def test_the_end_waits_for_looks_that_have_begun() -> None:
     await asyncio.sleep(1)
     await bench.end()
     assert ended
-
-
-async def test_watching_begins_anew_until_it_ends_by_itself() -> None:
-    attempts = 0
-
-    async def watch() -> bool:
-        nonlocal attempts
-        attempts += 1
-        if attempts < 3:
-            raise OSError("the kind is gone")
-        return attempts < 5
-
-    async def told_to_stop(within: float) -> bool:
-        return False
-
-    await keep_watching(watch, told_to_stop)
-    assert attempts == 5
-
-
-async def test_a_signal_between_two_watches_ends_it() -> None:
-    async def watch() -> bool:
-        raise OSError("the kind is gone")
-
-    async def told_to_stop(within: float) -> bool:
-        return True
-
-    await keep_watching(watch, told_to_stop)
-
-
-@pytest.mark.looptime
-@pytest.mark.parametrize("gone", ["never there", "deleted"])
-async def test_watching_begins_anew_once_a_returned_definition_is_served(gone: str) -> None:
-    definition = Definition(served=gone == "deleted")
-    looks = iter([False, False, True])
-
-    async def served() -> bool:
-        return next(looks)
-
-    returned = asyncio.create_task(definition.returned(served))
-    if gone == "deleted":
-        definition.changed(established=False)
-    await asyncio.sleep(10)
-    assert not returned.done()
-    definition.changed(established=True)
-    await returned
-    assert list(looks) == []
-
-
-@pytest.mark.looptime
-async def test_a_definition_that_was_served_all_along_disturbs_nobody() -> None:
-    definition = Definition(served=True)
-
-    async def served() -> bool:
-        return True
-
-    returned = asyncio.create_task(definition.returned(served))
-    definition.changed(established=True)
-    await asyncio.sleep(10)
-    assert not returned.done()
-    returned.cancel()
