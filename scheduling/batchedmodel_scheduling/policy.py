@@ -49,6 +49,9 @@ class Item:
     deadline: float
     """When its caller stops waiting; it is never released at or after this time."""
     priority: Priority = Priority.NORMAL
+    yields: float = 0.0
+    """Seconds by which it stands back behind what is due as soon: the rows far back in a long list
+    let those pass that came after the list."""
     fan_out: FanOut | None = None
 
 

@@ -59,6 +59,9 @@ class Admin:
         return application
 
     async def _live(self, request: web.Request) -> web.Response:
+        ailment = self._batcher.ailment()
+        if ailment is not None:
+            return web.Response(status=503, text=f"{ailment}\n")
         return web.Response(text="live\n")
 
     async def _ready(self, request: web.Request) -> web.Response:
@@ -66,6 +69,8 @@ class Admin:
             return web.Response(status=503, text="draining\n")
         if self._link.status.model is None:
             return web.Response(status=503, text=f"{self._link.status.reason}\n")
+        if self._batcher.closed is not None:
+            return web.Response(status=503, text=f"{self._batcher.closed}\n")
         return web.Response(text="ready\n")
 
     async def _metrics(self, request: web.Request) -> web.Response:

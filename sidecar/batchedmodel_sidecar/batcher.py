@@ -2,15 +2,14 @@
 
 The front submits calls and awaits them; a caller's departure is the cancellation of `submit`. The
 policy says which rows leave; the model link carries them. Each call is settled exactly once, by
-`_settle`, whoever left in between.
+`_settle`, whoever left in between. Of a long list the policy is shown some batches' worth at a
+time, so that others have their turn in between.
 """
 
 import asyncio
 import logging
-import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from itertools import count
 from typing import Final
 
 from batchedmodel_contract.batch_wire import BatchReply, BatchRequest
@@ -20,9 +19,9 @@ from batchedmodel_contract.stats import SidecarStats
 from batchedmodel_scheduling import policies
 from batchedmodel_scheduling.policy import (
     Batch,
-    BatchId,
     Finished,
     HandedOver,
+    Item,
     ItemId,
     MemoryCap,
     Refusal,
@@ -30,25 +29,28 @@ from batchedmodel_scheduling.policy import (
 )
 from batchedmodel_scheduling.signals import Signals
 from batchedmodel_sidecar.calls import Answer, Call, request_of
+from batchedmodel_sidecar.circuit import Circuit
 from batchedmodel_sidecar.deadlines import Deadlines
 from batchedmodel_sidecar.errors import CallError, Rejected, TooLate, Unserved
+from batchedmodel_sidecar.flights import Flights, carried, our_bug, patience
 from batchedmodel_sidecar.ledger import Ledger
 from batchedmodel_sidecar.live_call import LiveCall
 from batchedmodel_sidecar.metrics import Durations
 from batchedmodel_sidecar.model import ReadyModel
+from batchedmodel_sidecar.offered import Offered
 from batchedmodel_sidecar.recorder import FlightRecorder
 from batchedmodel_sidecar.replies import RowFailure, dealt
+from batchedmodel_sidecar.second_tries import again
 from batchedmodel_sidecar.terms import NO_WISHES, Wishes, agreed
 from batchedmodel_sidecar.timer import Timer
-from batchedmodel_sidecar.verdicts import ended, rejected
-from batchedmodel_sidecar.work_meter import WorkMeter
+from batchedmodel_sidecar.turns import Turns
+from batchedmodel_sidecar.verdicts import ended, other_model, rejected, too_many
+from batchedmodel_sidecar.vigil import Vigil
 
 logger: Final = logging.getLogger(__name__)
 
 Infer = Callable[[BatchRequest, float], Awaitable[BatchReply]]
 """Carries one batch to the server within so many seconds; raises `Unserved`."""
-
-_GRACE: Final = 5.0  # seconds that a batch is awaited after its last member's time is over
 
 
 class Batcher:
@@ -64,8 +66,11 @@ class Batcher:
         ledger: Ledger,
         durations: Durations,
         recorder: FlightRecorder,
+        idempotent: bool = True,
     ) -> None:
+        """`idempotent` says that a row may be sent again when nobody knows what became of it."""
         self._settings = settings
+        self._idempotent = idempotent
         self._policy = policies.new_policy(settings, None)
         self._infer = infer
         self._clock = clock
@@ -73,16 +78,17 @@ class Batcher:
         self._ledger = ledger
         self._durations = durations
         self._recorder = recorder
-        self._meter = WorkMeter(clock())
-        self._instance = uuid.uuid4().hex
+        self._offered = Offered(ledger, clock())
         self._model: ReadyModel | None = None
         self._flushing = False
         self._closed = False
         self._step_is_due = False
-        self._item_ids = count(1)
+        self._vigil = Vigil()
+        self._circuit = Circuit()
+        self._turns = Turns(ledger)
         self._rows: dict[ItemId, tuple[LiveCall, int]] = {}
         self._deadlines: Deadlines[LiveCall] = Deadlines(lambda live: not live.future.done())
-        self._in_flight: dict[BatchId, asyncio.Task[None]] = {}
+        self._flights = Flights()
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -92,36 +98,41 @@ class Batcher:
         return self._settings
 
     def refusal(self) -> Rejected | None:
-        """What one more call would be told now, before its body is read."""
-        refusal = self._policy.refusal()
+        """What one more call is told before its body is read; one that is refused was offered."""
+        refusal = self._policy.refusal() or self._turns.no_room(1, self._policy)
         if refusal is None:
             return None
+        self._offered.add_unseen(self._clock())
         return self._rejection(refusal, self._settings.request_timeout_seconds)
+
+    @property
+    def closed(self) -> str | None:
+        """Why the server behind is not to be relied on, though it says that it is ready."""
+        return self._circuit.reason if self._circuit.open else None
+
+    def ailment(self) -> str | None:
+        """Why this process should be restarted: it decides no more; None while it does."""
+        return self._vigil.ailment(self._clock())
+
+    def oldest_age(self) -> float:
+        """Seconds for which the oldest call that waits has waited; 0 when none does."""
+        now = self._clock()
+        return max(
+            (now - live.accepted_at for live, _ in self._rows.values() if live.waiting), default=0.0
+        )
 
     def signals(self) -> Signals:
         """How the policy behaves at present, for metrics."""
         return self._policy.signals()
 
-    def count_unseen(self) -> None:
-        """A call was refused unread for want of room: it was offered work all the same."""
-        self._ledger.rows_offered += 1  # it had one at least
-        self._meter.add_unseen(self._clock())
-
     def stats(self, *, draining: bool) -> SidecarStats:
         """What the autoscaler is told."""
-        now = self._clock()
-        return SidecarStats(
-            instance=self._instance,
+        return self._offered.stats(
+            self._settings,
+            self._clock(),
             model_ready=self._model is not None,
             draining=draining,
             profile_known=self._policy.pipeline.times.profiled,
-            offered_work=self._meter.buckets(now),
-            age_seconds=self._meter.age(now),
-            backlog_work=max(0.0, self._ledger.work_live),
-            queue_length=self._ledger.rows_waiting,
-            outstanding=self._ledger.rows_live,
-            settings_hash=self._settings.digest(),
-            max_batch_size=self._settings.max_batch_size,
         )
 
     async def submit(
@@ -145,7 +156,7 @@ class Batcher:
         try:
             return await live.future
         except asyncio.CancelledError:
-            self._leave(live)
+            self._settle(live, Outcome.CANCELLED, None)
             raise
 
     def attach(self, model: ReadyModel) -> None:
@@ -154,13 +165,12 @@ class Batcher:
         self._model = model
         for live in {live for live, _ in self._rows.values()}:
             if live.call.description != model.description:
-                self._settle(live, Outcome.FAILED, _other_model())
+                self._settle(live, Outcome.FAILED, other_model())
         self._policy = policies.relearning(self._policy, model.profile)
         if model.profile is not None and model.profile.max_cost is not None:
             self._policy.observe(MemoryCap(cost=model.profile.max_cost), self._clock())
         if self._policy.pipeline.times.profiled is not knew:
-            # Seconds and full batches must not be added up.
-            self._meter = WorkMeter(self._clock())
+            self._offered.start_over(self._clock())
         self._request_step()
 
     def detach(self) -> None:
@@ -193,47 +203,32 @@ class Batcher:
         self._closed = True
         self._timer.close()
         self.give_up("the service is stopping")
-        tasks = list(self._in_flight.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._flights.cancel_all()
 
     def _accept(self, live: LiveCall, now: float) -> None:
         """Offer all rows or none: a call is refused whole."""
         rows = live.call.rows
         self._ledger.rows_offered += len(rows)
         if self._model is not None and live.call.description != self._model.description:
-            other = _other_model()
+            other = other_model()
             raise Rejected(Rejection.NOT_READY, other.message, retry_after=other.retry_after)
         if len(rows) > self._settings.max_queue_size:
-            limit = self._settings.max_queue_size
-            message = f"{len(rows)} rows in one request are more than the queue holds ({limit})"
-            raise Rejected(Rejection.TOO_LARGE, message)
+            raise too_many(len(rows), self._settings.max_queue_size)
         if live.deadline <= now:
             raise TooLate(live.terms.limit)
         live.work = sum(self._policy.work(row.length) for row in rows)
-        self._meter.add(live.work, now)
-        for row in rows:
-            item = live.item(ItemId(next(self._item_ids)), row)
-            refusal = self._policy.offer(item, now)
-            if refusal is not None:
-                for item_id in live.ids:
-                    self._policy.withdraw(item_id, now)
-                raise self._rejection(refusal, live.terms.limit)
-            live.ids.append(item.id)
-        for index, item_id in enumerate(live.ids):
-            self._rows[item_id] = (live, index)
+        self._offered.add(live.work, now)
+        if refusal := self._turns.offer(live, self._policy, now):
+            raise self._rejection(refusal, live.terms.limit)
+        self._rows |= {item_id: (live, index) for index, item_id in enumerate(live.ids)}
         live.recorded = self._recorder.accepted(live.call.lengths, live.terms.priority, now)
-        self._ledger.accept(len(rows), live.work)
+        self._ledger.accept(len(rows), live.work, now)
         self._idle.clear()
         self._deadlines.add(live.deadline, live, self._ledger.live)
         self._request_step()
 
     def _rejection(self, refusal: Refusal, seconds: float) -> Rejected:
         return rejected(refusal, queue=self._settings.max_queue_size, seconds=seconds)
-
-    def _leave(self, live: LiveCall) -> None:
-        self._settle(live, Outcome.CANCELLED, None)
 
     def _request_step(self) -> None:
         """Decide once for all that arrives in this turn of the loop."""
@@ -242,15 +237,25 @@ class Batcher:
             asyncio.get_running_loop().call_soon(self._step)
 
     def _step(self) -> None:
-        """Expire, release as long as the policy releases, sleep until something is due."""
+        """Decide what is to be decided now; what goes wrong in it must not be the last decision."""
         self._step_is_due = False
         if self._closed:
             return
         now = self._clock()
+        try:
+            wakes_at = self._decide(now)
+            self._vigil.decided(wakes_at)
+        except Exception:
+            logger.exception("a decision failed")
+            wakes_at = self._vigil.stumbled(now)
+        self._timer.arm(wakes_at)
+
+    def _decide(self, now: float) -> float:
+        """Expire, release as long as the policy releases; returns when something is due."""
         for live in self._deadlines.due(now):
             self._give_up(live, Outcome.EXPIRED)
         while True:
-            decision = self._policy.poll(now, self._slots())
+            decision = self._policy.poll(now, self._slots(now))
             if decision.release is not None:
                 self._release(decision.release, now)
             # Behind the release, which may carry another row of a call that ends here: a call of
@@ -260,11 +265,11 @@ class Batcher:
                     self._give_up(self._rows[shed.item.id][0], shed.outcome)
             if decision.release is None:
                 break
-        self._timer.arm(min(decision.wake_at, self._deadlines.next()))
+        return min(decision.wake_at, self._deadlines.next(), self._circuit.changes_at(now))
 
-    def _slots(self) -> Slots:
-        depth = self._model.depth if self._model is not None else 0
-        return Slots(depth=depth, in_flight=len(self._in_flight))
+    def _slots(self, now: float) -> Slots:
+        depth = 0 if self._model is None else self._circuit.depth(self._model.depth, now)
+        return Slots(depth=depth, in_flight=len(self._flights))
 
     def _give_up(self, live: LiveCall, outcome: Outcome) -> None:
         """End a call for which its time, or the policy, leaves no room."""
@@ -272,48 +277,37 @@ class Batcher:
         self._settle(live, outcome, ended(outcome, seconds=live.terms.limit, retry_after=delay))
 
     def _release(self, batch: Batch, now: float) -> None:
+        assert self._model is not None, "a batch was released without a server: our bug"
+        partly_shown: dict[LiveCall, None] = {}
+        rows = []
         for item in batch.items:
-            live, _ = self._rows[item.id]
-            if live.waiting == len(live.call.rows):
-                self._ledger.waiting -= 1
-                self._ledger.in_flight += 1
-            live.waiting -= 1
+            live, index = self._rows[item.id]
+            rows.append(live.call.rows[index])
+            self._ledger.leave(len(live.call.rows), live.waiting, now)
+            live.leaves(batch.id, len(batch.items), now)
+            if live.partly_shown:
+                partly_shown[live] = None
             self._durations.queue.observe(now - item.arrived)
-        request, seconds = self._request(batch), self._patience(batch, now)
-        self._ledger.rows_waiting -= len(batch.items)
-        self._ledger.batches[batch.reason] += 1
-        self._ledger.batches_in_flight += 1
+        request = request_of(rows, self._model.description)
+        seconds = patience(batch, self._settings, now)
+        self._ledger.batch_leaves(batch.reason, len(batch.items), now)
         self._durations.batch_size.observe(len(batch.items))
         logger.debug("batch %d: %d rows, %s", batch.id, len(batch.items), batch.reason)
         self._policy.observe(HandedOver(batch=batch.id), now)
-        task = asyncio.get_running_loop().create_task(self._carry(batch, request, seconds))
-        self._in_flight[batch.id] = task
-
-    def _patience(self, batch: Batch, now: float) -> float:
-        # Not their deadlines alone: callers in a hurry must not make a slow server look dead.
-        longest = self._settings.request_timeout_seconds
-        return max(max(it.deadline, it.arrived + longest) for it in batch.items) - now + _GRACE
-
-    def _request(self, batch: Batch) -> BatchRequest:
-        assert self._model is not None, "a batch was released without a server: our bug"
-        members = [self._rows[item.id] for item in batch.items]
-        rows = [live.call.rows[index] for live, index in members]
-        return request_of(rows, self._model.description)
+        self._flights.start(batch, self._carry(batch, request, seconds))
+        for live in partly_shown:
+            for index in self._turns.show_more(live, self._policy, now):
+                self._rows[live.ids[index]] = (live, index)
 
     async def _carry(self, batch: Batch, request: BatchRequest, seconds: float) -> None:
         """Send one batch and settle its members, whatever happens."""
         try:
-            reply = await self._infer(request, seconds)
-        except Unserved as error:
-            self._finish(batch, None)
-            self._fail(batch, error)
-            return
+            reply = await carried(self._infer(request, seconds))
         except asyncio.CancelledError:
             self._finish(batch, None)
             raise
-        except Exception as bug:
-            self._finish(batch, None)
-            self._fail(batch, self._bug(batch, bug))
+        if isinstance(reply, Unserved):
+            self._unserved(batch, reply)
             return
         # The next batch leaves before this one is dealt out: a device that waits costs everybody,
         # an answer that is some microseconds later costs one caller that.
@@ -323,23 +317,41 @@ class Batcher:
         except Unserved as error:
             self._fail(batch, error)
         except Exception as bug:
-            self._fail(batch, self._bug(batch, bug))
+            self._fail(batch, our_bug(bug))
 
-    def _bug(self, batch: Batch, bug: Exception) -> Unserved:
-        """Whatever it is, it is ours, and no caller may hang for it."""
-        logger.error("batch %d failed in the sidecar", batch.id, exc_info=bug)
-        return Unserved(f"error in the sidecar: {bug!r}", status=500)
+    def _unserved(self, batch: Batch, error: Unserved) -> None:
+        """A batch has no answer: its members fail, or wait for another try."""
+        now = self._clock()
+        self._circuit.unserved(error, now)
+        for live, item in self._members(batch):
+            tried = again(live, item, error, idempotent=self._idempotent)
+            if isinstance(tried, Unserved):
+                self._settle(live, Outcome.FAILED, tried)
+                continue
+            live.waiting += 1
+            self._ledger.come_back(len(live.call.rows), live.waiting, now)
+            self._policy.take_over(tried)
+        self._finish(batch, None)
+
+    def _members(self, batch: Batch) -> list[tuple[LiveCall, Item]]:
+        """Rows of a batch that are still wanted, with their calls."""
+        found = [(self._rows.get(item.id), item) for item in batch.items]
+        return [(entry[0], item) for entry, item in found if entry is not None]
 
     def _finish(self, batch: Batch, reply: BatchReply | None) -> None:
         """Tell the policy that a batch is off the server, and act on its answer at once."""
-        del self._in_flight[batch.id]
-        self._ledger.batches_in_flight -= 1
+        self._flights.ended(batch)
+        now = self._clock()
+        self._ledger.batch_ends(len(batch.items), now)
         compute, queued = None, 0.0
         if reply is not None:
+            self._circuit.succeeded()
+            self._ledger.tokens += reply.tokens
+            self._ledger.padded_tokens += reply.padded_tokens
             compute, queued = reply.compute_seconds, reply.queue_seconds
             self._durations.model.observe(compute)
         finished = Finished(batch=batch.id, compute_seconds=compute, queue_seconds=queued)
-        self._policy.observe(finished, self._clock())
+        self._policy.observe(finished, now)
         self._step()
 
     def _deliver(self, batch: Batch, reply: BatchReply) -> None:
@@ -352,17 +364,13 @@ class Batcher:
             if isinstance(answer, RowFailure):
                 self._settle(live, Outcome.FAILED, answer.for_row(index, len(live.call.rows)))
                 continue
-            live.answers[index] = answer
-            live.missing -= 1
-            if live.missing == 0:
-                rows = tuple(answer for answer in live.answers if answer is not None)
-                self._settle(live, Outcome.COMPLETED, Answer(outputs=outputs, rows=rows))
+            answered = live.answer(index, outputs, answer, reply.compute_seconds)
+            if answered is not None:
+                self._settle(live, Outcome.COMPLETED, answered)
 
     def _fail(self, batch: Batch, error: Unserved) -> None:
-        for item in batch.items:
-            entry = self._rows.get(item.id)
-            if entry is not None:
-                self._settle(entry[0], Outcome.FAILED, error)
+        for live, _ in self._members(batch):
+            self._settle(live, Outcome.FAILED, error)
 
     def _settle(self, live: LiveCall, outcome: Outcome, result: Answer | CallError | None) -> None:
         """The one place where a call ends; later endings of the same call change nothing."""
@@ -371,14 +379,18 @@ class Batcher:
         live.missing = -1
         now = self._clock()
         rows = len(live.call.rows)
-        self._ledger.settle(outcome, rows, live.work, waiting=live.waiting)
+        self._ledger.settle(outcome, rows, live.work, now, waiting=live.waiting)
         self._recorder.settled(live.recorded, rows, outcome)
+        self._turns.settled(live)
         if outcome is not Outcome.COMPLETED:
             logger.debug("call of %d rows: %s: %s", rows, outcome, result or "its caller left")
         self._durations.request.observe(now - live.accepted_at)
         for item_id in live.ids:
             if self._rows.pop(item_id, None) is not None and live.waiting:
                 self._policy.withdraw(item_id, now)
+        if outcome is Outcome.CANCELLED:
+            # Only then: a server that lets calls expire may hang, and that must be found out.
+            self._flights.unwanted(live.flights)
         if not live.future.done():
             if isinstance(result, Answer):
                 live.future.set_result(result)
@@ -386,9 +398,3 @@ class Batcher:
                 live.future.set_exception(result)
         if self._ledger.live == 0:
             self._idle.set()
-
-
-def _other_model() -> Unserved:
-    """A model came back that takes other rows than the call was checked for."""
-    message = "the model was replaced by one that takes other inputs; send the request again"
-    return Unserved(message, status=503, retry_after=1.0)

@@ -60,12 +60,23 @@ class Output(NamedTuple):
     datatype: Datatype
 
 
+class Timing(NamedTuple):
+    """How a call was served; of several rows the slowest counts, and the largest batch."""
+
+    batch_size: int
+    queue_seconds: float
+    """From acceptance to the release of its batch."""
+    model_seconds: float
+    """The forward pass, as the server measured it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """The rows' outputs, in the order in which the call gave its rows."""
 
     outputs: tuple[Output, ...]
     rows: tuple[tuple[Value, ...], ...]
+    timing: Timing | None = None
 
     def column(self, index: int) -> list[Value]:
         """One output of every row."""

@@ -18,6 +18,7 @@ _STATUS_OF_REJECTION: Final = {
     Rejection.ABANDONED: 499,
     Rejection.PREDICTED_LATE: 429,
 }
+_RETRY_SOON: Final = 1.0
 _GIVEN_UP: Final = {
     Outcome.SHED: "given up: it would not have been answered in time",
     Outcome.EVICTED: "given up: it was late, and the queue was full of others that are not",
@@ -84,6 +85,21 @@ class Unserved(CallError):
     """The call was accepted and could not be answered."""
 
     counted_as = Outcome.FAILED
+
+
+class Lost(Unserved):
+    """The server went away while it worked on the call's batch."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, status=503, retry_after=_RETRY_SOON)
+
+
+class Busy(Unserved):
+    """The server did nothing for the call's batch and asks to be left alone for a while."""
+
+    def __init__(self, message: str, *, status: int = 503, retry_after: float = 1.0) -> None:
+        super().__init__(message, status=status, retry_after=retry_after)
+        self.seconds: Final = retry_after
 
 
 class Expired(CallError):

@@ -158,6 +158,8 @@ class Front:
         status = self._link.status
         if status.model is None:
             raise Rejected(Rejection.NOT_READY, status.reason, retry_after=_RETRY_NOT_READY)
+        if self._batcher.closed is not None:
+            raise Rejected(Rejection.NOT_READY, self._batcher.closed, retry_after=_RETRY_NOT_READY)
         return status.model
 
     def _admit(self, declared: int) -> None:
@@ -166,7 +168,6 @@ class Front:
         self._bodies.refuse_declared(declared)
         refusal = self._batcher.refusal()
         if refusal is not None:
-            self._batcher.count_unseen()
             raise refusal
 
     async def _unknown(self, request: web.BaseRequest) -> web.Response:

@@ -3,8 +3,8 @@
 import asyncio
 from typing import Final
 
-from batchedmodel_scheduling.policy import Item, ItemId
-from batchedmodel_sidecar.calls import Answer, Call, Row, Value
+from batchedmodel_scheduling.policy import BatchId, Item, ItemId
+from batchedmodel_sidecar.calls import Answer, Call, Output, Timing, Value
 from batchedmodel_sidecar.terms import Terms
 
 
@@ -14,13 +14,18 @@ class LiveCall:
     __slots__ = (
         "accepted_at",
         "answers",
+        "batch_size",
         "call",
         "deadline",
         "due",
+        "flights",
         "future",
         "ids",
         "missing",
+        "model_seconds",
+        "queue_seconds",
         "recorded",
+        "rests",
         "terms",
         "waiting",
         "work",
@@ -34,6 +39,9 @@ class LiveCall:
         self.deadline: Final = arrived + terms.limit
         self.future: Final[asyncio.Future[Answer]] = asyncio.get_running_loop().create_future()
         self.ids: list[ItemId] = []
+        """Of the rows that the policy has been shown, in order."""
+        self.flights: list[BatchId] = []
+        """The batch of each row that has left."""
         self.answers: list[tuple[Value, ...] | None] = [None] * len(call.rows)
         self.missing = len(call.rows)
         self.recorded = 0
@@ -42,12 +50,50 @@ class LiveCall:
         self.waiting = len(call.rows)
         """Rows that have not left."""
 
-    def item(self, item_id: ItemId, row: Row) -> Item:
-        """One of its rows as the policy sees it."""
+        self.rests = 0
+        """How often the server asked for rest instead of answering it."""
+        self.batch_size = 0
+        self.queue_seconds = 0.0
+        self.model_seconds = 0.0
+
+    @property
+    def partly_shown(self) -> bool:
+        """Whether the policy has not seen all of its rows."""
+        return len(self.ids) < len(self.call.rows)
+
+    def answer(
+        self, index: int, outputs: tuple[Output, ...], values: tuple[Value, ...], seconds: float
+    ) -> Answer | None:
+        """One of its rows is answered after so many seconds; the whole answer with the last one."""
+        self.answers[index] = values
+        self.model_seconds = max(self.model_seconds, seconds)
+        self.missing -= 1
+        if self.missing:
+            return None
+        rows = tuple(answer for answer in self.answers if answer is not None)
+        timing = Timing(self.batch_size, self.queue_seconds, self.model_seconds)
+        return Answer(outputs=outputs, rows=rows, timing=timing)
+
+    def leaves(self, batch: BatchId, batch_size: int, now: float) -> None:
+        """One of its rows leaves in a batch."""
+        self.waiting -= 1
+        self.flights.append(batch)
+        self.batch_size = max(self.batch_size, batch_size)
+        self.queue_seconds = max(self.queue_seconds, now - self.accepted_at)
+
+    def show(self, item_id: ItemId, now: float) -> Item:
+        """Its next row that the policy has not seen, as the policy sees it.
+
+        One that is shown later stands back as if it had come now: a long list is served in turns
+        with those that came behind it.
+        """
+        row = self.call.rows[len(self.ids)]
+        self.ids.append(item_id)
         return Item(
             id=item_id,
             key=self.call.key,
             length=row.length,
+            yields=now - self.accepted_at,
             arrived=self.accepted_at,
             due=self.due,
             deadline=self.deadline,

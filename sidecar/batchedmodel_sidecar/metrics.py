@@ -55,13 +55,19 @@ class LedgerCollector(Collector):
         settings_hash: Callable[[], str],
         settings_errors: Callable[[], int],
         model_is_ready: Callable[[], bool],
+        circuit_is_open: Callable[[], bool],
+        oldest_age: Callable[[], float],
         signals: Callable[[], Signals],
+        clock: Callable[[], float],
     ) -> None:
         self._ledger = ledger
         self._settings_hash = settings_hash
         self._settings_errors = settings_errors
         self._model_is_ready = model_is_ready
+        self._circuit_is_open = circuit_is_open
+        self._oldest_age = oldest_age
         self._signals = signals
+        self._clock = clock
 
     def collect(self) -> Iterator[Metric]:
         """One pass over the books, in one turn of the loop: the figures belong together."""
@@ -78,12 +84,25 @@ class LedgerCollector(Collector):
         cancelled.add_metric(["inflight"], books.cancelled_in_flight)
         yield cancelled
         yield _counter(names.OFFERED_ITEMS, "Rows offered, accepted or not", books.rows_offered)
+        returned = "Rows that waited again: the server died over them, or asked for rest"
+        yield _counter(names.RETURNED_ITEMS, returned, books.rows_returned)
         yield _by(names.BATCHES, "Batches released", "reason", ReleaseReason, books.batches)
         yield GaugeMetricFamily(names.QUEUE_LENGTH, "Rows that wait", books.rows_waiting)
+        yield _gauge(names.QUEUE_OLDEST_AGE, "Of the calls that wait", self._oldest_age())
         yield GaugeMetricFamily(names.QUEUE_REQUESTS, "Calls that wait", books.waiting)
         yield GaugeMetricFamily(names.INFLIGHT_REQUESTS, "Calls at the model", books.in_flight)
         in_flight = books.batches_in_flight
         yield GaugeMetricFamily(names.INFLIGHT_BATCHES, "Batches at the model", in_flight)
+        yield _gauge(names.EXECUTING_ITEMS, "Rows at the model", books.rows_at_model.value)
+        now = self._clock()
+        for name, level, doc in (
+            (names.QUEUE_ITEM_SECONDS, books.waiting_rows, "Rows that wait, over time"),
+            (names.EXECUTING_ITEM_SECONDS, books.rows_at_model, "Rows at the model, over time"),
+        ):
+            yield CounterMetricFamily(name, doc, value=level.integral(now))
+        yield _counter(names.TOKENS, "Of answered rows, as the server counts", books.tokens)
+        yield _counter(names.PADDED_TOKENS, "Computed for them, padding too", books.padded_tokens)
+        yield _gauge(names.CIRCUIT_OPEN, "1 if batches keep failing", self._circuit_is_open())
         yield GaugeMetricFamily(names.MODEL_READY, "1 if the model answers", self._model_is_ready())
         yield from _adaptive(self._signals())
         errors = self._settings_errors()

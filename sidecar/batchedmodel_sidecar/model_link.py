@@ -22,7 +22,7 @@ from batchedmodel_contract.profile import profile_from_mapping
 from batchedmodel_contract.server_api import ModelState, StateEvent, state_event_from_mapping
 from batchedmodel_contract.tensors import Datatype
 from batchedmodel_contract.v2 import HEADER_LENGTH
-from batchedmodel_sidecar.errors import Unserved
+from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 from batchedmodel_sidecar.link import LinkListener, LinkStatus
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.tokens import Tokens
@@ -33,7 +33,6 @@ _BASE: Final = "http://model"
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 5.0
 _HANDSHAKE_SECONDS: Final = 30.0
-_RETRY_SOON: Final = 1.0
 _MOST_DOUBLINGS: Final = 10
 _THREADS: Final = 2
 _DEPTH: Final = 2  # one batch that runs and one handed over just in time
@@ -110,10 +109,13 @@ class ModelLink:
             self._stuck = True
             self._distrust("the model server does not answer")
             raise Unserved("the model server does not answer", status=504) from error
+        except aiohttp.ClientConnectorError as error:
+            # Nothing was sent, so nothing was in work.
+            raise Busy("the model server cannot be reached") from error
         except (aiohttp.ClientError, OSError) as error:
             logger.debug("batch: %r", error)
             message = "the model server went away while it worked on this"
-            raise Unserved(message, status=503, retry_after=_RETRY_SOON) from error
+            raise Lost(message) from error
         if response.status != 200:
             raise self._refused(response.status, body)
         try:
@@ -213,7 +215,7 @@ class ModelLink:
         text = body[:200].decode("utf-8", "replace")
         message = f"the model server answered {status}: {text}"
         if status == 503:
-            return Unserved(message, status=503, retry_after=_RETRY_SOON)
+            return Busy(message)
         return self._nonsense(message)
 
     def _nonsense(self, message: str) -> Unserved:

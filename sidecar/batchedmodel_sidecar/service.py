@@ -76,7 +76,10 @@ class Service:
                 settings_hash=lambda: self._batcher.settings.digest(),
                 settings_errors=lambda: folder.errors,
                 model_is_ready=lambda: self._link.status.model is not None,
+                circuit_is_open=lambda: self._batcher.closed is not None,
+                oldest_age=self._batcher.oldest_age,
                 signals=self._batcher.signals,
+                clock=time.monotonic,
             )
         )
         self._front = Front(

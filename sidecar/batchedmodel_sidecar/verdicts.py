@@ -6,7 +6,7 @@ device needs for what waits, as far as anybody knows it.
 
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_scheduling.policy import Refusal
-from batchedmodel_sidecar.errors import CallError, Expired, GivenUp, Rejected
+from batchedmodel_sidecar.errors import CallError, Expired, GivenUp, Rejected, Unserved
 
 
 def rejected(refusal: Refusal, *, queue: int, seconds: float) -> Rejected:
@@ -17,8 +17,20 @@ def rejected(refusal: Refusal, *, queue: int, seconds: float) -> Rejected:
     return Rejected(refusal.reason, message, retry_after=refusal.retry_after)
 
 
+def too_many(rows: int, queue: int) -> Rejected:
+    """A call has more rows than the queue ever holds."""
+    message = f"{rows} rows in one request are more than the queue holds ({queue})"
+    return Rejected(Rejection.TOO_LARGE, message)
+
+
 def ended(outcome: Outcome, *, seconds: float, retry_after: float) -> CallError:
     """A call that waited was given up; what still waits takes the device `retry_after` seconds."""
     if outcome is Outcome.EXPIRED:
         return Expired(seconds)
     return GivenUp(outcome, seconds, retry_after=retry_after)
+
+
+def other_model() -> Unserved:
+    """A model came back that takes other rows than the call was checked for."""
+    message = "the model was replaced by one that takes other inputs; send the request again"
+    return Unserved(message, status=503, retry_after=1.0)

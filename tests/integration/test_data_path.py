@@ -95,7 +95,7 @@ async def test_rows_of_different_lengths_and_many_rows_come_back_to_their_caller
     assert all(await asyncio.gather(*(many(rows, width) for rows, width in sizes)))
 
 
-async def test_killing_the_model_in_mid_batch_answers_everyone_and_service_resumes(
+async def test_a_model_killed_in_mid_batch_costs_nobody_his_answer_and_service_resumes(
     tmp_path: Path,
 ) -> None:
     async with running_chain(tmp_path, handler="simulated", parameters=SLOW_DEVICE) as chain:
@@ -109,8 +109,8 @@ async def test_killing_the_model_in_mid_batch_answers_everyone_and_service_resum
         assert (await infer(chain, 1))[0] == 503
         await chain.model.start()
         statuses = Counter(status for status, _ in await asyncio.gather(*callers))
-        assert statuses.keys() <= {200, 503}
-        assert statuses[503] >= 1, "the batch that was killed"
+        assert statuses == {200: 48}
+        assert await chain.metric("batchedmodel_returned_items_total") >= 1
         await chain.ready(after=seen)
         assert await echoed(chain, 5)
         await assert_books_balance(chain)

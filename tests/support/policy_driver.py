@@ -127,6 +127,7 @@ class PolicyDriver(RuleBasedStateMachine):
         due_in: float,
         deadline_in: float,
         priority: Priority = Priority.NORMAL,
+        yields: float = 0.0,
         fan_out: FanOut | None = None,
     ) -> None:
         """Offer a new item; its times are seconds from now."""
@@ -139,6 +140,7 @@ class PolicyDriver(RuleBasedStateMachine):
             due=self.now + due_in,
             deadline=self.now + deadline_in,
             priority=priority,
+            yields=yields,
             fan_out=fan_out,
         )
         room = len(self.waiting) < self.settings.max_queue_size

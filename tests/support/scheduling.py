@@ -38,6 +38,7 @@ def an_entry(
     key: str = "a",
     arrived: float = 0.0,
     deadline: float = 1000.0,
+    yields: float = 0.0,
     step: float = 1.0,
 ) -> Entry:
     """A waiting item as plans see it, of which only the interesting fields need to be given."""
@@ -49,6 +50,7 @@ def an_entry(
         key=key,
         arrived=arrived,
         deadline=deadline,
+        yields=yields,
     )
     return entry_of(item, work, step)
 

@@ -9,12 +9,13 @@ from prometheus_client import CollectorRegistry
 from batchedmodel_contract.batch_wire import BatchReply, BatchRequest, Ragged
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.description import RAGGED, CostRule, ModelDescription, TensorSpec
+from batchedmodel_contract.outcomes import Outcome
 from batchedmodel_contract.profile import Profile, ProfilePoint
 from batchedmodel_contract.spec import PolicyName
 from batchedmodel_contract.tensors import Datatype
 from batchedmodel_sidecar.batcher import Batcher
 from batchedmodel_sidecar.calls import Answer, Call, Row, Value
-from batchedmodel_sidecar.errors import Unserved
+from batchedmodel_sidecar.errors import Lost, Unserved
 from batchedmodel_sidecar.ledger import Ledger
 from batchedmodel_sidecar.metrics import Durations
 from batchedmodel_sidecar.model import ReadyModel
@@ -71,6 +72,10 @@ class PretendServer:
     failure: Unserved | None = None
     statuses: dict[bytes, int] = field(default_factory=dict)
     drop_a_row: bool = False
+    deadly: set[bytes] = field(default_factory=set)
+    """Rows that kill the server."""
+    dropped: int = 0
+    """Batches whose connection ended before their answer."""
     hand_off: float = 0.0
     """Seconds on the way there."""
 
@@ -85,10 +90,16 @@ class PretendServer:
         starts = max(arrived, self.free_at)
         compute = FIXED + PER_ROW * len(items)
         self.free_at = starts + compute
-        async with asyncio.timeout(seconds):
-            await asyncio.sleep(self.free_at - arrived)
+        try:
+            async with asyncio.timeout(seconds):
+                await asyncio.sleep(self.free_at - arrived)
+        except asyncio.CancelledError:
+            self.dropped += 1
+            raise
+        if self.deadly & set(items):
+            raise Lost("the model server went away")
         if self.failure is not None:
-            raise self.failure
+            raise self.failure.with_traceback(None)
         answered = items[:-1] if self.drop_a_row else items
         statuses = tuple(self.statuses.get(item, 200) for item in answered)
         kept = [i if s == 200 else b"" for i, s in zip(answered, statuses, strict=True)]
@@ -109,6 +120,37 @@ class PretendServer:
         )
 
 
+class StrictLedger(Ledger):
+    """Books that are checked whenever they change."""
+
+    def accept(self, rows: int, work: float, now: float) -> None:
+        """See `Ledger`."""
+        super().accept(rows, work, now)
+        self._check()
+
+    def leave(self, rows: int, waiting: int, now: float) -> None:
+        """See `Ledger`."""
+        super().leave(rows, waiting, now)
+        self._check()
+
+    def come_back(self, rows: int, waiting: int, now: float) -> None:
+        """See `Ledger`."""
+        super().come_back(rows, waiting, now)
+        self._check()
+
+    def settle(self, outcome: Outcome, rows: int, work: float, now: float, *, waiting: int) -> None:
+        """See `Ledger`."""
+        super().settle(outcome, rows, work, now, waiting=waiting)
+        self._check()
+
+    def _check(self) -> None:
+        """The accounting identity of the design."""
+        assert self.accepted == self.settled.total() + self.waiting + self.in_flight
+        assert min(self.waiting, self.in_flight, self.rows_waiting) >= 0
+        assert self.rows_live >= self.rows_waiting
+        assert self.work_live > -1e-9
+
+
 @dataclass
 class World:
     """A batcher with everything around it."""
@@ -121,14 +163,6 @@ class World:
     def send(self, *rows: bytes, wishes: Wishes = NO_WISHES) -> "asyncio.Task[Answer]":
         """Submit a call from a caller of its own."""
         return asyncio.create_task(self.batcher.submit(call_of(rows), wishes=wishes))
-
-    def assert_books_balance(self) -> None:
-        """The accounting identity of the design."""
-        settled = self.ledger.settled.total()
-        assert self.ledger.accepted == settled + self.ledger.waiting + self.ledger.in_flight
-        assert self.ledger.waiting >= 0
-        assert self.ledger.in_flight >= 0
-        assert self.ledger.rows_waiting >= 0
 
 
 def call_of(rows: Iterable[bytes]) -> Call:
@@ -145,9 +179,11 @@ def rows_of(answer: Answer) -> list[bytes]:
     return [bytes(row[0].data) for row in answer.rows]
 
 
-def world(settings: BatchSettings | None = None, *, attached: bool = True) -> World:
+def world(
+    settings: BatchSettings | None = None, *, attached: bool = True, idempotent: bool = True
+) -> World:
     """A world in the running loop's time."""
-    server, ledger = PretendServer(), Ledger()
+    server, ledger = PretendServer(), StrictLedger()
     recorder = FlightRecorder(asyncio.get_running_loop().time())
     batcher = Batcher(
         settings or BatchSettings(policy=PolicyName.GREEDY, max_batch_size=4),
@@ -157,6 +193,7 @@ def world(settings: BatchSettings | None = None, *, attached: bool = True) -> Wo
         ledger=ledger,
         durations=Durations(CollectorRegistry()),
         recorder=recorder,
+        idempotent=idempotent,
     )
     if attached:
         batcher.attach(MODEL)

@@ -130,6 +130,7 @@ def an_item(
     due: float | None = None,
     deadline: float = 1000.0,
     priority: Priority = Priority.NORMAL,
+    yields: float = 0.0,
     fan_out: FanOut | None = None,
 ) -> Item:
     """A waiting row of which only the interesting fields need to be given."""
@@ -141,5 +142,6 @@ def an_item(
         due=deadline if due is None else due,
         deadline=deadline,
         priority=priority,
+        yields=yields,
         fan_out=fan_out,
     )

@@ -39,7 +39,7 @@ def entry_of(item: Item, work: float, step: float) -> Entry:
     Whatever waits long enough comes first in the end, of whatever priority. Worth is work: by
     number alone, long items would always be given up first.
     """
-    order = item.due + _BEHIND[item.priority] * step
+    order = item.due + item.yields + _BEHIND[item.priority] * step
     return Entry(order, item.id, item.due, item.length, work, _WEIGHTS[item.priority] * work, item)
 
 
@@ -67,6 +67,7 @@ class Lanes:
         self.priorities: Final = dict.fromkeys(Priority, 0)
         """How many of each wait."""
         self._work = dict.fromkeys(Priority, 0.0)
+        self._yielding = 0
 
     def __len__(self) -> int:
         return len(self._lane_of)
@@ -99,6 +100,7 @@ class Lanes:
             lane.longest = entry.length
         self._lane_of[entry.id] = (lane, entry)
         self._count(entry.item.priority, 1, entry.work)
+        self._yielding += entry.item.yields > 0
         return lane
 
     def discard(self, item_id: ItemId) -> Entry | None:
@@ -108,6 +110,7 @@ class Lanes:
             return None
         lane, entry = found
         self._count(entry.item.priority, -1, -entry.work)
+        self._yielding -= entry.item.yields > 0
         entries = lane.entries
         if entries[0] is entry:
             del entries[0]
@@ -123,6 +126,8 @@ class Lanes:
         for priority in {entry.item.priority for entry in chosen}:
             work = [entry.work for entry in chosen if entry.item.priority is priority]
             self._count(priority, -len(work), -sum(work))
+        if self._yielding:
+            self._yielding -= sum([entry.item.yields > 0 for entry in chosen])
         for lane, count in Counter([lane_of.pop(entry.id)[0] for entry in chosen]).items():
             entries = lane.entries
             if lane_of.keys().isdisjoint([entry.id for entry in entries[:count]]):
@@ -133,9 +138,9 @@ class Lanes:
                 self._close(lane)
 
     @property
-    def several_priorities(self) -> bool:
-        """Whether lanes are not simply in order of due time."""
-        return sum(map(bool, self.priorities.values())) > 1
+    def by_due(self) -> bool:
+        """Whether lanes are simply in order of due time."""
+        return not self._yielding and sum(map(bool, self.priorities.values())) <= 1
 
     def oldest(self) -> float:
         """When the one that waits for the longest time arrived; there must be one."""

@@ -44,7 +44,8 @@ class Situation:
     """Seconds from arrival to answer that are aimed at."""
     times: BatchTimes
     limits: Limits
-    several_priorities: bool
+    by_due: bool
+    """Whether lanes are simply in order of due time."""
     hurried: bool
     """Whether due times are worth a smaller batch; not where the target is out of reach anyway."""
 
@@ -291,7 +292,7 @@ def _padded_run(run: list[Lane], cap: int, batches: int, now: Situation) -> list
     found = []
     for first in range(0, len(entries), cap):
         part = entries[first : first + cap]
-        if now.several_priorities:
+        if not now.by_due:
             part.sort(key=_least_first)
         longest = run[0].longest if len(run) == 1 else max(map(_length, part))
         found.append(_candidate(part, now.times.table(longest, cap), None, now))
@@ -342,15 +343,15 @@ def _candidate(
     entries: list[Entry], table: list[float], without: list[float] | None, now: Situation
 ) -> Candidate:
     factor = now.times.upper
-    due: float = min(map(_due, entries)) if now.several_priorities else entries[0].due
+    due: float = entries[0].due if now.by_due else min(map(_due, entries))
     return Candidate(
         entries=entries,
         table=table,
         without=without,
         factor=factor,
         due=due,
-        turn=due,
+        turn=due if now.by_due else min([entry.due + entry.item.yields for entry in entries]),
         seconds=table[len(entries)] * factor,
         weight=sum(map(_weight, entries)),
-        by_due=not now.several_priorities,
+        by_due=now.by_due,
     )

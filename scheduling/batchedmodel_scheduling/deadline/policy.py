@@ -288,7 +288,7 @@ class Deadline(BasePolicy):
             return self._give_up(self._lanes.due_by(now), now)
         self._unswept = False
         gone: list[Entry] = []
-        in_order = not self._lanes.several_priorities
+        in_order = self._lanes.by_due
         hurried = self._hurried()
         for lanes in self._lanes.by_key():
             for lane in lanes:
@@ -330,7 +330,7 @@ class Deadline(BasePolicy):
             target=self.settings.target_seconds if hurried else None,
             times=self.pipeline.times,
             limits=self.limits,
-            several_priorities=self._lanes.several_priorities,
+            by_due=self._lanes.by_due,
             hurried=hurried,
         )
 

@@ -86,6 +86,7 @@ class SchedulingMachine(ShippedPolicyDriver):
         patience=st.sampled_from([0.0, 0.003, 0.012, 0.03, 0.1, LONG_ENOUGH]),
         grace=st.sampled_from([0.0, 0.0, 0.02, LONG_ENOUGH]),
         priority=st.sampled_from(Priority),
+        yields=st.sampled_from([0.0, 0.0, 0.0, 0.02]),
         group=st.none() | st.builds(FanOut, id=st.sampled_from("xy"), size=st.integers(1, 6)),
         count=st.sampled_from([1, 1, 1, 2, 7]),
     )
@@ -96,6 +97,7 @@ class SchedulingMachine(ShippedPolicyDriver):
         patience: float,
         grace: float,
         priority: Priority,
+        yields: float,
         group: FanOut | None,
         count: int,
     ) -> None:
@@ -106,6 +108,7 @@ class SchedulingMachine(ShippedPolicyDriver):
                 due_in=patience,
                 deadline_in=patience + grace,
                 priority=priority,
+                yields=yields,
                 fan_out=group,
             )
 
@@ -225,7 +228,7 @@ class SchedulingMachine(ShippedPolicyDriver):
                 if (left.key, left.length, left.priority) != alike or self._is_late(left):
                     continue
                 if by_due:
-                    assert (gone.due, gone.id) < (left.due, left.id), "overtaken"
+                    assert _turn(gone) < _turn(left), "overtaken"
                 else:
                     assert gone.id < left.id, "overtaken"
 
@@ -249,6 +252,10 @@ class SchedulingMachine(ShippedPolicyDriver):
 
     def _rule(self) -> CostRule:
         return self.profile.cost_rule if self.profile else CostRule.PADDED
+
+
+def _turn(item: Item) -> tuple[float, int]:
+    return item.due + item.yields, item.id
 
 
 TestPolicies = SchedulingMachine.TestCase

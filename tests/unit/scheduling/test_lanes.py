@@ -132,17 +132,18 @@ def test_a_led_batch_keeps_the_bound_of_tokens() -> None:
             st.sampled_from([1, 3, 4, 9]),
             st.floats(0, 3),
             st.sampled_from(Priority),
+            st.sampled_from([0.0, 0.0, 0.0, 1.0]),
         ),
         max_size=20,
     ),
     st.data(),
 )
 def test_lanes_hold_what_a_sorted_list_holds(
-    drawn: list[tuple[str, int, float, Priority]], data: st.DataObject
+    drawn: list[tuple[str, int, float, Priority, float]], data: st.DataObject
 ) -> None:
     entries = [
-        an_entry(n, due, length=length, key=key, priority=priority)
-        for n, (key, length, due, priority) in enumerate(drawn)
+        an_entry(n, due, length=length, key=key, priority=priority, yields=yields)
+        for n, (key, length, due, priority, yields) in enumerate(drawn)
     ]
     lanes = lanes_with(*entries)
     taken = data.draw(st.sets(st.sampled_from(entries))) if entries else set()
@@ -160,7 +161,8 @@ def test_lanes_hold_what_a_sorted_list_holds(
             assert lane.longest >= max(entry.length for entry in lane.entries)
     counts = {p: sum(entry.item.priority is p for entry in left) for p in Priority}
     assert lanes.priorities == counts
-    assert lanes.several_priorities == (sum(count > 0 for count in counts.values()) > 1)
+    one_priority = sum(count > 0 for count in counts.values()) <= 1
+    assert lanes.by_due == (one_priority and not any(entry.item.yields for entry in left))
 
 
 def _lengths(lane: Lane) -> set[int]:

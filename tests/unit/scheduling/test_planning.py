@@ -27,7 +27,7 @@ def situation(
     rows: int = 4,
     cost: int | None = None,
     target: float | None = None,
-    several_priorities: bool = True,
+    by_due: bool = False,
     hurried: bool = True,
 ) -> Situation:
     return Situation(
@@ -37,7 +37,7 @@ def situation(
         target=target,
         times=BatchTimes(profile(rule)),
         limits=Limits(rows=rows, cost=cost, rule=rule),
-        several_priorities=several_priorities,
+        by_due=by_due,
         hurried=hurried,
     )
 
@@ -117,7 +117,7 @@ def planned(entries: list[Entry], now: Situation) -> Plan:
 
 
 def test_slack_is_what_the_first_of_all_batches_has_to_spare() -> None:
-    now = situation(rows=2, several_priorities=False)
+    now = situation(rows=2, by_due=True)
     found = planned(one_length([0.1, 0.1, 0.006, 0.1]), now)
     margin = now.times.upper
     assert [entry.id for entry in found.batch] == [2, 0]

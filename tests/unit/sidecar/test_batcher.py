@@ -10,7 +10,7 @@ from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.outcomes import Outcome, Rejection, ReleaseReason
 from batchedmodel_contract.spec import Lateness, PolicyName
 from batchedmodel_scheduling.policy import Priority
-from batchedmodel_sidecar.errors import Expired, GivenUp, Rejected, Unserved
+from batchedmodel_sidecar.errors import Busy, Expired, GivenUp, Lost, Rejected, Unserved
 from batchedmodel_sidecar.terms import Wishes
 from support.sidecar_world import DESCRIPTION, FIXED, MODEL, PER_ROW, call_of, rows_of, world
 
@@ -44,7 +44,6 @@ async def test_each_caller_of_many_gets_its_own_rows_in_order() -> None:
     answers = await asyncio.gather(*(w.send(*rows) for rows in calls))
     assert [rows_of(answer) for answer in answers] == calls
     assert max(w.server.batches) <= 4
-    w.assert_books_balance()
 
 
 async def test_a_caller_that_leaves_while_it_waits_is_never_sent() -> None:
@@ -71,7 +70,6 @@ async def test_a_caller_that_leaves_in_flight_harms_no_neighbour() -> None:
         [b"\x00"], [b"\x02"], [b"\x03"],
     ]  # fmt: skip
     assert w.ledger.cancelled_in_flight == 1
-    w.assert_books_balance()
 
 
 async def test_a_waiting_call_expires_on_time_while_the_model_is_busy() -> None:
@@ -141,7 +139,6 @@ async def test_a_row_that_fails_alone_harms_no_neighbour() -> None:
     assert caught.value.status == 400
     with pytest.raises(Unserved, match="^row 1: refused$"):
         await mixed
-    w.assert_books_balance()
 
 
 async def test_a_reply_of_too_few_rows_is_an_error_for_all_and_shifts_nobody() -> None:
@@ -213,7 +210,6 @@ async def test_a_model_that_takes_other_rows_gets_none_of_the_old_ones() -> None
     with pytest.raises(Rejected, match="replaced by one that takes other inputs"):
         await w.send(b"parsed before, submitted after")
     assert w.server.batches == []
-    w.assert_books_balance()
 
 
 async def test_a_caller_that_leaves_as_its_answer_comes_is_counted_once() -> None:
@@ -257,17 +253,23 @@ async def test_giving_up_answers_everybody() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 async def test_whatever_happens_everyone_is_settled_once_and_the_books_balance(seed: int) -> None:
-    """Random callers in random haste, departures, failures, poisoned rows, edits, restarts."""
+    """Random callers in random haste, departures, failures, poisoned rows, edits, restarts.
+
+    The books are checked whenever they change.
+    """
     chance = random.Random(seed)
-    w = world(replace(SETTINGS, max_queue_size=16, request_timeout_seconds=1.0))
+    bounds = replace(SETTINGS, max_queue_size=24, request_timeout_seconds=1.0)
+    w = world(bounds, idempotent=seed % 4 > 0)
     w.server.statuses[b"bad"] = 400
+    w.server.deadly.add(b"kill")
     tasks: list[asyncio.Task[object]] = []
     sent = 0
     for _ in range(300):
         match chance.choices(["send", "leave", "fail", "heal", "edit", "lose", "find", "wait"],
                              [12, 4, 1, 1, 1, 1, 2, 6])[0]:  # fmt: skip
             case "send":
-                rows = [chance.choice([b"a", b"bb", b"bad"]) for _ in range(chance.randint(1, 6))]
+                kinds = [b"a", b"bb", b"a", b"bb", b"bad", chance.choice([b"a", b"kill"])]
+                rows = [chance.choice(kinds) for _ in range(chance.choice([1, 1, 2, 6, 20]))]
                 wishes = Wishes(
                     timeout=chance.choice([None, None, 0.001, 0.03, 5.0]),
                     priority=chance.choice([None, *Priority]),
@@ -277,17 +279,21 @@ async def test_whatever_happens_everyone_is_settled_once_and_the_books_balance(s
             case "leave" if tasks:
                 chance.choice(tasks).cancel()
             case "fail":
-                w.server.failure = Unserved("gone", status=503)
+                w.server.failure = chance.choice(
+                    [Unserved("broken", status=500), Lost("gone"), Busy("later", retry_after=0.1)]
+                )
             case "heal":
                 w.server.failure = None
             case "edit":
                 target, lateness = chance.choice(
                     [(None, Lateness.SERVE), (0.05, Lateness.SERVE), (0.05, Lateness.REFUSE)]
                 )
+                size = chance.randint(1, 8)
                 other = replace(
                     SETTINGS,
                     policy=chance.choice(list(PolicyName)),
-                    max_batch_size=chance.randint(1, 8),
+                    max_batch_size=size,
+                    max_queue_size=chance.randint(size, 24),
                     target_seconds=target,
                     lateness=lateness,
                     trust_priority=chance.random() < 0.5,
@@ -299,13 +305,11 @@ async def test_whatever_happens_everyone_is_settled_once_and_the_books_balance(s
                 w.batcher.attach(MODEL)
             case _:
                 await asyncio.sleep(chance.random() * 0.05)
-        w.assert_books_balance()
-    w.batcher.attach(MODEL)
+        w.batcher.attach(MODEL)
     results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 60.0)
     assert len(results) == sent
-    kinds = (Unserved, Expired, GivenUp, Rejected, asyncio.CancelledError)
-    assert all(isinstance(r, kinds) for r in results if isinstance(r, BaseException))
-    w.assert_books_balance()
+    ends = (Unserved, Expired, GivenUp, Rejected, asyncio.CancelledError)
+    assert all(isinstance(r, ends) for r in results if isinstance(r, BaseException))
     assert w.ledger.live == 0
     assert w.ledger.rows_waiting == 0
     assert b"pending" not in b"".join(w.recorder.csv())

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from prometheus_client import CollectorRegistry
 
-from batchedmodel_contract.outcomes import Outcome, Rejection
+from batchedmodel_contract.outcomes import Outcome, Rejection, ReleaseReason
 from batchedmodel_scheduling.signals import Signals
 from batchedmodel_sidecar.ledger import Ledger
 from batchedmodel_sidecar.metrics import LedgerCollector
@@ -20,7 +20,7 @@ SIGNALS = Signals(
 )
 
 
-def scraped(ledger: Ledger, signals: Signals) -> dict[str, float]:
+def scraped(ledger: Ledger, signals: Signals, now: float = 0.0) -> dict[str, float]:
     """Every sample by its name, with the value of its label behind a dot."""
     registry = CollectorRegistry()
     registry.register(
@@ -29,7 +29,10 @@ def scraped(ledger: Ledger, signals: Signals) -> dict[str, float]:
             settings_hash=lambda: "0",
             settings_errors=lambda: 0,
             model_is_ready=lambda: True,
+            circuit_is_open=lambda: False,
+            oldest_age=lambda: 0.5,
             signals=lambda: signals,
+            clock=lambda: now,
         )
     )
     return dict(_samples(registry))
@@ -65,9 +68,9 @@ def test_what_nobody_knows_has_no_sample() -> None:
 def test_every_end_of_a_call_has_a_series_and_they_add_up() -> None:
     ledger = Ledger()
     for outcome in Outcome:
-        ledger.accept(2, 1.0)
-        ledger.settle(outcome, 2, 1.0, waiting=2)
-    ledger.accept(3, 1.0)
+        ledger.accept(2, 1.0, 0.0)
+        ledger.settle(outcome, 2, 1.0, 0.0, waiting=2)
+    ledger.accept(3, 1.0, 0.0)
     for reason in Rejection:
         ledger.rejected[reason] += 1
     found = scraped(ledger, SIGNALS)
@@ -78,3 +81,16 @@ def test_every_end_of_a_call_has_a_series_and_they_add_up() -> None:
     assert found["requests_accepted_total"] == sum(settled) + waiting + in_flight
     assert found["requests_offered_total"] == found["requests_accepted_total"] + sum(rejected)
     assert found["queue_length"] == 3
+
+
+def test_the_integral_of_a_level_gives_its_exact_average_whatever_the_scrapes_miss() -> None:
+    ledger = Ledger()
+    ledger.accept(4, 1.0, 10.0)
+    ledger.leave(4, 4, 11.0)
+    ledger.batch_leaves(ReleaseReason.IDLE, 1, 11.0)
+    ledger.batch_ends(1, 13.0)
+    ledger.settle(Outcome.CANCELLED, 4, 1.0, 14.0, waiting=3)
+    found = scraped(ledger, SIGNALS, now=100.0)
+    assert found["queue_item_seconds_total"] == 4 * 1.0 + 3 * 3.0
+    assert found["executing_item_seconds_total"] == 2.0
+    assert (found["queue_length"], found["executing_items"]) == (0, 0)

@@ -1,0 +1,72 @@
+"""Whether the server behind gets work at present: it rests when it asks for it, or keeps failing.
+
+Pure; owned by the batcher, which tells it how batches end. After several whole batches in a row
+that the server could not answer the circuit opens: nothing is sent for a pause that doubles, then
+one batch tries (half open), and its success closes the circuit. The idea is Nygard's (Release It!,
+2007).
+"""
+
+import math
+from typing import Final
+
+from batchedmodel_sidecar.errors import Busy, Lost, Unserved
+
+_FAILURES: Final = 5
+_FIRST_PAUSE: Final = 1.0  # seconds
+_LONGEST_PAUSE: Final = 30.0
+_AFTER_A_LOSS: Final = 0.2  # seconds
+_REST_BOUNDS: Final = (0.05, 5.0)  # seconds, whatever the server asks for
+
+
+class Circuit:
+    """One server's; times are monotonic seconds."""
+
+    def __init__(self) -> None:
+        self._failures = 0
+        self._until = -math.inf
+
+    @property
+    def open(self) -> bool:
+        """Whether the server is not to be relied on, until a batch succeeds."""
+        return self._failures >= _FAILURES
+
+    @property
+    def reason(self) -> str:
+        """Why it is open."""
+        return f"the last {self._failures} batches failed as a whole; one is tried now and then"
+
+    def succeeded(self) -> None:
+        """A batch was answered."""
+        self._failures = 0
+
+    def unserved(self, error: Unserved, now: float) -> None:
+        """A batch has no answer."""
+        if isinstance(error, Busy):
+            self.rest(now, error.seconds)
+        elif error.status >= 500:
+            self.failed(now)
+        if isinstance(error, Lost):
+            # The link will hear of it as well; a batch sent before that would seem lost again.
+            self.rest(now, _AFTER_A_LOSS)
+
+    def failed(self, now: float) -> None:
+        """A whole batch was not, and none of its members is to blame."""
+        self._failures += 1
+        if self.open:
+            pause = _FIRST_PAUSE * 2.0 ** min(self._failures - _FAILURES, 10)
+            self._until = now + min(_LONGEST_PAUSE, pause)
+
+    def rest(self, now: float, seconds: float) -> None:
+        """The server asked not to be asked for so long."""
+        shortest, longest = _REST_BOUNDS
+        self._until = max(self._until, now + min(longest, max(shortest, seconds)))
+
+    def depth(self, depth: int, now: float) -> int:
+        """How many batches the server may hold, of `depth` that it can."""
+        if now < self._until:
+            return 0
+        return min(depth, 1) if self.open else depth
+
+    def changes_at(self, now: float) -> float:
+        """When to look again; infinity when only an event can change anything."""
+        return self._until if now < self._until else math.inf

@@ -1,0 +1,87 @@
+"""The batches that are on their way: who still wants them, and their end.
+
+Owned by the batcher. A batch that nobody wants any more is dropped; the server hears of it by the
+end of its connection.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Coroutine, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from batchedmodel_contract.batch_wire import BatchReply
+from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_scheduling.policy import Batch, BatchId
+from batchedmodel_sidecar.errors import Unserved
+
+logger: Final = logging.getLogger(__name__)
+
+_GRACE: Final = 5.0  # seconds after the last member's time is over
+
+
+@dataclass(slots=True)
+class _Flight:
+    task: asyncio.Task[None]
+    wanted: int
+    """Rows whose calls are not settled."""
+
+
+class Flights:
+    """Tasks that carry batches, by batch."""
+
+    def __init__(self) -> None:
+        self._flights: dict[BatchId, _Flight] = {}
+
+    def __len__(self) -> int:
+        return len(self._flights)
+
+    def start(self, batch: Batch, carrying: Coroutine[None, None, None]) -> None:
+        """Carry a batch; whoever carries it says `ended`."""
+        task = asyncio.get_running_loop().create_task(carrying)
+        self._flights[batch.id] = _Flight(task, len(batch.items))
+
+    def ended(self, batch: Batch) -> None:
+        """The server is done with a batch, or it was dropped."""
+        del self._flights[batch.id]
+
+    def unwanted(self, batches: Iterable[BatchId]) -> None:
+        """A row in each of these is no longer wanted; a batch without any that is ends now."""
+        for batch in batches:
+            flight = self._flights.get(batch)
+            if flight is not None:
+                flight.wanted -= 1
+                if not flight.wanted:
+                    flight.task.cancel()
+
+    async def cancel_all(self) -> None:
+        """End everything, and return when it has ended."""
+        tasks = [flight.task for flight in self._flights.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def patience(batch: Batch, settings: BatchSettings, now: float) -> float:
+    """Seconds for which a batch is awaited.
+
+    Not by its members' deadlines alone: callers in a hurry must not make a slow server look dead.
+    """
+    longest = settings.request_timeout_seconds
+    return max(max(it.deadline, it.arrived + longest) for it in batch.items) - now + _GRACE
+
+
+async def carried(reply: Awaitable[BatchReply]) -> BatchReply | Unserved:
+    """The reply to a batch, or why there is none."""
+    try:
+        return await reply
+    except Unserved as error:
+        return error
+    except Exception as bug:
+        return our_bug(bug)
+
+
+def our_bug(bug: Exception) -> Unserved:
+    """Whatever it is, it is ours, and no caller may hang for it."""
+    logger.error("a batch failed in the sidecar", exc_info=bug)
+    return Unserved(f"error in the sidecar: {bug!r}", status=500)

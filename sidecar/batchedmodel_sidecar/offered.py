@@ -1,0 +1,59 @@
+"""What was offered to this sidecar, for the autoscaler: also what was refused, read or unread.
+
+Owned by the batcher. It has a name of its own from start to start, so that a restart is not taken
+for a fall of the counters.
+"""
+
+import uuid
+from typing import Final
+
+from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.stats import SidecarStats
+from batchedmodel_sidecar.ledger import Ledger
+from batchedmodel_sidecar.work_meter import WorkMeter
+
+
+class Offered:
+    """Work by second, beside the books."""
+
+    def __init__(self, ledger: Ledger, now: float) -> None:
+        self._ledger = ledger
+        self._meter = WorkMeter(now)
+        self._instance: Final = uuid.uuid4().hex
+
+    def add(self, work: float, now: float) -> None:
+        """A call brought so much work."""
+        self._meter.add(work, now)
+
+    def add_unseen(self, now: float) -> None:
+        """A call was refused unread for want of room: it was offered work all the same."""
+        self._ledger.rows_offered += 1  # it had one at least
+        self._meter.add_unseen(now)
+
+    def start_over(self, now: float) -> None:
+        """Work is counted in another unit from now on, and the two must not be added up."""
+        self._meter = WorkMeter(now)
+
+    def stats(
+        self,
+        settings: BatchSettings,
+        now: float,
+        *,
+        model_ready: bool,
+        draining: bool,
+        profile_known: bool,
+    ) -> SidecarStats:
+        """What the autoscaler is told."""
+        return SidecarStats(
+            instance=self._instance,
+            model_ready=model_ready,
+            draining=draining,
+            profile_known=profile_known,
+            offered_work=self._meter.buckets(now),
+            age_seconds=self._meter.age(now),
+            backlog_work=max(0.0, self._ledger.work_live),
+            queue_length=self._ledger.rows_waiting,
+            outstanding=self._ledger.rows_live,
+            settings_hash=settings.digest(),
+            max_batch_size=settings.max_batch_size,
+        )

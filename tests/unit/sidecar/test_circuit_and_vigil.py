@@ -1,0 +1,73 @@
+"""When the server gets no work, and when the sidecar itself must be restarted."""
+
+import math
+
+from batchedmodel_sidecar.circuit import Circuit
+from batchedmodel_sidecar.vigil import Vigil
+
+
+def failed(times: int, now: float = 0.0) -> Circuit:
+    circuit = Circuit()
+    for _ in range(times):
+        circuit.failed(now)
+    return circuit
+
+
+def test_a_few_failures_change_nothing() -> None:
+    circuit = failed(4)
+    assert not circuit.open
+    assert circuit.depth(2, 0.0) == 2
+    assert circuit.changes_at(0.0) == math.inf
+
+
+def test_after_five_failures_in_a_row_nothing_is_sent_for_a_second_and_then_one_batch() -> None:
+    circuit = failed(5)
+    assert circuit.open
+    assert "last 5 batches" in circuit.reason
+    assert circuit.depth(2, 0.999) == 0
+    assert circuit.changes_at(0.5) == 1.0
+    assert circuit.depth(2, 1.0) == 1
+    assert circuit.changes_at(1.0) == math.inf
+    assert circuit.depth(0, 1.0) == 0, "a server that is away holds none, whatever is tried"
+
+
+def test_the_pause_doubles_with_each_failed_trial_up_to_half_a_minute() -> None:
+    assert failed(6, now=10.0).changes_at(10.0) == 12.0
+    assert failed(5000, now=10.0).changes_at(10.0) == 40.0
+
+
+def test_one_success_closes_the_circuit() -> None:
+    circuit = failed(9)
+    circuit.succeeded()
+    assert not circuit.open
+    circuit.failed(0.0)
+    assert not circuit.open
+
+
+def test_a_server_that_asks_for_rest_gets_it_within_bounds_and_counts_as_sound() -> None:
+    circuit = Circuit()
+    circuit.rest(0.0, 2.0)
+    assert (circuit.depth(2, 1.9), circuit.depth(2, 2.0), circuit.open) == (0, 2, False)
+    circuit.rest(0.0, 3600.0)
+    assert circuit.changes_at(0.0) == 5.0
+    other = Circuit()
+    other.rest(0.0, 0.0)
+    assert other.changes_at(0.0) == 0.05
+
+
+def test_three_failed_decisions_in_a_row_are_an_ailment_and_a_good_one_is_its_cure() -> None:
+    vigil = Vigil()
+    assert vigil.stumbled(0.0) == 1.0
+    vigil.stumbled(1.0)
+    assert vigil.ailment(1.0) is None
+    vigil.stumbled(2.0)
+    assert vigil.ailment(2.0) == "the last 3 decisions failed"
+    vigil.decided(math.inf)
+    assert vigil.ailment(1e9) is None, "nothing is due, so nothing is late"
+
+
+def test_a_decision_that_does_not_come_is_an_ailment() -> None:
+    vigil = Vigil()
+    vigil.decided(10.0)
+    assert vigil.ailment(15.0) is None
+    assert vigil.ailment(15.1) == "a decision is 5 s late"

@@ -1,0 +1,239 @@
+"""What becomes of rows whose batch came to nothing, and of batches that nobody wants."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.outcomes import Outcome
+from batchedmodel_contract.spec import PolicyName
+from batchedmodel_sidecar.errors import Busy, Expired, Lost, Unserved
+from support.sidecar_world import FIXED, MODEL, PER_ROW, World, rows_of, world
+
+pytestmark = pytest.mark.looptime
+
+SETTINGS = BatchSettings(policy=PolicyName.GREEDY, max_batch_size=8)
+deadlines = pytest.mark.parametrize("policy", list(PolicyName))
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def heal(w: World, after: float) -> None:
+    await asyncio.sleep(after)
+    w.server.failure = None
+
+
+# The server dies
+
+
+@deadlines
+async def test_who_was_in_work_when_the_server_died_is_served_by_the_next_one(
+    policy: PolicyName,
+) -> None:
+    w = world(replace(SETTINGS, policy=policy))
+    w.server.failure = Lost("gone")
+    tasks = [w.send(bytes([n])) for n in range(5)]
+    await asyncio.sleep(0.02)  # longer than a window and a pass
+    w.batcher.detach()
+    await heal(w, FIXED)
+    w.batcher.attach(MODEL)
+    assert [rows_of(answer) for answer in await asyncio.gather(*tasks)] == [
+        [bytes([n])] for n in range(5)
+    ]
+    assert w.ledger.rows_returned >= 5
+    assert w.server.batches[0] == 5
+
+
+async def test_what_kills_servers_is_refused_the_second_time_and_takes_nobody_with_it() -> None:
+    w = world(SETTINGS)
+    w.server.deadly.add(b"poison")
+    good = [w.send(bytes([n])) for n in range(7)]
+    poison = w.send(b"poison")
+    with pytest.raises(Unserved, match="died twice with this in work") as told:
+        await poison
+    assert (told.value.status, told.value.retry_after) == (502, None)
+    assert [rows_of(answer) for answer in await asyncio.gather(*good)] == [
+        [bytes([n])] for n in range(7)
+    ]
+    assert w.server.batches == [8, *[1] * 8], "each by itself, once"
+    assert w.server.rows.count(b"poison") == 2
+
+
+async def test_what_must_not_be_sent_twice_fails_at_once() -> None:
+    w = world(SETTINGS, idempotent=False)
+    w.server.failure = Lost("gone")
+    with pytest.raises(Lost):
+        await w.send(b"a")
+    assert w.server.batches == [1]
+
+
+async def test_a_row_that_expires_while_it_waits_for_another_try_is_told_in_time() -> None:
+    w = world(replace(SETTINGS, request_timeout_seconds=1.0))
+    w.server.failure = Lost("gone")
+    task = w.send(b"a")
+    await asyncio.sleep(FIXED / 2)
+    w.batcher.detach()
+    with pytest.raises(Expired):
+        await task
+    assert now() == pytest.approx(1.0)
+
+
+async def test_of_a_call_only_the_rows_that_were_in_work_are_sent_again() -> None:
+    w = world(replace(SETTINGS, max_batch_size=2))
+    w.server.deadly.add(b"c")
+    task = w.send(b"a", b"b", b"c", b"d")
+    with pytest.raises(Unserved, match="died twice"):
+        await task
+    assert w.server.rows.count(b"a") == 1
+
+
+# The server asks for rest
+
+
+async def test_a_server_that_asks_for_rest_is_left_alone_and_then_asked_again() -> None:
+    w = world(SETTINGS)
+    w.server.failure = Busy("later", retry_after=0.5)
+    task = w.send(b"a")
+    await heal(w, 0.2)
+    assert w.server.batches == [1]
+    assert rows_of(await task) == [b"a"]
+    assert now() == pytest.approx(FIXED + PER_ROW + 0.5 + FIXED + PER_ROW)
+
+
+async def test_after_three_rests_the_caller_is_told_what_the_server_says() -> None:
+    w = world(SETTINGS)
+    w.server.failure = Busy("later", status=429, retry_after=0.1)
+    with pytest.raises(Busy, match="later") as told:
+        await w.send(b"a")
+    assert told.value.status == 429
+    assert len(w.server.batches) == 4
+
+
+async def test_rest_is_waited_out_by_those_that_may_not_be_sent_twice_as_well() -> None:
+    w = world(SETTINGS, idempotent=False)
+    w.server.failure = Busy("later", retry_after=0.1)
+    task = w.send(b"a")
+    await heal(w, 0.05)
+    assert rows_of(await task) == [b"a"]
+
+
+# The server fails
+
+
+async def test_a_server_that_keeps_failing_gets_one_batch_now_and_then_until_it_succeeds() -> None:
+    w = world(replace(SETTINGS, max_batch_size=1, request_timeout_seconds=30.0))
+    w.server.failure = Unserved("broken", status=500)
+    tasks = [w.send(bytes([n])) for n in range(7)]
+    await asyncio.wait(tasks[:5])
+    assert w.batcher.closed is not None
+    assert len(w.server.batches) <= 6, "one more may have been on its way"
+    await asyncio.sleep(0.9)
+    sent = len(w.server.batches)
+    w.server.failure = None
+    answers = await asyncio.gather(*tasks, return_exceptions=True)
+    assert sum(isinstance(answer, Unserved) for answer in answers) == sent
+    assert w.batcher.closed is None
+
+
+async def test_a_failed_decision_is_not_the_last_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    w = world(SETTINGS)
+    poll = w.batcher._policy.poll
+    monkeypatch.setattr(w.batcher._policy, "poll", lambda *_: 1 / 0)
+    task = w.send(b"a")
+    await asyncio.sleep(0.5)
+    assert "a decision failed" in caplog.text
+    assert w.batcher.ailment() is None
+    await asyncio.sleep(2.0)
+    assert "decisions failed" in (w.batcher.ailment() or "")
+    monkeypatch.setattr(w.batcher._policy, "poll", poll)
+    assert rows_of(await task) == [b"a"]
+    assert w.batcher.ailment() is None
+
+
+# Nobody wants the answer
+
+
+async def test_a_batch_whose_callers_have_all_left_is_dropped() -> None:
+    w = world(SETTINGS)
+    tasks = [w.send(bytes([n])) for n in range(3)]
+    await asyncio.sleep(FIXED / 2)
+    for task in tasks[:2]:
+        task.cancel()
+    await asyncio.sleep(0)
+    assert w.server.dropped == 0
+    tasks[2].cancel()
+    await asyncio.sleep(FIXED / 100)
+    assert w.server.dropped == 1
+    assert w.ledger.batches_in_flight == 0
+    assert w.ledger.settled == {Outcome.CANCELLED: 3}
+
+
+async def test_a_batch_whose_callers_ran_out_of_time_is_awaited_lest_a_hung_server_look_well() -> (
+    None
+):
+    w = world(replace(SETTINGS, request_timeout_seconds=1.0))
+    w.server.free_at = now() + 100.0
+    with pytest.raises(Expired):
+        await w.send(b"a")
+    assert w.server.dropped == 0
+    await asyncio.sleep(4.9)
+    assert w.ledger.batches_in_flight == 1
+
+
+# Long lists
+
+
+@deadlines
+async def test_a_long_list_and_single_calls_are_served_in_turns(policy: PolicyName) -> None:
+    w = world(replace(SETTINGS, policy=policy, max_queue_size=4096))
+    batch = FIXED + 8 * PER_ROW
+    long = w.send(*(b"%d" % n for n in range(2000)))
+    await asyncio.sleep(batch / 2)
+    for _ in range(10):
+        began = now()
+        assert rows_of(await w.send(b"single")) == [b"single"]
+        # Two batches on their way, two that the policy has seen, its own.
+        assert now() - began < 5.5 * batch
+    assert not long.done()
+    assert rows_of(await long) == [b"%d" % n for n in range(2000)]
+    assert w.server.batches.count(8) >= 245, "the list fills its batches all the same"
+
+
+async def test_all_rows_of_a_list_take_room_in_the_queue() -> None:
+    w = world(replace(SETTINGS, max_queue_size=100))
+    long = w.send(*(b"%d" % n for n in range(90)))
+    await asyncio.sleep(FIXED / 2)
+    assert w.ledger.rows_waiting == 90 - 16
+    task = w.send(*(b"x" for _ in range(27)))
+    with pytest.raises(Exception, match="queue is full"):
+        await task
+    assert len(rows_of(await w.send(*(b"x" for _ in range(26))))) == 26
+    assert len(rows_of(await long)) == 90
+
+
+async def test_a_list_that_cannot_be_in_time_is_refused_whole() -> None:
+    w = world(replace(SETTINGS, policy=PolicyName.DEADLINE, request_timeout_seconds=1.0))
+    rows = [b"x"] * 1000  # 125 full batches of 18 ms
+    with pytest.raises(Exception, match="would not be answered within"):
+        await w.send(*rows)
+    assert w.server.batches == []
+
+
+async def test_what_a_call_met_is_told() -> None:
+    w = world(SETTINGS)
+    first = w.send(b"a")
+    await asyncio.sleep(FIXED / 2)
+    second = w.send(b"b", b"c")
+    timing = (await first).timing
+    assert timing is not None
+    assert (timing.batch_size, timing.queue_seconds) == (1, 0.0)
+    assert timing.model_seconds == pytest.approx(FIXED + PER_ROW)
+    timing = (await second).timing
+    assert timing is not None
+    assert timing.batch_size == 2
+    assert timing.queue_seconds == pytest.approx(FIXED / 2 + PER_ROW, rel=0.3)
