@@ -4,6 +4,7 @@ VENV  ?= .venv
 PYTHON ?= python3
 FILE  ?= examples/minilm.yaml
 PORT  ?= 8000
+SOAK  ?= 600
 # For `make images`, empty for the defaults: a builder, an image to stand on, a Python package with a
 # model to bake into the model server, the names of the images.
 ENGINE ?=
@@ -33,7 +34,7 @@ LIGHT := $(VENV)/.light-$(DIGEST)
 FULL  := $(VENV)/.full-$(DIGEST)
 PIP   := $(BIN)/python -m pip install -c constraints.txt
 
-.PHONY: help run check test bench lint types imports unit cluster cluster-prepare images crds chart fmt clean
+.PHONY: help run check test soak bench lint types imports unit cluster cluster-prepare images crds chart fmt clean
 
 help: ## List the targets
 	@echo "BatchedModel. The first use of a target installs what it needs into $(VENV)."
@@ -47,6 +48,9 @@ check: lint types imports unit ## The fast slice of the checks, without torch: u
 
 test: $(FULL) lint types imports cluster-prepare ## Everything: lint, types, import contracts, all tests
 	$(BIN)/pytest
+
+soak: $(FULL) ## The storm of callers and faults for SOAK (600) seconds
+	$(BIN)/pytest -s --timeout $$(( $(SOAK) + 300 )) --chaos-seconds $(SOAK) tests/integration/test_chaos.py
 
 bench: $(FULL) ## Quick benchmarks
 	$(BIN)/python bench/throughput.py --quick

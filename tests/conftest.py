@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 pytest_plugins = ["cluster.fixtures"]
 """One control plane and one cluster for the whole session, made when a test first asks."""
 
@@ -13,3 +15,8 @@ def pytest_configure() -> None:
     is closed by nobody and fails a later test with a ResourceWarning.
     """
     asyncio.set_event_loop(None)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`make soak` lets the storm of the chaos test rage for longer."""
+    parser.addoption("--chaos-seconds", type=float, default=12.0, help="seconds of chaos")

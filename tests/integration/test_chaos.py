@@ -1,0 +1,68 @@
+"""A storm of callers and faults over real processes; `make soak` lets it rage for longer."""
+
+from pathlib import Path
+
+import pytest
+
+from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.outcomes import Outcome, Rejection
+from support.chain import Chain, running_chain
+from support.chaos import Chaos
+
+DEVICE = {"fixedSeconds": "0.005", "rowSeconds": "0.0001"}
+SETTINGS = BatchSettings(max_batch_size=32, max_queue_size=512, request_timeout_seconds=5.0)
+RATE = 150.0
+GROWTH_BYTES = 64 * 2**20
+RECOVERY_SECONDS = 2.0
+
+
+async def test_in_a_storm_everyone_is_told_once_and_the_truth(
+    tmp_path: Path, chaos_seconds: float
+) -> None:
+    async with running_chain(
+        tmp_path,
+        handler="simulated",
+        parameters=DEVICE,
+        settings=SETTINGS,
+        max_body_bytes=2**20,
+    ) as chain:
+        before = resident_bytes(chain)
+        chaos = Chaos(chain, SETTINGS, seed=int(chaos_seconds))
+        await chaos.rage(chaos_seconds, RATE)
+        diary = chaos.diary
+        print(diary.told, diary.faults, diary.recoveries)  # noqa: T201  # shown when it fails
+        assert not diary.complaints
+        assert diary.told["single: right"] > 0
+        assert diary.faults["kill"] > 0
+        assert max(diary.recoveries) <= RECOVERY_SECONDS
+        await chain.until("batchedmodel_inflight_requests", lambda value: value == 0)
+        await assert_books_balance(chain)
+        assert resident_bytes(chain) - before < GROWTH_BYTES
+        assert (await chain.admin("/live"))[0] == 200
+
+
+async def assert_books_balance(chain: Chain) -> None:
+    """Everybody who came is somewhere, and nobody waits any more."""
+
+    async def total(name: str, label: str, values: type[Outcome] | type[Rejection]) -> float:
+        found = [await chain.metric(f"batchedmodel_{name}", **{label: each}) for each in values]
+        return sum(found)
+
+    offered = await chain.metric("batchedmodel_requests_offered_total")
+    accepted = await chain.metric("batchedmodel_requests_accepted_total")
+    assert offered == accepted + await total("requests_rejected_total", "reason", Rejection)
+    assert accepted == await total("requests_settled_total", "outcome", Outcome)
+    for gauge in ("queue_length", "queue_requests", "inflight_batches", "executing_items"):
+        assert await chain.metric(f"batchedmodel_{gauge}") == 0
+
+
+def resident_bytes(chain: Chain) -> int:
+    """What the sidecar holds in memory."""
+    status = Path(f"/proc/{chain.sidecar.pid}/status").read_text()
+    (line,) = (line for line in status.splitlines() if line.startswith("VmRSS:"))
+    return int(line.split()[1]) * 1024
+
+
+@pytest.fixture
+def chaos_seconds(request: pytest.FixtureRequest) -> float:
+    return float(request.config.getoption("--chaos-seconds"))
