@@ -222,6 +222,23 @@ async def test_a_model_that_is_not_there_yet_is_named_and_found_later(tmp_path: 
         assert await echoed(chain, 1)
 
 
+@pytest.mark.parametrize("order", ["sidecar model", "model sidecar", "sidecar", "model"])
+async def test_both_ends_of_the_socket_may_restart_in_any_order(chain: Chain, order: str) -> None:
+    ends = {"sidecar": chain.sidecar, "model": chain.model}
+    seen = len(chain.sidecar.lines)
+    for name in order.split():
+        ends[name].send(signal.SIGKILL)
+        await ends[name].ended()
+    for name in order.split():
+        await ends[name].start()
+    if "sidecar" in order:
+        pattern = r"listening: data port (\d+), admin port (\d+)"
+        listening = await chain.sidecar.wait_for(pattern, after=seen)
+        chain.port, chain.admin_port = int(listening[1]), int(listening[2])
+    await chain.ready(after=seen)
+    assert await echoed(chain, 1, 2)
+
+
 async def test_connections_have_a_bounded_age(tmp_path: Path) -> None:
     async with running_chain(
         tmp_path, handler="simulated", parameters=DEVICE, connection_age_seconds=1.0

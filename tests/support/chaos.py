@@ -18,8 +18,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-import aiohttp
-
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.spec import PolicyName
 from support.chain import Chain
