@@ -51,6 +51,27 @@ class TextInput:
     """The INT64 input that takes the token ids."""
     max_tokens: int
     """Longer texts are truncated to this, special tokens included."""
+    segments: str | None = None
+    """The INT64 input that takes each token's segment: 1 in the second text of a pair, else 0."""
+
+
+class Activation(StrEnum):
+    """What makes probabilities of raw scores (logits)."""
+
+    SOFTMAX = "Softmax"
+    """One of the labels holds."""
+    SIGMOID = "Sigmoid"
+    """Each holds or does not, by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Classification:
+    """How classification requests are answered."""
+
+    output: str
+    """The FP32 output that gives a raw score (logit) for each label."""
+    labels: tuple[str, ...]
+    activation: Activation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +87,12 @@ class ModelDescription:
     text: TextInput | None = None
     embedding: str | None = None
     """The output that answers embedding requests."""
+    shortest_embedding: int | None = None
+    """Embeddings may be cut to any number of dimensions from this on, as those of models that were
+    trained for it (Matryoshka); None: they may not."""
+    classification: Classification | None = None
+    ranking: str | None = None
+    """The FP32 output that gives one raw score (logit) for a pair of texts, query and document."""
 
     def to_metadata(self) -> dict[str, Any]:
         """The v2 metadata document, with what v2 has no word for under a key of our own."""
@@ -73,6 +100,12 @@ class ModelDescription:
             "name": self.text.name,
             "tokens": self.text.tokens,
             "maxTokens": self.text.max_tokens,
+            "segments": self.text.segments,
+        }
+        classification = self.classification and {
+            "output": self.classification.output,
+            "labels": self.classification.labels,
+            "activation": self.classification.activation,
         }
         lengths = {
             spec.name: spec.max_length for spec in self.inputs if spec.max_length is not None
@@ -89,6 +122,9 @@ class ModelDescription:
                 "maxLengths": lengths,
                 "text": text,
                 "embedding": self.embedding,
+                "shortestEmbedding": self.shortest_embedding,
+                "classification": classification,
+                "ranking": self.ranking,
             },
         }
 
@@ -97,7 +133,6 @@ def description_from_metadata(metadata: Mapping[str, Any]) -> ModelDescription:
     """The description in a metadata document of our server; raises `InvalidInput`."""
     try:
         ours = metadata[_OURS]
-        text = ours["text"]
         return ModelDescription(
             name=metadata["name"],
             version=metadata["versions"][0],
@@ -105,12 +140,31 @@ def description_from_metadata(metadata: Mapping[str, Any]) -> ModelDescription:
             inputs=tuple(_spec(entry, ours["maxLengths"]) for entry in metadata["inputs"]),
             outputs=tuple(_spec(entry, {}) for entry in metadata["outputs"]),
             cost_rule=CostRule(ours["costRule"]),
-            text=text
-            and TextInput(name=text["name"], tokens=text["tokens"], max_tokens=text["maxTokens"]),
+            text=ours["text"] and _text(ours["text"]),
             embedding=ours["embedding"],
+            shortest_embedding=ours["shortestEmbedding"],
+            classification=ours["classification"] and _classification(ours["classification"]),
+            ranking=ours["ranking"],
         )
     except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
         raise InvalidInput("metadata", f"is not a description of a model: {error!r}") from error
+
+
+def _text(mapping: Mapping[str, Any]) -> TextInput:
+    return TextInput(
+        name=mapping["name"],
+        tokens=mapping["tokens"],
+        max_tokens=mapping["maxTokens"],
+        segments=mapping["segments"],
+    )
+
+
+def _classification(mapping: Mapping[str, Any]) -> Classification:
+    return Classification(
+        output=mapping["output"],
+        labels=tuple(mapping["labels"]),
+        activation=Activation(mapping["activation"]),
+    )
 
 
 def _entry(spec: TensorSpec) -> dict[str, Any]:

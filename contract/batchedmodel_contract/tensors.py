@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any, Final
 
 from batchedmodel_contract.mistakes import InvalidInput
@@ -34,6 +34,7 @@ class Datatype(StrEnum):
     INT32 = "INT32"
     INT64 = "INT64"
     FP16 = "FP16"
+    BF16 = "BF16"
     FP32 = "FP32"
     FP64 = "FP64"
     BYTES = "BYTES"
@@ -47,10 +48,11 @@ class Datatype(StrEnum):
 _SIZES: Final = {
     Datatype.BOOL: 1, Datatype.UINT8: 1, Datatype.UINT16: 2, Datatype.UINT32: 4,
     Datatype.UINT64: 8, Datatype.INT8: 1, Datatype.INT16: 2, Datatype.INT32: 4,
-    Datatype.INT64: 8, Datatype.FP16: 2, Datatype.FP32: 4, Datatype.FP64: 8, Datatype.BYTES: 0,
+    Datatype.INT64: 8, Datatype.FP16: 2, Datatype.BF16: 2, Datatype.FP32: 4, Datatype.FP64: 8,
+    Datatype.BYTES: 0,
 }  # fmt: skip
 
-# array's type codes; FP16 has no JSON form in the protocol and BYTES none in `array`.
+# array's type codes, which know neither half precision nor BYTES.
 _CODES: Final = {
     Datatype.BOOL: "B", Datatype.UINT8: "B", Datatype.UINT16: "H", Datatype.UINT32: "I",
     Datatype.UINT64: "Q", Datatype.INT8: "b", Datatype.INT16: "h", Datatype.INT32: "i",
@@ -62,6 +64,10 @@ _KINDS: Final[dict[Datatype, set[type]]] = {
     Datatype.FP32: {int, float},
     Datatype.FP64: {int, float},
 }
+_REAL: Final = frozenset({Datatype.FP16, Datatype.BF16, Datatype.FP32, Datatype.FP64})
+_NO_JSON: Final = frozenset({Datatype.FP16, Datatype.BF16})
+"""As in Triton, these are sent as binary data only; in answers they are widened, which is exact."""
+_BF16_SHIFT: Final = 16  # BF16 is the upper half of FP32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +86,11 @@ class Tensor:
 
 
 def values_to_bytes(values: object, datatype: Datatype, shape: Shape, field: str) -> bytes:
-    """The bytes of a JSON array, flat or nested as the shape says; raises `InvalidInput`."""
+    """The bytes of a JSON array, flat or nested as the shape says; raises `InvalidInput`.
+
+    Integers must be written as integers: 1.0 is refused for an INT64 as it is by Triton, because a
+    caller that computes with fractions would lose them silently.
+    """
     flat = _flat(values, shape, field)
     kinds = set(map(type, flat))
     if datatype is Datatype.BYTES:
@@ -89,8 +99,9 @@ def values_to_bytes(values: object, datatype: Datatype, shape: Shape, field: str
             return join_byte_elements(text.encode() for text in flat)
         except UnicodeEncodeError as error:
             raise InvalidInput(field, "has a string with half of a surrogate pair") from error
-    if datatype is Datatype.FP16:
-        raise InvalidInput(field, "FP16 has no JSON form in this protocol; send it as binary data")
+    if datatype in _NO_JSON:
+        rule = f"{datatype} has no JSON form in this protocol; send it as binary data"
+        raise InvalidInput(field, rule)
     _require(kinds <= _KINDS.get(datatype, _WHOLE), field, f"has a value that is not a {datatype}")
     try:
         if datatype is Datatype.FP32:
@@ -101,20 +112,26 @@ def values_to_bytes(values: object, datatype: Datatype, shape: Shape, field: str
         raise InvalidInput(field, f"has a value outside the range of {datatype}") from error
 
 
-def bytes_to_values(data: Buffer, datatype: Datatype) -> list[Any]:
-    """The elements as JSON values, flat. FP16 is widened, BYTES must be UTF-8 (`InvalidInput`)."""
+def bytes_to_values(data: Buffer, datatype: Datatype, field: str = "data") -> list[Any]:
+    """The elements as JSON values, flat; FP16 and BF16 are widened.
+
+    Raises `InvalidInput` for what JSON cannot say: text that is not UTF-8, NaN and infinity.
+    """
     if datatype is Datatype.BYTES:
         try:
             return [str(element, "utf-8") for element in split_byte_elements(data)]
         except UnicodeDecodeError as error:
-            raise InvalidInput("data", "is not UTF-8; ask for binary data") from error
-    if datatype is Datatype.FP16:
-        return [value for (value,) in struct.iter_unpack("<e", data)]
+            raise InvalidInput(field, "is not UTF-8; ask for binary data") from error
     if datatype is Datatype.BOOL:
         return [bool(value) for value in bytes(data)]
-    elements = array(_CODES[datatype])
-    elements.frombytes(data)
-    return elements.tolist()
+    values = _numbers(data, datatype)
+    # The sum of a few hundred numbers costs a microsecond; it is finite unless one of them is not,
+    # or unless large ones overflow.
+    is_real = datatype in _REAL
+    if is_real and not math.isfinite(sum(values)) and not all(map(math.isfinite, values)):
+        rule = "holds NaN or infinity, which JSON cannot express; ask for binary data"
+        raise InvalidInput(field, rule)
+    return values
 
 
 def join_byte_elements(elements: Iterator[bytes]) -> bytes:
@@ -124,23 +141,31 @@ def join_byte_elements(elements: Iterator[bytes]) -> bytes:
 
 def split_byte_elements(data: Buffer) -> list[memoryview]:
     """The elements of a BYTES tensor; raises `InvalidInput` when a length leads past the end."""
-    view, position, elements = memoryview(data), 0, []
-    while position < len(view):
-        start = position + _BYTES_PREFIX.size
-        if start > len(view):
-            raise InvalidInput("data", "ends inside the length of an element")
-        end = start + _BYTES_PREFIX.unpack_from(view, position)[0]
-        if end > len(view):
-            raise InvalidInput("data", "ends inside an element")
-        elements.append(view[start:end])
-        position = end
+    view, elements, start = memoryview(data), [], 0
+    for end in byte_element_ends(view):
+        elements.append(view[start + _BYTES_PREFIX.size : end])
+        start = end
     return elements
+
+
+def byte_element_ends(data: Buffer) -> list[int]:
+    """Where each element of a BYTES tensor ends, its length included; raises `InvalidInput`."""
+    size, position, ends = len(data), 0, []
+    while position < size:
+        start = position + _BYTES_PREFIX.size
+        if start > size:
+            raise InvalidInput("data", "ends inside the length of an element")
+        position = start + _BYTES_PREFIX.unpack_from(data, position)[0]
+        if position > size:
+            raise InvalidInput("data", "ends inside an element")
+        ends.append(position)
+    return ends
 
 
 def check_size(tensor: Tensor, field: str) -> None:
     """Raise `InvalidInput` unless the data holds exactly the elements that the shape says."""
     if tensor.datatype is Datatype.BYTES:
-        held: int = len(split_byte_elements(tensor.data))
+        held: int = len(byte_element_ends(tensor.data))
         _require(held == tensor.elements, field, f"holds {held} elements, not {tensor.elements}")
         return
     expected = tensor.elements * tensor.datatype.size
@@ -163,12 +188,22 @@ def rows(tensor: Tensor) -> list[Buffer]:
     if tensor.datatype is not Datatype.BYTES:
         step = len(view) // count
         return [view[start : start + step] for start in range(0, len(view), step)]
-    elements = split_byte_elements(view)
-    each = len(elements) // count
-    return [
-        join_byte_elements(bytes(e) for e in elements[row * each : (row + 1) * each])
-        for row in range(count)
-    ]
+    ends = byte_element_ends(view)
+    each = len(ends) // count
+    edges = [0, *ends[each - 1 :: each]]
+    return [view[start:end] for start, end in pairwise(edges)]
+
+
+def _numbers(data: Buffer, datatype: Datatype) -> list[Any]:
+    if datatype is Datatype.FP16:
+        return [value for (value,) in struct.iter_unpack("<e", data)]
+    if datatype is Datatype.BF16:
+        halves = array("H", bytes(data))
+        data = array("I", [half << _BF16_SHIFT for half in halves]).tobytes()
+        datatype = Datatype.FP32
+    elements = array(_CODES[datatype])
+    elements.frombytes(data)
+    return elements.tolist()
 
 
 def _flat(values: object, shape: Shape, field: str) -> Sequence[Any]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.mistakes import InvalidInput, Unbatchable
 from batchedmodel_contract.tensors import (
     Buffer,
     Datatype,
@@ -92,16 +92,20 @@ def read_body(
 def read_options(
     head: Mapping[str, Any], known_outputs: Sequence[str], known_parameters: Collection[str]
 ) -> Options:
-    """The options in the JSON head of a request; raises `InvalidInput`.
+    """The options in the JSON head of a request that `read_body` has read; raises `InvalidInput`.
 
     `known_parameters` are those that the caller itself takes beside `BINARY_OUTPUT`; others are
-    refused, because an answer that silently ignored one would not be what was asked for.
+    refused, on the request, its inputs and its outputs alike: an answer that silently ignored one
+    would not be what was asked for, and a batch cannot have one caller's parameters.
     """
     identifier = head.get("id")
     if identifier is not None and not isinstance(identifier, str):
         raise InvalidInput("id", "is not a string", identifier)
     parameters = _parameters(head, "parameters", {BINARY_OUTPUT, *known_parameters})
     binary = _flag(parameters, BINARY_OUTPUT, "parameters", default=False)
+    for index, entry in enumerate(head.get("inputs", ())):
+        if "parameters" in entry:
+            _parameters(entry, f"inputs[{index}].parameters", {BINARY_SIZE})
     listed = head.get("outputs")
     if listed is None or listed == []:
         return Options(id=identifier, outputs=None, binary=binary)
@@ -152,12 +156,15 @@ def write_answer(
 
 
 def to_json(tensor: Tensor) -> dict[str, Any]:
-    """The tensor as an entry of a JSON answer, its data flat and row-major."""
+    """The tensor as an entry of a JSON body, its data flat and row-major.
+
+    Raises `InvalidInput` when JSON cannot say what it holds.
+    """
     return {
         "name": tensor.name,
         "datatype": tensor.datatype,
         "shape": tensor.shape,
-        "data": bytes_to_values(tensor.data, tensor.datatype),
+        "data": bytes_to_values(tensor.data, tensor.datatype, tensor.name),
     }
 
 
@@ -195,7 +202,7 @@ def _parameters(of: Mapping[str, Any], field: str, known: Collection[str]) -> Ma
     for name in parameters:
         if name not in known:
             rule = f"is not a parameter that is taken here; known: {', '.join(sorted(known))}"
-            raise InvalidInput(field, rule, name)
+            raise Unbatchable(field, rule, name)
     return parameters
 
 

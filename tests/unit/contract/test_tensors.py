@@ -34,6 +34,7 @@ CODES = {
     Datatype.INT32: "i",
     Datatype.INT64: "q",
     Datatype.FP16: "e",
+    Datatype.BF16: "2x",
     Datatype.FP32: "f",
     Datatype.FP64: "d",
 }
@@ -92,10 +93,19 @@ def test_a_number_too_large_for_fp32_is_refused_and_never_becomes_infinity(value
     assert message == "x: has a value outside the range of FP32"
 
 
-def test_infinity_itself_is_a_value() -> None:
-    for datatype in (Datatype.FP32, Datatype.FP64):
-        data = values_to_bytes([math.inf, -math.inf], datatype, (2,), "x")
-        assert bytes_to_values(data, datatype) == [math.inf, -math.inf]
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("datatype", [Datatype.FP16, Datatype.FP32, Datatype.FP64])
+def test_what_is_no_finite_number_has_no_json_form_and_is_never_null(
+    datatype: Datatype, value: float
+) -> None:
+    data = struct.pack(f"<3{CODES[datatype]}", 1.0, value, 2.0)
+    message = refusal(lambda: bytes_to_values(data, datatype, "y"))
+    assert message == "y: holds NaN or infinity, which JSON cannot express; ask for binary data"
+
+
+def test_finite_numbers_whose_sum_is_not_are_values_like_others() -> None:
+    values = [1.7e308, 1.7e308, 0.0]
+    assert bytes_to_values(struct.pack("<3d", *values), Datatype.FP64) == values
 
 
 def test_integers_beyond_the_reach_of_doubles_stay_exact() -> None:
@@ -136,11 +146,19 @@ def test_bytes_are_strings_in_json() -> None:
     )
 
 
-def test_fp16_is_refused_as_json_and_widened_in_answers() -> None:
-    assert "send it as binary data" in refusal(
-        lambda: values_to_bytes([1.0], Datatype.FP16, (1,), "x")
-    )
+@pytest.mark.parametrize("datatype", [Datatype.FP16, Datatype.BF16])
+def test_half_precision_is_refused_as_json(datatype: Datatype) -> None:
+    message = refusal(lambda: values_to_bytes([1.0], datatype, (1,), "x"))
+    assert message == (f"x: {datatype} has no JSON form in this protocol; send it as binary data")
+
+
+def test_half_precision_is_widened_in_answers() -> None:
     assert bytes_to_values(struct.pack("<2e", 1.5, -2.0), Datatype.FP16) == [1.5, -2.0]
+    # BF16 is the upper half of FP32.
+    data = b"".join(struct.pack("<f", value)[2:] for value in (1.5, -2.0, 3.0e38, math.inf))
+    assert bytes_to_values(data[:4], Datatype.BF16) == [1.5, -2.0]
+    assert bytes_to_values(data[4:6], Datatype.BF16) == [pytest.approx(3.0e38, rel=0.01)]
+    assert "holds NaN or infinity" in refusal(lambda: bytes_to_values(data, Datatype.BF16))
 
 
 @pytest.mark.parametrize(

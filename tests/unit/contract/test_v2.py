@@ -201,7 +201,7 @@ def is_text(tensor: Tensor) -> bool:
         bytes_to_values(tensor.data, tensor.datatype)
     except InvalidInput:
         return False
-    return tensor.datatype is not Datatype.FP16
+    return tensor.datatype not in (Datatype.FP16, Datatype.BF16)
 
 
 @settings(deadline=None, max_examples=100)
