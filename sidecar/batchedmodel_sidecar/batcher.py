@@ -292,7 +292,10 @@ class Batcher:
         seconds = patience(batch, self._settings, now)
         self._ledger.batch_leaves(batch.reason, len(batch.items), now)
         self._durations.batch_size.observe(len(batch.items))
-        logger.debug("batch %d: %d rows, %s", batch.id, len(batch.items), batch.reason)
+        if logger.isEnabledFor(logging.DEBUG):
+            traces = {self._rows[item.id][0].terms.trace or "-" for item in batch.items}
+            message = "batch %d: %d rows, %s, traces %s"
+            logger.debug(message, batch.id, len(batch.items), batch.reason, sorted(traces))
         self._policy.observe(HandedOver(batch=batch.id), now)
         self._flights.start(batch, self._carry(batch, request, seconds))
         for live in partly_shown:
@@ -396,5 +399,5 @@ class Batcher:
                 live.future.set_result(result)
             elif result is not None:
                 live.future.set_exception(result)
-        if self._ledger.live == 0:
+        if not self._rows:
             self._idle.set()

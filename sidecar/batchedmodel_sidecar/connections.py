@@ -50,6 +50,7 @@ class DataServer(web.Server):
             handler_cancellation=True,
             keepalive_timeout=_KEEP_ALIVE_SECONDS,
             lingering_time=_LINGERING_SECONDS,
+            auto_decompress=False,  # the body reader does it, within its own bounds
             access_log=None,
         )
         self._clock = clock

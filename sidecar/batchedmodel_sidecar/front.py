@@ -6,45 +6,61 @@ can be known: the gate and the queue before the body is read, the body's size be
 
 import asyncio
 import logging
-import math
-import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from importlib import metadata
-from typing import Any, Final
+from typing import Final
 
-import orjson
 from aiohttp import web
 
-from batchedmodel_contract.mistakes import InvalidInput, shown
+from batchedmodel_contract.mistakes import InvalidInput, Unbatchable, shown
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_contract.v2 import BINARY_EXTENSION, HEADER_LENGTH
+from batchedmodel_contract.v2 import HEADER_LENGTH
 from batchedmodel_sidecar.batcher import Batcher
 from batchedmodel_sidecar.bodies import BodyReader
 from batchedmodel_sidecar.byte_budget import Hold
-from batchedmodel_sidecar.calls import Answer
 from batchedmodel_sidecar.connections import DataServer
-from batchedmodel_sidecar.errors import CallError, Rejected, TooLate
+from batchedmodel_sidecar.encodings import encoding_of
+from batchedmodel_sidecar.errors import CallError, ModelNotFound, Rejected, TooLate
 from batchedmodel_sidecar.ledger import Ledger
 from batchedmodel_sidecar.lifecycle import Lifecycle
 from batchedmodel_sidecar.link import Link
 from batchedmodel_sidecar.model import ReadyModel
+from batchedmodel_sidecar.passthrough import Passthrough
 from batchedmodel_sidecar.protocols import openai, v2
-from batchedmodel_sidecar.protocols.adapter import Adapter, Body, Parsed
+from batchedmodel_sidecar.protocols.adapter import Adapter, Parsed
+from batchedmodel_sidecar.protocols.classify import ClassifyAdapter
+from batchedmodel_sidecar.protocols.rerank import RerankAdapter
+from batchedmodel_sidecar.protocols.v1 import PredictAdapter
 from batchedmodel_sidecar.recorder import FlightRecorder
-from batchedmodel_sidecar.terms import Wishes, combined, limit_of, wishes_of_headers
+from batchedmodel_sidecar.responses import body_response, error_response, json_response
+from batchedmodel_sidecar.routes import Endpoint, Found, Lost, Routes
+from batchedmodel_sidecar.terms import (
+    BATCH_HEADER,
+    REQUEST_ID_HEADER,
+    Wishes,
+    combined,
+    declines_batching,
+    limit_of,
+    request_id,
+    wishes_of_headers,
+)
 
 _RETRY_NOT_READY: Final = 1.0
-_RETRY_SPREAD: Final = 0.1  # callers that were refused together should not all come back together
-_OUTCOME_HEADER: Final = "x-request-outcome"
 logger: Final = logging.getLogger(__name__)
 
 VERSION: Final = metadata.version("batchedmodel")
 
-Route = Callable[[web.BaseRequest], Awaitable[web.Response]]
+
+class _GoesAlone(Exception):
+    """A request whose body was read and makes no rows, but may make sense to the server behind."""
+
+    def __init__(self, body: bytes, seconds: float) -> None:
+        self.body = body
+        self.seconds = seconds
 
 
 class Front:
-    """Routes of one model."""
+    """Answers the requests for one model."""
 
     def __init__(
         self,
@@ -56,8 +72,10 @@ class Front:
         ledger: Ledger,
         recorder: FlightRecorder,
         bodies: BodyReader,
+        passthrough: Passthrough | None,
         clock: Callable[[], float],
     ) -> None:
+        """`passthrough`: only in front of a foreign server; ours has paths that are not public."""
         self._name = name
         self._batcher = batcher
         self._link = link
@@ -65,83 +83,114 @@ class Front:
         self._ledger = ledger
         self._recorder = recorder
         self._bodies = bodies
+        self._passthrough = passthrough
         self._clock = clock
+        self._routes = Routes(name)
         self._v2 = v2.V2Adapter()
-        self._embeddings = openai.EmbeddingsAdapter()
-        model = f"/v2/models/{name}"
-        self._routes: dict[tuple[str, str], Route] = {
-            ("POST", f"{model}/infer"): lambda request: self._infer(request, self._v2),
-            ("POST", "/v1/embeddings"): lambda request: self._infer(request, self._embeddings),
-            ("GET", "/v2"): self._server_metadata,
-            ("GET", "/v2/health/live"): self._live,
-            ("GET", "/v2/health/ready"): self._ready,
-            ("GET", model): self._model_metadata,
-            ("GET", f"{model}/ready"): self._ready,
-            ("GET", "/v1/models"): self._models,
+        self._v1 = PredictAdapter()
+        self._openai = openai.EmbeddingsAdapter()
+        self._adapters: dict[Endpoint, Adapter] = {
+            Endpoint.V2_INFER: self._v2,
+            Endpoint.V1_PREDICT: self._v1,
+            Endpoint.EMBEDDINGS: self._openai,
+            Endpoint.CLASSIFY: ClassifyAdapter(),
+            Endpoint.RERANK: RerankAdapter(),
         }
-        self._methods = {path: method for method, path in self._routes}
 
-    async def handle(self, request: web.BaseRequest, server: DataServer) -> web.Response:
+    async def handle(self, request: web.BaseRequest, server: DataServer) -> web.StreamResponse:
         """Answer one request, and close its connection behind it when it is time."""
-        method = "GET" if request.method == "HEAD" else request.method
-        route = self._routes.get((method, request.path), self._unknown)
         with server.at_work(request.protocol):
-            response = await route(request)
+            response = await self._respond(request)
+        if not response.prepared:
+            named = request_id(request.headers)
+            if named is not None:
+                response.headers[REQUEST_ID_HEADER] = named
         if self._lifecycle.draining or server.retires(request.protocol):
             response.force_close()
         return response
 
-    async def _infer(self, request: web.BaseRequest, adapter: Adapter) -> web.Response:
+    async def _respond(self, request: web.BaseRequest) -> web.StreamResponse:
+        found = self._routes.find(request.method, request.path)
+        adapter = self._adapters.get(found.endpoint) if isinstance(found, Found) else None
         try:
-            parsed, model, answer = await self._answer(request, adapter)
-            return _response(adapter.render(parsed, answer, model))
+            if self._passthrough is not None and self._goes_alone(request, found, adapter):
+                return await self._pass(self._passthrough, request)
+            if isinstance(found, Lost):
+                return self._lost(request, found)
+            if adapter is None:
+                return self._told(request, found)
+            return await self._infer(request, adapter, found.version)
         except CallError as error:
             if isinstance(error, Rejected):
                 self._ledger.rejected[error.reason] += 1
                 logger.debug("refused: %s: %s", error.reason, error)
-            return _error_response(error, adapter.error(error))
+            return self._failed(request, adapter, error)
         except InvalidInput as error:
             # The model's answer has no form in which the caller asked for it.
             unfit = CallError(str(error), status=400, field=error.mistake.field)
-            return _error_response(unfit, adapter.error(unfit))
+            return self._failed(request, adapter, unfit)
         except Exception as bug:
-            failed = CallError(_ours("answering", bug), status=500)
-            return _error_response(failed, adapter.error(failed))
+            return self._failed(request, adapter, CallError(_ours("answering", bug), status=500))
 
-    async def _answer(
-        self, request: web.BaseRequest, adapter: Adapter
-    ) -> tuple[Parsed, ReadyModel, Answer]:
+    def _failed(
+        self, request: web.BaseRequest, adapter: Adapter | None, error: CallError
+    ) -> web.Response:
+        if adapter is None:
+            # Of no protocol's own path: in the form that callers of its like expect.
+            path = request.path
+            family = self._v1 if path.endswith(":predict") else self._openai
+            adapter = family if path.startswith("/v1/") else self._v2
+        return error_response(error, adapter.error(error))
+
+    async def _infer(
+        self, request: web.BaseRequest, adapter: Adapter, version: str | None
+    ) -> web.StreamResponse:
         arrived = self._clock()
         with self._bodies.hold() as held:
             try:
-                parsed, model, wishes = await self._understood(request, adapter, held, arrived)
+                understood = await self._understood(request, adapter, version, held, arrived)
             except Rejected as refused:
                 self._recorder.refused_unread(refused.reason, self._clock())
                 raise
+            except _GoesAlone as alone:
+                assert self._passthrough is not None, "there is nowhere to go to: our bug"
+                return await self._passthrough.forward(request, alone.seconds, alone.body)
+            parsed, model, wishes = understood
             answer = await self._batcher.submit(parsed.call, arrived, wishes)
-        return parsed, model, answer
+        body = adapter.render(parsed, answer, model)
+        return await body_response(body, request, self._bodies.codec)
 
     async def _understood(
-        self, request: web.BaseRequest, adapter: Adapter, held: Hold, arrived: float
+        self,
+        request: web.BaseRequest,
+        adapter: Adapter,
+        version: str | None,
+        held: Hold,
+        arrived: float,
     ) -> tuple[Parsed, ReadyModel, Wishes]:
         """Everything before the verdict; whoever leaves or fails here is counted as rejected."""
+        body, limit = b"", 0.0
         try:
-            self._admit(request.content_length or 0)
-            wishes = wishes_of_headers(request.headers)
+            self._admit(request.content_length or 0, version)
+            headers = request.headers
+            encoding = encoding_of(headers.get("Content-Encoding"))
+            wishes = self._wishes(request)
             limit = limit_of(wishes, self._batcher.settings)
             body = await self._bodies.read(request, held, limit)
             # Now, not before: the model may have been restarted while the body arrived.
             model = self._open_for_work()
             async with asyncio.timeout(limit - (self._clock() - arrived)):
-                parsed = await adapter.parse(body, request.headers.get(HEADER_LENGTH), model)
+                plain = await self._bodies.decoded(body, encoding, held)
+                parsed = await adapter.parse(plain, headers.get(HEADER_LENGTH), model)
             self._open_for_work()
         except asyncio.CancelledError:
             # Nothing was promised yet, but the books must know of everyone who came.
             self._ledger.rejected[Rejection.ABANDONED] += 1
             raise
         except InvalidInput as error:
-            field = error.mistake.field
-            raise Rejected(Rejection.INVALID, str(error), field=field) from error
+            if isinstance(error, Unbatchable) and self._passthrough is not None:
+                raise _GoesAlone(body, limit) from error
+            raise _invalid(error) from error
         except TimeoutError as error:
             raise TooLate(limit) from error
         except Rejected:
@@ -150,11 +199,15 @@ class Front:
             raise Rejected(Rejection.INVALID, _ours("reading", bug), status=500) from bug
         return parsed, model, combined(wishes, parsed.wishes)
 
+    def _wishes(self, request: web.BaseRequest) -> Wishes:
+        """What the headers say; raises `InvalidInput`."""
+        if self._passthrough is None and declines_batching(request.headers):
+            raise InvalidInput(BATCH_HEADER, "is taken only in front of a foreign server", "off")
+        return wishes_of_headers(request.headers, traced=logger.isEnabledFor(logging.DEBUG))
+
     def _open_for_work(self) -> ReadyModel:
         """The model, if calls are taken and it is there; raises `Rejected`."""
-        if self._lifecycle.refusing:
-            message = "this pod is stopping; another one will answer"
-            raise Rejected(Rejection.DRAINING, message, retry_after=_RETRY_NOT_READY)
+        self._require_open()
         status = self._link.status
         if status.model is None:
             raise Rejected(Rejection.NOT_READY, status.reason, retry_after=_RETRY_NOT_READY)
@@ -162,75 +215,94 @@ class Front:
             raise Rejected(Rejection.NOT_READY, self._batcher.closed, retry_after=_RETRY_NOT_READY)
         return status.model
 
-    def _admit(self, declared: int) -> None:
+    def _require_open(self) -> None:
+        if self._lifecycle.refusing:
+            message = "this pod is stopping; another one will answer"
+            raise Rejected(Rejection.DRAINING, message, retry_after=_RETRY_NOT_READY)
+
+    def _admit(self, declared: int, version: str | None) -> None:
         """Refuse what can be refused before the body is read; raises `Rejected`."""
-        self._open_for_work()
+        other = _other_version(version, self._open_for_work())
+        if other is not None:
+            raise other
         self._bodies.refuse_declared(declared)
         refusal = self._batcher.refusal()
         if refusal is not None:
             raise refusal
 
-    async def _unknown(self, request: web.BaseRequest) -> web.Response:
-        path = request.path
-        adapter = self._embeddings if path.startswith("/v1/") else self._v2
-        if path in self._methods:
-            allowed = self._methods[path]
-            error = CallError(f"{path} takes {allowed}, not {request.method}", status=405)
-            response = _error_response(error, adapter.error(error))
-            response.headers["Allow"] = allowed
-            return response
-        if path.startswith("/v2/models/") and not path.startswith(f"/v2/models/{self._name}/"):
-            asked = shown(path.split("/")[3])
-            error = CallError(f"model: {asked} is not served here; {self._name} is", status=404)
-        else:
-            error = CallError(f"there is nothing at {shown(path)}", status=404)
+    def _goes_alone(
+        self, request: web.BaseRequest, found: Found | Lost, adapter: Adapter | None
+    ) -> bool:
+        """Whether a foreign server gets the request as it is; raises `Rejected`."""
+        if isinstance(found, Lost):
+            return True
+        model = self._link.status.model
+        if model is not None:
+            if found.version not in (None, model.description.version):
+                return True
+            if adapter is not None and not adapter.serves(model.description):
+                return True
+        try:
+            return declines_batching(request.headers)
+        except InvalidInput as error:
+            raise _invalid(error) from error
+
+    async def _pass(self, passthrough: Passthrough, request: web.BaseRequest) -> web.StreamResponse:
+        self._require_open()
+        try:
+            wishes = wishes_of_headers(request.headers)
+        except InvalidInput as error:
+            raise _invalid(error) from error
+        return await passthrough.forward(request, limit_of(wishes, self._batcher.settings))
+
+    def _lost(self, request: web.BaseRequest, lost: Lost) -> web.Response:
         if request.method == "POST":
             self._ledger.rejected[Rejection.INVALID] += 1
-        return _error_response(error, adapter.error(error))
+        response = self._failed(request, None, CallError(lost.message, status=lost.status))
+        if lost.allow is not None:
+            response.headers["Allow"] = lost.allow
+        return response
 
-    async def _server_metadata(self, request: web.BaseRequest) -> web.Response:
-        return _json({"name": "batchedmodel", "version": VERSION, "extensions": [BINARY_EXTENSION]})
+    def _told(self, request: web.BaseRequest, found: Found) -> web.Response:
+        """What can be asked about the server and its model. No call, so no refusal is counted."""
+        status = self._link.status
+        ready = status.model is not None and not self._lifecycle.draining
+        match found.endpoint:
+            case Endpoint.SERVER:
+                return json_response(v2.server_metadata(VERSION))
+            case Endpoint.LIVE:
+                return json_response({"live": True})
+            case Endpoint.READY:
+                return json_response({"ready": ready}, 200 if ready else 503)
+        other = _other_version(found.version, status.model)
+        if other is not None:
+            return self._failed(request, None, other)
+        if found.endpoint is Endpoint.MODEL_READY:
+            return json_response({"name": self._name, "ready": ready}, 200 if ready else 503)
+        if status.model is None:
+            gone = CallError(status.reason, status=503, retry_after=_RETRY_NOT_READY)
+            return self._failed(request, None, gone)
+        match found.endpoint:
+            case Endpoint.V2_MODEL:
+                return json_response(v2.metadata(status.model))
+            case Endpoint.MODEL:
+                return json_response(openai.about_model(status.model))
+        return json_response(openai.models(status.model))
 
-    async def _live(self, request: web.BaseRequest) -> web.Response:
-        return _json({"live": True})
 
-    async def _ready(self, request: web.BaseRequest) -> web.Response:
-        ready = self._link.status.model is not None and not self._lifecycle.draining
-        return _json({"name": self._name, "ready": ready}, status=200 if ready else 503)
+def _other_version(version: str | None, model: ReadyModel | None) -> ModelNotFound | None:
+    """What is told who names another version of the model than the one that is served."""
+    served = version if model is None else model.description.version
+    if version in (None, served):
+        return None
+    return ModelNotFound(f"version: {shown(version)} is not served here; {served} is")
 
-    async def _model_metadata(self, request: web.BaseRequest) -> web.Response:
-        return self._about(v2.metadata, self._v2)
 
-    async def _models(self, request: web.BaseRequest) -> web.Response:
-        return self._about(openai.models, self._embeddings)
-
-    def _about(self, document: Callable[[ReadyModel], Any], adapter: Adapter) -> web.Response:
-        if self._link.status.model is not None:
-            return _json(document(self._link.status.model))
-        error = CallError(self._link.status.reason, status=503, retry_after=_RETRY_NOT_READY)
-        return _error_response(error, adapter.error(error))
+def _invalid(error: InvalidInput) -> Rejected:
+    return Rejected(Rejection.INVALID, str(error), field=error.mistake.field)
 
 
 def _ours(doing: str, bug: Exception) -> str:
     """An error of our own while answering one call: logged whole, told in a few words."""
     logger.error("error while %s a call", doing, exc_info=bug)
     return f"error in the sidecar while {doing} this call: {type(bug).__name__}"
-
-
-def _response(body: Body) -> web.Response:
-    return web.Response(body=body.data, content_type=body.content_type, headers=body.headers)
-
-
-def _error_response(error: CallError, body: Body) -> web.Response:
-    response = web.Response(status=error.status, body=body.data, content_type=body.content_type)
-    if error.counted_as is not None:
-        response.headers[_OUTCOME_HEADER] = error.counted_as
-    if error.retry_after is not None:
-        response.headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
-        spread = random.uniform(1, 1 + _RETRY_SPREAD)
-        response.headers["retry-after-ms"] = str(math.ceil(error.retry_after * spread * 1000))
-    return response
-
-
-def _json(document: Any, status: int = 200) -> web.Response:
-    return web.Response(status=status, body=orjson.dumps(document), content_type="application/json")

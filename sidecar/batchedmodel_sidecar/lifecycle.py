@@ -7,7 +7,7 @@ only the model is restarted.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from typing import Final
 
@@ -37,12 +37,17 @@ class Lifecycle:
         model_is_there: Callable[[], bool],
         delay: float,
         limit: float,
+        passing: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`delay`: seconds that still accept work; `limit`: seconds that accepted work may take."""
+        """`delay`: seconds that still accept work; `limit`: seconds that accepted work may take.
+
+        `passing` returns when nothing is on its way past the batcher, where that is possible.
+        """
         self._batcher = batcher
         self._model_is_there = model_is_there
         self._delay = delay
         self._limit = limit
+        self._passing = passing
         self._drain: asyncio.Future[DrainEnd] | None = None
         self._work: asyncio.Task[None] | None = None
         self._refusing = False
@@ -99,6 +104,8 @@ class Lifecycle:
         try:
             async with asyncio.timeout(self._limit):
                 await self._batcher.idle()
+                if self._passing is not None:
+                    await self._passing()
         except TimeoutError:
             logger.warning("drain limit of %g s reached with work left", self._limit)
             ended.set_result(DrainEnd.LIMIT)

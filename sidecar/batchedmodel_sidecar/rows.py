@@ -11,27 +11,31 @@ from array import array
 from collections.abc import Sequence
 
 from batchedmodel_contract.description import RAGGED, ModelDescription, TensorSpec
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.mistakes import InvalidInput, Unbatchable
 from batchedmodel_contract.tensors import Tensor, rows
 from batchedmodel_sidecar.calls import Row, Value
+from batchedmodel_sidecar.model import ReadyModel
+from batchedmodel_sidecar.tokens import Text, Tokenised
 
 
-def rows_of_tensors(tensors: Sequence[Tensor], description: ModelDescription) -> tuple[Row, ...]:
-    """The rows of a v2 request; raises `InvalidInput`."""
+def rows_of_tensors(
+    tensors: Sequence[Tensor], description: ModelDescription, field: str = "inputs"
+) -> tuple[Row, ...]:
+    """The rows of a request, in which `field` holds the tensors; raises `InvalidInput`."""
     given = {tensor.name: tensor for tensor in tensors}
     for index, tensor in enumerate(tensors):
         if all(tensor.name != spec.name for spec in description.inputs):
             known = ", ".join(spec.name for spec in description.inputs)
             rule = f"is not an input of this model; it takes {known}"
-            raise InvalidInput(f"inputs[{index}].name", rule, tensor.name)
+            raise InvalidInput(f"{field}[{index}].name", rule, tensor.name)
     missing = [spec.name for spec in description.inputs if spec.name not in given]
     if missing:
-        raise InvalidInput("inputs", f"lacks {', '.join(missing)}")
+        raise InvalidInput(field, f"lacks {', '.join(missing)}")
     ordered = [given[spec.name] for spec in description.inputs]
     for tensor, spec in zip(ordered, description.inputs, strict=True):
-        _check(tensor, spec)
+        _check(tensor, spec, f"{field}.{tensor.name}")
     if len({tensor.shape[0] for tensor in ordered}) != 1:
-        raise InvalidInput("inputs", "disagree about the number of rows (the first dimension)")
+        raise InvalidInput(field, "disagree about the number of rows (the first dimension)")
     columns = [rows(tensor) for tensor in ordered]
     shapes = [tensor.shape[1:] for tensor in ordered]
     length = max(_length(t, s) for t, s in zip(ordered, description.inputs, strict=True))
@@ -44,41 +48,83 @@ def rows_of_tensors(tensors: Sequence[Tensor], description: ModelDescription) ->
     )
 
 
-def rows_of_tokens(
+async def rows_of_texts(
+    texts: Sequence[Text], model: ReadyModel, field: str, *, whole: bool = False
+) -> tuple[Row, ...]:
+    """One row for each text or pair of texts.
+
+    Texts that are too long are cut, unless they must stay `whole`. Raises `InvalidInput`, and
+    `Rejected` while too much is being tokenised.
+    """
+    if model.tokens is None:
+        raise InvalidInput(field, "is text, but this model has no tokenizer; send token ids")
+    return rows_of_tokens(await model.tokens.encode(texts, whole=whole), model.description, field)
+
+
+def rows_of_ids(
     token_ids: Sequence[array[int]], description: ModelDescription, field: str
 ) -> tuple[Row, ...]:
-    """One row for each sequence of token ids; raises `InvalidInput` for an empty or long one."""
-    spec = description.inputs[0]
-    for index, ids in enumerate(token_ids):
+    """One row for each sequence of token ids that a caller sends itself."""
+    segmented = description.text is not None and description.text.segments is not None
+    zeros = [array("q", bytes(8 * len(ids))) if segmented else None for ids in token_ids]
+    pairs = zip(token_ids, zeros, strict=True)
+    return rows_of_tokens([Tokenised(*pair) for pair in pairs], description, field)
+
+
+def rows_of_tokens(
+    tokenised: Sequence[Tokenised], description: ModelDescription, field: str
+) -> tuple[Row, ...]:
+    """One row for each text; raises `InvalidInput` for an empty or long one."""
+    spec, order = _token_inputs(description, field)
+    for index, (ids, _) in enumerate(tokenised):
         if not ids:
             raise InvalidInput(f"{field}[{index}]", "holds no token")
         if spec.max_length is not None and len(ids) > spec.max_length:
             rule = f"holds {len(ids)} tokens; the model takes {spec.max_length}"
             raise InvalidInput(f"{field}[{index}]", rule)
     return tuple(
-        Row(values=(Value((len(ids),), ids.tobytes()),), length=len(ids)) for ids in token_ids
+        Row(
+            values=tuple(Value((len(one.ids),), _part(one, part).tobytes()) for part in order),
+            length=len(one.ids),
+        )
+        for one in tokenised
     )
 
 
-def _check(tensor: Tensor, spec: TensorSpec) -> None:
-    field = f"inputs.{tensor.name}"
+def _token_inputs(description: ModelDescription, field: str) -> tuple[TensorSpec, list[int]]:
+    """The input that takes token ids, and for each input which part of a text it takes."""
+    text = description.text
+    parts = {text.tokens: 0, text.segments: 1} if text else {description.inputs[0].name: 0}
+    for spec in description.inputs:
+        if spec.name not in parts:
+            rule = f"is not enough for this model, which takes {spec.name} as well; use v2"
+            raise InvalidInput(field, rule)
+    order = [parts[spec.name] for spec in description.inputs]
+    return description.inputs[order.index(0)], order
+
+
+def _part(tokenised: Tokenised, index: int) -> array[int]:
+    part = tokenised[index]
+    assert part is not None, "segments were not asked for, although the model takes them: our bug"
+    return part
+
+
+def _check(tensor: Tensor, spec: TensorSpec, field: str) -> None:
     if tensor.datatype is not spec.datatype:
         raise InvalidInput(f"{field}.datatype", f"is not {spec.datatype}", tensor.datatype)
-    expected = [RAGGED, *spec.shape]
-    fits = len(tensor.shape) == len(expected) and all(
-        size in (wanted, size if wanted == RAGGED else wanted)
-        for size, wanted in zip(tensor.shape, expected, strict=True)
-    )
-    if not fits:
-        rule = f"does not fit {expected} (-1 is any size, the first counts rows)"
-        raise InvalidInput(f"{field}.shape", rule, list(tensor.shape))
-    if 0 in tensor.shape:
-        what = "no rows" if tensor.shape[0] == 0 else "rows of size zero"
-        raise InvalidInput(f"{field}.shape", f"has {what}", list(tensor.shape))
+    expected, given = [RAGGED, *spec.shape], list(tensor.shape)
+    rule = f"does not fit {expected} (-1 is any size, the first counts rows)"
+    if len(given) != len(expected):
+        raise Unbatchable(f"{field}.shape", rule, given)
+    if any(wanted not in (RAGGED, size) for size, wanted in zip(given, expected, strict=True)):
+        raise InvalidInput(f"{field}.shape", rule, given)
+    if 0 in given:
+        what = "no rows" if given[0] == 0 else "rows of size zero"
+        raise Unbatchable(f"{field}.shape", f"has {what}", given)
     length = _length(tensor, spec)
     if spec.max_length is not None and length > spec.max_length:
         rule = f"is longer than the model takes ({spec.max_length})"
-        raise InvalidInput(f"{field}.shape", rule, list(tensor.shape))
+        raise InvalidInput(f"{field}.shape", rule, given)
 
 
 def _length(tensor: Tensor, spec: TensorSpec) -> int:

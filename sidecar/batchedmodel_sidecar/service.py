@@ -22,6 +22,7 @@ from batchedmodel_sidecar.link import Link
 from batchedmodel_sidecar.metrics import Durations, LedgerCollector
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.model_link import ModelLink
+from batchedmodel_sidecar.passthrough import Passthrough
 from batchedmodel_sidecar.recorder import FlightRecorder
 from batchedmodel_sidecar.settings_folder import SettingsFolder
 from batchedmodel_sidecar.timer import TimerFd
@@ -64,8 +65,18 @@ class Service:
             durations=Durations(registry),
             recorder=recorder,
         )
+        self._passthrough = (
+            Passthrough(
+                settings.upstream_url,
+                ledger=self._ledger,
+                max_body_bytes=settings.max_body_bytes,
+            )
+            if settings.upstream_url
+            else None
+        )
         self._lifecycle = Lifecycle(
             self._batcher,
+            passing=self._passthrough.idle if self._passthrough else None,
             model_is_there=lambda: self._link.status.model is not None,
             delay=settings.drain_delay_seconds,
             limit=settings.drain_timeout_seconds,
@@ -92,6 +103,7 @@ class Service:
             bodies=BodyReader(
                 max_bytes=settings.max_body_bytes, max_held_bytes=settings.max_queue_bytes
             ),
+            passthrough=self._passthrough,
             clock=time.monotonic,
         )
         self._admin = Admin(
@@ -135,6 +147,8 @@ class Service:
             await data_runner.cleanup()
             await self._batcher.close()
             await self._link.close()
+            if self._passthrough is not None:
+                await self._passthrough.close()
             await admin_runner.cleanup()
 
     async def _serve(self, stop: asyncio.Event) -> bool:

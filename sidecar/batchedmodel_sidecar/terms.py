@@ -20,6 +20,9 @@ PRIORITY_HEADER: Final = "x-request-priority"
 GROUP_HEADER: Final = "x-request-group"
 TIMEOUT: Final = "timeout"
 PRIORITY: Final = "priority"
+TRACE_HEADER: Final = "traceparent"
+REQUEST_ID_HEADER: Final = "x-request-id"
+BATCH_HEADER: Final = "x-batch"
 PARAMETERS: Final = frozenset({TIMEOUT, PRIORITY})
 """The v2 parameters that are understood here, in Triton's units."""
 
@@ -29,6 +32,9 @@ _PRIORITIES: Final = Whole(minimum=0, maximum=max(Priority))
 # A token of RFC 9110, as most identifiers are, and ":" and "/", which RFC 8941 adds.
 _GROUP: Final = re.compile(r"([\w!#$%&'*+.^`|~:/-]{1,128}) *; *n=(\d{1,4})", re.ASCII)
 _MOST_MEMBERS: Final = 4096
+# W3C Trace Context, level 1: version, trace id, parent id, flags, and what later versions add.
+_TRACE: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?", re.ASCII)
+_LONGEST_ID: Final = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +45,8 @@ class Wishes:
     """Seconds from its arrival."""
     priority: Priority | None = None
     fan_out: FanOut | None = None
+    trace: str | None = None
+    """How its caller's logs call it: the trace id, or else the request id."""
 
 
 NO_WISHES: Final = Wishes()
@@ -53,6 +61,7 @@ class Terms(NamedTuple):
     """When its caller is told that there will be none."""
     priority: Priority
     fan_out: FanOut | None
+    trace: str | None = None
 
 
 def agreed(wishes: Wishes, settings: BatchSettings) -> Terms:
@@ -63,7 +72,9 @@ def agreed(wishes: Wishes, settings: BatchSettings) -> Terms:
     priority = wishes.priority or Priority.NORMAL
     if priority is Priority.HIGH and not settings.trust_priority:
         priority = Priority.NORMAL
-    return Terms(due=due, limit=limit, priority=priority, fan_out=wishes.fan_out)
+    return Terms(
+        due=due, limit=limit, priority=priority, fan_out=wishes.fan_out, trace=wishes.trace
+    )
 
 
 def limit_of(wishes: Wishes, settings: BatchSettings) -> float:
@@ -86,20 +97,22 @@ def combined(headers: Wishes, body: Wishes) -> Wishes:
         timeout=min(times, default=None),
         priority=body.priority or headers.priority,
         fan_out=body.fan_out or headers.fan_out,
+        trace=headers.trace,
     )
 
 
-def wishes_of_headers(headers: Mapping[str, str]) -> Wishes:
-    """What the headers say; raises `InvalidInput`."""
+def wishes_of_headers(headers: Mapping[str, str], *, traced: bool = False) -> Wishes:
+    """What the headers say, and who asks if that is to be `traced`; raises `InvalidInput`."""
     timeout, priority, group = (
         headers.get(name) for name in (TIMEOUT_HEADER, PRIORITY_HEADER, GROUP_HEADER)
     )
-    if timeout is None and priority is None and group is None:
+    if timeout is None and priority is None and group is None and not traced:
         return NO_WISHES
     return Wishes(
         timeout=None if timeout is None else _seconds(timeout),
         priority=None if priority is None else _header_priority(priority),
         fan_out=None if group is None else _fan_out(group),
+        trace=trace_of(headers) if traced else None,
     )
 
 
@@ -114,6 +127,30 @@ def wishes_of_parameters(parameters: Mapping[str, Any] | None) -> Wishes:
     if priority is not None:
         priority = _priority(_whole(_PRIORITIES, priority, f"parameters.{PRIORITY}"))
     return Wishes(timeout=timeout, priority=priority)
+
+
+def declines_batching(headers: Mapping[str, str]) -> bool:
+    """Whether the caller wants its request to go to the server as it is; raises `InvalidInput`."""
+    given = headers.get(BATCH_HEADER)
+    if given is None or given == "on":
+        return False
+    if given != "off":
+        raise InvalidInput(BATCH_HEADER, "is not on or off", given)
+    return True
+
+
+def request_id(headers: Mapping[str, str]) -> str | None:
+    """The caller's own name of the request, if it may be written into a header and a log."""
+    given = headers.get(REQUEST_ID_HEADER)
+    if given and len(given) <= _LONGEST_ID and given.isascii() and given.isprintable():
+        return given
+    return None
+
+
+def trace_of(headers: Mapping[str, str]) -> str | None:
+    """The trace id, or else the request id. What is neither is ignored, as the standard asks."""
+    found = _TRACE.fullmatch(headers.get(TRACE_HEADER, ""))
+    return found[1] if found else request_id(headers)
 
 
 def _seconds(text: str) -> float:

@@ -11,7 +11,7 @@ import asyncio
 from array import array
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Final, NamedTuple
 
 from tokenizers import Tokenizer
 
@@ -22,6 +22,18 @@ from batchedmodel_sidecar.errors import Rejected
 
 _INLINE_CHARACTERS: Final = 600  # about 0.2 ms of tokenising
 _MOST_CHARACTERS: Final = 32_000_000  # at work at once: some seconds of two threads
+
+
+Text = str | tuple[str, str]
+"""A text, or a pair of texts that the model reads as one."""
+
+
+class Tokenised(NamedTuple):
+    """What a text became: INT64 arrays of one length."""
+
+    ids: array[int]
+    segments: array[int] | None
+    """None when nobody asked for them."""
 
 
 class Tokens:
@@ -38,19 +50,28 @@ class Tokens:
             raise InvalidInput("tokenizer", f"cannot be read: {error}") from error
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(text.max_tokens)
+        self._with_segments = text.segments is not None
+        self._max_tokens = text.max_tokens
         self._threads = threads
         self._characters = 0
 
-    async def encode(self, texts: Sequence[str]) -> list[array[int]]:
-        """Token ids of each text, special tokens included, as INT64 arrays; raises `Rejected`."""
-        characters = sum(map(len, texts))
+    async def encode(self, texts: Sequence[Text], *, whole: bool = False) -> list[Tokenised]:
+        """Token ids of each text, special tokens included.
+
+        Raises `Rejected`, and `InvalidInput` for a text that is too long if it must stay `whole`.
+        """
+        characters = sum(map(_characters, texts))
         if characters <= _INLINE_CHARACTERS:
-            return self._encode(texts)
+            return self._encode(texts, whole)
+        if characters > _MOST_CHARACTERS:
+            message = f"the texts have {characters} characters; {_MOST_CHARACTERS} are taken"
+            raise Rejected(Rejection.TOO_LARGE, message)
         if self._characters + characters > _MOST_CHARACTERS:
             message = f"{self._characters} characters are being tokenised; no more fit"
             raise Rejected(Rejection.QUEUE_FULL, message, retry_after=1.0)
         self._characters += characters
-        work = asyncio.get_running_loop().run_in_executor(self._threads, self._encode, texts)
+        loop = asyncio.get_running_loop()
+        work = loop.run_in_executor(self._threads, self._encode, texts, whole)
         # The work goes on when its caller leaves, so it counts until it is done.
         work.add_done_callback(lambda _: self._done(characters))
         return await work
@@ -58,6 +79,21 @@ class Tokens:
     def _done(self, characters: int) -> None:
         self._characters -= characters
 
-    def _encode(self, texts: Sequence[str]) -> list[array[int]]:
+    def _encode(self, texts: Sequence[Text], whole: bool) -> list[Tokenised]:
         encodings = self._tokenizer.encode_batch_fast(list(texts))
-        return [array("q", encoding.ids) for encoding in encodings]
+        if whole:
+            for index, encoding in enumerate(encodings):
+                if encoding.overflowing:
+                    rule = f"is longer than the {self._max_tokens} tokens that the model takes"
+                    raise InvalidInput(f"text {index}", rule)
+        return [
+            Tokenised(
+                array("q", encoding.ids),
+                array("q", encoding.type_ids) if self._with_segments else None,
+            )
+            for encoding in encodings
+        ]
+
+
+def _characters(text: Text) -> int:
+    return len(text) if isinstance(text, str) else len(text[0]) + len(text[1])

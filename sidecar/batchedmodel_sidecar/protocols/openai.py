@@ -3,56 +3,72 @@
 from __future__ import annotations  # array.array takes no type argument at run time
 
 import base64
+import math
 from array import array
-from typing import Any, Final, Literal
+from dataclasses import dataclass
+from typing import Any, Final
 
 import orjson
 
-from batchedmodel_contract.mistakes import InvalidInput, shown
+from batchedmodel_contract.description import ModelDescription
+from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.rules import Broken, Whole
 from batchedmodel_contract.tensors import Datatype, bytes_to_values
-from batchedmodel_sidecar.calls import Answer, Value
+from batchedmodel_sidecar.calls import Answer, Row, Value
 from batchedmodel_sidecar.errors import CallError, ModelNotFound
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Body, Parsed
-from batchedmodel_sidecar.rows import rows_of_tokens
+from batchedmodel_sidecar.protocols.json_bodies import json_object, require_model, require_text
+from batchedmodel_sidecar.rows import rows_of_ids, rows_of_texts
 
-_KNOWN: Final = {"model", "input", "encoding_format", "user"}
+_KNOWN: Final = frozenset({"model", "input", "encoding_format", "dimensions", "user"})
 _MAX_INPUTS: Final = 2048
 
-Encoding = Literal["float", "base64"]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Form:
+    """How the vectors are wanted."""
+
+    base64: bool
+    dimensions: int | None
+    """None: all of them, as the model gives them."""
 
 
 class EmbeddingsAdapter:
     """`POST /v1/embeddings`."""
 
+    def serves(self, description: ModelDescription) -> bool:
+        """Models with an output for it."""
+        return description.embedding is not None
+
     async def parse(self, body: bytes, header_length: str | None, model: ReadyModel) -> Parsed:
         """One row for each input; raises `InvalidInput` or `Rejected` (another model's name)."""
-        asked = _object(body)
-        if asked.get("model") != model.description.name:
-            given, served = shown(asked.get("model")), model.description.name
-            message = f"model: {given} is not served here; {served} is"
-            raise ModelNotFound(message)
+        asked = json_object(body, _KNOWN)
+        require_model(asked, model, named=True)
         if model.description.embedding is None:
             raise InvalidInput("model", "does not give embeddings", model.description.name)
-        unknown = sorted(asked.keys() - _KNOWN)
-        if unknown:
-            raise InvalidInput(unknown[0], "is not a parameter that this model takes")
-        encoding = asked.get("encoding_format", "float")
+        encoding = asked.get("encoding_format") or "float"
         if encoding not in ("float", "base64"):
             raise InvalidInput("encoding_format", "is not one of float, base64", encoding)
-        ids = await _token_ids(asked.get("input"), model)
-        rows = rows_of_tokens(ids, model.description, "input")
-        return Parsed(call=model.call_of(rows), memo=encoding)
+        if asked.get("user") is not None:
+            require_text(asked, "user")
+        dimensions = _dimensions(asked.get("dimensions"), model.description)
+        rows = await _rows(asked.get("input"), model)
+        form = _Form(base64=encoding == "base64", dimensions=dimensions)
+        return Parsed(call=model.call_of(rows), memo=form)
 
     def render(self, parsed: Parsed, answer: Answer, model: ReadyModel) -> Body:
-        """Vectors in the order of the inputs, and how many tokens they were."""
-        encoding: Encoding = parsed.memo
+        """Vectors in the order of the inputs, and how many tokens they were.
+
+        Raises `InvalidInput` when JSON cannot say what a vector holds.
+        """
+        form: _Form = parsed.memo
         names = [output.name for output in answer.outputs]
         index = names.index(model.description.embedding or "")
         datatype = answer.outputs[index].datatype
         tokens = sum(row.length for row in parsed.call.rows)
         data = [
-            {"object": "embedding", "index": i, "embedding": _vector(value, datatype, encoding)}
+            {"object": "embedding", "index": i, "embedding": _vector(value, datatype, form)}
             for i, value in enumerate(answer.column(index))
         ]
         document = {
@@ -75,24 +91,19 @@ class EmbeddingsAdapter:
         return Body(data=orjson.dumps({"error": document}))
 
 
-def models(model: ReadyModel) -> dict[str, Any]:
-    """The document of `GET /v1/models`."""
+def about_model(model: ReadyModel) -> dict[str, Any]:
+    """The document of `GET /v1/models/{name}`, which OpenAI's and KServe's clients both read."""
     name = model.description.name
-    entry = {"id": name, "object": "model", "created": 0, "owned_by": "batchedmodel"}
-    return {"object": "list", "data": [entry]}
+    openai = {"id": name, "object": "model", "created": 0, "owned_by": "batchedmodel"}
+    return openai | {"name": name, "ready": True}
 
 
-def _object(body: bytes) -> dict[str, Any]:
-    try:
-        asked = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise InvalidInput("body", f"is not JSON: {error}") from error
-    if not isinstance(asked, dict):
-        raise InvalidInput("body", "is not a JSON object")
-    return asked
+def models(model: ReadyModel) -> dict[str, Any]:
+    """The document of `GET /v1/models`, in OpenAI's form and in KServe's."""
+    return {"object": "list", "data": [about_model(model)], "models": [model.description.name]}
 
 
-async def _token_ids(given: object, model: ReadyModel) -> list[array[int]]:
+async def _rows(given: object, model: ReadyModel) -> tuple[Row, ...]:
     if given is None:
         raise InvalidInput("input", "is required")
     inputs = [given] if isinstance(given, str) else given
@@ -104,18 +115,13 @@ async def _token_ids(given: object, model: ReadyModel) -> list[array[int]]:
     if len(inputs) > _MAX_INPUTS:
         raise InvalidInput("input", f"has {len(inputs)} entries; at most {_MAX_INPUTS} are taken")
     texts = [one for one in inputs if isinstance(one, str)]
-    if len(texts) == len(inputs):
-        return await _tokenised(texts, model)
-    return [_ids(one, f"input[{index}]") for index, one in enumerate(inputs)]
-
-
-async def _tokenised(texts: list[str], model: ReadyModel) -> list[array[int]]:
+    if len(texts) != len(inputs):
+        ids = [_ids(one, f"input[{index}]") for index, one in enumerate(inputs)]
+        return rows_of_ids(ids, model.description, "input")
     for index, text in enumerate(texts):
         if not text:
             raise InvalidInput(f"input[{index}]", "is an empty text")
-    if model.tokens is None:
-        raise InvalidInput("input", "is text, but this model has no tokenizer; send token ids")
-    return await model.tokens.encode(texts)
+    return await rows_of_texts(texts, model, "input")
 
 
 def _ids(given: object, field: str) -> array[int]:
@@ -127,8 +133,36 @@ def _ids(given: object, field: str) -> array[int]:
         raise InvalidInput(field, "holds a token id beyond 64 bits") from error
 
 
-def _vector(value: Value, datatype: Datatype, encoding: Encoding) -> Any:
-    if encoding == "base64":
+def _dimensions(given: object, description: ModelDescription) -> int | None:
+    """How many numbers of each vector are wanted; raises `InvalidInput`."""
+    if given is None:
+        return None
+    output = next(spec for spec in description.outputs if spec.name == description.embedding)
+    whole, shortest = output.shape[-1], description.shortest_embedding
+    if shortest is None:
+        if given == whole and type(given) is int:
+            return None
+        rule = f"cannot be chosen: this model's embeddings have {whole} and may not be cut"
+        raise InvalidInput("dimensions", rule, given)
+    try:
+        return Whole(minimum=shortest, maximum=whole).read(given)
+    except Broken as broken:
+        raise InvalidInput("dimensions", str(broken), given) from broken
+
+
+def _vector(value: Value, datatype: Datatype, form: _Form) -> Any:
+    if form.base64 and form.dimensions is None and datatype is Datatype.FP32:
         # Little-endian FP32, which is what the clients decode.
         return base64.b64encode(value.data).decode()
-    return bytes_to_values(value.data, datatype)
+    vector = bytes_to_values(value.data, datatype, "embedding")
+    if form.dimensions is not None:
+        vector = _cut(vector, form.dimensions)
+    return base64.b64encode(array("f", vector).tobytes()).decode() if form.base64 else vector
+
+
+def _cut(vector: list[float], dimensions: int) -> list[float]:
+    """The first numbers at length 1 again, as OpenAI documents it, in FP32 as the whole vector."""
+    vector = vector[:dimensions]
+    # A vector of zeros has no direction that could be kept.
+    length = math.hypot(*vector) or 1.0
+    return array("f", [number / length for number in vector]).tolist()

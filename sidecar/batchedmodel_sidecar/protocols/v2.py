@@ -5,9 +5,11 @@ from typing import Any
 import orjson
 
 from batchedmodel_contract.batch_wire import SHAPES
+from batchedmodel_contract.description import ModelDescription
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.tensors import Datatype, Tensor, split_byte_elements
 from batchedmodel_contract.v2 import (
+    BINARY_EXTENSION,
     HEADER_LENGTH,
     Options,
     read_body,
@@ -18,12 +20,16 @@ from batchedmodel_sidecar.calls import Answer
 from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Body, Parsed
-from batchedmodel_sidecar.rows import rows_of_tensors, rows_of_tokens
+from batchedmodel_sidecar.rows import rows_of_tensors, rows_of_texts
 from batchedmodel_sidecar.terms import PARAMETERS, wishes_of_parameters
 
 
 class V2Adapter:
     """`POST /v2/models/{name}/infer`."""
+
+    def serves(self, description: ModelDescription) -> bool:
+        """Every model."""
+        return True
 
     async def parse(self, body: bytes, header_length: str | None, model: ReadyModel) -> Parsed:
         """Tensors as the model declares them, or its text input instead of its tokens."""
@@ -33,9 +39,7 @@ class V2Adapter:
         wishes = wishes_of_parameters(head.get("parameters"))
         text = model.description.text
         if text is not None and len(tensors) == 1 and tensors[0].name == text.name:
-            assert model.tokens is not None, "a model that takes text has a tokenizer: our bug"
-            ids = await model.tokens.encode(_texts(tensors[0]))
-            rows = rows_of_tokens(ids, model.description, f"inputs.{text.name}")
+            rows = await rows_of_texts(_texts(tensors[0]), model, f"inputs.{text.name}")
         else:
             rows = rows_of_tensors(tensors, model.description)
         return Parsed(call=model.call_of(rows), memo=options, wishes=wishes)
@@ -68,6 +72,11 @@ class V2Adapter:
     def error(self, error: CallError) -> Body:
         """`{"error": text}`: the protocol has nothing finer."""
         return Body(data=orjson.dumps({"error": error.message}))
+
+
+def server_metadata(version: str) -> dict[str, Any]:
+    """What v2 says about the server, whatever it serves."""
+    return {"name": "batchedmodel", "version": version, "extensions": [BINARY_EXTENSION]}
 
 
 def metadata(model: ReadyModel) -> dict[str, Any]:

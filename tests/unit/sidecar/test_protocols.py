@@ -188,7 +188,7 @@ class TestEmbeddings:
             ({"input": ["one", 3]}, 'input[0]: "one" is not of the same kind'),
             ({"input": [[]]}, "input[0]: holds no token"),
             ({"input": "one", "encoding_format": "hex"}, 'encoding_format: "hex" is not one of'),
-            ({"input": "one", "dimensions": 1}, "dimensions: is not a parameter"),
+            ({"input": "one", "dimensions": 1}, "dimensions: 1 cannot be chosen"),
             ({"input": ["one"] * 2049}, "input: has 2049 entries; at most 2048 are taken"),
         ],
         ids=lambda value: value[:40] if isinstance(value, str) else "",

@@ -1,0 +1,194 @@
+"""Requests that go to a foreign server as they are: unbatched, streamed both ways, yet counted.
+
+The front hands over what it cannot batch, and what asks not to be batched. The server's answer goes
+back untouched, errors included. It knows nothing of models; its client session is its own, so that
+streams never wait for batches nor batches for streams.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping
+from typing import Final
+
+import aiohttp
+from aiohttp import web
+from yarl import URL
+
+from batchedmodel_contract.mistakes import shown
+from batchedmodel_contract.outcomes import Outcome, Rejection
+from batchedmodel_sidecar.bodies import answer_expectation
+from batchedmodel_sidecar.errors import CallError, Expired, Rejected, Unserved
+from batchedmodel_sidecar.ledger import Ledger
+
+logger: Final = logging.getLogger(__name__)
+
+MOST_AT_ONCE: Final = 128
+"""Requests that pass through at a time; more are refused with 429."""
+_RETRY_SOON: Final = 1.0
+_TOO_LARGE: Final = "the body is larger than the {} bytes taken here"
+_SENT_BY_ITSELF: Final = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
+# RFC 9110, 7.6.1, and what older senders add: they concern one connection, not the message.
+_HOP_BY_HOP: Final = frozenset(
+    {
+        "connection",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+_OF_THIS_HOP: Final = _HOP_BY_HOP | {"host", "expect"}
+
+
+class Passthrough:
+    """Forwards single requests to the server at one URL."""
+
+    def __init__(self, url: str, *, ledger: Ledger, max_body_bytes: int) -> None:
+        """Needs a running loop."""
+        self._url = url
+        self._ledger = ledger
+        self._max_body_bytes = max_body_bytes
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0),
+            timeout=aiohttp.ClientTimeout(total=None),
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=_SENT_BY_ITSELF,
+        )
+        self._live = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def forward(
+        self, request: web.BaseRequest, seconds: float, body: bytes | None = None
+    ) -> web.StreamResponse:
+        """The server's answer, streamed; `body` is what was read of the request already.
+
+        Raises `Rejected` before anything was forwarded, `Unserved` or `Expired` before the answer
+        began. Afterwards a failure can only be told by breaking the connection off.
+        """
+        target = self._admitted(request)
+        self._ledger.accept(0, 0.0)
+        self._live += 1
+        self._idle.clear()
+        passage = _Passage(request, body, self._max_body_bytes)
+        outcome = Outcome.FAILED
+        try:
+            async with asyncio.timeout(seconds):
+                status = await passage.run(self._session, target)
+            outcome = Outcome.COMPLETED if status < 400 else Outcome.FAILED
+        except asyncio.CancelledError:
+            outcome = Outcome.CANCELLED
+            raise
+        except TimeoutError as error:
+            outcome = Outcome.EXPIRED
+            passage.broken_off(Expired(seconds), error)
+        except (aiohttp.ClientError, OSError) as error:
+            if request.transport is None or request.transport.is_closing():
+                outcome = Outcome.CANCELLED
+            message = "the server behind cannot be reached, or broke off"
+            unserved = Unserved(message, status=502, retry_after=_RETRY_SOON)
+            passage.broken_off(passage.too_much or unserved, error)
+        finally:
+            self._ledger.settle(outcome, 0, 0.0, waiting=0)
+            self._live -= 1
+            if not self._live:
+                self._idle.set()
+        return passage.response
+
+    async def idle(self) -> None:
+        """Return once nothing is on its way."""
+        await self._idle.wait()
+
+    async def close(self) -> None:
+        """Hang up."""
+        await self._session.close()
+
+    def _admitted(self, request: web.BaseRequest) -> URL:
+        """Where the request goes; raises `Rejected`."""
+        if self._live >= MOST_AT_ONCE:
+            message = f"{MOST_AT_ONCE} requests pass through to the server already"
+            raise Rejected(Rejection.QUEUE_FULL, message, retry_after=_RETRY_SOON)
+        if (request.content_length or 0) > self._max_body_bytes:
+            message = _TOO_LARGE.format(self._max_body_bytes)
+            raise Rejected(Rejection.TOO_LARGE, message)
+        path = request.rel_url.raw_path_qs
+        if not path.startswith("/"):
+            raise Rejected(Rejection.INVALID, f"{shown(path)} is not a path")
+        return URL(self._url + path, encoded=True)
+
+
+class _Passage:
+    """One request on its way there, and its answer on its way back."""
+
+    def __init__(self, request: web.BaseRequest, body: bytes | None, max_bytes: int) -> None:
+        self.response = web.StreamResponse()
+        self.too_much: CallError | None = None
+        self._request = request
+        self._body = body
+        self._max_bytes = max_bytes
+
+    async def run(self, session: aiohttp.ClientSession, target: URL) -> int:
+        """Forward it; the answer's status, once it is through."""
+        request = self._request
+        data: AsyncIterator[bytes] | bytes | None = self._body
+        if data is None and request.body_exists:
+            answer_expectation(request)
+            data = self._pieces()
+        async with session.request(
+            request.method,
+            target,
+            headers=_end_to_end(request.headers, _OF_THIS_HOP),
+            data=data,
+            allow_redirects=False,
+        ) as answer:
+            headers = _end_to_end(answer.headers, _HOP_BY_HOP)
+            self.response = web.StreamResponse(
+                status=answer.status, reason=answer.reason, headers=headers
+            )
+            if request.version < (1, 1) and "Content-Length" not in answer.headers:
+                self.response.force_close()
+            await self.response.prepare(request)
+            async for piece in answer.content.iter_any():
+                await self.response.write(piece)
+            await self.response.write_eof()
+        return answer.status
+
+    def broken_off(self, error: CallError, cause: BaseException) -> None:
+        """Tell the caller: by the error while the answer has not begun, and else by a reset."""
+        logger.debug("passing through: %r", cause)
+        if not self.response.prepared:
+            raise error from cause
+        if self._request.transport is not None:
+            # A clean end would make half an answer look whole.
+            self._request.transport.abort()
+
+    async def _pieces(self) -> AsyncIterator[bytes]:
+        size = 0
+        async for piece in self._request.content.iter_any():
+            size += len(piece)
+            if size > self._max_bytes:
+                # The client wraps whatever is raised here, so it is kept.
+                message = _TOO_LARGE.format(self._max_bytes)
+                self.too_much = Unserved(message, status=413)
+                raise self.too_much
+            yield piece
+
+
+def _end_to_end(headers: Mapping[str, str], dropped: frozenset[str]) -> list[tuple[str, str]]:
+    """The headers without those of one connection, those that `Connection` names included."""
+    named = {
+        token.strip().lower()
+        for name, value in headers.items()
+        if name.lower() == "connection"
+        for token in value.split(",")
+    }
+    return [
+        (name, value)
+        for name, value in headers.items()
+        if name.lower() not in dropped and name.lower() not in named
+    ]

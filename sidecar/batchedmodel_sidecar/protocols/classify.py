@@ -1,0 +1,133 @@
+"""Classification of texts: TEI's `/predict` and vLLM's `/classify`, by the form of the question."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from batchedmodel_contract.description import ModelDescription
+from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_sidecar.calls import Answer
+from batchedmodel_sidecar.errors import CallError
+from batchedmodel_sidecar.model import ReadyModel
+from batchedmodel_sidecar.protocols.adapter import Body, Parsed
+from batchedmodel_sidecar.protocols.json_bodies import (
+    flag,
+    json_object,
+    require_model,
+    require_text,
+)
+from batchedmodel_sidecar.protocols.scores import (
+    MAX_INPUTS,
+    TRUNCATION,
+    error_body,
+    must_stay_whole,
+    probabilities,
+    raw_scores,
+)
+from batchedmodel_sidecar.rows import rows_of_texts
+from batchedmodel_sidecar.tokens import Text
+
+_KNOWN: Final = TRUNCATION | {"inputs", "input", "model", "raw_scores", "user"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Form:
+    """How the scores are wanted."""
+
+    tei: bool
+    """A list of labels with scores, the likeliest first; otherwise vLLM's list of objects."""
+    single: bool
+    """In TEI's form: one text was asked about, not a list of them."""
+    raw: bool
+
+
+class ClassifyAdapter:
+    """`POST /classify` and `POST /predict`."""
+
+    def serves(self, description: ModelDescription) -> bool:
+        """Models with an output for it."""
+        return description.classification is not None
+
+    async def parse(self, body: bytes, header_length: str | None, model: ReadyModel) -> Parsed:
+        """One row for each text or pair; raises `InvalidInput` or `Rejected`."""
+        asked = json_object(body, _KNOWN)
+        require_model(asked, model, named=False)
+        if model.description.classification is None:
+            raise InvalidInput("model", "does not classify", model.description.name)
+        if ("inputs" in asked) == ("input" in asked):
+            raise InvalidInput("inputs", "or input is required, and not both")
+        if asked.get("user") is not None:
+            require_text(asked, "user")
+        tei = "inputs" in asked
+        single, texts = _sequences(asked["inputs"]) if tei else _texts(asked["input"])
+        field = "inputs" if tei else "input"
+        rows = await rows_of_texts(texts, model, field, whole=must_stay_whole(asked))
+        form = _Form(tei=tei, single=single, raw=flag(asked, "raw_scores", default=False))
+        return Parsed(call=model.call_of(rows), memo=form)
+
+    def render(self, parsed: Parsed, answer: Answer, model: ReadyModel) -> Body:
+        """The labels of each text with their scores, in the form of the question."""
+        form: _Form = parsed.memo
+        classes = model.description.classification
+        assert classes is not None, "asked of a model that does not classify: our bug"
+        scores = [
+            row if form.raw else probabilities(row, classes.activation)
+            for row in raw_scores(answer, classes.output)
+        ]
+        if form.tei:
+            ranked = [_ranked(row, classes.labels) for row in scores]
+            return Body(data=orjson.dumps(ranked[0] if form.single else ranked))
+        tokens = sum(row.length for row in parsed.call.rows)
+        document = {
+            "object": "list",
+            "model": model.description.name,
+            "data": [_entry(index, row, classes.labels) for index, row in enumerate(scores)],
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        }
+        return Body(data=orjson.dumps(document))
+
+    def error(self, error: CallError) -> Body:
+        """As TEI's clients read it."""
+        return error_body(error)
+
+
+def _ranked(scores: list[float], labels: tuple[str, ...]) -> list[dict[str, Any]]:
+    """TEI's form: the likeliest label first."""
+    pairs = sorted(zip(scores, labels, strict=True), key=lambda pair: -pair[0])
+    return [{"score": score, "label": label} for score, label in pairs]
+
+
+def _entry(index: int, scores: list[float], labels: tuple[str, ...]) -> dict[str, Any]:
+    """vLLM's form: the likeliest label, and all scores in the order of the labels."""
+    label = labels[scores.index(max(scores))]
+    return {"index": index, "label": label, "probs": scores, "num_classes": len(labels)}
+
+
+def _sequences(given: object) -> tuple[bool, list[Text]]:
+    """TEI's inputs: a text, a pair of texts, or a list of lists of one or two texts."""
+    if isinstance(given, list) and given and all(isinstance(one, list) for one in given):
+        _bound(given, "inputs")
+        return False, [_sequence(one, f"inputs[{index}]") for index, one in enumerate(given)]
+    return True, [_sequence(given if isinstance(given, list) else [given], "inputs")]
+
+
+def _sequence(given: list[Any], field: str) -> Text:
+    texts = [one for one in given if isinstance(one, str)]
+    if len(texts) != len(given) or not 1 <= len(texts) <= 2:
+        raise InvalidInput(field, "is not a text or a pair of texts", given)
+    return texts[0] if len(texts) == 1 else (texts[0], texts[1])
+
+
+def _texts(given: object) -> tuple[bool, list[Text]]:
+    """vLLM's input: a text or a list of texts."""
+    texts: Any = [given] if isinstance(given, str) else given
+    if not isinstance(texts, list) or not texts or not all(isinstance(t, str) for t in texts):
+        raise InvalidInput("input", "is not a text or a list of texts", given)
+    _bound(texts, "input")
+    return False, texts
+
+
+def _bound(given: list[Any], field: str) -> None:
+    if len(given) > MAX_INPUTS:
+        raise InvalidInput(field, f"has {len(given)} entries; at most {MAX_INPUTS} are taken")

@@ -1,0 +1,69 @@
+"""What the JSON protocols share: bodies that are objects, and values nested as their shapes say."""
+
+from collections.abc import Collection
+from typing import Any
+
+import orjson
+
+from batchedmodel_contract.mistakes import InvalidInput, shown
+from batchedmodel_contract.tensors import Datatype, bytes_to_values
+from batchedmodel_sidecar.calls import Value
+from batchedmodel_sidecar.errors import ModelNotFound
+from batchedmodel_sidecar.model import ReadyModel
+
+
+def json_object(body: bytes, known: Collection[str]) -> dict[str, Any]:
+    """The object in a body.
+
+    Raises `InvalidInput`, also for a field that is not known: an answer that silently ignored one
+    would not be what was asked for.
+    """
+    try:
+        asked = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise InvalidInput("body", f"is not JSON: {error}") from error
+    if not isinstance(asked, dict):
+        raise InvalidInput("body", "is not a JSON object")
+    for field in asked:
+        if field not in known:
+            rule = f"is not taken here; known: {', '.join(sorted(known))}"
+            raise InvalidInput(shown(field)[1:-1] or "a field without a name", rule)
+    return asked
+
+
+def require_model(asked: dict[str, Any], model: ReadyModel, *, named: bool) -> None:
+    """Raise `ModelNotFound` for another model's name; it must be `named` or may be left out."""
+    given, served = asked.get("model"), model.description.name
+    if given != served and (named or given is not None):
+        raise ModelNotFound(f"model: {shown(given)} is not served here; {served} is")
+
+
+def require_text(asked: dict[str, Any], field: str) -> str:
+    """A field that must be a text; raises `InvalidInput`."""
+    value = asked.get(field)
+    if not isinstance(value, str):
+        raise InvalidInput(field, "is not a text", value)
+    return value
+
+
+def flag(asked: dict[str, Any], field: str, *, default: bool) -> bool:
+    """A field that is true or false; raises `InvalidInput`."""
+    value = asked.get(field)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise InvalidInput(field, "is not true or false", value)
+    return value
+
+
+def nested(value: Value, datatype: Datatype, name: str) -> Any:
+    """A value as JSON: a number or text where it has no dimensions, else lists in lists.
+
+    Raises `InvalidInput`, naming the output, when JSON cannot say it.
+    """
+    level = bytes_to_values(value.data, datatype, name)
+    if not value.shape:
+        return level[0]
+    for size in reversed(value.shape[1:]):
+        level = [level[start : start + size] for start in range(0, len(level), size)]
+    return level

@@ -1,0 +1,41 @@
+"""HTTP answers of the data port: an adapter's body, a document, an error with when to come back."""
+
+import math
+import random
+from typing import Any, Final
+
+import orjson
+from aiohttp import web
+
+from batchedmodel_sidecar.encodings import Codec, wants_gzip
+from batchedmodel_sidecar.errors import CallError
+from batchedmodel_sidecar.protocols.adapter import Body
+
+_OUTCOME_HEADER: Final = "x-request-outcome"
+_RETRY_SPREAD: Final = 0.1  # callers that were refused together should not all come back together
+
+
+async def body_response(body: Body, request: web.BaseRequest, codec: Codec) -> web.Response:
+    """An answer of the model; compressed when it is large and the caller asked for that."""
+    data, headers = body.data, dict(body.headers)
+    if wants_gzip(request.headers.get("Accept-Encoding"), len(data)):
+        data = await codec.gzipped(data)
+        headers |= {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
+    return web.Response(body=data, content_type=body.content_type, headers=headers)
+
+
+def error_response(error: CallError, body: Body) -> web.Response:
+    """An error in its protocol's form, with its reason and, where that makes sense, a delay."""
+    response = web.Response(status=error.status, body=body.data, content_type=body.content_type)
+    if error.counted_as is not None:
+        response.headers[_OUTCOME_HEADER] = error.counted_as
+    if error.retry_after is not None:
+        response.headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
+        spread = random.uniform(1, 1 + _RETRY_SPREAD)
+        response.headers["retry-after-ms"] = str(math.ceil(error.retry_after * spread * 1000))
+    return response
+
+
+def json_response(document: Any, status: int = 200) -> web.Response:
+    """A document about the server or its model."""
+    return web.Response(status=status, body=orjson.dumps(document), content_type="application/json")

@@ -1,0 +1,104 @@
+"""Which path of the data port means what, for the one model that is served. Pure.
+
+The front asks for every request; all paths that have no version are one look-up.
+"""
+
+import re
+from enum import Enum, auto
+from typing import Final, NamedTuple
+
+from batchedmodel_contract.mistakes import shown
+
+
+class Endpoint(Enum):
+    """What may be asked."""
+
+    V2_INFER = auto()
+    V1_PREDICT = auto()
+    EMBEDDINGS = auto()
+    CLASSIFY = auto()
+    RERANK = auto()
+    SERVER = auto()
+    """About the server itself, as v2 has it."""
+    LIVE = auto()
+    READY = auto()
+    MODEL_READY = auto()
+    V2_MODEL = auto()
+    """The model's v2 metadata."""
+    MODEL = auto()
+    """The model as OpenAI's and KServe's v1 clients ask for it."""
+    MODELS = auto()
+
+
+class Found(NamedTuple):
+    """A path that means something; `version` is the model's version that it names."""
+
+    endpoint: Endpoint
+    version: str | None = None
+
+
+class Lost(NamedTuple):
+    """A path that means nothing, or not with this method."""
+
+    status: int
+    message: str
+    allow: str | None = None
+    """The method that the path takes, where there is one."""
+
+
+_PATHS: Final = {
+    "/v1/embeddings": ("POST", Endpoint.EMBEDDINGS),
+    "/classify": ("POST", Endpoint.CLASSIFY),
+    "/predict": ("POST", Endpoint.CLASSIFY),
+    "/rerank": ("POST", Endpoint.RERANK),
+    "/v1/rerank": ("POST", Endpoint.RERANK),
+    "/v2/rerank": ("POST", Endpoint.RERANK),
+    "/v2": ("GET", Endpoint.SERVER),
+    "/v2/health/live": ("GET", Endpoint.LIVE),
+    "/v2/health/ready": ("GET", Endpoint.READY),
+    "/v1/models": ("GET", Endpoint.MODELS),
+}
+_OF_MODEL: Final = {
+    "/v2/models/{}/infer": ("POST", Endpoint.V2_INFER),
+    "/v2/models/{}/ready": ("GET", Endpoint.MODEL_READY),
+    "/v2/models/{}": ("GET", Endpoint.V2_MODEL),
+    "/v1/models/{}:predict": ("POST", Endpoint.V1_PREDICT),
+    "/v1/models/{}": ("GET", Endpoint.MODEL),
+}
+_VERSION: Final = re.compile(r"/versions/([^/:]+)")
+_MODEL: Final = re.compile(r"/v[12]/models/([^/:]+)")
+
+
+class Routes:
+    """The paths in front of one model."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        of_model = {path.format(name): target for path, target in _OF_MODEL.items()}
+        self._methods = {
+            path: (method, Found(endpoint))
+            for path, (method, endpoint) in (_PATHS | of_model).items()
+        }
+        self._versioned = {f"/v{number}/models/{name}/versions/" for number in (1, 2)}
+
+    def find(self, method: str, path: str) -> Found | Lost:
+        """What the request means. `HEAD` asks for what `GET` would answer."""
+        target, version = self._methods.get(path), None
+        if target is None and any(path.startswith(prefix) for prefix in self._versioned):
+            named = _VERSION.search(path)
+            if named is not None:
+                version = named[1]
+                target = self._methods.get(path[: named.start()] + path[named.end() :])
+        if target is None:
+            return self._nothing(path)
+        allowed, found = target
+        if allowed != ("GET" if method == "HEAD" else method):
+            return Lost(405, f"{path} takes {allowed}, not {method}", allow=allowed)
+        return found if version is None else Found(found.endpoint, version)
+
+    def _nothing(self, path: str) -> Lost:
+        named = _MODEL.match(path)
+        if named is not None and named[1] != self._name:
+            message = f"model: {shown(named[1])} is not served here; {self._name} is"
+            return Lost(404, message)
+        return Lost(404, f"there is nothing at {shown(path)}")
