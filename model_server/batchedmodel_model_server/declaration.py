@@ -82,6 +82,9 @@ def describe(name: str, handler: Handler, declaration: Declaration) -> ModelDesc
         cost_rule=declaration.cost_rule,
         text=handler.text,
         embedding=handler.embedding,
+        shortest_embedding=handler.shortest_embedding,
+        classification=handler.classification,
+        ranking=handler.ranking,
     )
 
 

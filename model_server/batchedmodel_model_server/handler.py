@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from batchedmodel_contract.description import CostRule, TextInput
+from batchedmodel_contract.description import Classification, CostRule, TextInput
 from batchedmodel_contract.tensors import Datatype
 
 Array = NDArray[Any]
@@ -148,6 +148,12 @@ class Handler:
     """The tokenizer.json by which callers turn text into `text.tokens`."""
     embedding: str | None = None
     """The output that answers embedding requests."""
+    shortest_embedding: int | None = None
+    """Least number of dimensions to which callers may have embeddings cut; None: they may not."""
+    classification: Classification | None = None
+    """The output that answers classification requests, and its labels."""
+    ranking: str | None = None
+    """The output that ranks pairs of texts: one raw score for each."""
 
     def device(self) -> str:
         """Where to run; asked once, before `load`."""

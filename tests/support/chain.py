@@ -21,6 +21,7 @@ from batchedmodel_contract.batching import FILE_NAME, BatchSettings
 from batchedmodel_contract.environment import ModelServerSettings, SidecarSettings, to_environment
 
 START_SECONDS: Final = 60.0
+TESTS: Final = Path(__file__).parents[1]
 DRAIN_TOKEN: Final = "token-of-the-tests"
 
 
@@ -196,7 +197,10 @@ async def running_chain(
         **sidecar_settings,
     }
     proxy_settings = SidecarSettings(**values)  # type: ignore[arg-type]  # checked when read
-    model = Process("model", "batchedmodel_model_server", to_environment(model_settings))
+    # Handlers of the tests' own are imported by the model server.
+    path = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
+    environment = {"PYTHONPATH": path, **to_environment(model_settings)}
+    model = Process("model", "batchedmodel_model_server", environment)
     sidecar = Process("sidecar", "batchedmodel_sidecar", to_environment(proxy_settings))
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector) as session:

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from batchedmodel_contract.batch_wire import EXTENSION
 from batchedmodel_contract.description import (
     RAGGED,
+    Activation,
+    Classification,
     CostRule,
     ModelDescription,
     TensorSpec,
@@ -41,13 +43,38 @@ VISION = ModelDescription(
     cost_rule=CostRule.ROWS,
 )
 
+CROSS_ENCODER = ModelDescription(
+    name="ranker",
+    version="1",
+    platform="pytorch",
+    inputs=tuple(
+        TensorSpec(name=name, datatype=Datatype.INT64, shape=(RAGGED,), max_length=256)
+        for name in ("ids", "types")
+    ),
+    outputs=(
+        TensorSpec(name="scores", datatype=Datatype.FP32, shape=(2,)),
+        TensorSpec(name="rank", datatype=Datatype.FP32, shape=()),
+        TensorSpec(name="vector", datatype=Datatype.FP32, shape=(8,)),
+    ),
+    cost_rule=CostRule.PADDED,
+    text=TextInput(name="text", tokens="ids", max_tokens=256, segments="types"),
+    embedding="vector",
+    shortest_embedding=4,
+    classification=Classification(
+        output="scores", labels=("yes", "no"), activation=Activation.SIGMOID
+    ),
+    ranking="rank",
+)
+
 
 def as_sent(description: ModelDescription) -> dict[str, Any]:
     sent: dict[str, Any] = json.loads(json.dumps(description.to_metadata()))
     return sent
 
 
-@pytest.mark.parametrize("model", [ENCODER, VISION], ids=lambda model: str(model.name))
+@pytest.mark.parametrize(
+    "model", [ENCODER, VISION, CROSS_ENCODER], ids=lambda model: str(model.name)
+)
 def test_a_description_survives_its_metadata(model: ModelDescription) -> None:
     assert description_from_metadata(as_sent(model)) == model
 
@@ -87,7 +114,7 @@ def test_metadata_that_lack_a_field_are_refused(field: str) -> None:
 def test_any_value_in_any_field_is_read_or_refused(
     field: str, own: str, value: object, inner: bool
 ) -> None:
-    sent = as_sent(ENCODER)
+    sent = as_sent(CROSS_ENCODER)
     if inner:
         sent["batchedmodel"][own] = value
     else:
