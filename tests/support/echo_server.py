@@ -8,6 +8,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 
@@ -117,7 +118,7 @@ async def echo_chain(
     folder: Path,
     description: ModelDescription,
     settings: BatchSettings | None = None,
-    **sidecar_settings: object,
+    **sidecar_settings: Any,
 ) -> AsyncIterator[Chain]:
     """A real sidecar in front of an echo."""
     async with (
