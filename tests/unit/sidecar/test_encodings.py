@@ -1,0 +1,143 @@
+"""Compressed bodies: what is understood, and how little a bomb costs."""
+
+import gzip
+import time
+import tracemalloc
+import zlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_sidecar.encodings import Encoding, encoding_of, inflated, wants_gzip
+from batchedmodel_sidecar.errors import Rejected
+
+DATA = b"some data, some data, some data"
+LIMIT = 1000
+
+
+def raw_deflate(data: bytes) -> bytes:
+    packer = zlib.compressobj(wbits=-15)
+    return packer.compress(data) + packer.flush()
+
+
+@pytest.mark.parametrize(
+    ("packed", "encoding"),
+    [
+        (gzip.compress(DATA), Encoding.GZIP),
+        (gzip.compress(DATA[:9]) + gzip.compress(DATA[9:]), Encoding.GZIP),
+        (zlib.compress(DATA), Encoding.DEFLATE),
+        (raw_deflate(DATA), Encoding.DEFLATE),
+    ],
+    ids=["gzip", "gzip in two members", "deflate in zlib's form", "bare deflate"],
+)
+def test_every_form_is_inflated(packed: bytes, encoding: Encoding) -> None:
+    assert inflated(packed, encoding, LIMIT) == DATA
+    assert inflated(packed, encoding, len(DATA)) == DATA
+    with pytest.raises(Rejected, match="larger than the 30 bytes taken here, once inflated"):
+        inflated(packed, encoding, len(DATA) - 1)
+
+
+@pytest.mark.parametrize("encoding", list(Encoding))
+@pytest.mark.parametrize(
+    "packed", [b"", b"hello", gzip.compress(DATA)[:-1], zlib.compress(DATA)[:9]]
+)
+def test_what_is_not_compressed_as_it_says_is_refused(packed: bytes, encoding: Encoding) -> None:
+    with pytest.raises(InvalidInput, match="body: "):
+        inflated(packed, encoding, LIMIT)
+
+
+def test_what_follows_a_deflate_body_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="goes on behind its deflate data"):
+        inflated(zlib.compress(DATA) + b"more", Encoding.DEFLATE, LIMIT)
+
+
+@pytest.mark.parametrize("encoding", list(Encoding))
+def test_a_bomb_costs_no_more_than_the_bound(encoding: Encoding) -> None:
+    pack = gzip.compress if encoding is Encoding.GZIP else zlib.compress
+    bomb = pack(bytes(60_000_000))
+    limit = 4_000_000
+    tracemalloc.start()
+    started = time.monotonic()
+    with pytest.raises(Rejected) as caught:
+        inflated(bomb, encoding, limit)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert caught.value.status == 413
+    assert time.monotonic() - started < 1.0
+    assert peak < 3 * limit
+
+
+def test_members_without_data_are_bounded_too() -> None:
+    with pytest.raises(InvalidInput, match="has more than 1000 members"):
+        inflated(gzip.compress(b"") * 2000, Encoding.GZIP, LIMIT)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.binary(max_size=200), st.sampled_from(Encoding))
+def test_any_bytes_are_inflated_or_refused(data: bytes, encoding: Encoding) -> None:
+    try:
+        assert len(inflated(data, encoding, LIMIT)) <= LIMIT
+    except (InvalidInput, Rejected) as refused:
+        str(refused).encode()
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.binary(max_size=600), st.integers(0, 700), st.binary(max_size=3))
+def test_any_damage_is_noticed_or_harmless(data: bytes, at: int, damage: bytes) -> None:
+    packed = gzip.compress(data)
+    broken = packed[:at] + damage + packed[at + len(damage) :]
+    try:
+        inflated(broken, Encoding.GZIP, LIMIT)
+    except (InvalidInput, Rejected):
+        return
+
+
+@pytest.mark.parametrize(
+    ("header", "encoding"),
+    [
+        (None, None),
+        ("", None),
+        ("identity", None),
+        ("gzip", Encoding.GZIP),
+        (" GZIP ", Encoding.GZIP),
+        ("x-gzip", Encoding.GZIP),
+        ("deflate", Encoding.DEFLATE),
+    ],
+)
+def test_an_encoding_is_known_by_its_name(header: str | None, encoding: Encoding | None) -> None:
+    assert encoding_of(header) is encoding
+
+
+@pytest.mark.parametrize("header", ["br", "zstd", "gzip, gzip", "\udcff"])
+def test_an_encoding_that_is_not_understood_is_415(header: str) -> None:
+    with pytest.raises(Rejected, match="is not one of gzip, deflate") as caught:
+        encoding_of(header)
+    assert caught.value.status == 415
+    str(caught.value).encode()
+
+
+LARGE = 64 * 1024
+
+
+@pytest.mark.parametrize(
+    ("header", "wanted"),
+    [
+        (None, False),
+        ("", False),
+        ("identity", False),
+        ("br", False),
+        ("gzip", True),
+        ("x-gzip", True),
+        ("*", True),
+        ("gzip, deflate, br, zstd", True),
+        ("deflate, gzip;q=0.5", True),
+        ("gzip;q=0", False),
+        ("gzip; q=0.000", False),
+        ("gzip;q=nonsense", False),
+    ],
+)
+def test_large_answers_are_compressed_for_those_who_ask(header: str | None, wanted: bool) -> None:
+    assert wants_gzip(header, LARGE) is wanted
+    assert not wants_gzip(header, LARGE - 1)
