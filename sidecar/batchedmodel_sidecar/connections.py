@@ -6,12 +6,14 @@ so a connection that has reached its age is closed behind its next answer.
 
 import asyncio
 import contextlib
+import logging
 import random
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -19,6 +21,18 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 _SPREAD: Final = 0.2
 _KEEP_ALIVE_SECONDS: Final = 75.0
 _LINGERING_SECONDS: Final = 2.0
+
+
+class _NotCallersFaults(logging.Filter):
+    """Drops what aiohttp says, with a traceback each, of bytes that are not HTTP."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the record is worth a line."""
+        return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
+_server_logger: Final = logging.getLogger(f"{__name__}.http")
+_server_logger.addFilter(_NotCallersFaults())
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,6 +66,7 @@ class DataServer(web.Server):
             lingering_time=_LINGERING_SECONDS,
             auto_decompress=False,  # the body reader does it, within its own bounds
             access_log=None,
+            logger=_server_logger,
         )
         self._clock = clock
         self._mean_age = mean_age

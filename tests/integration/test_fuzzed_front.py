@@ -1,0 +1,200 @@
+"""Arbitrary and damaged requests over sockets: a clear answer or none, and no trace is left."""
+
+import asyncio
+import gzip
+import json
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+import pytest_asyncio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchedmodel_contract.outcomes import Outcome, Rejection
+from support.chain import Chain
+from support.echo_server import EVERY_DATATYPE, echo_chain
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+ANSWER_SECONDS: Final = 10.0
+MORE_SECONDS: Final = 0.3
+"""How long a caller that has sent half a request stays."""
+DOCUMENT: Final = json.dumps(
+    {
+        "inputs": [
+            {
+                "name": spec.name,
+                "datatype": spec.datatype,
+                "shape": [1, 1],
+                **(
+                    {"parameters": {"binary_data_size": 2}}
+                    if spec.datatype in ("FP16", "BF16")
+                    else {"data": [{"BYTES": "a", "BOOL": True}.get(spec.datatype, 1)]}
+                ),
+            }
+            for spec in EVERY_DATATYPE.inputs
+        ]
+    }
+).encode()
+BODY: Final = DOCUMENT + b"\0" * 4
+PATHS: Final = [
+    "/v2/models/m/infer", "/v2/models/m/versions/3/infer", "/v1/models/m:predict",
+    "/v1/embeddings", "/classify", "/rerank", "/v2/models/m", "/v2", "/", "/nothing",
+]  # fmt: skip
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def chain(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Chain]:
+    """One for all requests, which must be unharmed when the last of them is through."""
+    async with echo_chain(
+        tmp_path_factory.mktemp("fuzzed"), EVERY_DATATYPE, max_body_bytes=100_000, log_level="debug"
+    ) as running:
+        await assert_unharmed(running)
+        memory = _memory(running.sidecar.pid)
+        yield running
+        await assert_unharmed(running)
+        assert _memory(running.sidecar.pid) < memory + 100_000_000
+
+
+def request(
+    method: str, path: str, body: bytes, headers: dict[str, str], *, framed: bool = True
+) -> bytes:
+    """The bytes of a request; its own headers win over those that it needs."""
+    named = {"Host": "x", "Connection": "close"}
+    if framed:
+        named["Content-Length"] = str(len(body))
+    lines = [f"{method} {path} HTTP/1.1", *(f"{n}: {v}" for n, v in (named | headers).items())]
+    return "\r\n".join([*lines, "", ""]).encode("utf-8", "surrogateescape") + body
+
+
+GOOD: Final = request(
+    "POST", PATHS[0], BODY, {"Inference-Header-Content-Length": str(len(DOCUMENT))}
+)
+
+
+async def exchanged(chain: Chain, data: bytes, seconds: float = ANSWER_SECONDS) -> bytes:
+    """What comes back until the connection is closed, or until the caller's patience ends."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", chain.port)
+    answer = b""
+    try:
+        async with asyncio.timeout(seconds):
+            writer.write(data)
+            while piece := await reader.read(65_536):
+                answer += piece
+    except (ConnectionError, TimeoutError):
+        pass
+    finally:
+        writer.close()
+    return answer
+
+
+async def assert_all_clear(chain: Chain, requests: list[bytes]) -> None:
+    """Send them all at once, each on a connection of its own."""
+    answers = await asyncio.gather(*(exchanged(chain, one, MORE_SECONDS) for one in requests))
+    for answer in answers:
+        assert_clear(answer)
+
+
+def assert_clear(answer: bytes) -> None:
+    """Every answer in it is whole, and blames the caller or serves it."""
+    if not answer:
+        return
+    for status in re.findall(rb"(?:^|\r\n\r\n|\})HTTP/1\.[01] (\d{3}) ", answer):
+        assert 100 <= int(status) < 500, answer
+
+
+async def assert_unharmed(chain: Chain) -> None:
+    """The right request is answered, the books balance, nothing of ours is in the log."""
+    assert (await exchanged(chain, GOOD)).startswith(b"HTTP/1.1 200 ")
+    for gauge in ("batchedmodel_queue_requests", "batchedmodel_inflight_requests"):
+        await chain.until(gauge, lambda value: value == 0)
+    offered = await chain.metric("batchedmodel_requests_offered_total")
+    accepted = await chain.metric("batchedmodel_requests_accepted_total")
+    name = "batchedmodel_requests_rejected_total"
+    rejected = [await chain.metric(name, reason=reason.value) for reason in Rejection]
+    name = "batchedmodel_requests_settled_total"
+    settled = [await chain.metric(name, outcome=outcome.value) for outcome in Outcome]
+    assert offered == accepted + sum(rejected)
+    assert accepted == sum(settled)
+    lines = chain.sidecar.lines
+    wrong = [index for index, line in enumerate(lines) if " ERROR " in line]
+    assert not wrong, "\n".join(lines[wrong[0] - 3 : wrong[0] + 40])
+
+
+def _memory(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("the kernel tells no size")
+
+
+def many(requests: st.SearchStrategy[bytes]) -> st.SearchStrategy[list[bytes]]:
+    """A crowd of requests, so that those which wait for more wait together."""
+    return st.lists(requests, min_size=1, max_size=40)
+
+
+fuzzed = settings(deadline=None, max_examples=20)
+header_values = st.text(st.characters(exclude_characters="\r\n\0"), max_size=30) | st.sampled_from(
+    ["0", "-1", "1" * 30, "gzip", "br", "chunked", "100-continue", "keep-alive, x", "\udcff\udcfe"]
+)
+header_names = st.sampled_from(
+    (
+        "Content-Length Content-Encoding Transfer-Encoding Expect Accept-Encoding Connection "
+        "Upgrade Inference-Header-Content-Length x-request-timeout-ms x-request-priority "
+        "x-request-group x-batch traceparent tracestate x-request-id Content-Type"
+    ).split()
+)
+requests_of_a_kind = st.builds(
+    lambda method, path, headers, body, framed: request(method, path, body, headers, framed=framed),
+    st.sampled_from(["POST", "GET", "HEAD", "PUT", "OPTIONS", "X"]),
+    st.sampled_from(PATHS) | st.from_regex(r"/[!-~]{0,30}", fullmatch=True),
+    st.dictionaries(header_names, header_values, max_size=3),
+    st.sampled_from([BODY, DOCUMENT, b"", b"{}", gzip.compress(DOCUMENT)]) | st.binary(max_size=50),
+    st.booleans(),
+)
+damaged = st.builds(
+    lambda at, damage, lost: GOOD[:at] + damage + GOOD[at + lost :],
+    st.integers(0, len(GOOD)),
+    st.binary(max_size=3),
+    st.integers(0, 3),
+)
+chunked = st.lists(
+    st.sampled_from([b"", b"5\r\nhello\r\n", b"0\r\n\r\n", b"zz\r\n", b"5\r\nhel"])
+).map(
+    lambda chunks: request(
+        "POST", PATHS[0], b"".join(chunks), {"Transfer-Encoding": "chunked"}, framed=False
+    )
+)
+
+
+@fuzzed
+@given(many(st.binary(max_size=300)))
+async def test_any_bytes_are_answered_or_hung_up_on(chain: Chain, sent: list[bytes]) -> None:
+    await assert_all_clear(chain, sent)
+
+
+@fuzzed
+@given(many(requests_of_a_kind))
+async def test_any_method_path_and_headers(chain: Chain, sent: list[bytes]) -> None:
+    await assert_all_clear(chain, sent)
+
+
+@fuzzed
+@given(many(damaged))
+async def test_a_right_request_with_bytes_changed(chain: Chain, sent: list[bytes]) -> None:
+    await assert_all_clear(chain, sent)
+
+
+@fuzzed
+@given(many(st.integers(0, len(GOOD) - 1).map(lambda at: GOOD[:at])))
+async def test_a_right_request_cut_short(chain: Chain, sent: list[bytes]) -> None:
+    await assert_all_clear(chain, sent)
+
+
+@fuzzed
+@given(many(chunked))
+async def test_any_chunks(chain: Chain, sent: list[bytes]) -> None:
+    await assert_all_clear(chain, sent)
