@@ -34,7 +34,7 @@ from batchedmodel_sidecar.deadlines import Deadlines
 from batchedmodel_sidecar.errors import CallError, Rejected, TooLate, Unserved
 from batchedmodel_sidecar.flights import Flights, carried, our_bug, patience
 from batchedmodel_sidecar.ledger import Ledger
-from batchedmodel_sidecar.live_call import LiveCall
+from batchedmodel_sidecar.live_call import LiveCall, Told
 from batchedmodel_sidecar.metrics import Durations
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.offered import Offered
@@ -292,10 +292,7 @@ class Batcher:
         seconds = patience(batch, self._settings, now)
         self._ledger.batch_leaves(batch.reason, len(batch.items), now)
         self._durations.batch_size.observe(len(batch.items))
-        if logger.isEnabledFor(logging.DEBUG):
-            traces = {self._rows[item.id][0].terms.trace or "-" for item in batch.items}
-            message = "batch %d: %d rows, %s, traces %s"
-            logger.debug(message, batch.id, len(batch.items), batch.reason, sorted(traces))
+        logger.debug("batch %d: %s", batch.id, Told(batch, self._rows))
         self._policy.observe(HandedOver(batch=batch.id), now)
         self._flights.start(batch, self._carry(batch, request, seconds))
         for live in partly_shown:
@@ -399,5 +396,5 @@ class Batcher:
                 live.future.set_result(result)
             elif result is not None:
                 live.future.set_exception(result)
-        if not self._rows:
+        if self._ledger.live == 0:
             self._idle.set()

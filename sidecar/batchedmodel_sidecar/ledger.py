@@ -1,7 +1,7 @@
 """The books: what was offered and what became of it, exact at every moment.
 
-offered = accepted + rejected, and accepted = settled + waiting + in flight. The front writes the
-rejections, the batcher everything else; metrics only read.
+offered = accepted + rejected, and accepted = settled + waiting + in flight + passing. The front
+writes the rejections, the passthrough what passes, the batcher everything else; metrics only read.
 """
 
 from collections import Counter
@@ -48,6 +48,8 @@ class Ledger:
     """Accepted calls of which no row has left."""
     in_flight: int = 0
     """Accepted calls of which a row has left and which are not settled."""
+    passing: int = 0
+    """Accepted calls that go to the server unbatched and are not settled."""
     waiting_rows: Level = field(default_factory=Level)
     rows_at_model: Level = field(default_factory=Level)
     rows_live: int = 0
@@ -81,6 +83,17 @@ class Ledger:
         self.work_live += work
         self.rows_live += rows
         self.waiting_rows.change(rows, now)
+
+    def pass_on(self) -> None:
+        """A call was accepted that goes past the queue."""
+        self.accepted += 1
+        self.passing += 1
+
+    def passed(self, outcome: Outcome) -> None:
+        """A call that went past the queue ended."""
+        self.passing -= 1
+        self.cancelled_in_flight += outcome is Outcome.CANCELLED
+        self.settled[outcome] += 1
 
     def leave(self, rows: int, waiting: int, now: float) -> None:
         """A row of an accepted call leaves; so many of its rows waited until now."""
@@ -124,5 +137,5 @@ class Ledger:
 
     @property
     def live(self) -> int:
-        """Accepted calls that are not settled."""
+        """Accepted calls that the batcher has not settled."""
         return self.waiting + self.in_flight

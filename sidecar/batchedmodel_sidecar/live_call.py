@@ -1,9 +1,10 @@
 """A call between its acceptance and its end, as the batcher keeps it."""
 
 import asyncio
+from collections.abc import Mapping
 from typing import Final
 
-from batchedmodel_scheduling.policy import BatchId, Item, ItemId
+from batchedmodel_scheduling.policy import Batch, BatchId, Item, ItemId
 from batchedmodel_sidecar.calls import Answer, Call, Output, Timing, Value
 from batchedmodel_sidecar.terms import Terms
 
@@ -100,3 +101,17 @@ class LiveCall:
             priority=self.terms.priority,
             fan_out=self.terms.fan_out,
         )
+
+
+class Told:
+    """A batch for the log, put into words only if somebody reads them."""
+
+    def __init__(self, batch: Batch, rows: Mapping[ItemId, tuple[LiveCall, int]]) -> None:
+        self._batch = batch
+        self._rows = rows
+
+    def __str__(self) -> str:
+        """Its size, why it left, and its members' trace ids, by which their own logs are found."""
+        items = self._batch.items
+        traces = {self._rows[item.id][0].terms.trace or "-" for item in items}
+        return f"{len(items)} rows, {self._batch.reason}, traces {sorted(traces)}"

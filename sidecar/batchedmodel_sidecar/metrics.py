@@ -90,7 +90,8 @@ class LedgerCollector(Collector):
         yield GaugeMetricFamily(names.QUEUE_LENGTH, "Rows that wait", books.rows_waiting)
         yield _gauge(names.QUEUE_OLDEST_AGE, "Of the calls that wait", self._oldest_age())
         yield GaugeMetricFamily(names.QUEUE_REQUESTS, "Calls that wait", books.waiting)
-        yield GaugeMetricFamily(names.INFLIGHT_REQUESTS, "Calls at the model", books.in_flight)
+        at_model = books.in_flight + books.passing
+        yield GaugeMetricFamily(names.INFLIGHT_REQUESTS, "Calls at the model", at_model)
         in_flight = books.batches_in_flight
         yield GaugeMetricFamily(names.INFLIGHT_BATCHES, "Batches at the model", in_flight)
         yield _gauge(names.EXECUTING_ITEMS, "Rows at the model", books.rows_at_model.value)

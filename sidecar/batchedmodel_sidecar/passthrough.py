@@ -59,7 +59,6 @@ class Passthrough:
             cookie_jar=aiohttp.DummyCookieJar(),
             skip_auto_headers=_SENT_BY_ITSELF,
         )
-        self._live = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -72,8 +71,7 @@ class Passthrough:
         began. Afterwards a failure can only be told by breaking the connection off.
         """
         target = self._admitted(request)
-        self._ledger.accept(0, 0.0)
-        self._live += 1
+        self._ledger.pass_on()
         self._idle.clear()
         passage = _Passage(request, body, self._max_body_bytes)
         outcome = Outcome.FAILED
@@ -94,9 +92,8 @@ class Passthrough:
             unserved = Unserved(message, status=502, retry_after=_RETRY_SOON)
             passage.broken_off(passage.too_much or unserved, error)
         finally:
-            self._ledger.settle(outcome, 0, 0.0, waiting=0)
-            self._live -= 1
-            if not self._live:
+            self._ledger.passed(outcome)
+            if not self._ledger.passing:
                 self._idle.set()
         return passage.response
 
@@ -110,7 +107,7 @@ class Passthrough:
 
     def _admitted(self, request: web.BaseRequest) -> URL:
         """Where the request goes; raises `Rejected`."""
-        if self._live >= MOST_AT_ONCE:
+        if self._ledger.passing >= MOST_AT_ONCE:
             message = f"{MOST_AT_ONCE} requests pass through to the server already"
             raise Rejected(Rejection.QUEUE_FULL, message, retry_after=_RETRY_SOON)
         if (request.content_length or 0) > self._max_body_bytes:
