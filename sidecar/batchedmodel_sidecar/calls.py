@@ -91,7 +91,9 @@ class Answer:
         tensors: list[Tensor] = []
         for index, output in enumerate(self.outputs):
             values = self.column(index)
-            data = b"".join(value.data for value in values)
+            # One row's bytes are as they came: a large answer is not copied for a list of one.
+            one = len(values) == 1
+            data = values[0].data if one else b"".join(value.data for value in values)
             shapes = {value.shape for value in values}
             if len(shapes) == 1:
                 shape = (len(values), *shapes.pop())

@@ -158,7 +158,8 @@ class Front:
             parsed, model, wishes = understood
             answer = await self._batcher.submit(parsed.call, arrived, wishes)
         body = adapter.render(parsed, answer, model)
-        return await body_response(body, request, self._bodies.codec)
+        timing = answer.timing if wishes.timing else None
+        return await body_response(body, request, self._bodies.codec, timing)
 
     async def _understood(
         self,

@@ -19,6 +19,7 @@ from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_sidecar.bodies import answer_expectation
 from batchedmodel_sidecar.errors import CallError, Expired, Rejected, Unserved
 from batchedmodel_sidecar.ledger import Ledger
+from batchedmodel_sidecar.terms import REQUEST_ID_HEADER, request_id
 
 logger: Final = logging.getLogger(__name__)
 
@@ -144,11 +145,12 @@ class _Passage:
             allow_redirects=False,
         ) as answer:
             headers = _end_to_end(answer.headers, _HOP_BY_HOP)
+            named = request_id(request.headers)
+            if named is not None and REQUEST_ID_HEADER not in answer.headers:
+                headers.append((REQUEST_ID_HEADER, named))
             self.response = web.StreamResponse(
                 status=answer.status, reason=answer.reason, headers=headers
             )
-            if request.version < (1, 1) and "Content-Length" not in answer.headers:
-                self.response.force_close()
             await self.response.prepare(request)
             async for piece in answer.content.iter_any():
                 await self.response.write(piece)
@@ -185,7 +187,16 @@ def _end_to_end(headers: Mapping[str, str], dropped: frozenset[str]) -> list[tup
         for token in value.split(",")
     }
     return [
-        (name, value)
+        (name, _writable(value))
         for name, value in headers.items()
         if name.lower() not in dropped and name.lower() not in named
     ]
+
+
+def _writable(value: str) -> str:
+    """A header's value as aiohttp can write it, which is UTF-8; other bytes stand for Latin-1."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return value.encode(errors="surrogateescape").decode("latin-1")
+    return value

@@ -7,17 +7,30 @@ from typing import Any, Final
 import orjson
 from aiohttp import web
 
+from batchedmodel_sidecar.calls import Timing
 from batchedmodel_sidecar.encodings import Codec, wants_gzip
 from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.protocols.adapter import Body
 
 _OUTCOME_HEADER: Final = "x-request-outcome"
+_BATCH_SIZE_HEADER: Final = "x-batch-size"
+_QUEUE_TIME_HEADER: Final = "x-queue-time-ms"
+_MODEL_TIME_HEADER: Final = "x-model-time-ms"
 _RETRY_SPREAD: Final = 0.1  # callers that were refused together should not all come back together
 
 
-async def body_response(body: Body, request: web.BaseRequest, codec: Codec) -> web.Response:
-    """An answer of the model; compressed when it is large and the caller asked for that."""
+async def body_response(
+    body: Body, request: web.BaseRequest, codec: Codec, timing: Timing | None
+) -> web.Response:
+    """An answer of the model; compressed when it is large and the caller asked for that.
+
+    `timing`: how it was served, for a caller that wants to know.
+    """
     data, headers = body.data, dict(body.headers)
+    if timing is not None:
+        headers[_BATCH_SIZE_HEADER] = str(timing.batch_size)
+        headers[_QUEUE_TIME_HEADER] = f"{timing.queue_seconds * 1000:.3f}"
+        headers[_MODEL_TIME_HEADER] = f"{timing.model_seconds * 1000:.3f}"
     if wants_gzip(request.headers.get("Accept-Encoding"), len(data)):
         data = await codec.gzipped(data)
         headers |= {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}

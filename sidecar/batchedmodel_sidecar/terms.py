@@ -23,6 +23,7 @@ PRIORITY: Final = "priority"
 TRACE_HEADER: Final = "traceparent"
 REQUEST_ID_HEADER: Final = "x-request-id"
 BATCH_HEADER: Final = "x-batch"
+TIMING_HEADER: Final = "x-timing"
 PARAMETERS: Final = frozenset({TIMEOUT, PRIORITY})
 """The v2 parameters that are understood here, in Triton's units."""
 
@@ -47,6 +48,8 @@ class Wishes:
     fan_out: FanOut | None = None
     trace: str | None = None
     """How its caller's logs call it: the trace id, or else the request id."""
+    timing: bool = False
+    """Whether the answer should say how it was served."""
 
 
 NO_WISHES: Final = Wishes()
@@ -98,6 +101,7 @@ def combined(headers: Wishes, body: Wishes) -> Wishes:
         priority=body.priority or headers.priority,
         fan_out=body.fan_out or headers.fan_out,
         trace=headers.trace,
+        timing=headers.timing,
     )
 
 
@@ -106,13 +110,15 @@ def wishes_of_headers(headers: Mapping[str, str], *, traced: bool = False) -> Wi
     timeout, priority, group = (
         headers.get(name) for name in (TIMEOUT_HEADER, PRIORITY_HEADER, GROUP_HEADER)
     )
-    if timeout is None and priority is None and group is None and not traced:
+    timing = wants_timing(headers)
+    if timeout is None and priority is None and group is None and not (traced or timing):
         return NO_WISHES
     return Wishes(
         timeout=None if timeout is None else _seconds(timeout),
         priority=None if priority is None else _header_priority(priority),
         fan_out=None if group is None else _fan_out(group),
         trace=trace_of(headers) if traced else None,
+        timing=timing,
     )
 
 
@@ -131,12 +137,21 @@ def wishes_of_parameters(parameters: Mapping[str, Any] | None) -> Wishes:
 
 def declines_batching(headers: Mapping[str, str]) -> bool:
     """Whether the caller wants its request to go to the server as it is; raises `InvalidInput`."""
-    given = headers.get(BATCH_HEADER)
-    if given is None or given == "on":
-        return False
-    if given != "off":
-        raise InvalidInput(BATCH_HEADER, "is not on or off", given)
-    return True
+    return not _switch(headers, BATCH_HEADER, default=True)
+
+
+def wants_timing(headers: Mapping[str, str]) -> bool:
+    """Whether the caller wants to know how it was served; raises `InvalidInput`."""
+    return _switch(headers, TIMING_HEADER, default=False)
+
+
+def _switch(headers: Mapping[str, str], name: str, *, default: bool) -> bool:
+    given = headers.get(name)
+    if given is None:
+        return default
+    if given not in ("on", "off"):
+        raise InvalidInput(name, "is not on or off", given)
+    return given == "on"
 
 
 def request_id(headers: Mapping[str, str]) -> str | None:

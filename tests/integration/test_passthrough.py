@@ -153,6 +153,42 @@ async def test_headers_of_one_connection_stay_on_it(chain: Chain, behind: Behind
     assert behind.seen[0].headers["Host"] == f"127.0.0.1:{behind.port}"
 
 
+async def test_headers_that_are_not_utf_8_hurt_nobody(chain: Chain, behind: Behind) -> None:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        # By hand: this server would not write such a header itself.
+        head = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nx-name: caf\xe9\r\n"
+        request.transport.write(head + b"Connection: close\r\n\r\nok")
+        await asyncio.sleep(0.2)
+        return web.Response()
+
+    behind.handle = handle
+    reader, writer = await asyncio.open_connection("127.0.0.1", chain.port)
+    writer.write(b"GET /x HTTP/1.1\r\nHost: x\r\nx-name: caf\xe9\r\nConnection: close\r\n\r\n")
+    answer = await reader.read()
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 200 OK")
+    assert "x-name: café".encode() in answer
+    assert behind.seen[0].headers["x-name"] == "café"
+
+
+async def test_a_caller_of_http_1_0_gets_its_stream(chain: Chain, behind: Behind) -> None:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b"one")
+        await response.write(b"two")
+        return response
+
+    behind.handle = handle
+    reader, writer = await asyncio.open_connection("127.0.0.1", chain.port)
+    writer.write(b"GET /x HTTP/1.0\r\nx-request-id: 7\r\n\r\n")
+    head, _, content = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+    assert content == b"onetwo"
+    assert b"x-request-id: 7" in head.lower()
+
+
 @pytest.mark.parametrize("status", [301, 404, 418, 500])
 async def test_the_servers_own_errors_and_redirects_come_back(
     chain: Chain, behind: Behind, status: int

@@ -291,6 +291,19 @@ async def test_the_caller_gets_its_request_id_back_whatever_the_answer(chain: Ch
         assert "x-request-id" not in response.headers
 
 
+async def test_who_asks_is_told_how_it_was_served(chain: Chain) -> None:
+    url = chain.url("/v2/models/m/infer")
+    async with chain.session.post(url, json=body(rows=3), headers={"x-timing": "on"}) as response:
+        assert response.status == 200
+        assert response.headers["x-batch-size"] == "3"
+        assert float(response.headers["x-queue-time-ms"]) >= 0
+        assert float(response.headers["x-model-time-ms"]) == pytest.approx(1.0)
+    async with chain.session.post(url, json=body()) as response:
+        assert "x-batch-size" not in response.headers
+    status, answer = await ask(chain, body(), **{"x-timing": "yes"})
+    assert (status, answer["error"]) == (400, 'x-timing: "yes" is not on or off')
+
+
 async def test_v1_takes_and_gives_several_tensors_by_name(chain: Chain) -> None:
     instance = {"whole": [2**53 + 1, 2], "large": [3], "real": [0.5, 1], "text": ["a", "b"]}
     other = instance | {"text": ["c", {"b64": "ZA=="}]}
