@@ -133,21 +133,50 @@ def description_from_metadata(metadata: Mapping[str, Any]) -> ModelDescription:
     """The description in a metadata document of our server; raises `InvalidInput`."""
     try:
         ours = metadata[_OURS]
-        return ModelDescription(
+        description = ModelDescription(
             name=metadata["name"],
             version=metadata["versions"][0],
             platform=metadata["platform"],
             inputs=tuple(_spec(entry, ours["maxLengths"]) for entry in metadata["inputs"]),
             outputs=tuple(_spec(entry, {}) for entry in metadata["outputs"]),
             cost_rule=CostRule(ours["costRule"]),
-            text=ours["text"] and _text(ours["text"]),
+            text=None if ours["text"] is None else _text(ours["text"]),
             embedding=ours["embedding"],
             shortest_embedding=ours["shortestEmbedding"],
-            classification=ours["classification"] and _classification(ours["classification"]),
+            classification=_classification(ours["classification"]),
             ranking=ours["ranking"],
         )
     except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
         raise InvalidInput("metadata", f"is not a description of a model: {error!r}") from error
+    _check_roles(description)
+    return description
+
+
+def _check_roles(description: ModelDescription) -> None:
+    """Refuse a description by which requests would be answered from tensors that do not fit."""
+    text, classes, ranking = description.text, description.classification, description.ranking
+    inputs = [spec.name for spec in description.inputs]
+    for name in (text.tokens, text.segments) if text else ():
+        if name is not None and name not in inputs:
+            raise InvalidInput("text", "names an input that the model does not have", name)
+    if description.embedding is not None:
+        _shape_of(description, "embedding", description.embedding)
+    if classes is not None:
+        shape = _shape_of(description, "classification", classes.output)
+        if shape != (len(classes.labels),):
+            rule = f"is not one score for each of its {len(classes.labels)} labels"
+            raise InvalidInput("classification", rule, list(shape))
+    if ranking is not None:
+        shape = _shape_of(description, "ranking", ranking)
+        if shape not in ((), (1,)):
+            raise InvalidInput("ranking", "is not one score for each pair", list(shape))
+
+
+def _shape_of(description: ModelDescription, role: str, output: str) -> tuple[int, ...]:
+    for spec in description.outputs:
+        if spec.name == output:
+            return spec.shape
+    raise InvalidInput(role, "names an output that the model does not have", output)
 
 
 def _text(mapping: Mapping[str, Any]) -> TextInput:
@@ -159,7 +188,9 @@ def _text(mapping: Mapping[str, Any]) -> TextInput:
     )
 
 
-def _classification(mapping: Mapping[str, Any]) -> Classification:
+def _classification(mapping: Mapping[str, Any] | None) -> Classification | None:
+    if mapping is None:
+        return None
     return Classification(
         output=mapping["output"],
         labels=tuple(mapping["labels"]),

@@ -95,6 +95,30 @@ def test_the_metadata_of_another_server_is_refused() -> None:
         description_from_metadata(foreign)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"embedding": "other"}, 'embedding: "other" names an output that the model does not have'),
+        ({"ranking": "other"}, 'ranking: "other" names an output that the model does not have'),
+        ({"ranking": "scores"}, "ranking: [2] is not one score for each pair"),
+        (
+            {"classification": {"output": "scores", "labels": ["a"], "activation": "Softmax"}},
+            "classification: [2] is not one score for each of its 1 labels",
+        ),
+        (
+            {"text": {"name": "text", "tokens": "ids", "maxTokens": 9, "segments": "other"}},
+            'text: "other" names an input that the model does not have',
+        ),
+    ],
+)
+def test_a_role_that_no_tensor_can_play_is_refused(change: dict[str, Any], message: str) -> None:
+    sent = as_sent(CROSS_ENCODER)
+    sent["batchedmodel"] |= change
+    with pytest.raises(InvalidInput) as caught:
+        description_from_metadata(sent)
+    assert str(caught.value) == message
+
+
 FIELDS = sorted(as_sent(ENCODER).keys() - {"extensions"})
 OWN_FIELDS = sorted(as_sent(ENCODER)["batchedmodel"])
 

@@ -17,6 +17,9 @@ from batchedmodel_sidecar.terms import (
     Wishes,
     agreed,
     combined,
+    request_id,
+    trace_of,
+    wants_timing,
     wishes_of_headers,
     wishes_of_parameters,
 )
@@ -180,3 +183,42 @@ class TestParameters:
         with pytest.raises(InvalidInput) as caught:
             wishes_of_parameters(parameters)
         assert str(caught.value) == message
+
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+
+
+class TestNames:
+    @pytest.mark.parametrize(
+        ("headers", "trace"),
+        [
+            ({}, None),
+            ({"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}, TRACE),
+            ({"traceparent": f"cc-{TRACE}-00f067aa0ba902b7-01-what-comes-later"}, TRACE),
+            ({"traceparent": f"00-{TRACE.upper()}-00f067aa0ba902b7-01"}, None),
+            ({"traceparent": "nonsense", "x-request-id": "a"}, "a"),
+            ({"x-request-id": "a b"}, "a b"),
+        ],
+    )
+    def test_a_request_is_called_by_its_trace_or_else_by_its_own_name(
+        self, headers: dict[str, str], trace: str | None
+    ) -> None:
+        assert trace_of(headers) == trace
+        assert wishes_of_headers(headers, traced=True).trace == trace
+        assert wishes_of_headers(headers) is NO_WISHES
+
+    @pytest.mark.parametrize("name", ["", "a" * 257, "Grüße", "a\tb", "\udcff"])
+    def test_a_name_that_could_not_be_written_is_no_name(self, name: str) -> None:
+        assert request_id({"x-request-id": name}) is None
+
+    def test_trace_and_timing_stay_when_the_body_wishes_something(self) -> None:
+        headers = wishes_of_headers({"x-request-id": "a", "x-timing": "on"}, traced=True)
+        both = combined(headers, Wishes(timeout=1.0))
+        assert (both.trace, both.timing, both.timeout) == ("a", True, 1.0)
+        assert agreed(both, BatchSettings()).trace == "a"
+
+    def test_a_switch_is_on_or_off(self) -> None:
+        assert wants_timing({"x-timing": "on"})
+        assert not wants_timing({"x-timing": "off"})
+        with pytest.raises(InvalidInput, match='x-timing: "ON" is not on or off'):
+            wants_timing({"x-timing": "ON"})
