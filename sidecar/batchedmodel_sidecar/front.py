@@ -32,6 +32,7 @@ from batchedmodel_sidecar.protocols import openai, v2
 from batchedmodel_sidecar.protocols.adapter import Adapter, Body, Parsed
 from batchedmodel_sidecar.recorder import FlightRecorder
 from batchedmodel_sidecar.terms import Wishes, combined, limit_of, wishes_of_headers
+from batchedmodel_sidecar.upstream.catalogue import Foreign
 
 _RETRY_NOT_READY: Final = 1.0
 _RETRY_SPREAD: Final = 0.1  # callers that were refused together should not all come back together
@@ -52,6 +53,7 @@ class Front:
         *,
         batcher: Batcher,
         link: Link,
+        foreign: Foreign | None,
         lifecycle: Lifecycle,
         ledger: Ledger,
         recorder: FlightRecorder,
@@ -79,17 +81,29 @@ class Front:
             ("GET", f"{model}/ready"): self._ready,
             ("GET", "/v1/models"): self._models,
         }
+        self._foreign = foreign
+        if foreign is not None:
+            # What a server of one's own takes, its own protocol says.
+            for path in (f"{model}/infer", "/v1/embeddings"):
+                del self._routes["POST", path]
+            self._routes["GET", f"/v1/models/{name}"] = self._ready
         self._methods = {path: method for method, path in self._routes}
 
     async def handle(self, request: web.BaseRequest, server: DataServer) -> web.Response:
         """Answer one request, and close its connection behind it when it is time."""
         method = "GET" if request.method == "HEAD" else request.method
         route = self._routes.get((method, request.path), self._unknown)
+        if self._foreign is not None and self._foreign.infer_path.fullmatch(request.path):
+            route = self._infer_abroad if method == "POST" else self._unknown
         with server.at_work(request.protocol):
             response = await route(request)
         if self._lifecycle.draining or server.retires(request.protocol):
             response.force_close()
         return response
+
+    async def _infer_abroad(self, request: web.BaseRequest) -> web.Response:
+        assert self._foreign is not None
+        return await self._infer(request, self._foreign.adapter(request.path, request.headers))
 
     async def _infer(self, request: web.BaseRequest, adapter: Adapter) -> web.Response:
         try:
@@ -218,11 +232,15 @@ def _ours(doing: str, bug: Exception) -> str:
 
 
 def _response(body: Body) -> web.Response:
-    return web.Response(body=body.data, content_type=body.content_type, headers=body.headers)
+    # As a header and not as an argument: a server's own may have parameters, such as a charset.
+    return web.Response(
+        body=body.data, headers=(*body.headers, ("Content-Type", body.content_type))
+    )
 
 
 def _error_response(error: CallError, body: Body) -> web.Response:
-    response = web.Response(status=error.status, body=body.data, content_type=body.content_type)
+    response = _response(body)
+    response.set_status(error.status)
     if error.counted_as is not None:
         response.headers[_OUTCOME_HEADER] = error.counted_as
     if error.retry_after is not None:
