@@ -23,6 +23,10 @@ EXIT_WRONG_SETTINGS: Final = 2
 EXIT_CANNOT_LISTEN: Final = 3
 """A process ends with it when its port or socket cannot be had."""
 
+UPSTREAM_PATTERN: Final = r"http://[^/\s]+"
+UPSTREAM_FORM: Final = "a URL such as http://127.0.0.1:8080"
+"""What the address of a server of one's own looks like."""
+
 _MEBIBYTE: Final = 1_048_576
 Settings = TypeVar("Settings")
 
@@ -46,7 +50,7 @@ class SidecarSettings:
     )
     upstream_url: str = setting(
         "UPSTREAM_URL",
-        Text(pattern=r"http://[^/\s]+", form="a URL such as http://127.0.0.1:8080"),
+        Text(pattern=UPSTREAM_PATTERN, form=UPSTREAM_FORM),
         "Where a server of one's own listens; or else MODEL_SOCKET.",
         default="",
     )

@@ -122,7 +122,7 @@ class RowServer:
     async def _openai(self, request: web.Request) -> web.Response:
         document = await request.json()
         given = document.pop("input")
-        inputs = [given] if isinstance(given, str) or isinstance(given[0], int) else given
+        inputs = _inputs(given)
         refusal = await self._refusal(request, len(inputs))
         if refusal is not None:
             return refusal
@@ -182,7 +182,7 @@ def in_front(
     folder: Path,
     protocol: ServerProtocol,
     settings: BatchSettings = SHARING,
-    **sidecar_settings: object,
+    **sidecar_settings: Any,
 ) -> AbstractAsyncContextManager[Chain]:
     """A sidecar alone, in front of the server."""
     return running_chain(
@@ -195,6 +195,12 @@ def in_front(
         settings=settings,
         **sidecar_settings,
     )
+
+
+def _inputs(given: Any) -> list[Any]:
+    if not isinstance(given, list) or all(isinstance(one, int) for one in given):
+        return [given]
+    return given
 
 
 def _vector(given: Any) -> list[float]:

@@ -29,6 +29,7 @@ from batchedmodel_sidecar.upstream import json_text
 Fields = tuple[tuple[str, str], ...]
 """Names and the JSON text of their values."""
 
+_FLOATS: Final = {Datatype.FP32: "<f4", Datatype.FP64: "<f8"}
 _NESTED: Final = re.compile(r"\[\s*\[")
 
 
@@ -232,9 +233,10 @@ def as_bytes(output: OutputSaid, shape: list[int], items: list[Buffer]) -> bytes
 def as_text(output: OutputSaid, items: list[Buffer]) -> bytes:
     """The values as JSON, floating-point numbers in the shortest text that means the same."""
     data = b"".join(items)
-    values = bytes_to_values(data, output.datatype)
-    if output.datatype is Datatype.FP32:
-        dumped = orjson.dumps(np.frombuffer(data, "<f4"), option=orjson.OPT_SERIALIZE_NUMPY)
-    else:
-        dumped = orjson.dumps(values)
-    return dumped[1:-1]
+    if output.datatype not in _FLOATS:
+        return orjson.dumps(bytes_to_values(data, output.datatype))[1:-1]
+    numbers = np.frombuffer(data, _FLOATS[output.datatype])
+    if not np.isfinite(numbers).all():
+        rule = "holds NaN or infinity, which JSON cannot express; ask for binary data"
+        raise InvalidInput(f"outputs.{output.name}", rule)
+    return orjson.dumps(numbers, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
