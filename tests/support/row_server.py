@@ -178,19 +178,19 @@ class RowServer:
 
 
 def in_front(
-    server: RowServer,
+    server: RowServer | str,
     folder: Path,
     protocol: ServerProtocol,
     settings: BatchSettings = SHARING,
     **sidecar_settings: Any,
 ) -> AbstractAsyncContextManager[Chain]:
-    """A sidecar alone, in front of the server."""
+    """A sidecar alone, in front of the server, which may be an address."""
     return running_chain(
         folder,
         handler="simulated",
         start_model=False,
         model_socket="",
-        upstream_url=server.url,
+        upstream_url=server if isinstance(server, str) else server.url,
         upstream_protocol=protocol,
         settings=settings,
         **sidecar_settings,

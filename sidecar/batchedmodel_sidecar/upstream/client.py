@@ -15,6 +15,8 @@ from batchedmodel_sidecar.upstream.dialect import Posting, Response
 
 logger: Final = logging.getLogger(__name__)
 
+_SERVER_ERROR: Final = 500
+_KEPT_SECONDS: Final = 4.0  # an idle connection; shorter than servers keep theirs (uvicorn: 5 s)
 _JSON: Final = "application/json"
 
 
@@ -35,13 +37,13 @@ class Client:
     def __init__(self, url: str) -> None:
         """`url` has no path."""
         self._url = url
-        # No time-out of the session: each request brings its own.
-        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None))
+        self._questions = _session()
+        self._batches = _session()
 
     async def ask(self, path: str) -> tuple[int, bytes]:
         """Status and body of a GET; raises `Unreachable`."""
         try:
-            async with self._session.get(self._url + path) as response:
+            async with self._questions.get(self._url + path) as response:
                 return response.status, await response.read()
         except (aiohttp.ClientError, OSError) as error:
             logger.debug("GET %s: %r", path, error)
@@ -58,7 +60,7 @@ class Client:
         try:
             async with (
                 asyncio.timeout(seconds),
-                self._session.post(
+                self._batches.post(
                     self._url + posting.path,
                     data=posting.body,
                     headers=[*headers, *posting.headers],
@@ -74,6 +76,12 @@ class Client:
         except (aiohttp.ClientError, OSError) as error:
             logger.debug("batch: %r", error)
             raise Lost("the model went away while it worked on this") from error
+            message = "the model went away while it worked on this"
+            raise Unserved(message, status=503, retry_after=_RETRY_SOON) from error
+        if response.status >= _SERVER_ERROR:
+            # Servers exist that hang up after an error and do not announce it (uvicorn does): the
+            # next request on this connection would seem to have killed them.
+            await self._hang_up()
         return Response(
             status=response.status,
             headers=tuple(response.headers.items()),
@@ -84,4 +92,20 @@ class Client:
 
     async def close(self) -> None:
         """Hang up."""
-        await self._session.close()
+        await self._questions.close()
+        await self._batches.close()
+
+    async def _hang_up(self) -> None:
+        """Use no connection for a batch again; there is one batch at a time."""
+        before, self._batches = self._batches, _session()
+        await before.close()
+
+
+def _session() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEPT_SECONDS),
+        # Each request brings its own.
+        timeout=aiohttp.ClientTimeout(total=None),
+        # A caller's cookies are its own.
+        cookie_jar=aiohttp.DummyCookieJar(),
+    )

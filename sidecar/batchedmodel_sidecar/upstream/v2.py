@@ -266,8 +266,9 @@ def _described(name: str, document: bytes) -> ModelDescription:
             name=name,
             version=str((metadata.get("versions") or ["1"])[-1]),
             platform=str(metadata.get("platform", "")),
-            inputs=tuple(_spec(entry) for entry in metadata["inputs"]),
-            outputs=tuple(_spec(entry) for entry in metadata.get("outputs", [])),
+            # Some servers describe no model unless its author did.
+            inputs=tuple(_spec(entry) for entry in metadata.get("inputs") or []),
+            outputs=tuple(_spec(entry) for entry in metadata.get("outputs") or []),
             cost_rule=CostRule.ROWS,
         )
     except InvalidInput:

@@ -50,6 +50,14 @@ Columns = tuple[tuple[Input, ...], tuple[Shape, ...], list[list[Buffer]]]
 
 def columns_of(head: Mapping[str, str]) -> Columns | None:
     """The inputs of a JSON body as text; None when they have no rows in common."""
+    try:
+        return _columns_of(head)
+    except InvalidInput:
+        # What is wrong with a tensor is for the server to say.
+        return None
+
+
+def _columns_of(head: Mapping[str, str]) -> Columns | None:
     inputs, shapes, columns = [], [], []
     for index, text in enumerate(json_text.elements(head.get("inputs", "[]"), "inputs")):
         field = f"inputs[{index}]"
