@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.spec import PolicyName, ServerProtocol
@@ -48,7 +49,7 @@ class RowServer:
     """Changes the outputs of a v2 answer."""
 
     async def __aenter__(self) -> Self:
-        application = web.Application(client_max_size=2**28)
+        application = web.Application(client_max_size=2**28, middlewares=[_refusing_nonsense])
         route = application.router
         route.add_get(f"/v1/models/{NAME}", self._json({"name": NAME, "ready": True}))
         route.add_get("/v1/models", self._json({"object": "list", "data": []}))
@@ -195,6 +196,14 @@ def in_front(
         settings=settings,
         **sidecar_settings,
     )
+
+
+@web.middleware
+async def _refusing_nonsense(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+        return web.json_response({"error": "not understood"}, status=400)
 
 
 def _inputs(given: Any) -> list[Any]:
