@@ -125,19 +125,38 @@ async def test_a_batch_that_the_servers_memory_does_not_hold_is_halved_and_later
     assert server.rows == [8, 8, 8, 8]
 
 
-async def test_a_busy_server_is_not_asked_again_before_the_time_that_it_names(
+async def test_a_busy_server_rests_for_as_long_as_it_asks_and_is_then_asked_again(
     chain: Chain, server: RowServer
 ) -> None:
     server.failure = (503, {"Retry-After": "1"}, "busy")
     loop = asyncio.get_running_loop()
-    answers = await asyncio.gather(*(post(chain, instances(str(i))) for i in range(8)))
-    refused = loop.time()
-    assert {(status, text) for status, text, _ in answers} == {(503, "busy")}
-    assert {headers["retry-after"] for _, _, headers in answers} == {"1"}
-    assert server.rows == [8]
+    began = loop.time()
+    calls = asyncio.gather(*(post(chain, instances(str(i))) for i in range(8)))
+    await asyncio.sleep(0.5)
     server.failure = None
-    assert (await post(chain, instances("1")))[0] == 200
-    assert loop.time() - refused > 0.9
+    assert {status for status, _, _ in await calls} == {200}
+    assert server.rows == [8, 8]
+    assert loop.time() - began > 1.0
+
+
+async def test_a_server_that_stays_busy_is_believed_and_its_words_reach_everybody(
+    chain: Chain, server: RowServer
+) -> None:
+    server.failure = (429, {"Retry-After": "1"}, "busy")
+    answers = await asyncio.gather(*(post(chain, instances(str(i))) for i in range(8)))
+    assert {(status, text) for status, text, _ in answers} == {(429, "busy")}
+    assert {headers["retry-after"] for _, _, headers in answers} == {"1"}
+    assert server.rows == [8, 8, 8, 8]
+
+
+async def test_a_server_that_breaks_off_has_its_rows_sent_once_more_each_alone(
+    chain: Chain, server: RowServer
+) -> None:
+    server.breaks_off_at = b"fatal"
+    texts = ['"good"', '"fatal"', '"fine"']
+    answers = await asyncio.gather(*(post(chain, instances(text)) for text in texts))
+    assert [status for status, _, _ in answers] == [200, 502, 200]
+    assert server.rows == [3, 1, 1, 1]
 
 
 async def test_a_wrong_number_of_predictions_is_nobodys_answer(
@@ -160,6 +179,22 @@ async def test_a_lone_caller_gets_the_servers_headers_and_sharers_only_what_is_t
     for _, _, headers in answers:
         assert headers["x-model-version"] == "7"
         assert "x-request-cost" not in headers
+
+
+async def test_a_cookie_for_one_caller_is_not_sent_for_the_next(
+    tmp_path: Path, server: RowServer
+) -> None:
+    server.headers = {"Set-Cookie": "session=of-one"}
+    url = f"http://localhost:{server.port}"
+    async with in_front(url, tmp_path, ServerProtocol.V1) as chain:
+        await chain.ready()
+        _, _, headers = await post(chain, instances("1"))
+        assert headers["set-cookie"] == "session=of-one"
+        await post(chain, instances("1"))
+        assert "Cookie" not in server.requests[1].headers
+        # What the caller itself brings is forwarded.
+        await post(chain, instances("1"), {"Cookie": "session=mine"})
+        assert server.requests[2].headers["Cookie"] == "session=mine"
 
 
 async def test_a_list_beside_the_predictions_is_no_other_callers_business(

@@ -37,6 +37,8 @@ class RowServer:
     """Rows that its memory holds."""
     failure: tuple[int, dict[str, str], str] | None = None
     """Status, headers and text of every answer."""
+    breaks_off_at: bytes | None = None
+    """What in a body makes it break the connection off."""
     headers: dict[str, str] = field(default_factory=dict)
     """Of every answer that is none of these failures."""
     rows_off: int = 0
@@ -95,6 +97,9 @@ class RowServer:
         body = await request.read()
         self.bodies.append(body)
         await asyncio.sleep(self.seconds)
+        if self.breaks_off_at is not None and self.breaks_off_at in body:
+            assert request.transport is not None
+            request.transport.abort()
         if self.failure is not None:
             status, headers, text = self.failure
             return web.Response(status=status, headers=headers, text=text)

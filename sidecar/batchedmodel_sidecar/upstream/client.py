@@ -76,8 +76,6 @@ class Client:
         except (aiohttp.ClientError, OSError) as error:
             logger.debug("batch: %r", error)
             raise Lost("the model went away while it worked on this") from error
-            message = "the model went away while it worked on this"
-            raise Unserved(message, status=503, retry_after=_RETRY_SOON) from error
         if response.status >= _SERVER_ERROR:
             # Servers exist that hang up after an error and do not announce it (uvicorn does): the
             # next request on this connection would seem to have killed them.

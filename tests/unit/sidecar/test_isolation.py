@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_sidecar.isolation import Backoff, Isolation, MemoryRoom, Rows, Verdict, judged
+from batchedmodel_sidecar.isolation import Isolation, MemoryRoom, Rows, Verdict, judged
 
 NEVER = math.inf
 
@@ -95,6 +95,7 @@ def test_a_server_that_refuses_everything_alike_is_left_alone_soon(rows: int) ->
     found = course(singles(rows), lambda row: True, words=lambda rows: (500, b"broken"))
     assert found.settled() == list(range(rows))
     assert len(found.sent) <= 2 * math.ceil(math.log2(max(2, rows))) + 2
+    assert found.search.broken == (rows > 3)
 
 
 @given(owners=st.lists(st.integers(0, 8), min_size=1, max_size=60), data=st.data())
@@ -197,26 +198,3 @@ def test_memory_falls_at_once_and_grows_slowly_while_full_batches_go_well() -> N
     assert room.rows == 18
     room.outgrown(9, now=64.0)
     assert room.rows == 9
-
-
-def test_a_busy_server_is_left_alone_for_as_long_as_it_asks_within_bounds() -> None:
-    backoff = Backoff()
-    backoff.busy(3.0, now=10.0)
-    assert backoff.until == 13.0
-    backoff.busy(3600.0, now=20.0)
-    assert backoff.until == 30.0
-    backoff.busy(0.0, now=40.0)
-    assert backoff.until == 40.1
-
-
-def test_the_pauses_for_a_server_that_names_none_grow_until_it_answers() -> None:
-    backoff = Backoff()
-    pauses = []
-    for _ in range(9):
-        backoff.busy(None, now=0.0)
-        pauses.append(backoff.until)
-    assert pauses[:3] == [0.1, 0.2, 0.4]
-    assert pauses[-1] == 10.0
-    backoff.fine()
-    backoff.busy(None, now=0.0)
-    assert backoff.until == 0.1
