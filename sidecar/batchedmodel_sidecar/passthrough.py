@@ -63,10 +63,8 @@ class Passthrough:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    async def forward(
-        self, request: web.BaseRequest, seconds: float, body: bytes | None = None
-    ) -> web.StreamResponse:
-        """The server's answer, streamed; `body` is what was read of the request already.
+    async def forward(self, request: web.BaseRequest, seconds: float) -> web.StreamResponse:
+        """The server's answer, streamed both ways.
 
         Raises `Rejected` before anything was forwarded, `Unserved` or `Expired` before the answer
         began. Afterwards a failure can only be told by breaking the connection off.
@@ -74,7 +72,7 @@ class Passthrough:
         target = self._admitted(request)
         self._ledger.pass_on()
         self._idle.clear()
-        passage = _Passage(request, body, self._max_body_bytes)
+        passage = _Passage(request, self._max_body_bytes)
         outcome = Outcome.FAILED
         try:
             async with asyncio.timeout(seconds):
@@ -123,18 +121,17 @@ class Passthrough:
 class _Passage:
     """One request on its way there, and its answer on its way back."""
 
-    def __init__(self, request: web.BaseRequest, body: bytes | None, max_bytes: int) -> None:
+    def __init__(self, request: web.BaseRequest, max_bytes: int) -> None:
         self.response = web.StreamResponse()
         self.too_much: CallError | None = None
         self._request = request
-        self._body = body
         self._max_bytes = max_bytes
 
     async def run(self, session: aiohttp.ClientSession, target: URL) -> int:
         """Forward it; the answer's status, once it is through."""
         request = self._request
-        data: AsyncIterator[bytes] | bytes | None = self._body
-        if data is None and request.body_exists:
+        data: AsyncIterator[bytes] | None = None
+        if request.body_exists:
             answer_expectation(request)
             data = self._pieces()
         async with session.request(

@@ -34,12 +34,14 @@ async def body_response(
     if wants_gzip(request.headers.get("Accept-Encoding"), len(data)):
         data = await codec.gzipped(data)
         headers |= {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
-    return web.Response(body=data, content_type=body.content_type, headers=headers)
+    # As a header and not as an argument: a server's own may have parameters, such as a charset.
+    return web.Response(body=data, headers=headers | {"Content-Type": body.content_type})
 
 
 def error_response(error: CallError, body: Body) -> web.Response:
     """An error in its protocol's form, with its reason and, where that makes sense, a delay."""
-    response = web.Response(status=error.status, body=body.data, content_type=body.content_type)
+    headers = dict(body.headers) | {"Content-Type": body.content_type}
+    response = web.Response(status=error.status, body=body.data, headers=headers)
     if error.counted_as is not None:
         response.headers[_OUTCOME_HEADER] = error.counted_as
     if error.retry_after is not None:
