@@ -12,8 +12,8 @@ from typing import Any, Final, TypeVar
 
 from batchedmodel_contract.mistakes import InvalidInput, InvalidManifest, Mistake, shown
 from batchedmodel_contract.reading import Section, declarations, read, setting
-from batchedmodel_contract.rules import Broken, Choice, Real, Text, TextMap, Whole
-from batchedmodel_contract.spec import MAX_BATCH_SIZE, Source
+from batchedmodel_contract.rules import Broken, Choice, Real, Text, TextMap, Truth, Whole
+from batchedmodel_contract.spec import MAX_BATCH_SIZE, ServerProtocol, Source
 
 PREFIX: Final = "BATCHEDMODEL_"
 """What the names of all these variables begin with."""
@@ -22,6 +22,10 @@ EXIT_WRONG_SETTINGS: Final = 2
 """A process ends with it when its settings cannot be used; starting it again would not help."""
 EXIT_CANNOT_LISTEN: Final = 3
 """A process ends with it when its port or socket cannot be had."""
+
+UPSTREAM_PATTERN: Final = r"http://[^/\s]+"
+UPSTREAM_FORM: Final = "a URL such as http://127.0.0.1:8080"
+"""What the address of a server of one's own looks like."""
 
 _MEBIBYTE: Final = 1_048_576
 Settings = TypeVar("Settings")
@@ -46,9 +50,21 @@ class SidecarSettings:
     )
     upstream_url: str = setting(
         "UPSTREAM_URL",
-        Text(pattern=r"http://[^/\s]+", form="a URL such as http://127.0.0.1:8080"),
-        "Where a v2 server of one's own listens; or else MODEL_SOCKET.",
+        Text(pattern=UPSTREAM_PATTERN, form=UPSTREAM_FORM),
+        "Where a server of one's own listens; or else MODEL_SOCKET.",
         default="",
+    )
+    upstream_protocol: ServerProtocol = setting(
+        "UPSTREAM_PROTOCOL",
+        Choice(of=ServerProtocol),
+        "What the server at UPSTREAM_URL speaks.",
+        default=ServerProtocol.V2,
+    )
+    idempotent: bool = setting(
+        "IDEMPOTENT",
+        Truth(),
+        "Whether a row may be run again after its batch failed.",
+        default=True,
     )
     settings_folder: str = setting(
         "SETTINGS_FOLDER", Text(), "Folder that holds the batch settings; watched.", required=True

@@ -51,10 +51,11 @@ class Lateness(StrEnum):
 
 
 class ServerProtocol(StrEnum):
-    """What a container of one's own speaks."""
+    """What a container of one's own speaks over HTTP; v1 is TensorFlow Serving's as well."""
 
     V2 = "V2"
-    """Open Inference Protocol v2 over HTTP."""
+    V1 = "V1"
+    OPENAI = "OpenAI"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +138,12 @@ class Model:
         effective=f"{DEFAULT_MODEL_PORT} when `protocol` is set",
     )
     protocol: ServerProtocol | None = setting(
-        "protocol", Choice(of=ServerProtocol), "What a container of one's own speaks."
+        "protocol",
+        Choice(of=ServerProtocol),
+        "What a container of one's own speaks: OIP v2, KServe v1 or OpenAI embeddings.",
+    )
+    idempotent: bool = setting(
+        "idempotent", Truth(), "Whether a row may be run again if its batch failed.", default=True
     )
     parameters: tuple[tuple[str, str], ...] = setting(
         "parameters", TextMap(), "Parameters of the handler, strings by name.", default=()

@@ -11,7 +11,7 @@ from batchedmodel_contract.kubernetes_names import (
     SETTINGS_PATH,
     SOCKET_PATH,
 )
-from batchedmodel_contract.spec import Spec
+from batchedmodel_contract.spec import ServerProtocol, Spec
 from batchedmodel_operator import effective
 from batchedmodel_operator.observed import Model
 from batchedmodel_operator.render.common import Manifest
@@ -42,10 +42,13 @@ def batcher(
 ) -> Manifest:
     """The native sidecar. Its readiness is the pod's; its own start never waits for the model."""
     foreign = spec.model.protocol is not None
+    protocol = spec.model.protocol or ServerProtocol.V2
     settings = SidecarSettings(
         model_name=model.key.name,
         model_socket="" if foreign else SOCKET_PATH,
         upstream_url=f"http://127.0.0.1:{effective.model_port(spec)}" if foreign else "",
+        upstream_protocol=protocol,
+        idempotent=spec.model.idempotent,
         settings_folder=SETTINGS_PATH,
         port=DATA_PORT,
         admin_port=ADMIN_PORT,

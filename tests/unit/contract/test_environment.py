@@ -16,7 +16,7 @@ from batchedmodel_contract.environment import (
     to_environment,
 )
 from batchedmodel_contract.mistakes import InvalidInput, InvalidManifest
-from batchedmodel_contract.spec import HuggingFace, Source
+from batchedmodel_contract.spec import HuggingFace, ServerProtocol, Source
 
 SIDECAR = {
     "BATCHEDMODEL_MODEL_NAME": "minilm",
@@ -129,6 +129,8 @@ def test_parameters_are_strings_by_name() -> None:
         max_body_bytes=st.integers(1024, 2**30),
         max_queue_bytes=st.integers(1024, 2**40),
         connection_age_seconds=st.floats(1, 86_400),
+        upstream_protocol=st.sampled_from(ServerProtocol),
+        idempotent=st.booleans(),
         log_level=st.sampled_from(LogLevel),
     )
 )

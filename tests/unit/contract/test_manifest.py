@@ -193,7 +193,8 @@ WRONG: list[tuple[str, object, str]] = [
     ),
     ("spec.model.port", 80, "spec.model.port: 80 is below the minimum 1024"),
     ("spec.model.port", 65536, "spec.model.port: 65536 is above the maximum 65535"),
-    ("spec.model.protocol", "V1", 'spec.model.protocol: "V1" is not one of V2'),
+    ("spec.model.protocol", "V3", 'spec.model.protocol: "V3" is not one of V2, V1, OpenAI'),
+    ("spec.model.idempotent", "no", 'spec.model.idempotent: "no" is not true or false'),
     ("spec.model.parameters", ["a"], 'spec.model.parameters: ["a"] is not a mapping'),
     (
         "spec.model.parameters",

@@ -7,7 +7,7 @@ from batchedmodel_contract.environment import (
     SidecarSettings,
     from_environment,
 )
-from batchedmodel_contract.spec import Spec
+from batchedmodel_contract.spec import ServerProtocol, Spec
 from batchedmodel_operator import render
 from batchedmodel_operator.observed import Model, model_from
 from support.operator_world import IMAGES, SIMULATED, manifest
@@ -90,9 +90,16 @@ def test_a_foreign_container_is_reached_over_tcp() -> None:
     batcher, model = _containers(FOREIGN)
     settings = from_environment(SidecarSettings, _environment(batcher))
     assert (settings.upstream_url, settings.model_socket) == ("http://127.0.0.1:9001", "")
+    assert (settings.upstream_protocol, settings.idempotent) == (ServerProtocol.V2, True)
     assert model["image"] == "registry.example/triton:1"
     assert model["env"] == []
     assert model["ports"] == [{"name": "model", "containerPort": 9001, "protocol": "TCP"}]
+
+
+def test_the_sidecar_is_told_what_a_foreign_container_speaks_and_what_may_run_again() -> None:
+    spec = {"model": {"protocol": "OpenAI", "image": "own/embedder:3", "idempotent": False}}
+    settings = from_environment(SidecarSettings, _environment(_containers(spec)[0]))
+    assert (settings.upstream_protocol, settings.idempotent) == (ServerProtocol.OPENAI, False)
 
 
 def test_the_users_variables_change_the_cache_but_not_what_the_sidecar_relies_on() -> None:
