@@ -28,18 +28,18 @@ from batchedmodel_scheduling.policy import (
     Slots,
 )
 from batchedmodel_scheduling.signals import Signals
-from batchedmodel_sidecar.calls import Answer, Call, request_of
+from batchedmodel_sidecar.calls import Answer, Call
 from batchedmodel_sidecar.circuit import Circuit
 from batchedmodel_sidecar.deadlines import Deadlines
 from batchedmodel_sidecar.errors import CallError, Rejected, TooLate, Unserved
 from batchedmodel_sidecar.flights import Flights, carried, our_bug, patience
 from batchedmodel_sidecar.ledger import Ledger
-from batchedmodel_sidecar.live_call import LiveCall, Told
+from batchedmodel_sidecar.live_call import LiveCall, Told, batch_of
 from batchedmodel_sidecar.metrics import Durations
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.offered import Offered
 from batchedmodel_sidecar.recorder import FlightRecorder
-from batchedmodel_sidecar.replies import RowFailure, dealt
+from batchedmodel_sidecar.replies import RowFailure, dealt, time_of
 from batchedmodel_sidecar.second_tries import again
 from batchedmodel_sidecar.terms import NO_WISHES, Wishes, agreed
 from batchedmodel_sidecar.timer import Timer
@@ -173,6 +173,10 @@ class Batcher:
             self._offered.start_over(self._clock())
         self._request_step()
 
+    def bound(self, rows: int) -> None:
+        """The server's memory holds so many rows, as far as is known."""
+        self._policy.observe(MemoryCap(cost=rows), self._clock())
+
     def detach(self) -> None:
         """The server is gone: what waits goes on waiting, what is in flight fails by itself."""
         self._model = None
@@ -277,19 +281,15 @@ class Batcher:
         self._settle(live, outcome, ended(outcome, seconds=live.terms.limit, retry_after=delay))
 
     def _release(self, batch: Batch, now: float) -> None:
-        assert self._model is not None, "a batch was released without a server: our bug"
         partly_shown: dict[LiveCall, None] = {}
-        rows = []
-        for item in batch.items:
-            live, index = self._rows[item.id]
-            rows.append(live.call.rows[index])
+        members = [self._rows[item.id] for item in batch.items]
+        for item, (live, _) in zip(batch.items, members, strict=True):
             self._ledger.leave(len(live.call.rows), live.waiting, now)
             live.leaves(batch.id, len(batch.items), now)
             if live.partly_shown:
                 partly_shown[live] = None
             self._durations.queue.observe(now - item.arrived)
-        request = request_of(rows, self._model.description)
-        seconds = patience(batch, self._settings, now)
+        request, seconds = batch_of(members), patience(batch, self._settings, now)
         self._ledger.batch_leaves(batch.reason, len(batch.items), now)
         self._durations.batch_size.observe(len(batch.items))
         logger.debug("batch %d: %s", batch.id, Told(batch, self._rows))
@@ -348,8 +348,8 @@ class Batcher:
             self._circuit.succeeded()
             self._ledger.tokens += reply.tokens
             self._ledger.padded_tokens += reply.padded_tokens
-            compute, queued = reply.compute_seconds, reply.queue_seconds
-            self._durations.model.observe(compute)
+            compute, queued = time_of(reply), reply.queue_seconds
+            self._durations.model.observe(reply.compute_seconds)
         finished = Finished(batch=batch.id, compute_seconds=compute, queue_seconds=queued)
         self._policy.observe(finished, now)
         self._step()

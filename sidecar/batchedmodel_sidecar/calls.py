@@ -5,7 +5,7 @@ Adapters make a `Call` of a body and a body of an `Answer`; the batcher sees onl
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from batchedmodel_contract.batch_wire import BatchRequest, flattened, ragged
 from batchedmodel_contract.description import ModelDescription
@@ -36,6 +36,8 @@ class Call:
     """What the rows were checked against; a server that takes other rows must not get them."""
     key: Hashable
     """Only rows of equal keys may share a batch."""
+    envelope: Hashable = None
+    """What a foreign server is asked beside the rows; a part of the key. None for our server."""
 
     @property
     def lengths(self) -> list[int]:
@@ -51,6 +53,33 @@ def request_of(rows: Sequence[Row], description: ModelDescription) -> BatchReque
             for column, spec in enumerate(description.inputs)
         )
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawBatch(BatchRequest):
+    """A batch for a foreign server: its rows as they came, `inputs` being empty."""
+
+    rows: tuple[Row, ...]
+    envelope: Any
+    """That of every call in it."""
+    owners: tuple[int, ...]
+    """For each row, the number of its call: rows with one caller are answered together."""
+    deadlines: tuple[float, ...]
+    """For each row, until when it may be sent again, in seconds of the batcher's clock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What a foreign server answered beside the rows."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...] = ()
+    """Those that may pass to whoever shares the answer."""
+    content_type: str = "application/json"
+    body: bytes = b""
+    """The whole body, where it is one caller's as it stands."""
+    frame: Any = None
+    """What the protocol keeps of the answer, such as the model's version."""
 
 
 class Output(NamedTuple):
@@ -70,6 +99,14 @@ class Timing(NamedTuple):
     """The forward pass, as the server measured it."""
 
 
+class RowAnswer(NamedTuple):
+    """One row's outputs."""
+
+    values: tuple[Value, ...]
+    said: Said | None
+    """What a foreign server said with them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """The rows' outputs, in the order in which the call gave its rows."""
@@ -77,6 +114,8 @@ class Answer:
     outputs: tuple[Output, ...]
     rows: tuple[tuple[Value, ...], ...]
     timing: Timing | None = None
+    said: tuple[Said, ...] = ()
+    """For each row, what a foreign server said with it; empty from ours."""
 
     def column(self, index: int) -> list[Value]:
         """One output of every row."""

@@ -7,6 +7,7 @@ of the HTTP server in `front`, broken input in the protocol adapters.
 from typing import Final
 
 from batchedmodel_contract.outcomes import Outcome, Rejection
+from batchedmodel_sidecar.calls import Said
 
 _STATUS_OF_REJECTION: Final = {
     Rejection.INVALID: 400,
@@ -86,6 +87,18 @@ class Unserved(CallError):
 
     counted_as = Outcome.FAILED
 
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int,
+        retry_after: float | None = None,
+        said: Said | None = None,
+    ) -> None:
+        super().__init__(message, status=status, retry_after=retry_after)
+        self.said: Final = said
+        """The words of a foreign server, which its caller gets as they are."""
+
 
 class Lost(Unserved):
     """The server went away while it worked on the call's batch."""
@@ -97,8 +110,15 @@ class Lost(Unserved):
 class Busy(Unserved):
     """The server did nothing for the call's batch and asks to be left alone for a while."""
 
-    def __init__(self, message: str, *, status: int = 503, retry_after: float = 1.0) -> None:
-        super().__init__(message, status=status, retry_after=retry_after)
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 503,
+        retry_after: float = 1.0,
+        said: Said | None = None,
+    ) -> None:
+        super().__init__(message, status=status, retry_after=retry_after, said=said)
         self.seconds: Final = retry_after
 
 

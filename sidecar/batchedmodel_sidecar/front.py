@@ -44,8 +44,11 @@ from batchedmodel_sidecar.terms import (
     request_id,
     wishes_of_headers,
 )
+from batchedmodel_sidecar.upstream.catalogue import Foreign
 
 _RETRY_NOT_READY: Final = 1.0
+_OUR_OWN: Final = frozenset({Endpoint.LIVE, Endpoint.READY, Endpoint.MODEL_READY})
+"""What is not for a foreign server to say: whether requests are taken here."""
 logger: Final = logging.getLogger(__name__)
 
 VERSION: Final = metadata.version("batchedmodel")
@@ -72,10 +75,11 @@ class Front:
         ledger: Ledger,
         recorder: FlightRecorder,
         bodies: BodyReader,
+        foreign: Foreign | None,
         passthrough: Passthrough | None,
         clock: Callable[[], float],
     ) -> None:
-        """`passthrough`: only in front of a foreign server; ours has paths that are not public."""
+        """`foreign` and `passthrough`: of a server of one's own; ours has paths not public."""
         self._name = name
         self._batcher = batcher
         self._link = link
@@ -83,6 +87,7 @@ class Front:
         self._ledger = ledger
         self._recorder = recorder
         self._bodies = bodies
+        self._foreign = foreign
         self._passthrough = passthrough
         self._clock = clock
         self._routes = Routes(name)
@@ -111,7 +116,7 @@ class Front:
 
     async def _respond(self, request: web.BaseRequest) -> web.StreamResponse:
         found = self._routes.find(request.method, request.path)
-        adapter = self._adapters.get(found.endpoint) if isinstance(found, Found) else None
+        adapter = self._adapter(request, found)
         try:
             if self._passthrough is not None and self._goes_alone(request, found, adapter):
                 return await self._pass(self._passthrough, request)
@@ -131,6 +136,16 @@ class Front:
             return self._failed(request, adapter, unfit)
         except Exception as bug:
             return self._failed(request, adapter, CallError(_ours("answering", bug), status=500))
+
+    def _adapter(self, request: web.BaseRequest, found: Found | Lost) -> Adapter | None:
+        """How what is asked is batched; None when it is not."""
+        if isinstance(found, Lost):
+            return None
+        if self._foreign is None:
+            return self._adapters.get(found.endpoint)
+        if found.endpoint is not self._foreign.endpoint:
+            return None
+        return self._foreign.adapter(request.path, request.headers)
 
     def _failed(
         self, request: web.BaseRequest, adapter: Adapter | None, error: CallError
@@ -172,7 +187,8 @@ class Front:
         """Everything before the verdict; whoever leaves or fails here is counted as rejected."""
         body, limit = b"", 0.0
         try:
-            self._admit(request.content_length or 0, version)
+            # Versions of a foreign server are its own business, and a part of the key.
+            self._admit(request.content_length or 0, version if self._foreign is None else None)
             headers = request.headers
             encoding = encoding_of(headers.get("Content-Encoding"))
             wishes = self._wishes(request)
@@ -235,14 +251,8 @@ class Front:
         self, request: web.BaseRequest, found: Found | Lost, adapter: Adapter | None
     ) -> bool:
         """Whether a foreign server gets the request as it is; raises `Rejected`."""
-        if isinstance(found, Lost):
+        if isinstance(found, Lost) or (adapter is None and found.endpoint not in _OUR_OWN):
             return True
-        model = self._link.status.model
-        if model is not None:
-            if found.version not in (None, model.description.version):
-                return True
-            if adapter is not None and not adapter.serves(model.description):
-                return True
         try:
             return declines_batching(request.headers)
         except InvalidInput as error:

@@ -1,6 +1,6 @@
 """What the rest of the sidecar knows of the server behind, whichever kind it is.
 
-`model_link` follows a server of ours over its Unix socket, `foreign_link` any v2 server over TCP.
+`model_link` follows a server of ours over its Unix socket, `upstream.link` any other over TCP.
 """
 
 from dataclasses import dataclass
@@ -30,6 +30,10 @@ class LinkListener(Protocol):
 
     def model_lost(self, reason: str) -> None:
         """The server cannot be asked at present."""
+        ...
+
+    def memory_bound(self, rows: int) -> None:
+        """The server's memory was found to hold so many rows, as far as is known."""
         ...
 
 

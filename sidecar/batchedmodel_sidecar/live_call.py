@@ -1,11 +1,22 @@
 """A call between its acceptance and its end, as the batcher keeps it."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
+from batchedmodel_contract.batch_wire import BatchRequest
 from batchedmodel_scheduling.policy import Batch, BatchId, Item, ItemId
-from batchedmodel_sidecar.calls import Answer, Call, Output, Timing, Value
+from batchedmodel_sidecar.calls import (
+    Answer,
+    Call,
+    Output,
+    RawBatch,
+    RowAnswer,
+    Said,
+    Timing,
+    Value,
+    request_of,
+)
 from batchedmodel_sidecar.terms import Terms
 
 
@@ -27,6 +38,7 @@ class LiveCall:
         "queue_seconds",
         "recorded",
         "rests",
+        "said",
         "terms",
         "waiting",
         "work",
@@ -44,6 +56,7 @@ class LiveCall:
         self.flights: list[BatchId] = []
         """The batch of each row that has left."""
         self.answers: list[tuple[Value, ...] | None] = [None] * len(call.rows)
+        self.said: list[Said | None] = [None] * len(call.rows)
         self.missing = len(call.rows)
         self.recorded = 0
         """Number of its first row in the flight recorder."""
@@ -63,17 +76,18 @@ class LiveCall:
         return len(self.ids) < len(self.call.rows)
 
     def answer(
-        self, index: int, outputs: tuple[Output, ...], values: tuple[Value, ...], seconds: float
+        self, index: int, outputs: tuple[Output, ...], answer: RowAnswer, seconds: float
     ) -> Answer | None:
         """One of its rows is answered after so many seconds; the whole answer with the last one."""
-        self.answers[index] = values
+        self.answers[index], self.said[index] = answer
         self.model_seconds = max(self.model_seconds, seconds)
         self.missing -= 1
         if self.missing:
             return None
         rows = tuple(answer for answer in self.answers if answer is not None)
         timing = Timing(self.batch_size, self.queue_seconds, self.model_seconds)
-        return Answer(outputs=outputs, rows=rows, timing=timing)
+        said = tuple(said for said in self.said if said is not None)
+        return Answer(outputs=outputs, rows=rows, timing=timing, said=said)
 
     def leaves(self, batch: BatchId, batch_size: int, now: float) -> None:
         """One of its rows leaves in a batch."""
@@ -101,6 +115,21 @@ class LiveCall:
             priority=self.terms.priority,
             fan_out=self.terms.fan_out,
         )
+
+
+def batch_of(members: Sequence[tuple[LiveCall, int]]) -> BatchRequest:
+    """Rows of equal keys, each as its call and its place there, as a batch for the server."""
+    rows = [live.call.rows[index] for live, index in members]
+    first = members[0][0].call
+    if first.envelope is None:
+        return request_of(rows, first.description)
+    return RawBatch(
+        inputs=(),
+        rows=tuple(rows),
+        envelope=first.envelope,
+        owners=tuple(live.ids[0] for live, _ in members),
+        deadlines=tuple(live.deadline for live, _ in members),
+    )
 
 
 class Told:

@@ -20,6 +20,7 @@ from batchedmodel_sidecar.bodies import answer_expectation
 from batchedmodel_sidecar.errors import CallError, Expired, Rejected, Unserved
 from batchedmodel_sidecar.ledger import Ledger
 from batchedmodel_sidecar.terms import REQUEST_ID_HEADER, request_id
+from batchedmodel_sidecar.upstream.headers import OF_THE_CONNECTION
 
 logger: Final = logging.getLogger(__name__)
 
@@ -28,21 +29,7 @@ MOST_AT_ONCE: Final = 128
 _RETRY_SOON: Final = 1.0
 _TOO_LARGE: Final = "the body is larger than the {} bytes taken here"
 _SENT_BY_ITSELF: Final = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
-# RFC 9110, 7.6.1, and what older senders add: they concern one connection, not the message.
-_HOP_BY_HOP: Final = frozenset(
-    {
-        "connection",
-        "keep-alive",
-        "proxy-authenticate",
-        "proxy-authorization",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    }
-)
-_OF_THIS_HOP: Final = _HOP_BY_HOP | {"host", "expect"}
+_OF_THIS_HOP: Final = OF_THE_CONNECTION | {"host", "expect"}
 
 
 class Passthrough:
@@ -144,7 +131,7 @@ class _Passage:
             data=data,
             allow_redirects=False,
         ) as answer:
-            headers = _end_to_end(answer.headers, _HOP_BY_HOP)
+            headers = _end_to_end(answer.headers, OF_THE_CONNECTION)
             named = request_id(request.headers)
             if named is not None and REQUEST_ID_HEADER not in answer.headers:
                 headers.append((REQUEST_ID_HEADER, named))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from batchedmodel_contract.batch_wire import OK, BatchReply
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_sidecar.calls import Output, Value
+from batchedmodel_sidecar.calls import Output, RowAnswer, Said, Value
 from batchedmodel_sidecar.errors import Unserved
 
 _RETRY_SOON = 1.0
@@ -19,18 +19,38 @@ class RowFailure:
 
     status: int
     message: str
+    said: Said | None = None
+    """The whole answer of a foreign server, which the row's caller gets as it is."""
 
     def for_row(self, index: int, rows: int) -> Unserved:
         """What the row's call is told, which has so many rows."""
-        where = f"row {index}: " if rows > 1 else ""
+        where = f"row {index}: " if rows > 1 and self.said is None else ""
         retry_after = _RETRY_SOON if self.status == 503 else None
-        return Unserved(f"{where}{self.message}", status=self.status, retry_after=retry_after)
+        return Unserved(
+            f"{where}{self.message}", status=self.status, retry_after=retry_after, said=self.said
+        )
 
 
-def dealt(
-    reply: BatchReply, rows: int
-) -> tuple[tuple[Output, ...], list[tuple[Value, ...] | RowFailure]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawReply(BatchReply):
+    """The answer of a foreign server, dealt out already; `outputs` and `errors` are empty."""
+
+    names: tuple[Output, ...]
+    answers: tuple[RowAnswer | RowFailure, ...]
+    whole: bool
+    """Whether one request did it: only then is its time that of a batch of this size."""
+
+
+def time_of(reply: BatchReply) -> float | None:
+    """Seconds that a batch of this size takes, if the reply tells."""
+    of_one_request = not isinstance(reply, RawReply) or reply.whole
+    return reply.compute_seconds if of_one_request else None
+
+
+def dealt(reply: BatchReply, rows: int) -> tuple[tuple[Output, ...], list[RowAnswer | RowFailure]]:
     """The outputs' names, and for each row its values or its failure; raises `Unserved`."""
+    if isinstance(reply, RawReply):
+        return reply.names, list(reply.answers)
     if len(reply.statuses) != rows:
         message = f"the model answered {len(reply.statuses)} rows to {rows}"
         raise Unserved(message, status=502)
@@ -39,11 +59,12 @@ def dealt(
     except InvalidInput as error:
         raise Unserved(f"the model's answer contradicts itself: {error}", status=502) from error
     shapes = [output.shapes for output in reply.outputs]
-    answers: list[tuple[Value, ...] | RowFailure] = []
+    answers: list[RowAnswer | RowFailure] = []
     for row, status in enumerate(reply.statuses):
         if status == OK:
             pairs = zip(shapes, columns, strict=True)
-            answers.append(tuple(Value(shape[row], column[row]) for shape, column in pairs))
+            values = tuple(Value(shape[row], column[row]) for shape, column in pairs)
+            answers.append(RowAnswer(values, None))
         else:
             answers.append(RowFailure(status=status, message=reply.errors[row]))
     return tuple(Output(output.name, output.datatype) for output in reply.outputs), answers

@@ -14,7 +14,6 @@ from batchedmodel_sidecar.admin import Admin
 from batchedmodel_sidecar.batcher import Batcher
 from batchedmodel_sidecar.bodies import BodyReader
 from batchedmodel_sidecar.connections import DataServer
-from batchedmodel_sidecar.foreign_link import ForeignLink
 from batchedmodel_sidecar.front import Front
 from batchedmodel_sidecar.ledger import Ledger
 from batchedmodel_sidecar.lifecycle import DrainEnd, Lifecycle
@@ -26,6 +25,9 @@ from batchedmodel_sidecar.passthrough import Passthrough
 from batchedmodel_sidecar.recorder import FlightRecorder
 from batchedmodel_sidecar.settings_folder import SettingsFolder
 from batchedmodel_sidecar.timer import TimerFd
+from batchedmodel_sidecar.upstream.catalogue import foreign
+from batchedmodel_sidecar.upstream.client import Client
+from batchedmodel_sidecar.upstream.link import ForeignLink
 
 logger: Final = logging.getLogger(__name__)
 
@@ -51,8 +53,15 @@ class Service:
         self._ledger = Ledger()
         recorder = FlightRecorder(time.monotonic())
         registry = CollectorRegistry()
+        theirs = foreign(settings.upstream_protocol, settings.model_name)
         self._link: Link = (
-            ForeignLink(settings.model_name, settings.upstream_url, self)
+            ForeignLink(
+                client=Client(settings.upstream_url),
+                probe=theirs.probe,
+                dialect=theirs.dialect,
+                listener=self,
+                idempotent=settings.idempotent,
+            )
             if settings.upstream_url
             else ModelLink(settings.model_name, settings.model_socket, self)
         )
@@ -64,6 +73,7 @@ class Service:
             ledger=self._ledger,
             durations=Durations(registry),
             recorder=recorder,
+            idempotent=settings.idempotent,
         )
         self._passthrough = (
             Passthrough(
@@ -97,6 +107,7 @@ class Service:
             settings.model_name,
             batcher=self._batcher,
             link=self._link,
+            foreign=theirs if settings.upstream_url else None,
             lifecycle=self._lifecycle,
             ledger=self._ledger,
             recorder=recorder,
@@ -129,6 +140,10 @@ class Service:
         """From the link: work must wait."""
         self._batcher.detach()
         self._lifecycle.model_lost()
+
+    def memory_bound(self, rows: int) -> None:
+        """From the link: batches must not be larger."""
+        self._batcher.bound(rows)
 
     async def run(self, stop: asyncio.Event) -> bool:
         """Serve until `stop` is set, then drain; True when everything accepted was served.

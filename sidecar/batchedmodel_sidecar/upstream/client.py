@@ -1,0 +1,109 @@
+"""The HTTP client towards a server of somebody else's: what it raises ends here.
+
+Called by `upstream.link` only; it knows nothing of batches.
+"""
+
+import asyncio
+import logging
+from typing import Final
+
+import aiohttp
+
+from batchedmodel_contract.v2 import HEADER_LENGTH
+from batchedmodel_sidecar.errors import Busy, Lost, Unserved
+from batchedmodel_sidecar.upstream.dialect import Posting, Response
+
+logger: Final = logging.getLogger(__name__)
+
+_SERVER_ERROR: Final = 500
+_KEPT_SECONDS: Final = 4.0  # an idle connection; shorter than servers keep theirs (uvicorn: 5 s)
+_JSON: Final = "application/json"
+
+
+class Unreachable(Exception):
+    """Nobody answered a question."""
+
+
+class Deaf(Unserved):
+    """The server holds the connection and does not answer."""
+
+    def __init__(self) -> None:
+        super().__init__("the model does not answer", status=504)
+
+
+class Client:
+    """Connections to one server."""
+
+    def __init__(self, url: str) -> None:
+        """`url` has no path."""
+        self._url = url
+        self._questions = _session()
+        self._batches = _session()
+
+    async def ask(self, path: str) -> tuple[int, bytes]:
+        """Status and body of a GET; raises `Unreachable`."""
+        try:
+            async with self._questions.get(self._url + path) as response:
+                return response.status, await response.read()
+        except (aiohttp.ClientError, OSError) as error:
+            logger.debug("GET %s: %r", path, error)
+            raise Unreachable from error
+
+    async def post(self, posting: Posting, seconds: float) -> Response:
+        """The answer to a request, whatever its status, within so many seconds.
+
+        Raises `Deaf`, `Lost` when the connection broke, `Busy` when there was none.
+        """
+        headers = [("Content-Type", _JSON)]
+        if any(name.lower() == "content-type" for name, _ in posting.headers):
+            headers = []
+        try:
+            async with (
+                asyncio.timeout(seconds),
+                self._batches.post(
+                    self._url + posting.path,
+                    data=posting.body,
+                    headers=[*headers, *posting.headers],
+                    allow_redirects=False,
+                ) as response,
+            ):
+                body = await response.read()
+        except TimeoutError as error:
+            raise Deaf from error
+        except aiohttp.ClientConnectorError as error:
+            # Nothing was sent, so nothing was in work.
+            raise Busy("the model cannot be reached") from error
+        except (aiohttp.ClientError, OSError) as error:
+            logger.debug("batch: %r", error)
+            raise Lost("the model went away while it worked on this") from error
+        if response.status >= _SERVER_ERROR:
+            # Servers exist that hang up after an error and do not announce it (uvicorn does): the
+            # next request on this connection would seem to have killed them.
+            await self._hang_up()
+        return Response(
+            status=response.status,
+            headers=tuple(response.headers.items()),
+            content_type=response.headers.get("Content-Type", _JSON),
+            header_length=response.headers.get(HEADER_LENGTH),
+            body=body,
+        )
+
+    async def close(self) -> None:
+        """Hang up."""
+        await self._questions.close()
+        await self._batches.close()
+
+    async def _hang_up(self) -> None:
+        """Use no connection for a batch again; there is one batch at a time."""
+        before, self._batches = self._batches, _session()
+        await before.close()
+
+
+def _session() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEPT_SECONDS),
+        # Each request brings its own.
+        timeout=aiohttp.ClientTimeout(total=None),
+        # A caller's cookies are its own.
+        cookie_jar=aiohttp.DummyCookieJar(),
+    )

@@ -1,0 +1,184 @@
+"""What the link and the front ask of a protocol behind.
+
+A dialect is pure: it makes rows of a body, a request of rows, and answers of a response. The rows'
+contents stay the text or the bytes in which they came.
+"""
+
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
+
+from batchedmodel_contract.description import ModelDescription
+from batchedmodel_contract.mistakes import Unbatchable
+from batchedmodel_contract.tensors import Buffer
+from batchedmodel_sidecar.calls import Answer, Call, Output, Row, Value
+from batchedmodel_sidecar.errors import CallError, Unserved
+from batchedmodel_sidecar.model import ReadyModel
+from batchedmodel_sidecar.protocols.adapter import Body, Parsed
+from batchedmodel_sidecar.terms import NO_WISHES, Wishes
+from batchedmodel_sidecar.upstream.headers import Headers, common
+
+BYTES_PER_TOKEN: Final = 4
+"""Of English text, about; lengths of foreign rows are estimated by it."""
+
+Ask = Callable[[str], Awaitable[tuple[int, bytes]]]
+"""Status and body of a GET on the server; raises what the HTTP client raises."""
+
+
+class NotReady(Exception):
+    """The server cannot be asked at present; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A caller's request, as far as a protocol looks at it."""
+
+    path: str
+    headers: Headers
+    """Those that are forwarded."""
+    body: bytes
+    header_length: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Envelope:
+    """What the rows of a request are wrapped in; only rows of equal ones share a request."""
+
+    path: str
+    headers: Headers
+    frame: Any
+    """Hashable; made and read by the dialect alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Posting:
+    """One request to the server."""
+
+    path: str
+    headers: Headers
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Response:
+    """The server's answer to a posting."""
+
+    status: int
+    headers: Headers
+    content_type: str
+    header_length: str | None
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dealt:
+    """A response cut into rows."""
+
+    outputs: tuple[Output, ...]
+    rows: Sequence[tuple[Value, ...]]
+    frame: Any = None
+    """What belongs to the answer beside its rows."""
+
+
+class Probe(Protocol):
+    """How to learn whether a server can be asked, and what it serves."""
+
+    async def check_ready(self, ask: Ask) -> None:
+        """Raises `NotReady`."""
+        ...
+
+    async def describe(self, ask: Ask) -> ModelDescription:
+        """Asked once for each start of the server; raises `NotReady` or `InvalidInput`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """What a body asks."""
+
+    rows: tuple[Row, ...]
+    frame: Hashable
+    shapes: Hashable = None
+    """What must be equal in rows that share a request, beside their frames."""
+    memo: Any = None
+    """What `render` will need."""
+    wishes: Wishes = NO_WISHES
+
+
+class Dialect(Protocol):
+    """One protocol, on both sides of the sidecar."""
+
+    def parse(self, asked: Asked) -> Draft | None:
+        """What the body asks; None when it can only go alone. Raises `InvalidInput`."""
+        ...
+
+    def posting(self, rows: Sequence[Row], envelope: Envelope) -> Posting:
+        """One request for rows of equal envelopes."""
+        ...
+
+    def dealt(self, response: Response, rows: Sequence[Row], *, alone: bool) -> Dealt:
+        """The answers in a response of status 200, which is one caller's alone or for several.
+
+        Raises `InvalidInput` when it has not these, or cannot be divided.
+        """
+        ...
+
+    def render(self, memo: Any, answer: Answer) -> Body:
+        """The body for one caller; raises `InvalidInput`."""
+        ...
+
+    def error(self, error: CallError) -> Body:
+        """The protocol's own form of an error of ours."""
+        ...
+
+
+class ForeignAdapter:
+    """One request's way through a dialect, as the front's adapter."""
+
+    def __init__(self, dialect: Dialect, *, path: str, headers: Headers) -> None:
+        """`headers` are those to forward."""
+        self._dialect = dialect
+        self._path = path
+        self._headers = headers
+
+    def serves(self, description: ModelDescription) -> bool:
+        """The server speaks it, or it would not be asked."""
+        return True
+
+    async def parse(self, body: bytes, header_length: str | None, model: ReadyModel) -> Parsed:
+        """The call with the rows that the body holds; raises `InvalidInput`."""
+        asked = Asked(
+            path=self._path,
+            headers=self._headers,
+            body=body,
+            header_length=header_length,
+        )
+        draft = self._dialect.parse(asked)
+        if draft is None:
+            raise Unbatchable("body", "has no rows that could share a request")
+        envelope = Envelope(path=self._path, headers=self._headers, frame=draft.frame)
+        call = Call(
+            rows=draft.rows,
+            description=model.description,
+            key=(envelope, draft.shapes),
+            envelope=envelope,
+        )
+        return Parsed(call=call, memo=draft.memo, wishes=draft.wishes)
+
+    def render(self, parsed: Parsed, answer: Answer, model: ReadyModel) -> Body:
+        """The server's answer to this caller, with the headers that may pass."""
+        headers = common(said.headers for said in answer.said)
+        body = self._dialect.render(parsed.memo, answer)
+        return replace(body, headers=(*headers, *body.headers))
+
+    def error(self, error: CallError) -> Body:
+        """What the server said, if it was the server; or else the dialect's own form."""
+        if isinstance(error, Unserved) and error.said is not None:
+            said = error.said
+            return Body(data=said.body, content_type=said.content_type, headers=said.headers)
+        return self._dialect.error(error)
+
+
+def estimated_length(data: Buffer) -> int:
+    """Tokens, about."""
+    return max(1, len(data) // BYTES_PER_TOKEN)

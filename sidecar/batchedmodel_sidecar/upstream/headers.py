@@ -1,0 +1,78 @@
+"""Which headers pass a batch, in either direction.
+
+A batch is one request for several callers, so a caller's header can pass only if it is a part of
+the key, and a server's only if it is true for all of them. Whoever is alone in a request gets all
+headers that are not about the connection or about the form in which the body travels.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+Headers = tuple[tuple[str, str], ...]
+
+FORWARDED: Final = (
+    "authorization",
+    "cookie",
+    "api-key",
+    "x-api-key",
+    "x-tenant-id",
+    "openai-organization",
+    "openai-project",
+    "openai-beta",
+)
+"""Who asks, and for which variant: calls that differ in one of them never share a batch."""
+
+SHARED: Final = frozenset({"model-version", "x-model-version", "openai-version", "openai-model"})
+"""What is true for each caller of a batch."""
+
+_OF_REFUSALS: Final = SHARED | {"retry-after", "www-authenticate"}
+"""What is true for each caller of a batch that failed as a whole."""
+
+# RFC 9110, 7.6.1, and what older senders add: they concern one connection, not the message.
+OF_THE_CONNECTION: Final = frozenset(
+    {
+        "connection",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+# Of the body, which may be cut and is sent anew; and what our own server says of itself.
+_WRITTEN_ANEW: Final = frozenset(
+    {"content-length", "content-encoding", "content-type", "date", "server"}
+)
+
+
+def forwarded(headers: Mapping[str, str]) -> Headers:
+    """What the server is told of a caller's headers."""
+    return tuple((name, headers[name]) for name in FORWARDED if name in headers)
+
+
+def end_to_end(headers: Iterable[tuple[str, str]]) -> Headers:
+    """What a lone caller is told of the server's headers."""
+    given = tuple(headers)
+    named = {
+        name.strip().lower()
+        for field, value in given
+        if field.lower() == "connection"
+        for name in value.split(",")
+    }
+    dropped = OF_THE_CONNECTION | _WRITTEN_ANEW | named
+    return tuple((name, value) for name, value in given if name.lower() not in dropped)
+
+
+def shared(headers: Iterable[tuple[str, str]], *, refused: bool) -> Headers:
+    """What each caller of a batch, answered or refused, is told of the server's headers."""
+    passing = _OF_REFUSALS if refused else SHARED
+    return tuple((name, value) for name, value in headers if name.lower() in passing)
+
+
+def common(answers: Iterable[Headers]) -> Headers:
+    """What all of several answers say."""
+    first, *others = answers
+    return tuple(one for one in first if all(one in other for other in others))

@@ -1,0 +1,194 @@
+"""A server of OpenAI embeddings behind: inputs in, vectors out, all of it text as it came.
+
+`model`, `encoding_format`, `dimensions` and whatever else a body holds must be equal in calls that
+share a request. The tokens that a shared request used are divided by the lengths of the inputs, so
+that all callers' usage adds up to the server's; a caller that was alone gets the server's own.
+"""
+
+from __future__ import annotations  # array.array takes no type argument at run time
+
+from array import array
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from batchedmodel_contract.description import CostRule, ModelDescription
+from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.tensors import Datatype
+from batchedmodel_sidecar.calls import Answer, Output, Row, Value
+from batchedmodel_sidecar.errors import CallError
+from batchedmodel_sidecar.protocols.adapter import Body
+from batchedmodel_sidecar.protocols.openai import EmbeddingsAdapter
+from batchedmodel_sidecar.upstream import json_text
+from batchedmodel_sidecar.upstream.dialect import (
+    Ask,
+    Asked,
+    Dealt,
+    Draft,
+    Envelope,
+    NotReady,
+    Posting,
+    Response,
+    estimated_length,
+)
+from batchedmodel_sidecar.upstream.frames import Frame, beside, in_common
+
+_INPUT: Final = "input"
+_DATA: Final = "data"
+_INDEX: Final = "index"
+_USAGE: Final = "usage"
+_COUNTED: Final = ("prompt_tokens", "total_tokens")
+_OUTPUTS: Final = (Output(_DATA, Datatype.BYTES), Output(_USAGE, Datatype.INT64))
+_NOT_FOUND: Final = 404
+
+
+class OpenAI:
+    """`POST /v1/embeddings`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._errors = EmbeddingsAdapter()
+
+    async def check_ready(self, ask: Ask) -> None:
+        """Every server that embeds lists its models, or has a health page; raises `NotReady`.
+
+        One that wants a key for the list is there all the same.
+        """
+        for path in ("/v1/models", "/health"):
+            status, _ = await ask(path)
+            if status >= 500:
+                raise NotReady(f"the model answers {status} to the question for readiness")
+            if status != _NOT_FOUND:
+                return
+        raise NotReady("the model answers 404 at /v1/models and at /health")
+
+    async def describe(self, ask: Ask) -> ModelDescription:
+        """The protocol has no metadata that matters here."""
+        return ModelDescription(
+            name=self._name,
+            version="",
+            platform="openai",
+            inputs=(),
+            outputs=(),
+            cost_rule=CostRule.ROWS,
+        )
+
+    def parse(self, asked: Asked) -> Draft | None:
+        """One row for each input: a text, or a list of token ids; raises `InvalidInput`."""
+        text = json_text.text_of(asked.body)
+        json_text.check(text)
+        given = json_text.fields(text)
+        inputs = _inputs(given.pop(_INPUT, ""))
+        if not inputs:
+            return None
+        rows = (one.encode() for one in inputs)
+        return Draft(
+            rows=tuple(Row(values=(Value((), row),), length=estimated_length(row)) for row in rows),
+            frame=tuple(sorted(given.items())),
+            # Texts and token ids in one list are no request that a server knows.
+            shapes=inputs[0][0],
+        )
+
+    def posting(self, rows: Sequence[Row], envelope: Envelope) -> Posting:
+        """The rows' inputs, and beside them what their calls said."""
+        inputs = json_text.array(str(row.values[0].data, "utf-8") for row in rows)
+        body = json_text.object_of([(_INPUT, inputs), *envelope.frame])
+        return Posting(path=envelope.path, headers=envelope.headers, body=body.encode())
+
+    def dealt(self, response: Response, rows: Sequence[Row], *, alone: bool) -> Dealt:
+        """One entry of `data` for each row, and its part of the usage; raises `InvalidInput`."""
+        given = json_text.fields(json_text.text_of(response.body))
+        entries = json_text.elements(given.pop(_DATA, ""), _DATA)
+        placed = sorted((_index(entry), entry) for entry in entries)
+        if [index for index, _ in placed] != list(range(len(rows))):
+            raise InvalidInput(_DATA, f"has not one entry for each of {len(rows)} inputs")
+        weights = [row.length for row in rows]
+        usage = given.pop(_USAGE, None)
+        counts = [_count(usage, name) for name in _COUNTED]
+        parts = zip(*(shares(count, weights) for count in counts), strict=True)
+        return Dealt(
+            outputs=_OUTPUTS,
+            rows=[
+                (Value((), entry.encode()), Value((len(part),), array("q", part).tobytes()))
+                for (_, entry), part in zip(placed, parts, strict=True)
+            ],
+            frame=_Frame(beside(given, alone=alone), usage if alone else None),
+        )
+
+    def render(self, memo: Any, answer: Answer) -> Body:
+        """The entries under their places in this request."""
+        entries = [
+            _under(index, str(row[0].data, "utf-8")) for index, row in enumerate(answer.rows)
+        ]
+        frames: list[_Frame] = [said.frame for said in answer.said]
+        usage = frames[0].usage
+        if usage is None or any(frame is not frames[0] for frame in frames):
+            counts = [array("q", bytes(row[1].data)) for row in answer.rows]
+            sums = {name: sum(count[i] for count in counts) for i, name in enumerate(_COUNTED)}
+            usage = orjson.dumps(sums).decode()
+        document = json_text.object_of(
+            [
+                (_DATA, json_text.array(entries)),
+                *in_common([frame.rest for frame in frames]),
+                (_USAGE, usage),
+            ]
+        )
+        return Body(data=document.encode())
+
+    def error(self, error: CallError) -> Body:
+        """OpenAI's error object."""
+        return self._errors.error(error)
+
+
+def shares(total: int, weights: Sequence[int]) -> list[int]:
+    """Whole parts of a total by weights, which add up to it: the largest remainders round up."""
+    whole = sum(weights)
+    parts = [total * weight // whole for weight in weights]
+    remainders = sorted(
+        range(len(weights)), key=lambda index: total * weights[index] % whole, reverse=True
+    )
+    for index in remainders[: total - sum(parts)]:
+        parts[index] += 1
+    return parts
+
+
+class _Frame(NamedTuple):
+    rest: Frame
+    usage: str | None
+    """The server's own words, for a caller that was alone."""
+
+
+def _inputs(text: str) -> list[str]:
+    """The text of each input; empty when it is no input that can be told apart."""
+    if text.startswith('"'):
+        return [text]
+    if not text.startswith("["):
+        return []
+    inputs = json_text.elements(text, _INPUT)
+    kinds = {one[0] for one in inputs}
+    if kinds <= set("0123456789"):
+        # One list of token ids is one input.
+        return [text] if inputs else []
+    return inputs if kinds in ({'"'}, {"["}) else []
+
+
+def _index(entry: str) -> int:
+    text = json_text.fields(entry, _DATA).get(_INDEX, "")
+    if not text.isascii() or not text.isdigit():
+        raise InvalidInput(_DATA, f"has an entry without {_INDEX}")
+    return int(text)
+
+
+def _under(index: int, entry: str) -> str:
+    """The entry with another index and nothing else changed."""
+    given = json_text.fields(entry, _DATA)
+    return json_text.object_of({**given, _INDEX: str(index)}.items())
+
+
+def _count(usage: str | None, name: str) -> int:
+    """A number of tokens; 0 where the server says nothing of them."""
+    if usage is None or not usage.startswith("{"):
+        return 0
+    text = json_text.fields(usage, _USAGE).get(name, "")
+    return int(text) if text.isascii() and text.isdigit() else 0

@@ -1,0 +1,127 @@
+"""KServe's v1 protocol behind: instances in, predictions out.
+
+Instances and predictions stay the text in which they came. Whatever else a body holds must be equal
+in calls that share a request. A body without a list of instances (such as TensorFlow Serving's
+columnar `inputs`) goes alone, as it came.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import orjson
+
+from batchedmodel_contract.description import CostRule, ModelDescription
+from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.tensors import Datatype
+from batchedmodel_sidecar.calls import Answer, Output, Row, Value
+from batchedmodel_sidecar.errors import CallError
+from batchedmodel_sidecar.protocols.adapter import Body
+from batchedmodel_sidecar.upstream import json_text
+from batchedmodel_sidecar.upstream.dialect import (
+    Ask,
+    Asked,
+    Dealt,
+    Draft,
+    Envelope,
+    NotReady,
+    Posting,
+    Response,
+    estimated_length,
+)
+from batchedmodel_sidecar.upstream.frames import beside, in_common
+
+_INSTANCES: Final = "instances"
+_PREDICTIONS: Final = "predictions"
+_OUTPUTS: Final = (Output(_PREDICTIONS, Datatype.BYTES),)
+
+
+class V1:
+    """`POST /v1/models/{name}:predict`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._model = f"/v1/models/{name}"
+
+    async def check_ready(self, ask: Ask) -> None:
+        """A server that knows the model answers 200, and some say in the body that it is loading.
+
+        Raises `NotReady`.
+        """
+        status, body = await ask(self._model)
+        if status != 200:
+            raise NotReady(f"the model answers {status} to the question for readiness")
+        if _says_not_ready(body):
+            raise NotReady("the model says that it is not ready")
+
+    async def describe(self, ask: Ask) -> ModelDescription:
+        """The protocol has no metadata."""
+        return ModelDescription(
+            name=self._name,
+            version="",
+            platform="v1",
+            inputs=(),
+            outputs=(),
+            cost_rule=CostRule.ROWS,
+        )
+
+    def parse(self, asked: Asked) -> Draft | None:
+        """One row for each instance; raises `InvalidInput`."""
+        text = json_text.text_of(asked.body)
+        json_text.check(text)
+        given = json_text.fields(text)
+        if not given.get(_INSTANCES, "").startswith("["):
+            return None
+        instances = json_text.elements(given.pop(_INSTANCES), _INSTANCES)
+        if not instances:
+            return None
+        rows = (instance.encode() for instance in instances)
+        return Draft(
+            rows=tuple(Row(values=(Value((), row),), length=estimated_length(row)) for row in rows),
+            frame=tuple(sorted(given.items())),
+        )
+
+    def posting(self, rows: Sequence[Row], envelope: Envelope) -> Posting:
+        """The rows' instances, and beside them what their calls said."""
+        instances = json_text.array(str(row.values[0].data, "utf-8") for row in rows)
+        body = json_text.object_of([(_INSTANCES, instances), *envelope.frame])
+        return Posting(path=envelope.path, headers=envelope.headers, body=body.encode())
+
+    def dealt(self, response: Response, rows: Sequence[Row], *, alone: bool) -> Dealt:
+        """One prediction for each row; raises `InvalidInput`."""
+        given = json_text.fields(json_text.text_of(response.body))
+        predictions = json_text.elements(given.pop(_PREDICTIONS, ""), _PREDICTIONS)
+        if len(predictions) != len(rows):
+            rule = f"has {len(predictions)} entries for {len(rows)} instances"
+            raise InvalidInput(_PREDICTIONS, rule)
+        return Dealt(
+            outputs=_OUTPUTS,
+            rows=[(Value((), prediction.encode()),) for prediction in predictions],
+            frame=beside(given, alone=alone),
+        )
+
+    def render(self, memo: Any, answer: Answer) -> Body:
+        """The predictions, as the server wrote them."""
+        predictions = json_text.array(str(row[0].data, "utf-8") for row in answer.rows)
+        frame = in_common([said.frame for said in answer.said])
+        document = json_text.object_of([(_PREDICTIONS, predictions), *frame])
+        return Body(data=document.encode())
+
+    def error(self, error: CallError) -> Body:
+        """`{"error": text}`."""
+        return Body(data=orjson.dumps({"error": error.message}))
+
+
+def _says_not_ready(body: bytes) -> bool:
+    """KServe says `ready`, TensorFlow Serving `model_version_status`; others say nothing."""
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return False
+    if not isinstance(document, dict):
+        return False
+    if str(document.get("ready", True)).lower() == "false":
+        return True
+    versions = document.get("model_version_status")
+    if not isinstance(versions, list):
+        return False
+    return not any(isinstance(one, dict) and one.get("state") == "AVAILABLE" for one in versions)

@@ -1,0 +1,373 @@
+"""A server of the Open Inference Protocol v2 behind.
+
+Where the server says in its metadata that it speaks the binary extension, rows travel as bytes;
+otherwise as the JSON text in which they came. Only callers who want the other form than the server
+speaks make the sidecar convert. What has no rows to be told apart (no batch dimension, zero rows,
+inputs that disagree) goes alone, as it came.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from batchedmodel_contract.description import RAGGED, CostRule, ModelDescription, TensorSpec
+from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.tensors import (
+    Buffer,
+    Datatype,
+    Tensor,
+)
+from batchedmodel_contract.v2 import (
+    BINARY,
+    BINARY_EXTENSION,
+    BINARY_OUTPUT,
+    BINARY_SIZE,
+    HEADER_LENGTH,
+    read_body,
+)
+from batchedmodel_sidecar.calls import Answer, Output, Row, Value
+from batchedmodel_sidecar.errors import CallError, Unserved
+from batchedmodel_sidecar.protocols.adapter import Body
+from batchedmodel_sidecar.terms import PARAMETERS, Wishes, wishes_of_parameters
+from batchedmodel_sidecar.upstream import json_text
+from batchedmodel_sidecar.upstream.dialect import (
+    Ask,
+    Asked,
+    Dealt,
+    Draft,
+    Envelope,
+    NotReady,
+    Posting,
+    Response,
+    estimated_length,
+)
+from batchedmodel_sidecar.upstream.v2_rows import (
+    Fields,
+    Input,
+    OutputSaid,
+    as_bytes,
+    as_text,
+    columns_of,
+    columns_of_tensors,
+    flag,
+    name_of,
+    object_in,
+    output_of,
+)
+
+_OCTETS: Final = "application/octet-stream"
+_ALIGNMENT: Final = 8
+_TAKEN_HERE: Final = frozenset({"inputs", "outputs", "parameters", "id"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Frame:
+    """What a request says beside its rows."""
+
+    inputs: tuple[Input, ...]
+    outputs: Fields | None
+    """Name and parameters of each output that is asked for; None: all."""
+    parameters: Fields
+    rest: Fields
+    binary: bool
+    """Whether the rows are bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Memo:
+    """How one caller wants its answer."""
+
+    id: str | None
+    """JSON text."""
+    binary: bool
+    outputs: dict[str, bool]
+
+    def wants_binary(self, output: str) -> bool:
+        return self.outputs.get(output, self.binary)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Said:
+    """What an answer says beside its rows."""
+
+    head: Fields
+    outputs: tuple[OutputSaid, ...]
+
+
+class V2:
+    """`POST /v2/models/{name}/infer`, with or without `/versions/{version}`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._model = f"/v2/models/{name}"
+        self._binary = False
+        self._ranks: dict[str, int] = {}
+        """Dimensions of each input that the metadata names."""
+
+    async def check_ready(self, ask: Ask) -> None:
+        """The protocol's own question; raises `NotReady`."""
+        status, _ = await ask(f"{self._model}/ready")
+        if status != 200:
+            raise NotReady(f"the model answers {status} to the question for readiness")
+
+    async def describe(self, ask: Ask) -> ModelDescription:
+        """The model's metadata, and whether model or server names the binary extension."""
+        status, body = await ask(self._model)
+        if status != 200:
+            raise NotReady(f"the model answers {status} to the question for metadata")
+        description = _described(self._name, body)
+        of_server, server = await ask("/v2")
+        documents = [body, server] if of_server == 200 else [body]
+        self._binary = any(_names_binary(document) for document in documents)
+        self._ranks = {spec.name: 1 + len(spec.shape) for spec in description.inputs}
+        return description
+
+    def parse(self, asked: Asked) -> Draft | None:
+        """The rows of all inputs; raises `InvalidInput`."""
+        end = len(asked.body)
+        tensors: Sequence[Tensor] | None = None
+        if self._binary or asked.header_length is not None:
+            _, tensors = read_body(asked.body, asked.header_length, "inputs", orjson.loads)
+        if asked.header_length is not None:
+            end = int(asked.header_length)
+        text = json_text.text_of(asked.body[:end])
+        json_text.check(text)
+        head = json_text.fields(text)
+        memo, outputs = _wanted(head)
+        parameters = object_in(head.get("parameters"), "parameters")
+        wishes = _wishes(parameters)
+        kept = {
+            name: value
+            for name, value in parameters.items()
+            if name not in PARAMETERS and name != BINARY_OUTPUT
+        }
+        found = (
+            columns_of(head)
+            if tensors is None
+            else columns_of_tensors(tensors, head, binary=self._binary)
+        )
+        if found is None:
+            return None
+        inputs, shapes, columns = found
+        ranks = {one.name: 1 + len(shape) for one, shape in zip(inputs, shapes, strict=True)}
+        if any(self._ranks.get(name, rank) != rank for name, rank in ranks.items()):
+            # Its first dimension may not be what counts rows.
+            return None
+        frame = _Frame(
+            inputs=inputs,
+            outputs=outputs,
+            parameters=tuple(sorted(kept.items())),
+            rest=tuple(sorted((n, v) for n, v in head.items() if n not in _TAKEN_HERE)),
+            binary=self._binary,
+        )
+        drafted = []
+        for row in zip(*columns, strict=True):
+            values = tuple(Value(shape, data) for shape, data in zip(shapes, row, strict=True))
+            length = max(estimated_length(data) for data in row)
+            drafted.append(Row(values=values, length=length))
+        return Draft(rows=tuple(drafted), frame=frame, shapes=shapes, memo=memo, wishes=wishes)
+
+    def posting(self, rows: Sequence[Row], envelope: Envelope) -> Posting:
+        """One request; its answer is wanted in the form in which the rows travel."""
+        frame: _Frame = envelope.frame
+        data: list[Buffer] = []
+        entries = []
+        for index, given in enumerate(frame.inputs):
+            items = [row.values[index].data for row in rows]
+            parameters = list(given.parameters)
+            if frame.binary:
+                joined = b"".join(items)
+                data.append(joined)
+                parameters.append((BINARY_SIZE, str(len(joined))))
+            shape = [len(rows), *rows[0].values[index].shape]
+            entries.append(
+                _entry(
+                    given.name, shape, given.datatype, parameters, None if frame.binary else items
+                )
+            )
+        head = [("inputs", json_text.array(entries))]
+        parameters = list(frame.parameters)
+        if frame.binary:
+            parameters.append((BINARY_OUTPUT, "true"))
+        if frame.outputs is not None:
+            marked = (_asked_for(output, binary=frame.binary) for output in frame.outputs)
+            head.append(("outputs", json_text.array(marked)))
+        if parameters:
+            head.append(("parameters", json_text.object_of(parameters)))
+        return _posting(envelope, json_text.object_of([*head, *frame.rest]), data)
+
+    def dealt(self, response: Response, rows: Sequence[Row], *, alone: bool) -> Dealt:
+        """Each output cut into rows; raises `InvalidInput`."""
+        end = len(response.body)
+        tensors: dict[str, Tensor] = {}
+        if response.header_length is not None:
+            _, read = read_body(response.body, response.header_length, "outputs", orjson.loads)
+            tensors = {tensor.name: tensor for tensor in read}
+            end = int(response.header_length)
+        head = json_text.fields(json_text.text_of(response.body[:end]))
+        listed = json_text.elements(head.get("outputs", ""), "outputs")
+        if not listed:
+            raise InvalidInput("outputs", "is empty")
+        said, columns = [], []
+        for index, text in enumerate(listed):
+            one, column = output_of(text, f"outputs[{index}]", len(rows), tensors)
+            said.append(one)
+            columns.append(column)
+        kept = ((n, v) for n, v in head.items() if n not in ("outputs", "id"))
+        return Dealt(
+            outputs=tuple(Output(one.name, one.datatype) for one in said),
+            rows=list(zip(*columns, strict=True)),
+            frame=_Said(head=tuple(kept), outputs=tuple(said)),
+        )
+
+    def render(self, memo: Any, answer: Answer) -> Body:
+        """The outputs in the form that the caller wants; raises `InvalidInput`."""
+        wanted: _Memo = memo
+        said: _Said = answer.said[0].frame
+        if any(other.frame.outputs != said.outputs for other in answer.said):
+            raise Unserved("the model answered parts of this request differently", status=502)
+        data: list[Buffer] = []
+        entries = []
+        for index, output in enumerate(said.outputs):
+            values = answer.column(index)
+            shape = values[0].shape
+            if any(value.shape != shape for value in values):
+                message = f"outputs.{output.name}: the rows of this request differ in shape"
+                raise Unserved(message, status=502)
+            whole = [len(values), *shape]
+            items = [value.data for value in values]
+            parameters = list(output.parameters)
+            if wanted.wants_binary(output.name):
+                joined = as_bytes(output, whole, items)
+                data.append(joined)
+                parameters.append((BINARY_SIZE, str(len(joined))))
+                entries.append(_entry(output.name, whole, output.datatype, parameters, None))
+            else:
+                items = [as_text(output, items)] if output.binary else items
+                entries.append(_entry(output.name, whole, output.datatype, parameters, items))
+        head = list(said.head)
+        if wanted.id is not None:
+            head.append(("id", wanted.id))
+        text = json_text.object_of([*head, ("outputs", json_text.array(entries))]).encode()
+        if not data:
+            return Body(data=text)
+        text += b" " * (-len(text) % _ALIGNMENT)
+        return Body(
+            data=b"".join([text, *data]),
+            content_type=_OCTETS,
+            headers=((HEADER_LENGTH, str(len(text))),),
+        )
+
+    def error(self, error: CallError) -> Body:
+        """`{"error": text}`: the protocol has nothing finer."""
+        return Body(data=orjson.dumps({"error": error.message}))
+
+
+def _described(name: str, document: bytes) -> ModelDescription:
+    """What can be learnt from v2 metadata; raises `InvalidInput` when it cannot be batched."""
+    try:
+        metadata = orjson.loads(document)
+        return ModelDescription(
+            name=name,
+            version=str((metadata.get("versions") or ["1"])[-1]),
+            platform=str(metadata.get("platform", "")),
+            # Some servers describe no model unless its author did.
+            inputs=tuple(_spec(entry) for entry in metadata.get("inputs") or []),
+            outputs=tuple(_spec(entry) for entry in metadata.get("outputs") or []),
+            cost_rule=CostRule.ROWS,
+        )
+    except InvalidInput:
+        raise
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+        raise InvalidInput("metadata", f"is not that of a v2 model: {error!r}") from error
+
+
+def _spec(entry: Any) -> TensorSpec:
+    shape = tuple(int(size) for size in entry["shape"])
+    if not shape or shape[0] != RAGGED:
+        rule = "has no variable first dimension, so its rows cannot be batched"
+        raise InvalidInput(f"metadata of {entry['name']}", rule, list(shape))
+    return TensorSpec(name=entry["name"], datatype=Datatype(entry["datatype"]), shape=shape[1:])
+
+
+def _names_binary(document: bytes) -> bool:
+    try:
+        metadata = orjson.loads(document)
+    except orjson.JSONDecodeError:
+        return False
+    extensions = metadata.get("extensions") if isinstance(metadata, dict) else None
+    return isinstance(extensions, list) and BINARY_EXTENSION in extensions
+
+
+def _wanted(head: dict[str, str]) -> tuple[_Memo, Fields | None]:
+    """How the caller wants its answer, and which outputs the server is to be asked for."""
+    identifier = head.get("id")
+    if identifier is not None and not identifier.startswith('"'):
+        raise InvalidInput("id", "is not a string")
+    parameters = object_in(head.get("parameters"), "parameters")
+    binary = flag(parameters.get(BINARY_OUTPUT), f"parameters.{BINARY_OUTPUT}", default=False)
+    listed = json_text.elements(head.get("outputs", "[]"), "outputs")
+    wants: dict[str, bool] = {}
+    asked = []
+    for index, text in enumerate(listed):
+        field = f"outputs[{index}]"
+        entry = json_text.fields(text, field)
+        name = name_of(entry, field)
+        own = object_in(entry.get("parameters"), f"{field}.parameters")
+        marked = own.pop(BINARY, None)
+        wants[name] = flag(marked, f"{field}.parameters.{BINARY}", default=binary)
+        asked.append((name, json_text.object_of(sorted(own.items()))))
+    memo = _Memo(id=identifier, binary=binary, outputs=wants)
+    return memo, tuple(asked) if listed else None
+
+
+def _wishes(parameters: dict[str, str]) -> Wishes:
+    known = {name: orjson.loads(parameters[name]) for name in PARAMETERS & parameters.keys()}
+    return wishes_of_parameters(known)
+
+
+def _entry(
+    name: str,
+    shape: Sequence[int],
+    datatype: str,
+    parameters: Fields | list[tuple[str, str]],
+    items: Sequence[Buffer] | None,
+) -> str:
+    """One tensor of a body; without items its data follows as bytes."""
+    parts = [
+        ("name", _quoted(name)),
+        ("shape", orjson.dumps(list(shape)).decode()),
+        ("datatype", _quoted(datatype)),
+    ]
+    if parameters:
+        parts.append(("parameters", json_text.object_of(parameters)))
+    if items is not None:
+        parts.append(("data", json_text.array(str(item, "utf-8") for item in items)))
+    return json_text.object_of(parts)
+
+
+def _asked_for(output: tuple[str, str], *, binary: bool) -> str:
+    name, parameters = output
+    own = json_text.fields(parameters)
+    if binary:
+        own[BINARY] = "true"
+    parts = [("name", _quoted(name))]
+    if own:
+        parts.append(("parameters", json_text.object_of(own.items())))
+    return json_text.object_of(parts)
+
+
+def _posting(envelope: Envelope, text: str, data: list[Buffer]) -> Posting:
+    head = text.encode()
+    if not data:
+        return Posting(path=envelope.path, headers=envelope.headers, body=head)
+    head += b" " * (-len(head) % _ALIGNMENT)
+    headers = (("Content-Type", _OCTETS), (HEADER_LENGTH, str(len(head))))
+    body = b"".join([head, *data])
+    return Posting(path=envelope.path, headers=(*envelope.headers, *headers), body=body)
+
+
+def _quoted(text: str) -> str:
+    return orjson.dumps(text).decode()

@@ -1,0 +1,223 @@
+"""A server whose answer to a row depends on that row alone, in all protocols that may be behind.
+
+It shows in its answers which text it was sent, so that a test sees whether a value was changed on
+the way; it can be told to refuse, to run out of memory, to be busy, or to answer nonsense.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.spec import PolicyName, ServerProtocol
+from support.chain import Chain, running_chain
+
+NAME = "m"
+SHARING = BatchSettings(policy=PolicyName.WINDOW, max_wait_seconds=0.1)
+"""Calls that are sent together share a batch."""
+
+
+@dataclass
+class RowServer:
+    """Serves until the context is left."""
+
+    port: int = 0
+    rows: list[int] = field(default_factory=list)
+    """How many rows each request had."""
+    requests: list[web.Request] = field(default_factory=list)
+    bodies: list[bytes] = field(default_factory=list)
+    holds: int | None = None
+    """Rows that its memory holds."""
+    failure: tuple[int, dict[str, str], str] | None = None
+    """Status, headers and text of every answer."""
+    breaks_off_at: bytes | None = None
+    """What in a body makes it break the connection off."""
+    headers: dict[str, str] = field(default_factory=dict)
+    """Of every answer that is none of these failures."""
+    rows_off: int = 0
+    seconds: float = 0.0
+    binary: bool = False
+    """Whether it names the binary extension of v2."""
+    beside: Callable[[int], dict[str, Any]] = lambda rows: {}
+    """What a v1 or OpenAI answer holds beside its rows, by their number."""
+    outputs: Callable[[list[dict[str, Any]]], None] = lambda outputs: None
+    """Changes the outputs of a v2 answer."""
+
+    async def __aenter__(self) -> Self:
+        application = web.Application(client_max_size=2**28, middlewares=[_refusing_nonsense])
+        route = application.router
+        route.add_get(f"/v1/models/{NAME}", self._json({"name": NAME, "ready": True}))
+        route.add_get("/v1/models", self._json({"object": "list", "data": []}))
+        route.add_post(f"/v1/models/{{name:{NAME}:predict}}", self._v1)
+        route.add_post("/v1/embeddings", self._openai)
+        route.add_get(f"/v2/models/{NAME}/ready", self._json({}))
+        route.add_get(f"/v2/models/{NAME}", self._metadata)
+        route.add_get("/v2", self._server)
+        route.add_post(f"/v2/models/{NAME}/infer", self._v2)
+        route.add_post(f"/v2/models/{NAME}/versions/{{version}}/infer", self._v2)
+        self._runner = web.AppRunner(application, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
+        self.port = self._runner.addresses[0][1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._runner.cleanup()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def _json(self, document: object) -> Callable[[web.Request], Any]:
+        async def answer(request: web.Request) -> web.Response:
+            return web.json_response(document)
+
+        return answer
+
+    async def _metadata(self, request: web.Request) -> web.Response:
+        tensor = {"datatype": "FP32", "shape": [-1, -1]}
+        inputs, outputs = [{"name": "x", **tensor}], [{"name": "y", **tensor}]
+        document = {"name": NAME, "platform": "theirs", "inputs": inputs, "outputs": outputs}
+        return web.json_response(document)
+
+    async def _server(self, request: web.Request) -> web.Response:
+        extensions = ["binary_tensor_data"] if self.binary else []
+        return web.json_response({"name": "theirs", "extensions": extensions})
+
+    async def _refusal(self, request: web.Request, rows: int) -> web.Response | None:
+        self.rows.append(rows)
+        self.requests.append(request)
+        body = await request.read()
+        self.bodies.append(body)
+        await asyncio.sleep(self.seconds)
+        if self.breaks_off_at is not None and self.breaks_off_at in body:
+            assert request.transport is not None
+            request.transport.abort()
+        if self.failure is not None:
+            status, headers, text = self.failure
+            return web.Response(status=status, headers=headers, text=text)
+        if self.holds is not None and rows > self.holds:
+            return web.json_response({"error": "CUDA out of memory"}, status=500)
+        if b"poison" in body:
+            poisoned = {"error": "this is poison", "code": 7}
+            return web.json_response(poisoned, status=422, headers={"x-about": "poison"})
+        return None
+
+    async def _v1(self, request: web.Request) -> web.Response:
+        body = await request.text()
+        # A number is shown as the text that arrived.
+        document = json.loads(body, parse_float=str, parse_int=str)
+        instances = document.pop("instances", None)
+        if instances is None:
+            instances = document.pop("inputs")
+        refusal = await self._refusal(request, len(instances))
+        if refusal is not None:
+            return refusal
+        predictions = [{"got": one, "with": document} for one in instances]
+        predictions = predictions[: len(predictions) + self.rows_off]
+        answer = {"predictions": predictions, **self.beside(len(instances))}
+        return web.json_response(answer, headers=self.headers)
+
+    async def _openai(self, request: web.Request) -> web.Response:
+        document = await request.json()
+        given = document.pop("input")
+        inputs = _inputs(given)
+        refusal = await self._refusal(request, len(inputs))
+        if refusal is not None:
+            return refusal
+        data = [
+            {"object": "embedding", "index": index, "embedding": _vector(one)}
+            for index, one in enumerate(inputs)
+        ]
+        tokens = sum(len(one) for one in inputs)
+        answer = {
+            "object": "list",
+            # As some servers do: in an order of their own.
+            "data": data[::-1],
+            "model": document.get("model"),
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+            **self.beside(len(inputs)),
+        }
+        return web.json_response(answer, headers=self.headers)
+
+    async def _v2(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        length = request.headers.get("Inference-Header-Content-Length")
+        head = json.loads(body[: int(length)] if length else body)
+        tensor = head["inputs"][0]
+        shape = tensor["shape"]
+        refusal = await self._refusal(request, shape[0])
+        if refusal is not None:
+            return refusal
+        output: dict[str, Any] = {
+            "name": "y",
+            "datatype": tensor["datatype"],
+            "shape": [shape[0] + self.rows_off, *shape[1:]],
+            "parameters": {"unit": "m"},
+        }
+        data = b""
+        if length:
+            data = body[int(length) :]
+            output["parameters"]["binary_data_size"] = len(data)
+        else:
+            output["data"] = tensor["data"]
+        outputs = [output]
+        self.outputs(outputs)
+        answer = {
+            "model_name": NAME,
+            "model_version": request.match_info.get("version", "3"),
+            "parameters": head.get("parameters", {}),
+            "outputs": outputs,
+        }
+        text = json.dumps(answer).encode()
+        headers = dict(self.headers)
+        if length:
+            headers["Inference-Header-Content-Length"] = str(len(text))
+        return web.Response(body=text + data, headers=headers)
+
+
+def in_front(
+    server: RowServer | str,
+    folder: Path,
+    protocol: ServerProtocol,
+    settings: BatchSettings = SHARING,
+    **sidecar_settings: Any,
+) -> AbstractAsyncContextManager[Chain]:
+    """A sidecar alone, in front of the server, which may be an address."""
+    return running_chain(
+        folder,
+        handler="simulated",
+        start_model=False,
+        model_socket="",
+        upstream_url=server if isinstance(server, str) else server.url,
+        upstream_protocol=protocol,
+        settings=settings,
+        **sidecar_settings,
+    )
+
+
+@web.middleware
+async def _refusing_nonsense(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+        return web.json_response({"error": "not understood"}, status=400)
+
+
+def _inputs(given: Any) -> list[Any]:
+    if not isinstance(given, list) or all(isinstance(one, int) for one in given):
+        return [given]
+    return given
+
+
+def _vector(given: Any) -> list[float]:
+    """Of the input alone, in numbers whose text is long."""
+    seed = sum(map(ord, given)) if isinstance(given, str) else sum(given)
+    return [seed / 7, -seed / 1e7, float(seed)]

@@ -1,0 +1,210 @@
+"""The search for the rows that spoil a batch, without a server and without time."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchedmodel_sidecar.isolation import Isolation, MemoryRoom, Rows, Verdict, judged
+
+NEVER = math.inf
+
+
+@dataclass
+class Course:
+    """How a search went."""
+
+    search: Isolation
+    sent: list[Rows] = field(default_factory=list)
+    answered: list[int] = field(default_factory=list)
+    refused: list[int] = field(default_factory=list)
+
+    def settled(self) -> list[int]:
+        return sorted(self.answered + self.refused + self.search.expired)
+
+
+def course(
+    owners: list[int],
+    is_bad: Callable[[int], bool],
+    *,
+    holds: int = 10_000,
+    words: Callable[[Rows], object] = lambda rows: rows,
+    deadlines: list[float] | None = None,
+    idempotent: bool = True,
+) -> Course:
+    """A whole search, against a server that holds so many rows; each request takes one second."""
+    search = Isolation(owners, deadlines or [NEVER] * len(owners), idempotent=idempotent)
+    found = Course(search)
+    now = 0.0
+    while (rows := search.next(now)) is not None:
+        now += 1.0
+        found.sent.append(rows)
+        if len(rows) > holds:
+            found.refused += search.outgrown()
+        elif any(is_bad(row) for row in rows):
+            found.refused += search.spoilt(words(rows))
+        else:
+            found.answered += rows
+            search.fine()
+    return found
+
+
+def singles(rows: int) -> list[int]:
+    return list(range(rows))
+
+
+def test_a_batch_that_goes_well_is_one_request() -> None:
+    found = course(singles(32), lambda row: False)
+    assert found.sent == [tuple(range(32))]
+    assert found.answered == list(range(32))
+
+
+@pytest.mark.parametrize("bad", range(32))
+def test_one_bad_call_of_32_costs_at_most_11_requests_and_hurts_nobody(bad: int) -> None:
+    found = course(singles(32), lambda row: row == bad, words=lambda rows: "no")
+    assert found.refused == [bad]
+    assert sorted(found.answered) == [row for row in range(32) if row != bad]
+    assert len(found.sent) <= 11
+
+
+@given(rows=st.integers(1, 200), data=st.data())
+def test_every_row_is_settled_once_and_only_the_bad_are_refused(
+    rows: int, data: st.DataObject
+) -> None:
+    bad = data.draw(st.sets(st.integers(0, rows - 1)))
+    found = course(singles(rows), bad.__contains__)
+    assert found.settled() == list(range(rows))
+    assert set(found.refused) == bad
+    assert len(found.sent) <= 2 * rows - 1
+    assert len(found.sent) <= 1 + 2 * len(bad) * math.ceil(math.log2(max(2, rows)))
+
+
+@given(bad=st.sets(st.integers(0, 31), max_size=6))
+def test_six_bad_calls_of_32_are_found_although_the_server_says_the_same_of_each(
+    bad: set[int],
+) -> None:
+    found = course(singles(32), bad.__contains__, words=lambda rows: "no")
+    assert set(found.refused) == bad
+
+
+@given(rows=st.integers(1, 4096))
+def test_a_server_that_refuses_everything_alike_is_left_alone_soon(rows: int) -> None:
+    found = course(singles(rows), lambda row: True, words=lambda rows: (500, b"broken"))
+    assert found.settled() == list(range(rows))
+    assert len(found.sent) <= max(20, 2 * math.ceil(math.log2(max(2, rows))) + 2)
+    assert found.search.broken == (rows > 3)
+
+
+@given(rows=st.integers(1, 10), data=st.data())
+def test_up_to_ten_calls_are_told_apart_whatever_the_server_says_of_them(
+    rows: int, data: st.DataObject
+) -> None:
+    bad = data.draw(st.sets(st.integers(0, rows - 1)))
+    found = course(singles(rows), bad.__contains__, words=lambda rows: "no")
+    assert set(found.refused) == bad
+    assert found.search.broken == (len(bad) == rows and rows > 3)
+
+
+@given(owners=st.lists(st.integers(0, 8), min_size=1, max_size=60), data=st.data())
+def test_a_call_is_never_cut_by_what_one_of_its_rows_did(
+    owners: list[int], data: st.DataObject
+) -> None:
+    bad = data.draw(st.sets(st.sampled_from(owners)))
+    found = course(owners, lambda row: owners[row] in bad)
+    assert found.settled() == list(range(len(owners)))
+    assert {owners[row] for row in found.refused} == bad
+    assert {owners[row] for row in found.answered} == set(owners) - bad
+    for sent in found.sent:
+        whole = {row for row in range(len(owners)) for part in sent if owners[row] == owners[part]}
+        assert set(sent) == whole
+
+
+@given(rows=st.integers(1, 100), holds=st.integers(1, 100))
+def test_what_does_not_fit_is_halved_until_it_does(rows: int, holds: int) -> None:
+    found = course([0] * rows, lambda row: False, holds=holds)
+    assert sorted(found.answered) == list(range(rows))
+    room = found.search.room
+    if rows <= holds:
+        assert room is None
+    else:
+        assert room is not None
+        assert holds / 2 <= room <= holds
+
+
+def test_one_giant_row_does_not_make_the_server_look_small() -> None:
+    search = Isolation(singles(32), [NEVER] * 32, idempotent=True)
+    refused: list[int] = []
+    while (rows := search.next(0.0)) is not None:
+        if 5 in rows:
+            refused += search.outgrown()
+        else:
+            search.fine()
+    assert refused == [5]
+    assert search.room == 16
+    assert search.calls <= 11
+
+
+def test_a_giant_row_that_was_alone_says_nothing_about_batches() -> None:
+    found = course([0], lambda row: False, holds=0)
+    assert found.refused == [0]
+    assert found.search.room is None
+
+
+def test_rows_whose_time_is_over_are_not_sent_again() -> None:
+    found = course(singles(4), lambda row: row == 0, deadlines=[NEVER, NEVER, 1.5, 1.5])
+    assert found.answered == [1]
+    assert found.refused == [0]
+    assert sorted(found.search.expired) == [2, 3]
+
+
+@pytest.mark.parametrize("holds", [1, 10_000])
+def test_without_idempotence_nothing_is_sent_twice(holds: int) -> None:
+    found = course(singles(8), lambda row: row == 3, holds=holds, idempotent=False)
+    assert len(found.sent) == 1
+    assert sorted(found.refused) == list(range(8))
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "verdict"),
+    [
+        (200, b"", Verdict.FINE),
+        (400, b"bad shape", Verdict.SPOILT),
+        (422, b"", Verdict.SPOILT),
+        (500, b"ValueError", Verdict.SPOILT),
+        (413, b"", Verdict.SPOILT),
+        (401, b"", Verdict.WHOLE),
+        (404, b"", Verdict.WHOLE),
+        (502, b"bad gateway", Verdict.WHOLE),
+        (302, b"", Verdict.WHOLE),
+        (429, b"", Verdict.BUSY),
+        (503, b"", Verdict.BUSY),
+        (507, b"", Verdict.OUTGROWN),
+        (500, b"CUDA out of memory. Tried to allocate 2 GiB", Verdict.OUTGROWN),
+        (500, b"RESOURCE_EXHAUSTED: failed to allocate request", Verdict.OUTGROWN),
+        (503, b"std::bad_alloc", Verdict.OUTGROWN),
+        (400, b"out of memory is no word of ours", Verdict.SPOILT),
+    ],
+)
+def test_the_status_and_the_words_say_whether_rows_are_to_blame(
+    status: int, body: bytes, verdict: Verdict
+) -> None:
+    assert judged(status, body) is verdict
+
+
+def test_memory_falls_at_once_and_grows_slowly_while_full_batches_go_well() -> None:
+    room = MemoryRoom(grow_after=60.0)
+    assert not room.fine(100, now=0.0)
+    room.outgrown(16, now=0.0)
+    assert room.rows == 16
+    assert not room.fine(16, now=59.0)
+    assert not room.fine(15, now=61.0)
+    assert room.fine(16, now=61.0)
+    assert room.rows == 18
+    assert not room.fine(18, now=62.0)
+    room.outgrown(40, now=63.0)
+    assert room.rows == 18
+    room.outgrown(9, now=64.0)
+    assert room.rows == 9

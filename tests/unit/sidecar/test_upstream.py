@@ -1,0 +1,186 @@
+"""The protocols behind: bodies to rows and answers to bodies, without a server."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.spec import ServerProtocol
+from batchedmodel_sidecar.upstream import json_text
+from batchedmodel_sidecar.upstream.catalogue import foreign
+from batchedmodel_sidecar.upstream.dialect import Asked, Envelope, Response
+from batchedmodel_sidecar.upstream.headers import common, end_to_end, forwarded, shared
+from batchedmodel_sidecar.upstream.openai import shares
+
+PATHS = {
+    ServerProtocol.V2: "/v2/models/m/infer",
+    ServerProtocol.V1: "/v1/models/m:predict",
+    ServerProtocol.OPENAI: "/v1/embeddings",
+}
+
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=10,
+)
+spaces = st.sampled_from([(",", ":"), (", ", ": "), ("\n,\t", " : ")])
+
+
+def same(text: str, value: object) -> bool:
+    """NaN is what it is."""
+    return repr(json.loads(text)) == repr(json.loads(json.dumps(value)))
+
+
+@given(st.lists(values), spaces)
+def test_the_elements_of_an_array_are_its_text_in_parts(
+    value: list[Any], separators: tuple[str, str]
+) -> None:
+    text = json.dumps(value, separators=separators)
+    parts = json_text.elements(f" {text}", "x")
+    assert len(parts) == len(value)
+    assert all(same(part, one) for part, one in zip(parts, value, strict=True))
+    assert all(part in text for part in parts)
+
+
+@given(st.dictionaries(st.text(max_size=4), values), spaces)
+def test_the_fields_of_an_object_are_its_text_in_parts(
+    value: dict[str, Any], separators: tuple[str, str]
+) -> None:
+    text = json.dumps(value, separators=separators)
+    parts = json_text.fields(f"\n{text}")
+    assert list(parts) == list(value)
+    assert all(same(parts[name], one) for name, one in value.items())
+    assert same(json_text.object_of(parts.items()), value)
+
+
+@given(st.lists(st.lists(st.lists(st.integers(), min_size=2, max_size=2), min_size=1), min_size=1))
+def test_arrays_of_arrays_are_flattened_in_their_order(nested: list[list[list[int]]]) -> None:
+    flat = [str(one) for plane in nested for row in plane for one in row]
+    assert json_text.scalars(json.dumps(nested), "x") == flat
+
+
+@pytest.mark.parametrize("text", ['{"a": 1, "a": 2}', "[]", "", "{", '{"a"}', '{"a": 1 "b": 2}'])
+def test_what_is_no_object_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput):
+        json_text.fields(text)
+
+
+def test_nesting_without_end_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="nested too deeply"):
+        json_text.check("[" * 100_000)
+
+
+@pytest.mark.parametrize("protocol", ServerProtocol)
+@settings(max_examples=50)
+@given(data=st.data())
+def test_a_body_is_understood_or_goes_alone_or_is_refused(
+    protocol: ServerProtocol, data: st.DataObject
+) -> None:
+    named = st.sampled_from(
+        "inputs outputs parameters id name shape datatype data instances input model".split()
+    )
+    wild = st.recursive(
+        scalars | st.sampled_from(["INT64", "BYTES", -1, [1, 1], [2]]),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(named, inner, max_size=4),
+        max_leaves=12,
+    )
+    documents = st.dictionaries(named, wild).map(lambda d: json.dumps(d).encode())
+    body = data.draw(st.binary(max_size=30) | documents)
+    length = data.draw(st.none() | st.just(str(len(body))) | st.text("0123456789-x", max_size=4))
+    asked = Asked(path=PATHS[protocol], headers=(), body=body, header_length=length)
+    dialect = foreign(protocol, "m").dialect
+    try:
+        draft = dialect.parse(asked)
+    except InvalidInput:
+        return
+    if draft is not None:
+        envelope = Envelope(path=asked.path, headers=(), frame=draft.frame)
+        hash((envelope, draft.shapes))
+        json.loads(dialect.posting(draft.rows, envelope).body)
+
+
+@pytest.mark.parametrize("protocol", ServerProtocol)
+@settings(max_examples=50)
+@given(data=st.data())
+def test_an_answer_is_divided_or_refused(protocol: ServerProtocol, data: st.DataObject) -> None:
+    bodies = {
+        ServerProtocol.V2: b'{"inputs":[{"name":"x","shape":[2],"datatype":"INT8","data":[1,2]}]}',
+        ServerProtocol.V1: b'{"instances": [1, 2]}',
+        ServerProtocol.OPENAI: b'{"input": ["a", "b"]}',
+    }
+    named = st.sampled_from(
+        "outputs name shape datatype data parameters predictions index embedding usage "
+        "total_tokens binary_data_size".split()
+    )
+    wild = st.recursive(
+        scalars | st.sampled_from(["INT64", [2, 1], [2], 0, 1]),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(named, inner, max_size=5),
+        max_leaves=15,
+    )
+    body = data.draw(
+        st.binary(max_size=30) | st.dictionaries(named, wild).map(lambda d: json.dumps(d).encode())
+    )
+    length = data.draw(st.none() | st.just(str(len(body))) | st.text("0123456789-x", max_size=4))
+    dialect = foreign(protocol, "m").dialect
+    draft = dialect.parse(Asked(path=PATHS[protocol], headers=(), body=bodies[protocol]))
+    assert draft is not None
+    response = Response(
+        status=200,
+        headers=(),
+        content_type="application/json",
+        header_length=length,
+        body=body,
+    )
+    try:
+        dealt = dialect.dealt(response, draft.rows, alone=data.draw(st.booleans()))
+    except InvalidInput:
+        return
+    assert len(dealt.rows) == 2
+
+
+@given(total=st.integers(0, 10**6), weights=st.lists(st.integers(1, 1000), min_size=1, max_size=20))
+def test_shares_add_up_and_are_within_one_of_what_is_fair(total: int, weights: list[int]) -> None:
+    parts = shares(total, weights)
+    assert sum(parts) == total
+    for part, weight in zip(parts, weights, strict=True):
+        assert abs(part - total * weight / sum(weights)) < 1
+
+
+def test_hop_by_hop_headers_end_here_and_so_do_those_that_connection_names() -> None:
+    given = (
+        ("Connection", "keep-alive, X-Hop"),
+        ("Keep-Alive", "timeout=5"),
+        ("x-hop", "1"),
+        ("Transfer-Encoding", "chunked"),
+        ("Content-Length", "3"),
+        ("Set-Cookie", "a=1"),
+        ("Set-Cookie", "b=2"),
+        ("X-Model-Version", "7"),
+    )
+    assert end_to_end(given) == (
+        ("Set-Cookie", "a=1"),
+        ("Set-Cookie", "b=2"),
+        ("X-Model-Version", "7"),
+    )
+    assert shared(given, refused=False) == (("X-Model-Version", "7"),)
+
+
+def test_when_to_come_back_is_told_to_all_who_were_refused_together() -> None:
+    given = (("Retry-After", "3"), ("X-Trace", "t"))
+    assert shared(given, refused=True) == (("Retry-After", "3"),)
+    assert shared(given, refused=False) == ()
+
+
+def test_only_what_all_answers_say_is_said_of_a_call_in_several_requests() -> None:
+    one, other = (("a", "1"), ("b", "2")), (("b", "2"), ("a", "3"))
+    assert common([one, other]) == (("b", "2"),)
+    assert common([one]) == one
+
+
+def test_who_asks_is_forwarded_and_nothing_else_of_a_caller() -> None:
+    headers = {"authorization": "Bearer x", "user-agent": "me", "x-request-priority": "1"}
+    assert forwarded(headers) == (("authorization", "Bearer x"),)
