@@ -11,6 +11,7 @@ from typing import Final
 
 from batchedmodel_contract.manifest import BatchedModel
 from batchedmodel_contract.server_api import ModelState
+from batchedmodel_contract.spec import ServerProtocol
 
 _LISTENING: Final = re.compile(r"\blistening: data port (\d+), admin port (\d+)")
 _READY: Final = re.compile(r"\bready: (\S+) on http://")
@@ -82,10 +83,13 @@ def announcement(manifest: BatchedModel, host: str, ports: Ports) -> tuple[str, 
 
 def curl_line(manifest: BatchedModel, service: str) -> str:
     """A command that works as it stands and shows what the model answers."""
-    match manifest.spec.model.handler:
-        case "hf":
+    model = manifest.spec.model
+    match model.handler or model.protocol:
+        case "hf" | ServerProtocol.OPENAI:
             body = {"model": manifest.name, "input": "A sentence to embed."}
             return _post(f"{service}/v1/embeddings", body)
+        case ServerProtocol.V1:
+            return f"curl -s {service}/v1/models/{manifest.name}"
         case "simulated":
             tensor = {"name": "x", "datatype": "INT64", "shape": [1, 4], "data": [1, 2, 3, 4]}
             return _post(f"{service}/v2/models/{manifest.name}/infer", {"inputs": [tensor]})

@@ -42,8 +42,8 @@ def on_this_machine(manifest: BatchedModel, folder: Path) -> BatchedModel:
     model = manifest.spec.model
     if model.protocol is not None:
         rule = (
-            "is a container of one's own; `batchedmodel run` starts handlers only "
-            "(hf, simulated or a class)"
+            "is a container of one's own, which this command does not start; "
+            "start it and name its address: --upstream http://127.0.0.1:PORT"
         )
         raise _unusable("spec.model.protocol", rule, model.protocol)
     source = model.source
@@ -61,6 +61,17 @@ def on_this_machine(manifest: BatchedModel, folder: Path) -> BatchedModel:
     found = dataclasses.replace(source, path=str(path))
     spec = dataclasses.replace(manifest.spec, model=dataclasses.replace(model, source=found))
     return dataclasses.replace(manifest, spec=spec)
+
+
+def in_front_of_a_server(manifest: BatchedModel) -> BatchedModel:
+    """The manifest as `run --upstream` can serve it; raises `UnusableManifest`."""
+    if manifest.spec.model.handler is not None:
+        rule = (
+            "is run by our own model server; --upstream is for a server that runs already, "
+            "and spec.model.protocol says what it speaks"
+        )
+        raise _unusable("spec.model.handler", rule, manifest.spec.model.handler)
+    return manifest
 
 
 def without_effect(manifest: BatchedModel) -> tuple[str, ...]:

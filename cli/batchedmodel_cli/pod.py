@@ -26,6 +26,7 @@ from batchedmodel_contract.environment import (
     to_environment,
 )
 from batchedmodel_contract.manifest import BatchedModel
+from batchedmodel_contract.spec import ServerProtocol
 
 BATCHER: Final = "batcher"
 MODEL: Final = "model"
@@ -79,12 +80,20 @@ def lay_out_config_map(folder: Path, files: Mapping[str, str], now: datetime) ->
 
 
 def processes(
-    manifest: BatchedModel, place: Place, folder: Path, inherited: Mapping[str, str], now: datetime
-) -> tuple[ProcessSpec, ProcessSpec]:
+    manifest: BatchedModel,
+    place: Place,
+    folder: Path,
+    inherited: Mapping[str, str],
+    now: datetime,
+    *,
+    upstream: str = "",
+) -> tuple[ProcessSpec, ...]:
     """Batcher and model server, in the order in which they are to be stopped.
 
-    Writes the batch settings into `folder`, which must be empty.
+    With `upstream`, the address of a server that runs already, it is the batcher alone. Writes the
+    batch settings into `folder`, which must be empty.
     """
+    model = manifest.spec.model
     batching = manifest.spec.batching
     lay_out_config_map(folder / _SETTINGS, {FILE_NAME: BatchSettings.of(batching).to_json()}, now)
     # What the manifest says of drains is about Kubernetes.
@@ -93,14 +102,25 @@ def processes(
     )
     batcher = SidecarSettings(
         model_name=manifest.name,
-        model_socket=str(folder / _SOCKET),
+        model_socket="" if upstream else str(folder / _SOCKET),
+        upstream_url=upstream,
+        upstream_protocol=model.protocol or ServerProtocol.V2,
+        idempotent=model.idempotent,
         settings_folder=str(folder / _SETTINGS),
         host=place.host,
         port=place.port,
         admin_port=place.admin_port,
         drain_timeout_seconds=drain,
     )
-    model = manifest.spec.model
+    in_front = ProcessSpec(
+        name=BATCHER,
+        command=(sys.executable, "-m", "batchedmodel_sidecar"),
+        environment=_environment(inherited, batcher),
+        stop_within_seconds=drain + _LAST_ANSWERS_SECONDS,
+        exit_meanings={_WORK_LEFT: "the batcher ended before every request was answered"},
+    )
+    if upstream:
+        return (in_front,)
     if model.handler is None:
         raise ValueError("a manifest without a handler got past on_this_machine: our bug")
     server = ModelServerSettings(
@@ -113,13 +133,7 @@ def processes(
         cache_folder=str(cache_folder(inherited) / "models"),
     )
     return (
-        ProcessSpec(
-            name=BATCHER,
-            command=(sys.executable, "-m", "batchedmodel_sidecar"),
-            environment=_environment(inherited, batcher),
-            stop_within_seconds=drain + _LAST_ANSWERS_SECONDS,
-            exit_meanings={_WORK_LEFT: "the batcher ended before every request was answered"},
-        ),
+        in_front,
         ProcessSpec(
             name=MODEL,
             command=(sys.executable, "-m", "batchedmodel_model_server"),

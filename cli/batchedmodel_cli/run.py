@@ -20,6 +20,7 @@ from batchedmodel_cli.announcement import Announcer, why_not_served
 from batchedmodel_cli.console import Console
 from batchedmodel_cli.manifest_file import (
     UnusableManifest,
+    in_front_of_a_server,
     on_this_machine,
     read_manifest_file,
     without_effect,
@@ -27,7 +28,9 @@ from batchedmodel_cli.manifest_file import (
 from batchedmodel_cli.pod import BATCHER, Place, processes, shared_folder
 from batchedmodel_cli.processes import ProcessSpec
 from batchedmodel_cli.supervisor import FAILED, WRONG, Supervisor
+from batchedmodel_contract.environment import UPSTREAM_FORM, UPSTREAM_PATTERN
 from batchedmodel_contract.manifest import BatchedModel
+from batchedmodel_contract.rules import Broken, Text
 
 NAME = "run"
 HELP = "serve a manifest on this machine, without a cluster"
@@ -69,13 +72,25 @@ def describe(parser: argparse.ArgumentParser) -> None:
         default=0,
         help="port of probes and metrics; 0 takes a free one (default: %(default)s)",
     )
+    parser.add_argument(
+        "--upstream",
+        metavar="URL",
+        type=_server,
+        help="put the batching in front of a server that runs already, at this address such as "
+        "http://127.0.0.1:8080, and start no model server; for manifests with spec.model.protocol",
+    )
 
 
 def carry_out(arguments: argparse.Namespace) -> int:
     """Serve until stopped; the exit code."""
     file: Path = arguments.file
     try:
-        manifest = on_this_machine(read_manifest_file(file), file.parent)
+        manifest = read_manifest_file(file)
+        manifest = (
+            in_front_of_a_server(manifest)
+            if arguments.upstream is not None
+            else on_this_machine(manifest, file.parent)
+        )
     except UnusableManifest as error:
         for message in error.messages:
             print(f"{file}: {message}", file=sys.stderr)
@@ -92,7 +107,14 @@ def carry_out(arguments: argparse.Namespace) -> int:
         print(f"{file}: warning: {warning}", file=sys.stderr)
     place = Place(host=arguments.host, port=arguments.port, admin_port=arguments.admin_port)
     with shared_folder() as folder:
-        specs = processes(manifest, place, folder, os.environ, datetime.now(UTC))
+        specs = processes(
+            manifest,
+            place,
+            folder,
+            os.environ,
+            datetime.now(UTC),
+            upstream=arguments.upstream or "",
+        )
         return asyncio.run(_serve(manifest, place.host, specs))
 
 
@@ -135,3 +157,11 @@ def _port(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) > _HIGHEST_PORT:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port (0 to {_HIGHEST_PORT})")
     return int(text)
+
+
+def _server(text: str) -> str:
+    try:
+        address = Text(pattern=UPSTREAM_PATTERN, form=UPSTREAM_FORM).read(text.rstrip("/"))
+    except Broken as broken:
+        raise argparse.ArgumentTypeError(f"{text!r} {broken}") from broken
+    return address

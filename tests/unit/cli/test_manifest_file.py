@@ -5,6 +5,7 @@ import pytest
 
 from batchedmodel_cli.manifest_file import (
     UnusableManifest,
+    in_front_of_a_server,
     on_this_machine,
     read_manifest_file,
     without_effect,
@@ -108,8 +109,18 @@ def test_one_document_between_marks_is_one_manifest(tmp_path: Path) -> None:
 
 def test_a_container_of_ones_own_is_not_started_here(tmp_path: Path) -> None:
     message = complaint(with_model(protocol="V2", image="mine:1"), tmp_path)
-    assert message.startswith('spec.model.protocol: "V2" is a container of one\'s own; ')
-    assert "starts handlers only" in message
+    assert message.startswith('spec.model.protocol: "V2" is a container of one\'s own, ')
+    assert "--upstream http://127.0.0.1:PORT" in message
+
+
+def test_in_front_of_a_server_stands_a_manifest_with_a_protocol_and_no_other() -> None:
+    manifest = with_model(protocol="V1", image="mine:1")
+    assert in_front_of_a_server(manifest) == manifest
+    with pytest.raises(UnusableManifest) as refused:
+        in_front_of_a_server(with_model(handler="simulated"))
+    (message,) = refused.value.messages
+    assert message.startswith('spec.model.handler: "simulated" is run by our own model server; ')
+    assert "spec.model.protocol says what it speaks" in message
 
 
 def test_a_relative_source_lies_beside_the_manifest(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from batchedmodel_contract.environment import (
     from_environment,
 )
 from batchedmodel_contract.manifest import BatchedModel, read_manifest
-from batchedmodel_contract.spec import Model, Spec
+from batchedmodel_contract.spec import Model, ServerProtocol, Spec
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
 PLACE = Place(host="127.0.0.1", port=8000, admin_port=0)
@@ -43,7 +43,8 @@ def manifest() -> BatchedModel:
 
 
 def specs(folder: Path, inherited: Mapping[str, str]) -> tuple[ProcessSpec, ProcessSpec]:
-    return processes(manifest(), PLACE, folder, inherited, NOW)
+    batcher, server = processes(manifest(), PLACE, folder, inherited, NOW)
+    return batcher, server
 
 
 def test_the_settings_folder_looks_like_a_mounted_config_map(tmp_path: Path) -> None:
@@ -136,3 +137,18 @@ def test_the_models_variables_reach_the_model_alone(tmp_path: Path) -> None:
     batcher, model = processes(BatchedModel(name="m", spec=spec), PLACE, tmp_path, {}, NOW)
     assert model.environment["GREETING"] == "hello"
     assert "GREETING" not in batcher.environment
+
+
+def test_in_front_of_a_server_that_runs_the_batcher_is_alone(tmp_path: Path) -> None:
+    document = {
+        "apiVersion": "batchedmodel.dev/v1alpha1",
+        "kind": "BatchedModel",
+        "metadata": {"name": "theirs"},
+        "spec": {"model": {"protocol": "OpenAI", "image": "own:1", "idempotent": False}},
+    }
+    url = "http://127.0.0.1:8080"
+    (batcher,) = processes(read_manifest(document), PLACE, tmp_path, {}, NOW, upstream=url)
+    settings = from_environment(SidecarSettings, batcher.environment)
+    assert (settings.upstream_url, settings.model_socket) == (url, "")
+    assert settings.upstream_protocol is ServerProtocol.OPENAI
+    assert not settings.idempotent
