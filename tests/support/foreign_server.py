@@ -1,0 +1,104 @@
+"""Real servers of other projects as processes, each in the environment that holds it."""
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Final
+
+import aiohttp
+
+from support.foreign_environment import REQUIREMENTS, environment, plain_variables
+
+_START_SECONDS: Final = 120.0
+
+
+@asynccontextmanager
+async def mlserver() -> AsyncIterator[str]:
+    """The address of an MLServer with the model `m`, which doubles rows."""
+    python = await asyncio.to_thread(environment, "mlserver")
+    port = _free_port()
+    settings = {
+        "name": "m",
+        "implementation": "serve_mlserver.Doubling",
+        "parameters": {"version": "v1.2"},
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        with open(f"{folder}/model-settings.json", "w") as file:  # noqa: ASYNC230  # a few bytes
+            json.dump(settings, file)
+        variables = {
+            "MLSERVER_HOST": "127.0.0.1",
+            "MLSERVER_HTTP_PORT": str(port),
+            "MLSERVER_GRPC_PORT": str(_free_port()),
+            "MLSERVER_METRICS_PORT": str(_free_port()),
+            "MLSERVER_PARALLEL_WORKERS": "0",
+            "PYTHONPATH": str(REQUIREMENTS),
+        }
+        command = (str(python.parent / "mlserver"), "start", folder)
+        async with _running(command, variables, f"http://127.0.0.1:{port}") as url:
+            yield url
+
+
+@asynccontextmanager
+async def kserve(kind: str) -> AsyncIterator[str]:
+    """The address of a KServe model server with the model `m`; see `serve_kserve` for the kinds."""
+    python = await asyncio.to_thread(environment, "kserve")
+    port = _free_port()
+    command = (str(python), str(REQUIREMENTS / "serve_kserve.py"), str(port), kind)
+    async with _running(command, {}, f"http://127.0.0.1:{port}") as url:
+        yield url
+
+
+@asynccontextmanager
+async def _running(
+    command: tuple[str, ...], variables: Mapping[str, str], url: str
+) -> AsyncIterator[str]:
+    with tempfile.TemporaryFile() as log:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            env={**plain_variables(), **variables},
+            stdout=log,
+            stderr=log,
+            # Servers start helpers, which must not outlive them.
+            start_new_session=True,
+        )
+        try:
+            await _ready(process, url)
+            yield url
+        except TimeoutError as error:
+            log.seek(0)
+            raise AssertionError(log.read().decode(errors="replace")) from error
+        finally:
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+
+
+async def _ready(process: asyncio.subprocess.Process, url: str) -> None:
+    """Return once the server says that its model is ready; nothing else tells."""
+    async with asyncio.timeout(_START_SECONDS), aiohttp.ClientSession() as session:
+        while True:
+            if process.returncode is not None:
+                raise TimeoutError
+            try:
+                async with session.get(f"{url}/v2/models/m/ready") as response:
+                    if response.status == 200:
+                        return
+            except aiohttp.ClientError:
+                pass
+            await asyncio.sleep(0.1)
+
+
+def _free_port() -> int:
+    """One that nobody has, and that no connection is given before the server takes it."""
+    while True:
+        port = random.randrange(20_000, 32_000)  # below what systems give to connections
+        with socket.socket() as taken, contextlib.suppress(OSError):
+            taken.bind(("0.0.0.0", port))
+            return port
