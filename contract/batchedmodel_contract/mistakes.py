@@ -42,6 +42,10 @@ class InvalidInput(ValueError):
         super().__init__(str(self.mistake))
 
 
+class Unbatchable(InvalidInput):
+    """A request that may make sense to some server, but not as rows that share a batch."""
+
+
 class InvalidManifest(ValueError):
     """A manifest breaks at least one rule; all mistakes that its reader could find are listed."""
 

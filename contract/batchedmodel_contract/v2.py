@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.mistakes import InvalidInput, Unbatchable
 from batchedmodel_contract.tensors import (
     Buffer,
     Datatype,
@@ -202,7 +202,7 @@ def _parameters(of: Mapping[str, Any], field: str, known: Collection[str]) -> Ma
     for name in parameters:
         if name not in known:
             rule = f"is not a parameter that is taken here; known: {', '.join(sorted(known))}"
-            raise InvalidInput(field, rule, name)
+            raise Unbatchable(field, rule, name)
     return parameters
 
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from aiohttp import web
 
-from batchedmodel_contract.mistakes import InvalidInput, shown
+from batchedmodel_contract.mistakes import InvalidInput, Unbatchable, shown
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_contract.v2 import HEADER_LENGTH
 from batchedmodel_sidecar.batcher import Batcher
@@ -47,12 +47,19 @@ from batchedmodel_sidecar.terms import (
 from batchedmodel_sidecar.upstream.catalogue import Foreign
 
 _RETRY_NOT_READY: Final = 1.0
+_OUR_OWN: Final = frozenset({Endpoint.LIVE, Endpoint.READY, Endpoint.MODEL_READY})
+"""What is not for a foreign server to say: whether requests are taken here."""
 logger: Final = logging.getLogger(__name__)
 
-_OF_THE_POD: Final = {Endpoint.LIVE, Endpoint.READY, Endpoint.MODEL_READY}
-"""What is asked about the whole pod, whoever serves the model in it."""
-
 VERSION: Final = metadata.version("batchedmodel")
+
+
+class _GoesAlone(Exception):
+    """A request whose body was read and makes no rows, but may make sense to the server behind."""
+
+    def __init__(self, body: bytes, seconds: float) -> None:
+        self.body = body
+        self.seconds = seconds
 
 
 class Front:
@@ -64,15 +71,15 @@ class Front:
         *,
         batcher: Batcher,
         link: Link,
-        foreign: Foreign | None,
         lifecycle: Lifecycle,
         ledger: Ledger,
         recorder: FlightRecorder,
         bodies: BodyReader,
+        foreign: Foreign | None,
         passthrough: Passthrough | None,
         clock: Callable[[], float],
     ) -> None:
-        """`passthrough`: only in front of a foreign server; ours has paths that are not public."""
+        """`foreign` and `passthrough`: of a server of one's own; ours has paths not public."""
         self._name = name
         self._batcher = batcher
         self._link = link
@@ -80,6 +87,7 @@ class Front:
         self._ledger = ledger
         self._recorder = recorder
         self._bodies = bodies
+        self._foreign = foreign
         self._passthrough = passthrough
         self._clock = clock
         self._routes = Routes(name)
@@ -93,7 +101,6 @@ class Front:
             Endpoint.CLASSIFY: ClassifyAdapter(),
             Endpoint.RERANK: RerankAdapter(),
         }
-        self._foreign = foreign
 
     async def handle(self, request: web.BaseRequest, server: DataServer) -> web.StreamResponse:
         """Answer one request, and close its connection behind it when it is time."""
@@ -113,11 +120,11 @@ class Front:
         try:
             if self._passthrough is not None and self._goes_alone(request, found, adapter):
                 return await self._pass(self._passthrough, request)
-            if adapter is not None:
-                return await self._infer(request, adapter, self._version(found))
             if isinstance(found, Lost):
                 return self._lost(request, found)
-            return self._told(request, found)
+            if adapter is None:
+                return self._told(request, found)
+            return await self._infer(request, adapter, found.version)
         except CallError as error:
             if isinstance(error, Rejected):
                 self._ledger.rejected[error.reason] += 1
@@ -131,17 +138,14 @@ class Front:
             return self._failed(request, adapter, CallError(_ours("answering", bug), status=500))
 
     def _adapter(self, request: web.BaseRequest, found: Found | Lost) -> Adapter | None:
-        """Who understands the request as a call to the model, if it is one."""
+        """How what is asked is batched; None when it is not."""
+        if isinstance(found, Lost):
+            return None
         if self._foreign is None:
-            return self._adapters.get(found.endpoint) if isinstance(found, Found) else None
-        # What a server of one's own takes, its own protocol says; versions are its matter as well.
-        if request.method == "POST" and self._foreign.infer_path.fullmatch(request.path):
-            return self._foreign.adapter(request.path, request.headers)
-        return None
-
-    def _version(self, found: Found | Lost) -> str | None:
-        """The version that must be ours; a server of one's own judges its versions itself."""
-        return found.version if isinstance(found, Found) and self._foreign is None else None
+            return self._adapters.get(found.endpoint)
+        if found.endpoint is not self._foreign.endpoint:
+            return None
+        return self._foreign.adapter(request.path, request.headers)
 
     def _failed(
         self, request: web.BaseRequest, adapter: Adapter | None, error: CallError
@@ -163,6 +167,9 @@ class Front:
             except Rejected as refused:
                 self._recorder.refused_unread(refused.reason, self._clock())
                 raise
+            except _GoesAlone as alone:
+                assert self._passthrough is not None, "there is nowhere to go to: our bug"
+                return await self._passthrough.forward(request, alone.seconds, alone.body)
             parsed, model, wishes = understood
             answer = await self._batcher.submit(parsed.call, arrived, wishes)
         body = adapter.render(parsed, answer, model)
@@ -178,9 +185,10 @@ class Front:
         arrived: float,
     ) -> tuple[Parsed, ReadyModel, Wishes]:
         """Everything before the verdict; whoever leaves or fails here is counted as rejected."""
-        limit = 0.0
+        body, limit = b"", 0.0
         try:
-            self._admit(request.content_length or 0, version)
+            # Versions of a foreign server are its own business, and a part of the key.
+            self._admit(request.content_length or 0, version if self._foreign is None else None)
             headers = request.headers
             encoding = encoding_of(headers.get("Content-Encoding"))
             wishes = self._wishes(request)
@@ -197,6 +205,8 @@ class Front:
             self._ledger.rejected[Rejection.ABANDONED] += 1
             raise
         except InvalidInput as error:
+            if isinstance(error, Unbatchable) and self._passthrough is not None:
+                raise _GoesAlone(body, limit) from error
             raise _invalid(error) from error
         except TimeoutError as error:
             raise TooLate(limit) from error
@@ -241,12 +251,12 @@ class Front:
         self, request: web.BaseRequest, found: Found | Lost, adapter: Adapter | None
     ) -> bool:
         """Whether a foreign server gets the request as it is; raises `Rejected`."""
+        if isinstance(found, Lost) or (adapter is None and found.endpoint not in _OUR_OWN):
+            return True
         try:
-            declines = declines_batching(request.headers)
+            return declines_batching(request.headers)
         except InvalidInput as error:
             raise _invalid(error) from error
-        ours = isinstance(found, Found) and found.endpoint in _OF_THE_POD
-        return declines or (adapter is None and not ours)
 
     async def _pass(self, passthrough: Passthrough, request: web.BaseRequest) -> web.StreamResponse:
         self._require_open()

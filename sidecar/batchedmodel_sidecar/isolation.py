@@ -27,6 +27,11 @@ _BUSY: Final = frozenset({429, 503})
 # About the request as such, about who sends it, or from a proxy on the way.
 _NEVER_A_ROWS: Final = frozenset({401, 403, 404, 405, 406, 407, 408, 415, 501, 502, 504, 505})
 
+_PATIENCE: Final = 20
+"""Refusals in the same words, with no answer between, after which a search ends. All of 10 calls
+are told apart within these; of more, some may suffer for many others that are bad alike."""
+_SEVERAL: Final = 4
+
 
 class Verdict(Enum):
     """What an answer of the server says about the rows that it was sent."""
@@ -78,15 +83,14 @@ class Isolation:
         self._parts = [_Part(rows=tuple(ordered))]
         self._sent = self._parts[0]
         members = len(set(owners))
-        self._patience = 2 * math.ceil(math.log2(max(2, members))) + 2
+        self._members = members
+        self._patience = max(_PATIENCE, 2 * math.ceil(math.log2(max(2, members))) + 2)
         self._alike = 0
         self._words: Hashable = None
         self.largest_fine = 0
         """Most rows that were answered in one request."""
         self._outgrew = False
         self.calls = 0
-        self.broken = False
-        """Whether the server refused everything, and alike: it is that and not a row."""
         self.expired: list[int] = []
         """Rows that were not sent again because their time was over."""
 
@@ -120,7 +124,6 @@ class Isolation:
         self._alike = self._alike + 1 if words == self._words else 1
         self._words = words
         if self._alike >= self._patience:
-            self.broken = not self.largest_fine
             return self.whole()
         return self._refused(by_rows=False)
 
@@ -134,6 +137,12 @@ class Isolation:
         rows = self._sent.rows + tuple(row for part in self._parts for row in part.rows)
         self._parts.clear()
         return rows
+
+    @property
+    def broken(self) -> bool:
+        """Whether the server refused all of several calls, and alike: it is that and not a row."""
+        settled = not self._parts
+        return settled and self._alike == self.calls and self._members >= _SEVERAL
 
     @property
     def room(self) -> int | None:

@@ -117,20 +117,6 @@ class LiveCall:
         )
 
 
-class Told:
-    """A batch for the log, put into words only if somebody reads them."""
-
-    def __init__(self, batch: Batch, rows: Mapping[ItemId, tuple[LiveCall, int]]) -> None:
-        self._batch = batch
-        self._rows = rows
-
-    def __str__(self) -> str:
-        """Its size, why it left, and its members' trace ids, by which their own logs are found."""
-        items = self._batch.items
-        traces = {self._rows[item.id][0].terms.trace or "-" for item in items}
-        return f"{len(items)} rows, {self._batch.reason}, traces {sorted(traces)}"
-
-
 def batch_of(members: Sequence[tuple[LiveCall, int]]) -> BatchRequest:
     """Rows of equal keys, each as its call and its place there, as a batch for the server."""
     rows = [live.call.rows[index] for live, index in members]
@@ -144,3 +130,17 @@ def batch_of(members: Sequence[tuple[LiveCall, int]]) -> BatchRequest:
         owners=tuple(live.ids[0] for live, _ in members),
         deadlines=tuple(live.deadline for live, _ in members),
     )
+
+
+class Told:
+    """A batch for the log, put into words only if somebody reads them."""
+
+    def __init__(self, batch: Batch, rows: Mapping[ItemId, tuple[LiveCall, int]]) -> None:
+        self._batch = batch
+        self._rows = rows
+
+    def __str__(self) -> str:
+        """Its size, why it left, and its members' trace ids, by which their own logs are found."""
+        items = self._batch.items
+        traces = {self._rows[item.id][0].terms.trace or "-" for item in items}
+        return f"{len(items)} rows, {self._batch.reason}, traces {sorted(traces)}"

@@ -20,6 +20,7 @@ from batchedmodel_sidecar.bodies import answer_expectation
 from batchedmodel_sidecar.errors import CallError, Expired, Rejected, Unserved
 from batchedmodel_sidecar.ledger import Ledger
 from batchedmodel_sidecar.terms import REQUEST_ID_HEADER, request_id
+from batchedmodel_sidecar.upstream.headers import OF_THE_CONNECTION
 
 logger: Final = logging.getLogger(__name__)
 
@@ -28,21 +29,7 @@ MOST_AT_ONCE: Final = 128
 _RETRY_SOON: Final = 1.0
 _TOO_LARGE: Final = "the body is larger than the {} bytes taken here"
 _SENT_BY_ITSELF: Final = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
-# RFC 9110, 7.6.1, and what older senders add: they concern one connection, not the message.
-_HOP_BY_HOP: Final = frozenset(
-    {
-        "connection",
-        "keep-alive",
-        "proxy-authenticate",
-        "proxy-authorization",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    }
-)
-_OF_THIS_HOP: Final = _HOP_BY_HOP | {"host", "expect"}
+_OF_THIS_HOP: Final = OF_THE_CONNECTION | {"host", "expect"}
 
 
 class Passthrough:
@@ -63,8 +50,10 @@ class Passthrough:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    async def forward(self, request: web.BaseRequest, seconds: float) -> web.StreamResponse:
-        """The server's answer, streamed both ways.
+    async def forward(
+        self, request: web.BaseRequest, seconds: float, body: bytes | None = None
+    ) -> web.StreamResponse:
+        """The server's answer, streamed; `body` is what was read of the request already.
 
         Raises `Rejected` before anything was forwarded, `Unserved` or `Expired` before the answer
         began. Afterwards a failure can only be told by breaking the connection off.
@@ -72,7 +61,7 @@ class Passthrough:
         target = self._admitted(request)
         self._ledger.pass_on()
         self._idle.clear()
-        passage = _Passage(request, self._max_body_bytes)
+        passage = _Passage(request, body, self._max_body_bytes)
         outcome = Outcome.FAILED
         try:
             async with asyncio.timeout(seconds):
@@ -121,17 +110,18 @@ class Passthrough:
 class _Passage:
     """One request on its way there, and its answer on its way back."""
 
-    def __init__(self, request: web.BaseRequest, max_bytes: int) -> None:
+    def __init__(self, request: web.BaseRequest, body: bytes | None, max_bytes: int) -> None:
         self.response = web.StreamResponse()
         self.too_much: CallError | None = None
         self._request = request
+        self._body = body
         self._max_bytes = max_bytes
 
     async def run(self, session: aiohttp.ClientSession, target: URL) -> int:
         """Forward it; the answer's status, once it is through."""
         request = self._request
-        data: AsyncIterator[bytes] | None = None
-        if request.body_exists:
+        data: AsyncIterator[bytes] | bytes | None = self._body
+        if data is None and request.body_exists:
             answer_expectation(request)
             data = self._pieces()
         async with session.request(
@@ -141,7 +131,7 @@ class _Passage:
             data=data,
             allow_redirects=False,
         ) as answer:
-            headers = _end_to_end(answer.headers, _HOP_BY_HOP)
+            headers = _end_to_end(answer.headers, OF_THE_CONNECTION)
             named = request_id(request.headers)
             if named is not None and REQUEST_ID_HEADER not in answer.headers:
                 headers.append((REQUEST_ID_HEADER, named))

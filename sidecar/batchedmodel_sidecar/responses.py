@@ -26,22 +26,25 @@ async def body_response(
 
     `timing`: how it was served, for a caller that wants to know.
     """
-    data, headers = body.data, dict(body.headers)
-    if timing is not None:
-        headers[_BATCH_SIZE_HEADER] = str(timing.batch_size)
-        headers[_QUEUE_TIME_HEADER] = f"{timing.queue_seconds * 1000:.3f}"
-        headers[_MODEL_TIME_HEADER] = f"{timing.model_seconds * 1000:.3f}"
-    if wants_gzip(request.headers.get("Accept-Encoding"), len(data)):
+    data = body.data
+    compressed = wants_gzip(request.headers.get("Accept-Encoding"), len(data))
+    if compressed:
         data = await codec.gzipped(data)
-        headers |= {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
-    # As a header and not as an argument: a server's own may have parameters, such as a charset.
-    return web.Response(body=data, headers=headers | {"Content-Type": body.content_type})
+    response = _response(body, data)
+    if compressed:
+        response.headers["Content-Encoding"] = "gzip"
+        response.headers.add("Vary", "Accept-Encoding")
+    if timing is not None:
+        response.headers[_BATCH_SIZE_HEADER] = str(timing.batch_size)
+        response.headers[_QUEUE_TIME_HEADER] = f"{timing.queue_seconds * 1000:.3f}"
+        response.headers[_MODEL_TIME_HEADER] = f"{timing.model_seconds * 1000:.3f}"
+    return response
 
 
 def error_response(error: CallError, body: Body) -> web.Response:
     """An error in its protocol's form, with its reason and, where that makes sense, a delay."""
-    headers = dict(body.headers) | {"Content-Type": body.content_type}
-    response = web.Response(status=error.status, body=body.data, headers=headers)
+    response = _response(body, body.data)
+    response.set_status(error.status)
     if error.counted_as is not None:
         response.headers[_OUTCOME_HEADER] = error.counted_as
     if error.retry_after is not None:
@@ -54,3 +57,9 @@ def error_response(error: CallError, body: Body) -> web.Response:
 def json_response(document: Any, status: int = 200) -> web.Response:
     """A document about the server or its model."""
     return web.Response(status=status, body=orjson.dumps(document), content_type="application/json")
+
+
+def _response(body: Body, data: bytes) -> web.Response:
+    # As a header and not as an argument: a server's own may have parameters, such as a charset.
+    headers = (*body.headers, ("Content-Type", body.content_type))
+    return web.Response(body=data, headers=headers)

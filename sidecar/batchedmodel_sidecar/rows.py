@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Sequence
 
 from batchedmodel_contract.description import RAGGED, ModelDescription, TensorSpec
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.mistakes import InvalidInput, Unbatchable
 from batchedmodel_contract.tensors import Tensor, rows
 from batchedmodel_sidecar.calls import Row, Value
 from batchedmodel_sidecar.model import ReadyModel
@@ -115,12 +115,12 @@ def _check(tensor: Tensor, spec: TensorSpec, field: str) -> None:
     expected, given = [RAGGED, *spec.shape], list(tensor.shape)
     rule = f"does not fit {expected} (-1 is any size, the first counts rows)"
     if len(given) != len(expected):
-        raise InvalidInput(f"{field}.shape", rule, given)
+        raise Unbatchable(f"{field}.shape", rule, given)
     if any(wanted not in (RAGGED, size) for size, wanted in zip(given, expected, strict=True)):
         raise InvalidInput(f"{field}.shape", rule, given)
     if 0 in given:
         what = "no rows" if given[0] == 0 else "rows of size zero"
-        raise InvalidInput(f"{field}.shape", f"has {what}", given)
+        raise Unbatchable(f"{field}.shape", f"has {what}", given)
     length = _length(tensor, spec)
     if spec.max_length is not None and length > spec.max_length:
         rule = f"is longer than the model takes ({spec.max_length})"

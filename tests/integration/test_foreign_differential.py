@@ -33,9 +33,8 @@ values = st.recursive(
     max_leaves=8,
 )
 spaces = st.sampled_from([(",", ":"), (", ", ": "), (" ,\n", "\t:  ")])
-beside = st.dictionaries(
-    st.sampled_from(["limit", "user", "signature_name"]), numbers | texts, max_size=1
-)
+# Mostly alike, or nobody would share a request.
+beside = st.sampled_from([{}, {}, {}, {"limit": 1.5}, {"user": "poison"}])
 nonsense = st.sampled_from(["", "{", "[]", "3", '{"a": }', "\x00", '{"instances": 3}', "{}"])
 
 
@@ -57,7 +56,7 @@ openai_bodies = written(
     st.builds(
         lambda given, more: {"model": "m", "input": given, **more},
         texts | tokens | st.lists(texts, max_size=4) | st.lists(tokens, max_size=4) | numbers,
-        st.dictionaries(st.sampled_from(["dimensions", "user"]), st.integers(1, 2), max_size=1),
+        st.sampled_from([{}, {}, {}, {"dimensions": 2}]),
     )
 )
 ELEMENTS: dict[str, st.SearchStrategy[Any]] = {
@@ -72,10 +71,9 @@ ELEMENTS: dict[str, st.SearchStrategy[Any]] = {
 
 
 @st.composite
-def v2_documents(draw: st.DrawFn) -> dict[str, Any]:
+def v2_documents(draw: st.DrawFn, datatype: str) -> dict[str, Any]:
     """One tensor, flat or nested, and now and then with a shape that is not its own."""
-    datatype = draw(st.sampled_from(sorted(ELEMENTS)))
-    rows, columns = draw(st.integers(0, 4)), draw(st.integers(1, 3))
+    rows, columns = draw(st.integers(0, 4)), draw(st.sampled_from([2, 2, 3]))
     elements = st.lists(ELEMENTS[datatype], min_size=columns, max_size=columns)
     nested = draw(st.lists(elements, min_size=rows, max_size=rows))
     flat = [element for row in nested for element in row]
@@ -83,11 +81,21 @@ def v2_documents(draw: st.DrawFn) -> dict[str, Any]:
         "name": "x",
         "datatype": datatype,
         "shape": [rows + draw(st.sampled_from([0] * 9 + [1])), columns],
-        "data": nested if draw(st.booleans()) else flat,
+        "data": draw(st.sampled_from([flat, flat, nested])),
     }
-    if draw(st.booleans()):
-        tensor["parameters"] = {"content_type": draw(st.sampled_from(["np", "str"]))}
-    return {"inputs": [tensor], **draw(st.sampled_from([{}, {"parameters": {"k": 1.50}}]))}
+    if draw(st.integers(0, 3)) == 0:
+        tensor["parameters"] = {"content_type": "np"}
+    return {"inputs": [tensor], **draw(st.sampled_from([{}, {}, {"parameters": {"k": 1.50}}]))}
+
+
+def requests(bodies: st.SearchStrategy[str]) -> st.SearchStrategy[list[str]]:
+    """Bodies that are sent at once."""
+    return st.lists(bodies | nonsense, min_size=1, max_size=10)
+
+
+v2_requests = st.sampled_from(sorted(ELEMENTS)).flatmap(
+    lambda datatype: requests(written(v2_documents(datatype)))
+)
 
 
 def v1_parts(text: str) -> Any:
@@ -110,18 +118,19 @@ def v2_parts(text: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("protocol", "path", "bodies", "parts"),
+    ("protocol", "path", "drawing", "parts"),
     [
-        (ServerProtocol.V1, "/v1/models/m:predict", v1_bodies, v1_parts),
-        (ServerProtocol.OPENAI, "/v1/embeddings", openai_bodies, openai_parts),
-        (ServerProtocol.V2, "/v2/models/m/infer", written(v2_documents()), v2_parts),
+        (ServerProtocol.V1, "/v1/models/m:predict", requests(v1_bodies), v1_parts),
+        (ServerProtocol.OPENAI, "/v1/embeddings", requests(openai_bodies), openai_parts),
+        (ServerProtocol.V2, "/v2/models/m/infer", v2_requests, v2_parts),
     ],
+    ids=["V1", "OpenAI", "V2"],
 )
 async def test_what_is_said_through_the_sidecar_is_what_is_said_straight(
     tmp_path: Path,
     protocol: ServerProtocol,
     path: str,
-    bodies: st.SearchStrategy[str],
+    drawing: st.SearchStrategy[list[str]],
     parts: Callable[[str], Any],
 ) -> None:
     async with RowServer() as server, in_front(server, tmp_path, protocol, SHARING) as chain:
@@ -136,13 +145,12 @@ async def test_what_is_said_through_the_sidecar_is_what_is_said_straight(
 
         async def compare(drawn: list[str]) -> None:
             nonlocal shared
-            drawn = 3 * drawn
-            before = len(server.rows)
+            server.rows.clear()
             through = await asyncio.gather(*(said(chain.url(""), body) for body in drawn))
-            middle = len(server.rows)
+            most = max(server.rows, default=0)
+            server.rows.clear()
             straight = [await said(server.url, body) for body in drawn]
-            most = max(server.rows[middle:], default=0)
-            shared += max(server.rows[before:middle], default=0) > most
+            shared += most > max(server.rows, default=0)
             for body, one, other in zip(drawn, through, straight, strict=True):
                 assert one[0] == other[0], (body, one, other)
                 if one[0] == 200:
@@ -151,9 +159,10 @@ async def test_what_is_said_through_the_sidecar_is_what_is_said_straight(
                     assert one[1] == other[1], body
 
         @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-        @given(st.lists(bodies | nonsense, min_size=1, max_size=10))
+        @given(drawing)
         def same(drawn: list[str]) -> None:
             asyncio.run_coroutine_threadsafe(compare(drawn), loop).result()
 
         await asyncio.to_thread(same)
-        assert shared > 5, "or nothing was tried"
+        # A request held more rows than any caller sent, or nothing was tried.
+        assert shared > 0

@@ -35,7 +35,7 @@ class Behind:
         application = web.Application(client_max_size=1 << 30)
         application.router.add_get("/v2/models/m/ready", self._ready)
         application.router.add_get("/v2/models/m", self._metadata)
-        application.router.add_get("/v2", self._about)
+        application.router.add_get("/v2", self._server)
         application.router.add_route("*", "/{path:.*}", self._any)
         runner = web.AppRunner(
             application, shutdown_timeout=0.1, auto_decompress=False, handler_cancellation=True
@@ -51,7 +51,7 @@ class Behind:
     async def _ready(self, request: web.Request) -> web.Response:
         return web.Response()
 
-    async def _about(self, request: web.Request) -> web.Response:
+    async def _server(self, request: web.Request) -> web.Response:
         return web.json_response({"name": "theirs", "extensions": []})
 
     async def _metadata(self, request: web.Request) -> web.Response:
@@ -253,8 +253,9 @@ async def test_a_compressed_body_stays_as_it_is(chain: Chain, behind: Behind) ->
     [
         ({"inputs": [ROW]}, {"x-batch": "off"}),
         ({"inputs": [ROW | {"shape": [0, 2], "data": []}]}, {}),
+        ({"inputs": [ROW | {"shape": [2]}]}, {}),
     ],
-    ids=["declared", "no rows"],
+    ids=["declared", "no rows", "no batch dimension"],
 )
 async def test_what_makes_no_rows_goes_to_the_server_alone(
     chain: Chain, behind: Behind, document: Any, headers: dict[str, str]
@@ -268,10 +269,10 @@ async def test_what_makes_no_rows_goes_to_the_server_alone(
     await assert_books_balance(chain)
 
 
-async def test_other_models_versions_and_protocols_are_the_servers_to_judge(
+async def test_other_models_and_protocols_are_the_servers_to_judge(
     chain: Chain, behind: Behind
 ) -> None:
-    paths = ["/v2/models/other/infer", "/v1/embeddings", "/rerank", "/v1/models/m:predict"]
+    paths = ["/v2/models/other/infer", "/v1/models/m:predict", "/v1/embeddings", "/rerank"]
     for path in paths:
         async with chain.session.post(chain.url(path), json={"inputs": [ROW]}) as response:
             assert response.headers["x-theirs"] == "1"
@@ -279,7 +280,7 @@ async def test_other_models_versions_and_protocols_are_the_servers_to_judge(
 
 
 async def test_what_is_wrong_in_itself_is_still_refused_here(chain: Chain, behind: Behind) -> None:
-    for document in (b"", b"{"):
+    for document in (b"", b"[]", b'{"inputs": [{"name": 3}'):
         url = chain.url(chain.infer_path)
         async with chain.session.post(url, data=document) as response:
             assert response.status == 400

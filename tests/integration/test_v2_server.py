@@ -184,7 +184,12 @@ async def test_an_output_without_a_row_for_each_row_is_refused_clearly(
 
 @pytest.mark.parametrize(
     ("datatype", "shape", "data"),
-    [("INT64", [0, 2], "[]"), ("INT64", [1, 0], "[]"), ("INT64", [2, 2], "[1, 2]")],
+    [
+        ("INT64", [0, 2], "[]"),
+        ("INT64", [1, 0], "[]"),
+        ("INT64", [2, 2], "[1, 2]"),
+        ("INT64", [2], "[1, 2]"),
+    ],
 )
 async def test_what_has_no_rows_to_be_told_apart_goes_alone_as_it_came(
     chain: Chain, server: RowServer, datatype: str, shape: list[int], data: str

@@ -1,8 +1,10 @@
 """Real servers of other projects as processes, each in the environment that holds it."""
 
 import asyncio
+import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import tempfile
@@ -94,7 +96,9 @@ async def _ready(process: asyncio.subprocess.Process, url: str) -> None:
 
 
 def _free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
+    """One that nobody has, and that no connection is given before the server takes it."""
+    while True:
+        port = random.randrange(20_000, 32_000)  # below what systems give to connections
+        with socket.socket() as taken, contextlib.suppress(OSError):
+            taken.bind(("0.0.0.0", port))
+            return port

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from batchedmodel_contract.description import ModelDescription
 from batchedmodel_sidecar.calls import Answer, Call
 from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.model import ReadyModel
@@ -29,6 +30,10 @@ class Parsed:
 
 class Adapter(Protocol):
     """One public protocol."""
+
+    def serves(self, description: ModelDescription) -> bool:
+        """Whether the model that is described can answer in this protocol."""
+        ...
 
     async def parse(self, body: bytes, header_length: str | None, model: ReadyModel) -> Parsed:
         """Raises `InvalidInput` or `Rejected`."""

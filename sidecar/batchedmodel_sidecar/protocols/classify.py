@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import orjson
 
+from batchedmodel_contract.description import ModelDescription
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_sidecar.calls import Answer
 from batchedmodel_sidecar.errors import CallError
@@ -43,6 +44,10 @@ class _Form:
 
 class ClassifyAdapter:
     """`POST /classify` and `POST /predict`."""
+
+    def serves(self, description: ModelDescription) -> bool:
+        """Models with an output for it."""
+        return description.classification is not None
 
     async def parse(self, body: bytes, header_length: str | None, model: ReadyModel) -> Parsed:
         """One row for each text or pair; raises `InvalidInput` or `Rejected`."""

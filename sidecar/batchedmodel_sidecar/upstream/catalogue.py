@@ -3,12 +3,12 @@
 Used where the parts are put together, and by the front for its paths.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from batchedmodel_contract.spec import ServerProtocol
 from batchedmodel_sidecar.protocols.adapter import Adapter
+from batchedmodel_sidecar.routes import Endpoint
 from batchedmodel_sidecar.upstream.dialect import Dialect, ForeignAdapter, Probe
 from batchedmodel_sidecar.upstream.headers import forwarded
 from batchedmodel_sidecar.upstream.openai import OpenAI
@@ -22,8 +22,8 @@ class Foreign:
 
     probe: Probe
     dialect: Dialect
-    infer_path: re.Pattern[str]
-    """What is posted there is batched."""
+    endpoint: Endpoint
+    """What is asked there is batched."""
 
     def adapter(self, path: str, headers: Mapping[str, str]) -> Adapter:
         """The way of one request."""
@@ -31,22 +31,18 @@ class Foreign:
             self.dialect,
             path=path,
             headers=forwarded(headers),
-            content_type=headers.get("Content-Type", "application/json"),
         )
 
 
 def foreign(protocol: ServerProtocol, name: str) -> Foreign:
     """The protocol for a model of this name."""
-    model = re.escape(name)
     match protocol:
         case ServerProtocol.V2:
             v2 = V2(name)
-            path = rf"/v2/models/{model}(/versions/[^/]+)?/infer"
-            return Foreign(probe=v2, dialect=v2, infer_path=re.compile(path))
+            return Foreign(probe=v2, dialect=v2, endpoint=Endpoint.V2_INFER)
         case ServerProtocol.V1:
             v1 = V1(name)
-            path = rf"/v1/models/{model}(/versions/[^/:]+)?:predict"
-            return Foreign(probe=v1, dialect=v1, infer_path=re.compile(path))
+            return Foreign(probe=v1, dialect=v1, endpoint=Endpoint.V1_PREDICT)
         case ServerProtocol.OPENAI:
             openai = OpenAI(name)
-            return Foreign(probe=openai, dialect=openai, infer_path=re.compile("/v1/embeddings"))
+            return Foreign(probe=openai, dialect=openai, endpoint=Endpoint.EMBEDDINGS)

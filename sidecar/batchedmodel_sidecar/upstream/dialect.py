@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from batchedmodel_contract.description import ModelDescription
+from batchedmodel_contract.mistakes import Unbatchable
 from batchedmodel_contract.tensors import Buffer
-from batchedmodel_contract.v2 import HEADER_LENGTH
 from batchedmodel_sidecar.calls import Answer, Call, Output, Row, Value
 from batchedmodel_sidecar.errors import CallError, Unserved
 from batchedmodel_sidecar.model import ReadyModel
@@ -38,7 +38,6 @@ class Asked:
     """Those that are forwarded."""
     body: bytes
     header_length: str | None = None
-    content_type: str = "application/json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,14 +48,6 @@ class Envelope:
     headers: Headers
     frame: Any
     """Hashable; made and read by the dialect alone."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Whole:
-    """The frame of a call that goes alone, as it came; equal to no other."""
-
-    body: bytes
-    headers: Headers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,23 +135,27 @@ class Dialect(Protocol):
 class ForeignAdapter:
     """One request's way through a dialect, as the front's adapter."""
 
-    def __init__(self, dialect: Dialect, *, path: str, headers: Headers, content_type: str) -> None:
+    def __init__(self, dialect: Dialect, *, path: str, headers: Headers) -> None:
         """`headers` are those to forward."""
         self._dialect = dialect
         self._path = path
         self._headers = headers
-        self._content_type = content_type
+
+    def serves(self, description: ModelDescription) -> bool:
+        """The server speaks it, or it would not be asked."""
+        return True
 
     async def parse(self, body: bytes, header_length: str | None, model: ReadyModel) -> Parsed:
-        """The call with the rows that the body holds, or the whole body as one row."""
+        """The call with the rows that the body holds; raises `InvalidInput`."""
         asked = Asked(
             path=self._path,
             headers=self._headers,
             body=body,
             header_length=header_length,
-            content_type=self._content_type,
         )
-        draft = self._dialect.parse(asked) or _whole(asked)
+        draft = self._dialect.parse(asked)
+        if draft is None:
+            raise Unbatchable("body", "has no rows that could share a request")
         envelope = Envelope(path=self._path, headers=self._headers, frame=draft.frame)
         call = Call(
             rows=draft.rows,
@@ -173,10 +168,6 @@ class ForeignAdapter:
     def render(self, parsed: Parsed, answer: Answer, model: ReadyModel) -> Body:
         """The server's answer to this caller, with the headers that may pass."""
         headers = common(said.headers for said in answer.said)
-        envelope = parsed.call.envelope
-        if isinstance(envelope, Envelope) and isinstance(envelope.frame, Whole):
-            said = answer.said[0]
-            return Body(data=said.body, content_type=said.content_type, headers=headers)
         body = self._dialect.render(parsed.memo, answer)
         return replace(body, headers=(*headers, *body.headers))
 
@@ -191,11 +182,3 @@ class ForeignAdapter:
 def estimated_length(data: Buffer) -> int:
     """Tokens, about."""
     return max(1, len(data) // BYTES_PER_TOKEN)
-
-
-def _whole(asked: Asked) -> Draft:
-    headers: Headers = (("Content-Type", asked.content_type),)
-    if asked.header_length is not None:
-        headers += ((HEADER_LENGTH, asked.header_length),)
-    row = Row(values=(), length=estimated_length(asked.body))
-    return Draft(rows=(row,), frame=Whole(body=asked.body, headers=headers))

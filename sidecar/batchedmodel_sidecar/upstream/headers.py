@@ -28,7 +28,8 @@ SHARED: Final = frozenset({"model-version", "x-model-version", "openai-version",
 _OF_REFUSALS: Final = SHARED | {"retry-after", "www-authenticate"}
 """What is true for each caller of a batch that failed as a whole."""
 
-_OF_THE_CONNECTION: Final = frozenset(
+# RFC 9110, 7.6.1, and what older senders add: they concern one connection, not the message.
+OF_THE_CONNECTION: Final = frozenset(
     {
         "connection",
         "keep-alive",
@@ -61,7 +62,7 @@ def end_to_end(headers: Iterable[tuple[str, str]]) -> Headers:
         if field.lower() == "connection"
         for name in value.split(",")
     }
-    dropped = _OF_THE_CONNECTION | _WRITTEN_ANEW | named
+    dropped = OF_THE_CONNECTION | _WRITTEN_ANEW | named
     return tuple((name, value) for name, value in given if name.lower() not in dropped)
 
 

@@ -29,10 +29,8 @@ from batchedmodel_sidecar.upstream.dialect import (
     Dealt,
     Dialect,
     NotReady,
-    Posting,
     Probe,
     Response,
-    Whole,
 )
 from batchedmodel_sidecar.upstream.headers import Headers, end_to_end, shared
 
@@ -122,8 +120,9 @@ class ForeignLink:
         while (rows := search.next(clock())) is not None:
             members = [batch.rows[row] for row in rows]
             alone = len({batch.owners[row] for row in rows}) == 1
+            posting = self._dialect.posting(members, batch.envelope)
             try:
-                response = await self._client.post(self._posting(members, batch), until - clock())
+                response = await self._client.post(posting, until - clock())
             except Unserved as error:
                 if search.calls == 1:
                     raise
@@ -138,13 +137,6 @@ class ForeignLink:
         self._learn(search, clock())
         whole = search.calls == 1 and search.largest_fine > 0
         return outcome.reply(clock() - started, whole=whole)
-
-    def _posting(self, members: Sequence[Row], batch: RawBatch) -> Posting:
-        frame = batch.envelope.frame
-        if not isinstance(frame, Whole):
-            return self._dialect.posting(members, batch.envelope)
-        headers = (*batch.envelope.headers, *frame.headers)
-        return Posting(path=batch.envelope.path, headers=headers, body=frame.body)
 
     def _judge(
         self,
@@ -164,12 +156,7 @@ class ForeignLink:
         match verdict:
             case Verdict.FINE:
                 try:
-                    # A call that goes alone as it came has a row without values.
-                    dealt = (
-                        self._dialect.dealt(response, members, alone=alone)
-                        if members[0].values
-                        else Dealt(outputs=(), rows=[()])
-                    )
+                    dealt = self._dialect.dealt(response, members, alone=alone)
                 except InvalidInput as error:
                     nonsense = Unserved(f"the model answers nonsense: {error}", status=502)
                     outcome.failed(search.spoilt(_NONSENSE), nonsense)
@@ -267,7 +254,6 @@ def _said(response: Response, dealt: Dealt, *, alone: bool) -> Said:
         status=response.status,
         headers=end_to_end(response.headers) if alone else shared(response.headers, refused=False),
         content_type=response.content_type,
-        body=response.body if not dealt.outputs else b"",
         frame=dealt.frame,
     )
 

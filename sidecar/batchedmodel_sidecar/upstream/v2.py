@@ -103,6 +103,8 @@ class V2:
         self._name = name
         self._model = f"/v2/models/{name}"
         self._binary = False
+        self._ranks: dict[str, int] = {}
+        """Dimensions of each input that the metadata names."""
 
     async def check_ready(self, ask: Ask) -> None:
         """The protocol's own question; raises `NotReady`."""
@@ -119,6 +121,7 @@ class V2:
         of_server, server = await ask("/v2")
         documents = [body, server] if of_server == 200 else [body]
         self._binary = any(_names_binary(document) for document in documents)
+        self._ranks = {spec.name: 1 + len(spec.shape) for spec in description.inputs}
         return description
 
     def parse(self, asked: Asked) -> Draft | None:
@@ -148,6 +151,10 @@ class V2:
         if found is None:
             return None
         inputs, shapes, columns = found
+        ranks = {one.name: 1 + len(shape) for one, shape in zip(inputs, shapes, strict=True)}
+        if any(self._ranks.get(name, rank) != rank for name, rank in ranks.items()):
+            # Its first dimension may not be what counts rows.
+            return None
         frame = _Frame(
             inputs=inputs,
             outputs=outputs,

@@ -82,8 +82,8 @@ def test_every_row_is_settled_once_and_only_the_bad_are_refused(
     assert len(found.sent) <= 1 + 2 * len(bad) * math.ceil(math.log2(max(2, rows)))
 
 
-@given(bad=st.sets(st.integers(0, 31), max_size=4))
-def test_four_bad_calls_of_32_are_found_although_the_server_says_the_same_of_each(
+@given(bad=st.sets(st.integers(0, 31), max_size=6))
+def test_six_bad_calls_of_32_are_found_although_the_server_says_the_same_of_each(
     bad: set[int],
 ) -> None:
     found = course(singles(32), bad.__contains__, words=lambda rows: "no")
@@ -94,8 +94,18 @@ def test_four_bad_calls_of_32_are_found_although_the_server_says_the_same_of_eac
 def test_a_server_that_refuses_everything_alike_is_left_alone_soon(rows: int) -> None:
     found = course(singles(rows), lambda row: True, words=lambda rows: (500, b"broken"))
     assert found.settled() == list(range(rows))
-    assert len(found.sent) <= 2 * math.ceil(math.log2(max(2, rows))) + 2
+    assert len(found.sent) <= max(20, 2 * math.ceil(math.log2(max(2, rows))) + 2)
     assert found.search.broken == (rows > 3)
+
+
+@given(rows=st.integers(1, 10), data=st.data())
+def test_up_to_ten_calls_are_told_apart_whatever_the_server_says_of_them(
+    rows: int, data: st.DataObject
+) -> None:
+    bad = data.draw(st.sets(st.integers(0, rows - 1)))
+    found = course(singles(rows), bad.__contains__, words=lambda rows: "no")
+    assert set(found.refused) == bad
+    assert found.search.broken == (len(bad) == rows and rows > 3)
 
 
 @given(owners=st.lists(st.integers(0, 8), min_size=1, max_size=60), data=st.data())
