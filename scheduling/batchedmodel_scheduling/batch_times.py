@@ -15,6 +15,7 @@ from batchedmodel_scheduling.drift import Drift
 
 _COLD_BATCHES: Final = 3  # the first ones after a start pay for allocation and compilation
 _LEARNT_FROM: Final = 16  # batches until traffic stands in for a profile, and until it does anew
+_MUCH_LESS: Final = 0.7  # of what was expected
 _SAMPLES: Final = 128
 
 
@@ -97,14 +98,22 @@ class BatchTimes:
             return None
         return self.table(length, rows)[rows] / rows * self._drift.scale
 
-    def observe(self, lengths: Sequence[int], seconds: float) -> None:
-        """Learn from one forward pass."""
+    def observe(self, lengths: Sequence[int], seconds: float, *, trial: bool = False) -> None:
+        """Learn from one forward pass.
+
+        `trial`: it ran although what is believed spoke against it. If it took much less, that is
+        believed at once: while items are refused there are no others to learn from.
+        """
         if seconds <= 0:
             return
         if not self._profiled:
             self._learn(lengths, seconds)
         expected = self._expected(lengths)
         if expected is None:
+            return
+        if trial and seconds < _MUCH_LESS * expected * self._drift.scale:
+            self._drift.believe(seconds / expected)
+            self._upper_tables.clear()
             return
         if self._cold:
             self._cold -= 1

@@ -57,6 +57,12 @@ class Drift:
             self._remember(residual)
         self.scale = math.exp(self._log_scale)
 
+    def believe(self, ratio: float) -> None:
+        """Take one batch for the present, against all that was learnt."""
+        self._log_scale = math.log(ratio)
+        self.scale = ratio
+        self._recent.clear()
+
     def start_over(self) -> None:
         """The expected times are new and fit the present; how unsure they are is as before."""
         self._log_scale = 0.0

@@ -39,6 +39,7 @@ class _Handed:
     lengths: list[int]
     at: float = NEVER
     ends: float = NEVER
+    trial: bool = False
 
 
 class Pipeline:
@@ -54,6 +55,8 @@ class Pipeline:
         self._lag_spread = 0.0
         self._guard = 0.0
         self._freed = -NEVER
+        self.doubted = False
+        """Something waits that should be refused for what is believed: its batch is a trial."""
         self._served: deque[tuple[int, float]] = deque(maxlen=_REMEMBERED_BATCHES)
 
     def opens_at(self, slots: Slots, now: float) -> float:
@@ -96,7 +99,9 @@ class Pipeline:
     def release(self, items: list[Item], reason: ReleaseReason) -> Batch:
         """Make a batch of the items and follow it from now on."""
         batch = Batch(id=BatchId(next(self.ids)), items=tuple(items), reason=reason)
-        self._handed[batch.id] = _Handed(lengths=[item.length for item in items])
+        lengths = [item.length for item in items]
+        self._handed[batch.id] = _Handed(lengths=lengths, trial=self.doubted)
+        self.doubted = False
         return batch
 
     def observe(self, event: HandedOver | Finished, now: float) -> None:
@@ -128,7 +133,7 @@ class Pipeline:
         self._freed = now
         if event.compute_seconds is None or handed.at == NEVER:
             return
-        self.times.observe(handed.lengths, event.compute_seconds)
+        self.times.observe(handed.lengths, event.compute_seconds, trial=handed.trial)
         self._served.append((len(handed.lengths), now - busy_since))
         on_the_way = now - handed.at - event.compute_seconds - event.queue_seconds
         # One that was held up by something else says little: it counts as twice the usual.

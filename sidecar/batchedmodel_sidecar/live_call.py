@@ -100,7 +100,7 @@ class LiveCall:
         """Its next row that the policy has not seen, as the policy sees it.
 
         One that is shown later stands back as if it had come now: a long list is served in turns
-        with those that came behind it.
+        with those that came behind it. But the less the nearer its own due time is.
         """
         row = self.call.rows[len(self.ids)]
         self.ids.append(item_id)
@@ -108,7 +108,7 @@ class LiveCall:
             id=item_id,
             key=self.call.key,
             length=row.length,
-            yields=now - self.accepted_at,
+            yields=max(0.0, min(now - self.accepted_at, (self.due - now) / 2)),
             arrived=self.accepted_at,
             due=self.due,
             deadline=self.deadline,

@@ -76,18 +76,20 @@ class Gaps:
 
 
 class GapsByKey:
-    """The gaps of each compatibility key; of many keys the oldest are forgotten."""
+    """The gaps of each compatibility key; of many keys those not met for long are
+    forgotten."""
 
     def __init__(self) -> None:
         self._by_key: dict[Hashable, Gaps] = {}
 
     def of(self, key: Hashable) -> Gaps:
         """Those of one key."""
-        gaps = self._by_key.get(key)
+        gaps = self._by_key.pop(key, None)
         if gaps is None:
             if len(self._by_key) >= _KEYS_REMEMBERED:
                 del self._by_key[next(iter(self._by_key))]
-            gaps = self._by_key[key] = Gaps()
+            gaps = Gaps()
+        self._by_key[key] = gaps
         return gaps
 
 

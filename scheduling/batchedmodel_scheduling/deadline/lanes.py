@@ -82,9 +82,25 @@ class Lanes:
         """For each key its lanes that are not empty, shortest items first."""
         return self._by_key.values()
 
-    def work_before(self, priority: Priority) -> float:
-        """Seconds of waiting work, in full batches, of this priority and higher ones."""
-        return sum(self._work[one] for one in Priority if one <= priority)
+    def feasible(self, newcomer: Entry, start: float, scale: float) -> bool:
+        """Whether all could be in time if an item came, in full batches from `start` on.
+
+        It and all of its priority and higher ones, that is; `scale` is that of the work's seconds.
+        """
+        priority = newcomer.item.priority
+        lanes = [lane for lanes in self._by_key.values() for lane in lanes]
+        whole = start + scale * sum(self._work[one] for one in Priority if one <= priority)
+        if whole <= newcomer.due:
+            return True
+        if all(lane.entries[-1] < newcomer for lane in lanes):
+            return False
+        if whole + scale * newcomer.work > max(lane.entries[-1].due for lane in lanes):
+            return False  # it is not the one that would be late, but somebody would
+        before = 0.0
+        for lane in lanes:
+            ahead = lane.entries[: bisect.bisect_left(lane.entries, newcomer)]
+            before += sum([one.work for one in ahead if one.item.priority <= priority])
+        return start + scale * before <= newcomer.due
 
     def add(self, entry: Entry) -> Lane:
         """Let an item wait."""

@@ -5,7 +5,6 @@ a batch.
 """
 
 import heapq
-import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,40 +13,24 @@ from operator import attrgetter
 from typing import Final
 
 from batchedmodel_contract.description import CostRule
-from batchedmodel_scheduling.batch_times import BatchTimes
 from batchedmodel_scheduling.deadline import outlook
-from batchedmodel_scheduling.deadline.grouping import LengthClass, merged
+from batchedmodel_scheduling.deadline.batches import (
+    Situation,
+    by_itself,
+    most_urgent,
+    packed,
+    padded,
+    table_beyond,
+    waiting_in,
+)
 from batchedmodel_scheduling.deadline.lanes import Entry, Lane, Lanes
 from batchedmodel_scheduling.deadline.shedding import Candidate, select
-from batchedmodel_scheduling.limits import Limits
 
 _PRICE: Final = 0.8
 """What a freed second of the device is worth: this part of what arrives in it, as far as the device
 would be busy with it anyway."""
 _KEYS_SEEN: Final = 16
 _BATCHES_SEEN: Final = 32
-_LOOKED_AT: Final = 4
-"""Batches by which queues of different items are looked ahead; each has at least its first."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Situation:
-    """What a plan depends on beside the waiting items."""
-
-    start: float
-    """When the device could begin a batch that leaves now."""
-    start_spread: float
-    """Standard deviation of that, seconds."""
-    rate: float
-    """Items that arrive per second."""
-    target: float | None
-    """Seconds from arrival to answer that are aimed at."""
-    times: BatchTimes
-    limits: Limits
-    by_due: bool
-    """Whether lanes are simply in order of due time."""
-    hurried: bool
-    """Whether due times are worth a smaller batch; not where the target is out of reach anyway."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,11 +51,19 @@ class Plan:
     behind: Sequence[Candidate] = ()
     """Of each other kind the batch that is to run first."""
 
+    @property
+    def room(self) -> int:
+        """How many more may go along without making anybody late."""
+        rows = len(self.batch)
+        longest = self.table[rows] + self.slack / 2
+        return bisect_right(self.table, longest, rows) - 1 - rows
+
 
 def plan(lanes: Lanes, now: Situation) -> Plan:
     """Plan for lanes that are not empty and whose items could each be in time alone."""
     keys = list(lanes.by_key())
-    if len(keys) == 1 and len(keys[0]) == 1 and now.times.rule is not CostRule.PACKED:
+    by_tokens = now.times.rule is CostRule.PACKED
+    if len(keys) == 1 and len(keys[0]) == 1 and now.by_due and not by_tokens:
         return _alike(keys[0][0], now)
     return _different(keys, now)
 
@@ -117,30 +108,9 @@ def _alike(lane: Lane, now: Situation) -> Plan:
     )
 
 
-def _most_urgent(lanes: list[Lane]) -> float:
-    return min([lane.entries[0].order for lane in lanes])
-
-
 def _lost(entries: list[Entry], ends: float) -> list[Entry]:
     """Of those left out of a batch that ends then, the ones that cannot be in time after it."""
     return [entry for entry in entries if entry.due <= ends]
-
-
-def together(late: list[Entry], edges: tuple[int, ...], now: Situation) -> list[Entry]:
-    """Of late items of one key, in turn, the first and those that share a batch with it best."""
-    if now.times.rule is CostRule.PACKED:
-        return _packed_run(late, now)[0].entries
-    lanes = Lanes(edges)
-    for entry in late:
-        lanes.add(entry)
-    (by_length,) = lanes.by_key()
-    longest = _longest(now)
-    classes = [_length_class(lane, longest, now) for lane in by_length]
-    for run in merged(classes):
-        chosen = {entry.id for lane in by_length[run] for entry in lane.entries}
-        if late[0].id in chosen:
-            return [entry for entry in late if entry.id in chosen][: classes[run.stop - 1].cap]
-    raise AssertionError("the runs together hold every item")
 
 
 def _usual_rows(table: list[float], now: Situation) -> int:
@@ -179,13 +149,16 @@ def _different(keys: list[list[Lane]], now: Situation) -> Plan:
     """Several keys or lengths: merge what is cheaper together, then batches by due time."""
     if len(keys) > _KEYS_SEEN:
         # Callers choose the keys: a decision must not grow with them. Others have their turn.
-        keys = heapq.nsmallest(_KEYS_SEEN, keys, key=_most_urgent)
-    queues = (_packed if now.times.rule is CostRule.PACKED else _padded)(keys, now)
+        fullest = max(keys, key=waiting_in)
+        keys = heapq.nsmallest(_KEYS_SEEN, keys, key=most_urgent)
+        if fullest not in keys:
+            keys.append(fullest)  # it may have a full batch
+    queues = (packed if now.times.rule is CostRule.PACKED else padded)(keys, now)
     heads = [queue[0] for queue in queues]
     candidates = [candidate for queue in queues for candidate in queue]
     if not now.hurried:
         first = min(candidates, key=lambda candidate: candidate.turn)
-        table = [seconds * first.factor for seconds in first.table]
+        table = table_beyond(first, now)
         load = _load(table, now)
         return Plan(
             batch=first.entries,
@@ -196,9 +169,11 @@ def _different(keys: list[list[Lane]], now: Situation) -> Plan:
             load=load,
             behind=[head for head in heads if head is not first],
         )
-    chosen = select(candidates, now.start, partial(_by_itself, now), _launch_price(candidates, now))
+    chosen = select(candidates, now.start, partial(by_itself, now), _launch_price(candidates, now))
     if not chosen.run:
-        last = max((e for candidate in chosen.put_off for e in candidate.entries), key=_due)
+        last = max(
+            (e for candidate in chosen.put_off for e in candidate.entries), key=attrgetter("due")
+        )
         alone = now.times.upper_table(last.length, 1)
         return Plan(batch=[last], table=alone, given_up=[], pressed=True, slack=0.0, load=1.0)
     first = chosen.run[0]
@@ -207,7 +182,7 @@ def _different(keys: list[list[Lane]], now: Situation) -> Plan:
         end += candidate.seconds
         slack = min(slack, candidate.due - end)
     pressed = bool(chosen.given_up or chosen.put_off)
-    table = [seconds * first.factor for seconds in first.table]
+    table = table_beyond(first, now)
     return Plan(
         batch=first.entries,
         table=table,
@@ -228,130 +203,3 @@ def _launch_price(candidates: list[Candidate], now: Situation) -> float:
     load = min(1.0, now.rate * seconds / items)
     worth = sum([candidate.weight for candidate in candidates])
     return _PRICE * load * load * worth / seconds
-
-
-def _least_first(entry: Entry) -> tuple[int, float]:
-    return -entry.item.priority, entry.due
-
-
-_due: Final = attrgetter("due")
-_length: Final = attrgetter("length")
-_weight: Final = attrgetter("weight")
-
-
-def _length_class(lane: Lane, longest: float, now: Situation) -> LengthClass:
-    cap = now.limits.rows_of(lane.longest)
-    table = now.times.table(lane.longest, cap)
-    return LengthClass(len(lane.entries), _cap(table, cap, longest), table)
-
-
-def _longest(now: Situation) -> float:
-    """Expected seconds of a batch that takes all of the target."""
-    return math.inf if now.target is None else now.target / now.times.upper
-
-
-def _cap(table: list[float], cap: int, longest: float) -> int:
-    """Rows so that no batch keeps the others waiting for more than half of the target.
-
-    Where not even one row is that quick, all of the target; where that is out of reach as well,
-    small batches would only make everybody later.
-    """
-    if table[1] > longest or table[cap] <= longest / 2:
-        return cap
-    half = longest / 2
-    return bisect_right(table, half if table[1] <= half else longest, 0, cap + 1) - 1
-
-
-def _in_order(run: Sequence[Lane], at_most: int) -> list[Entry]:
-    """The most urgent of several lanes; what is further back than `at_most` is not looked at."""
-    if len(run) == 1:
-        return run[0].entries[:at_most]
-    waiting = sum(len(lane.entries) for lane in run)
-    # Lanes share the look ahead by their sizes: merging all of a long queue would take too long.
-    part = min(1.0, 1.5 * at_most / waiting)
-    entries = [entry for lane in run for entry in lane.entries[: int(part * len(lane.entries)) + 4]]
-    entries.sort()
-    return entries[:at_most]
-
-
-def _padded(keys: list[list[Lane]], now: Situation) -> list[list[Candidate]]:
-    """Per run of length classes that share batches, its first ones."""
-    runs: list[tuple[list[Lane], int]] = []
-    longest = _longest(now)
-    for lanes in keys:
-        classes = [_length_class(lane, longest, now) for lane in lanes]
-        runs += [(lanes[run], classes[run.stop - 1].cap) for run in merged(classes)]
-    if len(runs) > _LOOKED_AT:
-        runs = heapq.nsmallest(_LOOKED_AT, runs, key=lambda run: _most_urgent(run[0]))
-    batches = max(1, _LOOKED_AT // len(runs))
-    return [_padded_run(lanes, cap, batches, now) for lanes, cap in runs]
-
-
-def _padded_run(run: list[Lane], cap: int, batches: int, now: Situation) -> list[Candidate]:
-    entries = _in_order(run, batches * cap)
-    found = []
-    for first in range(0, len(entries), cap):
-        part = entries[first : first + cap]
-        if not now.by_due:
-            part.sort(key=_least_first)
-        longest = run[0].longest if len(run) == 1 else max(map(_length, part))
-        found.append(_candidate(part, now.times.table(longest, cap), None, now))
-    return _in_turn(found)
-
-
-def _packed(keys: list[list[Lane]], now: Situation) -> list[list[Candidate]]:
-    return [_packed_run(_in_order(lanes, 3 * now.limits.rows), now) for lanes in keys]
-
-
-def _packed_run(entries: list[Entry], now: Situation) -> list[Candidate]:
-    """By tokens: as many as fit the bounds and half of the target, in order."""
-    found: list[Candidate] = []
-    while entries:
-        rows = now.limits.fitting([entry.length for entry in entries])
-        table = now.times.packed_table([entry.length for entry in entries[:rows]])
-        count = _cap(table, rows, _longest(now))
-        found.append(_packed_batch(entries[:count], table[: count + 1], now))
-        entries = entries[count:]
-    return _in_turn(found)
-
-
-def _packed_batch(entries: list[Entry], table: list[float], now: Situation) -> Candidate:
-    without = now.times.packed_table([entry.length for entry in reversed(entries)])[:0:-1]
-    return _candidate(entries, table, without, now)
-
-
-def _by_itself(now: Situation, entries: list[Entry]) -> Candidate:
-    """A batch of just these, which is within the bounds."""
-    lengths = [entry.length for entry in entries]
-    if now.times.rule is CostRule.PACKED:
-        return _packed_batch(entries, now.times.packed_table(lengths), now)
-    return _candidate(entries, now.times.table(max(lengths), len(lengths)), None, now)
-
-
-def _in_turn(batches: list[Candidate]) -> list[Candidate]:
-    """Keep the batches of a run in order: each is as urgent as the most urgent one behind it.
-
-    Due times alone would let the batch of an urgent item of low priority, and the items of high
-    priority that fill it up, pass older ones of high priority.
-    """
-    for batch, behind in zip(batches[-2::-1], batches[:0:-1], strict=True):
-        batch.turn = min(batch.turn, behind.turn)
-    return batches
-
-
-def _candidate(
-    entries: list[Entry], table: list[float], without: list[float] | None, now: Situation
-) -> Candidate:
-    factor = now.times.upper
-    due: float = entries[0].due if now.by_due else min(map(_due, entries))
-    return Candidate(
-        entries=entries,
-        table=table,
-        without=without,
-        factor=factor,
-        due=due,
-        turn=due if now.by_due else min([entry.due + entry.item.yields for entry in entries]),
-        seconds=table[len(entries)] * factor,
-        weight=sum(map(_weight, entries)),
-        by_due=now.by_due,
-    )

@@ -17,11 +17,13 @@ from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.outcomes import HoldReason, Outcome, Rejection, ReleaseReason
 from batchedmodel_contract.spec import Lateness
 from batchedmodel_scheduling.base import BasePolicy
+from batchedmodel_scheduling.deadline.batches import Situation, quick, together, within
 from batchedmodel_scheduling.deadline.fan_out import FanOuts
 from batchedmodel_scheduling.deadline.floor import Floor
 from batchedmodel_scheduling.deadline.gathering import ArrivalRate, GapsByKey
 from batchedmodel_scheduling.deadline.lanes import Entry, Lanes, entry_of
-from batchedmodel_scheduling.deadline.planning import Plan, Situation, plan, together
+from batchedmodel_scheduling.deadline.planning import Plan, plan
+from batchedmodel_scheduling.deadline.shares import Shares
 from batchedmodel_scheduling.deadline.spare import Spare
 from batchedmodel_scheduling.pipeline import Pipeline
 from batchedmodel_scheduling.policy import (
@@ -38,7 +40,6 @@ from batchedmodel_scheduling.policy import (
 _PRIORITY_STEP: Final = 1.0
 """Seconds between two priorities, or the target if that is shorter."""
 _PROFILE_BELIEVED: Final = 10.0  # seconds of refusals
-_LENGTHS_REMEMBERED: Final = 4096
 
 
 class Deadline(BasePolicy):
@@ -52,8 +53,7 @@ class Deadline(BasePolicy):
         self._fan_outs = FanOuts()
         self._rate = ArrivalRate()
         self._gaps = GapsByKey()
-        self._work_of: dict[int, float] = {}
-        self._work_fits = 0
+        self._shares = Shares(pipeline.times, settings.max_batch_size)
         self._refusing_since = NEVER  # for what the profile says alone
         self._evicted: list[Shed] = []
         self._early = False  # something has filled up since the last plan
@@ -78,14 +78,16 @@ class Deadline(BasePolicy):
         waiting = len(self._lanes) + len(self._spare)
         start = self.pipeline.starts_at(now)
         alone = start + self._alone(item.length)
-        late = alone > item.deadline or self._one_too_many(item, start)
-        if late and not (self.pipeline.unproven(now) and self._worth_a_try(item, now)):
-            return self._predicted_late(item, waiting)
+        entry = self._entry(item)
+        if alone > item.deadline or self._one_too_many(entry, start):
+            if not (self.pipeline.unproven(now) and self._worth_a_try(item, now)):
+                return self._predicted_late(item, waiting)
+            self.pipeline.doubted = True
         if waiting >= self.settings.max_queue_size:
             if not len(self._spare) or alone > item.due:
                 return self._queue_full(waiting)
             self._evicted.append(Shed(item=self._spare.evict(), outcome=Outcome.EVICTED))
-        self._add(item)
+        self._add(entry)
         self._rate.observe(now)
         self._gaps.of(item.key).observe(now)
         return None
@@ -94,10 +96,10 @@ class Deadline(BasePolicy):
         """Let an item wait."""
         if item.fan_out is not None:
             self._fan_outs.observe(item.fan_out)
-        self._add(item)
+        self._add(self._entry(item))
 
-    def _add(self, item: Item) -> None:
-        lane = self._lanes.add(self._entry(item))
+    def _add(self, entry: Entry) -> None:
+        lane = self._lanes.add(entry)
         filled = len(lane.entries) == self.limits.rows_of(lane.longest)
         full = filled or len(self._lanes) == self.limits.rows
         if full:
@@ -126,7 +128,7 @@ class Deadline(BasePolicy):
     def configure(self, settings: BatchSettings, now: float) -> None:
         """Use other settings from now on."""
         super().configure(settings, now)
-        self._work_of.clear()
+        self._shares = Shares(self.pipeline.times, settings.max_batch_size)
         self._early = True
         # What waits is ordered by the new target, or newcomers would pass it.
         waiting, self._lanes = self._lanes, Lanes(settings.length_buckets)
@@ -157,10 +159,16 @@ class Deadline(BasePolicy):
         # A plan may give up everything but one item; it never fails to find one.
         chosen = plan(self._lanes, self._situation(start, now, slots))
         shed += self._give_up(chosen.given_up, now)
-        return self._act(chosen, now, opens, slots, shed)
+        return self._act(chosen, now, start, opens, slots, shed)
 
     def _act(
-        self, chosen: Plan, now: float, opens: float, slots: Slots, shed: list[Shed]
+        self,
+        chosen: Plan,
+        now: float,
+        start: float,
+        opens: float,
+        slots: Slots,
+        shed: list[Shed],
     ) -> Decision:
         """Release the planned batch unless there is a reason to hold it."""
         batch = chosen.batch
@@ -172,8 +180,15 @@ class Deadline(BasePolicy):
         if overdue is not None:
             turn = self._lanes.led_by(overdue, self.limits)
             if turn:
-                return self._release(turn, ReleaseReason.FLOOR, now, shed)
-        if not full and not chosen.pressed and not whole:
+                situation = self._situation(start, now, slots)
+                return self._release(quick(turn, situation), ReleaseReason.FLOOR, now, shed)
+        late: list[Entry] = []
+        if not chosen.pressed and len(self._spare):
+            late = self._spare.company(batch, self.limits, chosen.room, now)
+            first = self._late_first(chosen, start, now, slots)
+            if first and first[0] not in late:
+                return self._release([], ReleaseReason.SPARE, now, shed, first)
+        elif not full and not chosen.pressed and not whole:
             wait = self._wait(chosen, now)
             if wait is not None:
                 # One that can hold no more does not wait for the company of another.
@@ -182,8 +197,6 @@ class Deadline(BasePolicy):
                     self._gathered = True
                     return self._hold(wait, HoldReason.GATHERING, shed)
                 return self._release(ready, ReleaseReason.FULL, now, shed)
-        room = self._room(chosen) if len(self._spare) and not chosen.pressed else 0
-        late = self._spare.company(batch, self.limits, room, now)
         return self._release(batch, self._reason(chosen, full, whole, slots), now, shed, late)
 
     def _reason(self, chosen: Plan, full: bool, whole: bool, slots: Slots) -> ReleaseReason:
@@ -230,13 +243,14 @@ class Deadline(BasePolicy):
         announced = any(entry.item.fan_out is not None for entry in batch)
         return announced and not self._fan_outs.incomplete(batch)
 
-    def _room(self, chosen: Plan) -> int:
-        """How many late ones may go along without making anybody late."""
-        table, rows = chosen.table, len(chosen.batch)
-        longest = table[rows] + chosen.slack / 2
-        while rows + 1 < len(table) and table[rows + 1] <= longest:
-            rows += 1
-        return rows - len(chosen.batch)
+    def _late_first(self, chosen: Plan, start: float, now: float, slots: Slots) -> list[Entry]:
+        """Late ones that can run before the planned batch and make nobody late."""
+        late = self._spare.alike(now)
+        if not late:
+            return []
+        situation = self._situation(start, now, slots)
+        batch = together(late, self.settings.length_buckets, situation)
+        return within(batch, chosen.slack, situation)
 
     def _serve_late(self, now: float, opens: float, slots: Slots, shed: list[Shed]) -> Decision:
         """Nobody on time waits: let late ones go."""
@@ -345,16 +359,15 @@ class Deadline(BasePolicy):
             return True
         return 2 * self._alone(max(1, round(self.recent.length))) <= target
 
-    def _one_too_many(self, item: Item, start: float) -> bool:
+    def _one_too_many(self, entry: Entry, start: float) -> bool:
         """Whether even in full batches not all of its rank could be in time, and late is no use.
 
         Somebody must be given up then; the newcomer has waited for nothing yet. Work is counted in
         seconds only where the server has measured itself.
         """
-        if item.due < item.deadline or not self.pipeline.times.profiled:
+        if entry.due < entry.item.deadline or not self.pipeline.times.profiled:
             return False
-        work = self._lanes.work_before(item.priority) * self.pipeline.times.scale
-        return start + work > item.due
+        return not self._lanes.feasible(entry, start, self.pipeline.times.scale)
 
     def _worth_a_try(self, item: Item, now: float) -> bool:
         """Whether an item that would be late goes to an idle server all the same.
@@ -380,18 +393,4 @@ class Deadline(BasePolicy):
 
     def _entry(self, item: Item) -> Entry:
         step = min(_PRIORITY_STEP, self.settings.target_seconds or _PRIORITY_STEP)
-        return entry_of(item, self._work(item.length), step)
-
-    def _work(self, length: int) -> float:
-        """Its share of a full batch, in seconds before drift; without a curve in full batches."""
-        if self._work_fits != self.pipeline.times.fits:
-            self._work_fits = self.pipeline.times.fits
-            self._work_of.clear()
-        work = self._work_of.get(length)
-        if work is None:
-            if len(self._work_of) >= _LENGTHS_REMEMBERED:
-                self._work_of.clear()
-            rows = self.settings.max_batch_size
-            seconds = self.pipeline.times.table(length, rows)[rows]
-            work = self._work_of[length] = (seconds or 1.0) / rows
-        return work
+        return entry_of(item, self._shares.of(item.length), step)

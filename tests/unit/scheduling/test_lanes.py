@@ -100,9 +100,22 @@ def test_those_whose_due_time_has_come_are_found_in_any_place() -> None:
 def test_work_counts_for_a_priority_and_all_above() -> None:
     entries = [an_entry(int(p), 1.0, work=10.0 ** int(p), priority=p) for p in Priority]
     lanes = lanes_with(*entries)
-    assert [lanes.work_before(priority) for priority in Priority] == [10.0, 110.0, 1110.0]
+    for priority, work in zip(Priority, (10.0, 110.0, 1110.0), strict=True):
+        just, hardly = (an_entry(9, work + d, priority=priority, step=1e4) for d in (0.0, -0.1))
+        assert lanes.feasible(just, 0.0, 1.0)
+        assert not lanes.feasible(hardly, 0.0, 1.0)
     lanes.discard(ItemId(1))
-    assert lanes.work_before(Priority.HIGH) == 0.0
+    assert lanes.feasible(an_entry(9, 0.0, priority=Priority.HIGH), 0.0, 1.0)
+
+
+def test_a_newcomer_in_a_hurry_waits_for_nobody_who_has_time() -> None:
+    patient = [an_entry(n, 100.0, work=1.0) for n in range(50)]
+    lanes = lanes_with(*patient)
+    assert lanes.feasible(an_entry(98, 2.0), 0.0, 1.0)
+    assert lanes.feasible(an_entry(98, 2.0), 50.0, 1.0) is False
+    assert not lanes.feasible(an_entry(98, 2.0), 0.0, 3.0), "one of the others would be late"
+    urgent = [an_entry(n, 3.0, work=1.0) for n in range(60, 64)]
+    assert not lanes_with(*patient, *urgent).feasible(an_entry(98, 3.5), 0.0, 1.0)
 
 
 def test_a_priority_leads_with_its_oldest_and_its_lane_fills_up() -> None:

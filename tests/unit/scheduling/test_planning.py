@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from batchedmodel_contract.description import CostRule
 from batchedmodel_contract.profile import Profile
 from batchedmodel_scheduling.batch_times import BatchTimes
+from batchedmodel_scheduling.deadline.batches import Situation
 from batchedmodel_scheduling.deadline.lanes import Entry, Lanes
-from batchedmodel_scheduling.deadline.planning import Plan, Situation, plan
+from batchedmodel_scheduling.deadline.planning import Plan, plan
 from batchedmodel_scheduling.limits import Limits
 from batchedmodel_scheduling.policy import Priority
 from support.scheduling import an_entry, measured

@@ -1,0 +1,231 @@
+"""Which batches could run: items of a key merged by length or packed by tokens, within all bounds.
+
+Pure; called by `planning` for what waits, by `Deadline` for late ones and for turns of the floor.
+"""
+
+import math
+from bisect import bisect_right
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Final
+
+from batchedmodel_contract.description import CostRule
+from batchedmodel_scheduling.batch_times import BatchTimes
+from batchedmodel_scheduling.deadline.grouping import LengthClass, merged
+from batchedmodel_scheduling.deadline.lanes import Entry, Lane, Lanes
+from batchedmodel_scheduling.deadline.shedding import Candidate
+from batchedmodel_scheduling.limits import Limits
+
+_LOOKED_AT: Final = 4
+"""Batches by which queues of different items are looked ahead; each has at least its first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """What a plan depends on beside the waiting items."""
+
+    start: float
+    """When the device could begin a batch that leaves now."""
+    start_spread: float
+    """Standard deviation of that, seconds."""
+    rate: float
+    """Items that arrive per second."""
+    target: float | None
+    """Seconds from arrival to answer that are aimed at."""
+    times: BatchTimes
+    limits: Limits
+    by_due: bool
+    """Whether lanes are simply in order of due time."""
+    hurried: bool
+    """Whether due times are worth a smaller batch; not where the target is out of reach anyway."""
+
+
+def together(late: list[Entry], edges: tuple[int, ...], now: Situation) -> list[Entry]:
+    """Of late items of one key, in turn, the first and those that share a batch with it best."""
+    if now.times.rule is CostRule.PACKED:
+        return _packed_run(late, now)[0].entries
+    lanes = Lanes(edges)
+    for entry in late:
+        lanes.add(entry)
+    (by_length,) = lanes.by_key()
+    longest = _longest(now)
+    classes = [_length_class(lane, longest, now) for lane in by_length]
+    for run in merged(classes):
+        chosen = {entry.id for lane in by_length[run] for entry in lane.entries}
+        if late[0].id in chosen:
+            return [entry for entry in late if entry.id in chosen][: classes[run.stop - 1].cap]
+    raise AssertionError("the runs together hold every item")
+
+
+def within(batch: list[Entry], seconds: float, now: Situation) -> list[Entry]:
+    """As many of the first as safely run in so many seconds; perhaps none."""
+    table = _table_of(batch, now)
+    return batch[: bisect_right(table, seconds / now.times.upper, 0, len(batch) + 1) - 1]
+
+
+def quick(batch: list[Entry], now: Situation) -> list[Entry]:
+    """As many of the first as keep the others waiting for no more than half of the target."""
+    return batch[: _cap(_table_of(batch, now), len(batch), _longest(now))]
+
+
+def most_urgent(lanes: list[Lane]) -> float:
+    """When the first of all their items should leave."""
+    return min([lane.entries[0].order for lane in lanes])
+
+
+def _table_of(batch: list[Entry], now: Situation) -> list[float]:
+    lengths = [entry.length for entry in batch]
+    if now.times.rule is CostRule.PACKED:
+        return now.times.packed_table(lengths)
+    return now.times.table(max(lengths), len(lengths))
+
+
+def table_beyond(first: Candidate, now: Situation) -> list[float]:
+    """Upper seconds of the batch by number of items; of a packed one also with more like them."""
+    table = first.table
+    if now.times.rule is CostRule.PACKED:
+        lengths = [entry.length for entry in first.entries]
+        usual = round(sum(lengths) / len(lengths))
+        more = [usual] * (now.limits.rows_of(usual) - len(lengths))
+        table = now.times.packed_table(lengths + more)
+    return [seconds * first.factor for seconds in table]
+
+
+def _least_first(entry: Entry) -> tuple[int, float]:
+    return -entry.item.priority, entry.due
+
+
+_due: Final = attrgetter("due")
+_length: Final = attrgetter("length")
+_weight: Final = attrgetter("weight")
+
+
+def _length_class(lane: Lane, longest: float, now: Situation) -> LengthClass:
+    cap = now.limits.rows_of(lane.longest)
+    table = now.times.table(lane.longest, cap)
+    return LengthClass(len(lane.entries), _cap(table, cap, longest), table)
+
+
+def _longest(now: Situation) -> float:
+    """Expected seconds of a batch that takes all of the target."""
+    return math.inf if now.target is None else now.target / now.times.upper
+
+
+def _cap(table: list[float], cap: int, longest: float) -> int:
+    """Rows so that no batch keeps the others waiting for more than half of the target.
+
+    Where not even one row is that quick, all of the target; where that is out of reach as well,
+    small batches would only make everybody later.
+    """
+    if table[1] > longest or table[cap] <= longest / 2:
+        return cap
+    half = longest / 2
+    return bisect_right(table, half if table[1] <= half else longest, 0, cap + 1) - 1
+
+
+def _in_order(run: list[Lane], at_most: int) -> list[Entry]:
+    """The most urgent of several lanes; what is further back than `at_most` is not looked at."""
+    if len(run) == 1:
+        return run[0].entries[:at_most]
+    waiting = waiting_in(run)
+    # Lanes share the look ahead by their sizes: merging all of a long queue would take too long.
+    part = min(1.0, 1.5 * at_most / waiting)
+    entries = [entry for lane in run for entry in lane.entries[: int(part * len(lane.entries)) + 4]]
+    entries.sort()
+    return entries[:at_most]
+
+
+def padded(keys: list[list[Lane]], now: Situation) -> list[list[Candidate]]:
+    """Per run of length classes that share batches, its first ones."""
+    runs: list[tuple[list[Lane], int]] = []
+    longest = _longest(now)
+    for lanes in keys:
+        classes = [_length_class(lane, longest, now) for lane in lanes]
+        runs += [(lanes[run], classes[run.stop - 1].cap) for run in merged(classes)]
+    if len(runs) > _LOOKED_AT:
+        runs.sort(key=lambda run: most_urgent(run[0]))
+        # A full batch may go while the others wait for company, however many they are.
+        full = [run for run in runs[_LOOKED_AT:] if waiting_in(run[0]) >= run[1]]
+        runs = runs[:_LOOKED_AT] + full[:1]
+    batches = max(1, _LOOKED_AT // len(runs))
+    return [_padded_run(lanes, cap, batches, now) for lanes, cap in runs]
+
+
+def waiting_in(run: list[Lane]) -> int:
+    """Items in several lanes."""
+    return sum([len(lane.entries) for lane in run])
+
+
+def _padded_run(run: list[Lane], cap: int, batches: int, now: Situation) -> list[Candidate]:
+    entries = _in_order(run, batches * cap)
+    found = []
+    for first in range(0, len(entries), cap):
+        part = entries[first : first + cap]
+        if not now.by_due:
+            part.sort(key=_least_first)
+        longest = run[0].longest if len(run) == 1 else max(map(_length, part))
+        found.append(_candidate(part, now.times.table(longest, cap), None, now))
+    return _in_turn(found)
+
+
+def packed(keys: list[list[Lane]], now: Situation) -> list[list[Candidate]]:
+    """Per key its first batches, by tokens."""
+    return [_packed_run(_in_order(lanes, 3 * now.limits.rows), now) for lanes in keys]
+
+
+def _packed_run(entries: list[Entry], now: Situation) -> list[Candidate]:
+    """By tokens: as many as fit the bounds and half of the target, in order."""
+    found: list[Candidate] = []
+    while entries:
+        rows = now.limits.fitting([entry.length for entry in entries])
+        table = now.times.packed_table([entry.length for entry in entries[:rows]])
+        count = _cap(table, rows, _longest(now))
+        part, table = entries[:count], table[: count + 1]
+        if not now.by_due:
+            part.sort(key=_least_first)
+            table = now.times.packed_table([entry.length for entry in part])
+        found.append(_packed_batch(part, table, now))
+        entries = entries[count:]
+    return _in_turn(found)
+
+
+def _packed_batch(entries: list[Entry], table: list[float], now: Situation) -> Candidate:
+    without = now.times.packed_table([entry.length for entry in reversed(entries)])[:0:-1]
+    return _candidate(entries, table, without, now)
+
+
+def by_itself(now: Situation, entries: list[Entry]) -> Candidate:
+    """A batch of just these, which is within the bounds."""
+    lengths = [entry.length for entry in entries]
+    if now.times.rule is CostRule.PACKED:
+        return _packed_batch(entries, now.times.packed_table(lengths), now)
+    return _candidate(entries, now.times.table(max(lengths), len(lengths)), None, now)
+
+
+def _in_turn(batches: list[Candidate]) -> list[Candidate]:
+    """Keep the batches of a run in order: each is as urgent as the most urgent one behind it.
+
+    Due times alone would let the batch of an urgent item of low priority, and the items of high
+    priority that fill it up, pass older ones of high priority.
+    """
+    for batch, behind in zip(batches[-2::-1], batches[:0:-1], strict=True):
+        batch.turn = min(batch.turn, behind.turn)
+    return batches
+
+
+def _candidate(
+    entries: list[Entry], table: list[float], without: list[float] | None, now: Situation
+) -> Candidate:
+    factor = now.times.upper
+    due: float = entries[0].due if now.by_due else min(map(_due, entries))
+    return Candidate(
+        entries=entries,
+        table=table,
+        without=without,
+        factor=factor,
+        due=due,
+        turn=due if now.by_due else min([entry.due + entry.item.yields for entry in entries]),
+        seconds=table[len(entries)] * factor,
+        weight=sum(map(_weight, entries)),
+        by_due=now.by_due,
+    )
