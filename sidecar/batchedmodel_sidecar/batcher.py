@@ -88,7 +88,7 @@ class Batcher:
         self._turns = Turns(ledger)
         self._rows: dict[ItemId, tuple[LiveCall, int]] = {}
         self._deadlines: Deadlines[LiveCall] = Deadlines(lambda live: not live.future.done())
-        self._flights = Flights()
+        self._flights = Flights(dropped=lambda batch: self._finish(batch, None))
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -301,11 +301,7 @@ class Batcher:
 
     async def _carry(self, batch: Batch, request: BatchRequest, seconds: float) -> None:
         """Send one batch and settle its members, whatever happens."""
-        try:
-            reply = await carried(self._infer(request, seconds))
-        except asyncio.CancelledError:
-            self._finish(batch, None)
-            raise
+        reply = await carried(self._infer(request, seconds))
         if isinstance(reply, Unserved):
             self._unserved(batch, reply)
             return
