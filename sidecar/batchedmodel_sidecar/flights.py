@@ -77,7 +77,8 @@ def patience(batch: Batch, settings: BatchSettings, now: float) -> float:
     Not by its members' deadlines alone: callers in a hurry must not make a slow server look dead.
     """
     longest = settings.request_timeout_seconds
-    return max(max(it.deadline, it.arrived + longest) for it in batch.items) - now + _GRACE
+    last = max([item.arrived for item in batch.items]) + longest
+    return max(last, *[item.deadline for item in batch.items]) - now + _GRACE
 
 
 async def carried(reply: Awaitable[BatchReply]) -> BatchReply | Unserved:

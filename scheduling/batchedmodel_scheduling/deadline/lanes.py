@@ -84,7 +84,7 @@ class Lanes:
 
     def work_before(self, priority: Priority) -> float:
         """Seconds of waiting work, in full batches, of this priority and higher ones."""
-        return sum(self._work[one] for one in Priority if one <= priority)
+        return sum([work for one, work in self._work.items() if one <= priority])
 
     def add(self, entry: Entry) -> Lane:
         """Let an item wait."""

@@ -87,7 +87,7 @@ def test_every_end_of_a_call_has_a_series_and_they_add_up() -> None:
 def test_the_integral_of_a_level_gives_its_exact_average_whatever_the_scrapes_miss() -> None:
     ledger = Ledger()
     ledger.accept(4, 1.0, 10.0)
-    ledger.leave(4, 4, 11.0)
+    ledger.leave(4, 4)
     ledger.batch_leaves(ReleaseReason.IDLE, 1, 11.0)
     ledger.batch_ends(1, 13.0)
     ledger.settle(Outcome.CANCELLED, 4, 1.0, 14.0, waiting=3)
