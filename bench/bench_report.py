@@ -8,8 +8,8 @@ import json
 import math
 import os
 import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 
@@ -24,6 +24,8 @@ class Figure:
     unit: str
     goal: str | None = None
     holds: bool | None = None
+    rounds: tuple[float, ...] = ()
+    """What the rounds measured of which `value` is the median; shown in the table only."""
 
     def __post_init__(self) -> None:
         if (self.goal is None) != (self.holds is None):
@@ -32,16 +34,20 @@ class Figure:
 
 def at_least(name: str, value: float, unit: str, bound: float) -> Figure:
     """A figure that should not be below `bound`; NaN, nothing measured, does not hold."""
-    return Figure(
-        name=name, value=value, unit=unit, goal=f"at least {bound:g}", holds=value >= bound
-    )
+    goal = f"at least {bound:.4g}"
+    return Figure(name=name, value=value, unit=unit, goal=goal, holds=value >= bound)
 
 
 def at_most(name: str, value: float, unit: str, bound: float) -> Figure:
     """A figure that should not be above `bound`; NaN, nothing measured, does not hold."""
-    return Figure(
-        name=name, value=value, unit=unit, goal=f"at most {bound:g}", holds=value <= bound
-    )
+    goal = f"at most {bound:.4g}"
+    return Figure(name=name, value=value, unit=unit, goal=goal, holds=value <= bound)
+
+
+def of_rounds(figure: Callable[[float], Figure], values: Iterable[float]) -> Figure:
+    """The figure that is made of the median of rounds, and what they were."""
+    rounds = tuple(values)
+    return replace(figure(median_of(rounds)), rounds=rounds)
 
 
 def median_of(values: Iterable[float]) -> float:
@@ -71,14 +77,17 @@ def report(figures: Sequence[Figure], json_file: Path | None) -> int:
 
 def print_table(figures: Sequence[Figure]) -> None:
     """Print one line per figure, in the order given, columns aligned."""
-    rows = [("figure", "value", "unit", "goal", "holds")]
+    spread = "rounds" if any(figure.rounds for figure in figures) else ""
+    rows = [("figure", "value", "unit", "goal", "holds", spread)]
     for figure in figures:
         holds = {None: "", True: "yes", False: "NO"}[figure.holds]
-        rows.append((figure.name, _shown(figure.value), figure.unit, figure.goal or "", holds))
-    name, value, unit, goal, _ = (max(map(len, column)) for column in zip(*rows, strict=True))
-    for row in rows:
-        line = f"{row[0]:<{name}}  {row[1]:>{value}}  {row[2]:<{unit}}  {row[3]:<{goal}}  {row[4]}"
-        print(line.rstrip())
+        goal = figure.goal or ""
+        value, rounds = _shown(figure.value), _spread(figure.rounds)
+        rows.append((figure.name, value, figure.unit, goal, holds, rounds))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for name, value, *others in rows:
+        rest = (f"{text:<{width}}" for text, width in zip(others, widths[2:], strict=True))
+        print("  ".join([f"{name:<{widths[0]}}", f"{value:>{widths[1]}}", *rest]).rstrip())
 
 
 def write_json(path: Path, figures: Sequence[Figure]) -> None:
@@ -87,12 +96,22 @@ def write_json(path: Path, figures: Sequence[Figure]) -> None:
     The file appears whole or not at all.
     """
     document = [
-        asdict(figure) | {"value": figure.value if math.isfinite(figure.value) else None}
+        {
+            "name": figure.name,
+            "value": figure.value if math.isfinite(figure.value) else None,
+            "unit": figure.unit,
+            "goal": figure.goal,
+            "holds": figure.holds,
+        }
         for figure in figures
     ]
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     partial.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
     partial.replace(path)
+
+
+def _spread(rounds: Sequence[float]) -> str:
+    return f"{_shown(min(rounds))} to {_shown(max(rounds))}" if rounds else ""
 
 
 def _shown(value: float) -> str:

@@ -5,6 +5,7 @@ Load generator, sidecar and simulated model server are three processes on loopba
 """
 
 import sys
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +15,10 @@ from load_generator import Target
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
 from batchedmodel_contract.batching import BatchSettings
-from support.chain import Chain, running_chain  # the tests' processes, wired as in a pod
+from batchedmodel_scheduling.simulator.curves import Affine
+from support.chain import Chain, Process, running_chain  # the tests' processes, as in a pod
 
-__all__ = ["Chain", "Plan", "device_chain", "target"]
+__all__ = ["Chain", "Plan", "Process", "device_chain", "target"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,22 +31,30 @@ class Plan:
 
 
 def device_chain(
-    folder: Path, *, fixed_seconds: float, row_seconds: float, settings: BatchSettings
+    folder: Path,
+    *,
+    curve: Affine,
+    settings: BatchSettings,
+    parameters: Mapping[str, str] | None = None,
 ) -> AbstractAsyncContextManager[Chain]:
-    """A sidecar and a model server whose device takes so long for a batch and for each row."""
+    """A sidecar and a model server whose device takes so long for a batch and for each row.
+
+    `parameters` are further ones of the simulated handler.
+    """
+    seconds = {"fixedSeconds": str(curve.fixed), "rowSeconds": str(curve.per_row)}
     return running_chain(
         folder,
         handler="simulated",
-        parameters={"fixedSeconds": str(fixed_seconds), "rowSeconds": str(row_seconds)},
+        parameters={**seconds, **(parameters or {})},
         settings=settings,
     )
 
 
-def target(chain: Chain, body: bytes) -> Target:
-    """Where the load generator sends this JSON body."""
+def target(chain: Chain, body: bytes, headers: Mapping[str, str] | None = None) -> Target:
+    """Where the load generator sends this body, which is JSON unless the headers say otherwise."""
     return Target(
         port=chain.port,
         path=chain.infer_path,
-        headers={"Content-Type": "application/json"},
+        headers={"Content-Type": "application/json"} if headers is None else headers,
         bodies=[body],
     )

@@ -35,6 +35,7 @@ from fidelity_model import (
     gap_percent,
 )
 from load_generator import GivenArrivals, LoadResult, read_latencies, run_load
+from same_arrivals import microseconds
 
 CONNECTIONS: Final = 512
 BODY: Final = b'{"inputs":[{"name":"x","shape":[1,1],"datatype":"INT64","data":[1]}]}'
@@ -132,8 +133,7 @@ async def _chains() -> AsyncIterator[list[tuple[Device, Chain]]]:
         for device in DEVICES:
             chain = device_chain(
                 Path(folder, device.name),
-                fixed_seconds=device.curve.fixed,
-                row_seconds=device.curve.per_row,
+                curve=device.curve,
                 settings=SETTINGS,
             )
             chains.append((device, await stack.enter_async_context(chain)))
@@ -145,7 +145,7 @@ async def _load(chain: Chain, device: Device, share: float, seed: int, plan: Pla
     warm_up = 0.0 if share == CONSTANTS_SHARE else plan.warm_up_seconds
     due = arrivals(device, share, seed, plan.warm_up_seconds + plan.seconds)
     given = GivenArrivals(
-        offsets_microseconds=[at // 1000 for at in due],
+        offsets_microseconds=microseconds(due),
         connections=CONNECTIONS,
         warm_up_seconds=warm_up,
     )

@@ -11,13 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_scheduling.policies import new_policy
-from batchedmodel_scheduling.simulator.arrivals import Poisson
-from batchedmodel_scheduling.simulator.curves import Affine, profile_of
-from batchedmodel_scheduling.simulator.engine import NANOSECONDS, simulate
-from batchedmodel_scheduling.simulator.plants import Plant
-from batchedmodel_scheduling.simulator.streams import stream
-from batchedmodel_scheduling.simulator.workload import requests
+from batchedmodel_scheduling.simulator.curves import Affine
+from batchedmodel_scheduling.simulator.engine import NANOSECONDS
+from same_arrivals import finished, latencies, percentiles, poisson
 from scheduling_bench.scenarios import MAX_ROWS, equal
 
 CONSTANTS_SHARE: Final = 0.2
@@ -28,8 +24,6 @@ SETTINGS: Final = BatchSettings(max_batch_size=MAX_ROWS, target_seconds=TARGET_S
 """Of both sides. Late answers are served, so that both serve everything."""
 
 _STEPS: Final = 5  # each leaves less than half of the error
-_DEPTH: Final = 2  # batches that our model server holds
-_MICROSECOND: Final = 1000  # nanoseconds; what the load generator is told arrivals in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,10 +74,8 @@ class Percentiles:
 
 def arrivals(device: Device, share: float, seed: int, seconds: float) -> list[int]:
     """Poisson arrivals at this share of cap99: nanoseconds, in whole microseconds."""
-    rate = share * device.cap99
-    random = stream(seed, f"fidelity/{device.name}/{share}")
-    times = Poisson().times(round(rate * seconds), rate, random)
-    return [at // _MICROSECOND * _MICROSECOND for at in times]
+    name = f"fidelity/{device.name}/{share}"
+    return poisson(share * device.cap99, seconds, seed=seed, name=name)
 
 
 def constants_of(device: Device, times: Sequence[int], measured: Measured) -> Constants:
@@ -109,11 +101,9 @@ def foretold(
     device: Device, times: Sequence[int], constants: Constants, *, since: float
 ) -> Percentiles:
     """Latencies of the requests that arrive `since` seconds after the start or later."""
-    latencies = foretold_seconds(device, times, constants)
-    counted = latencies[np.array(times) >= since * NANOSECONDS] * 1e3
-    # By nearest rank, as the load generator has it.
-    p50, p99 = np.percentile(counted, (50, 99), method="inverted_cdf")
-    return Percentiles(p50=float(p50), p99=float(p99))
+    seconds = foretold_seconds(device, times, constants)
+    p50, p99 = percentiles(seconds[np.array(times) >= since * NANOSECONDS] * 1e3, 50, 99)
+    return Percentiles(p50=p50, p99=p99)
 
 
 def foretold_seconds(
@@ -138,16 +128,11 @@ class _Simulated:
 
 
 def _simulated(device: Device, times: Sequence[int], hand_off: float) -> _Simulated:
-    curve = device.curve
-    profile = profile_of(curve, max_rows=MAX_ROWS, lengths=(1,), cost_rule=curve.rule)
-    plant = Plant(curve=curve, hand_off_seconds=hand_off, depth=_DEPTH)
-    asked = requests(times, [1] * len(times), TARGET_SECONDS)
-    run = simulate(asked, [(new_policy(SETTINGS, profile), plant)])
-    finished = np.array(run.finished, dtype=np.int64)
+    ended = finished(device.curve, SETTINGS, times, hand_off_seconds=hand_off)
     # One device ends one batch at a time, and takes requests with equal targets in order.
-    _, first, batch = np.unique(finished, return_index=True, return_inverse=True)
+    _, first, batch = np.unique(ended, return_index=True, return_inverse=True)
     return _Simulated(
-        seconds=(finished - np.array(times, dtype=np.int64)) / NANOSECONDS,
+        seconds=latencies(times, ended),
         place=np.arange(len(times), dtype=np.float64) - first[batch],
     )
 

@@ -259,9 +259,10 @@ def _shape(entry: Mapping[str, Any], field: str) -> Shape:
     shape = entry.get("shape")
     if not isinstance(shape, list) or len(shape) > _MAX_RANK:
         raise InvalidInput(f"{field}.shape", f"is not an array of at most {_MAX_RANK} sizes", shape)
-    if any(type(size) is not int or not 0 <= size <= _MAX_SIZE for size in shape):
-        rule = "has a size that is not an integer from 0 to 2^63 - 1"
-        raise InvalidInput(f"{field}.shape", rule, shape)
+    for size in shape:
+        if type(size) is not int or not 0 <= size <= _MAX_SIZE:
+            rule = "has a size that is not an integer from 0 to 2^63 - 1"
+            raise InvalidInput(f"{field}.shape", rule, shape)
     return tuple(shape)
 
 

@@ -70,6 +70,7 @@ class Batcher:
     ) -> None:
         """`idempotent` says that a row may be sent again when nobody knows what became of it."""
         self._settings = settings
+        self._terms = agreed(NO_WISHES, settings)  # of most calls
         self._idempotent = idempotent
         self._policy = policies.new_policy(settings, None)
         self._infer = infer
@@ -88,7 +89,7 @@ class Batcher:
         self._turns = Turns(ledger)
         self._rows: dict[ItemId, tuple[LiveCall, int]] = {}
         self._deadlines: Deadlines[LiveCall] = Deadlines(lambda live: not live.future.done())
-        self._flights = Flights()
+        self._flights = Flights(dropped=lambda batch: self._finish(batch, None))
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -143,7 +144,7 @@ class Batcher:
         Its time counts from `arrived`, by default from now. Cancelling the await withdraws it.
         """
         now = self._clock()
-        terms = agreed(wishes, self._settings)
+        terms = self._terms if wishes is NO_WISHES else agreed(wishes, self._settings)
         self._ledger.untrusted_priorities += wishes.priority not in (None, terms.priority)
         live = LiveCall(call, now, now if arrived is None else arrived, terms)
         try:
@@ -164,7 +165,7 @@ class Batcher:
         knew = self._policy.pipeline.times.profiled
         self._model = model
         for live in {live for live, _ in self._rows.values()}:
-            if live.call.description != model.description:
+            if not model.takes(live.call):
                 self._settle(live, Outcome.FAILED, other_model())
         self._policy = policies.relearning(self._policy, model.profile)
         if model.profile is not None and model.profile.max_cost is not None:
@@ -184,6 +185,7 @@ class Batcher:
     def configure(self, settings: BatchSettings) -> None:
         """Use other settings from the next decision on; what was accepted stays accepted."""
         self._settings = settings
+        self._terms = agreed(NO_WISHES, settings)
         in_force = replace(settings, max_wait_seconds=0.0) if self._flushing else settings
         self._policy = policies.reconfigured(self._policy, in_force, self._clock())
         self._request_step()
@@ -213,19 +215,21 @@ class Batcher:
         """Offer all rows or none: a call is refused whole."""
         rows = live.call.rows
         self._ledger.rows_offered += len(rows)
-        if self._model is not None and live.call.description != self._model.description:
+        if self._model is not None and not self._model.takes(live.call):
             other = other_model()
             raise Rejected(Rejection.NOT_READY, other.message, retry_after=other.retry_after)
         if len(rows) > self._settings.max_queue_size:
             raise too_many(len(rows), self._settings.max_queue_size)
         if live.deadline <= now:
             raise TooLate(live.terms.limit)
-        live.work = sum(self._policy.work(row.length) for row in rows)
+        lengths = live.call.lengths
+        live.work = sum(map(self._policy.work, lengths))
         self._offered.add(live.work, now)
         if refusal := self._turns.offer(live, self._policy, now):
             raise self._rejection(refusal, live.terms.limit)
-        self._rows |= {item_id: (live, index) for index, item_id in enumerate(live.ids)}
-        live.recorded = self._recorder.accepted(live.call.lengths, live.terms.priority, now)
+        for index, item_id in enumerate(live.ids):
+            self._rows[item_id] = (live, index)
+        live.recorded = self._recorder.accepted(lengths, live.terms.priority, now)
         self._ledger.accept(len(rows), live.work, now)
         self._idle.clear()
         self._deadlines.add(live.deadline, live, self._ledger.live)
@@ -284,7 +288,7 @@ class Batcher:
         partly_shown: dict[LiveCall, None] = {}
         members = [self._rows[item.id] for item in batch.items]
         for item, (live, _) in zip(batch.items, members, strict=True):
-            self._ledger.leave(len(live.call.rows), live.waiting, now)
+            self._ledger.leave(len(live.call.rows), live.waiting)
             live.leaves(batch.id, len(batch.items), now)
             if live.partly_shown:
                 partly_shown[live] = None
@@ -301,11 +305,7 @@ class Batcher:
 
     async def _carry(self, batch: Batch, request: BatchRequest, seconds: float) -> None:
         """Send one batch and settle its members, whatever happens."""
-        try:
-            reply = await carried(self._infer(request, seconds))
-        except asyncio.CancelledError:
-            self._finish(batch, None)
-            raise
+        reply = await carried(self._infer(request, seconds))
         if isinstance(reply, Unserved):
             self._unserved(batch, reply)
             return

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -37,13 +37,23 @@ _server_logger.addFilter(_NotCallersFaults())
 
 @dataclass(slots=True, kw_only=True)
 class _Connection:
-    """An open connection; `end` closes it at its age unless it is at work then."""
+    """An open connection; `end` closes it at its age unless it is at work then.
+
+    It is at work in a `with` block of its own: a generator's would cost twice as much per request.
+    """
 
     transport: Any
     retires_at: float
     end: asyncio.TimerHandle
     at_work: bool = False
     answered: bool = False
+
+    def __enter__(self) -> None:
+        self.at_work = True
+
+    def __exit__(self, *_: object) -> None:
+        self.at_work = False
+        self.answered = True
 
 
 class DataServer(web.Server):
@@ -98,19 +108,9 @@ class DataServer(web.Server):
         connection = self._connections_open.get(handler)
         return connection is None or self._clock() >= connection.retires_at
 
-    @contextlib.contextmanager
-    def at_work(self, handler: Any) -> Iterator[None]:
+    def at_work(self, handler: Any) -> contextlib.AbstractContextManager[None]:
         """While a request is being answered its connection is not closed for its age."""
-        connection = self._connections_open.get(handler)
-        if connection is None:
-            yield
-            return
-        connection.at_work = True
-        try:
-            yield
-        finally:
-            connection.at_work = False
-            connection.answered = True
+        return self._connections_open.get(handler) or contextlib.nullcontext()
 
     def _retire(self, handler: Any) -> None:
         """End a connection that has reached its age and will not end behind an answer.

@@ -6,7 +6,7 @@ end of its connection.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,7 +30,9 @@ class _Flight:
 class Flights:
     """Tasks that carry batches, by batch."""
 
-    def __init__(self) -> None:
+    def __init__(self, dropped: Callable[[Batch], None]) -> None:
+        """`dropped` is told of a batch that nobody carries any more though it has not `ended`."""
+        self._dropped = dropped
         self._flights: dict[BatchId, _Flight] = {}
 
     def __len__(self) -> int:
@@ -40,6 +42,9 @@ class Flights:
         """Carry a batch; whoever carries it says `ended`."""
         task = asyncio.get_running_loop().create_task(carrying)
         self._flights[batch.id] = _Flight(task, len(batch.items))
+        # Here and not in the coroutine: one that is cancelled before its first step never runs, and
+        # a batch that did not end would keep its place at the server for ever.
+        task.add_done_callback(lambda _: self._landed(batch))
 
     def ended(self, batch: Batch) -> None:
         """The server is done with a batch, or it was dropped."""
@@ -53,6 +58,10 @@ class Flights:
                 flight.wanted -= 1
                 if not flight.wanted:
                     flight.task.cancel()
+
+    def _landed(self, batch: Batch) -> None:
+        if batch.id in self._flights:
+            self._dropped(batch)
 
     async def cancel_all(self) -> None:
         """End everything, and return when it has ended."""
@@ -68,7 +77,8 @@ def patience(batch: Batch, settings: BatchSettings, now: float) -> float:
     Not by its members' deadlines alone: callers in a hurry must not make a slow server look dead.
     """
     longest = settings.request_timeout_seconds
-    return max(max(it.deadline, it.arrived + longest) for it in batch.items) - now + _GRACE
+    last = max([item.arrived for item in batch.items]) + longest
+    return max(last, *[item.deadline for item in batch.items]) - now + _GRACE
 
 
 async def carried(reply: Awaitable[BatchReply]) -> BatchReply | Unserved:

@@ -19,13 +19,14 @@ from batchedmodel_sidecar.batcher import Batcher
 from batchedmodel_sidecar.bodies import BodyReader
 from batchedmodel_sidecar.byte_budget import Hold
 from batchedmodel_sidecar.connections import DataServer
-from batchedmodel_sidecar.encodings import encoding_of
+from batchedmodel_sidecar.encodings import Encoding, encoding_of
 from batchedmodel_sidecar.errors import CallError, ModelNotFound, Rejected, TooLate
 from batchedmodel_sidecar.ledger import Ledger
 from batchedmodel_sidecar.lifecycle import Lifecycle
 from batchedmodel_sidecar.link import Link
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.passthrough import Passthrough
+from batchedmodel_sidecar.prompt import within
 from batchedmodel_sidecar.protocols import openai, v2
 from batchedmodel_sidecar.protocols.adapter import Adapter, Parsed
 from batchedmodel_sidecar.protocols.classify import ClassifyAdapter
@@ -196,9 +197,10 @@ class Front:
             body = await self._bodies.read(request, held, limit)
             # Now, not before: the model may have been restarted while the body arrived.
             model = self._open_for_work()
-            async with asyncio.timeout(limit - (self._clock() - arrived)):
-                plain = await self._bodies.decoded(body, encoding, held)
-                parsed = await adapter.parse(plain, headers.get(HEADER_LENGTH), model)
+            parsed = await within(
+                limit - (self._clock() - arrived),
+                self._parsed(body, encoding, held, adapter, headers.get(HEADER_LENGTH), model),
+            )
             self._open_for_work()
         except asyncio.CancelledError:
             # Nothing was promised yet, but the books must know of everyone who came.
@@ -215,6 +217,18 @@ class Front:
         except Exception as bug:
             raise Rejected(Rejection.INVALID, _ours("reading", bug), status=500) from bug
         return parsed, model, combined(wishes, parsed.wishes)
+
+    async def _parsed(
+        self,
+        body: bytes,
+        encoding: Encoding | None,
+        held: Hold,
+        adapter: Adapter,
+        header_length: str | None,
+        model: ReadyModel,
+    ) -> Parsed:
+        plain = await self._bodies.decoded(body, encoding, held)
+        return await adapter.parse(plain, header_length, model)
 
     def _wishes(self, request: web.BaseRequest) -> Wishes:
         """What the headers say; raises `InvalidInput`."""

@@ -95,17 +95,17 @@ class Ledger:
         self.cancelled_in_flight += outcome is Outcome.CANCELLED
         self.settled[outcome] += 1
 
-    def leave(self, rows: int, waiting: int, now: float) -> None:
-        """A row of an accepted call leaves; so many of its rows waited until now."""
+    def leave(self, rows: int, waiting: int) -> None:
+        """A row of an accepted call leaves in a batch; so many of its rows waited until now."""
         if waiting == rows:
             self.waiting -= 1
             self.in_flight += 1
-        self.waiting_rows.change(-1, now)
 
     def batch_leaves(self, reason: ReleaseReason, rows: int, now: float) -> None:
-        """A batch is on its way."""
+        """A batch of rows that have left is on its way."""
         self.batches[reason] += 1
         self.batches_in_flight += 1
+        self.waiting_rows.change(-rows, now)
         self.rows_at_model.change(rows, now)
 
     def batch_ends(self, rows: int, now: float) -> None:
@@ -130,7 +130,8 @@ class Ledger:
         else:
             self.in_flight -= 1
             self.cancelled_in_flight += left
-        self.waiting_rows.change(-waiting, now)
+        if waiting:
+            self.waiting_rows.change(-waiting, now)
         self.work_live -= work
         self.rows_live -= rows
         self.settled[outcome] += 1

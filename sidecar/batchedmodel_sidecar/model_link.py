@@ -53,6 +53,7 @@ class ModelLink:
             connector=aiohttp.UnixConnector(path=socket_path, limit=0),
             timeout=aiohttp.ClientTimeout(total=None),
             auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
         )
         self._stream: aiohttp.ClientResponse | None = None
         self._distrusted = False

@@ -6,7 +6,6 @@ meet anybody else's rows; the model server checks again what only it can know.
 
 from __future__ import annotations  # array.array takes no type argument at run time
 
-import math
 from array import array
 from collections.abc import Sequence
 
@@ -23,22 +22,19 @@ def rows_of_tensors(
 ) -> tuple[Row, ...]:
     """The rows of a request, in which `field` holds the tensors; raises `InvalidInput`."""
     given = {tensor.name: tensor for tensor in tensors}
-    for index, tensor in enumerate(tensors):
-        if all(tensor.name != spec.name for spec in description.inputs):
-            known = ", ".join(spec.name for spec in description.inputs)
-            rule = f"is not an input of this model; it takes {known}"
-            raise InvalidInput(f"{field}[{index}].name", rule, tensor.name)
-    missing = [spec.name for spec in description.inputs if spec.name not in given]
-    if missing:
-        raise InvalidInput(field, f"lacks {', '.join(missing)}")
-    ordered = [given[spec.name] for spec in description.inputs]
+    ordered = [given[spec.name] for spec in description.inputs if spec.name in given]
+    if len(ordered) != len(tensors) or len(ordered) != len(description.inputs):
+        raise _misnamed(tensors, description, field)
+    length = 1
     for tensor, spec in zip(ordered, description.inputs, strict=True):
-        _check(tensor, spec, f"{field}.{tensor.name}")
+        length = max(length, _checked_length(tensor, spec, f"{field}.{tensor.name}"))
+    if len(ordered) == 1:
+        shape = ordered[0].shape[1:]
+        return tuple(Row(values=(Value(shape, data),), length=length) for data in rows(ordered[0]))
     if len({tensor.shape[0] for tensor in ordered}) != 1:
         raise InvalidInput(field, "disagree about the number of rows (the first dimension)")
     columns = [rows(tensor) for tensor in ordered]
     shapes = [tensor.shape[1:] for tensor in ordered]
-    length = max(_length(t, s) for t, s in zip(ordered, description.inputs, strict=True))
     return tuple(
         Row(
             values=tuple(Value(shape, data) for shape, data in zip(shapes, row, strict=True)),
@@ -46,6 +42,17 @@ def rows_of_tensors(
         )
         for row in zip(*columns, strict=True)
     )
+
+
+def _misnamed(tensors: Sequence[Tensor], description: ModelDescription, field: str) -> InvalidInput:
+    """What is wrong with the names of a request's tensors."""
+    names = [spec.name for spec in description.inputs]
+    for index, tensor in enumerate(tensors):
+        if tensor.name not in names:
+            rule = f"is not an input of this model; it takes {', '.join(names)}"
+            return InvalidInput(f"{field}[{index}].name", rule, tensor.name)
+    given = {tensor.name for tensor in tensors}
+    return InvalidInput(field, f"lacks {', '.join(name for name in names if name not in given)}")
 
 
 async def rows_of_texts(
@@ -109,25 +116,27 @@ def _part(tokenised: Tokenised, index: int) -> array[int]:
     return part
 
 
-def _check(tensor: Tensor, spec: TensorSpec, field: str) -> None:
+def _checked_length(tensor: Tensor, spec: TensorSpec, field: str) -> int:
+    """Size of the ragged dimensions of one row; 1 where every row has the same size."""
+    shape = tensor.shape
     if tensor.datatype is not spec.datatype:
         raise InvalidInput(f"{field}.datatype", f"is not {spec.datatype}", tensor.datatype)
-    expected, given = [RAGGED, *spec.shape], list(tensor.shape)
-    rule = f"does not fit {expected} (-1 is any size, the first counts rows)"
-    if len(given) != len(expected):
-        raise Unbatchable(f"{field}.shape", rule, given)
-    if any(wanted not in (RAGGED, size) for size, wanted in zip(given, expected, strict=True)):
-        raise InvalidInput(f"{field}.shape", rule, given)
-    if 0 in given:
-        what = "no rows" if given[0] == 0 else "rows of size zero"
-        raise Unbatchable(f"{field}.shape", f"has {what}", given)
-    length = _length(tensor, spec)
+    if len(shape) != 1 + len(spec.shape):
+        raise Unbatchable(f"{field}.shape", _expected(spec), list(shape))
+    length = 1
+    for size, wanted in zip(shape[1:], spec.shape, strict=True):
+        if wanted == RAGGED:
+            length *= size
+        elif wanted != size:
+            raise InvalidInput(f"{field}.shape", _expected(spec), list(shape))
+    if 0 in shape:
+        what = "no rows" if shape[0] == 0 else "rows of size zero"
+        raise Unbatchable(f"{field}.shape", f"has {what}", list(shape))
     if spec.max_length is not None and length > spec.max_length:
         rule = f"is longer than the model takes ({spec.max_length})"
-        raise InvalidInput(f"{field}.shape", rule, given)
+        raise InvalidInput(f"{field}.shape", rule, list(shape))
+    return length
 
 
-def _length(tensor: Tensor, spec: TensorSpec) -> int:
-    """Size of the ragged dimensions of one row; 1 where every row has the same size."""
-    sizes = zip(tensor.shape[1:], spec.shape, strict=True)
-    return math.prod(size for size, wanted in sizes if wanted == RAGGED)
+def _expected(spec: TensorSpec) -> str:
+    return f"does not fit {[RAGGED, *spec.shape]} (-1 is any size, the first counts rows)"

@@ -128,9 +128,9 @@ class StrictLedger(Ledger):
         super().accept(rows, work, now)
         self._check()
 
-    def leave(self, rows: int, waiting: int, now: float) -> None:
+    def leave(self, rows: int, waiting: int) -> None:
         """See `Ledger`."""
-        super().leave(rows, waiting, now)
+        super().leave(rows, waiting)
         self._check()
 
     def come_back(self, rows: int, waiting: int, now: float) -> None:

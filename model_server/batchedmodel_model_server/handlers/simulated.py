@@ -4,6 +4,10 @@ A forward pass takes `fixedSeconds + rowSeconds x rows + tokenSeconds x tokens`,
 other, without using a CPU. Like a GPU's queue it has its own timeline: a pass starts when the one
 before it ends, or when it is handed over if that is later, and the thread that waits for it may
 wake late without making the next pass late.
+
+It answers `y` = `x`, whatever the type and size of its rows (`datatype`, `elements`), or as many
+numbers as `floats` says, like a model of embeddings: what callers send and get costs the way to
+the device and nothing on it.
 """
 
 import ctypes
@@ -14,24 +18,35 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+import numpy as np
+
 from batchedmodel_contract.description import CostRule
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.spec import MAX_LENGTH
-from batchedmodel_model_server.handler import PARAMETERS, Batch, Handler, Spec
+from batchedmodel_model_server.handler import DTYPES, PARAMETERS, Array, Batch, Handler, Spec
 
 _DEFAULTS: Final = {"fixedSeconds": "0.005", "rowSeconds": "0.0001", "tokenSeconds": "0"}
 _PADDED: Final = "padded"
+_DATATYPE: Final = "datatype"
+_ELEMENTS: Final = "elements"
+_FLOATS: Final = "floats"
 _PR_SET_TIMERSLACK: Final = 29  # from the kernel's prctl.h
 _log = logging.getLogger(__name__)
 
 
 class Simulated(Handler):
-    """Answers `y` = `x` after the time that the parameters say."""
+    """Answers after the time that the parameters say."""
 
     inputs: Mapping[str, Spec] = {"x": Spec("INT64", ("L",), max=MAX_LENGTH)}
     outputs: Mapping[str, Spec] = {"y": Spec("INT64", ("L",))}
     platform = "simulated"
-    parameter_names: ClassVar[tuple[str, ...]] = (*_DEFAULTS, _PADDED)
+    parameter_names: ClassVar[tuple[str, ...]] = (
+        *_DEFAULTS,
+        _PADDED,
+        _DATATYPE,
+        _ELEMENTS,
+        _FLOATS,
+    )
 
     def __init__(
         self,
@@ -57,7 +72,24 @@ class Simulated(Handler):
             self.cost_rule = CostRule.ROWS
         else:
             self.cost_rule = CostRule.PADDED if padded == "true" else CostRule.PACKED
+        self._declare(given)
         _wake_on_time()
+
+    def _declare(self, given: Mapping[str, str]) -> None:
+        datatype = given.get(_DATATYPE, "INT64")
+        if datatype not in DTYPES:
+            rule = f"is not one of {', '.join(DTYPES)}"
+            raise InvalidInput(f"{PARAMETERS}.{_DATATYPE}", rule, datatype)
+        x = Spec(datatype, ("L",), max=MAX_LENGTH)
+        if _ELEMENTS in given:
+            x = Spec(datatype, (_size(_ELEMENTS, given[_ELEMENTS]),))
+        self.inputs, self.outputs = {"x": x}, {"y": Spec(datatype, x.shape)}
+        self._answer: Array | None = None
+        if _FLOATS in given:
+            size = _size(_FLOATS, given[_FLOATS])
+            # Numbers of as many digits as a model's.
+            self._answer = np.sin(np.arange(1, size + 1)).astype(np.float32)
+            self.outputs = {"y": Spec("FP32", (size,))}
 
     def forward(self, batch: Batch) -> Mapping[str, Any]:
         """Sleep until the pass would have ended."""
@@ -69,7 +101,9 @@ class Simulated(Handler):
         # A sleep may end early when a signal arrives, and by a clock's rounding.
         while (left := self._free_at - self._clock()) > 0:
             self._sleep(left)
-        return {"y": batch.array("x")}
+        if self._answer is None:
+            return {"y": batch.array("x")}
+        return {"y": np.broadcast_to(self._answer, (batch.rows, len(self._answer)))}
 
     def predicted_seconds(self, rows: int, length: int) -> float:
         """The formula itself."""
@@ -87,6 +121,15 @@ def _seconds(name: str, text: str) -> float:
     if not 0 <= value < math.inf:
         raise InvalidInput(f"{PARAMETERS}.{name}", "is not a number of seconds, 0 or more", text)
     return value
+
+
+def _size(name: str, text: str) -> int:
+    # int() itself would refuse thousands of digits, in words of its own.
+    is_short = text.isascii() and text.isdigit() and len(text) <= len(str(MAX_LENGTH))
+    if not is_short or not 1 <= int(text) <= MAX_LENGTH:
+        rule = f"is not a whole number from 1 to {MAX_LENGTH}"
+        raise InvalidInput(f"{PARAMETERS}.{name}", rule, text)
+    return int(text)
 
 
 def _wake_on_time() -> None:

@@ -89,7 +89,7 @@ class Lanes:
         """
         priority = newcomer.item.priority
         lanes = [lane for lanes in self._by_key.values() for lane in lanes]
-        whole = start + scale * sum(self._work[one] for one in Priority if one <= priority)
+        whole = start + scale * sum([work for one, work in self._work.items() if one <= priority])
         if whole <= newcomer.due:
             return True
         if all(lane.entries[-1] < newcomer for lane in lanes):

@@ -12,6 +12,7 @@ from bench_report import (
     at_most,
     median_of,
     new_parser,
+    of_rounds,
     print_table,
     report,
     write_json,
@@ -58,6 +59,21 @@ def test_the_table_has_one_aligned_line_per_figure(capsys: pytest.CaptureFixture
         "share of the limit   98.25  %     at least 97  yes",
         "added p50            1.500  ms    at most 1    NO",
         "bare server         12,346  1/s",
+    ]
+
+
+def test_rounds_are_shown_from_the_lowest_to_the_highest(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    spread = of_rounds(lambda value: at_most("added", value, "ms", 1), [0.5, 0.9, 0.25])
+    assert spread.value == 0.5
+
+    print_table([spread, RATE])
+
+    assert capsys.readouterr().out.splitlines() == [
+        "figure        value  unit  goal       holds  rounds",
+        "added        0.5000  ms    at most 1  yes    0.2500 to 0.9000",
+        "bare server  12,346  1/s",
     ]
 
 

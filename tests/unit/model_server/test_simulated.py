@@ -7,7 +7,7 @@ import pytest
 
 from batchedmodel_contract.description import CostRule
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_model_server.handler import Batch
+from batchedmodel_model_server.handler import Batch, Spec
 from batchedmodel_model_server.handlers.simulated import Simulated
 
 
@@ -94,6 +94,22 @@ def test_the_answer_is_the_input() -> None:
     assert answer["y"] is given.array("x")
 
 
+def test_rows_may_be_of_another_type_and_of_one_size() -> None:
+    handler = simulated(Clock(), datatype="FP32", elements="150528")
+    assert handler.inputs == {"x": Spec("FP32", (150528,))}
+    assert handler.outputs == {"y": Spec("FP32", (150528,))}
+
+
+def test_the_answer_may_be_numbers_of_another_size() -> None:
+    handler = simulated(Clock(), floats="384")
+    assert handler.inputs["x"].datatype == "INT64"
+    assert handler.outputs == {"y": Spec("FP32", (384,))}
+    answer = handler.forward(batch([2, 3], handed_over=100.0))["y"]
+    assert answer.shape == (2, 384)
+    assert answer.dtype == np.float32
+    assert len(set(answer[1].tolist())) == 384
+
+
 def test_the_prediction_is_the_formula() -> None:
     handler = simulated(Clock(), tokenSeconds="0.001")
     assert handler.predicted_seconds(3, 4) == pytest.approx(0.005 + 0.0003 + 0.012)
@@ -107,6 +123,11 @@ def test_the_prediction_is_the_formula() -> None:
         ("tokenSeconds", "inf", "is not a number of seconds, 0 or more"),
         ("tokenSeconds", "nan", "is not a number of seconds, 0 or more"),
         ("padded", "yes", "is neither true nor false"),
+        ("datatype", "BYTES", "is not one of BOOL"),
+        ("elements", "0", "is not a whole number from 1 to 1048576"),
+        ("elements", "1048577", "is not a whole number from 1 to 1048576"),
+        ("floats", "00000010000000", "is not a whole number from 1 to 1048576"),
+        ("floats", "many", "is not a whole number from 1 to 1048576"),
     ],
 )
 def test_a_wrong_parameter_is_named(name: str, value: str, message: str) -> None:

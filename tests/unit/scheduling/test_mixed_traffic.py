@@ -1,4 +1,4 @@
-"""Traffic that is not alike: keys, priorities, deadlines, late ones; and a profile that is wrong."""
+"""Traffic that is not alike: keys, priorities, deadlines, late ones, and a wrong profile."""
 
 from collections.abc import Sequence
 from dataclasses import replace

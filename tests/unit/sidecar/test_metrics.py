@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from batchedmodel_contract.outcomes import Outcome, Rejection, ReleaseReason
 from batchedmodel_scheduling.signals import Signals
 from batchedmodel_sidecar.ledger import Ledger
-from batchedmodel_sidecar.metrics import LedgerCollector
+from batchedmodel_sidecar.metrics import Durations, LedgerCollector
 
 SIGNALS = Signals(
     effective_batch_size=7.5,
@@ -86,7 +87,7 @@ def test_every_end_of_a_call_has_a_series_and_they_add_up() -> None:
 def test_the_integral_of_a_level_gives_its_exact_average_whatever_the_scrapes_miss() -> None:
     ledger = Ledger()
     ledger.accept(4, 1.0, 10.0)
-    ledger.leave(4, 4, 11.0)
+    ledger.leave(4, 4)
     ledger.batch_leaves(ReleaseReason.IDLE, 1, 11.0)
     ledger.batch_ends(1, 13.0)
     ledger.settle(Outcome.CANCELLED, 4, 1.0, 14.0, waiting=3)
@@ -94,3 +95,20 @@ def test_the_integral_of_a_level_gives_its_exact_average_whatever_the_scrapes_mi
     assert found["queue_item_seconds_total"] == 4 * 1.0 + 3 * 3.0
     assert found["executing_item_seconds_total"] == 2.0
     assert (found["queue_length"], found["executing_items"]) == (0, 0)
+
+
+def test_a_histogram_counts_what_is_at_most_its_bound() -> None:
+    registry = CollectorRegistry()
+    durations = Durations(registry)
+    for seconds in (0.0004, 0.001, 0.0011, 7.5, 31.0):
+        durations.queue.observe(seconds)
+    durations.batch_size.observe(32)
+    found = dict(_samples(registry))
+    assert found["queue_duration_seconds_bucket.0.001"] == 2
+    assert found["queue_duration_seconds_bucket.0.0025"] == 3
+    assert found["queue_duration_seconds_bucket.10.0"] == 4
+    assert found["queue_duration_seconds_bucket.+Inf"] == found["queue_duration_seconds_count"] == 5
+    assert found["queue_duration_seconds_sum"] == pytest.approx(38.5025)
+    assert found["batch_size_bucket.16.0"] == 0
+    assert found["batch_size_bucket.32.0"] == 1
+    assert found["request_duration_seconds_count"] == 0

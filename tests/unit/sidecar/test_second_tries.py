@@ -158,6 +158,21 @@ async def test_a_failed_decision_is_not_the_last_one(
 # Nobody wants the answer
 
 
+async def test_a_batch_whose_callers_leave_as_it_sets_out_keeps_no_place_at_the_server() -> None:
+    w = world(SETTINGS)
+    for _ in range(MODEL.depth):
+        leaver = w.send(b"a")
+        await asyncio.sleep(0)
+        # It is in a batch before it knows of this, and the batch's task has not begun then.
+        leaver.cancel()
+        await asyncio.sleep(FIXED / 100)
+    assert w.ledger.settled == {Outcome.CANCELLED: MODEL.depth}
+    assert w.ledger.cancelled_in_flight == MODEL.depth
+    assert w.server.batches == []
+    assert w.ledger.batches_in_flight == 0
+    assert rows_of(await w.send(b"b")) == [b"b"]
+
+
 async def test_a_batch_whose_callers_have_all_left_is_dropped() -> None:
     w = world(SETTINGS)
     tasks = [w.send(bytes([n])) for n in range(3)]

@@ -1,0 +1,143 @@
+"""The benchmark of the data path: its devices, its requests, and how it judges what it found."""
+
+import asyncio
+import json
+import os
+import time
+from collections import defaultdict
+from dataclasses import replace
+
+import pytest
+
+from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.spec import PolicyName
+from batchedmodel_contract.v2 import HEADER_LENGTH, read_body
+from batchedmodel_scheduling.simulator.curves import Affine
+from batchedmodel_scheduling.simulator.engine import NANOSECONDS
+from bench_report import Figure
+from load_generator import Errors, Latency, LoadResult
+from process_cpu import cpu_seconds
+from same_arrivals import finished, latencies, microseconds, poisson
+from throughput import Found, Loaded, figures_of
+from throughput_loads import BUSY, FIRST, LONE, ONE_ROW, SECOND, SHAPES, SINGLE
+
+SETTINGS = BatchSettings(policy=PolicyName.GREEDY, max_batch_size=4)
+CURVE = Affine(fixed=0.010, per_row=0.001)
+FIRST_BUSY, SECOND_BUSY = BUSY
+
+
+def result(rate: float, milliseconds: float = 5.0) -> LoadResult:
+    latency = Latency(**dict.fromkeys(("mean", "p50", "p90", "p99", "p999", "max"), milliseconds))
+    return LoadResult(
+        requests=100,
+        ok=100,
+        statuses={200: 100},
+        errors=Errors(connect=0, reset=0, timeout=0, protocol=0),
+        seconds=1.0,
+        rate=rate,
+        latency=replace(latency, p50=milliseconds * 1e3, p99=milliseconds * 1e3),
+        late_sends=0,
+        bytes_received=0,
+        cpu_share=0.1,
+    )
+
+
+def found(bare: float, second: float) -> Found:
+    """One round in which everything but device 2 is at its best."""
+    loads = defaultdict(list)
+    for closed in (*BUSY, *LONE, SINGLE, *SHAPES):
+        rate = closed.device.limit / closed.ask.rows
+        loads[closed.name].append(Loaded(result=result(rate), cpu_microseconds=100.0))
+    loads[SECOND_BUSY.name] = [Loaded(result=result(second), cpu_microseconds=80.0)]
+    for device in (FIRST, SECOND):
+        loaded = Loaded(result=result(500.0, 6.0), cpu_microseconds=300.0, least=(5.5, 6.0))
+        loads[f"{device.name}, 500/s"].append(loaded)
+    return Found(loads=loads, bare=[result(bare)], idle=[0.001], busy=[0.5])
+
+
+def figure(figures: list[Figure], beginning: str) -> Figure:
+    (one,) = (figure for figure in figures if figure.name.startswith(beginning))
+    return one
+
+
+def test_limits_are_those_of_the_formulas() -> None:
+    assert pytest.approx(3902.4, abs=0.1) == FIRST.limit
+    assert pytest.approx(12307.7, abs=0.1) == SECOND.limit
+    assert {device.settings.policy for device in (FIRST, SECOND)} == {PolicyName.DEADLINE}
+    assert FIRST.settings == BatchSettings(max_batch_size=32)
+
+
+@pytest.mark.parametrize("closed", [*BUSY, *SHAPES], ids=lambda closed: closed.name)
+def test_requests_hold_the_rows_that_they_are_counted_for(closed: object) -> None:
+    assert isinstance(closed, type(FIRST_BUSY))
+    headers = closed.ask.headers or {}
+    _, (tensor,) = read_body(closed.ask.body, headers.get(HEADER_LENGTH), "inputs", json.loads)
+    assert tensor.shape[0] == closed.ask.rows
+
+
+def test_images_are_600_kilobytes() -> None:
+    assert len(SHAPES[-1].ask.body) == pytest.approx(600_000, rel=0.01)
+    assert len(ONE_ROW.body) < 100
+
+
+@pytest.mark.parametrize(
+    ("bare", "second", "goal", "holds"),
+    [
+        (20_000, 11_100, "at least 90", True),
+        (20_000, 11_000, "at least 90", False),
+        (12_000, 9_001, "at least 73.12", True),
+        (12_000, 8_999, "at least 73.12", False),
+    ],
+)
+def test_the_second_device_is_held_to_its_limit_or_to_the_bare_server(
+    bare: float, second: float, goal: str, holds: bool
+) -> None:
+    figures = figures_of(found(bare, second))
+    judged = figure(figures, "device 2, closed loop 512: share of the limit")
+    assert (judged.goal, judged.holds) == (goal, holds)
+    assert figure(figures, "bare server").value == bare
+    share = figure(figures, "device 2, closed loop 512: share of the bare")
+    assert share.value == pytest.approx(100 * second / bare)
+
+
+def test_what_is_added_is_counted_from_what_the_device_alone_takes() -> None:
+    figures = figures_of(found(20_000, 12_000))
+    assert figure(figures, "device 1, 500/s: added to the median").value == pytest.approx(0.5)
+    assert figure(figures, "device 1, 500/s: added to the 99th").value == pytest.approx(0.0)
+    lone = figure(figures, "device 2, lone request: added")
+    assert lone.value == pytest.approx(5.0 - 2.05)
+    assert lone.holds is False
+    lists = figure(figures, "device 1, lists of 32 rows: share")
+    assert lists.value == pytest.approx(100.0)
+    assert lists.goal is None
+
+
+def test_what_failed_is_counted_over_all_loads() -> None:
+    some = found(20_000, 12_000)
+    some.loads[FIRST_BUSY.name][0] = replace(
+        some.loads[FIRST_BUSY.name][0], result=replace(result(3000), ok=93)
+    )
+    failed = figure(figures_of(some), "requests that failed")
+    assert (failed.value, failed.holds) == (7, False)
+
+
+def test_the_simulated_device_serves_what_came_together_in_one_batch() -> None:
+    together = [0, 0, 0, NANOSECONDS]
+    ended = finished(CURVE, SETTINGS, together)
+    # The first leaves alone, for nothing says that others come at the same moment.
+    assert latencies(together, ended).tolist() == pytest.approx([0.013, 0.013, 0.013, 0.011])
+
+
+def test_arrivals_are_the_same_for_the_same_name_and_in_whole_microseconds() -> None:
+    times = poisson(500.0, 2.0, seed=1, name="a")
+    assert times == poisson(500.0, 2.0, seed=1, name="a") == sorted(times)
+    assert times != poisson(500.0, 2.0, seed=1, name="b")
+    assert [at * 1000 for at in microseconds(times)] == times
+
+
+def test_the_cpu_of_a_process_is_that_of_its_threads() -> None:
+    before, since = cpu_seconds(os.getpid()), time.process_time()
+    asyncio.run(asyncio.to_thread(sum, range(10_000)))
+    sum(range(3_000_000))
+    spent = cpu_seconds(os.getpid()) - before
+    assert spent == pytest.approx(time.process_time() - since, abs=0.02)
