@@ -197,5 +197,5 @@ def _rows_of(tensor: Tensor, rows: int) -> Ragged:
         name=tensor.name,
         datatype=tensor.datatype,
         shapes=(tensor.shape[1:],) * rows,
-        data=tensor.data,
+        parts=(tensor.data,),
     )

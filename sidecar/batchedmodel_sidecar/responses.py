@@ -7,6 +7,7 @@ from typing import Any, Final
 import orjson
 from aiohttp import web
 
+from batchedmodel_sidecar.buffers import body_of, size_of
 from batchedmodel_sidecar.calls import Timing
 from batchedmodel_sidecar.encodings import Codec, wants_gzip
 from batchedmodel_sidecar.errors import CallError
@@ -26,14 +27,15 @@ async def body_response(
 
     `timing`: how it was served, for a caller that wants to know.
     """
-    data, headers = body.data, dict(body.headers)
+    parts, headers = [body.data, *body.tail], dict(body.headers)
     if timing is not None:
         headers[_BATCH_SIZE_HEADER] = str(timing.batch_size)
         headers[_QUEUE_TIME_HEADER] = f"{timing.queue_seconds * 1000:.3f}"
         headers[_MODEL_TIME_HEADER] = f"{timing.model_seconds * 1000:.3f}"
-    if wants_gzip(request.headers.get("Accept-Encoding"), len(data)):
-        data = await codec.gzipped(data)
+    if wants_gzip(request.headers.get("Accept-Encoding"), size_of(parts)):
+        parts = [await codec.gzipped(parts)]
         headers |= {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
+    data = body_of(parts, body.content_type)
     return web.Response(body=data, content_type=body.content_type, headers=headers)
 
 

@@ -16,6 +16,7 @@ from batchedmodel_sidecar.bodies import BodyReader
 from batchedmodel_sidecar.connections import DataServer
 from batchedmodel_sidecar.foreign_link import ForeignLink
 from batchedmodel_sidecar.front import Front
+from batchedmodel_sidecar.helper.client import Helper
 from batchedmodel_sidecar.ledger import Ledger
 from batchedmodel_sidecar.lifecycle import DrainEnd, Lifecycle
 from batchedmodel_sidecar.link import Link
@@ -26,6 +27,7 @@ from batchedmodel_sidecar.passthrough import Passthrough
 from batchedmodel_sidecar.recorder import FlightRecorder
 from batchedmodel_sidecar.settings_folder import SettingsFolder
 from batchedmodel_sidecar.timer import TimerFd
+from batchedmodel_sidecar.translator import Translator
 
 logger: Final = logging.getLogger(__name__)
 
@@ -93,6 +95,7 @@ class Service:
                 clock=time.monotonic,
             )
         )
+        self._helper = Helper(time.monotonic)
         self._front = Front(
             settings.model_name,
             batcher=self._batcher,
@@ -103,6 +106,7 @@ class Service:
             bodies=BodyReader(
                 max_bytes=settings.max_body_bytes, max_held_bytes=settings.max_queue_bytes
             ),
+            translator=Translator(self._helper),
             passthrough=self._passthrough,
             clock=time.monotonic,
         )
@@ -145,6 +149,7 @@ class Service:
         finally:
             # The order matters: callers get their answers before the connection to the model goes.
             await data_runner.cleanup()
+            await self._helper.close()
             await self._batcher.close()
             await self._link.close()
             if self._passthrough is not None:
