@@ -19,6 +19,7 @@ from batchedmodel_sidecar.ledger import Ledger
 _SECONDS: Final = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 )  # fmt: skip
+_LAGS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 _ROWS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 
 
@@ -40,6 +41,9 @@ class Durations:
         self.queue: Final = seconds(names.QUEUE_DURATION, "From a row's arrival to its release")
         self.model: Final = seconds(names.MODEL_DURATION, "Forward pass, as the server measured it")
         self.request: Final = seconds(names.REQUEST_DURATION, "From a call's acceptance to its end")
+        self.loop_lag: Final[Observer] = Histogram(
+            names.LOOP_LAG, "By how much the loop woke late", buckets=_LAGS, registry=registry
+        )
         self.batch_size: Final[Observer] = Histogram(
             names.BATCH_SIZE, "Rows in a released batch", buckets=_ROWS, registry=registry
         )

@@ -53,6 +53,7 @@ class Service:
         self._ledger = Ledger()
         recorder = FlightRecorder(time.monotonic())
         registry = CollectorRegistry()
+        durations, loop = Durations(registry), asyncio.get_running_loop()
         self._link: Link = (
             ForeignLink(settings.model_name, settings.upstream_url, self)
             if settings.upstream_url
@@ -62,9 +63,9 @@ class Service:
             folder.read(),
             infer=self._link.infer,
             clock=time.monotonic,
-            timer=lambda callback: TimerFd(asyncio.get_running_loop(), callback),
+            timer=lambda callback: TimerFd(loop, callback, durations.loop_lag.observe),
             ledger=self._ledger,
-            durations=Durations(registry),
+            durations=durations,
             recorder=recorder,
         )
         self._passthrough = (
