@@ -238,7 +238,7 @@ async def test_memory_and_descriptors_are_given_back(tmp_path: Path) -> None:
             assert await outputs(chain, body) == numbers_of_caller
         after = [(memory_of(pid), len(descriptors_of(pid))) for pid in pids]
         for (memory, descriptors), (later, more) in zip(before, after, strict=True):
-            assert later < memory + 3 * len(body), "twelve bodies are not kept"
+            assert later < memory + 2 * len(body), "twelve bodies are not kept"
             assert more <= descriptors + 4
 
 
