@@ -102,6 +102,16 @@ class TestTimer:
         timer.close()
         other.close()
 
+    async def test_it_tells_by_how_much_it_was_late(self) -> None:
+        loop, called = asyncio.get_running_loop(), asyncio.Event()
+        late: list[float] = []
+        timer = TimerFd(loop, called.set, late.append)
+        timer.arm(time.monotonic() - 100)
+        time.sleep(0.02)  # what holds the loop up  # noqa: ASYNC251
+        await called.wait()
+        assert 0.02 <= late[0] < 100, "from when it was armed, if its time had passed already"
+        timer.close()
+
     async def test_closing_gives_the_descriptor_back(self) -> None:
         before = len(os.listdir("/proc/self/fd"))
         timer = TimerFd(asyncio.get_running_loop(), lambda: None)
