@@ -17,8 +17,10 @@ from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.tensors import (
     Buffer,
     Datatype,
+    Scattered,
     Shape,
     Tensor,
+    contiguous,
     join_byte_elements,
     split_byte_elements,
 )
@@ -42,15 +44,21 @@ class Ragged:
     name: str
     datatype: Datatype
     shapes: tuple[Shape, ...]
-    data: Buffer
-    """All items' bytes, one behind the other."""
+    parts: tuple[Buffer, ...]
+    """All items' bytes, one behind the other, in as many buffers as they happen to lie in."""
+
+    @property
+    def data(self) -> Buffer:
+        """All items' bytes in one buffer, which costs a copy unless they lie in one."""
+        return contiguous(self.parts)
 
     def items(self) -> list[Buffer]:
         """The bytes of each item; raises `InvalidInput` when they do not add up to the data."""
         sizes = [math.prod(shape) for shape in self.shapes]
+        data = self.data
         if self.datatype is Datatype.BYTES:
-            return self._byte_items(sizes)
-        view, position, items = memoryview(self.data), 0, []
+            return self._byte_items(sizes, data)
+        view, position, items = memoryview(data), 0, []
         for size in sizes:
             end = position + size * self.datatype.size
             items.append(view[position:end])
@@ -59,8 +67,8 @@ class Ragged:
             raise InvalidInput(self.name, f"is {len(view)} bytes long; its shapes need {position}")
         return list(items)
 
-    def _byte_items(self, sizes: list[int]) -> list[Buffer]:
-        elements = split_byte_elements(self.data)
+    def _byte_items(self, sizes: list[int], data: Buffer) -> list[Buffer]:
+        elements = split_byte_elements(data)
         if len(elements) != sum(sizes):
             raise InvalidInput(
                 self.name, f"has {len(elements)} elements; its shapes need {sum(sizes)}"
@@ -103,7 +111,7 @@ def ragged(name: str, datatype: Datatype, items: Sequence[tuple[Shape, Buffer]])
         name=name,
         datatype=datatype,
         shapes=tuple(shape for shape, _ in items),
-        data=b"".join(data for _, data in items),
+        parts=tuple(data for _, data in items),
     )
 
 
@@ -145,7 +153,7 @@ def write_reply(reply: BatchReply) -> tuple[int, list[Buffer]]:
     return write_body(head, [*flattened(reply.outputs), *settled], "outputs", _dumps)
 
 
-def read_reply(body: bytes, header_length: str | None) -> BatchReply:
+def read_reply(body: Buffer, header_length: str | None) -> BatchReply:
     """The reply in an answer's body; raises `InvalidInput` when it contradicts itself."""
     head, tensors = read_body(body, header_length, "outputs", json.loads)
     named = {tensor.name: tensor for tensor in tensors}
@@ -187,15 +195,17 @@ def _dumps(head: Any) -> bytes:
     return json.dumps(head, separators=(",", ":")).encode()
 
 
-def flattened(tensors: Sequence[Ragged]) -> list[Tensor]:
+def flattened(tensors: Sequence[Ragged]) -> list[Tensor | Scattered]:
     """Each tensor as it travels: its data flat, its shapes in a tensor beside it."""
-    flat: list[Tensor] = []
+    flat: list[Tensor | Scattered] = []
     for tensor in tensors:
         count, rank = len(tensor.shapes), len(tensor.shapes[0]) if tensor.shapes else 0
         total = sum(math.prod(shape) for shape in tensor.shapes)
         sizes = array("q", [size for shape in tensor.shapes for size in shape])
         flat.append(
-            Tensor(name=tensor.name, datatype=tensor.datatype, shape=(total,), data=tensor.data)
+            Scattered(
+                name=tensor.name, datatype=tensor.datatype, shape=(total,), parts=tensor.parts
+            )
         )
         flat.append(
             Tensor(
@@ -240,5 +250,5 @@ def _ragged_of(tensor: Tensor, described: Tensor) -> Ragged:
         name=tensor.name,
         datatype=tensor.datatype,
         shapes=tuple(tuple(sizes[row * rank : (row + 1) * rank]) for row in range(count)),
-        data=tensor.data,
+        parts=(tensor.data,),
     )

@@ -31,6 +31,7 @@ BATCH_SIZE: Final = f"{PREFIX}_batch_size"  # rows, histogram
 QUEUE_DURATION: Final = f"{PREFIX}_queue_duration_seconds"
 MODEL_DURATION: Final = f"{PREFIX}_model_duration_seconds"
 REQUEST_DURATION: Final = f"{PREFIX}_request_duration_seconds"
+LOOP_LAG: Final = f"{PREFIX}_loop_lag_seconds"
 EFFECTIVE_BATCH_SIZE: Final = f"{PREFIX}_effective_batch_size"  # rows
 EFFECTIVE_WAIT: Final = f"{PREFIX}_effective_wait_seconds"
 PREDICTED_LATENESS: Final = f"{PREFIX}_predicted_lateness_seconds"

@@ -6,7 +6,7 @@ complaint everywhere. Knows nothing of HTTP or of the process that shows the mes
 
 import json
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 _SHOWN_CHARACTERS: Final = 80
 _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, default=repr)
@@ -40,6 +40,14 @@ class InvalidInput(ValueError):
         """Name the field and the rule; a third argument is the offending value, if there is one."""
         self.mistake = Mistake(field=field, rule=rule, value=shown(value[0]) if value else "")
         super().__init__(str(self.mistake))
+
+    @classmethod
+    def of(cls, mistake: Mistake) -> Self:
+        """The same complaint once more, as another process told it."""
+        error = cls(mistake.field, mistake.rule)
+        error.mistake = mistake
+        error.args = (str(mistake),)
+        return error
 
 
 class Unbatchable(InvalidInput):

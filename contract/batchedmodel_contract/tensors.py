@@ -85,6 +85,21 @@ class Tensor:
         return math.prod(self.shape)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scattered:
+    """A tensor that is only written, whose data lies in several buffers, one behind the other."""
+
+    name: str
+    datatype: Datatype
+    shape: Shape
+    parts: tuple[Buffer, ...]
+
+    def joined(self) -> Tensor:
+        """The same in one buffer, which costs a copy unless it was one already."""
+        data = contiguous(self.parts)
+        return Tensor(name=self.name, datatype=self.datatype, shape=self.shape, data=data)
+
+
 def values_to_bytes(values: object, datatype: Datatype, shape: Shape, field: str) -> bytes:
     """The bytes of a JSON array, flat or nested as the shape says; raises `InvalidInput`.
 
@@ -132,6 +147,11 @@ def bytes_to_values(data: Buffer, datatype: Datatype, field: str = "data") -> li
         rule = "holds NaN or infinity, which JSON cannot express; ask for binary data"
         raise InvalidInput(field, rule)
     return values
+
+
+def contiguous(parts: Sequence[Buffer]) -> Buffer:
+    """The parts as one buffer; a single one stays what it is."""
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def join_byte_elements(elements: Iterator[bytes]) -> bytes:

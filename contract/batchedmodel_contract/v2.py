@@ -13,10 +13,12 @@ from batchedmodel_contract.mistakes import InvalidInput, Unbatchable
 from batchedmodel_contract.tensors import (
     Buffer,
     Datatype,
+    Scattered,
     Shape,
     Tensor,
     bytes_to_values,
     check_size,
+    contiguous,
     values_to_bytes,
 )
 
@@ -59,7 +61,7 @@ class Options:
 
 
 def read_body(
-    body: bytes, header_length: str | None, side: str, loads: Loads
+    body: Buffer, header_length: str | None, side: str, loads: Loads
 ) -> tuple[dict[str, Any], tuple[Tensor, ...]]:
     """The JSON head and the tensors under `side` (``inputs`` or ``outputs``).
 
@@ -67,7 +69,7 @@ def read_body(
     """
     head_end = _head_end(body, header_length)
     try:
-        head = loads(body if head_end == len(body) else body[:head_end])
+        head = loads(bytes(body if head_end == len(body) else memoryview(body)[:head_end]))
     except ValueError as error:
         raise InvalidInput("body", f"is not JSON: {error}") from error
     except RecursionError as error:
@@ -128,7 +130,7 @@ def read_options(
 
 
 def write_body(
-    head: Mapping[str, Any], tensors: Sequence[Tensor], side: str, dumps: Dumps
+    head: Mapping[str, Any], tensors: Sequence[Tensor | Scattered], side: str, dumps: Dumps
 ) -> tuple[int, list[Buffer]]:
     """The length of the JSON head and the body's parts, every tensor as binary data.
 
@@ -140,7 +142,7 @@ def write_body(
 
 def write_answer(
     head: Mapping[str, Any],
-    tensors: Sequence[Tensor],
+    tensors: Sequence[Tensor | Scattered],
     wants_binary: Callable[[str], bool],
     dumps: Dumps,
 ) -> tuple[int | None, list[Buffer]]:
@@ -155,41 +157,46 @@ def write_answer(
     return (length if any(binary) else None), parts
 
 
-def to_json(tensor: Tensor) -> dict[str, Any]:
+def to_json(tensor: Tensor | Scattered) -> dict[str, Any]:
     """The tensor as an entry of a JSON body, its data flat and row-major.
 
     Raises `InvalidInput` when JSON cannot say what it holds.
     """
+    data = contiguous(_parts(tensor))
     return {
         "name": tensor.name,
         "datatype": tensor.datatype,
         "shape": tensor.shape,
-        "data": bytes_to_values(tensor.data, tensor.datatype, tensor.name),
+        "data": bytes_to_values(data, tensor.datatype, tensor.name),
     }
 
 
 def _write(
     head: Mapping[str, Any],
-    tensors: Sequence[Tensor],
+    tensors: Sequence[Tensor | Scattered],
     binary: Sequence[bool],
     side: str,
     dumps: Dumps,
 ) -> tuple[int, list[Buffer]]:
     marked = list(zip(tensors, binary, strict=True))
     listed = [_announced(tensor) if as_data else to_json(tensor) for tensor, as_data in marked]
-    data = [tensor.data for tensor, as_data in marked if as_data]
+    data = [part for tensor, as_data in marked if as_data for part in _parts(tensor)]
     text = dumps({**head, side: listed})
     if data:
         text += b" " * (-len(text) % _ALIGNMENT)
     return len(text), [text, *data]
 
 
-def _announced(tensor: Tensor) -> dict[str, Any]:
+def _parts(tensor: Tensor | Scattered) -> tuple[Buffer, ...]:
+    return tensor.parts if isinstance(tensor, Scattered) else (tensor.data,)
+
+
+def _announced(tensor: Tensor | Scattered) -> dict[str, Any]:
     return {
         "name": tensor.name,
         "datatype": tensor.datatype,
         "shape": tensor.shape,
-        "parameters": {BINARY_SIZE: len(tensor.data)},
+        "parameters": {BINARY_SIZE: sum(map(len, _parts(tensor)))},
     }
 
 
@@ -215,7 +222,7 @@ def _flag(parameters: Mapping[str, Any], name: str, field: str, *, default: bool
     return value
 
 
-def _head_end(body: bytes, header_length: str | None) -> int:
+def _head_end(body: Buffer, header_length: str | None) -> int:
     if header_length is None:
         return len(body)
     is_number = header_length.isascii() and header_length.isdigit()
@@ -226,7 +233,7 @@ def _head_end(body: bytes, header_length: str | None) -> int:
     return int(header_length)
 
 
-def _tensor(entry: object, field: str, body: bytes, position: int) -> tuple[Tensor, int]:
+def _tensor(entry: object, field: str, body: Buffer, position: int) -> tuple[Tensor, int]:
     if not isinstance(entry, dict):
         raise InvalidInput(field, "is not an object", entry)
     name = entry.get("name")

@@ -170,7 +170,7 @@ def _string(
 ) -> Ragged:
     datatype = Datatype(spec.datatype)
     if len(kept) == count:
-        return Ragged(name=name, datatype=datatype, shapes=tuple(shapes), data=flat.tobytes())
+        return Ragged(name=name, datatype=datatype, shapes=tuple(shapes), parts=(flat.tobytes(),))
     every: list[Shape] = [(0,) * len(spec.shape)] * count
     sizes = [math.prod(shape) for shape in shapes]
     ends = np.cumsum(sizes, dtype=np.int64)
@@ -178,4 +178,4 @@ def _string(
     for row in kept:
         every[valid[row]] = shapes[row]
         parts[valid[row]] = flat[ends[row] - sizes[row] : ends[row]].tobytes()
-    return Ragged(name=name, datatype=datatype, shapes=tuple(every), data=b"".join(parts))
+    return Ragged(name=name, datatype=datatype, shapes=tuple(every), parts=(b"".join(parts),))

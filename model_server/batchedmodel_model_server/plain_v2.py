@@ -38,7 +38,7 @@ def rows_as_items(tensors: Sequence[Tensor]) -> BatchRequest:
                 name=tensor.name,
                 datatype=tensor.datatype,
                 shapes=(inner,) * count,
-                data=tensor.data,
+                parts=(tensor.data,),
             )
         )
     return BatchRequest(inputs=tuple(inputs))

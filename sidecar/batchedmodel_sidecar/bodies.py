@@ -10,12 +10,19 @@ from aiohttp import web
 
 from batchedmodel_contract.mistakes import shown
 from batchedmodel_contract.outcomes import Rejection
+from batchedmodel_contract.tensors import Buffer
+from batchedmodel_sidecar.buffers import LARGE, Room
 from batchedmodel_sidecar.byte_budget import ByteBudget, Hold
 from batchedmodel_sidecar.encodings import Codec, Encoding
 from batchedmodel_sidecar.errors import Rejected
+from batchedmodel_sidecar.helper.memory import SharedMemory
 
 _RETRY_SOON: Final = 1.0
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_MOST_DIGITS: Final = 18
+
+Received = Buffer | SharedMemory
+"""A body; one whose JSON is large lies where the helper can reach it."""
 
 
 class BodyReader:
@@ -38,18 +45,23 @@ class BodyReader:
         if not self._budget.has_room_for(declared):
             raise self._no_room()
 
-    async def read(self, request: web.BaseRequest, held: Hold, seconds: float) -> bytes:
-        """The whole body as it was sent, charged to `held` as it arrives; raises `Rejected`."""
+    async def read(
+        self, request: web.BaseRequest, held: Hold, seconds: float, head: str | None = None
+    ) -> Received:
+        """The whole body as it was sent, charged to `held` as it arrives; raises `Rejected`.
+
+        `head` says how long the JSON at its beginning is, where not all of it is JSON.
+        """
         content = request.content
         try:
             if content.is_eof() and content.exception() is None:
                 # It came with its head; most do.
                 body = content.read_nowait()
                 self._charge(len(body), len(body), held)
-                return body
+                return body if _packed(request) else placed(body, head)
             answer_expectation(request)
             async with asyncio.timeout(seconds):
-                return await self._pieces(request, held)
+                return await self._pieces(request, held, head)
         except TimeoutError as error:
             message = f"the body did not arrive within {seconds:.3g} s"
             raise Rejected(Rejection.EXPIRED, message, status=408) from error
@@ -59,26 +71,53 @@ class BodyReader:
             message = "body: cannot be decoded as its headers say"
             raise Rejected(Rejection.INVALID, message) from error
 
-    async def decoded(self, body: bytes, encoding: Encoding | None, held: Hold) -> bytes:
+    async def decoded(
+        self, body: Received, encoding: Encoding | None, held: Hold, head: str | None = None
+    ) -> Received:
         """The body as it was before it was compressed, held beside it.
 
         The bound holds for what it becomes as well. Raises `Rejected` and `InvalidInput`.
         """
-        if encoding is None:
+        if encoding is None or isinstance(body, SharedMemory):
             return body
-        plain = await self.codec.inflated(body, encoding, self.max_bytes)
+        plain = await self.codec.inflated(
+            body, encoding, self.max_bytes, lambda plain: placed(plain, head)
+        )
         if not held.grow(len(plain)):
             raise self._no_room()
         return plain
 
-    async def _pieces(self, request: web.BaseRequest, held: Hold) -> bytes:
+    def settled(self, body: Received, parsed: int, held: Hold) -> None:
+        """The body was understood: hold what became of it in its place; raises `Rejected`.
+
+        Rows of other bodies are views of these bodies, and are held with them.
+        """
+        if isinstance(body, SharedMemory):
+            held.shrink(len(body))
+            if not held.grow(parsed):
+                raise self._no_room()
+
+    async def _pieces(self, request: web.BaseRequest, held: Hold, head: str | None) -> Received:
+        """Small bodies are joined; of large ones each piece is copied once, when it comes."""
+        declared = request.content_length or 0
         pieces: list[bytes] = []
+        large: Room | SharedMemory | None = None
         size = 0
         async for piece in request.content.iter_any():
             size += len(piece)
             self._charge(size, len(piece), held)
             pieces.append(piece)
-        return b"".join(pieces)
+            if large is None and max(size, declared) > LARGE:
+                expected = declared or self.max_bytes
+                parsed_apart = not _packed(request) and json_bytes(expected, head) > LARGE
+                large = SharedMemory() if parsed_apart else Room(expected)
+            if large is not None:
+                for part in pieces:
+                    large.write(part)
+                pieces.clear()
+        if large is None:
+            return b"".join(pieces)
+        return large.view() if isinstance(large, Room) else large
 
     def _charge(self, size: int, more: int, held: Hold) -> None:
         if size > self.max_bytes:
@@ -93,6 +132,28 @@ class BodyReader:
     def _no_room(self) -> Rejected:
         message = f"the bodies held take {self._budget.held} bytes; no more fit at present"
         return Rejected(Rejection.QUEUE_FULL, message, retry_after=_RETRY_SOON)
+
+
+def json_bytes(size: int, head: str | None) -> int:
+    """How many bytes of a body are JSON, by what its headers say; 0 if they make no sense."""
+    if head is None:
+        return size
+    is_length = head.isascii() and head.isdigit() and len(head) <= _MOST_DIGITS
+    return min(size, int(head)) if is_length else 0
+
+
+def placed(body: bytes, head: str | None) -> Received:
+    """A body that came as a whole, moved to where it will be parsed."""
+    if json_bytes(len(body), head) <= LARGE:
+        return body
+    memory = SharedMemory()
+    memory.write(body)
+    return memory
+
+
+def _packed(request: web.BaseRequest) -> bool:
+    """Whether the body must be inflated before anything can be known about it."""
+    return "Content-Encoding" in request.headers
 
 
 def answer_expectation(request: web.BaseRequest) -> None:

@@ -40,6 +40,11 @@ class Hold:
         self._size += size
         return True
 
+    def shrink(self, size: int) -> None:
+        """Give so many bytes back early."""
+        self._budget.held -= size
+        self._size -= size
+
     def __enter__(self) -> "Hold":
         return self
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from batchedmodel_contract.batch_wire import BatchRequest, flattened, ragged
 from batchedmodel_contract.description import ModelDescription
-from batchedmodel_contract.tensors import Buffer, Datatype, Shape, Tensor
+from batchedmodel_contract.tensors import Buffer, Datatype, Scattered, Shape, Tensor
 
 
 class Value(NamedTuple):
@@ -38,6 +38,11 @@ class Call:
     """Only rows of equal keys may share a batch."""
     envelope: Hashable = None
     """What a foreign server is asked beside the rows; a part of the key. None for our server."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of all inputs of all rows."""
+        return sum(len(value.data) for row in self.rows for value in row.values)
 
     @property
     def lengths(self) -> list[int]:
@@ -117,34 +122,31 @@ class Answer:
     said: tuple[Said, ...] = ()
     """For each row, what a foreign server said with it; empty from ours."""
 
+    @property
+    def size(self) -> int:
+        """Bytes of all outputs of all rows."""
+        return sum(len(value.data) for row in self.rows for value in row)
+
     def column(self, index: int) -> list[Value]:
         """One output of every row."""
         return [row[index] for row in self.rows]
 
-    def tensors(self) -> list[Tensor]:
-        """Each output as one tensor with a batch dimension.
+    def tensors(self) -> list[Tensor | Scattered]:
+        """Each output as one tensor with a batch dimension, its rows where they happen to lie.
 
         Rows of differing shapes make no rectangle: such an output is flat, and its shapes follow
         in a tensor of their own, as in the batch extension.
         """
-        tensors: list[Tensor] = []
+        tensors: list[Tensor | Scattered] = []
         for index, output in enumerate(self.outputs):
             values = self.column(index)
-            # One row's bytes are as they came: a large answer is not copied for a list of one.
-            one = len(values) == 1
-            data = values[0].data if one else b"".join(value.data for value in values)
             shapes = {value.shape for value in values}
             if len(shapes) == 1:
                 shape = (len(values), *shapes.pop())
-                tensors.append(_tensor(output, shape, data))
+                parts = tuple(value.data for value in values)
+                tensors.append(
+                    Scattered(name=output.name, datatype=output.datatype, shape=shape, parts=parts)
+                )
             else:
-                tensors += _ragged(output, values)
+                tensors += flattened([ragged(output.name, output.datatype, values)])
         return tensors
-
-
-def _tensor(output: Output, shape: Shape, data: Buffer) -> Tensor:
-    return Tensor(name=output.name, datatype=output.datatype, shape=shape, data=data)
-
-
-def _ragged(output: Output, values: list[Value]) -> list[Tensor]:
-    return flattened([ragged(output.name, output.datatype, values)])

@@ -7,12 +7,15 @@ the interpreter's lock free while it works.
 import asyncio
 import re
 import zlib
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
-from typing import Final
+from typing import Final, TypeVar
 
 from batchedmodel_contract.mistakes import InvalidInput, shown
 from batchedmodel_contract.outcomes import Rejection
+from batchedmodel_contract.tensors import Buffer
+from batchedmodel_sidecar.buffers import pieces_of
 from batchedmodel_sidecar.errors import Rejected
 
 _INLINE_BYTES: Final = 1024  # at most a megabyte when inflated, a millisecond or two
@@ -25,6 +28,8 @@ _GZIP_BITS: Final = 31
 _ZLIB_BITS: Final = 15
 _RAW_BITS: Final = -15
 _ACCEPTED: Final = re.compile(r"\s*(?:gzip|x-gzip|\*)\s*(?:;\s*q\s*=\s*([01](?:\.\d{0,3})?)\s*)?")
+
+Plain = TypeVar("Plain")
 
 
 class Encoding(Enum):
@@ -57,7 +62,7 @@ def wants_gzip(header: str | None, size: int) -> bool:
     return bool(qualities) and float(qualities[0] or 1) > 0
 
 
-def inflated(data: bytes, encoding: Encoding, limit: int) -> bytes:
+def inflated(data: Buffer, encoding: Encoding, limit: int) -> bytes:
     """The body as it was before it was compressed.
 
     Stops as soon as it is longer than `limit`, however much more would come. Raises `Rejected`
@@ -98,18 +103,24 @@ class Codec:
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="codec")
 
-    async def inflated(self, data: bytes, encoding: Encoding, limit: int) -> bytes:
-        """As `inflated`."""
+    async def inflated(
+        self, data: Buffer, encoding: Encoding, limit: int, place: Callable[[bytes], Plain]
+    ) -> Plain:
+        """As `inflated`, and put in the place where it is needed, off the loop as well."""
         if len(data) <= _INLINE_BYTES:
-            return inflated(data, encoding, limit)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, inflated, data, encoding, limit)
+            return place(inflated(data, encoding, limit))
 
-    async def gzipped(self, data: bytes) -> bytes:
+        def work() -> Plain:
+            return place(inflated(data, encoding, limit))
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    async def gzipped(self, parts: Sequence[Buffer]) -> bytes:
         """The answer in less bytes, as far as that is quick."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, _gzipped, data)
+        return await loop.run_in_executor(self._threads, _gzipped, parts)
 
 
-def _gzipped(data: bytes) -> bytes:
-    return zlib.compress(data, _FASTEST, _GZIP_BITS)
+def _gzipped(parts: Sequence[Buffer]) -> bytes:
+    packer = zlib.compressobj(_FASTEST, zlib.DEFLATED, _GZIP_BITS)
+    return b"".join([*map(packer.compress, pieces_of(parts)), packer.flush()])

@@ -14,13 +14,16 @@ from aiohttp import web
 
 from batchedmodel_contract.mistakes import InvalidInput, Unbatchable, shown
 from batchedmodel_contract.outcomes import Rejection
+from batchedmodel_contract.tensors import Buffer
 from batchedmodel_contract.v2 import HEADER_LENGTH
 from batchedmodel_sidecar.batcher import Batcher
-from batchedmodel_sidecar.bodies import BodyReader
+from batchedmodel_sidecar.bodies import BodyReader, Received, json_bytes
+from batchedmodel_sidecar.buffers import LARGE
 from batchedmodel_sidecar.byte_budget import Hold
 from batchedmodel_sidecar.connections import DataServer
 from batchedmodel_sidecar.encodings import Encoding, encoding_of
 from batchedmodel_sidecar.errors import CallError, ModelNotFound, Rejected, TooLate
+from batchedmodel_sidecar.helper.memory import SharedMemory
 from batchedmodel_sidecar.ledger import Ledger
 from batchedmodel_sidecar.lifecycle import Lifecycle
 from batchedmodel_sidecar.link import Link
@@ -29,9 +32,6 @@ from batchedmodel_sidecar.passthrough import Passthrough
 from batchedmodel_sidecar.prompt import within
 from batchedmodel_sidecar.protocols import openai, v2
 from batchedmodel_sidecar.protocols.adapter import Adapter, Parsed
-from batchedmodel_sidecar.protocols.classify import ClassifyAdapter
-from batchedmodel_sidecar.protocols.rerank import RerankAdapter
-from batchedmodel_sidecar.protocols.v1 import PredictAdapter
 from batchedmodel_sidecar.recorder import FlightRecorder
 from batchedmodel_sidecar.responses import body_response, error_response, json_response
 from batchedmodel_sidecar.routes import Endpoint, Found, Lost, Routes
@@ -45,6 +45,7 @@ from batchedmodel_sidecar.terms import (
     request_id,
     wishes_of_headers,
 )
+from batchedmodel_sidecar.translator import Translator
 from batchedmodel_sidecar.upstream.catalogue import Foreign
 
 _RETRY_NOT_READY: Final = 1.0
@@ -58,7 +59,7 @@ VERSION: Final = metadata.version("batchedmodel")
 class _GoesAlone(Exception):
     """A request whose body was read and makes no rows, but may make sense to the server behind."""
 
-    def __init__(self, body: bytes, seconds: float) -> None:
+    def __init__(self, body: Buffer, seconds: float) -> None:
         self.body = body
         self.seconds = seconds
 
@@ -76,6 +77,7 @@ class Front:
         ledger: Ledger,
         recorder: FlightRecorder,
         bodies: BodyReader,
+        translator: Translator,
         foreign: Foreign | None,
         passthrough: Passthrough | None,
         clock: Callable[[], float],
@@ -92,16 +94,8 @@ class Front:
         self._passthrough = passthrough
         self._clock = clock
         self._routes = Routes(name)
-        self._v2 = v2.V2Adapter()
-        self._v1 = PredictAdapter()
-        self._openai = openai.EmbeddingsAdapter()
-        self._adapters: dict[Endpoint, Adapter] = {
-            Endpoint.V2_INFER: self._v2,
-            Endpoint.V1_PREDICT: self._v1,
-            Endpoint.EMBEDDINGS: self._openai,
-            Endpoint.CLASSIFY: ClassifyAdapter(),
-            Endpoint.RERANK: RerankAdapter(),
-        }
+        self._translator = translator
+        self._adapters = translator.adapters
 
     async def handle(self, request: web.BaseRequest, server: DataServer) -> web.StreamResponse:
         """Answer one request, and close its connection behind it when it is time."""
@@ -125,7 +119,7 @@ class Front:
                 return self._lost(request, found)
             if adapter is None:
                 return self._told(request, found)
-            return await self._infer(request, adapter, found.version)
+            return await self._infer(request, found, adapter)
         except CallError as error:
             if isinstance(error, Rejected):
                 self._ledger.rejected[error.reason] += 1
@@ -154,17 +148,17 @@ class Front:
         if adapter is None:
             # Of no protocol's own path: in the form that callers of its like expect.
             path = request.path
-            family = self._v1 if path.endswith(":predict") else self._openai
-            adapter = family if path.startswith("/v1/") else self._v2
+            family = Endpoint.V1_PREDICT if path.endswith(":predict") else Endpoint.EMBEDDINGS
+            adapter = self._adapters[family if path.startswith("/v1/") else Endpoint.V2_INFER]
         return error_response(error, adapter.error(error))
 
     async def _infer(
-        self, request: web.BaseRequest, adapter: Adapter, version: str | None
+        self, request: web.BaseRequest, found: Found, adapter: Adapter
     ) -> web.StreamResponse:
         arrived = self._clock()
         with self._bodies.hold() as held:
             try:
-                understood = await self._understood(request, adapter, version, held, arrived)
+                understood = await self._understood(request, found, adapter, held, arrived)
             except Rejected as refused:
                 self._recorder.refused_unread(refused.reason, self._clock())
                 raise
@@ -173,33 +167,39 @@ class Front:
                 return await self._passthrough.forward(request, alone.seconds, alone.body)
             parsed, model, wishes = understood
             answer = await self._batcher.submit(parsed.call, arrived, wishes)
-        body = adapter.render(parsed, answer, model)
+            if self._foreign is None:
+                body = await self._translator.render(found.endpoint, parsed, answer, model)
+            else:
+                body = adapter.render(parsed, answer, model)
         timing = answer.timing if wishes.timing else None
         return await body_response(body, request, self._bodies.codec, timing)
 
     async def _understood(
         self,
         request: web.BaseRequest,
+        found: Found,
         adapter: Adapter,
-        version: str | None,
         held: Hold,
         arrived: float,
     ) -> tuple[Parsed, ReadyModel, Wishes]:
         """Everything before the verdict; whoever leaves or fails here is counted as rejected."""
-        body, limit = b"", 0.0
+        body: Received = b""
+        limit = 0.0
+        headers = request.headers
+        head = headers.get(HEADER_LENGTH) if found.endpoint is Endpoint.V2_INFER else None
         try:
             # Versions of a foreign server are its own business, and a part of the key.
-            self._admit(request.content_length or 0, version if self._foreign is None else None)
-            headers = request.headers
+            version = found.version if self._foreign is None else None
+            self._admit(request.content_length or 0, head, version)
             encoding = encoding_of(headers.get("Content-Encoding"))
             wishes = self._wishes(request)
             limit = limit_of(wishes, self._batcher.settings)
-            body = await self._bodies.read(request, held, limit)
+            body = await self._bodies.read(request, held, limit, head)
             # Now, not before: the model may have been restarted while the body arrived.
             model = self._open_for_work()
             parsed = await within(
                 limit - (self._clock() - arrived),
-                self._parsed(body, encoding, held, adapter, headers.get(HEADER_LENGTH), model),
+                self._parsed(found, adapter, body, encoding, held, head, model),
             )
             self._open_for_work()
         except asyncio.CancelledError:
@@ -208,7 +208,8 @@ class Front:
             raise
         except InvalidInput as error:
             if isinstance(error, Unbatchable) and self._passthrough is not None:
-                raise _GoesAlone(body, limit) from error
+                sent = body.view() if isinstance(body, SharedMemory) else body
+                raise _GoesAlone(sent, limit) from error
             raise _invalid(error) from error
         except TimeoutError as error:
             raise TooLate(limit) from error
@@ -216,19 +217,33 @@ class Front:
             raise
         except Exception as bug:
             raise Rejected(Rejection.INVALID, _ours("reading", bug), status=500) from bug
+        finally:
+            if isinstance(body, SharedMemory):
+                body.close()
         return parsed, model, combined(wishes, parsed.wishes)
 
     async def _parsed(
         self,
-        body: bytes,
+        found: Found,
+        adapter: Adapter,
+        body: Received,
         encoding: Encoding | None,
         held: Hold,
-        adapter: Adapter,
-        header_length: str | None,
+        head: str | None,
         model: ReadyModel,
     ) -> Parsed:
-        plain = await self._bodies.decoded(body, encoding, held)
-        return await adapter.parse(plain, header_length, model)
+        plain = await self._bodies.decoded(body, encoding, held, head)
+        try:
+            if self._foreign is None:
+                parsed = await self._translator.parse(found.endpoint, plain, head, model)
+            else:
+                here = bytes(plain.view()) if isinstance(plain, SharedMemory) else plain
+                parsed = await adapter.parse(here, head, model)
+            self._bodies.settled(plain, parsed.call.size, held)
+        finally:
+            if plain is not body and isinstance(plain, SharedMemory):
+                plain.close()
+        return parsed
 
     def _wishes(self, request: web.BaseRequest) -> Wishes:
         """What the headers say; raises `InvalidInput`."""
@@ -251,12 +266,14 @@ class Front:
             message = "this pod is stopping; another one will answer"
             raise Rejected(Rejection.DRAINING, message, retry_after=_RETRY_NOT_READY)
 
-    def _admit(self, declared: int, version: str | None) -> None:
+    def _admit(self, declared: int, head: str | None, version: str | None) -> None:
         """Refuse what can be refused before the body is read; raises `Rejected`."""
         other = _other_version(version, self._open_for_work())
         if other is not None:
             raise other
         self._bodies.refuse_declared(declared)
+        if json_bytes(declared, head) > LARGE:
+            self._translator.refuse_large()
         refusal = self._batcher.refusal()
         if refusal is not None:
             raise refusal

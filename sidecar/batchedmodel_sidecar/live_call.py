@@ -24,6 +24,7 @@ class LiveCall:
     """An accepted call that is not settled."""
 
     __slots__ = (
+        "__weakref__",
         "accepted_at",
         "answers",
         "batch_size",

@@ -27,6 +27,7 @@ from batchedmodel_sidecar.ledger import Ledger
 _SECONDS: Final = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 )  # fmt: skip
+_LAGS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 _ROWS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 
 
@@ -66,12 +67,13 @@ class Durations(Collector):
         self.queue: Final = seconds(names.QUEUE_DURATION, "From a row's arrival to its release")
         self.model: Final = seconds(names.MODEL_DURATION, "Forward pass, as the server measured it")
         self.request: Final = seconds(names.REQUEST_DURATION, "From a call's acceptance to its end")
+        self.loop_lag: Final = Distribution(names.LOOP_LAG, "By how much the loop woke late", _LAGS)
         self.batch_size: Final = Distribution(names.BATCH_SIZE, "Rows in a released batch", _ROWS)
         registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
         """All of them as they are now."""
-        for distribution in (self.queue, self.model, self.request, self.batch_size):
+        for distribution in (self.queue, self.model, self.request, self.loop_lag, self.batch_size):
             yield distribution.metric()
 
 

@@ -20,8 +20,9 @@ from batchedmodel_contract.description import ModelDescription, description_from
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.profile import profile_from_mapping
 from batchedmodel_contract.server_api import ModelState, StateEvent, state_event_from_mapping
-from batchedmodel_contract.tensors import Datatype
+from batchedmodel_contract.tensors import Buffer, Datatype
 from batchedmodel_contract.v2 import HEADER_LENGTH
+from batchedmodel_sidecar.buffers import body_of, read_whole
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 from batchedmodel_sidecar.link import LinkListener, LinkStatus
 from batchedmodel_sidecar.model import ReadyModel
@@ -35,6 +36,7 @@ _LONGEST_PAUSE: Final = 5.0
 _HANDSHAKE_SECONDS: Final = 30.0
 _MOST_DOUBLINGS: Final = 10
 _THREADS: Final = 2
+_BINARY: Final = "application/octet-stream"
 _DEPTH: Final = 2  # one batch that runs and one handed over just in time
 
 
@@ -98,14 +100,14 @@ class ModelLink:
     async def infer(self, request: BatchRequest, seconds: float) -> BatchReply:
         """The server's reply to a batch; raises `Unserved`."""
         length, parts = write_request(request)
-        headers = {HEADER_LENGTH: str(length), "Content-Type": "application/octet-stream"}
+        headers = {HEADER_LENGTH: str(length), "Content-Type": _BINARY}
         url = _BASE + server_api.infer_path(self._name)
         try:
             async with (
                 asyncio.timeout(seconds),
-                self._session.post(url, data=b"".join(parts), headers=headers) as response,
+                self._session.post(url, data=body_of(parts, _BINARY), headers=headers) as response,
             ):
-                body = await response.read()
+                body = await read_whole(response)
         except TimeoutError as error:
             self._stuck = True
             self._distrust("the model server does not answer")
@@ -212,8 +214,8 @@ class ModelLink:
         self._reason = reason
         self._listener.model_lost(reason)
 
-    def _refused(self, status: int, body: bytes) -> Unserved:
-        text = body[:200].decode("utf-8", "replace")
+    def _refused(self, status: int, body: Buffer) -> Unserved:
+        text = bytes(body[:200]).decode("utf-8", "replace")
         message = f"the model server answered {status}: {text}"
         if status == 503:
             return Busy(message)

@@ -16,7 +16,9 @@ from yarl import URL
 
 from batchedmodel_contract.mistakes import shown
 from batchedmodel_contract.outcomes import Outcome, Rejection
+from batchedmodel_contract.tensors import Buffer
 from batchedmodel_sidecar.bodies import answer_expectation
+from batchedmodel_sidecar.buffers import BuffersBody, body_of
 from batchedmodel_sidecar.errors import CallError, Expired, Rejected, Unserved
 from batchedmodel_sidecar.ledger import Ledger
 from batchedmodel_sidecar.terms import REQUEST_ID_HEADER, request_id
@@ -51,7 +53,7 @@ class Passthrough:
         self._idle.set()
 
     async def forward(
-        self, request: web.BaseRequest, seconds: float, body: bytes | None = None
+        self, request: web.BaseRequest, seconds: float, body: Buffer | None = None
     ) -> web.StreamResponse:
         """The server's answer, streamed; `body` is what was read of the request already.
 
@@ -110,7 +112,7 @@ class Passthrough:
 class _Passage:
     """One request on its way there, and its answer on its way back."""
 
-    def __init__(self, request: web.BaseRequest, body: bytes | None, max_bytes: int) -> None:
+    def __init__(self, request: web.BaseRequest, body: Buffer | None, max_bytes: int) -> None:
         self.response = web.StreamResponse()
         self.too_much: CallError | None = None
         self._request = request
@@ -120,8 +122,10 @@ class _Passage:
     async def run(self, session: aiohttp.ClientSession, target: URL) -> int:
         """Forward it; the answer's status, once it is through."""
         request = self._request
-        data: AsyncIterator[bytes] | bytes | None = self._body
-        if data is None and request.body_exists:
+        data: AsyncIterator[bytes] | bytes | BuffersBody | None = None
+        if self._body is not None:
+            data = body_of([self._body], request.content_type)
+        elif request.body_exists:
             answer_expectation(request)
             data = self._pieces()
         async with session.request(

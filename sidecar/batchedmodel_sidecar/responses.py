@@ -7,6 +7,7 @@ from typing import Any, Final
 import orjson
 from aiohttp import web
 
+from batchedmodel_sidecar.buffers import body_of, size_of
 from batchedmodel_sidecar.calls import Timing
 from batchedmodel_sidecar.encodings import Codec, wants_gzip
 from batchedmodel_sidecar.errors import CallError
@@ -26,10 +27,9 @@ async def body_response(
 
     `timing`: how it was served, for a caller that wants to know.
     """
-    data = body.data
-    compressed = wants_gzip(request.headers.get("Accept-Encoding"), len(data))
-    if compressed:
-        data = await codec.gzipped(data)
+    parts = [body.data, *body.tail]
+    compressed = wants_gzip(request.headers.get("Accept-Encoding"), size_of(parts))
+    data = await codec.gzipped(parts) if compressed else body_of(parts, body.content_type)
     response = _response(body, data)
     if compressed:
         response.headers["Content-Encoding"] = "gzip"
@@ -59,7 +59,7 @@ def json_response(document: Any, status: int = 200) -> web.Response:
     return web.Response(status=status, body=orjson.dumps(document), content_type="application/json")
 
 
-def _response(body: Body, data: bytes) -> web.Response:
+def _response(body: Body, data: Any) -> web.Response:
     # As a header and not as an argument: a server's own may have parameters, such as a charset.
     headers = (*body.headers, ("Content-Type", body.content_type))
     return web.Response(body=data, headers=headers)

@@ -15,6 +15,7 @@ from batchedmodel_sidecar.batcher import Batcher
 from batchedmodel_sidecar.bodies import BodyReader
 from batchedmodel_sidecar.connections import DataServer
 from batchedmodel_sidecar.front import Front
+from batchedmodel_sidecar.helper.client import Helper
 from batchedmodel_sidecar.ledger import Ledger
 from batchedmodel_sidecar.lifecycle import DrainEnd, Lifecycle
 from batchedmodel_sidecar.link import Link
@@ -25,6 +26,7 @@ from batchedmodel_sidecar.passthrough import Passthrough
 from batchedmodel_sidecar.recorder import FlightRecorder
 from batchedmodel_sidecar.settings_folder import SettingsFolder
 from batchedmodel_sidecar.timer import TimerFd
+from batchedmodel_sidecar.translator import Translator
 from batchedmodel_sidecar.upstream.catalogue import foreign
 from batchedmodel_sidecar.upstream.client import Client
 from batchedmodel_sidecar.upstream.link import ForeignLink
@@ -54,6 +56,7 @@ class Service:
         recorder = FlightRecorder(time.monotonic())
         registry = CollectorRegistry()
         theirs = foreign(settings.upstream_protocol, settings.model_name)
+        durations, loop = Durations(registry), asyncio.get_running_loop()
         self._link: Link = (
             ForeignLink(
                 client=Client(settings.upstream_url),
@@ -69,9 +72,9 @@ class Service:
             folder.read(),
             infer=self._link.infer,
             clock=time.monotonic,
-            timer=lambda callback: TimerFd(asyncio.get_running_loop(), callback),
+            timer=lambda callback: TimerFd(loop, callback, durations.loop_lag.observe),
             ledger=self._ledger,
-            durations=Durations(registry),
+            durations=durations,
             recorder=recorder,
             idempotent=settings.idempotent,
         )
@@ -103,6 +106,7 @@ class Service:
                 clock=time.monotonic,
             )
         )
+        self._helper = Helper(time.monotonic)
         self._front = Front(
             settings.model_name,
             batcher=self._batcher,
@@ -114,6 +118,7 @@ class Service:
             bodies=BodyReader(
                 max_bytes=settings.max_body_bytes, max_held_bytes=settings.max_queue_bytes
             ),
+            translator=Translator(self._helper),
             passthrough=self._passthrough,
             clock=time.monotonic,
         )
@@ -160,6 +165,7 @@ class Service:
         finally:
             # The order matters: callers get their answers before the connection to the model goes.
             await data_runner.cleanup()
+            await self._helper.close()
             await self._batcher.close()
             await self._link.close()
             if self._passthrough is not None:

@@ -9,6 +9,7 @@ import asyncio
 import ctypes
 import math
 import os
+import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -44,9 +45,17 @@ _libc: Final = ctypes.CDLL(None, use_errno=True)
 class TimerFd:
     """A `Timer` on the kernel's clock, read through the running loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        callback: Callable[[], None],
+        late: Callable[[float], None] | None = None,
+    ) -> None:
+        """`late` is told of every call by how many seconds it came behind its time."""
         self._loop = loop
         self._callback = callback
+        self._late = late
+        self._due = 0.0
         self._armed_for = math.inf
         self._fd = _libc.timerfd_create(_CLOCK_MONOTONIC, _NONBLOCK_CLOEXEC)
         if self._fd < 0:
@@ -58,6 +67,7 @@ class TimerFd:
         if at == self._armed_for:
             return
         self._armed_for = at
+        self._due = max(at, time.monotonic())
         nanoseconds = 0 if at == math.inf else max(_SOON, round(at * 1e9))
         value = _Timespec(*divmod(nanoseconds, 1_000_000_000))
         spec = _Itimerspec(interval=_Timespec(0, 0), value=value)
@@ -77,4 +87,6 @@ class TimerFd:
         except BlockingIOError:
             return  # armed anew between the wake-up and this call
         self._armed_for = math.inf
+        if self._late is not None:
+            self._late(time.monotonic() - self._due)
         self._callback()

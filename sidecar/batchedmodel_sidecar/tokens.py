@@ -48,6 +48,8 @@ class Tokens:
             self._tokenizer = Tokenizer.from_buffer(tokenizer_json)
         except ValueError as error:
             raise InvalidInput("tokenizer", f"cannot be read: {error}") from error
+        self.tokenizer_json: Final = tokenizer_json
+        """The file, for whoever makes the same tokenizer once more."""
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(text.max_tokens)
         self._with_segments = text.segments is not None

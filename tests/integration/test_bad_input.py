@@ -182,7 +182,7 @@ class NonsenseServer:
 
 
 def _echo(rows: Ragged) -> BatchReply:
-    output = Ragged(name="y", datatype=rows.datatype, shapes=rows.shapes, data=rows.data)
+    output = Ragged(name="y", datatype=rows.datatype, shapes=rows.shapes, parts=(rows.data,))
     count = len(rows.shapes)
     return BatchReply(
         outputs=(output,),
@@ -201,7 +201,7 @@ def _encoded(reply: BatchReply) -> web.Response:
 
 
 def _two_rows_for_one() -> tuple[int, bytes, dict[str, str]]:
-    rows = Ragged(name="y", datatype=Datatype.UINT8, shapes=((1,), (1,)), data=b"\x01\x02")
+    rows = Ragged(name="y", datatype=Datatype.UINT8, shapes=((1,), (1,)), parts=(b"\x01\x02",))
     response = _encoded(_echo(rows))
     assert isinstance(response.body, bytes)
     return 200, response.body, {HEADER_LENGTH: response.headers[HEADER_LENGTH]}

@@ -59,7 +59,9 @@ def echoed(request: BatchRequest) -> BatchReply:
     count = len(request.inputs[0].shapes)
     return BatchReply(
         outputs=tuple(
-            Ragged(name=ECHO + one.name, datatype=one.datatype, shapes=one.shapes, data=one.data)
+            Ragged(
+                name=ECHO + one.name, datatype=one.datatype, shapes=one.shapes, parts=(one.data,)
+            )
             for one in request.inputs
         ),
         statuses=(200,) * count,

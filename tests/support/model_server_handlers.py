@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from batchedmodel_contract.batch_wire import BatchRequest, ragged
+from batchedmodel_contract.spec import MAX_LENGTH
 from batchedmodel_contract.tensors import Datatype
 from batchedmodel_model_server.declaration import declaration_of
 from batchedmodel_model_server.forward import LoadedModel
@@ -37,6 +38,17 @@ class Echo(OnHost):
         x = batch.array("x")
         total = np.where(x == -7, 0, x).sum(1)
         return {"y": x, "sum": total, "pair": np.stack([total, -total], 1)}
+
+
+class Sum(OnHost):
+    """Answers the sum of as many numbers as one row may hold, so that answers are small."""
+
+    inputs: Mapping[str, Spec] = {"x": Spec("INT64", ("L",), max=MAX_LENGTH)}
+    outputs: Mapping[str, Spec] = {"y": Spec("INT64", ())}
+
+    def forward(self, batch: Batch) -> Mapping[str, Any]:
+        """Add up."""
+        return {"y": batch.array("x").sum(1)}
 
 
 class Failing(Echo):

@@ -107,7 +107,7 @@ class PretendServer:
             name="y",
             datatype=Datatype.UINT8,
             shapes=tuple((len(item),) for item in kept),
-            data=b"".join(kept),
+            parts=(b"".join(kept),),
         )
         return BatchReply(
             outputs=(output,),

@@ -66,7 +66,7 @@ def ragged_tensors(draw: st.DrawFn, name: str, count: int) -> Ragged:
     sizes = st.tuples(*[st.integers(0, 3)] * rank)
     shapes = tuple(draw(st.lists(sizes, min_size=count, max_size=count)))
     data = draw(element_data(datatype, sum(math.prod(shape) for shape in shapes)))
-    return Ragged(name=name, datatype=datatype, shapes=shapes, data=data)
+    return Ragged(name=name, datatype=datatype, shapes=shapes, parts=(data,))
 
 
 @st.composite

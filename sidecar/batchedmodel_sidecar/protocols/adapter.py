@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from batchedmodel_contract.description import ModelDescription
+from batchedmodel_contract.tensors import Buffer
 from batchedmodel_sidecar.calls import Answer, Call
 from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.model import ReadyModel
@@ -14,7 +15,9 @@ from batchedmodel_sidecar.terms import NO_WISHES, Wishes
 class Body:
     """The body of an answer, with the headers that belong to its form."""
 
-    data: bytes
+    data: Buffer
+    tail: tuple[Buffer, ...] = ()
+    """Binary data behind it, in as many buffers as it happens to lie in."""
     content_type: str = "application/json"
     headers: tuple[tuple[str, str], ...] = ()
 
@@ -25,6 +28,7 @@ class Parsed:
 
     call: Call
     memo: Any
+    """Only the adapter looks into it; it can be pickled."""
     wishes: Wishes = NO_WISHES
 
 
@@ -35,8 +39,12 @@ class Adapter(Protocol):
         """Whether the model that is described can answer in this protocol."""
         ...
 
-    async def parse(self, body: bytes, header_length: str | None, model: ReadyModel) -> Parsed:
+    async def parse(self, body: Buffer, header_length: str | None, model: ReadyModel) -> Parsed:
         """Raises `InvalidInput` or `Rejected`."""
+        ...
+
+    def texts(self, parsed: Parsed, answer: Answer) -> int:
+        """How many bytes of the answer's tensors `render` would turn into JSON."""
         ...
 
     def render(self, parsed: Parsed, answer: Answer, model: ReadyModel) -> Body:

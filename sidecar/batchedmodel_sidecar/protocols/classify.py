@@ -7,6 +7,7 @@ import orjson
 
 from batchedmodel_contract.description import ModelDescription
 from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.tensors import Buffer
 from batchedmodel_sidecar.calls import Answer
 from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.model import ReadyModel
@@ -49,7 +50,7 @@ class ClassifyAdapter:
         """Models with an output for it."""
         return description.classification is not None
 
-    async def parse(self, body: bytes, header_length: str | None, model: ReadyModel) -> Parsed:
+    async def parse(self, body: Buffer, header_length: str | None, model: ReadyModel) -> Parsed:
         """One row for each text or pair; raises `InvalidInput` or `Rejected`."""
         asked = json_object(body, _KNOWN)
         require_model(asked, model, named=False)
@@ -65,6 +66,10 @@ class ClassifyAdapter:
         rows = await rows_of_texts(texts, model, field, whole=must_stay_whole(asked))
         form = _Form(tei=tei, single=single, raw=flag(asked, "raw_scores", default=False))
         return Parsed(call=model.call_of(rows), memo=form)
+
+    def texts(self, parsed: Parsed, answer: Answer) -> int:
+        """All of them."""
+        return answer.size
 
     def render(self, parsed: Parsed, answer: Answer, model: ReadyModel) -> Body:
         """The labels of each text with their scores, in the form of the question."""

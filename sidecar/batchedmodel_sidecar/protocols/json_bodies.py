@@ -6,13 +6,13 @@ from typing import Any
 import orjson
 
 from batchedmodel_contract.mistakes import InvalidInput, shown
-from batchedmodel_contract.tensors import Datatype, bytes_to_values
+from batchedmodel_contract.tensors import Buffer, Datatype, bytes_to_values
 from batchedmodel_sidecar.calls import Value
 from batchedmodel_sidecar.errors import ModelNotFound
 from batchedmodel_sidecar.model import ReadyModel
 
 
-def json_object(body: bytes, known: Collection[str]) -> dict[str, Any]:
+def json_object(body: Buffer, known: Collection[str]) -> dict[str, Any]:
     """The object in a body.
 
     Raises `InvalidInput`, also for a field that is not known: an answer that silently ignored one

@@ -13,7 +13,7 @@ import orjson
 from batchedmodel_contract.description import ModelDescription
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.rules import Broken, Whole
-from batchedmodel_contract.tensors import Datatype, bytes_to_values
+from batchedmodel_contract.tensors import Buffer, Datatype, bytes_to_values
 from batchedmodel_sidecar.calls import Answer, Row, Value
 from batchedmodel_sidecar.errors import CallError, ModelNotFound
 from batchedmodel_sidecar.model import ReadyModel
@@ -41,7 +41,7 @@ class EmbeddingsAdapter:
         """Models with an output for it."""
         return description.embedding is not None
 
-    async def parse(self, body: bytes, header_length: str | None, model: ReadyModel) -> Parsed:
+    async def parse(self, body: Buffer, header_length: str | None, model: ReadyModel) -> Parsed:
         """One row for each input; raises `InvalidInput` or `Rejected` (another model's name)."""
         asked = json_object(body, _KNOWN)
         require_model(asked, model, named=True)
@@ -56,6 +56,10 @@ class EmbeddingsAdapter:
         rows = await _rows(asked.get("input"), model)
         form = _Form(base64=encoding == "base64", dimensions=dimensions)
         return Parsed(call=model.call_of(rows), memo=form)
+
+    def texts(self, parsed: Parsed, answer: Answer) -> int:
+        """All of them."""
+        return answer.size
 
     def render(self, parsed: Parsed, answer: Answer, model: ReadyModel) -> Body:
         """Vectors in the order of the inputs, and how many tokens they were.

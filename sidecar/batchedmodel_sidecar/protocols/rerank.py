@@ -8,6 +8,7 @@ import orjson
 from batchedmodel_contract.description import ModelDescription
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.rules import Broken, Whole
+from batchedmodel_contract.tensors import Buffer
 from batchedmodel_sidecar.calls import Answer
 from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.model import ReadyModel
@@ -52,7 +53,7 @@ class RerankAdapter:
         """Models with an output for it."""
         return description.ranking is not None
 
-    async def parse(self, body: bytes, header_length: str | None, model: ReadyModel) -> Parsed:
+    async def parse(self, body: Buffer, header_length: str | None, model: ReadyModel) -> Parsed:
         """One row for each document, paired with the query; raises `InvalidInput` or `Rejected`."""
         asked = json_object(body, _OF_TEI | _OF_COHERE)
         require_model(asked, model, named=False)
@@ -75,6 +76,10 @@ class RerankAdapter:
             first=_count(asked.get("top_n")),
         )
         return Parsed(call=model.call_of(rows), memo=form)
+
+    def texts(self, parsed: Parsed, answer: Answer) -> int:
+        """All of them."""
+        return answer.size
 
     def render(self, parsed: Parsed, answer: Answer, model: ReadyModel) -> Body:
         """The documents' places in the question, the most relevant first."""

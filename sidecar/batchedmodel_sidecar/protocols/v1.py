@@ -11,6 +11,7 @@ import orjson
 from batchedmodel_contract.description import ModelDescription, TensorSpec
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.tensors import (
+    Buffer,
     Datatype,
     Shape,
     Tensor,
@@ -36,7 +37,7 @@ class PredictAdapter:
         """Every model."""
         return True
 
-    async def parse(self, body: bytes, header_length: str | None, model: ReadyModel) -> Parsed:
+    async def parse(self, body: Buffer, header_length: str | None, model: ReadyModel) -> Parsed:
         """One row for each instance, whose sizes may differ where the model's may."""
         instances = json_object(body, _FIELDS).get("instances")
         if not isinstance(instances, list) or not instances:
@@ -57,6 +58,10 @@ class PredictAdapter:
                 )
             )
         return Parsed(call=model.call_of(rows), memo=None)
+
+    def texts(self, parsed: Parsed, answer: Answer) -> int:
+        """All of them."""
+        return answer.size
 
     def render(self, parsed: Parsed, answer: Answer, model: ReadyModel) -> Body:
         """A prediction for each instance: the output's value, or an object of several by name."""

@@ -7,7 +7,7 @@ import orjson
 from batchedmodel_contract.batch_wire import SHAPES
 from batchedmodel_contract.description import ModelDescription
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_contract.tensors import Datatype, Tensor, split_byte_elements
+from batchedmodel_contract.tensors import Buffer, Datatype, Tensor, split_byte_elements
 from batchedmodel_contract.v2 import (
     BINARY_EXTENSION,
     HEADER_LENGTH,
@@ -31,7 +31,7 @@ class V2Adapter:
         """Every model."""
         return True
 
-    async def parse(self, body: bytes, header_length: str | None, model: ReadyModel) -> Parsed:
+    async def parse(self, body: Buffer, header_length: str | None, model: ReadyModel) -> Parsed:
         """Tensors as the model declares them, or its text input instead of its tokens."""
         head, tensors = read_body(body, header_length, "inputs", orjson.loads)
         outputs = [output.name for output in model.description.outputs]
@@ -43,6 +43,15 @@ class V2Adapter:
         else:
             rows = rows_of_tensors(tensors, model.description)
         return Parsed(call=model.call_of(rows), memo=options, wishes=wishes)
+
+    def texts(self, parsed: Parsed, answer: Answer) -> int:
+        """Those outputs that are not wanted as binary data."""
+        options: Options = parsed.memo
+        return sum(
+            sum(len(value.data) for value in answer.column(index))
+            for index, output in enumerate(answer.outputs)
+            if options.selects(output.name) and not options.wants_binary(output.name)
+        )
 
     def render(self, parsed: Parsed, answer: Answer, model: ReadyModel) -> Body:
         """The selected outputs, each as JSON or as binary data, as the caller asked for it."""
@@ -61,10 +70,12 @@ class V2Adapter:
             lambda name: options.wants_binary(name.removesuffix(SHAPES)),
             orjson.dumps,
         )
+        data, *tail = parts
         if length is None:
-            return Body(data=b"".join(parts))
+            return Body(data=data)
         return Body(
-            data=b"".join(parts),
+            data=data,
+            tail=tuple(tail),
             content_type="application/octet-stream",
             headers=((HEADER_LENGTH, str(length)),),
         )

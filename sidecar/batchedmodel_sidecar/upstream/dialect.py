@@ -145,12 +145,12 @@ class ForeignAdapter:
         """The server speaks it, or it would not be asked."""
         return True
 
-    async def parse(self, body: bytes, header_length: str | None, model: ReadyModel) -> Parsed:
+    async def parse(self, body: Buffer, header_length: str | None, model: ReadyModel) -> Parsed:
         """The call with the rows that the body holds; raises `InvalidInput`."""
         asked = Asked(
             path=self._path,
             headers=self._headers,
-            body=body,
+            body=bytes(body),
             header_length=header_length,
         )
         draft = self._dialect.parse(asked)
@@ -164,6 +164,10 @@ class ForeignAdapter:
             envelope=envelope,
         )
         return Parsed(call=call, memo=draft.memo, wishes=draft.wishes)
+
+    def texts(self, parsed: Parsed, answer: Answer) -> int:
+        """Nothing is turned into JSON: it came as text and stays it."""
+        return 0
 
     def render(self, parsed: Parsed, answer: Answer, model: ReadyModel) -> Body:
         """The server's answer to this caller, with the headers that may pass."""

@@ -48,6 +48,12 @@ REPLY = BatchReply(
 )
 
 
+def alike(reply: BatchReply) -> BatchReply:
+    """The same with each output in one buffer, as whoever receives it has it."""
+    outputs = tuple(replace(output, parts=(bytes(output.data),)) for output in reply.outputs)
+    return replace(reply, outputs=outputs)
+
+
 def joined(written: tuple[int, list[Buffer]]) -> tuple[bytes, str]:
     length, parts = written
     return b"".join(parts), str(length)
@@ -121,7 +127,7 @@ def test_a_batch_travels_without_padding() -> None:
 
 def test_a_failed_item_stays_inside_its_batch() -> None:
     received = read_reply(*joined(write_reply(REPLY)))
-    assert received == REPLY
+    assert alike(received) == alike(REPLY)
     assert len(received.outputs[0].items()[1]) == 0
 
 

@@ -22,7 +22,7 @@ def tensor(name: str, shape: Shape, values: list[int]) -> Tensor:
 
 def reply(statuses: tuple[int, ...], shapes: tuple[Shape, ...], values: list[int]) -> BatchReply:
     data = array("q", values).tobytes()
-    output = Ragged(name="y", datatype=Datatype.INT64, shapes=shapes, data=data)
+    output = Ragged(name="y", datatype=Datatype.INT64, shapes=shapes, parts=(data,))
     return BatchReply(
         outputs=(output,),
         statuses=statuses,

@@ -86,7 +86,9 @@ def test_several_bad_items_are_found_at_once() -> None:
         (
             BatchRequest(
                 inputs=(
-                    Ragged(name="ids", datatype=Datatype.INT64, shapes=((2,),), data=b"12345678"),
+                    Ragged(
+                        name="ids", datatype=Datatype.INT64, shapes=((2,),), parts=(b"12345678",)
+                    ),
                 )
             ),
             "ids: is 8 bytes long; its shapes need 16",
@@ -94,7 +96,9 @@ def test_several_bad_items_are_found_at_once() -> None:
         (
             BatchRequest(
                 inputs=(
-                    Ragged(name="ids", datatype=Datatype.INT64, shapes=((2**62,),) * 9, data=b""),
+                    Ragged(
+                        name="ids", datatype=Datatype.INT64, shapes=((2**62,),) * 9, parts=(b"",)
+                    ),
                 )
             ),
             "ids: is 0 bytes long; its shapes need",
@@ -117,6 +121,6 @@ def test_inputs_that_disagree_about_the_number_of_items_are_refused() -> None:
 
 def test_every_byte_but_zero_is_true() -> None:
     request = BatchRequest(
-        inputs=(Ragged(name="flags", datatype=Datatype.BOOL, shapes=((2,),), data=b"\x00\x02"),)
+        inputs=(Ragged(name="flags", datatype=Datatype.BOOL, shapes=((2,),), parts=(b"\x00\x02",)),)
     )
     assert examine(BOOL, request).columns["flags"].item(0).tolist() == [False, True]

@@ -18,34 +18,42 @@ from batchedmodel_sidecar.settings_folder import SettingsFolder
 from batchedmodel_sidecar.timer import TimerFd
 
 
+class Call:
+    """Whatever has a deadline."""
+
+
 class TestDeadlines:
     def test_due_entries_come_in_order_of_their_time(self) -> None:
-        deadlines: Deadlines[str] = Deadlines(lambda entry: True)
-        for at, name in [(3.0, "c"), (1.0, "a"), (2.0, "b")]:
-            deadlines.add(at, name, 3)
+        deadlines: Deadlines[Call] = Deadlines(lambda entry: True)
+        a, b, c = Call(), Call(), Call()
+        for at, entry in [(3.0, c), (1.0, a), (2.0, b)]:
+            deadlines.add(at, entry, 3)
         assert deadlines.next() == 1.0
-        assert deadlines.due(2.0) == ["a", "b"]
+        assert deadlines.due(2.0) == [a, b]
         assert deadlines.next() == 3.0
 
     def test_nothing_to_look_for_means_never(self) -> None:
-        assert Deadlines[str](lambda entry: True).next() == math.inf
+        assert Deadlines[Call](lambda entry: True).next() == math.inf
 
     def test_entries_that_lost_interest_are_passed_over(self) -> None:
-        live = {"a", "b"}
-        deadlines: Deadlines[str] = Deadlines(lambda entry: entry in live)
-        deadlines.add(1.0, "a", 2)
-        deadlines.add(2.0, "b", 2)
-        live.remove("a")
+        gone, stays = Call(), Call()
+        live = {gone, stays}
+        deadlines: Deadlines[Call] = Deadlines(lambda entry: entry in live)
+        deadlines.add(1.0, gone, 2)
+        deadlines.add(2.0, stays, 2)
+        live.remove(gone)
         assert deadlines.due(1.5) == []
         assert deadlines.next() == 2.0
 
     def test_memory_is_bounded_by_the_live_entries_even_behind_one_that_stays(self) -> None:
-        live = {0}
-        deadlines: Deadlines[int] = Deadlines(lambda entry: entry in live)
-        deadlines.add(0.5, 0, 1)
-        for entry in range(1, 10_000):
+        stays = Call()
+        live = {stays}
+        deadlines: Deadlines[Call] = Deadlines(lambda entry: entry in live)
+        deadlines.add(0.5, stays, 1)
+        for number in range(1, 10_000):
+            entry = Call()
             live.add(entry)
-            deadlines.add(float(entry), entry, len(live))
+            deadlines.add(float(number), entry, len(live))
             live.remove(entry)
         assert len(deadlines._heap) < 200
 
@@ -93,6 +101,16 @@ class TestTimer:
         assert not called.is_set()
         timer.close()
         other.close()
+
+    async def test_it_tells_by_how_much_it_was_late(self) -> None:
+        loop, called = asyncio.get_running_loop(), asyncio.Event()
+        late: list[float] = []
+        timer = TimerFd(loop, called.set, late.append)
+        timer.arm(time.monotonic() - 100)
+        time.sleep(0.02)  # what holds the loop up  # noqa: ASYNC251
+        await called.wait()
+        assert 0.02 <= late[0] < 100, "from when it was armed, if its time had passed already"
+        timer.close()
 
     async def test_closing_gives_the_descriptor_back(self) -> None:
         before = len(os.listdir("/proc/self/fd"))

@@ -1,0 +1,109 @@
+"""Large bodies without large copies: several buffers written as one body, one body read in steps.
+
+Used where a body leaves or enters the process: by the links, the front's answers and the body
+reader. Joining ten megabytes takes milliseconds in which the loop does nothing else, so a large
+body is copied piece by piece as it arrives, once, and is sent from where it lies.
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+from aiohttp import ClientResponse, Payload
+from aiohttp.abc import AbstractStreamWriter
+
+from batchedmodel_contract.tensors import Buffer
+
+LARGE: Final = 256 * 1024
+"""Bytes from which on joining, parsing and making JSON take so long that the loop should not."""
+_SMALL_PART: Final = 16 * 1024  # copied sooner than it is handed to the kernel by itself
+_STEP: Final = 256 * 1024
+
+
+class BuffersBody(Payload):
+    """A body that lies in several buffers and is written from there."""
+
+    _autoclose = True
+
+    def __init__(self, parts: Sequence[Buffer], content_type: str) -> None:
+        super().__init__(parts, content_type=content_type)
+        self._parts = parts
+        self._size = size_of(parts)
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        """Part by part; between two the loop may do something else."""
+        for piece in pieces_of(self._parts):
+            await writer.write(piece)
+            # A fast reader takes everything at once, and the loop would not come back before.
+            await asyncio.sleep(0)
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        """The body as text, for whoever prints it."""
+        return b"".join(self._parts).decode(encoding, errors)
+
+
+class Room:
+    """Memory of this process for one body whose largest size is known, filled as it arrives.
+
+    Memory that nothing was written to is only an address: a caller that declares much and sends
+    nothing holds nothing.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._memory = np.empty(size, np.uint8).data
+        self._filled = 0
+
+    def write(self, piece: Buffer) -> None:
+        """Copy a piece behind what is there; there must be room for it."""
+        end = self._filled + len(piece)
+        self._memory[self._filled : end] = piece
+        self._filled = end
+
+    def view(self) -> memoryview:
+        """What was written, where it lies."""
+        return self._memory[: self._filled]
+
+
+def size_of(parts: Sequence[Buffer]) -> int:
+    """How many bytes they are together."""
+    return sum(map(len, parts))
+
+
+def body_of(parts: Sequence[Buffer], content_type: str) -> bytes | BuffersBody:
+    """What the HTTP library is given: a small body in one piece, a large one where it lies."""
+    if size_of(parts) > LARGE:
+        return BuffersBody(parts, content_type)
+    return b"".join(parts)
+
+
+def pieces_of(parts: Sequence[Buffer]) -> Iterator[Buffer]:
+    """The same bytes in pieces of moderate size: large parts cut, small neighbours joined."""
+    small: list[Buffer] = []
+    size = 0
+    for part in parts:
+        if len(part) < _SMALL_PART:
+            small.append(part)
+            size += len(part)
+            if size < _STEP:
+                continue
+        if size:
+            yield b"".join(small)
+            small, size = [], 0
+        if len(part) >= _SMALL_PART:
+            view = memoryview(part)
+            for start in range(0, len(view), _STEP):
+                yield view[start : start + _STEP]
+    if size:
+        yield b"".join(small)
+
+
+async def read_whole(response: ClientResponse) -> Buffer:
+    """The body of an answer, copied as it arrives when it is large."""
+    declared = response.content_length
+    if declared is None or declared <= LARGE or "Content-Encoding" in response.headers:
+        return await response.read()
+    room = Room(declared)
+    async for piece in response.content.iter_any():
+        room.write(piece)
+    return room.view()

@@ -1,0 +1,67 @@
+"""Memory that two processes share without copying: a file that lies in no file system.
+
+A body is written into it piece by piece as it arrives, and its descriptor travels over a Unix
+socket. Who maps it keeps it as long as anything refers to the mapping.
+"""
+
+import mmap
+import os
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from batchedmodel_contract.tensors import Buffer
+
+_NAME: Final = "batchedmodel-body"  # as /proc shows it
+# The kernel takes milliseconds to take ten megabytes back from whoever lets go of them last.
+_closer: Final = ThreadPoolExecutor(1, thread_name_prefix="memory")
+
+
+class SharedMemory:
+    """Bytes that can be handed to another process; `close` it, mapped or not."""
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        """New and empty, or what another process sent. Raises `OSError`."""
+        if descriptor is None:
+            descriptor = os.memfd_create(_NAME, os.MFD_CLOEXEC)
+        self._descriptor = descriptor
+        self.size = os.fstat(descriptor).st_size
+        self._close = weakref.finalize(self, _close_soon, self._descriptor)
+
+    def __len__(self) -> int:
+        """How many bytes it holds."""
+        return self.size
+
+    @property
+    def descriptor(self) -> int:
+        """To be sent; the other process gets one of its own."""
+        assert self._close.alive, "the memory was closed: our bug"
+        return self._descriptor
+
+    def write(self, piece: Buffer) -> None:
+        """Put a piece behind what is there. Raises `OSError` when the machine has no more."""
+        view = memoryview(piece)
+        while view:
+            written = os.write(self.descriptor, view)
+            self.size += written
+            view = view[written:]
+
+    def view(self) -> memoryview:
+        """The bytes, to be read only; they stay as long as the view or a part of it does."""
+        if not self.size:
+            return memoryview(b"")
+        mapped = mmap.mmap(self.descriptor, self.size, prot=mmap.PROT_READ)
+        # Kept open beyond the mapping, so that it is the thread that gives the pages back.
+        weakref.finalize(mapped, _close_soon, os.dup(self.descriptor))
+        return memoryview(mapped)
+
+    def close(self) -> None:
+        """Give it up, off the loop. Views stay."""
+        self._close()
+
+
+def _close_soon(descriptor: int) -> None:
+    try:
+        _closer.submit(os.close, descriptor)
+    except RuntimeError:  # the interpreter ends, and its threads have ended
+        os.close(descriptor)

@@ -1,0 +1,320 @@
+"""Large bodies in front of real processes: nobody else waits, nothing hangs, nothing is kept."""
+
+import asyncio
+import contextlib
+import gzip
+import io
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_sidecar.helper.client import MOST_BODIES
+from support.chain import Chain, running_chain
+
+MEBIBYTE: Final = 1_048_576
+LATE_SECONDS: Final = 0.05
+"""Parsing one of the large bodies in the loop takes three times as long, and a busy machine that
+has other things to do is late by less."""
+POSTS: Final = """
+import http.client, pathlib, sys
+port, path, body = int(sys.argv[1]), sys.argv[2], pathlib.Path(sys.argv[3]).read_bytes()
+while True:
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    connection.request("POST", path, body)
+    response = connection.getresponse()
+    response.read()
+    connection.close()
+    print(response.status, flush=True)
+"""
+DEVICE: Final = {"fixedSeconds": "0.002", "rowSeconds": "0"}
+SUM: Final = "support.model_server_handlers:Sum"
+LARGEST: Final = 1_048_576
+TWELVE_DIGITS: Final = 10**11
+
+
+def numbers(count: int, start: int = TWELVE_DIGITS) -> list[int]:
+    return list(range(start, start + count))
+
+
+def v2_body(*rows: list[int], **more: Any) -> bytes:
+    """A body of thirteen bytes for each number."""
+    data = ",".join(str(number) for row in rows for number in row)
+    shape = [len(rows), len(rows[0])]
+    entry = f'{{"name":"x","datatype":"INT64","shape":{shape},"data":[{data}]}}'
+    rest = "".join(f",{json.dumps(name)}:{json.dumps(value)}" for name, value in more.items())
+    return f'{{"inputs":[{entry}]{rest}}}'.encode()
+
+
+SMALL: Final = v2_body([1, 2, 3, 4])
+
+
+async def asked(chain: Chain, body: Any, **headers: str) -> tuple[int, dict[str, Any]]:
+    url = chain.url(chain.infer_path)
+    data = io.BytesIO(body) if isinstance(body, bytes) else body
+    async with chain.session.post(url, data=data, headers=headers) as response:
+        return response.status, json.loads(await response.read())
+
+
+async def answer_of(chain: Chain, body: bytes) -> tuple[int, Mapping[str, str]]:
+    url = chain.url(chain.infer_path)
+    async with chain.session.post(url, data=io.BytesIO(body)) as response:
+        return response.status, response.headers
+
+
+async def outputs(chain: Chain, body: Any, **headers: str) -> list[int]:
+    status, answer = await asked(chain, body, **headers)
+    assert status == 200, answer
+    data: list[int] = answer["outputs"][0]["data"]
+    return data
+
+
+async def helper_of(chain: Chain, *, after: int = 0) -> int:
+    found = await chain.sidecar.wait_for(r"started a helper.*process (\d+)", after=after)
+    return int(found[1])
+
+
+def memory_of(pid: int, kind: str = "VmRSS") -> int:
+    """Bytes of memory that the process has now; with `VmHWM`, the most it ever had."""
+    found = re.search(rf"{kind}:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
+    assert found
+    return int(found[1]) * 1024
+
+
+def descriptors_of(pid: int) -> list[str]:
+    """What the process has open."""
+    return [os.readlink(name) for name in Path(f"/proc/{pid}/fd").iterdir()]
+
+
+def is_there(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+async def late_answers(chain: Chain, seconds: float) -> float:
+    """The share of answers to a trifle that came late: how often the loop was busy for long."""
+    loop = asyncio.get_running_loop()
+    end, taken = loop.time() + seconds, []
+    while loop.time() < end:
+        asked_at = loop.time()
+        async with chain.session.get(chain.url("/v2/health/live")) as response:
+            await response.read()
+        taken.append(loop.time() - asked_at)
+        await asyncio.sleep(0.002)
+    assert len(taken) > 300
+    return sum(one > LATE_SECONDS for one in taken) / len(taken)
+
+
+@contextlib.asynccontextmanager
+async def posting(chain: Chain, body: Path) -> AsyncIterator[None]:
+    """Meanwhile another process posts the body again and again, and at least twice."""
+    command = [sys.executable, "-c", POSTS, str(chain.port), chain.infer_path, str(body)]
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        assert await process.stdout.readline() == b"200\n"
+        yield
+        assert await process.stdout.readline() == b"200\n"
+    finally:
+        process.kill()
+        await process.wait()
+
+
+async def test_large_and_small_bodies_are_answered_alike(tmp_path: Path) -> None:
+    async with running_chain(tmp_path, handler="simulated", parameters=DEVICE) as chain:
+        large = numbers(40_000)
+        assert await outputs(chain, v2_body(large, id="7")) == large
+        packed = gzip.compress(v2_body(large))
+        assert await outputs(chain, packed, **{"Content-Encoding": "gzip"}) == large
+        assert await outputs(chain, in_chunks(v2_body(large))) == large
+        assert await outputs(chain, SMALL) == [1, 2, 3, 4]
+        for count in (10, 100_000):
+            wrong = v2_body(numbers(count)).replace(b"100000000003", b'"no number"')
+            status, answer = await asked(chain, wrong)
+            assert (status, answer["error"]) == (
+                400,
+                "inputs[0].data: has a value that is not a INT64",
+            )
+
+
+async def in_chunks(body: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(body), 100_000):
+        yield body[start : start + 100_000]
+
+
+async def test_bodies_of_thirteen_mebibytes_hold_up_nobody(tmp_path: Path) -> None:
+    async with running_chain(tmp_path, handler="simulated", parameters=DEVICE) as chain:
+        # The answers are as large, and are made in the helper as well.
+        body = v2_body(numbers(LARGEST))
+        assert len(body) > 13 * MEBIBYTE
+        (tmp_path / "body").write_bytes(body)
+        calm = await late_answers(chain, 3.0)
+        async with posting(chain, tmp_path / "body"):
+            loaded = await late_answers(chain, 8.0)
+        # What the machine is late by itself, with other things to do, is not the bodies' doing.
+        assert loaded <= 0.01 + 3 * calm
+
+
+async def test_a_helper_that_is_killed_is_replaced_and_nobody_notices(tmp_path: Path) -> None:
+    async with running_chain(tmp_path, handler=SUM) as chain:
+        body, expected = v2_body(numbers(LARGEST)), [sum(numbers(LARGEST))]
+        callers = [asyncio.create_task(outputs(chain, body)) for _ in range(3)]
+        os.kill(await helper_of(chain), signal.SIGKILL)
+        seen = len(chain.sidecar.lines)
+        assert await asyncio.gather(*callers) == [expected] * 3
+        assert not any("Traceback" in line for line in chain.sidecar.lines[seen:])
+
+
+async def test_a_body_that_ends_two_helpers_is_refused_and_others_are_served(
+    tmp_path: Path,
+) -> None:
+    async with running_chain(tmp_path, handler=SUM) as chain:
+        body = v2_body(numbers(LARGEST))
+        caller = asyncio.create_task(asked(chain, body))
+        seen = 0
+        for _ in range(2):
+            helper = await helper_of(chain, after=seen)
+            seen = len(chain.sidecar.lines)
+            os.kill(helper, signal.SIGKILL)
+        status, answer = await caller
+        assert (status, answer["error"]) == (503, "the process that works on large bodies ended")
+        assert await outputs(chain, v2_body(numbers(50_000))) == [sum(numbers(50_000))]
+        assert children_of(chain.sidecar.pid) == 1, "the dead ones are gone"
+
+
+def children_of(pid: int) -> int:
+    return len(Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+
+
+async def test_a_stopped_helper_costs_its_caller_a_wait_and_is_replaced(tmp_path: Path) -> None:
+    async with running_chain(tmp_path, handler=SUM) as chain:
+        body = v2_body(numbers(40_000))
+        await outputs(chain, body)
+        os.kill(await helper_of(chain), signal.SIGSTOP)
+        status, answer = await asked(chain, body)
+        assert (status, answer["error"]) == (503, "the process that works on large bodies is stuck")
+        assert await outputs(chain, body) == [sum(numbers(40_000))]
+
+
+async def test_the_line_is_bounded_and_those_who_leave_make_room(tmp_path: Path) -> None:
+    async with running_chain(tmp_path, handler=SUM) as chain:
+        body = v2_body(numbers(40_000))
+        await outputs(chain, body)
+        helper = await helper_of(chain)
+        os.kill(helper, signal.SIGSTOP)
+        callers = {asyncio.create_task(answer_of(chain, body)) for _ in range(MOST_BODIES + 1)}
+        done, waiting = await asyncio.wait(callers, return_when=asyncio.FIRST_COMPLETED)
+        status, headers = done.pop().result()
+        assert status == 429
+        assert int(headers["Retry-After"]) >= 1
+        assert (await asked(chain, SMALL))[0] == 200, "small bodies do not wait there"
+        stays = waiting.pop()
+        for caller in waiting:
+            caller.cancel()
+        rejected = "batchedmodel_requests_rejected_total"
+        await chain.until(rejected, lambda gone: gone == MOST_BODIES - 1, reason="abandoned")
+        os.kill(helper, signal.SIGCONT)
+        assert (await stays)[0] == 200
+        assert await outputs(chain, body) == [sum(numbers(40_000))]
+
+
+async def test_memory_and_descriptors_are_given_back(tmp_path: Path) -> None:
+    async with running_chain(tmp_path, handler="simulated", parameters=DEVICE) as chain:
+        numbers_of_caller = numbers(LARGEST // 2)
+        body = v2_body(numbers_of_caller)
+        for _ in range(3):
+            await outputs(chain, body)
+        helper = await helper_of(chain)
+        pids = (chain.sidecar.pid, helper)
+        before = [(memory_of(pid), len(descriptors_of(pid))) for pid in pids]
+        for _ in range(12):
+            assert await outputs(chain, body) == numbers_of_caller
+        after = [(memory_of(pid), len(descriptors_of(pid))) for pid in pids]
+        for (memory, descriptors), (later, more) in zip(before, after, strict=True):
+            assert later < memory + 2 * len(body), "twelve bodies are not kept"
+            assert more <= descriptors + 4
+
+
+async def test_the_helper_outlives_the_signals_of_a_drain_and_ends_with_the_sidecar(
+    tmp_path: Path,
+) -> None:
+    async with running_chain(
+        tmp_path,
+        handler="simulated",
+        parameters={"fixedSeconds": "1"},
+        settings=BatchSettings(max_batch_size=1),
+    ) as chain:
+        large = numbers(40_000)
+        accepted = asyncio.create_task(outputs(chain, v2_body(large)))
+        helper = await helper_of(chain)
+        await chain.until("batchedmodel_inflight_requests", lambda value: value == 1)
+        assert os.getpgid(helper) != os.getpgid(chain.sidecar.pid)
+        os.kill(helper, signal.SIGTERM)
+        os.kill(helper, signal.SIGINT)
+        chain.sidecar.send(signal.SIGTERM)
+        assert await accepted == large, "its answer was made while the pod drained"
+        assert await chain.sidecar.ended() == 0
+        assert not is_there(helper)
+
+
+async def test_the_helper_has_no_socket_of_the_sidecars(tmp_path: Path) -> None:
+    async with running_chain(tmp_path, handler="simulated", parameters=DEVICE) as chain:
+        await outputs(chain, v2_body(numbers(40_000)))
+        theirs = descriptors_of(await helper_of(chain))
+        ours = descriptors_of(chain.sidecar.pid)
+        assert not {name for name in theirs if "socket" in name}.intersection(ours)
+
+
+async def test_a_sidecar_that_is_killed_takes_its_helper_with_it(tmp_path: Path) -> None:
+    async with running_chain(tmp_path, handler="simulated", parameters=DEVICE) as chain:
+        await outputs(chain, v2_body(numbers(40_000)))
+        helper = os.pidfd_open(await helper_of(chain))
+        chain.sidecar.send(signal.SIGKILL)
+        ended = asyncio.Event()
+        asyncio.get_running_loop().add_reader(helper, ended.set)
+        await asyncio.wait_for(ended.wait(), 5.0)
+        asyncio.get_running_loop().remove_reader(helper)
+        os.close(helper)
+
+
+async def test_no_helper_is_started_for_small_bodies_and_binary_ones(tmp_path: Path) -> None:
+    async with running_chain(tmp_path, handler=SUM) as chain:
+        size = 4 * MEBIBYTE
+        entry = {
+            "name": "x",
+            "datatype": "INT64",
+            "shape": [1, size // 8],
+            "parameters": {"binary_data_size": size},
+        }
+        head = json.dumps({"inputs": [entry]}).encode()
+        length = {"Inference-Header-Content-Length": str(len(head))}
+        assert await outputs(chain, SMALL) == [10]
+        assert await outputs(chain, head + bytes(size), **length) == [0]
+        assert await outputs(chain, in_chunks(head + bytes(size)), **length) == [0]
+        assert not any("started a helper" in line for line in chain.sidecar.lines)
+
+
+@pytest.mark.parametrize("declared", [True, False])
+async def test_a_binary_body_is_held_once(tmp_path: Path, declared: bool) -> None:
+    """The sidecar's own high-water mark: what it holds beyond one copy is less than a half."""
+    async with running_chain(tmp_path, handler="support.model_server_handlers:Sum") as chain:
+        size = 8 * LARGEST
+        entry = {
+            "name": "x",
+            "datatype": "INT64",
+            "shape": [4, size // 8],
+            "parameters": {"binary_data_size": 4 * size},
+        }
+        head = json.dumps({"inputs": [entry]}).encode()
+        length = {"Inference-Header-Content-Length": str(len(head))}
+        assert await outputs(chain, SMALL) == [10]
+        before = memory_of(chain.sidecar.pid, "VmHWM")
+        body = head + bytes(4 * size)
+        assert await outputs(chain, body if declared else in_chunks(body), **length) == [0] * 4
+        assert memory_of(chain.sidecar.pid, "VmHWM") - before < 1.5 * len(body)

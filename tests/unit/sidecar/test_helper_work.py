@@ -1,0 +1,295 @@
+"""What the helper makes of bodies and answers is what the sidecar's own process makes of them."""
+
+import copy
+import pickle
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, Final
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchedmodel_contract.description import RAGGED, ModelDescription, TensorSpec
+from batchedmodel_contract.mistakes import InvalidInput, Unbatchable
+from batchedmodel_contract.outcomes import Rejection
+from batchedmodel_contract.tensors import Datatype
+from batchedmodel_sidecar.calls import Answer, Call, Output, Row, Value
+from batchedmodel_sidecar.errors import ModelNotFound, Rejected
+from batchedmodel_sidecar.helper import wire
+from batchedmodel_sidecar.helper.memory import SharedMemory
+from batchedmodel_sidecar.helper.wire import Kept, News, ParseJob, RenderJob, Result
+from batchedmodel_sidecar.helper.worker import Worker
+from batchedmodel_sidecar.model import ReadyModel
+from batchedmodel_sidecar.protocols.adapter import Body, Parsed
+from batchedmodel_sidecar.protocols.table import adapters
+from batchedmodel_sidecar.routes import Endpoint
+from batchedmodel_sidecar.terms import NO_WISHES
+from batchedmodel_sidecar.tokens import Tokens
+from support.echo_server import EVERY_DATATYPE, echoing
+from support.sidecar_world import MODEL
+from support.strategies import element_data, json_values
+from support.text_handlers import Classifier, Embedder, Ranker, tokenizer_json
+
+TEXTS: Final = replace(
+    MODEL,
+    description=replace(
+        MODEL.description,
+        inputs=tuple(
+            TensorSpec(name=name, datatype=Datatype.INT64, shape=(RAGGED,), max_length=16)
+            for name in ("ids", "segments")
+        ),
+        outputs=(
+            TensorSpec(name="vector", datatype=Datatype.FP32, shape=(4,)),
+            TensorSpec(name="scores", datatype=Datatype.FP32, shape=(3,)),
+            TensorSpec(name="score", datatype=Datatype.FP32, shape=()),
+        ),
+        text=Ranker.text,
+        embedding=Embedder.embedding,
+        shortest_embedding=2,
+        classification=Classifier.classification,
+        ranking=Ranker.ranking,
+    ),
+    tokens=Tokens(tokenizer_json(), Ranker.text, ThreadPoolExecutor(1)),
+)
+EVERYTHING: Final = replace(MODEL, description=EVERY_DATATYPE)
+PAIR: Final = replace(
+    MODEL,
+    description=echoing(a=(Datatype.FP32, (2,)), b=(Datatype.BYTES, (RAGGED,))),
+    rows_pad=False,
+)
+MODELS: Final = (TEXTS, EVERYTHING, PAIR, MODEL)
+ADAPTERS: Final = adapters()
+
+GOOD: Final[list[tuple[Endpoint, ReadyModel, dict[str, Any]]]] = [
+    (Endpoint.EMBEDDINGS, TEXTS, {"model": "m", "input": ["a", "b c"], "dimensions": 2}),
+    (Endpoint.EMBEDDINGS, TEXTS, {"model": "m", "input": [[1, 2], [3]], "user": "u"}),
+    (Endpoint.CLASSIFY, TEXTS, {"inputs": [["a"], ["b", "c"]], "truncate": True}),
+    (Endpoint.RERANK, TEXTS, {"query": "a", "texts": ["b", "c"], "return_text": True}),
+    (Endpoint.V1_PREDICT, TEXTS, {"instances": ["a", {"text": "b"}]}),
+    (Endpoint.V1_PREDICT, PAIR, {"instances": [{"a": [1, 2.5], "b": ["c", {"b64": "ZA=="}]}]}),
+    (Endpoint.V1_PREDICT, MODEL, {"instances": [[1, 2], {"x": [3]}]}),
+    (
+        Endpoint.V2_INFER,
+        PAIR,
+        {
+            "id": "7",
+            "inputs": [
+                {"name": "a", "datatype": "FP32", "shape": [2, 2], "data": [[1, 2.5], [3, 4]]},
+                {"name": "b", "datatype": "BYTES", "shape": [2, 1], "data": ["c", "dd"]},
+            ],
+            "outputs": [{"name": "echo_a", "parameters": {"binary_data": True}}],
+            "parameters": {"binary_data_output": False, "timeout": 5, "priority": 1},
+        },
+    ),
+]
+
+
+async def informed(model: ReadyModel) -> Worker:
+    worker = Worker()
+    known = wire.Model(description=model.description, rows_pad=model.rows_pad)
+    tokenizer = model.tokens.tokenizer_json if model.tokens is not None else b""
+    sizes, parts = wire.write_model(known, tokenizer)
+    assert await worker.work(News(sizes), filled(parts)) is None
+    return worker
+
+
+def filled(parts: Sequence[Any]) -> SharedMemory:
+    memory = SharedMemory()
+    for part in parts:
+        memory.write(part)
+    return memory
+
+
+def told(error: InvalidInput | Rejected) -> tuple[object, ...]:
+    """All that a caller could learn of an error."""
+    if isinstance(error, InvalidInput):
+        return type(error), str(error), error.mistake
+    return (
+        type(error),
+        *(error.reason, error.message, error.status, error.retry_after, error.field),
+    )
+
+
+def seen(parsed: Parsed) -> tuple[object, ...]:
+    """All that the rest of the sidecar could see of a call."""
+    memo = pickle.loads(parsed.memo.data) if isinstance(parsed.memo, Kept) else parsed.memo
+    rows = [
+        (row.length, [(value.shape, bytes(value.data)) for value in row.values])
+        for row in parsed.call.rows
+    ]
+    return rows, parsed.call.key, parsed.call.description, parsed.wishes, memo
+
+
+async def here(endpoint: Endpoint, model: ReadyModel, body: bytes, head: str | None) -> object:
+    try:
+        return seen(await ADAPTERS[endpoint].parse(body, head, model))
+    except (InvalidInput, Rejected) as error:
+        return told(error)
+
+
+async def there(endpoint: Endpoint, model: ReadyModel, body: bytes, head: str | None) -> object:
+    worker = await informed(model)
+    answered = await worker.work(ParseJob(endpoint, head), filled([body]))
+    assert answered is not None
+    reply, memory = answered
+    if reply.result is Result.REFUSED:
+        return told(wire.read_refusal(memory.view(), reply.sizes))
+    rows, wishes, memo = wire.read_parsed(memory.view(), reply.sizes)
+    return seen(Parsed(call=model.call_of(rows), memo=memo, wishes=wishes))
+
+
+async def assert_equal_both_ways(
+    endpoint: Endpoint, model: ReadyModel, body: bytes, head: str | None = None
+) -> None:
+    assert await there(endpoint, model, body, head) == await here(endpoint, model, body, head)
+
+
+@pytest.mark.parametrize("index", range(len(GOOD)))
+async def test_a_right_body_gives_the_same_call(index: int) -> None:
+    endpoint, model, document = GOOD[index]
+    assert isinstance(await ADAPTERS[endpoint].parse(orjson.dumps(document), None, model), Parsed)
+    await assert_equal_both_ways(endpoint, model, orjson.dumps(document))
+
+
+endpoints = st.sampled_from(sorted(ADAPTERS, key=lambda endpoint: endpoint.name))
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    endpoints,
+    st.sampled_from(MODELS),
+    st.binary(max_size=60) | json_values().map(lambda value: repr(value).encode(errors="replace")),
+    st.none() | st.integers(0, 70).map(str) | st.text(max_size=3),
+)
+async def test_any_bytes_are_refused_in_the_same_words(
+    endpoint: Endpoint, model: ReadyModel, body: bytes, head: str | None
+) -> None:
+    await assert_equal_both_ways(endpoint, model, body, head)
+
+
+odd = json_values(max_leaves=4) | st.sampled_from([0, -1, 2**63, 2**64, 1e308, "", [], {}, [[]]])
+
+
+@settings(deadline=None, max_examples=400)
+@given(st.sampled_from(GOOD), st.data())
+async def test_a_body_with_a_changed_value_has_the_same_outcome(
+    good: tuple[Endpoint, ReadyModel, dict[str, Any]], data: st.DataObject
+) -> None:
+    endpoint, model, document = good
+    changed = copy.deepcopy(document)
+    holder: Any = changed
+    while True:
+        keys = list(holder) if isinstance(holder, dict) else list(range(len(holder)))
+        key = data.draw(st.sampled_from(keys))
+        if not isinstance(holder[key], dict | list) or not holder[key] or data.draw(st.booleans()):
+            holder[key] = data.draw(odd)
+            break
+        holder = holder[key]
+    try:
+        body = orjson.dumps(changed)
+    except TypeError:
+        return  # half a surrogate pair, or an integer that this writer does not write
+    await assert_equal_both_ways(endpoint, model, body)
+
+
+@given(st.sampled_from([InvalidInput, Unbatchable]), st.text(), st.text(), json_values())
+def test_a_complaint_is_the_same_behind_the_wire(
+    kind: type[InvalidInput], field: str, rule: str, value: object
+) -> None:
+    for error in (kind(field, rule), kind(field, rule, value)):
+        sizes, parts = wire.write_refusal(error)
+        assert told(wire.read_refusal(b"".join(parts), sizes)) == told(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ModelNotFound("no such model"),
+        Rejected(Rejection.QUEUE_FULL, "full", retry_after=2.0),
+        Rejected(Rejection.INVALID, "odd", status=500, field="inputs"),
+    ],
+)
+def test_a_refusal_is_the_same_behind_the_wire(error: Rejected) -> None:
+    sizes, parts = wire.write_refusal(error)
+    assert told(wire.read_refusal(b"".join(parts), sizes)) == told(error)
+
+
+def everything(body: Body) -> tuple[bytes, str, object]:
+    return bytes(body.data) + b"".join(body.tail), body.content_type, body.headers
+
+
+def answer_of(description: ModelDescription, data: st.DataObject, count: int) -> Answer:
+    rows = []
+    for _ in range(count):
+        values = []
+        for spec in description.outputs:
+            shape = tuple(data.draw(st.integers(1, 3)) if s == RAGGED else s for s in spec.shape)
+            elements = 1
+            for size in shape:
+                elements *= size
+            values.append(Value(shape, data.draw(element_data(spec.datatype, elements))))
+        rows.append(tuple(values))
+    outputs = tuple(Output(spec.name, spec.datatype) for spec in description.outputs)
+    return Answer(outputs=outputs, rows=tuple(rows))
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.sampled_from(GOOD), st.data())
+async def test_an_answer_has_the_same_body(
+    good: tuple[Endpoint, ReadyModel, dict[str, Any]], data: st.DataObject
+) -> None:
+    endpoint, model, document = good
+    adapter = ADAPTERS[endpoint]
+    parsed = await adapter.parse(orjson.dumps(document), None, model)
+    answer = answer_of(model.description, data, len(parsed.call.rows))
+    try:
+        expected: object = everything(adapter.render(parsed, answer, model))
+    except InvalidInput as error:
+        expected = told(error)
+    for memo in (parsed.memo, Kept(pickle.dumps(parsed.memo))):
+        lengths = [row.length for row in parsed.call.rows]
+        sizes, parts = wire.write_question(lengths, answer, memo)
+        worker = await informed(model)
+        answered = await worker.work(RenderJob(endpoint, sizes), filled(parts))
+        assert answered is not None
+        reply, memory = answered
+        if reply.result is Result.REFUSED:
+            assert told(wire.read_refusal(memory.view(), reply.sizes)) == expected
+        else:
+            assert everything(wire.read_rendered(memory.view(), reply.sizes)) == expected
+
+
+async def test_a_large_memory_of_the_question_is_carried_unread() -> None:
+    documents = ["b" * 50_000, "c" * 50_000]
+    asked = {"query": "a", "documents": documents, "return_documents": True}
+    worker = await informed(TEXTS)
+    memory = filled([orjson.dumps(asked)])
+    answered = await worker.work(ParseJob(Endpoint.RERANK, None), memory)
+    assert answered is not None
+    reply, filled_with = answered
+    assert isinstance(wire.read_parsed(filled_with.view(), reply.sizes).memo, Kept)
+
+
+async def test_an_error_of_ours_is_told_and_the_helper_works_on() -> None:
+    worker = await informed(MODEL)
+    answer = Answer(outputs=(), rows=((),))
+    sizes, parts = wire.write_question([1], answer, "what no adapter remembers")
+    answered = await worker.work(RenderJob(Endpoint.V2_INFER, sizes), filled(parts))
+    assert answered is not None
+    error = wire.read_refusal(answered[1].view(), answered[0].sizes)
+    assert isinstance(error, Rejected)
+    assert (error.status, "AttributeError" in error.message) == (500, True)
+
+
+def test_rows_lie_in_memory_that_outlives_its_owner() -> None:
+    row = Row(values=(Value((2,), b"\x01\x02"), Value((), b"abc")), length=2)
+    sizes, parts = wire.write_parsed([row, row], NO_WISHES, None)
+    memory = filled(parts)
+    rows, _, _ = wire.read_parsed(memory.view(), sizes)
+    memory.close()
+    del memory
+    assert [bytes(value.data) for value in rows[1].values] == [b"\x01\x02", b"abc"]
+    assert Call(rows=rows, description=MODEL.description, key=None).size == 10

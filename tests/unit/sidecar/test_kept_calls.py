@@ -1,0 +1,32 @@
+"""What is over is not kept: rows and answers go when their call is settled."""
+
+import asyncio
+import gc
+import weakref
+from typing import Any
+
+import pytest
+
+from batchedmodel_contract.batching import BatchSettings
+from support.sidecar_world import call_of, world
+
+
+class Bytes(bytearray):
+    """As good as bytes, and can be watched."""
+
+
+@pytest.mark.looptime
+async def test_a_settled_call_is_not_kept_until_its_time_is_over() -> None:
+    w = world(BatchSettings(max_batch_size=1))
+    waits = w.send(b"in front")
+    row: Any = Bytes(b"a")
+    watched = weakref.ref(row)
+    await w.batcher.submit(call_of([row]))
+    late = w.send(*[b"behind"] * 100)
+    await asyncio.sleep(0)
+    del row
+    gc.collect()
+    assert watched() is None
+    await waits
+    await late
+    await w.batcher.close()

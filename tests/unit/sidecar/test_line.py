@@ -1,0 +1,87 @@
+"""The line in front of the helper: order, bounds, and what follows when the helper ends."""
+
+from dataclasses import dataclass
+
+from batchedmodel_sidecar.helper.line import Line, patience
+
+
+@dataclass(eq=False)
+class Job:
+    name: str
+    urgent: bool = False
+    losses: int = 0
+
+
+def line_of(*jobs: Job, most: int = 10) -> Line[Job]:
+    line: Line[Job] = Line(most)
+    for job in jobs:
+        line.join(job)
+    return line
+
+
+def order(line: Line[Job]) -> list[str]:
+    names = []
+    while (job := line.next()) is not None:
+        names.append(job.name)
+        line.done(0.1)
+    return names
+
+
+def test_answers_go_before_questions_and_each_in_their_order() -> None:
+    jobs = [Job("a"), Job("b"), Job("x", urgent=True), Job("y", urgent=True)]
+    assert order(line_of(*jobs)) == ["x", "y", "a", "b"]
+
+
+def test_the_job_that_is_being_done_has_a_place_too() -> None:
+    line = line_of(Job("a"), most=2)
+    assert line.next() is not None
+    assert not line.full
+    line.join(Job("b"))
+    assert line.full
+    line.done(0.1)
+    assert not line.full
+
+
+def test_answers_take_no_place_from_questions() -> None:
+    line = line_of(*(Job("x", urgent=True) for _ in range(5)), most=1)
+    assert line.next() is not None
+    assert not line.full
+
+
+def test_a_caller_that_leaves_leaves_the_line() -> None:
+    gone, stays = Job("gone"), Job("stays")
+    line = line_of(gone, stays)
+    line.leave(gone)
+    line.leave(gone)
+    assert order(line) == ["stays"]
+
+
+def test_a_job_that_is_being_done_is_not_taken_back() -> None:
+    job = Job("a")
+    line = line_of(job, most=1)
+    assert line.next() is job
+    line.leave(job)
+    assert line.full, "the helper is at it still"
+
+
+def test_a_job_is_tried_by_two_helpers_and_no_more() -> None:
+    job, other = Job("bad"), Job("other")
+    line = line_of(job, other)
+    assert line.next() is job
+    assert line.lost()
+    assert line.next() is job, "before those that came later"
+    assert not line.lost()
+    assert order(line) == ["other"]
+
+
+def test_who_is_refused_is_told_to_come_when_half_of_what_waits_is_done() -> None:
+    line = line_of(*(Job(str(number)) for number in range(9)))
+    assert line.delay == 1.0
+    assert line.next() is not None
+    line.done(2.0)
+    assert line.delay == 8.0
+
+
+def test_a_large_body_may_take_longer() -> None:
+    assert patience(0) == 10.0
+    assert patience(13 << 20) == 23.0

@@ -1,0 +1,101 @@
+"""Where bodies are parsed and made, and what callers are told when the helper cannot."""
+
+import time
+from typing import Any
+
+import orjson
+import pytest
+
+from batchedmodel_contract.tensors import Datatype
+from batchedmodel_sidecar.bodies import json_bytes, placed
+from batchedmodel_sidecar.buffers import LARGE
+from batchedmodel_sidecar.calls import Answer, Output, Value
+from batchedmodel_sidecar.errors import Rejected, Unserved
+from batchedmodel_sidecar.helper.client import MOST_BODIES, Helper, HelperFailed
+from batchedmodel_sidecar.helper.memory import SharedMemory
+from batchedmodel_sidecar.routes import Endpoint
+from batchedmodel_sidecar.translator import LARGE_ANSWER, Translator
+from support.sidecar_world import MODEL
+
+
+class NoHelper(Helper):
+    """Takes jobs and fails at them all."""
+
+    def __init__(self, *, full: bool = False) -> None:
+        super().__init__(time.monotonic)
+        self.jobs: list[Any] = []
+        self.taken = MOST_BODIES if full else 0
+
+    @property
+    def full(self) -> bool:
+        return self.taken == MOST_BODIES
+
+    async def do(self, job: Any, *args: Any, **more: Any) -> Any:
+        self.jobs.append(job)
+        raise HelperFailed("it is not there")
+
+
+def question(**more: Any) -> bytes:
+    entry = {"name": "x", "datatype": "UINT8", "shape": [1, 2], "data": [1, 2]}
+    return orjson.dumps({"inputs": [entry], **more})
+
+
+def answer(size: int) -> Answer:
+    value = Value((size,), bytes(size))
+    return Answer(outputs=(Output("y", Datatype.UINT8),), rows=((value,),))
+
+
+@pytest.mark.parametrize(
+    ("size", "head", "expected"),
+    [(9, None, 9), (9, "3", 3), (9, "30", 9), (9, "-3", 0), (9, "3.0", 0), (9, "9" * 19, 0)],
+)
+def test_how_much_of_a_body_is_json(size: int, head: str | None, expected: int) -> None:
+    assert json_bytes(size, head) == expected
+
+
+def test_a_body_lies_in_shared_memory_if_its_json_is_large() -> None:
+    large = bytes(LARGE + 1)
+    assert isinstance(placed(large, None), SharedMemory)
+    assert placed(large, "100") is large
+    assert placed(large[:-1], None) is not None
+
+
+async def test_a_body_that_the_helper_fails_at_may_come_again() -> None:
+    memory = SharedMemory()
+    memory.write(question())
+    with pytest.raises(Rejected) as refused:
+        await Translator(NoHelper()).parse(Endpoint.V2_INFER, memory, None, MODEL)
+    assert (refused.value.status, refused.value.retry_after) == (503, 1.0)
+
+
+async def test_a_body_that_finds_no_place_may_come_later() -> None:
+    with pytest.raises(Rejected) as refused:
+        Translator(NoHelper(full=True)).refuse_large()
+    assert (refused.value.status, refused.value.reason) == (429, "queue_full")
+    assert refused.value.retry_after
+
+
+async def test_small_bodies_and_answers_need_no_helper() -> None:
+    helper = NoHelper()
+    translator = Translator(helper)
+    parsed = await translator.parse(Endpoint.V2_INFER, question(), None, MODEL)
+    await translator.render(Endpoint.V2_INFER, parsed, answer(LARGE_ANSWER), MODEL)
+    assert helper.jobs == []
+
+
+async def test_a_large_answer_in_binary_needs_no_helper() -> None:
+    helper = NoHelper()
+    translator = Translator(helper)
+    body = question(parameters={"binary_data_output": True})
+    parsed = await translator.parse(Endpoint.V2_INFER, body, None, MODEL)
+    rendered = await translator.render(Endpoint.V2_INFER, parsed, answer(LARGE_ANSWER + 1), MODEL)
+    assert sum(map(len, rendered.tail)) == LARGE_ANSWER + 1
+    assert helper.jobs == []
+
+
+async def test_a_large_answer_that_the_helper_fails_at_is_an_error_of_its_call() -> None:
+    translator = Translator(NoHelper())
+    parsed = await translator.parse(Endpoint.V2_INFER, question(), None, MODEL)
+    with pytest.raises(Unserved) as failed:
+        await translator.render(Endpoint.V2_INFER, parsed, answer(LARGE_ANSWER + 1), MODEL)
+    assert (failed.value.status, failed.value.retry_after) == (503, 1.0)
