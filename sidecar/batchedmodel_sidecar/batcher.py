@@ -109,7 +109,7 @@ class Batcher:
     @property
     def closed(self) -> str | None:
         """Why the server behind is not to be relied on, though it says that it is ready."""
-        return self._circuit.reason if self._circuit.open else None
+        return self._circuit.closed_to_callers(self._clock())
 
     def ailment(self) -> str | None:
         """Why this process should be restarted: it decides no more; None while it does."""
@@ -164,6 +164,7 @@ class Batcher:
         """A server is ready: what waits may go to it, if it takes such rows at all."""
         knew = self._policy.pipeline.times.profiled
         self._model = model
+        self._circuit.back()
         for live in {live for live, _ in self._rows.values()}:
             if not model.takes(live.call):
                 self._settle(live, Outcome.FAILED, other_model())

@@ -26,14 +26,21 @@ class Circuit:
         self._until = -math.inf
 
     @property
-    def open(self) -> bool:
-        """Whether the server is not to be relied on, until a batch succeeds."""
+    def _open(self) -> bool:
         return self._failures >= _FAILURES
 
-    @property
-    def reason(self) -> str:
-        """Why it is open."""
-        return f"the last {self._failures} batches failed as a whole; one is tried now and then"
+    def closed_to_callers(self, now: float) -> str | None:
+        """Why nobody should come now; None when somebody may, if only as a trial.
+
+        Behind the pause callers are let in again: without one there would be nothing to try.
+        """
+        if not self._open or now >= self._until:
+            return None
+        return f"the last {self._failures} batches failed as a whole; it is tried again soon"
+
+    def back(self) -> None:
+        """The server has started anew: it is tried at once."""
+        self._until = -math.inf
 
     def succeeded(self) -> None:
         """A batch was answered."""
@@ -52,7 +59,7 @@ class Circuit:
     def failed(self, now: float) -> None:
         """A whole batch was not, and none of its members is to blame."""
         self._failures += 1
-        if self.open:
+        if self._open:
             pause = _FIRST_PAUSE * 2.0 ** min(self._failures - _FAILURES, 10)
             self._until = now + min(_LONGEST_PAUSE, pause)
 
@@ -65,7 +72,7 @@ class Circuit:
         """How many batches the server may hold, of `depth` that it can."""
         if now < self._until:
             return 0
-        return min(depth, 1) if self.open else depth
+        return min(depth, 1) if self._open else depth
 
     def changes_at(self, now: float) -> float:
         """When to look again; infinity when only an event can change anything."""

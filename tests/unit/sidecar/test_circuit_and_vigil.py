@@ -15,15 +15,15 @@ def failed(times: int, now: float = 0.0) -> Circuit:
 
 def test_a_few_failures_change_nothing() -> None:
     circuit = failed(4)
-    assert not circuit.open
+    assert circuit.closed_to_callers(0.0) is None
     assert circuit.depth(2, 0.0) == 2
     assert circuit.changes_at(0.0) == math.inf
 
 
 def test_after_five_failures_in_a_row_nothing_is_sent_for_a_second_and_then_one_batch() -> None:
     circuit = failed(5)
-    assert circuit.open
-    assert "last 5 batches" in circuit.reason
+    assert "last 5 batches" in (circuit.closed_to_callers(0.9) or "")
+    assert circuit.closed_to_callers(1.0) is None, "somebody must come to be tried"
     assert circuit.depth(2, 0.999) == 0
     assert circuit.changes_at(0.5) == 1.0
     assert circuit.depth(2, 1.0) == 1
@@ -36,18 +36,25 @@ def test_the_pause_doubles_with_each_failed_trial_up_to_half_a_minute() -> None:
     assert failed(5000, now=10.0).changes_at(10.0) == 40.0
 
 
+def test_a_server_that_started_anew_is_tried_at_once() -> None:
+    circuit = failed(7)
+    circuit.back()
+    assert circuit.closed_to_callers(0.0) is None
+    assert circuit.depth(2, 0.0) == 1
+
+
 def test_one_success_closes_the_circuit() -> None:
     circuit = failed(9)
     circuit.succeeded()
-    assert not circuit.open
     circuit.failed(0.0)
-    assert not circuit.open
+    assert circuit.closed_to_callers(0.0) is None
 
 
 def test_a_server_that_asks_for_rest_gets_it_within_bounds_and_counts_as_sound() -> None:
     circuit = Circuit()
     circuit.rest(0.0, 2.0)
-    assert (circuit.depth(2, 1.9), circuit.depth(2, 2.0), circuit.open) == (0, 2, False)
+    assert (circuit.depth(2, 1.9), circuit.depth(2, 2.0)) == (0, 2)
+    assert circuit.closed_to_callers(1.0) is None
     circuit.rest(0.0, 3600.0)
     assert circuit.changes_at(0.0) == 5.0
     other = Circuit()

@@ -138,6 +138,17 @@ async def test_a_server_that_keeps_failing_gets_one_batch_now_and_then_until_it_
     assert w.batcher.closed is None
 
 
+async def test_behind_a_pause_callers_come_again_though_nobody_waits() -> None:
+    w = world(replace(SETTINGS, max_batch_size=1))
+    w.server.failure = Unserved("broken", status=500)
+    await asyncio.gather(*(w.send(b"a") for _ in range(5)), return_exceptions=True)
+    assert w.batcher.closed is not None
+    w.server.failure = None
+    await asyncio.sleep(1.1)
+    assert w.batcher.closed is None
+    assert rows_of(await w.send(b"b")) == [b"b"]
+
+
 async def test_a_failed_decision_is_not_the_last_one(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
