@@ -92,9 +92,9 @@ def advice(answers: Answers) -> str:
     if best is None:
         first = comparison.tried[0] if comparison.tried else None
         if first is None or first.gain <= 0:
-            return "nothing you can set here is worth changing (all that was tried is no better)"
+            return "nothing that was tried is worth changing (none of it is better)"
         return (
-            "nothing you can set here is worth changing "
+            "nothing that was tried is worth changing "
             f"(best: {_named(first)}, {_gain(first, comparison.measure)})"
         )
     change = best.change

@@ -238,6 +238,17 @@ def test_a_trace_is_replayed_with_its_lengths(
     assert found["offered"]["requests"] == 1000
 
 
+def test_a_bound_on_tokens_that_keeps_rows_apart_is_worth_leaving_out(
+    tmp_path: Path, profile: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tight = written(tmp_path, "maxBatchTokens: 64, targetLatencyMilliseconds: 50")
+    found = simulated(capsys, tight, f"--profile={profile}", "--rate=400", "--lengths=60")
+    advised = found["comparison"]["worth_changing"]
+    assert (advised["field"], advised["present"]) == ("spec.batching.maxBatchTokens", "64")
+    assert advised["value"] == "absent"
+    assert found["comparison"]["highest_rate_with_it"] > 1.5 * found["highest_rate"]
+
+
 def test_a_sidecars_flight_recorder_is_replayed(
     manifest: Path, profile: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -105,6 +105,18 @@ def test_no_change_is_tried_that_a_manifest_may_not_hold() -> None:
     assert [value for name, value in smallest_one if name == "maxBatchSize"] == ["2"]
 
 
+def test_a_bound_on_tokens_is_tried_at_twice_its_value_and_left_out() -> None:
+    bounded = fields(spec(max_batch_tokens=64))
+    assert {("maxBatchTokens", "absent"), ("maxBatchTokens", "128")} <= bounded
+    assert "maxBatchTokens" not in {name for name, _ in fields(spec())}
+    without = {
+        change.settings.max_batch_tokens
+        for change in changes(spec(max_batch_tokens=64), 64)
+        if change.value == "absent"
+    }
+    assert without == {None}
+
+
 def test_a_policy_that_never_waits_is_not_tried_with_other_waits() -> None:
     names = {name for name, _ in fields(spec(policy=PolicyName.GREEDY))}
     assert "maxWaitMilliseconds" not in names
@@ -180,7 +192,7 @@ def test_nothing_is_advised_where_nothing_helps() -> None:
     pods = PretendedPods(rate=150.0, capacity=EQUAL)
     found = answer(question(spec(target_latency_milliseconds=50)), pods)
     assert found.comparison.advised is None
-    assert report.advice(found).startswith("nothing you can set here is worth changing")
+    assert report.advice(found).startswith("nothing that was tried is worth changing")
 
 
 def test_next_to_nothing_more_is_not_worth_changing() -> None:
