@@ -170,6 +170,7 @@ def _trial(found: Verdict) -> Trial:
         latency=None
         if latency is None
         else Latency(mean=latency.mean, p50=latency.p50, p95=latency.p95, p99=latency.p99),
+        goodput=found.goodput,
         busy_share=found.busy_share,
         mean_batch=found.mean_batch,
     )

@@ -49,18 +49,18 @@ def document(setup: Setup, answers: Answers) -> dict[str, Any]:
             "seed": setup.seed,
         },
         "replicas": answers.replicas,
-        "offered": _trial(offered, answers.rate),
+        "offered": asdict(offered),
         "throughput_per_replica": answers.throughput,
         "highest_rate": answers.highest_rate,
         "replicas_needed": answers.replicas_needed,
         "comparison": {
             "measure": comparison.measure.value,
             "rate": comparison.rate,
-            "present": _trial(comparison.present, comparison.rate),
-            "changes": [_tried(tried, comparison.rate) for tried in comparison.tried],
+            "present": asdict(comparison.present),
+            "changes": [_tried(tried) for tried in comparison.tried],
             "worth_changing": None
             if comparison.advised is None
-            else _tried(comparison.advised, comparison.rate),
+            else _tried(comparison.advised),
             "highest_rate_with_it": comparison.rate_with_advised,
         },
         "advice": advice(answers),
@@ -118,7 +118,7 @@ def _facts(setup: Setup, answers: Answers, offered: Trial) -> Iterator[tuple[str
     target = setup.settings.target_seconds
     within = setup.settings.request_timeout_seconds if target is None else target
     yield "offered", f"{_rate(answers.rate)}/s, {setup.traffic}, {offered.requests:,} requests"
-    in_time = f"{_percent(offered.in_time_share)}, {_rate(offered.in_time_share * answers.rate)}/s"
+    in_time = f"{_percent(offered.in_time_share)}, {_rate(offered.goodput)}/s"
     yield f"answered in {_time(within)}", in_time
     for name, share in (
         ("late", offered.late_share),
@@ -188,11 +188,7 @@ def _signed(gain: float) -> str:
     return f"x{1 + gain:,.1f}" if gain >= 1 else f"{gain:+.1%}"
 
 
-def _trial(trial: Trial, rate: float) -> dict[str, Any]:
-    return {**asdict(trial), "goodput": trial.in_time_share * rate}
-
-
-def _tried(tried: Tried, rate: float) -> dict[str, Any]:
+def _tried(tried: Tried) -> dict[str, Any]:
     change = tried.change
     return {
         "field": f"spec.batching.{change.field}",
@@ -200,7 +196,7 @@ def _tried(tried: Tried, rate: float) -> dict[str, Any]:
         "value": change.value,
         "gain": tried.gain,
         "beyond_profile": tried.beyond_profile,
-        "result": _trial(tried.trial, rate),
+        "result": asdict(tried.trial),
     }
 
 

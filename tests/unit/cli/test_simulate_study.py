@@ -42,6 +42,7 @@ class PretendedPods:
             shed_share=0.0,
             expired_share=0.0,
             latency=Latency(mean=waits, p50=waits, p95=waits, p99=waits),
+            goodput=share * rate,
             busy_share=0.5,
             mean_batch=4.0,
         )
