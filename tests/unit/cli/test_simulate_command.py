@@ -312,6 +312,20 @@ def test_a_server_of_ones_own_is_told_to_be_measured_by_hand(
     assert any("tells its sidecar no profile" in note for note in found["notes"])
 
 
+def test_a_server_of_ones_own_is_judged_when_its_device_is_known(
+    tmp_path: Path, profile: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    batching = "targetLatencyMilliseconds: 50, lateness: Refuse"
+    foreign = written(tmp_path, batching, model="protocol: V2, image: mine")
+    argv = (f"--profile={profile}", "--rate=3000", "--lengths=64")
+    learnt = simulated(capsys, foreign, *argv)
+    assert simulated(capsys, foreign, *argv) == learnt
+    told = simulated(capsys, written(tmp_path, batching), *argv)
+    assert learnt["offered"]["in_time_share"] > 0.85 * told["offered"]["in_time_share"]
+    sustained = learnt["comparison"]["highest_rate_with_it"]
+    assert sustained is None or sustained >= learnt["highest_rate"]
+
+
 def test_a_target_that_no_device_meets_is_said_so(
     tmp_path: Path, profile: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
