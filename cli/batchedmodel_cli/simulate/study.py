@@ -51,7 +51,7 @@ class Question:
 
 
 def answer(question: Question, laboratory: Laboratory) -> Answers:
-    """Every answer; some twenty simulations."""
+    """Every answer; some thirty simulations."""
     settings = BatchSettings.of(question.spec.batching)
     offered = laboratory.run(settings, question.replicas, laboratory.rate)
     throughput = laboratory.throughput(settings)
