@@ -17,6 +17,7 @@ from typing import Final
 from batchedmodel_scheduling.simulator.traces import Trace, read_trace
 from bench_report import Figure, new_parser, report
 from scheduling_bench import (
+    callers,
     costs,
     equal_lengths,
     estimator,
@@ -45,6 +46,7 @@ def measure(plan: Plan, trace: Trace) -> list[Figure]:
         pipelines = pipelining.submit(pool, plan)
         latencies = latency.submit(pool, plan)
         estimates = estimator.submit(pool, plan)
+        unlike = callers.submit(pool, plan)
         figures = [
             *equal_lengths.report(equal),
             *mixed_lengths.report_windows(windows),
@@ -52,6 +54,7 @@ def measure(plan: Plan, trace: Trace) -> list[Figure]:
             *mixed_lengths.report_windows(replays),
             *latency.report(latencies),
             *overload.report(equal, windows),
+            *callers.report(unlike),
             *estimator.report(estimates),
             *pipelining.report(pipelines),
         ]

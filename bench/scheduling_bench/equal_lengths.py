@@ -37,8 +37,8 @@ class Tried:
     noisy_share: float | None
     loads: dict[float, Verdict]
     """By multiples of our own cap99, 1 among them."""
-    noisy: Verdict | None
-    """At our own cap99 on the noisy device."""
+    noisy_loads: dict[float, Verdict]
+    """The same on the noisy device, by multiples of our cap99 there; empty where not tried."""
 
 
 Trials = list[tuple[Cell, list[Future[Tried]]]]
@@ -101,15 +101,18 @@ def try_cell(cell: Cell, seed: int, plan: Plan) -> Tried:
     loads = {1.0: best.verdict}
     if cell.overloaded:
         loads |= {x: served(scenario, seed, plan.requests, x * best.rate) for x in OVERLOADS}
-    noisy = None
+    noisy, noisy_loads = None, {}
     if cell.noisy_goal is not None:
         noisy_scenario = replace(scenario, disturbances=NOISE)
         noisy = our_cap99(noisy_scenario, seed, plan, bound * cell.noisy_expected)
+        noisy_loads = {1.0: noisy.verdict} | {
+            x: served(noisy_scenario, seed, plan.requests, x * noisy.rate) for x in OVERLOADS
+        }
     return Tried(
         share=100 * best.rate / bound,
         noisy_share=None if noisy is None else 100 * noisy.rate / bound,
         loads=loads,
-        noisy=None if noisy is None else noisy.verdict,
+        noisy_loads=noisy_loads,
     )
 
 

@@ -71,16 +71,23 @@ def _late(equal: equal_lengths.Trials, runs: Mapping[str, Sequence[_Loads]]) -> 
     """The worst single run of all, not a mean."""
     quiet = (seed for seeds in runs.values() for seed in seeds)
     exact = [verdict for seed in quiet for verdict in seed.values()]
-    noisy = [future.result().noisy for _, futures in equal for future in futures]
+    noisy = [future.result().noisy_loads for _, futures in equal for future in futures]
     name = "late after admission, worst run at cap99, 1.5x, 2x, 3x"
     return [
         at_most(name, _latest(exact), "%", _LATE),
-        Figure(
-            name="late after admission, worst run at cap99, 5 % noise",
-            value=_latest(verdict for verdict in noisy if verdict is not None),
-            unit="%",
+        *(
+            Figure(
+                name=f"late after admission, worst run at {_named(load)}, 5 % noise, no goal",
+                value=_latest(loads[load] for loads in noisy if loads),
+                unit="%",
+            )
+            for load in (1.0, *OVERLOADS)
         ),
     ]
+
+
+def _named(load: float) -> str:
+    return "cap99" if load == 1.0 else f"{load:g}x"
 
 
 def _latest(verdicts: Iterable[Verdict]) -> float:

@@ -19,6 +19,8 @@ EDGES: Final = (32, 64, 96, 128, 192, 256, 384, 512)
 POISSON: Final = Poisson()
 GAMMA: Final = Gamma(cv=4)
 MMPP: Final = Mmpp(ratio=5.0, sojourn_seconds=0.5)
+CAP99_OF_A: Final = 737.0
+"""Of ours in scenario A under Poisson, requests a second."""
 CLUMPS: Final = Clumps(mean_size=8, spread_seconds=0.001)
 NO_DISTURBANCES: Final = Disturbances()
 NOISE: Final = Disturbances(noise=0.05)

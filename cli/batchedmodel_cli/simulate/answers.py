@@ -37,6 +37,8 @@ class Trial:
     """Taken, and not answered when their time was over."""
     latency: Latency | None
     """None if nothing was answered."""
+    goodput: float
+    """Answered in time, requests a second of the run."""
     busy_share: float
     """Part of the time in which the average device computed."""
     mean_batch: float

@@ -45,7 +45,8 @@ def describe(parser: argparse.ArgumentParser) -> None:
         "Simulates the service that a manifest describes: the sidecar's own batching code in\n"
         "front of a device that takes as long as a profile says. Answers what latency to\n"
         "expect, what the replicas sustain, how many are needed, and which one setting is worth\n"
-        "changing. One request is one row. Takes some seconds to a minute."
+        "changing. One request is one row. Takes some seconds where all lengths are equal, and\n"
+        "one to some minutes for a long trace of mixed lengths; fewer --requests take less."
     )
     parser.epilog = (
         "exit codes:\n"

@@ -7,10 +7,14 @@ A Service of Kubernetes spreads what it is sent over its pods at random, so each
 its own on a random part of the traffic. Drawn traffic can be as long as is wanted: of a large fleet
 only as many pods are simulated as serve the wished number of requests. Of a trace, which is as long
 as it is, all pods are.
+
+What a foreign server's policy must learn from the traffic, it has learnt before anything is
+counted: a pod that runs for days is what is asked about, not its first seconds.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -33,6 +37,10 @@ _FEWEST_PER_POD: Final = 100
 _LONGEST_SECONDS: Final = 1e6  # as a float, a time up to here is exact to a nanosecond
 _FLOOD: Final = 2.0  # times what full batches of typical items would allow
 _PATIENCE_SECONDS: Final = 86_400.0
+_LESSON_BATCHES: Final = 128  # full ones; far more than it takes to learn a curve
+_LONGEST_LESSON: Final = 20_000
+_LESSON_RISES: Final = 20.0  # times, so that batches of all sizes are seen
+_PAUSE: Final = 1_000_000_000  # nanoseconds between the lesson and what counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +64,8 @@ class SimulatedPods:
     seed: int
     on_run: Callable[[], None] = field(default=lambda: None)
     """Called before each simulation."""
+    _taught: dict[BatchSettings, tuple[Policy, int]] = field(init=False, default_factory=dict)
+    """Policies that know their device, and when they did, in nanoseconds."""
 
     @property
     def rate(self) -> float:
@@ -70,8 +80,9 @@ class SimulatedPods:
         from batchedmodel_scheduling.simulator.verdicts import verdict
 
         self.on_run()
-        requests, pods = self._drawn(settings, replicas, rate)
-        fleet = [self._new_pod(settings) for _ in range(pods)]
+        begins = self._taught_policy(settings)[1]
+        requests, pods = self._drawn(settings, replicas, rate, begins)
+        fleet = [self._ready_pod(settings) for _ in range(pods)]
         ran = simulate(requests, fleet, router=Random(stream(self.seed, "router")))
         return _trial(verdict(requests, ran, pods=pods))
 
@@ -86,11 +97,9 @@ class SimulatedPods:
             lateness=Lateness.SERVE,
             request_timeout_seconds=_PATIENCE_SECONDS,
         )
-        policy, device = self._new_pod(patient)
-        full = [self.traffic.typical_length] * settings.max_batch_size
-        flood = _FLOOD * len(full) / device.curve.seconds(full)
-        requests, _ = self._drawn(patient, 1, flood)
-        ran = simulate(requests, [(policy, device)])
+        flood = _FLOOD * self._rate_of_full_batches(settings)
+        requests, _ = self._drawn(patient, 1, flood, self._taught_policy(patient)[1])
+        ran = simulate(requests, [self._ready_pod(patient)])
         answered = sum(at >= 0 for at in ran.finished)
         if not answered:
             return 0.0
@@ -103,26 +112,63 @@ class SimulatedPods:
         forward = curve_of(self.pod.profile).seconds([self.traffic.typical_length])
         return self.pod.hand_off_seconds + forward
 
-    def _new_pod(self, settings: BatchSettings) -> tuple[Policy, Plant]:
-        """A policy as a sidecar makes it, and its device."""
-        from batchedmodel_scheduling.policies import new_policy
-        from batchedmodel_scheduling.policy import MemoryCap
+    def _rate_of_full_batches(self, settings: BatchSettings) -> float:
+        full = [self.traffic.typical_length] * settings.max_batch_size
+        return len(full) / self._plant().curve.seconds(full)
+
+    def _ready_pod(self, settings: BatchSettings) -> tuple[Policy, Plant]:
+        """A policy of its own that knows the device as well as it ever will, and the device."""
+        # A copy, since lessons are the same for all pods and take as long as what is asked.
+        return copy.deepcopy(self._taught_policy(settings)[0]), self._plant()
+
+    def _plant(self) -> Plant:
         from batchedmodel_scheduling.simulator.curves import curve_of
         from batchedmodel_scheduling.simulator.plants import Plant
 
         pod = self.pod
-        policy = new_policy(settings, pod.profile if pod.told else None)
-        if pod.told and pod.profile.max_cost is not None:
-            policy.observe(MemoryCap(cost=pod.profile.max_cost), 0.0)
-        plant = Plant(
+        return Plant(
             curve=curve_of(pod.profile), hand_off_seconds=pod.hand_off_seconds, depth=pod.depth
         )
-        return policy, plant
+
+    def _taught_policy(self, settings: BatchSettings) -> tuple[Policy, int]:
+        """A policy as a sidecar makes it, after its lesson if it needs one, and when that ended."""
+        from batchedmodel_scheduling.policies import new_policy
+        from batchedmodel_scheduling.policy import MemoryCap
+
+        if settings not in self._taught:
+            pod = self.pod
+            policy = new_policy(settings, pod.profile if pod.told else None)
+            if pod.told and pod.profile.max_cost is not None:
+                policy.observe(MemoryCap(cost=pod.profile.max_cost), 0.0)
+            self._taught[settings] = policy, 0 if pod.told else self._teach(policy, settings)
+        return self._taught[settings]
+
+    def _teach(self, policy: Policy, settings: BatchSettings) -> int:
+        """Let it serve traffic of these lengths that rises until all batches are full.
+
+        Returns when, in nanoseconds, what counts may begin.
+        """
+        from batchedmodel_scheduling.simulator.arrivals import Ramp
+        from batchedmodel_scheduling.simulator.engine import simulate
+        from batchedmodel_scheduling.simulator.streams import stream
+        from batchedmodel_scheduling.simulator.workload import requests
+
+        count = min(_LESSON_BATCHES * settings.max_batch_size, _LONGEST_LESSON)
+        rise = Ramp(factor=_LESSON_RISES)
+        rate = self._rate_of_full_batches(settings) / 2  # the mean; in the end it is twice that
+        lesson = requests(
+            rise.times(count, rate, stream(self.seed, "lesson arrivals")),
+            self.traffic.lengths.draw(count, stream(self.seed, "lesson lengths")),
+            settings.request_timeout_seconds,
+            request_timeout_seconds=settings.request_timeout_seconds,
+        )
+        ran = simulate(lesson, [(policy, self._plant())])
+        return max(ran.until, lesson[-1].at) + _PAUSE
 
     def _drawn(
-        self, settings: BatchSettings, replicas: int, rate: float
+        self, settings: BatchSettings, replicas: int, rate: float, begins: int
     ) -> tuple[list[Request], int]:
-        """What some pods of the fleet are sent, and how many pods these are."""
+        """What some pods of the fleet are sent from `begins` on, and how many pods these are."""
         from batchedmodel_scheduling.simulator.streams import stream
         from batchedmodel_scheduling.simulator.workload import requests
 
@@ -137,7 +183,7 @@ class SimulatedPods:
             times, lengths = [times[n] for n in kept], [lengths[n] for n in kept]
         target = settings.target_seconds
         drawn = requests(
-            times,
+            [begins + at for at in times],
             lengths,
             settings.request_timeout_seconds if target is None else target,
             refuse=settings.lateness is Lateness.REFUSE,
@@ -170,6 +216,7 @@ def _trial(found: Verdict) -> Trial:
         latency=None
         if latency is None
         else Latency(mean=latency.mean, p50=latency.p50, p95=latency.p95, p99=latency.p99),
+        goodput=found.goodput,
         busy_share=found.busy_share,
         mean_batch=found.mean_batch,
     )

@@ -30,7 +30,7 @@ def notes(
     if manifest.spec.model.protocol is not None:
         yield (
             "a server of one's own tells its sidecar no profile: the policy learns the device from "
-            "the traffic, in the simulation as in the pod"
+            "the traffic. Here it has before anything counts; a new pod's first batches go worse"
         )
     if of_one_pod:
         yield (

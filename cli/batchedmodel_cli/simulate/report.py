@@ -3,6 +3,7 @@
 The keys of the document are promised in docs/simulate.md.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -16,7 +17,8 @@ VERSION: Final = 1
 """Of the document; grows when a key changes its meaning or goes."""
 
 _WIDEST: Final = 40
-_HALF_A_DIGIT: Final = 0.0005
+_WHOLE: Final = 1000  # tenths of a percent
+_NONE: Final = "0.0%"
 _SHOWN_AS_SECONDS: Final = 10
 
 
@@ -49,18 +51,16 @@ def document(setup: Setup, answers: Answers) -> dict[str, Any]:
             "seed": setup.seed,
         },
         "replicas": answers.replicas,
-        "offered": _trial(offered, answers.rate),
+        "offered": asdict(offered),
         "throughput_per_replica": answers.throughput,
         "highest_rate": answers.highest_rate,
         "replicas_needed": answers.replicas_needed,
         "comparison": {
             "measure": comparison.measure.value,
             "rate": comparison.rate,
-            "present": _trial(comparison.present, comparison.rate),
-            "changes": [_tried(tried, comparison.rate) for tried in comparison.tried],
-            "worth_changing": None
-            if comparison.advised is None
-            else _tried(comparison.advised, comparison.rate),
+            "present": asdict(comparison.present),
+            "changes": [_tried(tried) for tried in comparison.tried],
+            "worth_changing": None if comparison.advised is None else _tried(comparison.advised),
             "highest_rate_with_it": comparison.rate_with_advised,
         },
         "advice": advice(answers),
@@ -92,9 +92,9 @@ def advice(answers: Answers) -> str:
     if best is None:
         first = comparison.tried[0] if comparison.tried else None
         if first is None or first.gain <= 0:
-            return "nothing you can set here is worth changing (all that was tried is no better)"
+            return "nothing that was tried is worth changing (none of it is better)"
         return (
-            "nothing you can set here is worth changing "
+            "nothing that was tried is worth changing "
             f"(best: {_named(first)}, {_gain(first, comparison.measure)})"
         )
     change = best.change
@@ -118,16 +118,11 @@ def _facts(setup: Setup, answers: Answers, offered: Trial) -> Iterator[tuple[str
     target = setup.settings.target_seconds
     within = setup.settings.request_timeout_seconds if target is None else target
     yield "offered", f"{_rate(answers.rate)}/s, {setup.traffic}, {offered.requests:,} requests"
-    in_time = f"{_percent(offered.in_time_share)}, {_rate(offered.in_time_share * answers.rate)}/s"
-    yield f"answered in {_time(within)}", in_time
-    for name, share in (
-        ("late", offered.late_share),
-        ("refused", offered.refused_share),
-        ("given up", offered.shed_share),
-        ("timed out", offered.expired_share),
-    ):
-        if share:
-            yield name, _percent(share)
+    in_time, *gone = _ends(offered)
+    yield f"answered in {_time(within)}", f"{in_time}, {_rate(offered.goodput)}/s"
+    for name, part in zip(("late", "refused", "given up", "timed out"), gone, strict=True):
+        if part != _NONE:
+            yield name, part
     latency = offered.latency
     if latency is not None:
         named = (
@@ -163,7 +158,7 @@ def _compared(comparison: Comparison) -> Iterator[str]:
 
 def _columns(trial: Trial) -> tuple[str, str]:
     latency = trial.latency
-    return _percent(trial.in_time_share), "" if latency is None else _time(latency.p99)
+    return _ends(trial)[0], "" if latency is None else _time(latency.p99)
 
 
 def _aligned(rows: Sequence[tuple[str, ...]], *, indent: int) -> Iterator[str]:
@@ -188,11 +183,7 @@ def _signed(gain: float) -> str:
     return f"x{1 + gain:,.1f}" if gain >= 1 else f"{gain:+.1%}"
 
 
-def _trial(trial: Trial, rate: float) -> dict[str, Any]:
-    return {**asdict(trial), "goodput": trial.in_time_share * rate}
-
-
-def _tried(tried: Tried, rate: float) -> dict[str, Any]:
+def _tried(tried: Tried) -> dict[str, Any]:
     change = tried.change
     return {
         "field": f"spec.batching.{change.field}",
@@ -200,7 +191,7 @@ def _tried(tried: Tried, rate: float) -> dict[str, Any]:
         "value": change.value,
         "gain": tried.gain,
         "beyond_profile": tried.beyond_profile,
-        "result": _trial(tried.trial, rate),
+        "result": asdict(tried.trial),
     }
 
 
@@ -216,10 +207,35 @@ def _rate(rate: float) -> str:
     return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
 
 
+def _ends(trial: Trial) -> list[str]:
+    """How the traffic ended: in time, late, refused, given up, timed out.
+
+    As tenths of a percent that add up to the whole: rounded each by itself, all could be in time
+    and some late. What is left of the whole goes to those that lost most when rounded down.
+    """
+    shares = (
+        trial.in_time_share,
+        trial.late_share,
+        trial.refused_share,
+        trial.shed_share,
+        trial.expired_share,
+    )
+    tenths = [math.floor(share * _WHOLE) for share in shares]
+    by_loss = sorted(range(len(shares)), key=lambda n: tenths[n] - shares[n] * _WHOLE)
+    for n in by_loss[: max(0, _WHOLE - sum(tenths))]:
+        tenths[n] += 1
+    return [_shown(part, share) for part, share in zip(tenths, shares, strict=True)]
+
+
 def _percent(share: float) -> str:
-    if 0 < share < _HALF_A_DIGIT:
+    return _shown(round(share * _WHOLE), share)
+
+
+def _shown(tenths: int, share: float) -> str:
+    """Tenths of a percent; nothing and all are said only of what is exactly that."""
+    if tenths == 0 and share > 0:
         return "<0.1%"
-    return ">99.9%" if 1 - _HALF_A_DIGIT < share < 1 else f"{share:.1%}"
+    return ">99.9%" if tenths == _WHOLE and share < 1 else f"{tenths / 10:.1f}%"
 
 
 def _time(seconds: float) -> str:

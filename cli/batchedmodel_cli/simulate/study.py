@@ -7,7 +7,7 @@ wait, times that part.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -51,7 +51,7 @@ class Question:
 
 
 def answer(question: Question, laboratory: Laboratory) -> Answers:
-    """Every answer; some twenty simulations."""
+    """Every answer; some thirty simulations."""
     settings = BatchSettings.of(question.spec.batching)
     offered = laboratory.run(settings, question.replicas, laboratory.rate)
     throughput = laboratory.throughput(settings)
@@ -95,8 +95,14 @@ def smallest(holds: Callable[[int], bool], guess: int, most: int) -> int | None:
 
 
 def _highest_rate(
-    question: Question, settings: BatchSettings, throughput: float, laboratory: Laboratory
+    question: Question,
+    settings: BatchSettings,
+    throughput: float,
+    laboratory: Laboratory,
+    *,
+    at_least: float = 0.0,
 ) -> float:
+    """What the replicas sustain; 0.0 also where it is known to be below `at_least`."""
     # Late, as everything of the simulator: other commands do without its libraries.
     from batchedmodel_scheduling.simulator.search import highest_rate_of_share
 
@@ -112,7 +118,10 @@ def _highest_rate(
     if share(ceiling) >= IN_TIME:
         # More than that waits longer and longer; the traffic is too short for it to show.
         return ceiling
-    guess = _FIRST_GUESS * ceiling
+    # Begun at what must be reached, the search ends no lower where that holds.
+    guess = at_least or _FIRST_GUESS * ceiling
+    if at_least and share(at_least) < IN_TIME:
+        return 0.0
     return highest_rate_of_share(share, guess, wanted=IN_TIME, tolerance=_TOLERANCE)
 
 
@@ -149,14 +158,19 @@ def _comparison(
         beyond = larger and change.settings.max_batch_size > question.largest_measured
         found.append(Tried(change=change, gain=gain, beyond_profile=beyond, trial=trial))
     found.sort(key=lambda tried: -tried.gain)
-    advised = next((tried for tried in found if _is_worth(tried, present, measure)), None)
+    advised, rate_with = _advised(
+        [tried for tried in found if _is_worth(tried, present, measure)],
+        question,
+        highest,
+        laboratory,
+    )
     return Comparison(
         measure=measure,
         rate=rate,
         present=present,
         tried=tuple(found),
         advised=advised,
-        rate_with_advised=_rate_with(advised, question, laboratory),
+        rate_with_advised=rate_with,
     )
 
 
@@ -198,8 +212,17 @@ def _is_worth(tried: Tried, present: Trial, measure: Measure) -> bool:
     return measure is not Measure.IN_TIME or more >= _LEAST_SHARE
 
 
-def _rate_with(advised: Tried | None, question: Question, laboratory: Laboratory) -> float | None:
-    if advised is None:
-        return None
-    settings = advised.change.settings
-    return _highest_rate(question, settings, laboratory.throughput(settings), laboratory)
+def _advised(
+    worth: Sequence[Tried], question: Question, highest: float, laboratory: Laboratory
+) -> tuple[Tried | None, float | None]:
+    """The best that does not lower the rate which is sustained, and that rate with it.
+
+    What is gained where far too much is offered may be lost where the replicas are meant to work.
+    """
+    for tried in worth:
+        settings = tried.change.settings
+        throughput = laboratory.throughput(settings)
+        rate = _highest_rate(question, settings, throughput, laboratory, at_least=highest)
+        if rate >= highest * (1 - _NEGLIGIBLE):
+            return tried, rate
+    return None, None

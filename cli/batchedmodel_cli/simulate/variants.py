@@ -21,14 +21,19 @@ _RULES: Final = {
 }
 _SOME_WAIT: Final = 5  # milliseconds, for those who have none
 _SHORTEST_EDGE: Final = 16
+_ABSENT: Final = "absent"
 
 
 def changes(spec: Spec, longest: int) -> Iterator[Change]:
-    """Every change that the manifest allows; `longest` is the greatest length in the traffic."""
+    """Every change that the manifest allows; `longest` is the greatest length in the traffic.
+
+    A field that is left out has the value "absent".
+    """
     for name, value in _candidates(spec.batching, longest):
         written, rule = _RULES[name]
         try:
-            rule.read(value)
+            if value is not None:
+                rule.read(value)
         except Broken:
             continue
         wanted: dict[str, Any] = {name: value}
@@ -48,6 +53,9 @@ def _candidates(batching: Batching, longest: int) -> Iterator[tuple[str, Any]]:
     yield "max_batch_size", batching.max_batch_size * 2
     if batching.max_batch_size > 1:
         yield "max_batch_size", batching.max_batch_size // 2
+    if batching.max_batch_tokens is not None:
+        yield "max_batch_tokens", None
+        yield "max_batch_tokens", batching.max_batch_tokens * 2
     if batching.policy is not PolicyName.GREEDY:
         wait = batching.max_wait_milliseconds
         if wait:
@@ -75,4 +83,6 @@ def _edges(longest: int) -> tuple[int, ...]:
 
 
 def _shown(value: object) -> str:
+    if value is None:
+        return _ABSENT
     return f"[{', '.join(map(str, value))}]" if isinstance(value, tuple) else str(value)

@@ -47,7 +47,8 @@ class Verdict:
     requests: int
     on_time_share: float
     goodput: float
-    """On time per second, from the first arrival until the last request was due."""
+    """On time per second, from the first arrival until the last one or the last answer in time,
+    whichever is later."""
     latency: Latency | None
     """None if nothing was completed."""
     refused_share: float
@@ -87,7 +88,7 @@ def verdict(
     expired = sum(outcome is Outcome.EXPIRED for outcome in outcomes)
     late = int(np.count_nonzero(completed & ~on_time))
     total, admitted = len(requests), len(requests) - refused
-    spanned = int(due.max() - at[0])
+    spanned = int(max(at[-1], finished[on_time].max(initial=0)) - at[0])
     worked = run.until - int(at[0])
     hits: list[bool] = on_time.tolist()
     return Verdict(

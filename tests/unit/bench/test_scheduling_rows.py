@@ -2,8 +2,10 @@
 
 import math
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from itertools import count
+from typing import TypeVar
 
 import pytest
 
@@ -12,7 +14,15 @@ from batchedmodel_scheduling.simulator.lengths import Recorded
 from batchedmodel_scheduling.simulator.streams import stream
 from batchedmodel_scheduling.simulator.traces import Trace, read_trace
 from bench_report import at_least
-from scheduling_bench import costs, equal_lengths, estimator, mixed_lengths
+from scheduling_bench import (
+    callers,
+    costs,
+    equal_lengths,
+    estimator,
+    latency,
+    mixed_lengths,
+    overload,
+)
 from scheduling_bench.scenarios import EDGES, Edged, Plan, beginning, equal, mixed
 from scheduling_bench.summaries import half_width, over_seeds
 from scheduling_bench.trials import (
@@ -37,6 +47,15 @@ def up_to(limit: float, asked: list[float]) -> Callable[[float], bool]:
         return rate <= limit
 
     return holds
+
+
+Result = TypeVar("Result")
+
+
+def done(result: Result) -> Future[Result]:
+    future: Future[Result] = Future()
+    future.set_result(result)
+    return future
 
 
 def test_no_seed_is_reported_that_was_tuned_on() -> None:
@@ -108,7 +127,55 @@ def test_a_cell_gives_the_same_figures_whenever_it_is_tried() -> None:
 
     assert tried == equal_lengths.try_cell(cell, 2, SHORT)
     assert set(tried.loads) == {1.0, 1.5, 3.0}
-    assert tried.noisy is not None
+    assert tried.noisy_share is not None
+    assert set(tried.noisy_loads) == {1.0, 1.5, 3.0}
+
+
+def test_lateness_on_a_noisy_device_is_reported_at_every_load_and_held_to_no_goal() -> None:
+    quiet = equal_lengths.CELLS[0]
+    noisy = replace(quiet, noisy_goal=80.0)
+    window = mixed_lengths.Cell(scenario=mixed(50, "Poisson", 310), expected=1.5)
+    equal_trials = [(noisy, [done(equal_lengths.try_cell(noisy, 2, SHORT))])]
+    of_windows = mixed_lengths.Tried(
+        ours=1.0, other=1.0, loads={1.0: served(quiet.scenario, 2, 300, 500.0)}
+    )
+    rows = overload.report(equal_trials, [(window, [done(of_windows)])])
+
+    named = {row.name: row for row in rows if "5 % noise" in row.name}
+    assert list(named) == [
+        f"late after admission, worst run at {load}, 5 % noise, no goal"
+        for load in ("cap99", "1.5x", "3x")
+    ]
+    assert all(row.goal is None and 0 <= row.value < 100 for row in named.values())
+
+
+def test_callers_who_are_not_alike_are_reported_apart_without_goals() -> None:
+    trials = callers.Trials(
+        priorities=[done(callers.in_time_by_priority(seed, SHORT)) for seed in SHORT.seeds],
+        hurried=[done(callers.hurried(seed, SHORT)) for seed in SHORT.seeds],
+    )
+    rows = [row for row in callers.report(trials) if not row.name.endswith("+-")]
+
+    assert [row.name.rsplit(": ", 1)[1] for row in rows[:3]] == [
+        "high in time",
+        "normal in time",
+        "low in time",
+    ]
+    assert [row.name.rsplit(", ", 1)[1] for row in rows[3:]] == ["refused", "in time"]
+    assert all(row.goal is None and 0 <= row.value <= 100 for row in rows)
+    assert rows[3].value + rows[4].value <= 100
+
+
+def test_packed_lengths_at_light_load_are_held_against_greedy() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        trials = latency.submit(pool, replace(SHORT, seeds=(1,)))
+    packed = replace(mixed(50, "Poisson", 1000, packed=True), edges=())
+    one = latency.ratio(packed, 1, SHORT, 0.3)
+    last = latency.report(trials)[-1]
+
+    assert last.name == "packed 50 ms Poisson at 30 %: mean latency against Greedy"
+    assert last.value == pytest.approx(100 * (one - 1))
+    assert last.goal is None
 
 
 def test_a_target_that_the_device_cannot_meet_has_no_capacity() -> None:

@@ -29,10 +29,17 @@ class PretendedPods:
     capacity: dict[PolicyName, float]
     alone: float = 0.01
     asked: list[tuple[BatchSettings, int, float]] = field(default_factory=list)
+    crowded: dict[int, float] = field(default_factory=dict)
+    """In time a second, whatever is offered beyond 200/s, by rows of a batch."""
+    fewer: dict[int, float] = field(default_factory=dict)
+    """The part of the capacity that is left, by rows of a batch."""
 
     def run(self, settings: BatchSettings, replicas: int, rate: float) -> Trial:
         self.asked.append((settings, replicas, rate))
-        share = min(1.0, replicas * self.capacity[settings.policy] / rate)
+        capacity = self.capacity[settings.policy] * self.fewer.get(settings.max_batch_size, 1.0)
+        if rate > 200:
+            capacity = self.crowded.get(settings.max_batch_size, capacity)
+        share = min(1.0, replicas * capacity / rate)
         waits = 0.01 + settings.max_wait_seconds
         return Trial(
             requests=100,
@@ -42,6 +49,7 @@ class PretendedPods:
             shed_share=0.0,
             expired_share=0.0,
             latency=Latency(mean=waits, p50=waits, p95=waits, p99=waits),
+            goodput=share * rate,
             busy_share=0.5,
             mean_batch=4.0,
         )
@@ -103,6 +111,18 @@ def test_no_change_is_tried_that_a_manifest_may_not_hold() -> None:
     assert ("maxWaitMilliseconds", "3600") not in fields(largest)
     smallest_one = fields(spec(max_batch_size=1))
     assert [value for name, value in smallest_one if name == "maxBatchSize"] == ["2"]
+
+
+def test_a_bound_on_tokens_is_tried_at_twice_its_value_and_left_out() -> None:
+    bounded = fields(spec(max_batch_tokens=64))
+    assert {("maxBatchTokens", "absent"), ("maxBatchTokens", "128")} <= bounded
+    assert "maxBatchTokens" not in {name for name, _ in fields(spec())}
+    without = {
+        change.settings.max_batch_tokens
+        for change in changes(spec(max_batch_tokens=64), 64)
+        if change.value == "absent"
+    }
+    assert without == {None}
 
 
 def test_a_policy_that_never_waits_is_not_tried_with_other_waits() -> None:
@@ -180,7 +200,28 @@ def test_nothing_is_advised_where_nothing_helps() -> None:
     pods = PretendedPods(rate=150.0, capacity=EQUAL)
     found = answer(question(spec(target_latency_milliseconds=50)), pods)
     assert found.comparison.advised is None
-    assert report.advice(found).startswith("nothing you can set here is worth changing")
+    assert report.advice(found).startswith("nothing that was tried is worth changing")
+
+
+def test_nothing_is_advised_that_lowers_what_is_sustained() -> None:
+    of = spec(target_latency_milliseconds=50)
+    pods = PretendedPods(rate=1000.0, capacity=EQUAL, crowded={16: 150.0}, fewer={16: 0.9})
+    found = answer(question(of), pods)
+    best = found.comparison.tried[0]
+    assert (best.change.field, best.change.value) == ("maxBatchSize", "16")
+    assert best.gain == pytest.approx(0.5)
+    assert (found.comparison.advised, found.comparison.rate_with_advised) == (None, None)
+
+
+def test_the_next_best_is_advised_where_the_best_lowers_what_is_sustained() -> None:
+    of = spec(target_latency_milliseconds=50)
+    pods = PretendedPods(
+        rate=1000.0, capacity=EQUAL, crowded={16: 150.0, 64: 130.0}, fewer={16: 0.9}
+    )
+    found = answer(question(of), pods).comparison
+    assert found.advised is not None
+    assert found.advised.change.value == "64"
+    assert found.rate_with_advised == pytest.approx(100 / 0.99, rel=0.03)
 
 
 def test_next_to_nothing_more_is_not_worth_changing() -> None:

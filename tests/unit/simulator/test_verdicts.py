@@ -43,8 +43,22 @@ def test_every_share_counts_what_it_says() -> None:
     assert found.late_after_admission_share == pytest.approx(2 / 5)
 
 
-def test_goodput_is_per_second_until_the_last_was_due() -> None:
-    assert verdict(REQUESTS, RUN).goodput == pytest.approx(2 / 0.1)
+def test_goodput_is_per_second_until_the_last_answer_in_time() -> None:
+    assert verdict(REQUESTS, RUN).goodput == pytest.approx(2 / 0.09)
+
+
+def test_goodput_does_not_count_the_time_that_patient_callers_would_have_waited() -> None:
+    patient = requests(TIMES, [5] * 6, 30.0)
+    assert verdict(patient, RUN).goodput == pytest.approx(3 / 0.09)
+
+
+def test_goodput_is_per_second_until_the_last_arrival_where_nothing_came_later() -> None:
+    run = Run(
+        released=[0, *[-1] * 5],
+        finished=[10 * MILLISECOND, *[-1] * 5],
+        ended=[Outcome.COMPLETED, *[Rejection.QUEUE_FULL] * 5],
+    )
+    assert verdict(REQUESTS, run).goodput == pytest.approx(1 / 0.05)
 
 
 def test_latency_is_of_completed_requests() -> None:
