@@ -117,10 +117,8 @@ class Batcher:
 
     def oldest_age(self) -> float:
         """Seconds for which the oldest call that waits has waited; 0 when none does."""
-        now = self._clock()
-        return max(
-            (now - live.accepted_at for live, _ in self._rows.values() if live.waiting), default=0.0
-        )
+        since = [live.accepted_at for live, _ in self._rows.values() if live.waiting]
+        return self._clock() - min(since) if since else 0.0
 
     def signals(self) -> Signals:
         """How the policy behaves at present, for metrics."""
