@@ -308,7 +308,8 @@ class Front:
     def _told(self, request: web.BaseRequest, found: Found) -> web.Response:
         """What can be asked about the server and its model. No call, so no refusal is counted."""
         status = self._link.status
-        ready = status.model is not None and not self._lifecycle.draining
+        usable = status.model is not None and self._batcher.closed is None
+        ready = usable and not self._lifecycle.draining
         match found.endpoint:
             case Endpoint.SERVER:
                 return json_response(v2.server_metadata(VERSION))

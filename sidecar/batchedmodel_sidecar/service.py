@@ -37,6 +37,7 @@ _BACKLOG: Final = 4096
 _OWN_DESCRIPTORS: Final = 256
 _MOST_DESCRIPTORS: Final = 65_536
 _ANSWERS_LEAVE_SECONDS: Final = 5.0
+_READERS_LEAVE_SECONDS: Final = 2.0  # of the admin port: a slow one must not hold the exit up
 _STRAGGLERS_SECONDS: Final = 0.5
 """How long callers of the last batch, who come back at once, still meet a 503 and not a reset."""
 
@@ -156,7 +157,9 @@ class Service:
         Raises `CannotListen`.
         """
         data_runner = web.ServerRunner(self._data_server(), shutdown_timeout=_ANSWERS_LEAVE_SECONDS)
-        admin_runner = web.AppRunner(self._admin.application(), access_log=None)
+        admin_runner = web.AppRunner(
+            self._admin.application(), access_log=None, shutdown_timeout=_READERS_LEAVE_SECONDS
+        )
         try:
             self._port = await _listen(data_runner, self._settings.host, self._settings.port)
             admin_port = await _listen(admin_runner, self._settings.host, self._settings.admin_port)

@@ -5,6 +5,7 @@ The protocols behind splice callers' rows and a server's answers by it. Numbers 
 """
 
 import json
+import re
 from collections.abc import Iterable
 from typing import Final
 
@@ -12,6 +13,7 @@ from batchedmodel_contract.mistakes import InvalidInput
 
 _DECODER: Final = json.JSONDecoder()
 _SPACE: Final = " \t\n\r"
+_SPACES: Final = re.compile(f"[{_SPACE}]*")
 
 
 def text_of(body: bytes, field: str = "body") -> str:
@@ -121,9 +123,9 @@ def _scan(text: str, position: int, field: str) -> tuple[object, int]:
 
 
 def _past_space(text: str, position: int) -> int:
-    while text[position : position + 1] in tuple(_SPACE):
-        position += 1
-    return position
+    found = _SPACES.match(text, position)
+    assert found is not None, "no space at all is a match as well"
+    return found.end()
 
 
 def _expect(text: str, position: int, mark: str, field: str) -> int:

@@ -323,8 +323,16 @@ def _wanted(head: dict[str, str]) -> tuple[_Memo, Fields | None]:
     return memo, tuple(asked) if listed else None
 
 
+def _read(text: str, name: str) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        # What may pass as it stands, such as NaN, may still be nothing that is read here.
+        raise InvalidInput(f"parameters.{name}", f"cannot be read: {error}") from error
+
+
 def _wishes(parameters: dict[str, str]) -> Wishes:
-    known = {name: orjson.loads(parameters[name]) for name in PARAMETERS & parameters.keys()}
+    known = {name: _read(parameters[name], name) for name in PARAMETERS & parameters.keys()}
     return wishes_of_parameters(known)
 
 

@@ -149,7 +149,10 @@ def name_of(entry: Mapping[str, str], field: str) -> str:
     text = entry.get("name", "")
     if not text.startswith('"'):
         raise InvalidInput(f"{field}.name", "is not a string")
-    name: str = orjson.loads(text)
+    try:
+        name: str = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise InvalidInput(f"{field}.name", f"cannot be read: {error}") from error
     return name
 
 

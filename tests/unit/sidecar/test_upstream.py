@@ -184,3 +184,15 @@ def test_only_what_all_answers_say_is_said_of_a_call_in_several_requests() -> No
 def test_who_asks_is_forwarded_and_nothing_else_of_a_caller() -> None:
     headers = {"authorization": "Bearer x", "user-agent": "me", "x-request-priority": "1"}
     assert forwarded(headers) == (("authorization", "Bearer x"),)
+
+
+def test_space_of_any_length_is_passed_in_one_step() -> None:
+    wide = "{" + " " * 2**22 + '"a"' + "\n" * 2**22 + ":" + "\t" * 2**22 + "1.50 }"
+    assert json_text.fields(wide, "body") == {"a": "1.50"}
+
+
+def test_what_passes_as_text_and_cannot_be_read_is_named() -> None:
+    body = b'{"inputs": [], "parameters": {"timeout": NaN}}'
+    asked = Asked(path="/v2/models/m/infer", headers=(), body=body)
+    with pytest.raises(InvalidInput, match=r"parameters\.timeout: cannot be read"):
+        foreign(ServerProtocol.V2, "m").dialect.parse(asked)
