@@ -90,6 +90,7 @@ class Isolation:
         self.largest_fine = 0
         """Most rows that were answered in one request."""
         self._outgrew = False
+        self._giant = False
         self.calls = 0
         self.expired: list[int] = []
         """Rows that were not sent again because their time was over."""
@@ -130,6 +131,7 @@ class Isolation:
     def outgrown(self) -> Rows:
         """The rows were too many for the server's memory; returns those whose answer that is."""
         self._outgrew |= len(self._sent.rows) > 1
+        self._giant |= len(self._sent.rows) == 1
         return self._refused(by_rows=True)
 
     def whole(self) -> Rows:
@@ -147,8 +149,8 @@ class Isolation:
     @property
     def room(self) -> int | None:
         """Rows that the server's memory seems to hold; None when it was never too small."""
-        if not self._outgrew:
-            return None
+        if not self._outgrew or self._giant:
+            return None  # a row that is too large by itself says nothing of how many fit
         # A search that ended before anything was answered has learnt only what is too much.
         return max(1, self.largest_fine or len(self._sent.rows) // 2)
 
