@@ -14,6 +14,7 @@ from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 _FAILURES: Final = 5
 _FIRST_PAUSE: Final = 1.0  # seconds
 _LONGEST_PAUSE: Final = 30.0
+_CAREFUL_BATCHES: Final = 256  # more than the rows that a death sends again, each by itself
 _AFTER_A_LOSS: Final = 0.2  # seconds
 _REST_BOUNDS: Final = (0.05, 5.0)  # seconds, whatever the server asks for
 
@@ -24,6 +25,8 @@ class Circuit:
     def __init__(self) -> None:
         self._failures = 0
         self._until = -math.inf
+        self._careful = 0
+        """Batches that run one at a time: over whose company the server dies must be plain."""
 
     @property
     def _open(self) -> bool:
@@ -45,6 +48,7 @@ class Circuit:
     def succeeded(self) -> None:
         """A batch was answered."""
         self._failures = 0
+        self._careful = max(0, self._careful - 1)
 
     def unserved(self, error: Unserved, now: float) -> None:
         """A batch has no answer."""
@@ -55,6 +59,7 @@ class Circuit:
         if isinstance(error, Lost):
             # The link will hear of it as well; a batch sent before that would seem lost again.
             self.rest(now, _AFTER_A_LOSS)
+            self._careful = _CAREFUL_BATCHES
 
     def failed(self, now: float) -> None:
         """A whole batch was not, and none of its members is to blame."""
@@ -72,7 +77,7 @@ class Circuit:
         """How many batches the server may hold, of `depth` that it can."""
         if now < self._until:
             return 0
-        return min(depth, 1) if self._open else depth
+        return min(depth, 1) if self._open or self._careful else depth
 
     def changes_at(self, now: float) -> float:
         """When to look again; infinity when only an event can change anything."""

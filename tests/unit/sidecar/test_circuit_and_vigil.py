@@ -3,6 +3,7 @@
 import math
 
 from batchedmodel_sidecar.circuit import Circuit
+from batchedmodel_sidecar.errors import Lost
 from batchedmodel_sidecar.vigil import Vigil
 
 
@@ -41,6 +42,18 @@ def test_a_server_that_started_anew_is_tried_at_once() -> None:
     circuit.back()
     assert circuit.closed_to_callers(0.0) is None
     assert circuit.depth(2, 0.0) == 1
+
+
+def test_after_a_death_batches_run_one_at_a_time_for_a_while() -> None:
+    """Or a neighbour in the second slot would look as guilty as the row that kills servers."""
+    circuit = Circuit()
+    circuit.unserved(Lost("gone"), 0.0)
+    assert circuit.depth(2, 0.1) == 0
+    assert circuit.depth(2, 0.2) == 1
+    for _ in range(256):
+        assert circuit.depth(2, 0.2) == 1
+        circuit.succeeded()
+    assert circuit.depth(2, 0.2) == 2
 
 
 def test_one_success_closes_the_circuit() -> None:
