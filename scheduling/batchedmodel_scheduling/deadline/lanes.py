@@ -88,10 +88,10 @@ class Lanes:
         It and all of its priority and higher ones, that is; `scale` is that of the work's seconds.
         """
         priority = newcomer.item.priority
-        lanes = [lane for lanes in self._by_key.values() for lane in lanes]
         whole = start + scale * sum([work for one, work in self._work.items() if one <= priority])
         if whole <= newcomer.due:
             return True
+        lanes = [lane for lanes in self._by_key.values() for lane in lanes]
         if all(lane.entries[-1] < newcomer for lane in lanes):
             return False
         if whole + scale * newcomer.work > max(lane.entries[-1].due for lane in lanes):

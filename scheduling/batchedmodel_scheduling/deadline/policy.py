@@ -157,15 +157,16 @@ class Deadline(BasePolicy):
         if not len(self._lanes):
             return self._serve_late(now, opens, slots, shed)
         # A plan may give up everything but one item; it never fails to find one.
-        chosen = plan(self._lanes, self._situation(start, now, slots))
+        situation = self._situation(start, now, slots)
+        chosen = plan(self._lanes, situation)
         shed += self._give_up(chosen.given_up, now)
-        return self._act(chosen, now, start, opens, slots, shed)
+        return self._act(chosen, situation, now, opens, slots, shed)
 
     def _act(
         self,
         chosen: Plan,
+        situation: Situation,
         now: float,
-        start: float,
         opens: float,
         slots: Slots,
         shed: list[Shed],
@@ -180,12 +181,11 @@ class Deadline(BasePolicy):
         if overdue is not None:
             turn = self._lanes.led_by(overdue, self.limits)
             if turn:
-                situation = self._situation(start, now, slots)
                 return self._release(quick(turn, situation), ReleaseReason.FLOOR, now, shed)
         late: list[Entry] = []
         if not chosen.pressed and len(self._spare):
             late = self._spare.company(batch, self.limits, chosen.room, now)
-            first = self._late_first(chosen, start, now, slots)
+            first = self._late_first(chosen, situation, now)
             if first and first[0] not in late:
                 return self._release([], ReleaseReason.SPARE, now, shed, first)
         elif not full and not chosen.pressed and not whole:
@@ -243,12 +243,11 @@ class Deadline(BasePolicy):
         announced = any(entry.item.fan_out is not None for entry in batch)
         return announced and not self._fan_outs.incomplete(batch)
 
-    def _late_first(self, chosen: Plan, start: float, now: float, slots: Slots) -> list[Entry]:
+    def _late_first(self, chosen: Plan, situation: Situation, now: float) -> list[Entry]:
         """Late ones that can run before the planned batch and make nobody late."""
         late = self._spare.alike(now)
         if not late:
             return []
-        situation = self._situation(start, now, slots)
         batch = together(late, self.settings.length_buckets, situation)
         return within(batch, chosen.slack, situation)
 
