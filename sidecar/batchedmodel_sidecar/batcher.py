@@ -8,7 +8,7 @@ time, so that others have their turn in between.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -24,7 +24,6 @@ from batchedmodel_scheduling.policy import (
     Item,
     ItemId,
     MemoryCap,
-    Refusal,
     Slots,
 )
 from batchedmodel_scheduling.signals import Signals
@@ -104,7 +103,7 @@ class Batcher:
         if refusal is None:
             return None
         self._offered.add_unseen(self._clock())
-        return self._rejection(refusal, self._settings.request_timeout_seconds)
+        return rejected(refusal, self._settings, self._settings.request_timeout_seconds)
 
     @property
     def closed(self) -> str | None:
@@ -225,7 +224,7 @@ class Batcher:
         live.work = sum(map(self._policy.work, lengths))
         self._offered.add(live.work, now)
         if refusal := self._turns.offer(live, self._policy, now):
-            raise self._rejection(refusal, live.terms.limit)
+            raise rejected(refusal, self._settings, live.terms.limit)
         for index, item_id in enumerate(live.ids):
             self._rows[item_id] = (live, index)
         live.recorded = self._recorder.accepted(lengths, live.terms.priority, now)
@@ -233,9 +232,6 @@ class Batcher:
         self._idle.clear()
         self._deadlines.add(live.deadline, live, self._ledger.live)
         self._request_step()
-
-    def _rejection(self, refusal: Refusal, seconds: float) -> Rejected:
-        return rejected(refusal, queue=self._settings.max_queue_size, seconds=seconds)
 
     def _request_step(self) -> None:
         """Decide once for all that arrives in this turn of the loop."""
@@ -313,10 +309,10 @@ class Batcher:
         self._finish(batch, reply)
         try:
             self._deliver(batch, reply)
-        except Unserved as error:
-            self._fail(batch, error)
-        except Exception as bug:
-            self._fail(batch, our_bug(bug))
+        except Exception as error:
+            told = error if isinstance(error, Unserved) else our_bug(error)
+            for live, _ in self._members(batch):
+                self._settle(live, Outcome.FAILED, told)
 
     def _unserved(self, batch: Batch, error: Unserved) -> None:
         """A batch has no answer: its members fail, or wait for another try."""
@@ -332,10 +328,12 @@ class Batcher:
             self._policy.take_over(tried)
         self._finish(batch, None)
 
-    def _members(self, batch: Batch) -> list[tuple[LiveCall, Item]]:
-        """Rows of a batch that are still wanted, with their calls."""
-        found = [(self._rows.get(item.id), item) for item in batch.items]
-        return [(entry[0], item) for entry, item in found if entry is not None]
+    def _members(self, batch: Batch) -> Iterator[tuple[LiveCall, Item]]:
+        """Rows of a batch that are still wanted, with their calls; settling one may end others."""
+        for item in batch.items:
+            entry = self._rows.get(item.id)
+            if entry is not None:
+                yield entry[0], item
 
     def _finish(self, batch: Batch, reply: BatchReply | None) -> None:
         """Tell the policy that a batch is off the server, and act on its answer at once."""
@@ -366,10 +364,6 @@ class Batcher:
             answered = live.answer(index, outputs, answer, reply.compute_seconds)
             if answered is not None:
                 self._settle(live, Outcome.COMPLETED, answered)
-
-    def _fail(self, batch: Batch, error: Unserved) -> None:
-        for live, _ in self._members(batch):
-            self._settle(live, Outcome.FAILED, error)
 
     def _settle(self, live: LiveCall, outcome: Outcome, result: Answer | CallError | None) -> None:
         """The one place where a call ends; later endings of the same call change nothing."""

@@ -4,14 +4,15 @@ Pure; called by the batcher. The delay after which a caller should come back is 
 device needs for what waits, as far as anybody knows it.
 """
 
+from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_scheduling.policy import Refusal
 from batchedmodel_sidecar.errors import CallError, Expired, GivenUp, Rejected, Unserved
 
 
-def rejected(refusal: Refusal, *, queue: int, seconds: float) -> Rejected:
-    """A call was not taken; the queue holds `queue` rows, and the call had so many seconds."""
-    message = f"the queue is full: {queue} rows may wait"
+def rejected(refusal: Refusal, settings: BatchSettings, seconds: float) -> Rejected:
+    """A call was not taken, which had so many seconds."""
+    message = f"the queue is full: {settings.max_queue_size} rows may wait"
     if refusal.reason is Rejection.PREDICTED_LATE:
         message = f"it would not be answered within {seconds:g} s"
     return Rejected(refusal.reason, message, retry_after=refusal.retry_after)
