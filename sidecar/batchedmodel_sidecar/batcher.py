@@ -197,10 +197,11 @@ class Batcher:
         """Return once no accepted call is unsettled."""
         await self._idle.wait()
 
-    def give_up(self, reason: str) -> None:
-        """Answer everything accepted with 503: nobody is left to serve it."""
+    def give_up(self, reason: str, *, in_flight: bool = True) -> None:
+        """Answer what was accepted with 503, perhaps not what a server may still answer."""
         for live in {live for live, _ in self._rows.values()}:
-            self._settle(live, Outcome.FAILED, Unserved(reason, status=503, retry_after=1.0))
+            if in_flight or live.waiting == len(live.call.rows):
+                self._settle(live, Outcome.FAILED, Unserved(reason, status=503, retry_after=1.0))
 
     async def close(self) -> None:
         """Settle what is left and stop."""
@@ -318,8 +319,9 @@ class Batcher:
         """A batch has no answer: its members fail, or wait for another try."""
         now = self._clock()
         self._circuit.unserved(error, now)
+        over = self._flushing and self._model is None  # no other server will come in time
         for live, item in self._members(batch):
-            tried = again(live, item, error, idempotent=self._idempotent)
+            tried = error if over else again(live, item, error, idempotent=self._idempotent)
             if isinstance(tried, Unserved):
                 self._settle(live, Outcome.FAILED, tried)
                 continue

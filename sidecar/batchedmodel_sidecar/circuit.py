@@ -25,6 +25,7 @@ class Circuit:
     def __init__(self) -> None:
         self._failures = 0
         self._until = -math.inf
+        self._gone = False
         self._careful = 0
         """Batches that run one at a time: over whose company the server dies must be plain."""
 
@@ -42,12 +43,14 @@ class Circuit:
         return f"the last {self._failures} batches failed as a whole; it is tried again soon"
 
     def back(self) -> None:
-        """The server has started anew: it is tried at once."""
-        self._until = -math.inf
+        """The server is there again: one that had gone has started anew, and is tried at once."""
+        if self._gone:
+            self._until = -math.inf
 
     def succeeded(self) -> None:
         """A batch was answered."""
         self._failures = 0
+        self._gone = False
         self._careful = max(0, self._careful - 1)
 
     def unserved(self, error: Unserved, now: float) -> None:
@@ -60,6 +63,7 @@ class Circuit:
             # The link will hear of it as well; a batch sent before that would seem lost again.
             self.rest(now, _AFTER_A_LOSS)
             self._careful = _CAREFUL_BATCHES
+        self._gone = isinstance(error, Lost)
 
     def failed(self, now: float) -> None:
         """A whole batch was not, and none of its members is to blame."""

@@ -82,7 +82,8 @@ class Lifecycle:
     def model_lost(self) -> None:
         """While draining no model will come back in time for what waits: answer it now."""
         if self.draining:
-            self._batcher.give_up("the model is gone and this pod is stopping")
+            # A server that says that it stops still answers what it has.
+            self._batcher.give_up("the model is gone and this pod is stopping", in_flight=False)
 
     def resume(self) -> None:
         """Serve again after a drain that no termination followed."""

@@ -37,6 +37,7 @@ _HANDSHAKE_SECONDS: Final = 30.0
 _MOST_DOUBLINGS: Final = 10
 _THREADS: Final = 2
 _BINARY: Final = "application/octet-stream"
+_UNANSWERED: Final = 2  # batches in a row after which only a restart helps
 _DEPTH: Final = 2  # one batch that runs and one handed over just in time
 
 
@@ -66,13 +67,18 @@ class ModelLink:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="tokenise")
         self._failures = 0
         """Broken links in a row; a ready model sets it back."""
+        self._unanswered = 0
+        """Batches in a row that had no answer in time; an answered one sets it back."""
         self._distrusts = 0
         """Links given up for what the server answered; an answered batch sets it back."""
 
     @property
     def status(self) -> LinkStatus:
         """Whether the model can be asked now."""
-        return LinkStatus(model=self._model, reason=self._reason, stuck=self._stuck)
+        # One may be a pause that is over. After a second one a new handshake proves nothing: the
+        # pass that hangs is not what answers it.
+        stuck = self._stuck or self._unanswered >= _UNANSWERED
+        return LinkStatus(model=self._model, reason=self._reason, stuck=stuck)
 
     async def follow(self) -> None:
         """Keep the life line open for ever, with growing pauses while it breaks."""
@@ -84,6 +90,8 @@ class ModelLink:
                 self._lose(str(error))
             except (aiohttp.ClientError, OSError) as error:
                 logger.debug("life line: %r", error)
+                if isinstance(error, aiohttp.ClientConnectorError):
+                    self._unanswered = 0  # that process has gone, another will come
                 self._lose("the model server cannot be reached")
             except TimeoutError:
                 self._stuck = True
@@ -110,6 +118,7 @@ class ModelLink:
                 body = await read_whole(response)
         except TimeoutError as error:
             self._stuck = True
+            self._unanswered += 1
             self._distrust("the model server does not answer")
             raise Unserved("the model server does not answer", status=504) from error
         except aiohttp.ClientConnectorError as error:
@@ -130,7 +139,7 @@ class ModelLink:
             raise self._nonsense(f"the model answered {len(reply.statuses)} of {rows} rows")
         if [(output.name, output.datatype) for output in reply.outputs] != self._outputs:
             raise self._nonsense("the model answered other outputs than it declares")
-        self._distrusts = 0
+        self._distrusts = self._unanswered = 0
         self._stuck = False
         return reply
 

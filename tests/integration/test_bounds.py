@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.spec import PolicyName
 from support.chain import DRAIN_TOKEN, Chain, running_chain
 
 DEVICE = {"fixedSeconds": "0.005"}
@@ -164,6 +165,22 @@ async def test_a_model_that_answers_nothing_is_not_ready(tmp_path: Path) -> None
         await chain.ready(after=seen)
         assert (await chain.admin("/model/live"))[0] == 200
         assert await status_of(chain) == 200
+
+
+async def test_a_pass_that_hangs_is_not_forgotten_for_a_new_handshake(tmp_path: Path) -> None:
+    """The server's own loop goes on saying that it is ready, so that only a restart helps."""
+    settings = BatchSettings(policy=PolicyName.GREEDY, request_timeout_seconds=1.0)
+    hanging = {"fixedSeconds": "60"}
+    async with running_chain(
+        tmp_path, handler="simulated", parameters=hanging, settings=settings
+    ) as chain:
+        for turn in range(2):
+            assert (await chain.admin("/model/live"))[0] == 200, turn
+            seen = len(chain.sidecar.lines)
+            assert await status_of(chain) == 504
+            await chain.sidecar.wait_for("model not ready: .* does not answer", after=seen)
+            await chain.ready(after=seen)
+        assert (await chain.admin("/model/live"))[0] == 503
 
 
 async def test_a_settings_folder_that_goes_is_reported(tmp_path: Path) -> None:

@@ -38,7 +38,10 @@ def test_the_pause_doubles_with_each_failed_trial_up_to_half_a_minute() -> None:
 
 
 def test_a_server_that_started_anew_is_tried_at_once() -> None:
-    circuit = failed(7)
+    circuit = failed(6)
+    circuit.back()
+    assert circuit.depth(2, 0.0) == 0, "the same server has only been asked again who it is"
+    circuit.unserved(Lost("gone"), 0.0)
     circuit.back()
     assert circuit.closed_to_callers(0.0) is None
     assert circuit.depth(2, 0.0) == 1

@@ -90,6 +90,31 @@ async def test_of_a_call_only_the_rows_that_were_in_work_are_sent_again() -> Non
     assert w.server.rows.count(b"a") == 1
 
 
+async def test_a_server_that_stops_answers_what_it_has_while_the_pod_drains() -> None:
+    w = world(SETTINGS)
+    task = w.send(b"a")
+    await asyncio.sleep(FIXED / 2)
+    waits = w.send(b"b")
+    await asyncio.sleep(0)
+    w.batcher.flush(True)
+    w.batcher.detach()
+    w.batcher.give_up("the model is gone", in_flight=False)
+    with pytest.raises(Unserved, match="gone"):
+        await waits
+    assert rows_of(await task) == [b"a"]
+
+
+async def test_in_a_drain_without_a_server_nothing_waits_for_another_try() -> None:
+    w = world(SETTINGS)
+    w.server.failure = Lost("gone")
+    task = w.send(b"a")
+    await asyncio.sleep(FIXED / 2)
+    w.batcher.flush(True)
+    w.batcher.detach()
+    with pytest.raises(Lost):
+        await task
+
+
 # The server asks for rest
 
 
