@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from batchedmodel_contract.description import ModelDescription
 from batchedmodel_contract.tensors import Buffer
 from batchedmodel_sidecar.calls import Answer, Call
 from batchedmodel_sidecar.errors import CallError
@@ -34,10 +33,6 @@ class Parsed:
 
 class Adapter(Protocol):
     """One public protocol."""
-
-    def serves(self, description: ModelDescription) -> bool:
-        """Whether the model that is described can answer in this protocol."""
-        ...
 
     async def parse(self, body: Buffer, header_length: str | None, model: ReadyModel) -> Parsed:
         """Raises `InvalidInput` or `Rejected`."""

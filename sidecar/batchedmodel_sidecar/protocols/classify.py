@@ -5,7 +5,6 @@ from typing import Any, Final
 
 import orjson
 
-from batchedmodel_contract.description import ModelDescription
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.tensors import Buffer
 from batchedmodel_sidecar.calls import Answer
@@ -45,10 +44,6 @@ class _Form:
 
 class ClassifyAdapter:
     """`POST /classify` and `POST /predict`."""
-
-    def serves(self, description: ModelDescription) -> bool:
-        """Models with an output for it."""
-        return description.classification is not None
 
     async def parse(self, body: Buffer, header_length: str | None, model: ReadyModel) -> Parsed:
         """One row for each text or pair; raises `InvalidInput` or `Rejected`."""

@@ -37,10 +37,6 @@ class _Form:
 class EmbeddingsAdapter:
     """`POST /v1/embeddings`."""
 
-    def serves(self, description: ModelDescription) -> bool:
-        """Models with an output for it."""
-        return description.embedding is not None
-
     async def parse(self, body: Buffer, header_length: str | None, model: ReadyModel) -> Parsed:
         """One row for each input; raises `InvalidInput` or `Rejected` (another model's name)."""
         asked = json_object(body, _KNOWN)

@@ -5,7 +5,6 @@ from typing import Any, Final
 
 import orjson
 
-from batchedmodel_contract.description import ModelDescription
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.rules import Broken, Whole
 from batchedmodel_contract.tensors import Buffer
@@ -48,10 +47,6 @@ class _Form:
 
 class RerankAdapter:
     """`POST /rerank`, `/v1/rerank` and `/v2/rerank`."""
-
-    def serves(self, description: ModelDescription) -> bool:
-        """Models with an output for it."""
-        return description.ranking is not None
 
     async def parse(self, body: Buffer, header_length: str | None, model: ReadyModel) -> Parsed:
         """One row for each document, paired with the query; raises `InvalidInput` or `Rejected`."""

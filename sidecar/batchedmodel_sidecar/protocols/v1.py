@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import orjson
 
-from batchedmodel_contract.description import ModelDescription, TensorSpec
+from batchedmodel_contract.description import TensorSpec
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.tensors import (
     Buffer,
@@ -32,10 +32,6 @@ _BASE64: Final = "b64"
 
 class PredictAdapter:
     """`POST /v1/models/{name}:predict`."""
-
-    def serves(self, description: ModelDescription) -> bool:
-        """Every model."""
-        return True
 
     async def parse(self, body: Buffer, header_length: str | None, model: ReadyModel) -> Parsed:
         """One row for each instance, whose sizes may differ where the model's may."""

@@ -5,7 +5,6 @@ from typing import Any
 import orjson
 
 from batchedmodel_contract.batch_wire import SHAPES
-from batchedmodel_contract.description import ModelDescription
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.tensors import Buffer, Datatype, Tensor, split_byte_elements
 from batchedmodel_contract.v2 import (
@@ -26,10 +25,6 @@ from batchedmodel_sidecar.terms import PARAMETERS, wishes_of_parameters
 
 class V2Adapter:
     """`POST /v2/models/{name}/infer`."""
-
-    def serves(self, description: ModelDescription) -> bool:
-        """Every model."""
-        return True
 
     async def parse(self, body: Buffer, header_length: str | None, model: ReadyModel) -> Parsed:
         """Tensors as the model declares them, or its text input instead of its tokens."""

@@ -141,10 +141,6 @@ class ForeignAdapter:
         self._path = path
         self._headers = headers
 
-    def serves(self, description: ModelDescription) -> bool:
-        """The server speaks it, or it would not be asked."""
-        return True
-
     async def parse(self, body: Buffer, header_length: str | None, model: ReadyModel) -> Parsed:
         """The call with the rows that the body holds; raises `InvalidInput`."""
         asked = Asked(

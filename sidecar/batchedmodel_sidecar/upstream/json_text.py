@@ -16,22 +16,27 @@ _SPACE: Final = " \t\n\r"
 _SPACES: Final = re.compile(f"[{_SPACE}]*")
 
 
-def text_of(body: bytes, field: str = "body") -> str:
+def text_of(body: bytes) -> str:
     """The text of a body; raises `InvalidInput`."""
     try:
         return str(body, "utf-8")
     except UnicodeDecodeError as error:
-        raise InvalidInput(field, "is not UTF-8 text") from error
+        raise InvalidInput("body", "is not UTF-8 text") from error
 
 
-def check(text: str, field: str = "body") -> None:
-    """Raise `InvalidInput` unless this is JSON: only then do its parts stay parts elsewhere."""
+def checked_fields(body: bytes) -> dict[str, str]:
+    """The fields of a request; raises `InvalidInput`.
+
+    All of it must be JSON: only then do its parts stay parts beside those of other requests.
+    """
+    text = text_of(body)
     try:
         _DECODER.decode(text)
     except RecursionError as error:
-        raise InvalidInput(field, "is nested too deeply") from error
+        raise InvalidInput("body", "is nested too deeply") from error
     except ValueError as error:
-        raise InvalidInput(field, f"is not JSON: {error}") from error
+        raise InvalidInput("body", f"is not JSON: {error}") from error
+    return fields(text)
 
 
 def fields(text: str, field: str = "body") -> dict[str, str]:

@@ -13,14 +13,14 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from batchedmodel_contract.description import CostRule, ModelDescription
+from batchedmodel_contract.description import ModelDescription
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.tensors import Datatype
 from batchedmodel_sidecar.calls import Answer, Output, Row, Value
 from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.protocols.adapter import Body
 from batchedmodel_sidecar.protocols.openai import EmbeddingsAdapter
-from batchedmodel_sidecar.upstream import json_text
+from batchedmodel_sidecar.upstream import json_rows, json_text
 from batchedmodel_sidecar.upstream.dialect import (
     Ask,
     Asked,
@@ -30,9 +30,7 @@ from batchedmodel_sidecar.upstream.dialect import (
     NotReady,
     Posting,
     Response,
-    estimated_length,
 )
-from batchedmodel_sidecar.upstream.frames import Frame, beside, in_common
 
 _INPUT: Final = "input"
 _DATA: Final = "data"
@@ -65,36 +63,21 @@ class OpenAI:
 
     async def describe(self, ask: Ask) -> ModelDescription:
         """The protocol has no metadata that matters here."""
-        return ModelDescription(
-            name=self._name,
-            version="",
-            platform="openai",
-            inputs=(),
-            outputs=(),
-            cost_rule=CostRule.ROWS,
-        )
+        return json_rows.described(self._name, "openai")
 
     def parse(self, asked: Asked) -> Draft | None:
         """One row for each input: a text, or a list of token ids; raises `InvalidInput`."""
-        text = json_text.text_of(asked.body)
-        json_text.check(text)
-        given = json_text.fields(text)
+        given = json_text.checked_fields(asked.body)
         inputs = _inputs(given.pop(_INPUT, ""))
         if not inputs:
             return None
-        rows = (one.encode() for one in inputs)
-        return Draft(
-            rows=tuple(Row(values=(Value((), row),), length=estimated_length(row)) for row in rows),
-            frame=tuple(sorted(given.items())),
-            # Texts and token ids in one list are no request that a server knows.
-            shapes=inputs[0][0],
-        )
+        # Texts and token ids in one list are no request that a server knows.
+        kind = inputs[0][0]
+        return json_rows.drafted(inputs, given, kind)
 
     def posting(self, rows: Sequence[Row], envelope: Envelope) -> Posting:
         """The rows' inputs, and beside them what their calls said."""
-        inputs = json_text.array(str(row.values[0].data, "utf-8") for row in rows)
-        body = json_text.object_of([(_INPUT, inputs), *envelope.frame])
-        return Posting(path=envelope.path, headers=envelope.headers, body=body.encode())
+        return json_rows.posting(_INPUT, rows, envelope)
 
     def dealt(self, response: Response, rows: Sequence[Row], *, alone: bool) -> Dealt:
         """One entry of `data` for each row, and its part of the usage; raises `InvalidInput`."""
@@ -110,16 +93,16 @@ class OpenAI:
         return Dealt(
             outputs=_OUTPUTS,
             rows=[
-                (Value((), entry.encode()), Value((len(part),), array("q", part).tobytes()))
+                (json_rows.value_of(entry), Value((len(part),), array("q", part).tobytes()))
                 for (_, entry), part in zip(placed, parts, strict=True)
             ],
-            frame=_Frame(beside(given, alone=alone), usage if alone else None),
+            frame=_Frame(json_rows.beside(given, alone=alone), usage if alone else None),
         )
 
     def render(self, memo: Any, answer: Answer) -> Body:
         """The entries under their places in this request."""
         entries = [
-            _under(index, str(row[0].data, "utf-8")) for index, row in enumerate(answer.rows)
+            _under(index, json_rows.text_of(row[0])) for index, row in enumerate(answer.rows)
         ]
         frames: list[_Frame] = [said.frame for said in answer.said]
         usage = frames[0].usage
@@ -130,7 +113,7 @@ class OpenAI:
         document = json_text.object_of(
             [
                 (_DATA, json_text.array(entries)),
-                *in_common([frame.rest for frame in frames]),
+                *json_rows.in_common([frame.rest for frame in frames]),
                 (_USAGE, usage),
             ]
         )
@@ -154,7 +137,7 @@ def shares(total: int, weights: Sequence[int]) -> list[int]:
 
 
 class _Frame(NamedTuple):
-    rest: Frame
+    rest: json_rows.Frame
     usage: str | None
     """The server's own words, for a caller that was alone."""
 

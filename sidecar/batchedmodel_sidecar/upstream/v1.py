@@ -10,13 +10,13 @@ from typing import Any, Final
 
 import orjson
 
-from batchedmodel_contract.description import CostRule, ModelDescription
+from batchedmodel_contract.description import ModelDescription
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.tensors import Datatype
-from batchedmodel_sidecar.calls import Answer, Output, Row, Value
+from batchedmodel_sidecar.calls import Answer, Output, Row
 from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.protocols.adapter import Body
-from batchedmodel_sidecar.upstream import json_text
+from batchedmodel_sidecar.upstream import json_rows, json_text
 from batchedmodel_sidecar.upstream.dialect import (
     Ask,
     Asked,
@@ -26,9 +26,7 @@ from batchedmodel_sidecar.upstream.dialect import (
     NotReady,
     Posting,
     Response,
-    estimated_length,
 )
-from batchedmodel_sidecar.upstream.frames import beside, in_common
 
 _INSTANCES: Final = "instances"
 _PREDICTIONS: Final = "predictions"
@@ -55,36 +53,19 @@ class V1:
 
     async def describe(self, ask: Ask) -> ModelDescription:
         """The protocol has no metadata."""
-        return ModelDescription(
-            name=self._name,
-            version="",
-            platform="v1",
-            inputs=(),
-            outputs=(),
-            cost_rule=CostRule.ROWS,
-        )
+        return json_rows.described(self._name, "v1")
 
     def parse(self, asked: Asked) -> Draft | None:
         """One row for each instance; raises `InvalidInput`."""
-        text = json_text.text_of(asked.body)
-        json_text.check(text)
-        given = json_text.fields(text)
+        given = json_text.checked_fields(asked.body)
         if not given.get(_INSTANCES, "").startswith("["):
             return None
         instances = json_text.elements(given.pop(_INSTANCES), _INSTANCES)
-        if not instances:
-            return None
-        rows = (instance.encode() for instance in instances)
-        return Draft(
-            rows=tuple(Row(values=(Value((), row),), length=estimated_length(row)) for row in rows),
-            frame=tuple(sorted(given.items())),
-        )
+        return json_rows.drafted(instances, given) if instances else None
 
     def posting(self, rows: Sequence[Row], envelope: Envelope) -> Posting:
         """The rows' instances, and beside them what their calls said."""
-        instances = json_text.array(str(row.values[0].data, "utf-8") for row in rows)
-        body = json_text.object_of([(_INSTANCES, instances), *envelope.frame])
-        return Posting(path=envelope.path, headers=envelope.headers, body=body.encode())
+        return json_rows.posting(_INSTANCES, rows, envelope)
 
     def dealt(self, response: Response, rows: Sequence[Row], *, alone: bool) -> Dealt:
         """One prediction for each row; raises `InvalidInput`."""
@@ -95,14 +76,14 @@ class V1:
             raise InvalidInput(_PREDICTIONS, rule)
         return Dealt(
             outputs=_OUTPUTS,
-            rows=[(Value((), prediction.encode()),) for prediction in predictions],
-            frame=beside(given, alone=alone),
+            rows=[(json_rows.value_of(prediction),) for prediction in predictions],
+            frame=json_rows.beside(given, alone=alone),
         )
 
     def render(self, memo: Any, answer: Answer) -> Body:
         """The predictions, as the server wrote them."""
-        predictions = json_text.array(str(row[0].data, "utf-8") for row in answer.rows)
-        frame = in_common([said.frame for said in answer.said])
+        predictions = json_text.array(json_rows.text_of(row[0]) for row in answer.rows)
+        frame = json_rows.in_common([said.frame for said in answer.said])
         document = json_text.object_of([(_PREDICTIONS, predictions), *frame])
         return Body(data=document.encode())
 

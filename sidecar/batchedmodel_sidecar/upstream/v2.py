@@ -132,9 +132,7 @@ class V2:
             _, tensors = read_body(asked.body, asked.header_length, "inputs", orjson.loads)
         if asked.header_length is not None:
             end = int(asked.header_length)
-        text = json_text.text_of(asked.body[:end])
-        json_text.check(text)
-        head = json_text.fields(text)
+        head = json_text.checked_fields(asked.body[:end])
         memo, outputs = _wanted(head)
         parameters = object_in(head.get("parameters"), "parameters")
         wishes = _wishes(parameters)

@@ -1,0 +1,86 @@
+"""Rows that are the elements of one array in a JSON object, and what stands beside them.
+
+For the protocols whose requests and answers are plain objects: called by their dialects, which
+know what the fields are named.
+
+A single value beside the rows of an answer (the model's name, its version) is true for each caller.
+A list or an object may hold something for each row, in an order that only its author knows: it
+passes to a caller who was alone, and an answer for several callers that has one cannot be divided.
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Final
+
+from batchedmodel_contract.description import CostRule, ModelDescription
+from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_sidecar.calls import Row, Value
+from batchedmodel_sidecar.errors import Unserved
+from batchedmodel_sidecar.upstream import json_text
+from batchedmodel_sidecar.upstream.dialect import Draft, Envelope, Posting, estimated_length
+
+Frame = tuple[tuple[str, str], ...]
+"""Names and the text of their values."""
+
+_COMPOUND: Final = ("[", "{")
+
+
+def described(name: str, platform: str) -> ModelDescription:
+    """A model of which its protocol says nothing that matters here."""
+    return ModelDescription(
+        name=name,
+        version="",
+        platform=platform,
+        inputs=(),
+        outputs=(),
+        cost_rule=CostRule.ROWS,
+    )
+
+
+def value_of(element: str) -> Value:
+    """An element of an array, as it came."""
+    return Value((), element.encode())
+
+
+def text_of(value: Value) -> str:
+    """The element that `value_of` took."""
+    return str(value.data, "utf-8")
+
+
+def drafted(elements: Sequence[str], given: Mapping[str, str], shapes: Hashable = None) -> Draft:
+    """One row for each element; whatever else was given must be equal in rows of one request."""
+    values = map(value_of, elements)
+    return Draft(
+        rows=tuple(Row(values=(value,), length=estimated_length(value.data)) for value in values),
+        frame=tuple(sorted(given.items())),
+        shapes=shapes,
+    )
+
+
+def posting(field: str, rows: Sequence[Row], envelope: Envelope) -> Posting:
+    """The rows in their field, and beside them what their calls said."""
+    elements = json_text.array(text_of(row.values[0]) for row in rows)
+    body = json_text.object_of([(field, elements), *envelope.frame])
+    return Posting(path=envelope.path, headers=envelope.headers, body=body.encode())
+
+
+def beside(given: Mapping[str, str], *, alone: bool) -> Frame:
+    """The frame of an answer; raises `InvalidInput` when it is for several and has no one owner."""
+    if not alone:
+        for name, text in given.items():
+            if text.startswith(_COMPOUND):
+                rule = "is not a single value, and the answer is for several callers"
+                raise InvalidInput(name, rule)
+    return tuple(given.items())
+
+
+def in_common(frames: Sequence[Frame]) -> Frame:
+    """The frame of a call whose rows were answered together or in several requests.
+
+    Of single values that differ, such as times, the first stands; raises `Unserved` for others.
+    """
+    first = frames[0]
+    for name, text in first:
+        if text.startswith(_COMPOUND) and any((name, text) not in frame for frame in frames):
+            message = f"the model answered parts of this request with different {name}"
+            raise Unserved(message, status=502)
+    return first
