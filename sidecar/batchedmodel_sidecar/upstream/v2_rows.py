@@ -31,6 +31,10 @@ Fields = tuple[tuple[str, str], ...]
 
 _FLOATS: Final = {Datatype.FP32: "<f4", Datatype.FP64: "<f8"}
 _NESTED: Final = re.compile(r"\[\s*\[")
+_STRING: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
+_NO_VALUE: Final = re.compile(r"\[\s*\]")
+_NO_MARKS: Final = bytes(byte for byte in range(256) if byte not in b"[],")
+_MOST_DIMENSIONS: Final = 64  # of any array library; to look at more would only cost time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +70,8 @@ def _columns_of(head: Mapping[str, str]) -> Columns | None:
         if shape is None or not data.startswith("["):
             return None
         nested = is_nested(data, shape)
+        if not is_block(data, shape, nested=nested):
+            return None
         column = cut(data, shape, nested=nested, field=field)
         if column is None:
             return None
@@ -130,6 +136,23 @@ def _texts(tensor: Tensor) -> list[Buffer]:
 def is_nested(data: str, shape: Shape) -> bool:
     """Whether each row of this array is an array of its own."""
     return len(shape) > 1 and _NESTED.match(data) is not None
+
+
+def is_block(data: str, shape: Shape, *, nested: bool) -> bool:
+    """Whether this JSON array holds exactly the values of a shape, flat or nested as it says.
+
+    A row that held more or fewer would move the values of others for a server that flattens what
+    it is sent. Only brackets and commas are looked at: what is between them is the server's matter.
+    """
+    if len(shape) > _MOST_DIMENSIONS or math.prod(shape) > len(data):
+        return False
+    plain = _STRING.sub("0", data) if '"' in data else data
+    if "{" in plain or _NO_VALUE.search(plain):
+        return False
+    block = b""
+    for size in reversed(shape if nested else (math.prod(shape),)):
+        block = b"[" + b",".join([block] * size) + b"]"
+    return plain.encode().translate(None, _NO_MARKS) == block
 
 
 def cut(data: str, shape: Shape, *, nested: bool, field: str) -> list[Buffer] | None:

@@ -1,6 +1,7 @@
 """The protocols behind: bodies to rows and answers to bodies, without a server."""
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -196,3 +197,69 @@ def test_what_passes_as_text_and_cannot_be_read_is_named() -> None:
     asked = Asked(path="/v2/models/m/infer", headers=(), body=body)
     with pytest.raises(InvalidInput, match=r"parameters\.timeout: cannot be read"):
         foreign(ServerProtocol.V2, "m").dialect.parse(asked)
+
+
+def rows_in(data: object, shape: list[int]) -> int | None:
+    """How many rows are seen in the one input of a v2 request; None when it goes alone."""
+    entry = {"name": "x", "datatype": "FP32", "shape": shape, "data": data}
+    body = json.dumps({"inputs": [entry]}).encode()
+    asked = Asked(path=PATHS[ServerProtocol.V2], headers=(), body=body)
+    draft = foreign(ServerProtocol.V2, "m").dialect.parse(asked)
+    return None if draft is None else len(draft.rows)
+
+
+@pytest.mark.parametrize(
+    ("data", "shape"),
+    [
+        ([[1, 2, 3]], [1, 2]),
+        ([[4]], [1, 2]),
+        ([4, []], [1, 2]),
+        ([4, [5]], [1, 2]),
+        ([[4, [5]]], [1, 2]),
+        ([[]], [1, 1]),
+        ([[1, 2], [3]], [2]),
+        ([[[1, 2], [3, 4, 5]]], [1, 2, 2]),
+        ([[1, 2, 3, 4]], [1, 2, 2]),
+        ([[{"a": 1, "b": 2}]], [1, 2]),
+        ([1], [1] * 1000),
+    ],
+)
+def test_a_row_that_holds_other_than_its_shape_says_shares_no_request(
+    data: object, shape: list[int]
+) -> None:
+    """A server that flattens would take its neighbour's numbers for its own."""
+    assert rows_in(data, shape) is None
+
+
+leaves = scalars | st.sampled_from(["],[", '\\"', "[", "\\", "a,b", "{"])
+
+
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=4), st.booleans(), st.data())
+def test_rows_are_told_apart_in_whatever_has_its_shape(
+    shape: list[int], flat: bool, data: st.DataObject
+) -> None:
+    def drawn(sizes: list[int]) -> Any:
+        if not sizes:
+            return data.draw(leaves)
+        return [drawn(sizes[1:]) for _ in range(sizes[0])]
+
+    assert rows_in(drawn([math.prod(shape)] if flat else shape), shape) == shape[0]
+
+
+def is_of_shape(value: Any, shape: list[int]) -> bool:
+    if not shape:
+        return not isinstance(value, list)
+    if not isinstance(value, list) or len(value) != shape[0]:
+        return False
+    return all(is_of_shape(one, shape[1:]) for one in value)
+
+
+@given(
+    st.recursive(leaves, lambda inner: st.lists(inner, max_size=3), max_leaves=12),
+    st.lists(st.integers(1, 3), min_size=1, max_size=3),
+)
+def test_rows_are_told_apart_in_nothing_that_has_not_its_shape(
+    value: Any, shape: list[int]
+) -> None:
+    fits = is_of_shape(value, shape) or is_of_shape(value, [math.prod(shape)])
+    assert (rows_in(value, shape) is not None) == fits
