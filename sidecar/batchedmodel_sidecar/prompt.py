@@ -6,7 +6,6 @@ a timer that is set and cancelled costs as much as parsing a small one.
 
 import asyncio
 from collections.abc import Coroutine, Generator
-from functools import partial
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
@@ -35,13 +34,14 @@ class _Rest:
         awaited = self._awaited
         while True:
             try:
-                sent = yield awaited
-            except BaseException as error:
-                # A cancellation, the timer's as well, is the work's to handle.
-                step = partial(self._work.throw, error)
-            else:
-                step = partial(self._work.send, sent)
-            try:
-                awaited = step()
+                # Each error goes straight on: kept in a name of this frame it would, by its
+                # traceback, keep the frame, and so all that the work held.
+                try:
+                    sent = yield awaited
+                except BaseException as error:
+                    # A cancellation, the timer's as well, is the work's to handle.
+                    awaited = self._work.throw(error)
+                else:
+                    awaited = self._work.send(sent)
             except StopIteration as done:
                 return done.value

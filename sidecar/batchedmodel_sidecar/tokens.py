@@ -11,6 +11,7 @@ import asyncio
 from array import array
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
 from typing import Final, NamedTuple
 
 from tokenizers import Tokenizer
@@ -56,6 +57,7 @@ class Tokens:
         self._max_tokens = text.max_tokens
         self._threads = threads
         self._characters = 0
+        self._counting = Lock()
 
     async def encode(self, texts: Sequence[Text], *, whole: bool = False) -> list[Tokenised]:
         """Token ids of each text, special tokens included.
@@ -71,15 +73,15 @@ class Tokens:
         if self._characters + characters > _MOST_CHARACTERS:
             message = f"{self._characters} characters are being tokenised; no more fit"
             raise Rejected(Rejection.QUEUE_FULL, message, retry_after=1.0)
-        self._characters += characters
-        loop = asyncio.get_running_loop()
-        work = loop.run_in_executor(self._threads, self._encode, texts, whole)
-        # The work goes on when its caller leaves, so it counts until it is done.
-        work.add_done_callback(lambda _: self._done(characters))
-        return await work
+        work = self._threads.submit(self._encode, texts, whole)
+        self._count(characters)
+        # Work that has begun goes on when its caller leaves, so it counts until it is done.
+        work.add_done_callback(lambda _: self._count(-characters))
+        return await asyncio.wrap_future(work)
 
-    def _done(self, characters: int) -> None:
-        self._characters -= characters
+    def _count(self, characters: int) -> None:
+        with self._counting:  # the thread that ends a work says so itself
+            self._characters += characters
 
     def _encode(self, texts: Sequence[Text], whole: bool) -> list[Tokenised]:
         encodings = self._tokenizer.encode_batch_fast(list(texts))

@@ -7,7 +7,7 @@ process or of the caller.
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from batchedmodel_sidecar.helper import wire
@@ -35,7 +35,12 @@ class _Task:
     model: ReadyModel
     urgent: bool
     outcome: "asyncio.Future[tuple[Reply, SharedMemory]]"
-    losses: int = field(default=0)
+    losses: int = 0
+
+    @property
+    def wanted(self) -> bool:
+        """Whether its caller still waits; one that left has closed the memory."""
+        return not self.outcome.done()
 
 
 class Helper:
@@ -119,17 +124,20 @@ class Helper:
                 self._line.done(self._clock() - started)
                 self._settle(task, HelperFailed("large bodies cannot be worked on at present"))
             else:
-                self._line.done(self._clock() - started)
-                self._settle(task, result)
+                if result is not None:
+                    self._line.done(self._clock() - started)
+                    self._settle(task, result)
 
-    async def _carried(self, task: _Task) -> tuple[Reply, SharedMemory]:
-        """Do one job, in the process that is there or in a new one."""
+    async def _carried(self, task: _Task) -> tuple[Reply, SharedMemory] | None:
+        """Do one job, in the process that is there or in a new one; None: its caller has left."""
         async with asyncio.timeout(patience(len(task.memory))):
             if self._process is None:
                 self._told = None
                 self._process = HelperProcess()
             if self._told is not task.model:
                 await self._introduce(self._process, task.model)
+            if not task.wanted:
+                return None
             return await self._process.ask(task.job, task.memory)
 
     async def _introduce(self, process: HelperProcess, model: ReadyModel) -> None:
@@ -146,8 +154,8 @@ class Helper:
             self._process = None
 
     def _settle(self, task: _Task, result: tuple[Reply, SharedMemory] | HelperFailed) -> None:
-        if task.outcome.done():
-            return  # its caller left; the memory goes with the last reference
+        if not task.wanted:
+            return  # the memory goes with the last reference
         if isinstance(result, HelperFailed):
             task.outcome.set_exception(result)
         else:

@@ -19,6 +19,11 @@ class Waiting(Protocol):
     urgent: bool
     losses: int
 
+    @property
+    def wanted(self) -> bool:
+        """Whether anybody still waits for its outcome."""
+        ...
+
 
 Entry = TypeVar("Entry", bound=Waiting)
 
@@ -61,9 +66,11 @@ class Line(Generic[Entry]):
             waiting.remove(job)
 
     def next(self) -> Entry | None:
-        """The job to do now."""
-        waiting = self._urgent or self._others
-        self._doing = waiting.popleft() if waiting else None
+        """The job to do now; those that nobody wants any more are dropped."""
+        self._doing = None
+        while self._doing is None and (waiting := self._urgent or self._others):
+            job = waiting.popleft()
+            self._doing = job if job.wanted else None
         return self._doing
 
     def done(self, seconds: float) -> None:
@@ -79,7 +86,7 @@ class Line(Generic[Entry]):
         job, self._doing = self._doing, None
         assert job is not None, "a job was lost that nobody did: our bug"
         job.losses += 1
-        if job.losses >= _MOST_LOSSES:
+        if job.losses >= _MOST_LOSSES or not job.wanted:
             return False
         (self._urgent if job.urgent else self._others).appendleft(job)
         return True

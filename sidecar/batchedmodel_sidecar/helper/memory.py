@@ -34,8 +34,10 @@ class SharedMemory:
 
     @property
     def descriptor(self) -> int:
-        """To be sent; the other process gets one of its own."""
-        assert self._close.alive, "the memory was closed: our bug"
+        """To be sent; the other process gets one of its own. Raises `ValueError` once closed."""
+        # The number may be another file's by now, and must not be sent in its place.
+        if not self._close.alive:
+            raise ValueError("the memory was closed: our bug")
         return self._descriptor
 
     def write(self, piece: Buffer) -> None:

@@ -10,6 +10,7 @@ class Job:
     name: str
     urgent: bool = False
     losses: int = 0
+    wanted: bool = True
 
 
 def line_of(*jobs: Job, most: int = 10) -> Line[Job]:
@@ -62,6 +63,20 @@ def test_a_job_that_is_being_done_is_not_taken_back() -> None:
     assert line.next() is job
     line.leave(job)
     assert line.full, "the helper is at it still"
+
+
+def test_a_job_that_nobody_wants_is_not_begun() -> None:
+    urgent, gone = Job("x", urgent=True, wanted=False), Job("gone", wanted=False)
+    assert order(line_of(urgent, gone, Job("stays"))) == ["stays"]
+
+
+def test_a_lost_job_that_nobody_wants_is_not_tried_again() -> None:
+    job = Job("gone")
+    line = line_of(job, Job("stays"))
+    assert line.next() is job
+    job.wanted = False
+    assert not line.lost()
+    assert order(line) == ["stays"]
 
 
 def test_a_job_is_tried_by_two_helpers_and_no_more() -> None:

@@ -1,6 +1,9 @@
 """Work that is bounded in time: done at once, in time, too late, or given up by its caller."""
 
 import asyncio
+import contextlib
+import gc
+import weakref
 
 import pytest
 
@@ -59,6 +62,35 @@ async def test_a_caller_that_leaves_ends_the_work() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert ended == ["cancelled"]
+
+
+class Body:
+    """Something large that the work holds."""
+
+
+@pytest.mark.parametrize("seconds", [1.0, 100.0])
+async def test_nothing_of_work_that_was_cut_short_is_kept(seconds: float) -> None:
+    bodies: weakref.WeakSet[Body] = weakref.WeakSet()
+
+    async def work() -> None:
+        body = Body()
+        bodies.add(body)
+        await asyncio.sleep(10.0)
+
+    async def caller() -> None:
+        with contextlib.suppress(TimeoutError, asyncio.CancelledError):
+            await within(seconds, work())
+
+    gc.disable()
+    try:
+        task = asyncio.create_task(caller())
+        await asyncio.sleep(2.0)
+        assert len(bodies) == (seconds > 2.0)
+        task.cancel()
+        await asyncio.wait([task])
+        assert not bodies
+    finally:
+        gc.enable()
 
 
 async def test_futures_wake_the_work_that_waits_for_them() -> None:

@@ -1,0 +1,156 @@
+"""The sidecar's side of the helper, in front of processes that are not there."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+
+from batchedmodel_sidecar.helper import client
+from batchedmodel_sidecar.helper.client import Helper
+from batchedmodel_sidecar.helper.memory import SharedMemory
+from batchedmodel_sidecar.helper.process import HelperEnded
+from batchedmodel_sidecar.helper.wire import Job, News, ParseJob, Reply, Result, Sizes
+from batchedmodel_sidecar.model import ReadyModel
+from batchedmodel_sidecar.routes import Endpoint
+from batchedmodel_sidecar.tokens import Tokens
+from support.sidecar_world import MODEL
+from support.text_handlers import Ranker, tokenizer_json
+
+JOB: Final = ParseJob(Endpoint.V2_INFER, None)
+REPLY: Final = Reply(Result.PARSED, Sizes(memo=0, head=0))
+LARGE_MODEL: Final = replace(
+    MODEL, tokens=Tokens(tokenizer_json() + b" " * 1_000_000, Ranker.text, ThreadPoolExecutor(1))
+)
+"""Telling a helper of it takes several turns of the loop."""
+
+
+class NoProcess:
+    """Answers when the test says; whoever is sent to it must be open still."""
+
+    started: "list[NoProcess]"
+
+    def __init__(self) -> None:
+        self.asked: list[SharedMemory] = []
+        self.ended = False
+        self._answer: asyncio.Future[tuple[Reply, SharedMemory]] | None = None
+        self.started.append(self)
+
+    def tell(self, news: News, memory: SharedMemory) -> None:
+        assert memory.descriptor
+
+    async def ask(self, job: Job, memory: SharedMemory) -> tuple[Reply, SharedMemory]:
+        assert memory.descriptor
+        self.asked.append(memory)
+        self._answer = asyncio.get_running_loop().create_future()
+        return await self._answer
+
+    async def end(self) -> None:
+        self.ended = True
+
+    def answer(self) -> None:
+        assert self._answer is not None
+        self._answer.set_result((REPLY, SharedMemory()))
+
+    def die(self) -> None:
+        assert self._answer is not None
+        self._answer.set_exception(HelperEnded("it was killed"))
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[NoProcess]:
+    """The processes in the order of their start."""
+    processes: list[NoProcess] = []
+    monkeypatch.setattr(NoProcess, "started", processes, raising=False)
+    monkeypatch.setattr(client, "HelperProcess", NoProcess)
+    return processes
+
+
+@asynccontextmanager
+async def a_helper() -> AsyncIterator[Helper]:
+    helper = Helper(time.monotonic)
+    yield helper
+    await helper.close()
+
+
+class Caller:
+    """Has a body read, and closes its memory behind it as the front does."""
+
+    def __init__(self, helper: Helper, model: ReadyModel = MODEL) -> None:
+        self.memory = SharedMemory()
+        self._task = asyncio.create_task(self._asks(helper, model))
+
+    async def _asks(self, helper: Helper, model: ReadyModel) -> Reply:
+        try:
+            reply, _ = await helper.do(JOB, self.memory, model, urgent=False)
+            return reply
+        finally:
+            self.memory.close()
+
+    def __await__(self) -> Generator[Any, None, Reply]:
+        return self._task.__await__()
+
+    def leave(self) -> None:
+        self._task.cancel()
+
+
+async def turns() -> None:
+    """Until everybody waits for somebody."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_a_job_whose_caller_left_is_not_tried_by_a_second_helper(
+    started: list[NoProcess],
+) -> None:
+    async with a_helper() as helper:
+        gone, stays = Caller(helper), Caller(helper)
+        await turns()
+        gone.leave()
+        await turns()
+        started[0].die()
+        await turns()
+        started[1].answer()
+        assert await stays is REPLY
+        assert [process.asked for process in started] == [[gone.memory], [stays.memory]]
+
+
+async def test_a_caller_that_leaves_while_the_helper_learns_of_the_model_costs_nobody_anything(
+    started: list[NoProcess],
+) -> None:
+    async with a_helper() as helper:
+        gone, stays = Caller(helper, LARGE_MODEL), Caller(helper, LARGE_MODEL)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not started[0].asked
+        gone.leave()
+        await turns()
+        started[0].answer()
+        assert await stays is REPLY
+        assert [process.asked for process in started] == [[stays.memory]]
+
+
+async def test_a_caller_that_leaves_before_its_turn_is_not_asked_for(
+    started: list[NoProcess],
+) -> None:
+    async with a_helper() as helper:
+        first, gone, stays = Caller(helper), Caller(helper), Caller(helper)
+        await turns()
+        # Both at once: the helper's turn comes before the caller's who is to take it back.
+        started[0].answer()
+        gone.leave()
+        await turns()
+        started[0].answer()
+        assert [await first, await stays] == [REPLY, REPLY]
+        assert started[0].asked == [first.memory, stays.memory]
+
+
+def test_memory_that_was_closed_has_no_descriptor_to_send() -> None:
+    memory = SharedMemory()
+    memory.close()
+    with pytest.raises(ValueError, match="was closed"):
+        assert memory.descriptor

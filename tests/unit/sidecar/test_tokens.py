@@ -1,0 +1,81 @@
+"""How many characters are at work at once, whoever still waits for them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+from typing import Any, Final
+
+import pytest
+
+from batchedmodel_contract.outcomes import Rejection
+from batchedmodel_sidecar.errors import Rejected
+from batchedmodel_sidecar.tokens import Tokens
+from support.text_handlers import Ranker, tokenizer_json
+
+LONG: Final = "a" * 20_000_000
+"""More than half of what may be at work at once."""
+
+
+class HeldThread(ThreadPoolExecutor):
+    """One thread, whose works end when the test lets them and are not done."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.begun, self.let = Event(), Event()
+
+    def submit(self, *_: Any, **__: Any) -> Any:
+        return super().submit(self._hold)
+
+    def _hold(self) -> list[object]:
+        self.begun.set()
+        assert self.let.wait(10)
+        return []
+
+    async def all_done(self) -> None:
+        """Let the works end, and wait until everything that follows from them is done too."""
+        self.let.set()
+        await asyncio.wrap_future(super().submit(int))
+
+
+@pytest.fixture
+async def thread() -> AsyncIterator[HeldThread]:
+    with HeldThread() as thread:
+        yield thread
+        thread.let.set()
+
+
+async def assert_full(tokens: Tokens) -> None:
+    with pytest.raises(Rejected) as refused:
+        await tokens.encode([LONG])
+    assert refused.value.reason is Rejection.QUEUE_FULL
+
+
+async def test_text_whose_caller_left_counts_until_the_thread_is_done_with_it(
+    thread: HeldThread,
+) -> None:
+    tokens = Tokens(tokenizer_json(), Ranker.text, thread)
+    caller = asyncio.create_task(tokens.encode([LONG]))
+    await asyncio.sleep(0)
+    assert thread.begun.wait(10)
+    await assert_full(tokens)
+    caller.cancel()
+    await asyncio.wait([caller])
+    await asyncio.sleep(0)
+    await assert_full(tokens)
+    await thread.all_done()
+    assert await tokens.encode([LONG]) == []
+
+
+async def test_text_whose_caller_left_before_its_turn_counts_no_more(thread: HeldThread) -> None:
+    tokens = Tokens(tokenizer_json(), Ranker.text, thread)
+    first = asyncio.create_task(tokens.encode([LONG[:1000]]))
+    caller = asyncio.create_task(tokens.encode([LONG]))
+    await asyncio.sleep(0)
+    await assert_full(tokens)
+    caller.cancel()
+    await asyncio.wait([caller])
+    second = asyncio.create_task(tokens.encode([LONG]))
+    await asyncio.sleep(0)
+    await thread.all_done()
+    assert await first == await second == []
