@@ -5,15 +5,23 @@ Used where the parts are put together, and by the front for its paths.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from batchedmodel_contract.spec import ServerProtocol
 from batchedmodel_sidecar.protocols.adapter import Adapter
+from batchedmodel_sidecar.protocols.table import adapters
 from batchedmodel_sidecar.routes import Endpoint
 from batchedmodel_sidecar.upstream.dialect import Dialect, ForeignAdapter, Probe
 from batchedmodel_sidecar.upstream.headers import forwarded
 from batchedmodel_sidecar.upstream.openai import OpenAI
 from batchedmodel_sidecar.upstream.v1 import V1
 from batchedmodel_sidecar.upstream.v2 import V2
+
+_SPOKEN: Final[Mapping[ServerProtocol, tuple[type[V2 | V1 | OpenAI], Endpoint]]] = {
+    ServerProtocol.V2: (V2, Endpoint.V2_INFER),
+    ServerProtocol.V1: (V1, Endpoint.V1_PREDICT),
+    ServerProtocol.OPENAI: (OpenAI, Endpoint.EMBEDDINGS),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,25 +32,16 @@ class Foreign:
     dialect: Dialect
     endpoint: Endpoint
     """What is asked there is batched."""
+    ours: Adapter
+    """Of the same protocol, for our own server; it words our errors."""
 
     def adapter(self, path: str, headers: Mapping[str, str]) -> Adapter:
         """The way of one request."""
-        return ForeignAdapter(
-            self.dialect,
-            path=path,
-            headers=forwarded(headers),
-        )
+        return ForeignAdapter(self.dialect, self.ours, path=path, headers=forwarded(headers))
 
 
 def foreign(protocol: ServerProtocol, name: str) -> Foreign:
     """The protocol for a model of this name."""
-    match protocol:
-        case ServerProtocol.V2:
-            v2 = V2(name)
-            return Foreign(probe=v2, dialect=v2, endpoint=Endpoint.V2_INFER)
-        case ServerProtocol.V1:
-            v1 = V1(name)
-            return Foreign(probe=v1, dialect=v1, endpoint=Endpoint.V1_PREDICT)
-        case ServerProtocol.OPENAI:
-            openai = OpenAI(name)
-            return Foreign(probe=openai, dialect=openai, endpoint=Endpoint.EMBEDDINGS)
+    speak, endpoint = _SPOKEN[protocol]
+    spoken = speak(name)
+    return Foreign(probe=spoken, dialect=spoken, endpoint=endpoint, ours=adapters()[endpoint])

@@ -14,7 +14,7 @@ from batchedmodel_contract.tensors import Buffer
 from batchedmodel_sidecar.calls import Answer, Call, Output, Row, Value
 from batchedmodel_sidecar.errors import CallError, Unserved
 from batchedmodel_sidecar.model import ReadyModel
-from batchedmodel_sidecar.protocols.adapter import Body, Parsed
+from batchedmodel_sidecar.protocols.adapter import Adapter, Body, Parsed
 from batchedmodel_sidecar.terms import NO_WISHES, Wishes
 from batchedmodel_sidecar.upstream.headers import Headers, common
 
@@ -127,17 +127,14 @@ class Dialect(Protocol):
         """The body for one caller; raises `InvalidInput`."""
         ...
 
-    def error(self, error: CallError) -> Body:
-        """The protocol's own form of an error of ours."""
-        ...
-
 
 class ForeignAdapter:
     """One request's way through a dialect, as the front's adapter."""
 
-    def __init__(self, dialect: Dialect, *, path: str, headers: Headers) -> None:
-        """`headers` are those to forward."""
+    def __init__(self, dialect: Dialect, ours: Adapter, *, path: str, headers: Headers) -> None:
+        """`ours` words our own errors in the same protocol; `headers` are those to forward."""
         self._dialect = dialect
+        self._ours = ours
         self._path = path
         self._headers = headers
 
@@ -172,11 +169,11 @@ class ForeignAdapter:
         return replace(body, headers=(*headers, *body.headers))
 
     def error(self, error: CallError) -> Body:
-        """What the server said, if it was the server; or else the dialect's own form."""
+        """What the server said, if it was the server; or else the protocol's own form."""
         if isinstance(error, Unserved) and error.said is not None:
             said = error.said
             return Body(data=said.body, content_type=said.content_type, headers=said.headers)
-        return self._dialect.error(error)
+        return self._ours.error(error)
 
 
 def estimated_length(data: Buffer) -> int:

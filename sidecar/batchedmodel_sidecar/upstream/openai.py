@@ -17,9 +17,7 @@ from batchedmodel_contract.description import ModelDescription
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.tensors import Datatype
 from batchedmodel_sidecar.calls import Answer, Output, Row, Value
-from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.protocols.adapter import Body
-from batchedmodel_sidecar.protocols.openai import EmbeddingsAdapter
 from batchedmodel_sidecar.upstream import json_rows, json_text
 from batchedmodel_sidecar.upstream.dialect import (
     Ask,
@@ -46,7 +44,6 @@ class OpenAI:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._errors = EmbeddingsAdapter()
 
     async def check_ready(self, ask: Ask) -> None:
         """Every server that embeds lists its models, or has a health page; raises `NotReady`.
@@ -118,10 +115,6 @@ class OpenAI:
             ]
         )
         return Body(data=document.encode())
-
-    def error(self, error: CallError) -> Body:
-        """OpenAI's error object."""
-        return self._errors.error(error)
 
 
 def shares(total: int, weights: Sequence[int]) -> list[int]:

@@ -14,7 +14,6 @@ from batchedmodel_contract.description import ModelDescription
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.tensors import Datatype
 from batchedmodel_sidecar.calls import Answer, Output, Row
-from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.protocols.adapter import Body
 from batchedmodel_sidecar.upstream import json_rows, json_text
 from batchedmodel_sidecar.upstream.dialect import (
@@ -86,10 +85,6 @@ class V1:
         frame = json_rows.in_common([said.frame for said in answer.said])
         document = json_text.object_of([(_PREDICTIONS, predictions), *frame])
         return Body(data=document.encode())
-
-    def error(self, error: CallError) -> Body:
-        """`{"error": text}`."""
-        return Body(data=orjson.dumps({"error": error.message}))
 
 
 def _says_not_ready(body: bytes) -> bool:

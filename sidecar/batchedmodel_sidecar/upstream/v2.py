@@ -28,7 +28,7 @@ from batchedmodel_contract.v2 import (
     read_body,
 )
 from batchedmodel_sidecar.calls import Answer, Output, Row, Value
-from batchedmodel_sidecar.errors import CallError, Unserved
+from batchedmodel_sidecar.errors import Unserved
 from batchedmodel_sidecar.protocols.adapter import Body
 from batchedmodel_sidecar.terms import PARAMETERS, Wishes, wishes_of_parameters
 from batchedmodel_sidecar.upstream import json_text
@@ -257,10 +257,6 @@ class V2:
             content_type=_OCTETS,
             headers=((HEADER_LENGTH, str(len(text))),),
         )
-
-    def error(self, error: CallError) -> Body:
-        """`{"error": text}`: the protocol has nothing finer."""
-        return Body(data=orjson.dumps({"error": error.message}))
 
 
 def _described(name: str, document: bytes) -> ModelDescription:
