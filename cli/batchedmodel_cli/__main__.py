@@ -11,6 +11,7 @@ from importlib import metadata
 from typing import Final, Protocol
 
 from batchedmodel_cli import run
+from batchedmodel_cli.console import lead_nowhere
 from batchedmodel_cli.simulate import command as simulate
 
 
@@ -29,14 +30,23 @@ class Command(Protocol):
         ...
 
 
+_NOT_READ: Final = 141  # as a shell has it of a tool that SIGPIPE ends
 _COMMANDS: Final[tuple[Command, ...]] = (run, simulate)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Carry out one command line; the exit code (2: the line or the manifest is wrong)."""
-    arguments = _parser().parse_args(argv)
-    command: Command = arguments.command
-    return command.carry_out(arguments)
+    try:
+        try:
+            arguments = _parser().parse_args(argv)
+            command: Command = arguments.command
+            return command.carry_out(arguments)
+        finally:
+            # At exit it would be too late to say anything but what the interpreter says then.
+            sys.stdout.flush()
+    except BrokenPipeError:
+        lead_nowhere(sys.stdout)
+        return _NOT_READ
 
 
 def _parser() -> argparse.ArgumentParser:

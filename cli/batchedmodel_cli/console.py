@@ -51,11 +51,18 @@ class Console:
             self._stream.write("".join(f"{line}\n" for line in lines))
             self._stream.flush()
         except OSError:
-            # What the stream still holds would fail again when the interpreter flushes it at exit.
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self._stream.fileno())
-            os.close(nowhere)
+            lead_nowhere(self._stream)
             self._on_lost()
+
+
+def lead_nowhere(stream: TextIO) -> None:
+    """Have what is written to a stream vanish, now that nobody can read it.
+
+    What it still holds would otherwise fail again when the interpreter flushes it at exit.
+    """
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def _prefix(name: str, colour: int | None) -> str:

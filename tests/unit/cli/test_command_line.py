@@ -1,3 +1,6 @@
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,6 +28,26 @@ def test_help_is_given(argv: list[str], capsys: pytest.CaptureFixture[str]) -> N
         main(argv)
     assert ended.value.code == 0
     assert "manifest" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["--help", "simulate simulated.yaml --profile=simulated-profile.json --rate=9 --requests=100"],
+)
+def test_who_reads_no_more_of_the_output_ends_the_command_quietly(line: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "wb") as pipe:
+        ran = subprocess.run(
+            [sys.executable, "-m", "batchedmodel_cli", *line.split()],
+            cwd=Path(__file__).parents[3] / "examples",
+            env={**os.environ, "PYTHONUNBUFFERED": ""},
+            stdout=pipe,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (ran.returncode, ran.stderr) == (141, "")
 
 
 def test_without_a_command_the_commands_are_named(capsys: pytest.CaptureFixture[str]) -> None:
