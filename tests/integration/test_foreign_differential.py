@@ -128,13 +128,13 @@ def v2_parts(text: str) -> Any:
 )
 async def test_what_is_said_through_the_sidecar_is_what_is_said_straight(
     tmp_path: Path,
+    server: RowServer,
     protocol: ServerProtocol,
     path: str,
     drawing: st.SearchStrategy[list[str]],
     parts: Callable[[str], Any],
 ) -> None:
-    async with RowServer() as server, in_front(server, tmp_path, protocol, SHARING) as chain:
-        await chain.ready()
+    async with in_front(server, tmp_path, protocol, SHARING) as chain:
         loop = asyncio.get_running_loop()
 
         async def said(base: str, body: str) -> Said:

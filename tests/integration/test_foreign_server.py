@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,8 @@ import pytest
 from aiohttp import web
 
 from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.spec import PolicyName
-from support.chain import Chain, running_chain
+from support.chain import Chain, in_front_of
+from support.row_server import SHARING
 
 
 class ForeignServer:
@@ -44,6 +43,10 @@ class ForeignServer:
         assert self._runner is not None
         await self._runner.cleanup()
 
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
     async def _ready(self, request: web.Request) -> web.Response:
         if self.deaf:
             await asyncio.sleep(60.0)
@@ -69,20 +72,6 @@ class ForeignServer:
         return web.json_response({"model_name": "m", "outputs": [output]})
 
 
-def in_front(
-    server: ForeignServer, folder: Path, settings: BatchSettings | None = None
-) -> AbstractAsyncContextManager[Chain]:
-    """A sidecar alone, in front of the server."""
-    return running_chain(
-        folder,
-        handler="simulated",
-        start_model=False,
-        model_socket="",
-        upstream_url=f"http://127.0.0.1:{server.port}",
-        settings=settings,
-    )
-
-
 @pytest.fixture
 async def server() -> AsyncIterator[ForeignServer]:
     async with ForeignServer() as running:
@@ -91,8 +80,7 @@ async def server() -> AsyncIterator[ForeignServer]:
 
 @pytest.fixture
 async def chain(tmp_path: Path, server: ForeignServer) -> AsyncIterator[Chain]:
-    settings = BatchSettings(policy=PolicyName.WINDOW, max_wait_seconds=0.1)
-    async with in_front(server, tmp_path, settings) as running:
+    async with in_front_of(server.url, tmp_path, settings=SHARING) as running:
         await running.ready()
         yield running
 
@@ -140,7 +128,7 @@ async def test_a_model_without_variable_rows_is_refused_with_the_reason(
     tmp_path: Path, server: ForeignServer
 ) -> None:
     server.shape = [4, 4]
-    async with in_front(server, tmp_path) as chain:
+    async with in_front_of(server.url, tmp_path) as chain:
         await chain.sidecar.wait_for("its rows cannot be batched")
         assert (await doubled(chain, 1))[0] == 503
 
@@ -161,7 +149,7 @@ async def test_a_server_whose_metadata_is_no_json_ends_nothing(
     tmp_path: Path, server: ForeignServer
 ) -> None:
     server.metadata = "<html>"
-    async with in_front(server, tmp_path) as chain:
+    async with in_front_of(server.url, tmp_path) as chain:
         await chain.sidecar.wait_for("metadata: is not that of a v2 model")
         server.metadata = None
         await chain.ready()
@@ -180,7 +168,8 @@ async def test_a_server_that_is_deaf_while_it_computes_is_not_lost(
 async def test_a_batch_that_took_too_long_is_forgiven_when_the_server_answers_again(
     tmp_path: Path, server: ForeignServer
 ) -> None:
-    async with in_front(server, tmp_path, BatchSettings(request_timeout_seconds=1.0)) as chain:
+    settings = BatchSettings(request_timeout_seconds=1.0)
+    async with in_front_of(server.url, tmp_path, settings=settings) as chain:
         await chain.ready()
         server.seconds = 60.0
         assert (await doubled(chain, 1))[0] == 504

@@ -16,15 +16,8 @@ PATH = "/v1/embeddings"
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[RowServer]:
-    async with RowServer() as running:
-        yield running
-
-
-@pytest.fixture
 async def chain(tmp_path: Path, server: RowServer) -> AsyncIterator[Chain]:
     async with in_front(server, tmp_path, ServerProtocol.OPENAI) as running:
-        await running.ready()
         yield running
 
 

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.outcomes import Outcome, Rejection
-from support.chain import Chain, running_chain
+from support.chain import Chain, in_front_of
 from support.echo_server import EVERY_DATATYPE, echo_chain
 
 Handle = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -47,6 +47,10 @@ class Behind:
             yield self
         finally:
             await runner.cleanup()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
 
     async def _ready(self, request: web.Request) -> web.Response:
         return web.Response()
@@ -83,14 +87,7 @@ async def chain(tmp_path: Path, behind: Behind) -> AsyncIterator[Chain]:
 
 @asynccontextmanager
 async def in_front(behind: Behind, folder: Path, **settings: Any) -> AsyncIterator[Chain]:
-    async with running_chain(
-        folder,
-        handler="none",
-        start_model=False,
-        model_socket="",
-        upstream_url=f"http://127.0.0.1:{behind.port}",
-        **settings,
-    ) as running:
+    async with in_front_of(behind.url, folder, **settings) as running:
         await running.ready()
         yield running
 

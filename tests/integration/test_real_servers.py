@@ -59,7 +59,6 @@ async def both_ways(
 
 async def test_mlserver_says_the_same_through_the_sidecar_as_straight(tmp_path: Path) -> None:
     async with mlserver() as url, in_front(url, tmp_path, ServerProtocol.V2) as chain:
-        await chain.ready()
         bodies = [
             tensor("INT64", [2**53 + 1, -5], [7, 8]),
             tensor("INT64", [1, 2]),
@@ -78,7 +77,6 @@ async def test_mlserver_says_the_same_through_the_sidecar_as_straight(tmp_path: 
 
 async def test_mlserver_refuses_one_row_of_32_and_the_others_are_right(tmp_path: Path) -> None:
     async with mlserver() as url, in_front(url, tmp_path, ServerProtocol.V2) as chain:
-        await chain.ready()
         for bad, status in ((-1, 422), (-2, 500), (-3, 502)):
             bodies = [tensor("INT64", [i, i]) for i in range(1, 32)]
             bodies.insert(20, tensor("INT64", [bad, 0]))
@@ -99,7 +97,6 @@ async def test_mlservers_own_words_for_a_wrong_shape_reach_its_author_only(
     tmp_path: Path,
 ) -> None:
     async with mlserver() as url, in_front(url, tmp_path, ServerProtocol.V2) as chain:
-        await chain.ready()
         wrong = '{"inputs":[{"name":"x","datatype":"INT64","shape":[1,3],"data":[1,2]}]}'
         nothing = '{"inputs":[{"name":"x","datatype":"INT64","shape":[1,1]}]}'
         bodies = [wrong, tensor("INT64", [4, 4]), nothing, '{"inputs": 5}', tensor("INT64", [5, 5])]
@@ -112,7 +109,6 @@ async def test_mlservers_own_words_for_a_wrong_shape_reach_its_author_only(
 
 async def test_a_binary_caller_of_mlserver_gets_binary_tensors(tmp_path: Path) -> None:
     async with mlserver() as url, in_front(url, tmp_path, ServerProtocol.V2) as chain:
-        await chain.ready()
         data = struct.pack("<2d", 0.1, -3.0)
         assert await binary(chain, "FP64", data) == struct.pack("<2d", 0.2, -6.0)
 
@@ -131,7 +127,6 @@ async def binary(chain: Chain, datatype: str, data: bytes) -> bytes:
 
 async def test_kserve_v1_says_the_same_through_the_sidecar_as_straight(tmp_path: Path) -> None:
     async with kserve("v1") as url, in_front(url, tmp_path, ServerProtocol.V1) as chain:
-        await chain.ready()
         texts = ["1", "1.0", "[1, [2.5]]", '{"a": "ü", "b": null}', '"text"', "9007199254740993"]
         bodies = [f'{{"instances": [{text}, {text}]}}' for text in texts]
         bodies += [f'{{"instances": [{text}], "scale": 2.0}}' for text in texts]
@@ -142,7 +137,6 @@ async def test_kserve_v1_says_the_same_through_the_sidecar_as_straight(tmp_path:
 
 async def test_kserve_v1_refuses_one_row_of_32_and_the_others_are_right(tmp_path: Path) -> None:
     async with kserve("v1") as url, in_front(url, tmp_path, ServerProtocol.V1) as chain:
-        await chain.ready()
         for bad, status in ((-1, 400), (-2, 500)):
             bodies = [f'{{"instances": [{i}]}}' for i in range(1, 32)]
             bodies.insert(3, f'{{"instances": [{bad}]}}')
@@ -157,7 +151,6 @@ async def test_kserve_v2_doubles_what_json_and_binary_callers_send(
     tmp_path: Path, kind: str
 ) -> None:
     async with kserve(kind) as url, in_front(url, tmp_path, ServerProtocol.V2) as chain:
-        await chain.ready()
         data = struct.pack("<2f", 0.1, -3.0)
         sent = asyncio.create_task(binary(chain, "FP32", data))
         answers = await asyncio.gather(

@@ -16,15 +16,8 @@ PATH = "/v1/models/m:predict"
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[RowServer]:
-    async with RowServer() as running:
-        yield running
-
-
-@pytest.fixture
 async def chain(tmp_path: Path, server: RowServer) -> AsyncIterator[Chain]:
     async with in_front(server, tmp_path, ServerProtocol.V1) as running:
-        await running.ready()
         yield running
 
 
@@ -105,7 +98,6 @@ async def test_a_server_that_refuses_everything_is_asked_a_few_times_only(
 
 async def test_what_is_not_idempotent_is_sent_once(tmp_path: Path, server: RowServer) -> None:
     async with in_front(server, tmp_path, ServerProtocol.V1, idempotent=False) as chain:
-        await chain.ready()
         texts = ['"poison"', *(str(i) for i in range(7))]
         answers = await asyncio.gather(*(post(chain, instances(text)) for text in texts))
         assert {status for status, _, _ in answers} == {422}
@@ -187,7 +179,6 @@ async def test_a_cookie_for_one_caller_is_not_sent_for_the_next(
     server.headers = {"Set-Cookie": "session=of-one"}
     url = f"http://localhost:{server.port}"
     async with in_front(url, tmp_path, ServerProtocol.V1) as chain:
-        await chain.ready()
         _, _, headers = await post(chain, instances("1"))
         assert headers["set-cookie"] == "session=of-one"
         await post(chain, instances("1"))
@@ -231,7 +222,6 @@ async def test_a_list_that_is_longer_than_a_batch_comes_back_in_its_order(
 ) -> None:
     settings = BatchSettings(policy=PolicyName.GREEDY, max_batch_size=8)
     async with in_front(server, tmp_path, ServerProtocol.V1, settings) as chain:
-        await chain.ready()
         _, text, _ = await post(chain, instances(*(str(i) for i in range(50))))
         got = [one["got"] for one in json.loads(text)["predictions"]]
         assert got == [str(i) for i in range(50)]

@@ -17,15 +17,8 @@ LENGTH = "Inference-Header-Content-Length"
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[RowServer]:
-    async with RowServer() as running:
-        yield running
-
-
-@pytest.fixture
 async def chain(tmp_path: Path, server: RowServer) -> AsyncIterator[Chain]:
     async with in_front(server, tmp_path, ServerProtocol.V2) as running:
-        await running.ready()
         yield running
 
 
@@ -33,7 +26,6 @@ async def chain(tmp_path: Path, server: RowServer) -> AsyncIterator[Chain]:
 async def binary_chain(tmp_path: Path, server: RowServer) -> AsyncIterator[Chain]:
     server.binary = True
     async with in_front(server, tmp_path, ServerProtocol.V2) as running:
-        await running.ready()
         yield running
 
 

@@ -11,9 +11,10 @@ import re
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import aiohttp
 
@@ -159,6 +160,18 @@ def write_settings(folder: Path, settings: BatchSettings) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "new").write_text(settings.to_json())
     (folder / "new").rename(folder / FILE_NAME)
+
+
+def in_front_of(url: str, folder: Path, **settings: Any) -> AbstractAsyncContextManager[Chain]:
+    """A sidecar alone, in front of a foreign server, for which it does not wait."""
+    return running_chain(
+        folder,
+        handler="none",
+        start_model=False,
+        model_socket="",
+        upstream_url=url,
+        **settings,
+    )
 
 
 @contextlib.asynccontextmanager

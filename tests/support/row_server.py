@@ -6,8 +6,8 @@ the way; it can be told to refuse, to run out of memory, to be busy, or to answe
 
 import asyncio
 import json
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -17,7 +17,7 @@ from aiohttp.typedefs import Handler
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.spec import PolicyName, ServerProtocol
-from support.chain import Chain, running_chain
+from support.chain import Chain, in_front_of
 
 NAME = "m"
 SHARING = BatchSettings(policy=PolicyName.WINDOW, max_wait_seconds=0.1)
@@ -183,24 +183,24 @@ class RowServer:
         return web.Response(body=text + data, headers=headers)
 
 
-def in_front(
+@asynccontextmanager
+async def in_front(
     server: RowServer | str,
     folder: Path,
     protocol: ServerProtocol,
     settings: BatchSettings = SHARING,
     **sidecar_settings: Any,
-) -> AbstractAsyncContextManager[Chain]:
-    """A sidecar alone, in front of the server, which may be an address."""
-    return running_chain(
+) -> AsyncIterator[Chain]:
+    """A sidecar alone, in front of the server, which may be an address; both are ready."""
+    async with in_front_of(
+        server if isinstance(server, str) else server.url,
         folder,
-        handler="simulated",
-        start_model=False,
-        model_socket="",
-        upstream_url=server if isinstance(server, str) else server.url,
         upstream_protocol=protocol,
         settings=settings,
         **sidecar_settings,
-    )
+    ) as chain:
+        await chain.ready()
+        yield chain
 
 
 @web.middleware
