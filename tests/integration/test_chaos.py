@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.outcomes import Outcome, Rejection
+from support.books import assert_all_are_settled
 from support.chain import Chain, running_chain
 from support.chaos import Chaos
 
@@ -36,24 +36,11 @@ async def test_in_a_storm_everyone_is_told_once_and_the_truth(
         assert diary.faults["kill"] > 0
         assert max(diary.recoveries) <= RECOVERY_SECONDS
         await chain.until("batchedmodel_inflight_requests", lambda value: value == 0)
-        await assert_books_balance(chain)
+        await assert_all_are_settled(chain)
+        for gauge in ("queue_length", "queue_requests", "inflight_batches", "executing_items"):
+            assert await chain.metric(f"batchedmodel_{gauge}") == 0
         assert resident_bytes(chain) - before < GROWTH_BYTES
         assert (await chain.admin("/live"))[0] == 200
-
-
-async def assert_books_balance(chain: Chain) -> None:
-    """Everybody who came is somewhere, and nobody waits any more."""
-
-    async def total(name: str, label: str, values: type[Outcome] | type[Rejection]) -> float:
-        found = [await chain.metric(f"batchedmodel_{name}", **{label: each}) for each in values]
-        return sum(found)
-
-    offered = await chain.metric("batchedmodel_requests_offered_total")
-    accepted = await chain.metric("batchedmodel_requests_accepted_total")
-    assert offered == accepted + await total("requests_rejected_total", "reason", Rejection)
-    assert accepted == await total("requests_settled_total", "outcome", Outcome)
-    for gauge in ("queue_length", "queue_requests", "inflight_batches", "executing_items"):
-        assert await chain.metric(f"batchedmodel_{gauge}") == 0
 
 
 def resident_bytes(chain: Chain) -> int:

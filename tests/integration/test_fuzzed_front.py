@@ -13,7 +13,7 @@ import pytest_asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedmodel_contract.outcomes import Outcome, Rejection
+from support.books import assert_books_balance
 from support.chain import Chain
 from support.echo_server import EVERY_DATATYPE, echo_chain
 
@@ -109,16 +109,7 @@ def assert_clear(answer: bytes) -> None:
 async def assert_unharmed(chain: Chain) -> None:
     """The right request is answered, the books balance, nothing of ours is in the log."""
     assert (await exchanged(chain, GOOD)).startswith(b"HTTP/1.1 200 ")
-    for gauge in ("batchedmodel_queue_requests", "batchedmodel_inflight_requests"):
-        await chain.until(gauge, lambda value: value == 0)
-    offered = await chain.metric("batchedmodel_requests_offered_total")
-    accepted = await chain.metric("batchedmodel_requests_accepted_total")
-    name = "batchedmodel_requests_rejected_total"
-    rejected = [await chain.metric(name, reason=reason.value) for reason in Rejection]
-    name = "batchedmodel_requests_settled_total"
-    settled = [await chain.metric(name, outcome=outcome.value) for outcome in Outcome]
-    assert offered == accepted + sum(rejected)
-    assert accepted == sum(settled)
+    await assert_books_balance(chain)
     lines = chain.sidecar.lines
     wrong = [index for index, line in enumerate(lines) if " ERROR " in line]
     assert not wrong, "\n".join(lines[wrong[0] - 3 : wrong[0] + 40])

@@ -13,7 +13,8 @@ import pytest
 from aiohttp import web
 
 from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.outcomes import Outcome, Rejection
+from batchedmodel_contract.outcomes import Outcome
+from support.books import assert_books_balance, settled
 from support.chain import Chain, in_front_of
 from support.echo_server import EVERY_DATATYPE, echo_chain
 
@@ -90,22 +91,6 @@ async def in_front(behind: Behind, folder: Path, **settings: Any) -> AsyncIterat
     async with in_front_of(behind.url, folder, **settings) as running:
         await running.ready()
         yield running
-
-
-async def settled(chain: Chain, outcome: Outcome) -> float:
-    return await chain.metric("batchedmodel_requests_settled_total", outcome=outcome.value)
-
-
-async def assert_books_balance(chain: Chain) -> None:
-    """Every call that was offered is told of, and none is on its way any more."""
-    for gauge in ("batchedmodel_queue_requests", "batchedmodel_inflight_requests"):
-        await chain.until(gauge, lambda value: value == 0)
-    offered = await chain.metric("batchedmodel_requests_offered_total")
-    accepted = await chain.metric("batchedmodel_requests_accepted_total")
-    name = "batchedmodel_requests_rejected_total"
-    rejected = [await chain.metric(name, reason=reason.value) for reason in Rejection]
-    assert offered == accepted + sum(rejected)
-    assert accepted == sum([await settled(chain, outcome) for outcome in Outcome])
 
 
 async def test_an_unknown_path_goes_through_with_method_query_body_and_headers(
