@@ -1,0 +1,167 @@
+"""What passes through is bounded in size, time and number, and whatever ends it is counted."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.outcomes import Outcome
+from support.behind import Behind, in_front
+from support.books import assert_books_balance, settled
+from support.chain import Chain
+
+
+@pytest.fixture
+async def chain(tmp_path: Path, behind: Behind) -> AsyncIterator[Chain]:
+    async with in_front(behind, tmp_path) as running:
+        yield running
+
+
+async def test_a_large_body_is_refused_declared_or_not(tmp_path: Path, behind: Behind) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            yield b"x" * 10_000
+
+    async with in_front(behind, tmp_path, max_body_bytes=100_000) as chain:
+        async with chain.session.post(chain.url("/x"), data=b"x" * 100_001) as response:
+            assert response.status == 413
+        assert not behind.seen
+        async with chain.session.post(chain.url("/x"), data=endless()) as response:
+            assert response.status == 413
+        assert not behind.bodies
+        await assert_books_balance(chain)
+
+
+async def test_time_is_limited_before_the_answer_and_within_it(
+    tmp_path: Path, behind: Behind
+) -> None:
+    async def never(request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(60.0)
+        raise AssertionError
+
+    async def half(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b"half")
+        return await never(request)
+
+    settings = BatchSettings(request_timeout_seconds=1.0)
+    async with in_front(behind, tmp_path, settings=settings) as chain:
+        behind.handle = never
+        async with chain.session.get(chain.url("/x")) as response:
+            assert response.status == 504
+            assert response.headers["x-request-outcome"] == "expired"
+        behind.handle = half
+        async with chain.session.get(chain.url("/x")) as response:
+            assert response.status == 200
+            with pytest.raises(aiohttp.ClientError):
+                await response.read()
+        assert await settled(chain, Outcome.EXPIRED) == 2
+        await assert_books_balance(chain)
+
+
+async def test_an_answer_that_breaks_off_never_looks_whole(chain: Chain, behind: Behind) -> None:
+    async def breaks(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b"half")
+        await asyncio.sleep(0.05)
+        assert request.transport is not None
+        request.transport.abort()
+        return response
+
+    behind.handle = breaks
+    async with chain.session.get(chain.url("/x")) as response:
+        with pytest.raises(aiohttp.ClientError):
+            await response.read()
+    await assert_books_balance(chain)
+    assert await settled(chain, Outcome.FAILED) == 1
+
+
+async def test_who_leaves_is_counted_and_the_server_is_told(chain: Chain, behind: Behind) -> None:
+    left = asyncio.Event()
+    began = asyncio.Event()
+
+    async def waits(request: web.Request) -> web.StreamResponse:
+        began.set()
+        try:
+            await asyncio.sleep(60.0)
+        finally:
+            left.set()
+        raise AssertionError
+
+    behind.handle = waits
+    caller = asyncio.create_task(chain.session.get(chain.url("/x")))
+    await began.wait()
+    caller.cancel()
+    await asyncio.wait_for(left.wait(), 5.0)
+    await assert_books_balance(chain)
+    assert await settled(chain, Outcome.CANCELLED) == 1
+
+
+async def test_so_many_pass_at_once_and_no_more(chain: Chain, behind: Behind) -> None:
+    release = asyncio.Event()
+
+    async def waits(request: web.Request) -> web.StreamResponse:
+        await release.wait()
+        return web.Response()
+
+    async def one() -> int:
+        async with chain.session.get(chain.url("/x")) as response:
+            return response.status
+
+    behind.handle = waits
+    callers = [asyncio.create_task(one()) for _ in range(140)]
+    refused = 0
+    async with asyncio.timeout(10.0):
+        while refused < 12:  # all that are refused are answered at once
+            await asyncio.sleep(0.01)
+            refused = sum(caller.done() for caller in callers)
+    release.set()
+    statuses = await asyncio.gather(*callers)
+    assert (statuses.count(200), statuses.count(429)) == (128, 12)
+    await assert_books_balance(chain)
+
+
+async def test_a_drain_waits_for_what_passes_through(chain: Chain, behind: Behind) -> None:
+    release = asyncio.Event()
+
+    async def waits(request: web.Request) -> web.StreamResponse:
+        await release.wait()
+        return web.Response(text="done")
+
+    async def one() -> tuple[int, str]:
+        async with chain.session.get(chain.url("/x")) as response:
+            return response.status, await response.text()
+
+    behind.handle = waits
+    caller = asyncio.create_task(one())
+    await chain.until("batchedmodel_requests_accepted_total", lambda value: value == 1)
+    drain = asyncio.create_task(chain.admin("/drain"))
+    await chain.sidecar.wait_for("INFO draining")
+    async with chain.session.get(chain.url("/y")) as response:
+        assert response.status == 503
+        assert response.headers["x-request-outcome"] == "draining"
+    await asyncio.sleep(0.3)
+    assert not drain.done()
+    release.set()
+    assert await drain == (200, "empty\n")
+    assert await caller == (200, "done")
+
+
+async def test_a_server_that_is_gone_is_502(tmp_path: Path) -> None:
+    behind = Behind()
+    async with behind.serving():
+        stack = in_front(behind, tmp_path)
+        chain = await stack.__aenter__()
+    try:
+        async with chain.session.get(chain.url("/x")) as response:
+            assert response.status == 502
+            assert response.headers["x-request-outcome"] == "failed"
+        await assert_books_balance(chain)
+    finally:
+        await stack.__aexit__(None, None, None)
