@@ -6,8 +6,9 @@ import pytest
 
 from batchedmodel_contract.batching import BatchSettings
 from support.books import assert_all_are_settled
-from support.chain import Chain, running_chain
+from support.chain import running_chain
 from support.chaos import Chaos
+from support.process_memory import resident_bytes
 
 DEVICE = {"fixedSeconds": "0.005", "rowSeconds": "0.0001"}
 SETTINGS = BatchSettings(max_batch_size=32, max_queue_size=512, request_timeout_seconds=5.0)
@@ -26,7 +27,7 @@ async def test_in_a_storm_everyone_is_told_once_and_the_truth(
         settings=SETTINGS,
         max_body_bytes=2**20,
     ) as chain:
-        before = resident_bytes(chain)
+        before = resident_bytes(chain.sidecar.pid)
         chaos = Chaos(chain, SETTINGS, seed=int(chaos_seconds))
         await chaos.rage(chaos_seconds, RATE)
         diary = chaos.diary
@@ -39,15 +40,8 @@ async def test_in_a_storm_everyone_is_told_once_and_the_truth(
         await assert_all_are_settled(chain)
         for gauge in ("queue_length", "queue_requests", "inflight_batches", "executing_items"):
             assert await chain.metric(f"batchedmodel_{gauge}") == 0
-        assert resident_bytes(chain) - before < GROWTH_BYTES
+        assert resident_bytes(chain.sidecar.pid) - before < GROWTH_BYTES
         assert (await chain.admin("/live"))[0] == 200
-
-
-def resident_bytes(chain: Chain) -> int:
-    """What the sidecar holds in memory."""
-    status = Path(f"/proc/{chain.sidecar.pid}/status").read_text()
-    (line,) = (line for line in status.splitlines() if line.startswith("VmRSS:"))
-    return int(line.split()[1]) * 1024
 
 
 @pytest.fixture

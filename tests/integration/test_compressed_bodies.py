@@ -14,6 +14,7 @@ from batchedmodel_contract.description import RAGGED
 from batchedmodel_contract.tensors import Datatype
 from support.chain import Chain
 from support.echo_server import echo_chain, echoing
+from support.process_memory import peak_bytes
 
 MODEL = echoing(x=(Datatype.INT64, (RAGGED,)))
 LIMIT = 2_000_000
@@ -61,7 +62,7 @@ async def test_the_bound_holds_for_what_a_body_becomes(chain: Chain) -> None:
     status, answer = await ask(chain, bomb, Content_Encoding="gzip")
     assert status == 413
     assert answer["error"].endswith("once inflated")
-    assert _peak_memory(chain.sidecar.pid) < 150_000_000
+    assert peak_bytes(chain.sidecar.pid) < 150_000_000
     assert (await ask(chain, body()))[0] == 200
 
 
@@ -87,10 +88,3 @@ async def test_only_large_answers_are_compressed_and_only_on_request(chain: Chai
                 assert response.headers.get("Content-Encoding") == ("gzip" if packed else None)
             answer = json.loads(gzip.decompress(content) if packed else content)
             assert answer["outputs"][0]["shape"] == [1, size]
-
-
-def _peak_memory(pid: int) -> int:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    raise AssertionError("the kernel tells no peak")

@@ -5,7 +5,6 @@ import gzip
 import json
 import re
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Final
 
 import pytest
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 from support.books import assert_books_balance
 from support.chain import Chain
 from support.echo_server import EVERY_DATATYPE, echo_chain
+from support.process_memory import resident_bytes
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -53,10 +53,10 @@ async def chain(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Chain
         tmp_path_factory.mktemp("fuzzed"), EVERY_DATATYPE, max_body_bytes=100_000, log_level="debug"
     ) as running:
         await assert_unharmed(running)
-        memory = _memory(running.sidecar.pid)
+        memory = resident_bytes(running.sidecar.pid)
         yield running
         await assert_unharmed(running)
-        assert _memory(running.sidecar.pid) < memory + 100_000_000
+        assert resident_bytes(running.sidecar.pid) < memory + 100_000_000
 
 
 def request(
@@ -113,13 +113,6 @@ async def assert_unharmed(chain: Chain) -> None:
     lines = chain.sidecar.lines
     wrong = [index for index, line in enumerate(lines) if " ERROR " in line]
     assert not wrong, "\n".join(lines[wrong[0] - 3 : wrong[0] + 40])
-
-
-def _memory(pid: int) -> int:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024
-    raise AssertionError("the kernel tells no size")
 
 
 def many(requests: st.SearchStrategy[bytes]) -> st.SearchStrategy[list[bytes]]:

@@ -6,7 +6,6 @@ import gzip
 import io
 import json
 import os
-import re
 import signal
 import sys
 from collections.abc import AsyncIterator, Mapping
@@ -18,6 +17,7 @@ import pytest
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_sidecar.helper.client import MOST_BODIES
 from support.chain import Chain, running_chain
+from support.process_memory import peak_bytes, resident_bytes
 
 MEBIBYTE: Final = 1_048_576
 LATE_SECONDS: Final = 0.05
@@ -79,13 +79,6 @@ async def outputs(chain: Chain, body: Any, **headers: str) -> list[int]:
 async def helper_of(chain: Chain, *, after: int = 0) -> int:
     found = await chain.sidecar.wait_for(r"started a helper.*process (\d+)", after=after)
     return int(found[1])
-
-
-def memory_of(pid: int, kind: str = "VmRSS") -> int:
-    """Bytes of memory that the process has now; with `VmHWM`, the most it ever had."""
-    found = re.search(rf"{kind}:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())
-    assert found
-    return int(found[1]) * 1024
 
 
 def descriptors_of(pid: int) -> list[str]:
@@ -232,10 +225,10 @@ async def test_memory_and_descriptors_are_given_back(tmp_path: Path) -> None:
             await outputs(chain, body)
         helper = await helper_of(chain)
         pids = (chain.sidecar.pid, helper)
-        before = [(memory_of(pid), len(descriptors_of(pid))) for pid in pids]
+        before = [(resident_bytes(pid), len(descriptors_of(pid))) for pid in pids]
         for _ in range(12):
             assert await outputs(chain, body) == numbers_of_caller
-        after = [(memory_of(pid), len(descriptors_of(pid))) for pid in pids]
+        after = [(resident_bytes(pid), len(descriptors_of(pid))) for pid in pids]
         for (memory, descriptors), (later, more) in zip(before, after, strict=True):
             assert later < memory + 2 * len(body), "twelve bodies are not kept"
             assert more <= descriptors + 4
@@ -314,7 +307,7 @@ async def test_a_binary_body_is_held_once(tmp_path: Path, declared: bool) -> Non
         head = json.dumps({"inputs": [entry]}).encode()
         length = {"Inference-Header-Content-Length": str(len(head))}
         assert await outputs(chain, SMALL) == [10]
-        before = memory_of(chain.sidecar.pid, "VmHWM")
+        before = peak_bytes(chain.sidecar.pid)
         body = head + bytes(4 * size)
         assert await outputs(chain, body if declared else in_chunks(body), **length) == [0] * 4
-        assert memory_of(chain.sidecar.pid, "VmHWM") - before < 1.5 * len(body)
+        assert peak_bytes(chain.sidecar.pid) - before < 1.5 * len(body)

@@ -29,6 +29,7 @@ from support.plane import (
     running_module,
     set_pod_status,
 )
+from support.process_memory import peak_bytes
 
 HOME = "operator-home"
 ACCOUNT = "batchedmodel-operator"
@@ -71,10 +72,7 @@ class OperatorProcess:
 
     def memory_megabytes(self) -> float:
         """Resident memory at its highest."""
-        for line in Path(f"/proc/{self._process.pid}/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) / 1024
-        raise AssertionError("the process has ended")
+        return peak_bytes(self._process.pid) / 2**20
 
 
 @contextmanager
