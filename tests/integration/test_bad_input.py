@@ -10,13 +10,13 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
-from batchedmodel_contract import server_api
-from batchedmodel_contract.batch_wire import BatchReply, Ragged, to_request, write_reply
+from batchedmodel_contract.batch_wire import BatchRequest, Ragged, write_reply
 from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.description import RAGGED
 from batchedmodel_contract.tensors import Datatype
-from batchedmodel_contract.v2 import HEADER_LENGTH, read_body
+from batchedmodel_contract.v2 import HEADER_LENGTH
 from support.chain import Chain, running_chain
-from support.sidecar_world import DESCRIPTION, PROFILE
+from support.echo_server import EchoServer, echoed, echoing
 
 GOOD: dict[str, Any] = {
     "inputs": [{"name": "x", "datatype": "INT64", "shape": [1, 2], "data": [1, 2]}]
@@ -135,76 +135,24 @@ async def test_a_full_queue_answers_429_with_a_delay(tmp_path: Path) -> None:
         assert count == len(refused)
 
 
-class NonsenseServer:
+class NonsenseServer(EchoServer):
     """A model server that shakes hands properly and then answers as the test says."""
 
-    def __init__(self, socket: str) -> None:
+    def __init__(self) -> None:
+        super().__init__(echoing(x=(Datatype.UINT8, (RAGGED,))))
         self.reply: tuple[int, bytes, dict[str, str]] | None = None
-        self._socket = socket
-        self._runner: web.AppRunner | None = None
 
-    async def __aenter__(self) -> "NonsenseServer":
-        application = web.Application()
-        application.router.add_get(server_api.events_path("m"), self._events)
-        application.router.add_get(server_api.model_path("m"), self._metadata)
-        application.router.add_get(server_api.profile_path("m"), self._profile)
-        application.router.add_post(server_api.infer_path("m"), self._infer)
-        self._runner = web.AppRunner(application, shutdown_timeout=0.1)
-        await self._runner.setup()
-        await web.UnixSite(self._runner, self._socket).start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        assert self._runner is not None
-        await self._runner.cleanup()
-
-    async def _events(self, request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse()
-        await response.prepare(request)
-        await response.write(b'{"state": "READY", "detail": ""}\n')
-        await asyncio.Event().wait()
-        return response
-
-    async def _metadata(self, request: web.Request) -> web.Response:
-        return web.json_response(DESCRIPTION.to_metadata())
-
-    async def _profile(self, request: web.Request) -> web.Response:
-        return web.json_response(PROFILE.to_mapping())
-
-    async def _infer(self, request: web.Request) -> web.Response:
-        if self.reply is not None:
-            status, body, headers = self.reply
-            return web.Response(status=status, body=body, headers=headers)
-        length = request.headers[HEADER_LENGTH]
-        _, tensors = read_body(await request.read(), length, "inputs", json.loads)
-        batch = to_request(tensors)
-        return _encoded(_echo(batch.inputs[0]))
-
-
-def _echo(rows: Ragged) -> BatchReply:
-    output = Ragged(name="y", datatype=rows.datatype, shapes=rows.shapes, parts=(rows.data,))
-    count = len(rows.shapes)
-    return BatchReply(
-        outputs=(output,),
-        statuses=(200,) * count,
-        errors=("",) * count,
-        compute_seconds=0.001,
-        queue_seconds=0.0,
-        tokens=count,
-        padded_tokens=count,
-    )
-
-
-def _encoded(reply: BatchReply) -> web.Response:
-    length, parts = write_reply(reply)
-    return web.Response(body=b"".join(parts), headers={HEADER_LENGTH: str(length)})
+    async def infer(self, request: web.Request) -> web.Response:
+        if self.reply is None:
+            return await super().infer(request)
+        status, body, headers = self.reply
+        return web.Response(status=status, body=body, headers=headers)
 
 
 def _two_rows_for_one() -> tuple[int, bytes, dict[str, str]]:
-    rows = Ragged(name="y", datatype=Datatype.UINT8, shapes=((1,), (1,)), parts=(b"\x01\x02",))
-    response = _encoded(_echo(rows))
-    assert isinstance(response.body, bytes)
-    return 200, response.body, {HEADER_LENGTH: response.headers[HEADER_LENGTH]}
+    rows = Ragged(name="x", datatype=Datatype.UINT8, shapes=((1,), (1,)), parts=(b"\x01\x02",))
+    length, parts = write_reply(echoed(BatchRequest(inputs=(rows,))))
+    return 200, b"".join(parts), {HEADER_LENGTH: str(length)}
 
 
 @pytest.mark.parametrize(
@@ -224,8 +172,9 @@ async def test_a_server_that_answers_nonsense_costs_its_callers_an_error_and_rec
     tmp_path: Path, reply: tuple[int, bytes, dict[str, str]], status: int
 ) -> None:
     body = b'{"inputs": [{"name": "x", "datatype": "UINT8", "shape": [1, 1], "data": [7]}]}'
+    server = NonsenseServer()
     async with (
-        NonsenseServer(str(tmp_path / "model.sock")) as server,
+        server.serving(tmp_path / "model.sock"),
         running_chain(tmp_path, handler="simulated", start_model=False) as chain,
     ):
         await chain.ready()

@@ -86,7 +86,7 @@ class EchoServer:
         application.router.add_get(server_api.events_path("m"), self._events)
         application.router.add_get(server_api.model_path("m"), self._metadata)
         application.router.add_get(server_api.profile_path("m"), self._profile)
-        application.router.add_post(server_api.infer_path("m"), self._infer)
+        application.router.add_post(server_api.infer_path("m"), self.infer)
         runner = web.AppRunner(application, shutdown_timeout=0.1)
         await runner.setup()
         try:
@@ -108,7 +108,8 @@ class EchoServer:
     async def _profile(self, request: web.Request) -> web.Response:
         return web.json_response(PROFILE.to_mapping())
 
-    async def _infer(self, request: web.Request) -> web.Response:
+    async def infer(self, request: web.Request) -> web.Response:
+        """Answer one batch."""
         length = request.headers[HEADER_LENGTH]
         _, tensors = read_body(await request.read(), length, "inputs", json.loads)
         head, parts = write_reply(echoed(to_request(tensors)))

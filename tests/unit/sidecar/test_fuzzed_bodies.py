@@ -1,103 +1,34 @@
 """Whatever callers send to any protocol: rows, or a refusal of the family that is answered 4xx."""
 
-import copy
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedmodel_contract.description import RAGGED, TensorSpec
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_contract.tensors import Datatype, Tensor
+from batchedmodel_contract.tensors import Tensor
 from batchedmodel_contract.v2 import write_body
 from batchedmodel_sidecar.errors import CallError, Rejected
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Adapter
-from batchedmodel_sidecar.protocols.classify import ClassifyAdapter
-from batchedmodel_sidecar.protocols.openai import EmbeddingsAdapter
-from batchedmodel_sidecar.protocols.rerank import RerankAdapter
-from batchedmodel_sidecar.protocols.v1 import PredictAdapter
+from batchedmodel_sidecar.protocols.table import adapters
 from batchedmodel_sidecar.protocols.v2 import V2Adapter
+from batchedmodel_sidecar.routes import Endpoint
 from batchedmodel_sidecar.terms import declines_batching, request_id, wishes_of_headers
-from batchedmodel_sidecar.tokens import Tokens
-from support.echo_server import EVERY_DATATYPE, echoing
+from support.echo_server import EVERY_DATATYPE
+from support.right_bodies import EVERYTHING, RIGHT, TEXTS, Right, damaged
 from support.sidecar_world import MODEL
 from support.strategies import json_values
-from support.text_handlers import Classifier, Embedder, Ranker, tokenizer_json
 
 LONGEST_SECONDS: Final = 5.0
 
-TEXTS: Final = replace(
-    MODEL,
-    description=replace(
-        MODEL.description,
-        inputs=tuple(
-            TensorSpec(name=name, datatype=Datatype.INT64, shape=(RAGGED,), max_length=16)
-            for name in ("ids", "segments")
-        ),
-        outputs=(
-            TensorSpec(name="vector", datatype=Datatype.FP32, shape=(4,)),
-            TensorSpec(name="scores", datatype=Datatype.FP32, shape=(3,)),
-            TensorSpec(name="score", datatype=Datatype.FP32, shape=()),
-        ),
-        text=Ranker.text,
-        embedding=Embedder.embedding,
-        shortest_embedding=2,
-        classification=Classifier.classification,
-        ranking=Ranker.ranking,
-    ),
-    tokens=Tokens(tokenizer_json(), Ranker.text, ThreadPoolExecutor(1)),
-)
-EVERYTHING: Final = replace(MODEL, description=EVERY_DATATYPE)
-PAIR: Final = replace(
-    MODEL, description=echoing(a=(Datatype.FP32, (2,)), b=(Datatype.BYTES, (RAGGED,)))
-)
-
-GOOD: Final[list[tuple[Adapter, ReadyModel, dict[str, Any]]]] = [
-    (EmbeddingsAdapter(), TEXTS, {"model": "m", "input": ["a", "b c"], "dimensions": 2}),
-    (EmbeddingsAdapter(), TEXTS, {"model": "m", "input": [[1, 2], [3]], "user": "u"}),
-    (ClassifyAdapter(), TEXTS, {"inputs": [["a"], ["b", "c"]], "truncate": True}),
-    (ClassifyAdapter(), TEXTS, {"model": "m", "input": ["a"], "raw_scores": False}),
-    (RerankAdapter(), TEXTS, {"query": "a", "texts": ["b", "c"], "return_text": True}),
-    (RerankAdapter(), TEXTS, {"query": "a", "documents": ["b", {"text": "c"}], "top_n": 1}),
-    (PredictAdapter(), TEXTS, {"instances": ["a", {"text": "b"}]}),
-    (PredictAdapter(), PAIR, {"instances": [{"a": [1, 2.5], "b": ["c", {"b64": "ZA=="}]}]}),
-    (PredictAdapter(), MODEL, {"instances": [[1, 2], {"x": [3]}]}),
-    (
-        V2Adapter(),
-        PAIR,
-        {
-            "id": "7",
-            "inputs": [
-                {"name": "a", "datatype": "FP32", "shape": [1, 2], "data": [[1, 2.5]]},
-                {"name": "b", "datatype": "BYTES", "shape": [1, 1], "data": ["c"]},
-            ],
-            "outputs": [{"name": "echo_a", "parameters": {"binary_data": True}}],
-            "parameters": {"binary_data_output": False, "timeout": 5, "priority": 1},
-        },
-    ),
-    (
-        V2Adapter(),
-        TEXTS,
-        {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [2, 1], "data": ["a", "b"]}]},
-    ),
-]
-ADAPTERS: Final = [
-    (adapter, model)
-    for adapter in (
-        V2Adapter(),
-        PredictAdapter(),
-        EmbeddingsAdapter(),
-        ClassifyAdapter(),
-        RerankAdapter(),
-    )
-    for model in (TEXTS, EVERYTHING, MODEL)
+ADAPTERS: Final = adapters()
+TARGETS: Final = [
+    (adapter, model) for adapter in ADAPTERS.values() for model in (TEXTS, EVERYTHING, MODEL)
 ]
 
 
@@ -125,15 +56,15 @@ async def rows_or_refusal(
     return False
 
 
-@pytest.mark.parametrize("index", range(len(GOOD)))
+@pytest.mark.parametrize("index", range(len(RIGHT)))
 async def test_the_bodies_that_are_damaged_here_are_right_in_themselves(index: int) -> None:
-    adapter, model, document = GOOD[index]
-    assert await rows_or_refusal(adapter, model, orjson.dumps(document))
+    endpoint, model, document = RIGHT[index]
+    assert await rows_or_refusal(ADAPTERS[endpoint], model, orjson.dumps(document))
 
 
 @settings(deadline=None, max_examples=400)
 @given(
-    st.sampled_from(ADAPTERS),
+    st.sampled_from(TARGETS),
     st.binary(max_size=100),
     st.none() | st.text(max_size=4) | st.integers(0, 110).map(str),
 )
@@ -144,7 +75,7 @@ async def test_any_bytes(
 
 
 @settings(deadline=None, max_examples=400)
-@given(st.sampled_from(ADAPTERS), json_values())
+@given(st.sampled_from(TARGETS), json_values())
 async def test_any_json(target: tuple[Adapter, ReadyModel], document: object) -> None:
     try:
         body = orjson.dumps(document)
@@ -153,62 +84,23 @@ async def test_any_json(target: tuple[Adapter, ReadyModel], document: object) ->
     await rows_or_refusal(*target, body)
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The way to every value within a document."""
-    found = [path] if path else []
-    if isinstance(value, dict):
-        steps: list[tuple[Any, Any]] = list(value.items())
-    else:
-        steps = list(enumerate(value)) if isinstance(value, list) else []
-    for key, inner in steps:
-        found += places(inner, (*path, key))
-    return found
-
-
-odd_values = (
-    json_values(max_leaves=5)
-    | st.sampled_from([0, -1, 2**63, 2**64, -(2**63) - 1, 1e308, "", "\x00", [], {}, [[]], [{}]])
-    | st.lists(st.sampled_from([0, "a", [], None]), max_size=40)
-)
-
-
 @settings(deadline=None, max_examples=1500)
-@given(st.data(), st.sampled_from(GOOD), st.integers(1, 2))
+@given(damaged())
 async def test_a_right_body_with_a_value_changed(
-    data: st.DataObject, good: tuple[Adapter, ReadyModel, dict[str, Any]], changes: int
+    damage: tuple[Endpoint, ReadyModel, bytes],
 ) -> None:
-    adapter, model, document = good
-    changed = copy.deepcopy(document)
-    for _ in range(changes):
-        listed = places(changed)
-        if not listed:
-            break
-        *way, last = data.draw(st.sampled_from(listed))
-        holder: Any = changed
-        for key in way:
-            holder = holder[key]
-        if data.draw(st.booleans()):
-            # A copy: the next change may be made within it.
-            holder[last] = copy.deepcopy(data.draw(odd_values))
-        elif isinstance(holder, dict):
-            holder[data.draw(st.text(max_size=5))] = holder.pop(last)
-        else:
-            del holder[last]
-    try:
-        body = orjson.dumps(changed)
-    except TypeError:
-        return
-    await rows_or_refusal(adapter, model, body)
+    endpoint, model, body = damage
+    await rows_or_refusal(ADAPTERS[endpoint], model, body)
 
 
 @settings(deadline=None, max_examples=500)
-@given(st.sampled_from(GOOD), st.integers(0, 400), st.binary(max_size=4), st.integers(0, 3))
+@given(st.sampled_from(RIGHT), st.integers(0, 400), st.binary(max_size=4), st.integers(0, 3))
 async def test_a_right_body_with_bytes_changed(
-    good: tuple[Adapter, ReadyModel, dict[str, Any]], at: int, damage: bytes, lost: int
+    right: Right, at: int, damage: bytes, lost: int
 ) -> None:
-    adapter, model, document = good
+    endpoint, model, document = right
     body = orjson.dumps(document)
-    await rows_or_refusal(adapter, model, body[:at] + damage + body[at + lost :])
+    await rows_or_refusal(ADAPTERS[endpoint], model, body[:at] + damage + body[at + lost :])
 
 
 def binary_body() -> tuple[bytes, int]:
@@ -267,7 +159,7 @@ async def test_a_binary_body_with_bytes_and_lengths_changed(
     ids=range(13),
 )
 async def test_a_long_or_deep_body_takes_bounded_time(body: bytes) -> None:
-    for adapter, model in ADAPTERS:
+    for adapter, model in TARGETS:
         await rows_or_refusal(adapter, model, body)
 
 
