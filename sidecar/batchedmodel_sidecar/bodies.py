@@ -11,6 +11,7 @@ from aiohttp import web
 from batchedmodel_contract.mistakes import shown
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_contract.tensors import Buffer
+from batchedmodel_sidecar.asked import Asked
 from batchedmodel_sidecar.buffers import LARGE, Room
 from batchedmodel_sidecar.byte_budget import ByteBudget, Hold
 from batchedmodel_sidecar.encodings import Codec, Encoding
@@ -23,6 +24,8 @@ _MOST_DIGITS: Final = 18
 
 Received = Buffer | SharedMemory
 """A body; one whose JSON is large lies where the helper can reach it."""
+Source = bytes | web.BaseRequest
+"""The whole body, or the request with which it arrives."""
 
 
 class BodyReader:
@@ -46,22 +49,22 @@ class BodyReader:
             raise self._no_room()
 
     async def read(
-        self, request: web.BaseRequest, held: Hold, seconds: float, head: str | None = None
+        self, asked: Asked, source: Source, held: Hold, seconds: float, head: str | None = None
     ) -> Received:
         """The whole body as it was sent, charged to `held` as it arrives; raises `Rejected`.
 
         `head` says how long the JSON at its beginning is, where not all of it is JSON.
         """
-        content = request.content
+        if isinstance(source, bytes):
+            return self._whole(source, asked, held, head)
+        request, content = source, source.content
         try:
             if content.is_eof() and content.exception() is None:
                 # It came with its head; most do.
-                body = content.read_nowait()
-                self._charge(len(body), len(body), held)
-                return body if _packed(request) else placed(body, head)
+                return self._whole(content.read_nowait(), asked, held, head)
             answer_expectation(request)
             async with asyncio.timeout(seconds):
-                return await self._pieces(request, held, head)
+                return await self._pieces(request, asked, held, head)
         except TimeoutError as error:
             message = f"the body did not arrive within {seconds:.3g} s"
             raise Rejected(Rejection.EXPIRED, message, status=408) from error
@@ -97,9 +100,15 @@ class BodyReader:
             if not held.grow(parsed):
                 raise self._no_room()
 
-    async def _pieces(self, request: web.BaseRequest, held: Hold, head: str | None) -> Received:
+    def _whole(self, body: bytes, asked: Asked, held: Hold, head: str | None) -> Received:
+        self._charge(len(body), len(body), held)
+        return body if asked.packed else placed(body, head)
+
+    async def _pieces(
+        self, request: web.BaseRequest, asked: Asked, held: Hold, head: str | None
+    ) -> Received:
         """Small bodies are joined; of large ones each piece is copied once, when it comes."""
-        declared = request.content_length or 0
+        declared = asked.declared
         pieces: list[bytes] = []
         large: Room | SharedMemory | None = None
         size = 0
@@ -109,7 +118,7 @@ class BodyReader:
             pieces.append(piece)
             if large is None and max(size, declared) > LARGE:
                 expected = declared or self.max_bytes
-                parsed_apart = not _packed(request) and json_bytes(expected, head) > LARGE
+                parsed_apart = not asked.packed and json_bytes(expected, head) > LARGE
                 large = SharedMemory() if parsed_apart else Room(expected)
             if large is not None:
                 for part in pieces:
@@ -149,11 +158,6 @@ def placed(body: bytes, head: str | None) -> Received:
     memory = SharedMemory()
     memory.write(body)
     return memory
-
-
-def _packed(request: web.BaseRequest) -> bool:
-    """Whether the body must be inflated before anything can be known about it."""
-    return "Content-Encoding" in request.headers
 
 
 def answer_expectation(request: web.BaseRequest) -> None:

@@ -1,14 +1,14 @@
-"""The HTTP server of the data port: connections of bounded number and age.
+"""The connections of the data port: of bounded number, age and idleness.
 
 A pooled client keeps its connections for ever and would never reach a pod that was added later;
-so a connection that has reached its age is closed behind its next answer.
+so a connection that has reached its age is closed behind its next answer. Put together by the
+service; what is asked on a connection is its door's business.
 """
 
 import asyncio
-import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,10 +16,13 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler
 
-Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+from batchedmodel_sidecar.door import Door
+from batchedmodel_sidecar.front import Front
+from batchedmodel_sidecar.headings import Headings
 
 _SPREAD: Final = 0.2
-_KEEP_ALIVE_SECONDS: Final = 75.0
+_IDLE_SECONDS: Final = 75.0
+_NEVER: Final = 1e9  # seconds: aiohttp does not see most requests, so idleness is judged here
 _LINGERING_SECONDS: Final = 2.0
 
 
@@ -36,98 +39,123 @@ _server_logger.addFilter(_NotCallersFaults())
 
 
 @dataclass(slots=True, kw_only=True)
-class _Connection:
-    """An open connection; `end` closes it at its age unless it is at work then.
+class _Term:
+    """When a connection should end, at the latest and for want of use."""
 
-    It is at work in a `with` block of its own: a generator's would cost twice as much per request.
-    """
-
-    transport: Any
     retires_at: float
-    end: asyncio.TimerHandle
-    at_work: bool = False
-    answered: bool = False
-
-    def __enter__(self) -> None:
-        self.at_work = True
-
-    def __exit__(self, *_: object) -> None:
-        self.at_work = False
-        self.answered = True
+    age: asyncio.TimerHandle
+    idle: asyncio.TimerHandle
 
 
-class DataServer(web.Server):
+class Connections:
     """Knows when each connection should end, and admits no more of them than it may."""
 
-    def __init__(
-        self,
-        handler: Handler,
-        *,
-        clock: Callable[[], float],
-        mean_age: float,
-        at_most: int,
-        max_body_bytes: int,
-    ) -> None:
-        super().__init__(
-            handler,
+    def __init__(self, front: Front, *, mean_age: float, at_most: int, max_body_bytes: int) -> None:
+        """Needs a running loop."""
+        self._loop = asyncio.get_running_loop()
+        self._front = front
+        self._mean_age = mean_age
+        self._at_most = at_most
+        self._terms: dict[Door, _Term] = {}
+        self._generals: dict[Any, Door] = {}
+        self._server = web.Server(
+            self._handle,
             request_factory=_request_factory(max_body_bytes),
             handler_cancellation=True,
-            keepalive_timeout=_KEEP_ALIVE_SECONDS,
+            keepalive_timeout=_NEVER,
             lingering_time=_LINGERING_SECONDS,
             auto_decompress=False,  # the body reader does it, within its own bounds
             access_log=None,
             logger=_server_logger,
         )
-        self._clock = clock
-        self._mean_age = mean_age
-        self._at_most = at_most
-        self._connections_open: dict[Any, _Connection] = {}
+        self._headings = Headings(self._loop)
 
-    def connection_made(self, handler: Any, transport: Any) -> None:
-        """Give the connection its age, or hang up when there are too many."""
-        super().connection_made(handler, transport)
+    def open(self) -> Door:
+        """A door for a caller that comes."""
+        return Door(self, self._front, self._headings, self._loop)
+
+    async def close(self, seconds: float) -> None:
+        """Hang up behind the answers that are under way, which have so long."""
+        self._server.pre_shutdown()
+        await self._server.shutdown(seconds)
+        for door in [*self._terms]:
+            door.transport.close()
+
+    def entered(self, door: Door) -> bool:
+        """A caller has come, and has an age; False when there are too many."""
+        if len(self._terms) >= self._at_most:
+            return False
         age = self._mean_age * random.uniform(1 - _SPREAD, 1 + _SPREAD)
-        loop = asyncio.get_running_loop()
-        self._connections_open[handler] = _Connection(
-            transport=transport,
-            retires_at=self._clock() + age,
-            end=loop.call_later(age, self._retire, handler),
+        self._terms[door] = _Term(
+            retires_at=self._loop.time() + age,
+            age=self._loop.call_later(age, self._retire, door),
+            idle=self._loop.call_later(_IDLE_SECONDS, self._look_for_life, door),
         )
-        if len(self._connections_open) > self._at_most:
-            transport.abort()
+        return True
 
-    def connection_lost(self, handler: Any, exc: BaseException | None = None) -> None:
-        """Forget the connection."""
-        connection = self._connections_open.pop(handler, None)
-        if connection is not None:
-            connection.end.cancel()
-        super().connection_lost(handler, exc)
+    def left(self, door: Door) -> None:
+        """Forget a caller."""
+        term = self._terms.pop(door, None)
+        if term is not None:
+            term.age.cancel()
+            term.idle.cancel()
 
-    def retires(self, handler: Any) -> bool:
+    def ends(self, door: Door) -> bool:
         """Whether this connection should be closed behind its present answer."""
-        connection = self._connections_open.get(handler)
-        return connection is None or self._clock() >= connection.retires_at
+        term = self._terms.get(door)
+        return self._front.closing or term is None or self._loop.time() >= term.retires_at
 
-    def at_work(self, handler: Any) -> contextlib.AbstractContextManager[None]:
-        """While a request is being answered its connection is not closed for its age."""
-        return self._connections_open.get(handler) or contextlib.nullcontext()
+    def general(self, door: Door) -> RequestHandler:
+        """aiohttp's side of a connection."""
+        general = self._server()
+        self._generals[general] = door
+        return general
 
-    def _retire(self, handler: Any) -> None:
+    def generally_left(self, general: RequestHandler) -> None:
+        """aiohttp's side of a connection is gone, too."""
+        self._generals.pop(general, None)
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer one request that aiohttp received."""
+        door = self._generals.get(request.protocol)
+        if door is None:
+            return await self._front.handle(request)
+        door.generally_at_work = True
+        try:
+            response = await self._front.handle(request)
+        finally:
+            door.generally_at_work = False
+            door.used()
+        if self.ends(door):
+            response.force_close()
+        return response
+
+    def _retire(self, door: Door) -> None:
         """End a connection that has reached its age and will not end behind an answer.
 
         A caller that asks is met with `Connection: close` on its next answer, which it cannot
         mistake. Closing under its hands could cross a request on the wire, so it is done only to a
         caller that never finished one, or that let a second age pass.
         """
-        connection = self._connections_open.get(handler)
-        if connection is None or connection.at_work:
+        term = self._terms.get(door)
+        if term is None or door.at_work:
             return
-        if connection.answered:
-            connection.answered = False
-            loop = asyncio.get_running_loop()
-            connection.end = loop.call_later(self._mean_age, self._retire, handler)
+        if door.answered:
+            door.answered = False
+            term.age = self._loop.call_later(self._mean_age, self._retire, door)
             return
-        connection.transport.close()
+        door.transport.close()
+
+    def _look_for_life(self, door: Door) -> None:
+        """End a connection that nobody used for long."""
+        term = self._terms.get(door)
+        if term is None:
+            return
+        idle = 0.0 if door.at_work else self._loop.time() - door.last_used
+        if idle >= _IDLE_SECONDS:
+            door.transport.close()
+        else:
+            term.idle = self._loop.call_later(_IDLE_SECONDS - idle, self._look_for_life, door)
 
 
 def _request_factory(max_body_bytes: int) -> Callable[..., web.BaseRequest]:

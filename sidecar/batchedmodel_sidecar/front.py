@@ -15,12 +15,11 @@ from aiohttp import web
 from batchedmodel_contract.mistakes import InvalidInput, Unbatchable, shown
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_contract.tensors import Buffer
-from batchedmodel_contract.v2 import HEADER_LENGTH
+from batchedmodel_sidecar.asked import Asked, Manner, Way
 from batchedmodel_sidecar.batcher import Batcher
-from batchedmodel_sidecar.bodies import BodyReader, Received, json_bytes
+from batchedmodel_sidecar.bodies import BodyReader, Received, Source, json_bytes
 from batchedmodel_sidecar.buffers import LARGE
 from batchedmodel_sidecar.byte_budget import Hold
-from batchedmodel_sidecar.connections import DataServer
 from batchedmodel_sidecar.encodings import Encoding, encoding_of
 from batchedmodel_sidecar.errors import CallError, ModelNotFound, Rejected, TooLate
 from batchedmodel_sidecar.helper.memory import SharedMemory
@@ -33,7 +32,12 @@ from batchedmodel_sidecar.prompt import within
 from batchedmodel_sidecar.protocols import openai, v2
 from batchedmodel_sidecar.protocols.adapter import Adapter, Parsed
 from batchedmodel_sidecar.recorder import FlightRecorder
-from batchedmodel_sidecar.responses import body_response, error_response, json_response
+from batchedmodel_sidecar.responses import (
+    Response,
+    error_response,
+    json_response,
+    model_response,
+)
 from batchedmodel_sidecar.routes import Endpoint, Found, Lost, Routes
 from batchedmodel_sidecar.terms import (
     BATCH_HEADER,
@@ -56,10 +60,13 @@ logger: Final = logging.getLogger(__name__)
 VERSION: Final = metadata.version("batchedmodel")
 
 
-class _GoesAlone(Exception):
-    """A request whose body was read and makes no rows, but may make sense to the server behind."""
+class GoesAlone(Exception):
+    """A request that a foreign server should get as it is, with what was read of it, if anything.
 
-    def __init__(self, body: Buffer, seconds: float) -> None:
+    Raised to whoever received the request, who alone can stream it.
+    """
+
+    def __init__(self, body: Buffer | None = None, seconds: float = 0.0) -> None:
         self.body = body
         self.seconds = seconds
 
@@ -97,74 +104,101 @@ class Front:
         self._translator = translator
         self._adapters = translator.adapters
 
-    async def handle(self, request: web.BaseRequest, server: DataServer) -> web.StreamResponse:
-        """Answer one request, and close its connection behind it when it is time."""
-        with server.at_work(request.protocol):
-            response = await self._respond(request)
-        if not response.prepared:
-            named = request_id(request.headers)
-            if named is not None:
-                response.headers[REQUEST_ID_HEADER] = named
-        if self._lifecycle.draining or server.retires(request.protocol):
-            response.force_close()
-        return response
+    @property
+    def closing(self) -> bool:
+        """Whether connections should end behind their answers."""
+        return self._lifecycle.draining
 
-    async def _respond(self, request: web.BaseRequest) -> web.StreamResponse:
-        found = self._routes.find(request.method, request.path)
-        adapter = self._adapter(request, found)
+    def is_call(self, asked: Asked) -> bool:
+        """Whether `respond` will answer with an inference, or say why not."""
+        return (asked.way or self._way(asked)).adapter is not None
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer a request that aiohttp received."""
+        asked = Asked(
+            method=request.method,
+            path=request.path,
+            headers=request.headers,
+            declared=request.content_length or 0,
+        )
         try:
-            if self._passthrough is not None and self._goes_alone(request, found, adapter):
-                return await self._pass(self._passthrough, request)
-            if isinstance(found, Lost):
-                return self._lost(request, found)
-            if adapter is None:
-                return self._told(request, found)
-            return await self._infer(request, found, adapter)
+            response = await self.respond(asked, request)
+        except GoesAlone as alone:
+            try:
+                return await self._forwarded(request, alone)
+            except CallError as error:
+                response = self._named(asked, self._refused(asked, error))
+        return response.to_web()
+
+    async def respond(self, asked: Asked, source: Source) -> Response:
+        """Answer one request, whose body comes from `source`.
+
+        Raises nothing but `GoesAlone`. It runs without a task of its own until it has to wait.
+        """
+        way = asked.way or self._way(asked)
+        try:
+            if self._passthrough is not None and self._goes_alone(asked, way):
+                raise GoesAlone
+            if isinstance(way.found, Lost):
+                response = self._lost(asked, way.found)
+            elif way.adapter is None:
+                response = self._told(asked, way.found)
+            else:
+                response = await self._infer(asked, way.found, way.adapter, source)
+        except GoesAlone:
+            raise
         except CallError as error:
-            if isinstance(error, Rejected):
-                self._ledger.rejected[error.reason] += 1
-                logger.debug("refused: %s: %s", error.reason, error)
-            return self._failed(request, adapter, error)
+            response = self._refused(asked, error)
         except InvalidInput as error:
             # The model's answer has no form in which the caller asked for it.
             unfit = CallError(str(error), status=400, field=error.mistake.field)
-            return self._failed(request, adapter, unfit)
+            response = self._refused(asked, unfit)
         except Exception as bug:
-            return self._failed(request, adapter, CallError(_ours("answering", bug), status=500))
+            response = self._refused(asked, CallError(_ours("answering", bug), status=500))
+        return self._named(asked, response)
 
-    def _adapter(self, request: web.BaseRequest, found: Found | Lost) -> Adapter | None:
-        """How what is asked is batched; None when it is not."""
+    def _way(self, asked: Asked) -> Way:
+        """Where a request belongs, found once for all that have the same head."""
+        found = self._routes.find(asked.method, asked.path)
+        asked.way = Way(found, self._adapter(asked, found))
+        return asked.way
+
+    def _adapter(self, asked: Asked, found: Found | Lost) -> Adapter | None:
         if isinstance(found, Lost):
             return None
         if self._foreign is None:
             return self._adapters.get(found.endpoint)
         if found.endpoint is not self._foreign.endpoint:
             return None
-        return self._foreign.adapter(request.path, request.headers)
+        return self._foreign.adapter(asked.path, asked.headers)
 
-    def _failed(
-        self, request: web.BaseRequest, adapter: Adapter | None, error: CallError
-    ) -> web.Response:
+    def _named(self, asked: Asked, response: Response) -> Response:
+        """With the name that its caller gave the request."""
+        named = request_id(asked.headers)
+        return response if named is None else response.with_header(REQUEST_ID_HEADER, named)
+
+    def _refused(self, asked: Asked, error: CallError) -> Response:
+        if isinstance(error, Rejected):
+            self._ledger.rejected[error.reason] += 1
+            logger.debug("refused: %s: %s", error.reason, error)
+        adapter = asked.way.adapter if asked.way else None
         if adapter is None:
             # Of no protocol's own path: in the form that callers of its like expect.
-            path = request.path
+            path = asked.path
             family = Endpoint.V1_PREDICT if path.endswith(":predict") else Endpoint.EMBEDDINGS
             adapter = self._adapters[family if path.startswith("/v1/") else Endpoint.V2_INFER]
         return error_response(error, adapter.error(error))
 
     async def _infer(
-        self, request: web.BaseRequest, found: Found, adapter: Adapter
-    ) -> web.StreamResponse:
+        self, asked: Asked, found: Found, adapter: Adapter, source: Source
+    ) -> Response:
         arrived = self._clock()
         with self._bodies.hold() as held:
             try:
-                understood = await self._understood(request, found, adapter, held, arrived)
+                understood = await self._understood(asked, found, adapter, held, arrived, source)
             except Rejected as refused:
                 self._recorder.refused_unread(refused.reason, self._clock())
                 raise
-            except _GoesAlone as alone:
-                assert self._passthrough is not None, "there is nowhere to go to: our bug"
-                return await self._passthrough.forward(request, alone.seconds, alone.body)
             parsed, model, wishes = understood
             answer = await self._batcher.submit(parsed.call, arrived, wishes)
             if self._foreign is None:
@@ -172,29 +206,29 @@ class Front:
             else:
                 body = adapter.render(parsed, answer, model)
         timing = answer.timing if wishes.timing else None
-        return await body_response(body, request, self._bodies.codec, timing)
+        accepted = asked.headers.get("Accept-Encoding")
+        return await model_response(body, accepted, self._bodies.codec, timing)
 
     async def _understood(
         self,
-        request: web.BaseRequest,
+        asked: Asked,
         found: Found,
         adapter: Adapter,
         held: Hold,
         arrived: float,
+        source: Source,
     ) -> tuple[Parsed, ReadyModel, Wishes]:
         """Everything before the verdict; whoever leaves or fails here is counted as rejected."""
         body: Received = b""
         limit = 0.0
-        headers = request.headers
-        head = headers.get(HEADER_LENGTH) if found.endpoint is Endpoint.V2_INFER else None
+        head = asked.header_length if found.endpoint is Endpoint.V2_INFER else None
         try:
             # Versions of a foreign server are its own business, and a part of the key.
             version = found.version if self._foreign is None else None
-            self._admit(request.content_length or 0, head, version)
-            encoding = encoding_of(headers.get("Content-Encoding"))
-            wishes = self._wishes(request)
+            self._admit(asked.declared, head, version)
+            encoding, wishes = asked.manner or self._manner(asked)
             limit = limit_of(wishes, self._batcher.settings)
-            body = await self._bodies.read(request, held, limit, head)
+            body = await self._bodies.read(asked, source, held, limit, head)
             # Now, not before: the model may have been restarted while the body arrived.
             model = self._open_for_work()
             parsed = await within(
@@ -209,7 +243,7 @@ class Front:
         except InvalidInput as error:
             if isinstance(error, Unbatchable) and self._passthrough is not None:
                 sent = body.view() if isinstance(body, SharedMemory) else body
-                raise _GoesAlone(sent, limit) from error
+                raise GoesAlone(sent, limit) from error
             raise _invalid(error) from error
         except TimeoutError as error:
             raise TooLate(limit) from error
@@ -245,11 +279,17 @@ class Front:
                 plain.close()
         return parsed
 
-    def _wishes(self, request: web.BaseRequest) -> Wishes:
-        """What the headers say; raises `InvalidInput`."""
-        if self._passthrough is None and declines_batching(request.headers):
+    def _manner(self, asked: Asked) -> Manner:
+        """How the headers want it, understood once for all that have the same head.
+
+        Raises `InvalidInput`, and `Rejected` for a form that is not known.
+        """
+        encoding = encoding_of(asked.headers.get("Content-Encoding"))
+        if self._passthrough is None and self._declines(asked):
             raise InvalidInput(BATCH_HEADER, "is taken only in front of a foreign server", "off")
-        return wishes_of_headers(request.headers, traced=logger.isEnabledFor(logging.DEBUG))
+        traced = logger.isEnabledFor(logging.DEBUG)
+        asked.manner = Manner(encoding, wishes_of_headers(asked.headers, traced=traced))
+        return asked.manner
 
     def _open_for_work(self) -> ReadyModel:
         """The model, if calls are taken and it is there; raises `Rejected`."""
@@ -260,6 +300,13 @@ class Front:
         if self._batcher.closed is not None:
             raise Rejected(Rejection.NOT_READY, self._batcher.closed, retry_after=_RETRY_NOT_READY)
         return status.model
+
+    def _declines(self, asked: Asked) -> bool:
+        """Whether it should not be batched; raises `Rejected`."""
+        try:
+            return declines_batching(asked.headers)
+        except InvalidInput as error:
+            raise _invalid(error) from error
 
     def _require_open(self) -> None:
         if self._lifecycle.refusing:
@@ -278,34 +325,34 @@ class Front:
         if refusal is not None:
             raise refusal
 
-    def _goes_alone(
-        self, request: web.BaseRequest, found: Found | Lost, adapter: Adapter | None
-    ) -> bool:
+    def _goes_alone(self, asked: Asked, way: Way) -> bool:
         """Whether a foreign server gets the request as it is; raises `Rejected`."""
-        if isinstance(found, Lost) or (adapter is None and found.endpoint not in _OUR_OWN):
+        found = way.found
+        if isinstance(found, Lost) or (way.adapter is None and found.endpoint not in _OUR_OWN):
             return True
-        try:
-            return declines_batching(request.headers)
-        except InvalidInput as error:
-            raise _invalid(error) from error
+        return self._declines(asked)
 
-    async def _pass(self, passthrough: Passthrough, request: web.BaseRequest) -> web.StreamResponse:
+    async def _forwarded(self, request: web.BaseRequest, alone: GoesAlone) -> web.StreamResponse:
+        """The foreign server's own answer; raises `CallError`."""
+        assert self._passthrough is not None, "there is nowhere to go to: our bug"
+        if alone.body is not None:
+            with self._bodies.hold() as held:
+                held.grow(len(alone.body))  # given back only now, so there is room
+                return await self._passthrough.forward(request, alone.seconds, alone.body)
         self._require_open()
         try:
             wishes = wishes_of_headers(request.headers)
         except InvalidInput as error:
             raise _invalid(error) from error
-        return await passthrough.forward(request, limit_of(wishes, self._batcher.settings))
+        return await self._passthrough.forward(request, limit_of(wishes, self._batcher.settings))
 
-    def _lost(self, request: web.BaseRequest, lost: Lost) -> web.Response:
-        if request.method == "POST":
+    def _lost(self, asked: Asked, lost: Lost) -> Response:
+        if asked.method == "POST":
             self._ledger.rejected[Rejection.INVALID] += 1
-        response = self._failed(request, None, CallError(lost.message, status=lost.status))
-        if lost.allow is not None:
-            response.headers["Allow"] = lost.allow
-        return response
+        response = self._refused(asked, CallError(lost.message, status=lost.status))
+        return response if lost.allow is None else response.with_header("Allow", lost.allow)
 
-    def _told(self, request: web.BaseRequest, found: Found) -> web.Response:
+    def _told(self, asked: Asked, found: Found) -> Response:
         """What can be asked about the server and its model. No call, so no refusal is counted."""
         status = self._link.status
         usable = status.model is not None and self._batcher.closed is None
@@ -319,12 +366,12 @@ class Front:
                 return json_response({"ready": ready}, 200 if ready else 503)
         other = _other_version(found.version, status.model)
         if other is not None:
-            return self._failed(request, None, other)
+            return self._refused(asked, other)
         if found.endpoint is Endpoint.MODEL_READY:
             return json_response({"name": self._name, "ready": ready}, 200 if ready else 503)
         if status.model is None:
             gone = CallError(status.reason, status=503, retry_after=_RETRY_NOT_READY)
-            return self._failed(request, None, gone)
+            return self._refused(asked, gone)
         match found.endpoint:
             case Endpoint.V2_MODEL:
                 return json_response(v2.metadata(status.model))

@@ -1,7 +1,8 @@
 """Bounds in time what is mostly done at once, and pays for a timer only where it is not.
 
 Called by the front around the reading of bodies: most are parsed without waiting for anything, and
-a timer that is set and cancelled costs as much as parsing a small one.
+a timer that is set and cancelled costs as much as parsing a small one. Its caller need not be a
+task; what has to wait becomes one.
 """
 
 import asyncio
@@ -18,9 +19,31 @@ async def within(seconds: float, work: Coroutine[Any, Any, Result]) -> Result:
     except StopIteration as done:
         result: Result = done.value
         return result
-    async with asyncio.timeout(seconds):
-        rest: Result = await _Rest(awaited, work)
-        return rest
+    rest = asyncio.create_task(_finished(awaited, work))
+    try:
+        ended, _ = await asyncio.wait([rest], timeout=seconds)
+        if not ended:
+            await _cut_short(rest)
+            if rest.cancelled():
+                raise TimeoutError
+        return rest.result()
+    except asyncio.CancelledError:
+        await _cut_short(rest)
+        raise
+    finally:
+        # An error keeps this frame, which must not keep the error: all that the work held would
+        # stay until cycles are collected.
+        del rest
+
+
+async def _finished(awaited: Any, work: Coroutine[Any, Any, Result]) -> Result:
+    rest: Result = await _Rest(awaited, work)
+    return rest
+
+
+async def _cut_short(rest: asyncio.Task[Any]) -> None:
+    rest.cancel()
+    await asyncio.wait([rest])  # it may hold what its caller is about to take away
 
 
 class _Rest:

@@ -1,13 +1,20 @@
-"""HTTP answers of the data port: an adapter's body, a document, an error with when to come back."""
+"""HTTP answers of the data port: an adapter's body, a document, an error with when to come back.
+
+Made by the front. The connections write them, or have aiohttp write them.
+"""
 
 import math
 import random
-from typing import Any, Final
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Any, Final, NamedTuple
 
 import orjson
 from aiohttp import web
+from aiohttp.helpers import rfc822_formatted_time
 
-from batchedmodel_sidecar.buffers import body_of, size_of
+from batchedmodel_contract.tensors import Buffer
+from batchedmodel_sidecar.buffers import LARGE, body_of, size_of
 from batchedmodel_sidecar.calls import Timing
 from batchedmodel_sidecar.encodings import Codec, wants_gzip
 from batchedmodel_sidecar.errors import CallError
@@ -17,49 +24,97 @@ _OUTCOME_HEADER: Final = "x-request-outcome"
 _BATCH_SIZE_HEADER: Final = "x-batch-size"
 _QUEUE_TIME_HEADER: Final = "x-queue-time-ms"
 _MODEL_TIME_HEADER: Final = "x-model-time-ms"
+_SERVER: Final = "batchedmodel"
 _RETRY_SPREAD: Final = 0.1  # callers that were refused together should not all come back together
+_REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
+
+Headers = tuple[tuple[str, str], ...]
 
 
-async def body_response(
-    body: Body, request: web.BaseRequest, codec: Codec, timing: Timing | None
-) -> web.Response:
-    """An answer of the model; compressed when it is large and the caller asked for that.
+class Response(NamedTuple):
+    """An answer whose whole body is known."""
+
+    parts: Sequence[Buffer]
+    content_type: str = "application/json"
+    status: int = 200
+    headers: Headers = ()
+
+    def with_header(self, name: str, value: str) -> "Response":
+        """The same with one header more."""
+        return self._replace(headers=(*self.headers, (name, value)))
+
+    def to_web(self) -> web.Response:
+        """As aiohttp writes it."""
+        # As a header and not as an argument: a server's own may have parameters, such as a charset.
+        headers = (*self.headers, ("Content-Type", self.content_type), ("Server", _SERVER))
+        body: Any = body_of(self.parts, self.content_type)
+        return web.Response(status=self.status, body=body, headers=headers)
+
+    def to_wire(self, *, close: bool) -> list[Buffer]:
+        """As it goes over the wire in HTTP/1.1; with `close` it says that it is the last one.
+
+        A small answer is one buffer; the parts of a large one are not copied.
+        """
+        size = size_of(self.parts)
+        more = "".join([f"{name}: {_line(value)}\r\n" for name, value in self.headers])
+        head = (
+            f"HTTP/1.1 {self.status} {_REASONS.get(self.status, '')}\r\n"
+            f"Content-Type: {_line(self.content_type)}\r\nContent-Length: {size}\r\n{more}"
+            f"Date: {rfc822_formatted_time()}\r\nServer: {_SERVER}\r\n"
+            f"{_CLOSE if close else ''}\r\n"
+        ).encode()
+        if size > LARGE:
+            return [head, *self.parts]
+        return [b"".join((head, *self.parts))]
+
+
+async def model_response(
+    body: Body, accepted: str | None, codec: Codec, timing: Timing | None
+) -> Response:
+    """An answer of the model; compressed when it is large and `accepted`, a header, allows it.
 
     `timing`: how it was served, for a caller that wants to know.
     """
-    parts = [body.data, *body.tail]
-    compressed = wants_gzip(request.headers.get("Accept-Encoding"), size_of(parts))
-    data = await codec.gzipped(parts) if compressed else body_of(parts, body.content_type)
-    response = _response(body, data)
-    if compressed:
-        response.headers["Content-Encoding"] = "gzip"
-        response.headers.add("Vary", "Accept-Encoding")
+    parts: Sequence[Buffer] = (body.data, *body.tail)
+    headers = body.headers
+    if accepted is not None and wants_gzip(accepted, size_of(parts)):
+        parts = (await codec.gzipped(parts),)
+        headers = (*headers, ("Content-Encoding", "gzip"), ("Vary", "Accept-Encoding"))
     if timing is not None:
-        response.headers[_BATCH_SIZE_HEADER] = str(timing.batch_size)
-        response.headers[_QUEUE_TIME_HEADER] = f"{timing.queue_seconds * 1000:.3f}"
-        response.headers[_MODEL_TIME_HEADER] = f"{timing.model_seconds * 1000:.3f}"
-    return response
+        headers = (
+            *headers,
+            (_BATCH_SIZE_HEADER, str(timing.batch_size)),
+            (_QUEUE_TIME_HEADER, f"{timing.queue_seconds * 1000:.3f}"),
+            (_MODEL_TIME_HEADER, f"{timing.model_seconds * 1000:.3f}"),
+        )
+    return Response(parts, body.content_type, headers=headers)
 
 
-def error_response(error: CallError, body: Body) -> web.Response:
+def error_response(error: CallError, body: Body) -> Response:
     """An error in its protocol's form, with its reason and, where that makes sense, a delay."""
-    response = _response(body, body.data)
-    response.set_status(error.status)
+    headers = body.headers
     if error.counted_as is not None:
-        response.headers[_OUTCOME_HEADER] = error.counted_as
+        headers = (*headers, (_OUTCOME_HEADER, error.counted_as))
     if error.retry_after is not None:
-        response.headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
         spread = random.uniform(1, 1 + _RETRY_SPREAD)
-        response.headers["retry-after-ms"] = str(math.ceil(error.retry_after * spread * 1000))
-    return response
+        headers = (
+            *headers,
+            ("Retry-After", str(max(1, math.ceil(error.retry_after)))),
+            ("retry-after-ms", str(math.ceil(error.retry_after * spread * 1000))),
+        )
+    return Response((body.data,), body.content_type, error.status, headers)
 
 
-def json_response(document: Any, status: int = 200) -> web.Response:
+def json_response(document: Any, status: int = 200) -> Response:
     """A document about the server or its model."""
-    return web.Response(status=status, body=orjson.dumps(document), content_type="application/json")
+    return Response((orjson.dumps(document),), status=status)
 
 
-def _response(body: Body, data: Any) -> web.Response:
-    # As a header and not as an argument: a server's own may have parameters, such as a charset.
-    headers = (*body.headers, ("Content-Type", body.content_type))
-    return web.Response(body=data, headers=headers)
+def _line(value: str) -> str:
+    """A header's value, which must not be more than one line."""
+    if "\r" in value or "\n" in value:
+        raise ValueError("a header's value has several lines: our bug")
+    return value
+
+
+_CLOSE: Final = "Connection: close\r\n"

@@ -4,6 +4,8 @@ import asyncio
 import logging
 import resource
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from aiohttp import web
@@ -13,7 +15,7 @@ from batchedmodel_contract.environment import SidecarSettings
 from batchedmodel_sidecar.admin import Admin
 from batchedmodel_sidecar.batcher import Batcher
 from batchedmodel_sidecar.bodies import BodyReader
-from batchedmodel_sidecar.connections import DataServer
+from batchedmodel_sidecar.connections import Connections
 from batchedmodel_sidecar.front import Front
 from batchedmodel_sidecar.helper.client import Helper
 from batchedmodel_sidecar.ledger import Ledger
@@ -156,18 +158,31 @@ class Service:
 
         Raises `CannotListen`.
         """
-        data_runner = web.ServerRunner(self._data_server(), shutdown_timeout=_ANSWERS_LEAVE_SECONDS)
+        connections = Connections(
+            self._front,
+            mean_age=self._settings.connection_age_seconds,
+            at_most=_descriptors() - _OWN_DESCRIPTORS,
+            max_body_bytes=self._settings.max_body_bytes,
+        )
         admin_runner = web.AppRunner(
             self._admin.application(), access_log=None, shutdown_timeout=_READERS_LEAVE_SECONDS
         )
+        listener: asyncio.Server | None = None
         try:
-            self._port = await _listen(data_runner, self._settings.host, self._settings.port)
-            admin_port = await _listen(admin_runner, self._settings.host, self._settings.admin_port)
+            host, port = self._settings.host, self._settings.port
+            with _listening(host, port):
+                listener = await asyncio.get_running_loop().create_server(
+                    connections.open, host, port, backlog=_BACKLOG
+                )
+            self._port = int(listener.sockets[0].getsockname()[1])
+            admin_port = await _listen(admin_runner, host, self._settings.admin_port)
             logger.info("listening: data port %d, admin port %d", self._port, admin_port)
             return await self._serve(stop)
         finally:
             # The order matters: callers get their answers before the connection to the model goes.
-            await data_runner.cleanup()
+            if listener is not None:
+                listener.close()
+            await connections.close(_ANSWERS_LEAVE_SECONDS)
             await self._helper.close()
             await self._batcher.close()
             await self._link.close()
@@ -195,19 +210,6 @@ class Service:
                 raise error
         return emptied
 
-    def _data_server(self) -> DataServer:
-        async def handle(request: web.BaseRequest) -> web.StreamResponse:
-            return await self._front.handle(request, server)
-
-        server = DataServer(
-            handle,
-            clock=time.monotonic,
-            mean_age=self._settings.connection_age_seconds,
-            at_most=_descriptors() - _OWN_DESCRIPTORS,
-            max_body_bytes=self._settings.max_body_bytes,
-        )
-        return server
-
     async def _follow_settings(self) -> None:
         async for settings in self._folder.changes(self._batcher.settings):
             self._batcher.configure(settings)
@@ -217,12 +219,17 @@ class Service:
 async def _listen(runner: web.BaseRunner, host: str, port: int) -> int:
     """The port that was bound."""
     await runner.setup()
-    site = web.TCPSite(runner, host, port, backlog=_BACKLOG)
+    with _listening(host, port):
+        await web.TCPSite(runner, host, port, backlog=_BACKLOG).start()
+    return int(runner.addresses[0][1])
+
+
+@contextmanager
+def _listening(host: str, port: int) -> Iterator[None]:
     try:
-        await site.start()
+        yield
     except OSError as error:
         raise CannotListen(f"cannot listen on {host}:{port}: {error.strerror}") from error
-    return int(runner.addresses[0][1])
 
 
 def _descriptors() -> int:

@@ -1,0 +1,60 @@
+"""What the head of a request says, and what the front concluded from it.
+
+Made by whoever received the request. Clients send the same head again and again, so a head and
+what follows from it are kept and used for many requests: nothing here belongs to one of them.
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from batchedmodel_contract.v2 import HEADER_LENGTH
+from batchedmodel_sidecar.encodings import Encoding
+from batchedmodel_sidecar.protocols.adapter import Adapter
+from batchedmodel_sidecar.routes import Found, Lost
+from batchedmodel_sidecar.terms import Wishes
+
+
+class Way(NamedTuple):
+    """Where a request belongs."""
+
+    found: Found | Lost
+    adapter: Adapter | None
+    """How it is batched; None when it is not."""
+
+
+class Manner(NamedTuple):
+    """How a request for an inference wants to be treated."""
+
+    encoding: Encoding | None
+    """How its body is compressed."""
+    wishes: Wishes
+
+
+class Asked:
+    """The head of one request, or of many that have the same."""
+
+    __slots__ = (
+        "declared",
+        "header_length",
+        "headers",
+        "manner",
+        "method",
+        "packed",
+        "path",
+        "way",
+    )
+
+    def __init__(
+        self, *, method: str, path: str, headers: Mapping[str, str], declared: int
+    ) -> None:
+        """`declared`: how long the body is, 0 when nothing says so."""
+        self.method: Final = method
+        self.path: Final = path
+        self.headers: Final = headers
+        self.declared: Final = declared
+        self.header_length: Final = headers.get(HEADER_LENGTH)
+        self.packed: Final = "Content-Encoding" in headers
+        """Whether the body must be inflated before anything can be known about it."""
+        self.way: Way | None = None
+        self.manner: Manner | None = None
+        """Both None until the front has found them out."""

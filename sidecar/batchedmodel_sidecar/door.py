@@ -1,0 +1,314 @@
+"""One connection of the data port: bytes come in, requests are told apart, answers go out.
+
+A small inference that comes whole is answered here, by the front, with nothing of a general server
+around it. Every other request is handed to aiohttp, byte by byte, and the connection comes back
+when that has answered it; unless nobody but aiohttp knows where it ends.
+"""
+
+import asyncio
+import logging
+import socket
+from enum import Enum, auto
+from typing import Any, Final, Protocol
+
+from aiohttp.web_protocol import RequestHandler
+
+from batchedmodel_sidecar.asked import Asked
+from batchedmodel_sidecar.errand import Errand
+from batchedmodel_sidecar.front import GoesAlone
+from batchedmodel_sidecar.headings import LONGEST, Headings
+from batchedmodel_sidecar.responses import Response
+
+logger: Final = logging.getLogger(__name__)
+
+_LARGEST: Final = 32 * 1024
+"""Bytes of a body that is answered here; what HTTP costs is little beside a larger one."""
+_MOST_BEHIND: Final = 64 * 1024
+"""Bytes that are taken while an earlier request is being answered."""
+_PATIENCE: Final = 0.05
+"""Seconds for the rest of a request that came in pieces; aiohttp bounds the time of slower ones."""
+_END_OF_HEAD: Final = b"\r\n\r\n"
+
+
+class Answers(Protocol):
+    """Who answers what is asked."""
+
+    def is_call(self, asked: Asked) -> bool:
+        """Whether it is an inference."""
+        ...
+
+    async def respond(self, asked: Asked, source: bytes) -> Response:
+        """The answer to an inference with this body; raises nothing but `GoesAlone`."""
+        ...
+
+
+class House(Protocol):
+    """Who keeps the connections."""
+
+    def general(self, door: "Door") -> RequestHandler:
+        """aiohttp's side of a connection."""
+        ...
+
+    def ends(self, door: "Door") -> bool:
+        """Whether a connection should end behind its present answer."""
+        ...
+
+    def entered(self, door: "Door") -> bool:
+        """A caller has come; False when it may not stay."""
+        ...
+
+    def left(self, door: "Door") -> None:
+        """A caller has gone."""
+        ...
+
+    def generally_left(self, general: RequestHandler) -> None:
+        """aiohttp's side of a connection is gone."""
+        ...
+
+
+class _Stage(Enum):
+    BETWEEN = auto()
+    """No request is at work; perhaps a part of the next one is here."""
+    ANSWERING = auto()
+    """The front answers one."""
+    CHOKED = auto()
+    """It is answered, but its caller does not read fast enough to ask for more."""
+    DUE = auto()
+    """It is answered, and what came behind it will be looked at in the loop's next turn."""
+    GENERAL = auto()
+    """aiohttp answers one whose end is known."""
+    GENERAL_FOR_GOOD = auto()
+
+
+class Door(asyncio.Protocol):
+    """Tells the requests of one connection apart, and who answers each."""
+
+    __slots__ = (
+        "_behind",
+        "_choked",
+        "_deaf",
+        "_errand",
+        "_front",
+        "_general",
+        "_headings",
+        "_house",
+        "_left",
+        "_loop",
+        "_patience",
+        "_request",
+        "_stage",
+        "answered",
+        "generally_at_work",
+        "last_used",
+        "transport",
+    )  # fmt: skip
+
+    def __init__(
+        self, house: House, front: Answers, headings: Headings, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._house = house
+        self._front = front
+        self._headings = headings
+        self._loop = loop
+        self.transport: Any = None
+        self.last_used = loop.time()
+        self.answered = False
+        """Whether a request was answered; whoever asks may take it back, to see the next."""
+        self.generally_at_work = False
+        """Whether aiohttp has asked for an answer that it has not got."""
+        self._stage = _Stage.BETWEEN
+        self._behind = b""
+        """What came and has not been looked at, or is not whole."""
+        self._request = b""
+        """What the front answers; kept for aiohttp, should that have to."""
+        self._errand: Errand[Response] | None = None
+        self._choked = False
+        self._deaf = False
+        """Whether no more is read until what came is answered."""
+        self._general: RequestHandler | None = None
+        self._left = 0
+        """Bytes that aiohttp's present request still lacks."""
+        self._patience: asyncio.TimerHandle | None = None
+
+    @property
+    def at_work(self) -> bool:
+        """Whether a request is being answered."""
+        between = _Stage.BETWEEN, _Stage.GENERAL, _Stage.GENERAL_FOR_GOOD
+        return self.generally_at_work or self._stage not in between
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A caller is there."""
+        self.transport = transport
+        # Callers that vanish without a word would be kept until their age.
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if not self._house.entered(self):
+            self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The caller has left: nobody answers it any more."""
+        self._stop_waiting()
+        if self._errand is not None:
+            self._errand.cancel()
+        if self._general is not None:
+            self._general.connection_lost(exc)
+            self._house.generally_left(self._general)
+        self._house.left(self)
+
+    def used(self) -> None:
+        """A request was answered."""
+        self.answered = True
+        self.last_used = self._loop.time()
+
+    def data_received(self, data: bytes) -> None:
+        """Some bytes, of whatever they are a part."""
+        match self._stage:
+            case _Stage.BETWEEN:
+                self._take(self._behind + data if self._behind else data)
+            case _Stage.ANSWERING | _Stage.CHOKED | _Stage.DUE:
+                self._behind += data
+                if len(self._behind) > _MOST_BEHIND and not self._deaf:
+                    self._deaf = True
+                    self.transport.pause_reading()
+            case _Stage.GENERAL if not self._left and self._generally_idle():
+                self._stage = _Stage.BETWEEN
+                self._take(data)
+            case _Stage.GENERAL if len(data) <= self._left:
+                self._left -= len(data)
+                self._to_general(data)
+            case _:
+                self._for_good(data)
+
+    def pause_writing(self) -> None:
+        """The caller reads more slowly than it asks."""
+        self._choked = True
+        if self._general is not None:
+            self._general.pause_writing()
+
+    def resume_writing(self) -> None:
+        """It has caught up."""
+        self._choked = False
+        if self._general is not None:
+            self._general.resume_writing()
+        if self._stage is _Stage.CHOKED:
+            self._next()
+
+    def _take(self, data: bytes) -> None:
+        """Look at what begins with a request."""
+        end = data.find(_END_OF_HEAD, 0, LONGEST) + len(_END_OF_HEAD)
+        if end < len(_END_OF_HEAD):
+            if len(data) < LONGEST:
+                self._wait(data)
+            else:
+                self._for_good(data)
+            return
+        asked = self._headings.of(data[:end])
+        if asked is None:
+            self._for_good(data)
+            return
+        whole = end + asked.declared
+        if asked.declared > _LARGEST or not self._front.is_call(asked):
+            self._generally(data, whole)
+        elif len(data) < whole:
+            self._wait(data)
+        else:
+            if self._patience is not None:
+                self._stop_waiting()
+            self._behind = data[whole:]
+            self._answer(asked, data[:whole], data[end:whole])
+
+    def _answer(self, asked: Asked, request: bytes, body: bytes) -> None:
+        self._stage = _Stage.ANSWERING
+        self._request = request
+        errand = Errand(self._front.respond(asked, body), self._answered, self._loop)
+        if self._request:  # not answered already
+            self._errand = errand
+
+    def _answered(self, response: Response | None, error: BaseException | None) -> None:
+        request, self._request, self._errand = self._request, b"", None
+        if isinstance(error, GoesAlone):
+            data, self._behind = request + self._behind, b""
+            self._generally(data, len(request))
+            return
+        if response is None:
+            logger.error("a request was not answered", exc_info=error)
+            self.transport.abort()
+            return
+        ends = self._house.ends(self)
+        self.transport.writelines(response.to_wire(close=ends))
+        self.used()
+        if ends:
+            self.transport.close()
+        elif self._choked:
+            self._stage = _Stage.CHOKED
+        else:
+            self._next()
+
+    def _next(self) -> None:
+        """Be ready for the next request, which may be here already."""
+        if not self._behind:
+            self._stage = _Stage.BETWEEN
+            return
+        # In a turn of its own: a caller that sends a thousand at once must not be served alone.
+        self._stage = _Stage.DUE
+        self._loop.call_soon(self._look_behind)
+
+    def _look_behind(self) -> None:
+        if self.transport.is_closing():
+            return
+        self._stage = _Stage.BETWEEN
+        self._take(self._behind)
+        if self._deaf and len(self._behind) <= _MOST_BEHIND:
+            self._deaf = False
+            self.transport.resume_reading()
+
+    def _wait(self, data: bytes) -> None:
+        """The rest will come; most is sent in two pieces, one right behind the other."""
+        self._behind = data
+        if self._patience is None:
+            self._patience = self._loop.call_later(_PATIENCE, self._waited_enough)
+
+    def _waited_enough(self) -> None:
+        self._patience = None
+        data, self._behind = self._behind, b""
+        end = data.find(_END_OF_HEAD) + len(_END_OF_HEAD)
+        asked = self._headings.of(data[:end]) if end >= len(_END_OF_HEAD) else None
+        if asked is None:
+            self._for_good(data)
+        else:
+            self._generally(data, end + asked.declared)
+
+    def _stop_waiting(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+    def _generally(self, data: bytes, whole: int) -> None:
+        """A request of so many bytes is aiohttp's."""
+        if len(data) > whole:
+            # More of them are here already, and nobody would say when the first is answered.
+            self._for_good(data)
+            return
+        self._stage, self._left = _Stage.GENERAL, whole - len(data)
+        self._to_general(data)
+
+    def _for_good(self, data: bytes) -> None:
+        self._stage = _Stage.GENERAL_FOR_GOOD
+        self._to_general(data)
+
+    def _to_general(self, data: bytes) -> None:
+        self._stop_waiting()
+        self._behind = b""
+        self.last_used = self._loop.time()
+        if self._general is None:
+            self._general = self._house.general(self)
+            self._general.connection_made(self.transport)
+            if self._choked:
+                self._general.pause_writing()
+        self._general.data_received(data)
+
+    def _generally_idle(self) -> bool:
+        """Whether aiohttp has answered all that it was given, and waits for more."""
+        general = self._general
+        # No public way to it. Only where it waits for a message has it written the last answer.
+        waiter = None if general is None else general._waiter
+        return waiter is not None and not waiter.done()

@@ -1,0 +1,66 @@
+"""Heads of HTTP requests, each read once: clients send the same bytes again and again.
+
+Asked by the connections. What a head means is aiohttp's parser's judgement, and what that does not
+take, or what is not a plain request whose end is known, is nothing here.
+"""
+
+import asyncio
+from typing import Final
+
+from aiohttp.base_protocol import BaseProtocol
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.http_parser import HttpRequestParser
+from aiohttp.http_writer import HttpVersion11
+
+from batchedmodel_sidecar.asked import Asked
+
+LONGEST: Final = 4096
+"""Bytes of a head that is read here."""
+_MOST: Final = 1024
+_BUFFER: Final = 64 * 1024
+
+
+class Headings:
+    """What is known of heads; bounded, and forgotten as a whole."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._protocol = BaseProtocol(loop)  # the parser wants one to hold back; nothing is held
+        self._known: dict[bytes, Asked | None] = {}
+
+    def of(self, head: bytes) -> Asked | None:
+        """What a head says, which ends with its empty line; None if it is not a plain request."""
+        try:
+            return self._known[head]
+        except KeyError:
+            asked = self._read(head)
+            if len(self._known) >= _MOST:
+                self._known.clear()  # callers that never repeat a head gain nothing by an order
+            self._known[head] = asked
+            return asked
+
+    def _read(self, head: bytes) -> Asked | None:
+        parser = HttpRequestParser(self._protocol, self._loop, _BUFFER, auto_decompress=False)
+        try:
+            messages, _, tail = parser.feed_data(head)
+        except HttpProcessingError:
+            return None
+        if len(messages) != 1 or tail:
+            return None
+        message = messages[0][0]
+        declared = message.headers.get("Content-Length", "0")
+        if (
+            message.version != HttpVersion11
+            or message.should_close
+            or message.upgrade
+            or message.chunked
+            or "Expect" in message.headers
+            or not declared.isdecimal()
+        ):
+            return None
+        return Asked(
+            method=message.method,
+            path=message.url.path,
+            headers=message.headers,
+            declared=int(declared),
+        )
