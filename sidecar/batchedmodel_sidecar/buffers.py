@@ -60,6 +60,9 @@ class Room:
         self._memory[self._filled : end] = piece
         self._filled = end
 
+    def __len__(self) -> int:
+        return self._filled
+
     def view(self) -> memoryview:
         """What was written, where it lies."""
         return self._memory[: self._filled]

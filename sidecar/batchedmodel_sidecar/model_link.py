@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import aiohttp
 import orjson
+from yarl import URL
 
 from batchedmodel_contract import server_api
 from batchedmodel_contract.batch_wire import BatchReply, BatchRequest, read_reply, write_request
@@ -22,7 +23,7 @@ from batchedmodel_contract.profile import profile_from_mapping
 from batchedmodel_contract.server_api import ModelState, StateEvent, state_event_from_mapping
 from batchedmodel_contract.tensors import Buffer, Datatype
 from batchedmodel_contract.v2 import HEADER_LENGTH
-from batchedmodel_sidecar.buffers import body_of, read_whole
+from batchedmodel_sidecar.carrier import BrokenOff, Carrier, Garbled, Unreachable
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 from batchedmodel_sidecar.link import LinkListener, LinkStatus
 from batchedmodel_sidecar.model import ReadyModel
@@ -57,6 +58,11 @@ class ModelLink:
             timeout=aiohttp.ClientTimeout(total=None),
             auto_decompress=False,
             cookie_jar=aiohttp.DummyCookieJar(),
+        )
+        self._carrier = Carrier(socket_path)
+        self._head = (
+            f"POST {URL(server_api.infer_path(name)).raw_path} HTTP/1.1\r\nHost: model\r\n"
+            f"Content-Type: {_BINARY}\r\n{HEADER_LENGTH}: "
         )
         self._stream: aiohttp.ClientResponse | None = None
         self._distrusted = False
@@ -108,30 +114,27 @@ class ModelLink:
     async def infer(self, request: BatchRequest, seconds: float) -> BatchReply:
         """The server's reply to a batch; raises `Unserved`."""
         length, parts = write_request(request)
-        headers = {HEADER_LENGTH: str(length), "Content-Type": _BINARY}
-        url = _BASE + server_api.infer_path(self._name)
         try:
-            async with (
-                asyncio.timeout(seconds),
-                self._session.post(url, data=body_of(parts, _BINARY), headers=headers) as response,
-            ):
-                body = await read_whole(response)
+            async with asyncio.timeout(seconds):
+                answer = await self._carrier.post(f"{self._head}{length}", parts)
         except TimeoutError as error:
             self._stuck = True
             self._unanswered += 1
             self._distrust("the model server does not answer")
             raise Unserved("the model server does not answer", status=504) from error
-        except aiohttp.ClientConnectorError as error:
+        except Unreachable as error:
             # Nothing was sent, so nothing was in work.
             raise Busy("the model server cannot be reached") from error
-        except (aiohttp.ClientError, OSError) as error:
+        except BrokenOff as error:
             logger.debug("batch: %r", error)
             message = "the model server went away while it worked on this"
             raise Lost(message) from error
-        if response.status != 200:
-            raise self._refused(response.status, body)
+        except Garbled as error:
+            raise self._nonsense(f"the model server answers nonsense: {error}") from error
+        if answer.status != 200:
+            raise self._refused(answer.status, answer.body)
         try:
-            reply = read_reply(body, response.headers.get(HEADER_LENGTH))
+            reply = read_reply(answer.body, answer.headers.get(HEADER_LENGTH))
         except InvalidInput as error:
             raise self._nonsense(f"the model server answers nonsense: {error}") from error
         if len(reply.statuses) != len(request.inputs[0].shapes):
@@ -145,6 +148,7 @@ class ModelLink:
 
     async def close(self) -> None:
         """Hang up."""
+        self._carrier.close()
         await self._session.close()
         self._threads.shutdown(wait=False)
 
