@@ -28,6 +28,8 @@ class Manner(NamedTuple):
     encoding: Encoding | None
     """How its body is compressed."""
     wishes: Wishes
+    accepted: str | None
+    """How its answer may be compressed: a header."""
 
 
 class Asked:

@@ -79,7 +79,8 @@ class Batcher:
         self._durations = durations
         self._recorder = recorder
         self._offered = Offered(ledger, clock())
-        self._model: ReadyModel | None = None
+        self.model: ReadyModel | None = None
+        """Who may be given work now."""
         self._flushing = False
         self._closed = False
         self._step_is_due = False
@@ -128,7 +129,7 @@ class Batcher:
         return self._offered.stats(
             self._settings,
             self._clock(),
-            model_ready=self._model is not None,
+            model_ready=self.model is not None,
             draining=draining,
             profile_known=self._policy.pipeline.times.profiled,
         )
@@ -160,7 +161,7 @@ class Batcher:
     def attach(self, model: ReadyModel) -> None:
         """A server is ready: what waits may go to it, if it takes such rows at all."""
         knew = self._policy.pipeline.times.profiled
-        self._model = model
+        self.model = model
         self._circuit.back()
         for live in {live for live, _ in self._rows.values()}:
             if not model.takes(live.call):
@@ -178,7 +179,7 @@ class Batcher:
 
     def detach(self) -> None:
         """The server is gone: what waits goes on waiting, what is in flight fails by itself."""
-        self._model = None
+        self.model = None
 
     def configure(self, settings: BatchSettings) -> None:
         """Use other settings from the next decision on; what was accepted stays accepted."""
@@ -214,7 +215,7 @@ class Batcher:
         """Offer all rows or none: a call is refused whole."""
         rows = live.call.rows
         self._ledger.rows_offered += len(rows)
-        if self._model is not None and not self._model.takes(live.call):
+        if self.model is not None and not self.model.takes(live.call):
             other = other_model()
             raise Rejected(Rejection.NOT_READY, other.message, retry_after=other.retry_after)
         if len(rows) > self._settings.max_queue_size:
@@ -272,7 +273,7 @@ class Batcher:
         return min(decision.wake_at, self._deadlines.next(), self._circuit.changes_at(now))
 
     def _slots(self, now: float) -> Slots:
-        depth = 0 if self._model is None else self._circuit.depth(self._model.depth, now)
+        depth = 0 if self.model is None else self._circuit.depth(self.model.depth, now)
         return Slots(depth=depth, in_flight=len(self._flights))
 
     def _give_up(self, live: LiveCall, outcome: Outcome) -> None:
@@ -319,7 +320,7 @@ class Batcher:
         """A batch has no answer: its members fail, or wait for another try."""
         now = self._clock()
         self._circuit.unserved(error, now)
-        over = self._flushing and self._model is None  # no other server will come in time
+        over = self._flushing and self.model is None  # no other server will come in time
         for live, item in self._members(batch):
             tried = error if over else again(live, item, error, idempotent=self._idempotent)
             if isinstance(tried, Unserved):

@@ -174,6 +174,8 @@ class Front:
 
     def _named(self, asked: Asked, response: Response) -> Response:
         """With the name that its caller gave the request."""
+        if REQUEST_ID_HEADER not in asked.headers:
+            return response
         named = request_id(asked.headers)
         return response if named is None else response.with_header(REQUEST_ID_HEADER, named)
 
@@ -206,7 +208,7 @@ class Front:
             else:
                 body = adapter.render(parsed, answer, model)
         timing = answer.timing if wishes.timing else None
-        accepted = asked.headers.get("Accept-Encoding")
+        accepted = asked.manner.accepted if asked.manner else None
         return await model_response(body, accepted, self._bodies.codec, timing)
 
     async def _understood(
@@ -226,14 +228,15 @@ class Front:
             # Versions of a foreign server are its own business, and a part of the key.
             version = found.version if self._foreign is None else None
             self._admit(asked.declared, head, version)
-            encoding, wishes = asked.manner or self._manner(asked)
+            manner = asked.manner or self._manner(asked)
+            wishes = manner.wishes
             limit = limit_of(wishes, self._batcher.settings)
             body = await self._bodies.read(asked, source, held, limit, head)
             # Now, not before: the model may have been restarted while the body arrived.
             model = self._open_for_work()
             parsed = await within(
                 limit - (self._clock() - arrived),
-                self._parsed(found, adapter, body, encoding, held, head, model),
+                self._parsed(found, adapter, body, manner.encoding, held, head, model),
             )
             self._open_for_work()
         except asyncio.CancelledError:
@@ -288,18 +291,20 @@ class Front:
         if self._passthrough is None and self._declines(asked):
             raise InvalidInput(BATCH_HEADER, "is taken only in front of a foreign server", "off")
         traced = logger.isEnabledFor(logging.DEBUG)
-        asked.manner = Manner(encoding, wishes_of_headers(asked.headers, traced=traced))
+        wishes = wishes_of_headers(asked.headers, traced=traced)
+        asked.manner = Manner(encoding, wishes, asked.headers.get("Accept-Encoding"))
         return asked.manner
 
     def _open_for_work(self) -> ReadyModel:
         """The model, if calls are taken and it is there; raises `Rejected`."""
         self._require_open()
-        status = self._link.status
-        if status.model is None:
-            raise Rejected(Rejection.NOT_READY, status.reason, retry_after=_RETRY_NOT_READY)
+        model = self._batcher.model
+        if model is None:
+            reason = self._link.status.reason
+            raise Rejected(Rejection.NOT_READY, reason, retry_after=_RETRY_NOT_READY)
         if self._batcher.closed is not None:
             raise Rejected(Rejection.NOT_READY, self._batcher.closed, retry_after=_RETRY_NOT_READY)
-        return status.model
+        return model
 
     def _declines(self, asked: Asked) -> bool:
         """Whether it should not be batched; raises `Rejected`."""

@@ -14,6 +14,7 @@ class WorkMeter:
         self._started = started
         self._buckets = [0.0] * BUCKETS
         self._newest = self._second(started)
+        self._changes_at = (self._newest + 1) * BUCKET_SECONDS
         self._requests = 0
         self.total = 0.0
         """Work since the start."""
@@ -40,7 +41,8 @@ class WorkMeter:
         return now - self._started
 
     def _put(self, work: float, now: float) -> None:
-        self._advance(now)
+        if now >= self._changes_at:
+            self._advance(now)
         self._buckets[self._newest % BUCKETS] += work
         self.total += work
 
@@ -49,6 +51,7 @@ class WorkMeter:
         for passed in range(max(self._newest, second - BUCKETS) + 1, second + 1):
             self._buckets[passed % BUCKETS] = 0.0
         self._newest = max(self._newest, second)
+        self._changes_at = (self._newest + 1) * BUCKET_SECONDS
 
     @staticmethod
     def _second(now: float) -> int:
