@@ -10,7 +10,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from batchedmodel_contract.batch_wire import OK, BatchRequest
+from batchedmodel_contract.batch_wire import BatchRequest
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_sidecar.calls import Output, RawBatch, Row, RowAnswer, Said
 from batchedmodel_sidecar.errors import Busy, Unserved
@@ -29,6 +29,7 @@ from batchedmodel_sidecar.upstream.dialect import (
     Dealt,
     Dialect,
     NotReady,
+    Posting,
     Probe,
     Response,
 )
@@ -102,9 +103,6 @@ class ForeignLink:
         self._at_work += 1
         try:
             return await self._served(request, asyncio.get_running_loop().time() + seconds)
-        except Deaf:
-            self._stuck = True
-            raise
         finally:
             self._at_work -= 1
 
@@ -122,21 +120,31 @@ class ForeignLink:
             alone = len({batch.owners[row] for row in rows}) == 1
             posting = self._dialect.posting(members, batch.envelope)
             try:
-                response = await self._client.post(posting, until - clock())
-            except Unserved as error:
+                response = await self._post(posting, until - clock())
+                verdict = judged(response.status, response.body[:_JUDGED_BYTES])
+                if verdict in (Verdict.BUSY, Verdict.WHOLE):
+                    raise _refusal(response, busy=verdict is Verdict.BUSY, alone=alone)
+            except Unserved as fault:
                 if search.calls == 1:
                     raise
-                outcome.failed(search.whole(), error)
+                # It is no row's fault: what has no answer yet fares as a whole batch would have.
+                outcome.fault = fault
                 break
-            self._stuck = False
-            verdict = judged(response.status, response.body[:_JUDGED_BYTES])
-            if search.calls == 1 and verdict in (Verdict.BUSY, Verdict.WHOLE):
-                raise _refusal(response, busy=verdict is Verdict.BUSY, alone=alone)
             self._judge(search, outcome, verdict, rows, members, response, alone=alone)
         outcome.failed(search.expired, Unserved("no time was left to try this alone", status=504))
         self._learn(search, clock())
         whole = search.calls == 1 and search.largest_fine > 0
         return outcome.reply(clock() - started, whole=whole)
+
+    async def _post(self, posting: Posting, seconds: float) -> Response:
+        """The answer to one request, and whether the server hangs; raises `Unserved`."""
+        try:
+            response = await self._client.post(posting, seconds)
+        except Deaf:
+            self._stuck = True
+            raise
+        self._stuck = False
+        return response
 
     def _judge(
         self,
@@ -170,10 +178,8 @@ class ForeignLink:
                 settled = search.spoilt((response.status, response.body))
                 if search.broken:
                     raise _refusal(response, busy=False, alone=False)
-            case Verdict.OUTGROWN:
+            case _:  # outgrown: the others have ended the search
                 settled = search.outgrown()
-            case Verdict.BUSY | Verdict.WHOLE:
-                settled = search.whole()
         outcome.refused(settled, response, alone=alone)
 
     def _learn(self, search: Isolation, now: float) -> None:
@@ -214,6 +220,8 @@ class _Outcome:
     def __init__(self, rows: int) -> None:
         self._answers: list[RowAnswer | RowFailure | None] = [None] * rows
         self._names: tuple[Output, ...] = ()
+        self.fault: Unserved | None = None
+        """What ended the search before every row was settled."""
 
     def answered(self, rows: Rows, dealt: Dealt, said: Said) -> None:
         self._names = dealt.outputs
@@ -232,19 +240,21 @@ class _Outcome:
             self._answers[row] = RowFailure(status=error.status, message=error.message)
 
     def reply(self, seconds: float, *, whole: bool) -> RawReply:
-        """The reply, once every row is settled."""
-        answers = tuple(answer for answer in self._answers if answer is not None)
-        assert len(answers) == len(self._answers), "a row was left without an answer: our bug"
+        """The reply, once every row is settled or there is a fault."""
+        settled = len(self._answers) - self._answers.count(None)
+        if self.fault is None:
+            assert settled == len(self._answers), "a row was left without an answer: our bug"
         return RawReply(
             outputs=(),
-            statuses=tuple(a.status if isinstance(a, RowFailure) else OK for a in answers),
-            errors=tuple(a.message if isinstance(a, RowFailure) else "" for a in answers),
+            statuses=(),
+            errors=(),
             compute_seconds=seconds,
             queue_seconds=0.0,
-            tokens=len(answers),
-            padded_tokens=len(answers),
+            tokens=settled,
+            padded_tokens=settled,
             names=self._names,
-            answers=answers,
+            answers=tuple(self._answers),
+            fault=self.fault,
             whole=whole,
         )
 

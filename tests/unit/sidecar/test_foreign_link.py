@@ -1,0 +1,210 @@
+"""Batches on their way to a server of somebody else's, whose every answer the test decides."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.spec import PolicyName, ServerProtocol
+from batchedmodel_sidecar.batcher import Batcher
+from batchedmodel_sidecar.errors import Busy, Lost, Unserved
+from batchedmodel_sidecar.metrics import Durations
+from batchedmodel_sidecar.model import ReadyModel
+from batchedmodel_sidecar.recorder import FlightRecorder
+from batchedmodel_sidecar.upstream.catalogue import foreign
+from batchedmodel_sidecar.upstream.client import Client, Deaf
+from batchedmodel_sidecar.upstream.dialect import Posting, Response
+from batchedmodel_sidecar.upstream.link import ForeignLink
+from support.sidecar_world import LoopTimer, StrictLedger
+
+pytestmark = pytest.mark.looptime
+
+SECONDS = 0.01
+"""Of each request."""
+SETTINGS = BatchSettings(policy=PolicyName.WINDOW, max_wait_seconds=0.05, max_batch_size=8)
+Rows = Sequence[str]
+Reaction = Callable[[Rows], Response]
+"""What becomes of a request with these rows; raises `Unserved`."""
+
+
+def said(status: int, document: object, **headers: str) -> Response:
+    return Response(
+        status=status,
+        headers=tuple(headers.items()),
+        content_type="application/json",
+        header_length=None,
+        body=json.dumps(document).encode(),
+    )
+
+
+def well(rows: Rows) -> Response:
+    return said(200, {"predictions": list(rows)})
+
+
+class Scripted(Client):
+    """A server that reacts as it is told, without a network."""
+
+    def __init__(self) -> None:
+        self.reaction: Reaction = well
+        self.sent: list[Rows] = []
+
+    async def ask(self, path: str) -> tuple[int, bytes]:
+        return 200, b'{"ready": true}'
+
+    async def post(self, posting: Posting, seconds: float) -> Response:
+        rows = json.loads(posting.body)["instances"]
+        self.sent.append(rows)
+        await asyncio.sleep(SECONDS)
+        return self.reaction(rows)
+
+    async def close(self) -> None:
+        """Nothing was opened."""
+
+
+@dataclass
+class Foreigners:
+    """A batcher, the link, and the server behind; a row is a letter."""
+
+    server: Scripted = field(default_factory=Scripted)
+
+    def __post_init__(self) -> None:
+        self.protocol = foreign(ServerProtocol.V1, "m")
+        self.link = ForeignLink(
+            client=self.server,
+            probe=self.protocol.probe,
+            dialect=self.protocol.dialect,
+            listener=self,
+            idempotent=True,
+        )
+        self.batcher = Batcher(
+            SETTINGS,
+            infer=self.link.infer,
+            clock=now,
+            timer=LoopTimer,
+            ledger=StrictLedger(),
+            durations=Durations(CollectorRegistry()),
+            recorder=FlightRecorder(now()),
+        )
+
+    def model_ready(self, model: ReadyModel) -> None:
+        self.batcher.attach(model)
+
+    def model_lost(self, reason: str) -> None:
+        self.batcher.detach()
+
+    def memory_bound(self, rows: int) -> None:
+        self.batcher.bound(rows)
+
+    async def call(self, rows: str) -> str:
+        """What the server said of the rows of one call."""
+        model = self.link.status.model
+        assert model is not None
+        adapter = self.protocol.adapter("/v1/models/m:predict", {})
+        parsed = await adapter.parse(json.dumps({"instances": list(rows)}).encode(), None, model)
+        answer = await self.batcher.submit(parsed.call)
+        return "".join(json.loads(bytes(row[0].data)) for row in answer.rows)
+
+    async def calls(self, rows: str) -> dict[str, str | Unserved]:
+        """What became of several calls of a row each, sent at once."""
+        found = await asyncio.gather(*map(self.call, rows), return_exceptions=True)
+        assert all(isinstance(one, str | Unserved) for one in found), found
+        return dict(zip(rows, found, strict=True))  # type: ignore[arg-type]  # just seen
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def in_front(test: Callable[[Foreigners], Awaitable[None]]) -> None:
+    world = Foreigners()
+    following = asyncio.create_task(world.link.follow())
+    await asyncio.sleep(0.5)
+    await test(world)
+    following.cancel()
+    await world.batcher.close()
+
+
+def once(fault: Unserved | Response, on: str, otherwise: Reaction) -> Reaction:
+    """The first request with just these rows meets the fault."""
+    met: list[Rows] = []
+
+    def react(rows: Rows) -> Response:
+        if "".join(rows) != on or met:
+            return otherwise(rows)
+        met.append(rows)
+        if isinstance(fault, Unserved):
+            raise fault
+        return fault
+
+    return react
+
+
+def poisoned(rows: Rows) -> Response:
+    return said(422, "no") if "p" in rows else well(rows)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Lost("gone"),
+        Busy("the model cannot be reached"),
+        said(503, "later", **{"Retry-After": "1"}),
+        said(429, "later"),
+    ],
+    ids=["lost", "refused", "busy", "too many"],
+)
+async def test_what_was_left_of_a_search_is_tried_again_as_a_whole_batch_would_be(
+    fault: Unserved | Response,
+) -> None:
+    async def test(world: Foreigners) -> None:
+        world.server.reaction = once(fault, on="cd", otherwise=poisoned)
+        became = await world.calls("pbcd")
+        refused = became.pop("p")
+        assert isinstance(refused, Unserved)
+        assert refused.status == 422
+        assert became == {"b": "b", "c": "c", "d": "d"}
+        sent = ["".join(rows) for rows in world.server.sent]
+        assert sent[:5] == ["pbcd", "pb", "p", "b", "cd"]
+        assert sent[5:] == (["c", "d"] if isinstance(fault, Lost) else ["cd"])
+
+    await in_front(test)
+
+
+async def test_a_list_that_was_halved_for_memory_is_answered_across_a_death_of_the_server() -> None:
+    async def test(world: Foreigners) -> None:
+        def small(rows: Rows) -> Response:
+            return said(507, "too much") if len(rows) > 2 else well(rows)
+
+        world.server.reaction = once(Lost("gone"), on="cd", otherwise=small)
+        assert await world.call("abcd") == "abcd"
+        assert ["".join(rows) for rows in world.server.sent] == ["abcd", "ab", "cd", "c", "d"]
+
+    await in_front(test)
+
+
+async def test_a_server_that_hangs_in_a_search_is_stuck_and_the_rest_is_told_so() -> None:
+    async def test(world: Foreigners) -> None:
+        world.server.reaction = once(Deaf(), on="cd", otherwise=poisoned)
+        became = await world.calls("pbcd")
+        assert world.link.status.stuck
+        assert became["b"] == "b"
+        for row in "cd":
+            told = became[row]
+            assert isinstance(told, Unserved)
+            assert told.status == 504
+
+    await in_front(test)
+
+
+async def test_searches_that_break_off_again_and_again_open_the_circuit() -> None:
+    async def test(world: Foreigners) -> None:
+        for _ in range(5):
+            world.server.reaction = once(said(502, "no gateway"), on="cd", otherwise=poisoned)
+            await world.calls("pbcd")
+        assert world.batcher.closed is not None
+
+    await in_front(test)
