@@ -113,16 +113,16 @@ class ForeignLink:
     async def _served(self, batch: RawBatch, until: float) -> RawReply:
         clock = asyncio.get_running_loop().time
         search = Isolation(batch.owners, batch.deadlines, idempotent=self._idempotent)
-        outcome = _Outcome(len(batch.rows))
+        outcome = _Outcome(batch.owners)
         started = clock()
         while (rows := search.next(clock())) is not None:
             members = [batch.rows[row] for row in rows]
-            alone = len({batch.owners[row] for row in rows}) == 1
             posting = self._dialect.posting(members, batch.envelope)
             try:
                 response = await self._post(posting, until - clock())
                 verdict = judged(response.status, response.body[:_JUDGED_BYTES])
                 if verdict in (Verdict.BUSY, Verdict.WHOLE):
+                    alone = outcome.of_one_call(search.whole())
                     raise _refusal(response, busy=verdict is Verdict.BUSY, alone=alone)
             except Unserved as fault:
                 if search.calls == 1:
@@ -130,7 +130,7 @@ class ForeignLink:
                 # It is no row's fault: what has no answer yet fares as a whole batch would have.
                 outcome.fault = fault
                 break
-            self._judge(search, outcome, verdict, rows, members, response, alone=alone)
+            self._judge(search, outcome, verdict, rows, members, response)
         outcome.failed(search.expired, Unserved("no time was left to try this alone", status=504))
         self._learn(search, clock())
         whole = search.calls == 1 and search.largest_fine > 0
@@ -154,8 +154,6 @@ class ForeignLink:
         rows: Rows,
         members: Sequence[Row],
         response: Response,
-        *,
-        alone: bool,
     ) -> None:
         """Tell the search what became of rows that were sent, and keep their answers.
 
@@ -163,6 +161,7 @@ class ForeignLink:
         """
         match verdict:
             case Verdict.FINE:
+                alone = outcome.of_one_call(rows)
                 try:
                     dealt = self._dialect.dealt(response, members, alone=alone)
                 except InvalidInput as error:
@@ -180,7 +179,7 @@ class ForeignLink:
                     raise _refusal(response, busy=False, alone=False)
             case _:  # outgrown: the others have ended the search
                 settled = search.outgrown()
-        outcome.refused(settled, response, alone=alone)
+        outcome.refused(settled, response)
 
     def _learn(self, search: Isolation, now: float) -> None:
         """Pass on what the server's memory seems to hold."""
@@ -217,20 +216,26 @@ class ForeignLink:
 class _Outcome:
     """What has become of each row of one batch."""
 
-    def __init__(self, rows: int) -> None:
-        self._answers: list[RowAnswer | RowFailure | None] = [None] * rows
+    def __init__(self, owners: Sequence[int]) -> None:
+        """`owners` is the call of each row."""
+        self._owners = owners
+        self._answers: list[RowAnswer | RowFailure | None] = [None] * len(owners)
         self._names: tuple[Output, ...] = ()
         self.fault: Unserved | None = None
         """What ended the search before every row was settled."""
+
+    def of_one_call(self, rows: Rows) -> bool:
+        """Whether what these rows are told is told to one caller."""
+        return len({self._owners[row] for row in rows}) == 1
 
     def answered(self, rows: Rows, dealt: Dealt, said: Said) -> None:
         self._names = dealt.outputs
         for row, values in zip(rows, dealt.rows, strict=True):
             self._answers[row] = RowAnswer(values, said)
 
-    def refused(self, rows: Sequence[int], response: Response, *, alone: bool) -> None:
+    def refused(self, rows: Rows, response: Response) -> None:
         """These rows get the server's own words."""
-        said, message = _words(response, alone=alone)
+        said, message = _words(response, alone=self.of_one_call(rows))
         for row in rows:
             self._answers[row] = RowFailure(status=response.status, message=message, said=said)
 

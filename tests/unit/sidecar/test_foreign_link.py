@@ -25,7 +25,7 @@ pytestmark = pytest.mark.looptime
 
 SECONDS = 0.01
 """Of each request."""
-SETTINGS = BatchSettings(policy=PolicyName.WINDOW, max_wait_seconds=0.05, max_batch_size=8)
+SETTINGS = BatchSettings(policy=PolicyName.WINDOW, max_wait_seconds=0.05, max_batch_size=32)
 Rows = Sequence[str]
 Reaction = Callable[[Rows], Response]
 """What becomes of a request with these rows; raises `Unserved`."""
@@ -196,6 +196,27 @@ async def test_a_server_that_hangs_in_a_search_is_stuck_and_the_rest_is_told_so(
             told = became[row]
             assert isinstance(told, Unserved)
             assert told.status == 504
+
+    await in_front(test)
+
+
+@pytest.mark.parametrize("last", [401, 422], ids=["not its row's fault", "patience is over"])
+async def test_nobody_gets_a_header_that_was_for_another_when_a_search_ends(last: int) -> None:
+    everybody = "abcdefghijklmnopqrstuvwxyzABCDEF"
+
+    async def test(world: Foreigners) -> None:
+        def react(rows: Rows) -> Response:
+            # The first in words of its own, or else the server would be taken for broken.
+            words = "no" if len(rows) < len(everybody) else "none of these"
+            status = last if len(rows) == 1 else 422
+            return said(status, words, **{"Set-Cookie": "".join(rows)})
+
+        world.server.reaction = react
+        for row, told in (await world.calls(everybody)).items():
+            assert isinstance(told, Unserved)
+            assert told.said is not None
+            assert told.said.headers in ((), (("Set-Cookie", row),))
+        assert len(world.server.sent) < len(everybody)
 
     await in_front(test)
 
