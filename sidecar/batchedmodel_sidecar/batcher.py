@@ -309,7 +309,7 @@ class Batcher:
         if isinstance(reply, RawReply) and reply.fault is not None:
             self._unserved(reply.left(batch.items), reply.fault)
         else:
-            self._circuit.succeeded()
+            self._circuit.replied(reply, self._clock())
         # The next batch leaves before this one is dealt out: a device that waits costs everybody,
         # an answer that is some microseconds later costs one caller that.
         self._finish(batch, reply)

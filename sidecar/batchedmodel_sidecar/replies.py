@@ -43,8 +43,15 @@ class RawReply(BatchReply):
     """None for a row that had no answer when the fault ended the search for those to blame."""
     fault: Unserved | None
     """What could have met the whole batch, and met what was left of it."""
+    refused: int
+    """Calls that ended with an error of the server's, and not with one of their own."""
     whole: bool
     """Whether one request did it: only then is its time that of a batch of this size."""
+
+    @property
+    def answered(self) -> bool:
+        """Whether any row was."""
+        return any(isinstance(answer, RowAnswer) for answer in self.answers)
 
     def left(self, members: Sequence[_Member]) -> list[_Member]:
         """Those of the batch that have no answer yet."""

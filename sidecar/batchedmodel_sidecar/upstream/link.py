@@ -45,6 +45,7 @@ _GROW_AFTER_SECONDS: Final = 60.0
 _REST_SECONDS: Final = 1.0  # for a busy server that does not say how long
 _MOST_DIGITS: Final = 9
 _NONSENSE: Final = "nonsense"
+_SERVER_ERROR: Final = 500
 
 
 class ForeignLink:
@@ -246,6 +247,8 @@ class _Outcome:
 
     def reply(self, seconds: float, *, whole: bool) -> RawReply:
         """The reply, once every row is settled or there is a fault."""
+        pairs = zip(self._owners, self._answers, strict=True)
+        refused = {owner for owner, answer in pairs if _is_server_error(answer)}
         settled = len(self._answers) - self._answers.count(None)
         if self.fault is None:
             assert settled == len(self._answers), "a row was left without an answer: our bug"
@@ -259,9 +262,14 @@ class _Outcome:
             padded_tokens=settled,
             names=self._names,
             answers=tuple(self._answers),
+            refused=len(refused),
             fault=self.fault,
             whole=whole,
         )
+
+
+def _is_server_error(answer: RowAnswer | RowFailure | None) -> bool:
+    return isinstance(answer, RowFailure) and answer.status >= _SERVER_ERROR
 
 
 def _said(response: Response, dealt: Dealt, *, alone: bool) -> Said:

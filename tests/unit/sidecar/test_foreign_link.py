@@ -229,3 +229,46 @@ async def test_searches_that_break_off_again_and_again_open_the_circuit() -> Non
         assert world.batcher.closed is not None
 
     await in_front(test)
+
+
+@pytest.mark.parametrize(("callers", "batches"), [("abcdefgh", 5), ("abc", 7), ("a", 20)])
+async def test_a_server_that_answers_nobody_is_left_alone_whatever_it_says(
+    callers: str, batches: int
+) -> None:
+    async def test(world: Foreigners) -> None:
+        world.server.reaction = lambda rows: said(500, f"error {len(world.server.sent)}")
+        for _ in range(batches):
+            assert world.batcher.closed is None
+            await world.calls(callers)
+        assert world.batcher.closed is not None
+
+    await in_front(test)
+
+
+async def test_a_server_whose_every_answer_is_nonsense_is_left_alone() -> None:
+    async def test(world: Foreigners) -> None:
+        world.server.reaction = lambda rows: said(200, {"predictions": []})
+        for _ in range(20):
+            assert world.batcher.closed is None
+            await world.calls("a")
+        assert world.batcher.closed is not None
+
+    await in_front(test)
+
+
+@pytest.mark.parametrize("callers", ["p", "pqr", "pqrstuvw"])
+async def test_callers_whose_calls_are_bad_close_nothing_while_others_are_answered(
+    callers: str,
+) -> None:
+    async def test(world: Foreigners) -> None:
+        def react(rows: Rows) -> Response:
+            return well(rows) if rows == ["a"] else said(500, f"error {len(world.server.sent)}")
+
+        world.server.reaction = react
+        for turn in range(40):
+            await world.calls(callers)
+            if turn % 4 == 3:
+                assert await world.call("a") == "a"
+            assert world.batcher.closed is None
+
+    await in_front(test)
