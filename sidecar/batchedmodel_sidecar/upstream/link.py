@@ -6,14 +6,16 @@ the parts and keeps what came back for each row.
 """
 
 import asyncio
+import contextlib
 import logging
+import math
 from collections.abc import Sequence
 from typing import Final
 
 from batchedmodel_contract.batch_wire import BatchRequest
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_sidecar.calls import Output, RawBatch, Row, RowAnswer, Said
-from batchedmodel_sidecar.errors import Busy, Unserved
+from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 from batchedmodel_sidecar.isolation import (
     Isolation,
     MemoryRoom,
@@ -37,7 +39,9 @@ from batchedmodel_sidecar.upstream.headers import Headers, end_to_end, shared
 
 logger: Final = logging.getLogger(__name__)
 
-_CHECK_SECONDS: Final = 2.0  # between questions for readiness, while it is ready and while not
+_CHECK_SECONDS: Final = 2.0  # between questions for readiness
+_OFTEN_SECONDS: Final = 0.2  # while it is not ready, or may not be for long
+_DOUBT_SECONDS: Final = 2.0  # after a broken connection: a server that stops may answer for a while
 _ANSWER_WITHIN: Final = 5.0
 _SHOWN_BYTES: Final = 500
 _JUDGED_BYTES: Final = 16_384
@@ -69,6 +73,9 @@ class ForeignLink:
         self._model: ReadyModel | None = None
         self._reason = "the model has not been reached yet"
         self._stuck = False
+        self._closely = False
+        self._doubted_until = -math.inf
+        self._ask_now = asyncio.Event()
         self._at_work = 0
         """Batches that the server has now."""
         self._room = MemoryRoom(grow_after=_GROW_AFTER_SECONDS)
@@ -81,6 +88,7 @@ class ForeignLink:
     async def follow(self) -> None:
         """Ask for readiness for ever: nothing else tells when a foreign server comes or goes."""
         while True:
+            self._ask_now.clear()
             try:
                 async with asyncio.timeout(_ANSWER_WITHIN):
                     await self._check()
@@ -96,7 +104,11 @@ class ForeignLink:
                 # What a server says must not end the process that stands in front of it.
                 logger.error("check", exc_info=bug)
                 self._lose(f"error in the sidecar: {type(bug).__name__}")
-            await asyncio.sleep(_CHECK_SECONDS)
+            doubted = asyncio.get_running_loop().time() < self._doubted_until
+            often = self._model is None or self._closely or doubted
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_OFTEN_SECONDS if often else _CHECK_SECONDS):
+                    await self._ask_now.wait()
 
     async def infer(self, request: BatchRequest, seconds: float) -> RawReply:
         """One request for the whole batch, and more if it is refused; raises `Unserved`."""
@@ -106,6 +118,11 @@ class ForeignLink:
             return await self._served(request, asyncio.get_running_loop().time() + seconds)
         finally:
             self._at_work -= 1
+
+    def watch(self, closely: bool) -> None:
+        """See `Link`."""
+        self._closely = closely
+        self._ask_now.set()
 
     async def close(self) -> None:
         """Hang up."""
@@ -138,11 +155,20 @@ class ForeignLink:
         return outcome.reply(clock() - started, whole=whole)
 
     async def _post(self, posting: Posting, seconds: float) -> Response:
-        """The answer to one request, and whether the server hangs; raises `Unserved`."""
+        """The answer to one request, whose end may tell of the server; raises `Unserved`."""
         try:
             response = await self._client.post(posting, seconds)
         except Deaf:
             self._stuck = True
+            raise
+        except Busy as refused:
+            self._lose(refused.message)
+            self._ask_now.set()
+            raise
+        except Lost:
+            # Perhaps one worker died, or this connection alone: ask before all callers are refused.
+            self._doubted_until = asyncio.get_running_loop().time() + _DOUBT_SECONDS
+            self._ask_now.set()
             raise
         self._stuck = False
         return response

@@ -16,7 +16,7 @@ from batchedmodel_sidecar.metrics import Durations
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.recorder import FlightRecorder
 from batchedmodel_sidecar.upstream.catalogue import foreign
-from batchedmodel_sidecar.upstream.client import Client, Deaf
+from batchedmodel_sidecar.upstream.client import Client, Deaf, Unreachable
 from batchedmodel_sidecar.upstream.dialect import Posting, Response
 from batchedmodel_sidecar.upstream.link import ForeignLink
 from support.sidecar_world import LoopTimer, StrictLedger
@@ -52,14 +52,28 @@ class Scripted(Client):
         self.reaction: Reaction = well
         self.sent: list[Rows] = []
 
+        self.there = True
+        self.asked: list[str] = []
+
     async def ask(self, path: str) -> tuple[int, bytes]:
+        self.asked.append(path)
+        if not self.there:
+            raise Unreachable
         return 200, b'{"ready": true}'
 
     async def post(self, posting: Posting, seconds: float) -> Response:
         rows = json.loads(posting.body)["instances"]
         self.sent.append(rows)
+        if not self.there:
+            raise Busy("the model cannot be reached")
         await asyncio.sleep(SECONDS)
         return self.reaction(rows)
+
+    async def away(self, seconds: float) -> None:
+        """It is not there for so long."""
+        self.there = False
+        await asyncio.sleep(seconds)
+        self.there = True
 
     async def close(self) -> None:
         """Nothing was opened."""
@@ -70,6 +84,8 @@ class Foreigners:
     """A batcher, the link, and the server behind; a row is a letter."""
 
     server: Scripted = field(default_factory=Scripted)
+    heard: list[str] = field(default_factory=list)
+    """What was said of the server's comings and goings, in short."""
 
     def __post_init__(self) -> None:
         self.protocol = foreign(ServerProtocol.V1, "m")
@@ -91,9 +107,12 @@ class Foreigners:
         )
 
     def model_ready(self, model: ReadyModel) -> None:
+        self.heard.append("ready")
         self.batcher.attach(model)
 
     def model_lost(self, reason: str) -> None:
+        if self.heard[-1] != "lost":
+            self.heard.append("lost")
         self.batcher.detach()
 
     def memory_bound(self, rows: int) -> None:
@@ -270,5 +289,81 @@ async def test_callers_whose_calls_are_bad_close_nothing_while_others_are_answer
             if turn % 4 == 3:
                 assert await world.call("a") == "a"
             assert world.batcher.closed is None
+
+    await in_front(test)
+
+
+RESTART = 0.7
+"""Seconds, less than between two questions to a server that is ready."""
+
+
+async def test_a_server_that_takes_no_connection_is_lost_and_then_found_soon() -> None:
+    async def test(world: Foreigners) -> None:
+        restart = asyncio.create_task(world.server.away(RESTART))
+        answer = asyncio.create_task(world.call("a"))
+        await asyncio.sleep(0.1)
+        assert world.link.status.reason == "the model cannot be reached"
+        await restart
+        await asyncio.sleep(0.3)
+        assert world.heard == ["ready", "lost", "ready"]
+        assert await answer == "a"
+
+    await in_front(test)
+
+
+async def test_a_server_that_dies_at_work_is_lost_and_then_found_soon() -> None:
+    async def test(world: Foreigners) -> None:
+        def dies(rows: Rows) -> Response:
+            world.server.reaction = well
+            world.server.there = False
+            raise Lost("gone")
+
+        world.server.reaction = dies
+        answer = asyncio.create_task(world.call("a"))
+        await asyncio.sleep(0.1)
+        assert world.link.status.model is None
+        await world.server.away(RESTART)
+        await asyncio.sleep(0.3)
+        assert answer.done()
+        assert await answer == "a"
+        assert world.heard == ["ready", "lost", "ready"]
+
+    await in_front(test)
+
+
+async def test_a_server_that_stops_and_answers_for_a_while_is_lost_all_the_same() -> None:
+    async def test(world: Foreigners) -> None:
+        world.server.reaction = once(Lost("gone"), on="a", otherwise=well)
+        answer = asyncio.create_task(world.call("a"))
+        await asyncio.sleep(0.5)
+        await world.server.away(RESTART)
+        assert await answer == "a"
+        await asyncio.sleep(0.3)
+        assert world.heard == ["ready", "lost", "ready"]
+
+    await in_front(test)
+
+
+async def test_a_connection_that_breaks_is_no_loss_of_a_server_that_says_it_is_ready() -> None:
+    async def test(world: Foreigners) -> None:
+        world.server.reaction = once(Lost("gone"), on="a", otherwise=well)
+        assert await world.call("a") == "a"
+        assert world.heard == ["ready"]
+
+    await in_front(test)
+
+
+async def test_no_restart_of_a_server_that_is_watched_goes_unnoticed() -> None:
+    async def test(world: Foreigners) -> None:
+        world.link.watch(True)
+        for _ in range(5):
+            await asyncio.sleep(0.3)
+            await world.server.away(0.3)
+        await asyncio.sleep(0.3)
+        assert world.heard == ["ready"] + ["lost", "ready"] * 5
+        world.link.watch(False)
+        asked = len(world.server.asked)
+        await asyncio.sleep(10.0)
+        assert len(world.server.asked) <= asked + 6, "a server that is well is left in peace"
 
     await in_front(test)
