@@ -14,7 +14,7 @@ from typing import Final
 
 from batchedmodel_contract.batch_wire import BatchRequest
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_sidecar.calls import Output, RawBatch, Row, RowAnswer, Said
+from batchedmodel_sidecar.calls import RawBatch, Row
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 from batchedmodel_sidecar.isolation import (
     Isolation,
@@ -25,17 +25,16 @@ from batchedmodel_sidecar.isolation import (
 )
 from batchedmodel_sidecar.link import LinkListener, LinkStatus
 from batchedmodel_sidecar.model import ReadyModel
-from batchedmodel_sidecar.replies import RawReply, RowFailure
+from batchedmodel_sidecar.replies import RawReply
 from batchedmodel_sidecar.upstream.client import Client, Deaf, Unreachable
 from batchedmodel_sidecar.upstream.dialect import (
-    Dealt,
     Dialect,
     NotReady,
     Posting,
     Probe,
     Response,
 )
-from batchedmodel_sidecar.upstream.headers import Headers, end_to_end, shared
+from batchedmodel_sidecar.upstream.findings import Findings, refusal, said_to
 
 logger: Final = logging.getLogger(__name__)
 
@@ -43,13 +42,9 @@ _CHECK_SECONDS: Final = 2.0  # between questions for readiness
 _OFTEN_SECONDS: Final = 0.2  # while it is not ready, or may not be for long
 _DOUBT_SECONDS: Final = 2.0  # after a broken connection: a server that stops may answer for a while
 _ANSWER_WITHIN: Final = 5.0
-_SHOWN_BYTES: Final = 500
 _JUDGED_BYTES: Final = 16_384
 _GROW_AFTER_SECONDS: Final = 60.0
-_REST_SECONDS: Final = 1.0  # for a busy server that does not say how long
-_MOST_DIGITS: Final = 9
 _NONSENSE: Final = "nonsense"
-_SERVER_ERROR: Final = 500
 
 
 class ForeignLink:
@@ -131,7 +126,7 @@ class ForeignLink:
     async def _served(self, batch: RawBatch, until: float) -> RawReply:
         clock = asyncio.get_running_loop().time
         search = Isolation(batch.owners, batch.deadlines, idempotent=self._idempotent)
-        outcome = _Outcome(batch.owners)
+        findings = Findings(batch.owners)
         started = clock()
         while (rows := search.next(clock())) is not None:
             members = [batch.rows[row] for row in rows]
@@ -140,19 +135,19 @@ class ForeignLink:
                 response = await self._post(posting, until - clock())
                 verdict = judged(response.status, response.body[:_JUDGED_BYTES])
                 if verdict in (Verdict.BUSY, Verdict.WHOLE):
-                    alone = outcome.of_one_call(search.whole())
-                    raise _refusal(response, busy=verdict is Verdict.BUSY, alone=alone)
+                    alone = findings.of_one_call(search.whole())
+                    raise refusal(response, busy=verdict is Verdict.BUSY, alone=alone)
             except Unserved as fault:
                 if search.calls == 1:
                     raise
                 # It is no row's fault: what has no answer yet fares as a whole batch would have.
-                outcome.fault = fault
+                findings.fault = fault
                 break
-            self._judge(search, outcome, verdict, rows, members, response)
-        outcome.failed(search.expired, Unserved("no time was left to try this alone", status=504))
+            self._judge(search, findings, verdict, rows, members, response)
+        findings.failed(search.expired, Unserved("no time was left to try this alone", status=504))
         self._learn(search, clock())
         whole = search.calls == 1 and search.largest_fine > 0
-        return outcome.reply(clock() - started, whole=whole)
+        return findings.reply(clock() - started, whole=whole)
 
     async def _post(self, posting: Posting, seconds: float) -> Response:
         """The answer to one request, whose end may tell of the server; raises `Unserved`."""
@@ -176,7 +171,7 @@ class ForeignLink:
     def _judge(
         self,
         search: Isolation,
-        outcome: "_Outcome",
+        findings: Findings,
         verdict: Verdict,
         rows: Rows,
         members: Sequence[Row],
@@ -188,25 +183,25 @@ class ForeignLink:
         """
         match verdict:
             case Verdict.FINE:
-                alone = outcome.of_one_call(rows)
+                alone = findings.of_one_call(rows)
                 try:
                     dealt = self._dialect.dealt(response, members, alone=alone)
                 except InvalidInput as error:
                     nonsense = Unserved(f"the model answers nonsense: {error}", status=502)
-                    outcome.failed(search.spoilt(_NONSENSE), nonsense)
+                    findings.failed(search.spoilt(_NONSENSE), nonsense)
                     if search.broken:
                         raise nonsense from error
                     return
                 search.fine()
-                outcome.answered(rows, dealt, _said(response, dealt, alone=alone))
+                findings.answered(rows, dealt, said_to(response, dealt, alone=alone))
                 return
             case Verdict.SPOILT:
                 settled = search.spoilt((response.status, response.body))
                 if search.broken:
-                    raise _refusal(response, busy=False, alone=False)
+                    raise refusal(response, busy=False, alone=False)
             case _:  # outgrown: the others have ended the search
                 settled = search.outgrown()
-        outcome.refused(settled, response)
+        findings.refused(settled, response)
 
     def _learn(self, search: Isolation, now: float) -> None:
         """Pass on what the server's memory seems to hold."""
@@ -238,104 +233,3 @@ class ForeignLink:
         self._model = None
         self._reason = reason
         self._listener.model_lost(reason)
-
-
-class _Outcome:
-    """What has become of each row of one batch."""
-
-    def __init__(self, owners: Sequence[int]) -> None:
-        """`owners` is the call of each row."""
-        self._owners = owners
-        self._answers: list[RowAnswer | RowFailure | None] = [None] * len(owners)
-        self._names: tuple[Output, ...] = ()
-        self.fault: Unserved | None = None
-        """What ended the search before every row was settled."""
-
-    def of_one_call(self, rows: Rows) -> bool:
-        """Whether what these rows are told is told to one caller."""
-        return len({self._owners[row] for row in rows}) == 1
-
-    def answered(self, rows: Rows, dealt: Dealt, said: Said) -> None:
-        self._names = dealt.outputs
-        for row, values in zip(rows, dealt.rows, strict=True):
-            self._answers[row] = RowAnswer(values, said)
-
-    def refused(self, rows: Rows, response: Response) -> None:
-        """These rows get the server's own words."""
-        said, message = _words(response, alone=self.of_one_call(rows))
-        for row in rows:
-            self._answers[row] = RowFailure(status=response.status, message=message, said=said)
-
-    def failed(self, rows: Sequence[int], error: Unserved) -> None:
-        """These rows get words of ours."""
-        for row in rows:
-            self._answers[row] = RowFailure(status=error.status, message=error.message)
-
-    def reply(self, seconds: float, *, whole: bool) -> RawReply:
-        """The reply, once every row is settled or there is a fault."""
-        pairs = zip(self._owners, self._answers, strict=True)
-        refused = {owner for owner, answer in pairs if _is_server_error(answer)}
-        settled = len(self._answers) - self._answers.count(None)
-        if self.fault is None:
-            assert settled == len(self._answers), "a row was left without an answer: our bug"
-        return RawReply(
-            outputs=(),
-            statuses=(),
-            errors=(),
-            compute_seconds=seconds,
-            queue_seconds=0.0,
-            tokens=settled,
-            padded_tokens=settled,
-            names=self._names,
-            answers=tuple(self._answers),
-            refused=len(refused),
-            fault=self.fault,
-            whole=whole,
-        )
-
-
-def _is_server_error(answer: RowAnswer | RowFailure | None) -> bool:
-    return isinstance(answer, RowFailure) and answer.status >= _SERVER_ERROR
-
-
-def _said(response: Response, dealt: Dealt, *, alone: bool) -> Said:
-    return Said(
-        status=response.status,
-        headers=end_to_end(response.headers) if alone else shared(response.headers, refused=False),
-        content_type=response.content_type,
-        frame=dealt.frame,
-    )
-
-
-def _words(response: Response, *, alone: bool) -> tuple[Said, str]:
-    """What the refused are told, whole, and its beginning for logs."""
-    given = end_to_end(response.headers) if alone else shared(response.headers, refused=True)
-    said = Said(
-        status=response.status,
-        headers=given,
-        content_type=response.content_type,
-        body=response.body,
-    )
-    return said, response.body[:_SHOWN_BYTES].decode("utf-8", "replace")
-
-
-def _refusal(response: Response, *, busy: bool, alone: bool) -> Unserved:
-    """What all members of a batch are told that no row has spoilt."""
-    said, message = _words(response, alone=alone)
-    if not busy:
-        return Unserved(message, status=said.status, said=said)
-    seconds = _retry_after(response.headers)
-    return Busy(
-        message,
-        status=said.status,
-        retry_after=_REST_SECONDS if seconds is None else seconds,
-        said=said,
-    )
-
-
-def _retry_after(headers: Headers) -> float | None:
-    """Seconds of the header, which may also be a date: that is passed on and not understood."""
-    for name, value in headers:
-        if name.lower() == "retry-after" and value.isascii() and value.isdigit():
-            return float(value[:_MOST_DIGITS])
-    return None
