@@ -8,7 +8,7 @@ import math
 from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, NewType, Protocol
+from typing import Final, NamedTuple, NewType, Protocol
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.outcomes import HoldReason, Outcome, Rejection, ReleaseReason
@@ -34,8 +34,7 @@ class FanOut:
     size: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
+class Item(NamedTuple):
     """One row that waits for a forward pass."""
 
     id: ItemId

@@ -8,7 +8,7 @@ time, so that others have their turn in between.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -38,7 +38,7 @@ from batchedmodel_sidecar.metrics import Durations
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.offered import Offered
 from batchedmodel_sidecar.recorder import FlightRecorder
-from batchedmodel_sidecar.replies import RowFailure, dealt, time_of
+from batchedmodel_sidecar.replies import RawReply, RowFailure, dealt, time_of
 from batchedmodel_sidecar.second_tries import again
 from batchedmodel_sidecar.terms import NO_WISHES, Wishes, agreed
 from batchedmodel_sidecar.timer import Timer
@@ -79,8 +79,7 @@ class Batcher:
         self._durations = durations
         self._recorder = recorder
         self._offered = Offered(ledger, clock())
-        self.model: ReadyModel | None = None
-        """Who may be given work now."""
+        self.model: ReadyModel | None = None  # who may be given work now
         self._flushing = False
         self._closed = False
         self._step_is_due = False
@@ -304,8 +303,13 @@ class Batcher:
         """Send one batch and settle its members, whatever happens."""
         reply = await carried(self._infer(request, seconds))
         if isinstance(reply, Unserved):
-            self._unserved(batch, reply)
+            self._unserved(batch.items, reply)
+            self._finish(batch, None)
             return
+        if isinstance(reply, RawReply) and reply.fault is not None:
+            self._unserved(reply.left(batch.items), reply.fault)
+        else:
+            self._circuit.replied(reply, self._clock())
         # The next batch leaves before this one is dealt out: a device that waits costs everybody,
         # an answer that is some microseconds later costs one caller that.
         self._finish(batch, reply)
@@ -313,15 +317,15 @@ class Batcher:
             self._deliver(batch, reply)
         except Exception as error:
             told = error if isinstance(error, Unserved) else our_bug(error)
-            for live, _ in self._members(batch):
+            for live, _ in self._members(batch.items):
                 self._settle(live, Outcome.FAILED, told)
 
-    def _unserved(self, batch: Batch, error: Unserved) -> None:
-        """A batch has no answer: its members fail, or wait for another try."""
+    def _unserved(self, items: Iterable[Item], error: Unserved) -> None:
+        """Items of a batch have no answer: they fail, or wait for another try."""
         now = self._clock()
         self._circuit.unserved(error, now)
         over = self._flushing and self.model is None  # no other server will come in time
-        for live, item in self._members(batch):
+        for live, item in self._members(items):
             tried = error if over else again(live, item, error, idempotent=self._idempotent)
             if isinstance(tried, Unserved):
                 self._settle(live, Outcome.FAILED, tried)
@@ -329,11 +333,10 @@ class Batcher:
             live.waiting += 1
             self._ledger.come_back(len(live.call.rows), live.waiting, now)
             self._policy.take_over(tried)
-        self._finish(batch, None)
 
-    def _members(self, batch: Batch) -> Iterator[tuple[LiveCall, Item]]:
+    def _members(self, items: Iterable[Item]) -> Iterator[tuple[LiveCall, Item]]:
         """Rows of a batch that are still wanted, with their calls; settling one may end others."""
-        for item in batch.items:
+        for item in items:
             entry = self._rows.get(item.id)
             if entry is not None:
                 yield entry[0], item
@@ -345,7 +348,6 @@ class Batcher:
         self._ledger.batch_ends(len(batch.items), now)
         compute, queued = None, 0.0
         if reply is not None:
-            self._circuit.succeeded()
             self._ledger.tokens += reply.tokens
             self._ledger.padded_tokens += reply.padded_tokens
             compute, queued = time_of(reply), reply.queue_seconds
@@ -357,6 +359,8 @@ class Batcher:
     def _deliver(self, batch: Batch, reply: BatchReply) -> None:
         outputs, answers = dealt(reply, len(batch.items))
         for item, answer in zip(batch.items, answers, strict=True):
+            if answer is None:
+                continue  # it has met the reply's fault
             entry = self._rows.pop(item.id, None)
             if entry is None:
                 continue  # settled meanwhile: expired, left, or failed by another of its rows

@@ -19,16 +19,14 @@ class Value(NamedTuple):
     data: Buffer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(NamedTuple):
     """One row of a call, its tensors in the order of the model's inputs."""
 
     values: tuple[Value, ...]
     length: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class Call(NamedTuple):
     """Rows that are settled together."""
 
     rows: tuple[Row, ...]
@@ -112,8 +110,7 @@ class RowAnswer(NamedTuple):
     """What a foreign server said with them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(NamedTuple):
     """The rows' outputs, in the order in which the call gave its rows."""
 
     outputs: tuple[Output, ...]

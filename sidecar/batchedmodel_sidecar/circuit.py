@@ -4,14 +4,21 @@ Pure; owned by the batcher, which tells it how batches end. After several whole 
 that the server could not answer the circuit opens: nothing is sent for a pause that doubles, then
 one batch tries (half open), and its success closes the circuit. The idea is Nygard's (Release It!,
 2007).
+
+A foreign server that refuses all calls of a batch may be broken, or the calls may be bad. A small
+batch of these weighs little, so that one bad call that is sent again and again hurts nobody.
 """
 
 import math
 from typing import Final
 
+from batchedmodel_contract.batch_wire import BatchReply
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
+from batchedmodel_sidecar.replies import RawReply
 
 _FAILURES: Final = 5
+_SEVERAL: Final = 4
+"""Refused calls that weigh as much as a batch that failed as a whole."""
 _FIRST_PAUSE: Final = 1.0  # seconds
 _LONGEST_PAUSE: Final = 30.0
 _CAREFUL_BATCHES: Final = 256  # more than the rows that a death sends again, each by itself
@@ -23,7 +30,8 @@ class Circuit:
     """One server's; times are monotonic seconds."""
 
     def __init__(self) -> None:
-        self._failures = 0
+        self._failures = 0.0
+        """Batches since one was answered, each by its weight."""
         self._until = -math.inf
         self._gone = False
         self._careful = 0
@@ -40,16 +48,23 @@ class Circuit:
         """
         if not self._open or now >= self._until:
             return None
-        return f"the last {self._failures} batches failed as a whole; it is tried again soon"
+        return "the model answered none of the last batches; it is tried again soon"
 
     def back(self) -> None:
         """The server is there again: one that had gone has started anew, and is tried at once."""
         if self._gone:
             self._until = -math.inf
 
+    def replied(self, reply: BatchReply, now: float) -> None:
+        """A batch has a reply, in which a foreign server may have answered no row at all."""
+        if not isinstance(reply, RawReply) or reply.answered:
+            self.succeeded()
+        elif reply.refused:
+            self._fail(min(1.0, reply.refused / _SEVERAL), now)
+
     def succeeded(self) -> None:
         """A batch was answered."""
-        self._failures = 0
+        self._failures = 0.0
         self._gone = False
         self._careful = max(0, self._careful - 1)
 
@@ -67,10 +82,7 @@ class Circuit:
 
     def failed(self, now: float) -> None:
         """A whole batch was not, and none of its members is to blame."""
-        self._failures += 1
-        if self._open:
-            pause = _FIRST_PAUSE * 2.0 ** min(self._failures - _FAILURES, 10)
-            self._until = now + min(_LONGEST_PAUSE, pause)
+        self._fail(1.0, now)
 
     def rest(self, now: float, seconds: float) -> None:
         """The server asked not to be asked for so long."""
@@ -86,3 +98,9 @@ class Circuit:
     def changes_at(self, now: float) -> float:
         """When to look again; infinity when only an event can change anything."""
         return self._until if now < self._until else math.inf
+
+    def _fail(self, weight: float, now: float) -> None:
+        self._failures += weight
+        if self._open:
+            pause = _FIRST_PAUSE * 2 ** min(int(self._failures) - _FAILURES, 10)
+            self._until = now + min(_LONGEST_PAUSE, pause)

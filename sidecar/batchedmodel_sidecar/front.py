@@ -7,21 +7,21 @@ can be known: the gate and the queue before the body is read, the body's size be
 import asyncio
 import logging
 from collections.abc import Callable
-from importlib import metadata
 from typing import Final
 
 from aiohttp import web
 
-from batchedmodel_contract.mistakes import InvalidInput, Unbatchable, shown
+from batchedmodel_contract.mistakes import InvalidInput, Unbatchable
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_contract.tensors import Buffer
+from batchedmodel_sidecar.about import RETRY_NOT_READY, other_version, told
 from batchedmodel_sidecar.asked import Asked, Manner, Way
 from batchedmodel_sidecar.batcher import Batcher
 from batchedmodel_sidecar.bodies import BodyReader, Received, Source, json_bytes
 from batchedmodel_sidecar.buffers import LARGE
 from batchedmodel_sidecar.byte_budget import Hold
 from batchedmodel_sidecar.encodings import Encoding, encoding_of
-from batchedmodel_sidecar.errors import CallError, ModelNotFound, Rejected, TooLate
+from batchedmodel_sidecar.errors import CallError, Rejected, TooLate
 from batchedmodel_sidecar.helper.memory import SharedMemory
 from batchedmodel_sidecar.ledger import Ledger
 from batchedmodel_sidecar.lifecycle import Lifecycle
@@ -29,13 +29,11 @@ from batchedmodel_sidecar.link import Link
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.passthrough import Passthrough
 from batchedmodel_sidecar.prompt import within
-from batchedmodel_sidecar.protocols import openai, v2
 from batchedmodel_sidecar.protocols.adapter import Adapter, Parsed
 from batchedmodel_sidecar.recorder import FlightRecorder
 from batchedmodel_sidecar.responses import (
     Response,
     error_response,
-    json_response,
     model_response,
 )
 from batchedmodel_sidecar.routes import Endpoint, Found, Lost, Routes
@@ -52,12 +50,9 @@ from batchedmodel_sidecar.terms import (
 from batchedmodel_sidecar.translator import Translator
 from batchedmodel_sidecar.upstream.catalogue import Foreign
 
-_RETRY_NOT_READY: Final = 1.0
 _OUR_OWN: Final = frozenset({Endpoint.LIVE, Endpoint.READY, Endpoint.MODEL_READY})
 """What is not for a foreign server to say: whether requests are taken here."""
 logger: Final = logging.getLogger(__name__)
-
-VERSION: Final = metadata.version("batchedmodel")
 
 
 class GoesAlone(Exception):
@@ -301,9 +296,9 @@ class Front:
         model = self._batcher.model
         if model is None:
             reason = self._link.status.reason
-            raise Rejected(Rejection.NOT_READY, reason, retry_after=_RETRY_NOT_READY)
+            raise Rejected(Rejection.NOT_READY, reason, retry_after=RETRY_NOT_READY)
         if self._batcher.closed is not None:
-            raise Rejected(Rejection.NOT_READY, self._batcher.closed, retry_after=_RETRY_NOT_READY)
+            raise Rejected(Rejection.NOT_READY, self._batcher.closed, retry_after=RETRY_NOT_READY)
         return model
 
     def _declines(self, asked: Asked) -> bool:
@@ -316,11 +311,11 @@ class Front:
     def _require_open(self) -> None:
         if self._lifecycle.refusing:
             message = "this pod is stopping; another one will answer"
-            raise Rejected(Rejection.DRAINING, message, retry_after=_RETRY_NOT_READY)
+            raise Rejected(Rejection.DRAINING, message, retry_after=RETRY_NOT_READY)
 
     def _admit(self, declared: int, head: str | None, version: str | None) -> None:
         """Refuse what can be refused before the body is read; raises `Rejected`."""
-        other = _other_version(version, self._open_for_work())
+        other = other_version(version, self._open_for_work())
         if other is not None:
             raise other
         self._bodies.refuse_declared(declared)
@@ -359,38 +354,8 @@ class Front:
 
     def _told(self, asked: Asked, found: Found) -> Response:
         """What can be asked about the server and its model. No call, so no refusal is counted."""
-        status = self._link.status
-        usable = status.model is not None and self._batcher.closed is None
-        ready = usable and not self._lifecycle.draining
-        match found.endpoint:
-            case Endpoint.SERVER:
-                return json_response(v2.server_metadata(VERSION))
-            case Endpoint.LIVE:
-                return json_response({"live": True})
-            case Endpoint.READY:
-                return json_response({"ready": ready}, 200 if ready else 503)
-        other = _other_version(found.version, status.model)
-        if other is not None:
-            return self._refused(asked, other)
-        if found.endpoint is Endpoint.MODEL_READY:
-            return json_response({"name": self._name, "ready": ready}, 200 if ready else 503)
-        if status.model is None:
-            gone = CallError(status.reason, status=503, retry_after=_RETRY_NOT_READY)
-            return self._refused(asked, gone)
-        match found.endpoint:
-            case Endpoint.V2_MODEL:
-                return json_response(v2.metadata(status.model))
-            case Endpoint.MODEL:
-                return json_response(openai.about_model(status.model))
-        return json_response(openai.models(status.model))
-
-
-def _other_version(version: str | None, model: ReadyModel | None) -> ModelNotFound | None:
-    """What is told who names another version of the model than the one that is served."""
-    served = version if model is None else model.description.version
-    if version in (None, served):
-        return None
-    return ModelNotFound(f"version: {shown(version)} is not served here; {served} is")
+        closed = self._batcher.closed is not None or self._lifecycle.draining
+        return told(self._name, found, self._link.status, open_for_work=not closed)
 
 
 def _invalid(error: InvalidInput) -> Rejected:

@@ -35,16 +35,19 @@ class Lifecycle:
         batcher: Batcher,
         *,
         model_is_there: Callable[[], bool],
+        watch: Callable[[bool], None],
         delay: float,
         limit: float,
         passing: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """`delay`: seconds that still accept work; `limit`: seconds that accepted work may take.
 
+        `watch` is told while a restart of the model must not be overlooked: it ends the drain.
         `passing` returns when nothing is on its way past the batcher, where that is possible.
         """
         self._batcher = batcher
         self._model_is_there = model_is_there
+        self._watch = watch
         self._delay = delay
         self._limit = limit
         self._passing = passing
@@ -67,6 +70,7 @@ class Lifecycle:
         """Return when the drain has ended, however it did."""
         if self._drain is None:
             logger.info("draining")
+            self._watch(True)
             self._drain = asyncio.get_running_loop().create_future()
             self._work = asyncio.create_task(self._run(self._drain))
             if not self._model_is_there():
@@ -90,6 +94,7 @@ class Lifecycle:
         if self._drain is None or self._work is None or self._terminating:
             return
         logger.info("serving again")
+        self._watch(False)
         self._work.cancel()
         if not self._drain.done():
             self._drain.set_result(DrainEnd.TAKEN_BACK)

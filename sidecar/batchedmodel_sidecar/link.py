@@ -53,6 +53,10 @@ class Link(Protocol):
         """The server's reply to a batch within so many seconds; raises `Unserved`."""
         ...
 
+    def watch(self, closely: bool) -> None:
+        """While closely, no restart of the server may go unnoticed, however short."""
+        ...
+
     async def close(self) -> None:
         """Hang up."""
         ...

@@ -146,6 +146,9 @@ class ModelLink:
         self._stuck = False
         return reply
 
+    def watch(self, closely: bool) -> None:
+        """See `Link`; the life line ends with the server, so that nothing more is to be done."""
+
     async def close(self) -> None:
         """Hang up."""
         self._carrier.close()

@@ -3,7 +3,9 @@
 Pure; called by the batcher. A reply that contradicts itself is nobody's answer.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from batchedmodel_contract.batch_wire import OK, BatchReply
 from batchedmodel_contract.mistakes import InvalidInput
@@ -11,6 +13,7 @@ from batchedmodel_sidecar.calls import Output, RowAnswer, Said, Value
 from batchedmodel_sidecar.errors import Unserved
 
 _RETRY_SOON = 1.0
+_Member = TypeVar("_Member")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +36,27 @@ class RowFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawReply(BatchReply):
-    """The answer of a foreign server, dealt out already; `outputs` and `errors` are empty."""
+    """The answer of a foreign server, dealt out already; outputs, statuses and errors are empty."""
 
     names: tuple[Output, ...]
-    answers: tuple[RowAnswer | RowFailure, ...]
+    answers: tuple[RowAnswer | RowFailure | None, ...]
+    """None for a row that had no answer when the fault ended the search for those to blame."""
+    fault: Unserved | None
+    """What could have met the whole batch, and met what was left of it."""
+    refused: int
+    """Calls that ended with an error of the server's, and not with one of their own."""
     whole: bool
     """Whether one request did it: only then is its time that of a batch of this size."""
+
+    @property
+    def answered(self) -> bool:
+        """Whether any row was."""
+        return any(isinstance(answer, RowAnswer) for answer in self.answers)
+
+    def left(self, members: Sequence[_Member]) -> list[_Member]:
+        """Those of the batch that have no answer yet."""
+        pairs = zip(members, self.answers, strict=True)
+        return [member for member, answer in pairs if answer is None]
 
 
 def time_of(reply: BatchReply) -> float | None:
@@ -47,8 +65,10 @@ def time_of(reply: BatchReply) -> float | None:
     return reply.compute_seconds if of_one_request else None
 
 
-def dealt(reply: BatchReply, rows: int) -> tuple[tuple[Output, ...], list[RowAnswer | RowFailure]]:
-    """The outputs' names, and for each row its values or its failure; raises `Unserved`."""
+def dealt(
+    reply: BatchReply, rows: int
+) -> tuple[tuple[Output, ...], list[RowAnswer | RowFailure | None]]:
+    """The outputs' names, and for each row its values, its failure or None; raises `Unserved`."""
     if isinstance(reply, RawReply):
         return reply.names, list(reply.answers)
     if len(reply.statuses) != rows:
@@ -59,7 +79,7 @@ def dealt(reply: BatchReply, rows: int) -> tuple[tuple[Output, ...], list[RowAns
     except InvalidInput as error:
         raise Unserved(f"the model's answer contradicts itself: {error}", status=502) from error
     shapes = [output.shapes for output in reply.outputs]
-    answers: list[RowAnswer | RowFailure] = []
+    answers: list[RowAnswer | RowFailure | None] = []
     for row, status in enumerate(reply.statuses):
         if status == OK:
             pairs = zip(shapes, columns, strict=True)

@@ -4,7 +4,6 @@ Pure; called by the batcher for each row that is still wanted. A row over which 
 tried once more, by itself, so that whatever kills servers takes nobody with it the second time.
 """
 
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 from batchedmodel_scheduling.policy import Item, ItemId
@@ -28,11 +27,11 @@ def again(live: LiveCall, item: Item, error: Unserved, *, idempotent: bool) -> I
     if isinstance(error, Busy):
         # Nothing was done for it, so it may be sent again in any case.
         live.rests += 1
-        again = replace(item, fan_out=None)  # its group has heard of it
+        again = item._replace(fan_out=None)  # its group has heard of it
         return again if live.rests <= _MOST_RESTS * len(live.call.rows) else error
     if not isinstance(error, Lost) or not idempotent:
         return error
     if isinstance(item.key, _Alone):
         message = "the model server died twice with this in work; it is not sent again"
         return Unserved(message, status=502)
-    return replace(item, key=_Alone(item.id), fan_out=None)
+    return item._replace(key=_Alone(item.id), fan_out=None)

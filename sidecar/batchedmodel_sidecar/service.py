@@ -94,6 +94,7 @@ class Service:
             self._batcher,
             passing=self._passthrough.idle if self._passthrough else None,
             model_is_there=lambda: self._link.status.model is not None,
+            watch=self._link.watch,
             delay=settings.drain_delay_seconds,
             limit=settings.drain_timeout_seconds,
         )

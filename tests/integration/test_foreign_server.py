@@ -145,6 +145,28 @@ async def test_a_server_that_dies_and_returns_is_followed(
         assert await doubled(chain, 1) == (200, [2])
 
 
+@pytest.mark.parametrize("at_work", [True, False], ids=["at work", "idle"])
+async def test_a_drain_ends_with_a_restart_of_the_server_that_takes_a_moment(
+    chain: Chain, server: ForeignServer, at_work: bool
+) -> None:
+    """Before such a restart the hook of its container drains the pod."""
+    server.seconds = 60.0 if at_work else 0.02
+    callers = [asyncio.create_task(doubled(chain, 1)) for _ in range(2 * at_work)]
+    if at_work:
+        await chain.until("batchedmodel_inflight_requests", lambda value: value == 2)
+    seen = len(chain.sidecar.lines)
+    hook = asyncio.create_task(chain.admin("/drain"))
+    await chain.sidecar.wait_for("draining", after=seen)
+    await server.__aexit__()
+    server.seconds = 0.02
+    await asyncio.sleep(0.6)
+    async with server:
+        await chain.sidecar.wait_for("serving again", after=seen)
+        assert {(await caller)[0] for caller in callers} <= {503}
+        assert (await hook)[0] == 200
+        assert await doubled(chain, 1) == (200, [2])
+
+
 async def test_a_server_whose_metadata_is_no_json_ends_nothing(
     tmp_path: Path, server: ForeignServer
 ) -> None:

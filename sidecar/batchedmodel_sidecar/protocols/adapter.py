@@ -1,7 +1,6 @@
 """What the front asks of a protocol."""
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from batchedmodel_contract.tensors import Buffer
 from batchedmodel_sidecar.calls import Answer, Call
@@ -10,8 +9,7 @@ from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.terms import NO_WISHES, Wishes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Body:
+class Body(NamedTuple):
     """The body of an answer, with the headers that belong to its form."""
 
     data: Buffer
@@ -21,8 +19,7 @@ class Body:
     headers: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parsed:
+class Parsed(NamedTuple):
     """A call, what its body wishes, and what the adapter must remember to answer it."""
 
     call: Call

@@ -13,6 +13,7 @@ from batchedmodel_contract.v2 import (
     Options,
     read_body,
     read_options,
+    to_json,
     write_answer,
 )
 from batchedmodel_sidecar.calls import Answer
@@ -70,11 +71,16 @@ class V2Adapter:
         }
         if options.id is not None:
             head["id"] = options.id
+        tensors = answer.tensors()
+        if options.outputs is None and not options.binary:
+            # What nearly everybody asks for.
+            head["outputs"] = [to_json(tensor) for tensor in tensors]
+            return Body(data=orjson.dumps(head))
         # The shapes of a ragged output go with the output that they describe.
-        tensors = [t for t in answer.tensors() if options.selects(t.name.removesuffix(SHAPES))]
+        selected = [t for t in tensors if options.selects(t.name.removesuffix(SHAPES))]
         length, parts = write_answer(
             head,
-            tensors,
+            selected,
             lambda name: options.wants_binary(name.removesuffix(SHAPES)),
             orjson.dumps,
         )

@@ -5,7 +5,7 @@ contents stay the text or the bytes in which they came.
 """
 
 from collections.abc import Awaitable, Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from batchedmodel_contract.description import ModelDescription
@@ -166,7 +166,7 @@ class ForeignAdapter:
         """The server's answer to this caller, with the headers that may pass."""
         headers = common(said.headers for said in answer.said)
         body = self._dialect.render(parsed.memo, answer)
-        return replace(body, headers=(*headers, *body.headers))
+        return body._replace(headers=(*headers, *body.headers))
 
     def error(self, error: CallError) -> Body:
         """What the server said, if it was the server; or else the protocol's own form."""

@@ -6,14 +6,16 @@ the parts and keeps what came back for each row.
 """
 
 import asyncio
+import contextlib
 import logging
+import math
 from collections.abc import Sequence
 from typing import Final
 
-from batchedmodel_contract.batch_wire import OK, BatchRequest
+from batchedmodel_contract.batch_wire import BatchRequest
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_sidecar.calls import Output, RawBatch, Row, RowAnswer, Said
-from batchedmodel_sidecar.errors import Busy, Unserved
+from batchedmodel_sidecar.calls import RawBatch, Row
+from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 from batchedmodel_sidecar.isolation import (
     Isolation,
     MemoryRoom,
@@ -23,26 +25,25 @@ from batchedmodel_sidecar.isolation import (
 )
 from batchedmodel_sidecar.link import LinkListener, LinkStatus
 from batchedmodel_sidecar.model import ReadyModel
-from batchedmodel_sidecar.replies import RawReply, RowFailure
+from batchedmodel_sidecar.replies import RawReply
 from batchedmodel_sidecar.upstream.client import Client, Deaf, Unreachable
 from batchedmodel_sidecar.upstream.dialect import (
-    Dealt,
     Dialect,
     NotReady,
+    Posting,
     Probe,
     Response,
 )
-from batchedmodel_sidecar.upstream.headers import Headers, end_to_end, shared
+from batchedmodel_sidecar.upstream.findings import Findings, refusal, said_to
 
 logger: Final = logging.getLogger(__name__)
 
-_CHECK_SECONDS: Final = 2.0  # between questions for readiness, while it is ready and while not
+_CHECK_SECONDS: Final = 2.0  # between questions for readiness
+_OFTEN_SECONDS: Final = 0.2  # while it is not ready, or may not be for long
+_DOUBT_SECONDS: Final = 2.0  # after a broken connection: a server that stops may answer for a while
 _ANSWER_WITHIN: Final = 5.0
-_SHOWN_BYTES: Final = 500
 _JUDGED_BYTES: Final = 16_384
 _GROW_AFTER_SECONDS: Final = 60.0
-_REST_SECONDS: Final = 1.0  # for a busy server that does not say how long
-_MOST_DIGITS: Final = 9
 _NONSENSE: Final = "nonsense"
 
 
@@ -67,6 +68,9 @@ class ForeignLink:
         self._model: ReadyModel | None = None
         self._reason = "the model has not been reached yet"
         self._stuck = False
+        self._closely = False
+        self._doubted_until = -math.inf
+        self._ask_now = asyncio.Event()
         self._at_work = 0
         """Batches that the server has now."""
         self._room = MemoryRoom(grow_after=_GROW_AFTER_SECONDS)
@@ -79,6 +83,7 @@ class ForeignLink:
     async def follow(self) -> None:
         """Ask for readiness for ever: nothing else tells when a foreign server comes or goes."""
         while True:
+            self._ask_now.clear()
             try:
                 async with asyncio.timeout(_ANSWER_WITHIN):
                     await self._check()
@@ -94,7 +99,11 @@ class ForeignLink:
                 # What a server says must not end the process that stands in front of it.
                 logger.error("check", exc_info=bug)
                 self._lose(f"error in the sidecar: {type(bug).__name__}")
-            await asyncio.sleep(_CHECK_SECONDS)
+            doubted = asyncio.get_running_loop().time() < self._doubted_until
+            often = self._model is None or self._closely or doubted
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_OFTEN_SECONDS if often else _CHECK_SECONDS):
+                    await self._ask_now.wait()
 
     async def infer(self, request: BatchRequest, seconds: float) -> RawReply:
         """One request for the whole batch, and more if it is refused; raises `Unserved`."""
@@ -102,11 +111,13 @@ class ForeignLink:
         self._at_work += 1
         try:
             return await self._served(request, asyncio.get_running_loop().time() + seconds)
-        except Deaf:
-            self._stuck = True
-            raise
         finally:
             self._at_work -= 1
+
+    def watch(self, closely: bool) -> None:
+        """See `Link`."""
+        self._closely = closely
+        self._ask_now.set()
 
     async def close(self) -> None:
         """Hang up."""
@@ -115,39 +126,56 @@ class ForeignLink:
     async def _served(self, batch: RawBatch, until: float) -> RawReply:
         clock = asyncio.get_running_loop().time
         search = Isolation(batch.owners, batch.deadlines, idempotent=self._idempotent)
-        outcome = _Outcome(len(batch.rows))
+        findings = Findings(batch.owners)
         started = clock()
         while (rows := search.next(clock())) is not None:
             members = [batch.rows[row] for row in rows]
-            alone = len({batch.owners[row] for row in rows}) == 1
             posting = self._dialect.posting(members, batch.envelope)
             try:
-                response = await self._client.post(posting, until - clock())
-            except Unserved as error:
+                response = await self._post(posting, until - clock())
+                verdict = judged(response.status, response.body[:_JUDGED_BYTES])
+                if verdict in (Verdict.BUSY, Verdict.WHOLE):
+                    alone = findings.of_one_call(search.whole())
+                    raise refusal(response, busy=verdict is Verdict.BUSY, alone=alone)
+            except Unserved as fault:
                 if search.calls == 1:
                     raise
-                outcome.failed(search.whole(), error)
+                # It is no row's fault: what has no answer yet fares as a whole batch would have.
+                findings.fault = fault
                 break
-            self._stuck = False
-            verdict = judged(response.status, response.body[:_JUDGED_BYTES])
-            if search.calls == 1 and verdict in (Verdict.BUSY, Verdict.WHOLE):
-                raise _refusal(response, busy=verdict is Verdict.BUSY, alone=alone)
-            self._judge(search, outcome, verdict, rows, members, response, alone=alone)
-        outcome.failed(search.expired, Unserved("no time was left to try this alone", status=504))
+            self._judge(search, findings, verdict, rows, members, response)
+        findings.failed(search.expired, Unserved("no time was left to try this alone", status=504))
         self._learn(search, clock())
         whole = search.calls == 1 and search.largest_fine > 0
-        return outcome.reply(clock() - started, whole=whole)
+        return findings.reply(clock() - started, whole=whole)
+
+    async def _post(self, posting: Posting, seconds: float) -> Response:
+        """The answer to one request, whose end may tell of the server; raises `Unserved`."""
+        try:
+            response = await self._client.post(posting, seconds)
+        except Deaf:
+            self._stuck = True
+            raise
+        except Busy as refused:
+            self._lose(refused.message)
+            self._ask_now.set()
+            raise
+        except Lost:
+            # Perhaps one worker died, or this connection alone: ask before all callers are refused.
+            self._doubted_until = asyncio.get_running_loop().time() + _DOUBT_SECONDS
+            self._ask_now.set()
+            raise
+        self._stuck = False
+        return response
 
     def _judge(
         self,
         search: Isolation,
-        outcome: "_Outcome",
+        findings: Findings,
         verdict: Verdict,
         rows: Rows,
         members: Sequence[Row],
         response: Response,
-        *,
-        alone: bool,
     ) -> None:
         """Tell the search what became of rows that were sent, and keep their answers.
 
@@ -155,26 +183,25 @@ class ForeignLink:
         """
         match verdict:
             case Verdict.FINE:
+                alone = findings.of_one_call(rows)
                 try:
                     dealt = self._dialect.dealt(response, members, alone=alone)
                 except InvalidInput as error:
                     nonsense = Unserved(f"the model answers nonsense: {error}", status=502)
-                    outcome.failed(search.spoilt(_NONSENSE), nonsense)
+                    findings.failed(search.spoilt(_NONSENSE), nonsense)
                     if search.broken:
                         raise nonsense from error
                     return
                 search.fine()
-                outcome.answered(rows, dealt, _said(response, dealt, alone=alone))
+                findings.answered(rows, dealt, said_to(response, dealt, alone=alone))
                 return
             case Verdict.SPOILT:
                 settled = search.spoilt((response.status, response.body))
                 if search.broken:
-                    raise _refusal(response, busy=False, alone=False)
-            case Verdict.OUTGROWN:
+                    raise refusal(response, busy=False, alone=False)
+            case _:  # outgrown: the others have ended the search
                 settled = search.outgrown()
-            case Verdict.BUSY | Verdict.WHOLE:
-                settled = search.whole()
-        outcome.refused(settled, response, alone=alone)
+        findings.refused(settled, response)
 
     def _learn(self, search: Isolation, now: float) -> None:
         """Pass on what the server's memory seems to hold."""
@@ -206,87 +233,3 @@ class ForeignLink:
         self._model = None
         self._reason = reason
         self._listener.model_lost(reason)
-
-
-class _Outcome:
-    """What has become of each row of one batch."""
-
-    def __init__(self, rows: int) -> None:
-        self._answers: list[RowAnswer | RowFailure | None] = [None] * rows
-        self._names: tuple[Output, ...] = ()
-
-    def answered(self, rows: Rows, dealt: Dealt, said: Said) -> None:
-        self._names = dealt.outputs
-        for row, values in zip(rows, dealt.rows, strict=True):
-            self._answers[row] = RowAnswer(values, said)
-
-    def refused(self, rows: Sequence[int], response: Response, *, alone: bool) -> None:
-        """These rows get the server's own words."""
-        said, message = _words(response, alone=alone)
-        for row in rows:
-            self._answers[row] = RowFailure(status=response.status, message=message, said=said)
-
-    def failed(self, rows: Sequence[int], error: Unserved) -> None:
-        """These rows get words of ours."""
-        for row in rows:
-            self._answers[row] = RowFailure(status=error.status, message=error.message)
-
-    def reply(self, seconds: float, *, whole: bool) -> RawReply:
-        """The reply, once every row is settled."""
-        answers = tuple(answer for answer in self._answers if answer is not None)
-        assert len(answers) == len(self._answers), "a row was left without an answer: our bug"
-        return RawReply(
-            outputs=(),
-            statuses=tuple(a.status if isinstance(a, RowFailure) else OK for a in answers),
-            errors=tuple(a.message if isinstance(a, RowFailure) else "" for a in answers),
-            compute_seconds=seconds,
-            queue_seconds=0.0,
-            tokens=len(answers),
-            padded_tokens=len(answers),
-            names=self._names,
-            answers=answers,
-            whole=whole,
-        )
-
-
-def _said(response: Response, dealt: Dealt, *, alone: bool) -> Said:
-    return Said(
-        status=response.status,
-        headers=end_to_end(response.headers) if alone else shared(response.headers, refused=False),
-        content_type=response.content_type,
-        frame=dealt.frame,
-    )
-
-
-def _words(response: Response, *, alone: bool) -> tuple[Said, str]:
-    """What the refused are told, whole, and its beginning for logs."""
-    given = end_to_end(response.headers) if alone else shared(response.headers, refused=True)
-    said = Said(
-        status=response.status,
-        headers=given,
-        content_type=response.content_type,
-        body=response.body,
-    )
-    return said, response.body[:_SHOWN_BYTES].decode("utf-8", "replace")
-
-
-def _refusal(response: Response, *, busy: bool, alone: bool) -> Unserved:
-    """What all members of a batch are told that no row has spoilt."""
-    said, message = _words(response, alone=alone)
-    if not busy:
-        return Unserved(message, status=said.status, said=said)
-    seconds = _retry_after(response.headers)
-    return Busy(
-        message,
-        status=said.status,
-        retry_after=_REST_SECONDS if seconds is None else seconds,
-        said=said,
-    )
-
-
-def _retry_after(headers: Headers) -> float | None:
-    """Seconds of the header, which may also be a date: that is passed on and not understood."""
-    for name, value in headers:
-        if name.lower() == "retry-after" and value.isascii() and value.isdigit():
-            return float(value[:_MOST_DIGITS])
-    return None

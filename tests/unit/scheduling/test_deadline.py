@@ -156,7 +156,7 @@ def test_a_group_of_which_members_left_is_not_waited_for() -> None:
 def test_a_member_that_was_refused_is_not_waited_for() -> None:
     policy = deadline_with(group([1], 3))
     assert policy.poll(0.0, IDLE).reason is HoldReason.GATHERING
-    hopeless = replace(group([2], 3)[0], due=0.001, deadline=0.001)
+    hopeless = group([2], 3)[0]._replace(due=0.001, deadline=0.001)
     assert policy.offer(hopeless, 0.0) is not None
     offer(policy, group([3], 3))
     assert released(policy.poll(0.0, IDLE)) == [1, 3]

@@ -103,7 +103,7 @@ def test_no_late_ones_make_no_batch() -> None:
 def member(number: int, group: str | None, size: int = 3) -> Entry:
     entry = an_entry(number, 1.0)
     fan_out = None if group is None else FanOut(id=group, size=size)
-    return entry._replace(item=replace(entry.item, fan_out=fan_out))
+    return entry._replace(item=entry.item._replace(fan_out=fan_out))
 
 
 def announce(groups: FanOuts, entries: list[Entry]) -> None:

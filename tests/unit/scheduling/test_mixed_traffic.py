@@ -48,7 +48,7 @@ def test_late_packed_ones_are_served_beside_steady_traffic() -> None:
     profile = measured(
         [(r, n, packed_seconds([n] * r)) for r in (1, 4, 16) for n in (8, 64, 512)], CostRule.PACKED
     )
-    usual = [replace(item, length=90) for item in steady(1000.0, 6.0)]
+    usual = [item._replace(length=90) for item in steady(1000.0, 6.0)]
     burst = [
         an_item(100_000 + n, length=300, arrived=1.0, due=1.1, deadline=31.0) for n in range(100)
     ]

@@ -2,8 +2,11 @@
 
 import math
 
+import pytest
+
 from batchedmodel_sidecar.circuit import Circuit
 from batchedmodel_sidecar.errors import Lost
+from batchedmodel_sidecar.replies import RawReply, RowFailure
 from batchedmodel_sidecar.vigil import Vigil
 
 
@@ -12,6 +15,24 @@ def failed(times: int, now: float = 0.0) -> Circuit:
     for _ in range(times):
         circuit.failed(now)
     return circuit
+
+
+def refusal(calls: int, status: int = 500) -> RawReply:
+    """A foreign server's answer to so many calls of a row each, all of them refused."""
+    return RawReply(
+        outputs=(),
+        statuses=(),
+        errors=(),
+        compute_seconds=0.0,
+        queue_seconds=0.0,
+        tokens=calls,
+        padded_tokens=calls,
+        names=(),
+        answers=(RowFailure(status=status, message="no"),) * calls,
+        fault=None,
+        refused=calls if status >= 500 else 0,
+        whole=False,
+    )
 
 
 def test_a_few_failures_change_nothing() -> None:
@@ -23,7 +44,7 @@ def test_a_few_failures_change_nothing() -> None:
 
 def test_after_five_failures_in_a_row_nothing_is_sent_for_a_second_and_then_one_batch() -> None:
     circuit = failed(5)
-    assert "last 5 batches" in (circuit.closed_to_callers(0.9) or "")
+    assert "none of the last batches" in (circuit.closed_to_callers(0.9) or "")
     assert circuit.closed_to_callers(1.0) is None, "somebody must come to be tried"
     assert circuit.depth(2, 0.999) == 0
     assert circuit.changes_at(0.5) == 1.0
@@ -57,6 +78,31 @@ def test_after_a_death_batches_run_one_at_a_time_for_a_while() -> None:
         assert circuit.depth(2, 0.2) == 1
         circuit.succeeded()
     assert circuit.depth(2, 0.2) == 2
+
+
+@pytest.mark.parametrize(("calls", "batches"), [(1, 20), (2, 10), (3, 7), (4, 5), (32, 5)])
+def test_a_foreign_server_that_answers_no_call_gets_nothing_after_twenty_or_five_batches(
+    calls: int, batches: int
+) -> None:
+    circuit = Circuit()
+    for _ in range(batches - 1):
+        circuit.replied(refusal(calls), 0.0)
+    assert circuit.changes_at(0.0) == math.inf
+    circuit.replied(refusal(calls), 0.0)
+    assert circuit.changes_at(0.0) == 1.0
+    circuit.replied(refusal(calls), 1.0)
+    assert circuit.closed_to_callers(1.9) is not None, "a trial that came to nothing"
+
+
+def test_what_callers_did_wrong_neither_opens_the_circuit_nor_closes_it() -> None:
+    circuit = Circuit()
+    for _ in range(50):
+        circuit.replied(refusal(8, status=422), 0.0)
+    assert circuit.changes_at(0.0) == math.inf
+    circuit = failed(4)
+    circuit.replied(refusal(1, status=422), 0.0)
+    circuit.failed(0.0)
+    assert circuit.changes_at(0.0) == 1.0
 
 
 def test_one_success_closes_the_circuit() -> None:

@@ -1,0 +1,369 @@
+"""Batches on their way to a server of somebody else's, whose every answer the test decides."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.spec import PolicyName, ServerProtocol
+from batchedmodel_sidecar.batcher import Batcher
+from batchedmodel_sidecar.errors import Busy, Lost, Unserved
+from batchedmodel_sidecar.metrics import Durations
+from batchedmodel_sidecar.model import ReadyModel
+from batchedmodel_sidecar.recorder import FlightRecorder
+from batchedmodel_sidecar.upstream.catalogue import foreign
+from batchedmodel_sidecar.upstream.client import Client, Deaf, Unreachable
+from batchedmodel_sidecar.upstream.dialect import Posting, Response
+from batchedmodel_sidecar.upstream.link import ForeignLink
+from support.sidecar_world import LoopTimer, StrictLedger
+
+pytestmark = pytest.mark.looptime
+
+SECONDS = 0.01
+"""Of each request."""
+SETTINGS = BatchSettings(policy=PolicyName.WINDOW, max_wait_seconds=0.05, max_batch_size=32)
+Rows = Sequence[str]
+Reaction = Callable[[Rows], Response]
+"""What becomes of a request with these rows; raises `Unserved`."""
+
+
+def said(status: int, document: object, **headers: str) -> Response:
+    return Response(
+        status=status,
+        headers=tuple(headers.items()),
+        content_type="application/json",
+        header_length=None,
+        body=json.dumps(document).encode(),
+    )
+
+
+def well(rows: Rows) -> Response:
+    return said(200, {"predictions": list(rows)})
+
+
+class Scripted(Client):
+    """A server that reacts as it is told, without a network."""
+
+    def __init__(self) -> None:
+        self.reaction: Reaction = well
+        self.sent: list[Rows] = []
+
+        self.there = True
+        self.asked: list[str] = []
+
+    async def ask(self, path: str) -> tuple[int, bytes]:
+        self.asked.append(path)
+        if not self.there:
+            raise Unreachable
+        return 200, b'{"ready": true}'
+
+    async def post(self, posting: Posting, seconds: float) -> Response:
+        rows = json.loads(posting.body)["instances"]
+        self.sent.append(rows)
+        if not self.there:
+            raise Busy("the model cannot be reached")
+        await asyncio.sleep(SECONDS)
+        return self.reaction(rows)
+
+    async def away(self, seconds: float) -> None:
+        """It is not there for so long."""
+        self.there = False
+        await asyncio.sleep(seconds)
+        self.there = True
+
+    async def close(self) -> None:
+        """Nothing was opened."""
+
+
+@dataclass
+class Foreigners:
+    """A batcher, the link, and the server behind; a row is a letter."""
+
+    server: Scripted = field(default_factory=Scripted)
+    heard: list[str] = field(default_factory=list)
+    """What was said of the server's comings and goings, in short."""
+
+    def __post_init__(self) -> None:
+        self.protocol = foreign(ServerProtocol.V1, "m")
+        self.link = ForeignLink(
+            client=self.server,
+            probe=self.protocol.probe,
+            dialect=self.protocol.dialect,
+            listener=self,
+            idempotent=True,
+        )
+        self.batcher = Batcher(
+            SETTINGS,
+            infer=self.link.infer,
+            clock=now,
+            timer=LoopTimer,
+            ledger=StrictLedger(),
+            durations=Durations(CollectorRegistry()),
+            recorder=FlightRecorder(now()),
+        )
+
+    def model_ready(self, model: ReadyModel) -> None:
+        self.heard.append("ready")
+        self.batcher.attach(model)
+
+    def model_lost(self, reason: str) -> None:
+        if self.heard[-1] != "lost":
+            self.heard.append("lost")
+        self.batcher.detach()
+
+    def memory_bound(self, rows: int) -> None:
+        self.batcher.bound(rows)
+
+    async def call(self, rows: str) -> str:
+        """What the server said of the rows of one call."""
+        model = self.link.status.model
+        assert model is not None
+        adapter = self.protocol.adapter("/v1/models/m:predict", {})
+        parsed = await adapter.parse(json.dumps({"instances": list(rows)}).encode(), None, model)
+        answer = await self.batcher.submit(parsed.call)
+        return "".join(json.loads(bytes(row[0].data)) for row in answer.rows)
+
+    async def calls(self, rows: str) -> dict[str, str | Unserved]:
+        """What became of several calls of a row each, sent at once."""
+        found = await asyncio.gather(*map(self.call, rows), return_exceptions=True)
+        assert all(isinstance(one, str | Unserved) for one in found), found
+        return dict(zip(rows, found, strict=True))  # type: ignore[arg-type]  # just seen
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def in_front(test: Callable[[Foreigners], Awaitable[None]]) -> None:
+    world = Foreigners()
+    following = asyncio.create_task(world.link.follow())
+    await asyncio.sleep(0.5)
+    await test(world)
+    following.cancel()
+    await world.batcher.close()
+
+
+def once(fault: Unserved | Response, on: str, otherwise: Reaction) -> Reaction:
+    """The first request with just these rows meets the fault."""
+    met: list[Rows] = []
+
+    def react(rows: Rows) -> Response:
+        if "".join(rows) != on or met:
+            return otherwise(rows)
+        met.append(rows)
+        if isinstance(fault, Unserved):
+            raise fault
+        return fault
+
+    return react
+
+
+def poisoned(rows: Rows) -> Response:
+    return said(422, "no") if "p" in rows else well(rows)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Lost("gone"),
+        Busy("the model cannot be reached"),
+        said(503, "later", **{"Retry-After": "1"}),
+        said(429, "later"),
+    ],
+    ids=["lost", "refused", "busy", "too many"],
+)
+async def test_what_was_left_of_a_search_is_tried_again_as_a_whole_batch_would_be(
+    fault: Unserved | Response,
+) -> None:
+    async def test(world: Foreigners) -> None:
+        world.server.reaction = once(fault, on="cd", otherwise=poisoned)
+        became = await world.calls("pbcd")
+        refused = became.pop("p")
+        assert isinstance(refused, Unserved)
+        assert refused.status == 422
+        assert became == {"b": "b", "c": "c", "d": "d"}
+        sent = ["".join(rows) for rows in world.server.sent]
+        assert sent[:5] == ["pbcd", "pb", "p", "b", "cd"]
+        assert sent[5:] == (["c", "d"] if isinstance(fault, Lost) else ["cd"])
+
+    await in_front(test)
+
+
+async def test_a_list_that_was_halved_for_memory_is_answered_across_a_death_of_the_server() -> None:
+    async def test(world: Foreigners) -> None:
+        def small(rows: Rows) -> Response:
+            return said(507, "too much") if len(rows) > 2 else well(rows)
+
+        world.server.reaction = once(Lost("gone"), on="cd", otherwise=small)
+        assert await world.call("abcd") == "abcd"
+        assert ["".join(rows) for rows in world.server.sent] == ["abcd", "ab", "cd", "c", "d"]
+
+    await in_front(test)
+
+
+async def test_a_server_that_hangs_in_a_search_is_stuck_and_the_rest_is_told_so() -> None:
+    async def test(world: Foreigners) -> None:
+        world.server.reaction = once(Deaf(), on="cd", otherwise=poisoned)
+        became = await world.calls("pbcd")
+        assert world.link.status.stuck
+        assert became["b"] == "b"
+        for row in "cd":
+            told = became[row]
+            assert isinstance(told, Unserved)
+            assert told.status == 504
+
+    await in_front(test)
+
+
+@pytest.mark.parametrize("last", [401, 422], ids=["not its row's fault", "patience is over"])
+async def test_nobody_gets_a_header_that_was_for_another_when_a_search_ends(last: int) -> None:
+    everybody = "abcdefghijklmnopqrstuvwxyzABCDEF"
+
+    async def test(world: Foreigners) -> None:
+        def react(rows: Rows) -> Response:
+            # The first in words of its own, or else the server would be taken for broken.
+            words = "no" if len(rows) < len(everybody) else "none of these"
+            status = last if len(rows) == 1 else 422
+            return said(status, words, **{"Set-Cookie": "".join(rows)})
+
+        world.server.reaction = react
+        for row, told in (await world.calls(everybody)).items():
+            assert isinstance(told, Unserved)
+            assert told.said is not None
+            assert told.said.headers in ((), (("Set-Cookie", row),))
+        assert len(world.server.sent) < len(everybody)
+
+    await in_front(test)
+
+
+async def test_searches_that_break_off_again_and_again_open_the_circuit() -> None:
+    async def test(world: Foreigners) -> None:
+        for _ in range(5):
+            world.server.reaction = once(said(502, "no gateway"), on="cd", otherwise=poisoned)
+            await world.calls("pbcd")
+        assert world.batcher.closed is not None
+
+    await in_front(test)
+
+
+@pytest.mark.parametrize(("callers", "batches"), [("abcdefgh", 5), ("abc", 7), ("a", 20)])
+async def test_a_server_that_answers_nobody_is_left_alone_whatever_it_says(
+    callers: str, batches: int
+) -> None:
+    async def test(world: Foreigners) -> None:
+        world.server.reaction = lambda rows: said(500, f"error {len(world.server.sent)}")
+        for _ in range(batches):
+            assert world.batcher.closed is None
+            await world.calls(callers)
+        assert world.batcher.closed is not None
+
+    await in_front(test)
+
+
+async def test_a_server_whose_every_answer_is_nonsense_is_left_alone() -> None:
+    async def test(world: Foreigners) -> None:
+        world.server.reaction = lambda rows: said(200, {"predictions": []})
+        for _ in range(20):
+            assert world.batcher.closed is None
+            await world.calls("a")
+        assert world.batcher.closed is not None
+
+    await in_front(test)
+
+
+@pytest.mark.parametrize("callers", ["p", "pqr", "pqrstuvw"])
+async def test_callers_whose_calls_are_bad_close_nothing_while_others_are_answered(
+    callers: str,
+) -> None:
+    async def test(world: Foreigners) -> None:
+        def react(rows: Rows) -> Response:
+            return well(rows) if rows == ["a"] else said(500, f"error {len(world.server.sent)}")
+
+        world.server.reaction = react
+        for turn in range(40):
+            await world.calls(callers)
+            if turn % 4 == 3:
+                assert await world.call("a") == "a"
+            assert world.batcher.closed is None
+
+    await in_front(test)
+
+
+RESTART = 0.7
+"""Seconds, less than between two questions to a server that is ready."""
+
+
+async def test_a_server_that_takes_no_connection_is_lost_and_then_found_soon() -> None:
+    async def test(world: Foreigners) -> None:
+        restart = asyncio.create_task(world.server.away(RESTART))
+        answer = asyncio.create_task(world.call("a"))
+        await asyncio.sleep(0.1)
+        assert world.link.status.reason == "the model cannot be reached"
+        await restart
+        await asyncio.sleep(0.3)
+        assert world.heard == ["ready", "lost", "ready"]
+        assert await answer == "a"
+
+    await in_front(test)
+
+
+async def test_a_server_that_dies_at_work_is_lost_and_then_found_soon() -> None:
+    async def test(world: Foreigners) -> None:
+        def dies(rows: Rows) -> Response:
+            world.server.reaction = well
+            world.server.there = False
+            raise Lost("gone")
+
+        world.server.reaction = dies
+        answer = asyncio.create_task(world.call("a"))
+        await asyncio.sleep(0.1)
+        assert world.link.status.model is None
+        await world.server.away(RESTART)
+        await asyncio.sleep(0.3)
+        assert answer.done()
+        assert await answer == "a"
+        assert world.heard == ["ready", "lost", "ready"]
+
+    await in_front(test)
+
+
+async def test_a_server_that_stops_and_answers_for_a_while_is_lost_all_the_same() -> None:
+    async def test(world: Foreigners) -> None:
+        world.server.reaction = once(Lost("gone"), on="a", otherwise=well)
+        answer = asyncio.create_task(world.call("a"))
+        await asyncio.sleep(0.5)
+        await world.server.away(RESTART)
+        assert await answer == "a"
+        await asyncio.sleep(0.3)
+        assert world.heard == ["ready", "lost", "ready"]
+
+    await in_front(test)
+
+
+async def test_a_connection_that_breaks_is_no_loss_of_a_server_that_says_it_is_ready() -> None:
+    async def test(world: Foreigners) -> None:
+        world.server.reaction = once(Lost("gone"), on="a", otherwise=well)
+        assert await world.call("a") == "a"
+        assert world.heard == ["ready"]
+
+    await in_front(test)
+
+
+async def test_no_restart_of_a_server_that_is_watched_goes_unnoticed() -> None:
+    async def test(world: Foreigners) -> None:
+        world.link.watch(True)
+        for _ in range(5):
+            await asyncio.sleep(0.3)
+            await world.server.away(0.3)
+        await asyncio.sleep(0.3)
+        assert world.heard == ["ready"] + ["lost", "ready"] * 5
+        world.link.watch(False)
+        asked = len(world.server.asked)
+        await asyncio.sleep(10.0)
+        assert len(world.server.asked) <= asked + 6, "a server that is well is left in peace"
+
+    await in_front(test)
