@@ -32,12 +32,12 @@ class V2Adapter:
     """`POST /v2/models/{name}/infer`."""
 
     def __init__(self) -> None:
-        self._forms = Forms()
+        self.forms: Final = Forms()
 
     async def parse(self, body: Buffer, header_length: str | None, model: ReadyModel) -> Parsed:
         """Tensors as the model declares them, or its text input instead of its tokens."""
         formed = header_length is None and isinstance(body, bytes) and len(body) <= _SMALL
-        if formed and (known := self._forms.parsed(bytes(body), model)) is not None:
+        if formed and (known := self.forms.parsed(bytes(body), model)) is not None:
             return known
         head, tensors = read_body(body, header_length, "inputs", orjson.loads)
         outputs = [output.name for output in model.description.outputs]
@@ -50,7 +50,7 @@ class V2Adapter:
             rows = rows_of_tensors(tensors, model.description)
         parsed = Parsed(call=model.call_of(rows), memo=options, wishes=wishes)
         if formed:
-            self._forms.learn(bytes(body), tensors, parsed, head)
+            self.forms.learn(bytes(body), tensors, parsed, head)
         return parsed
 
     def texts(self, parsed: Parsed, answer: Answer) -> int:

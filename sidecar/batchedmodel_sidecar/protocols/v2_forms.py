@@ -43,6 +43,9 @@ class Forms:
         self._known: dict[tuple[bytes, bytes], _Form] = {}
         self._of: ModelDescription | None = None
 
+    def __len__(self) -> int:
+        return len(self._known)
+
     def parsed(self, body: bytes, model: ReadyModel) -> Parsed | None:
         """The call in a body of a known form; None if it has none, or its numbers are none.
 
