@@ -14,7 +14,7 @@ class Body(NamedTuple):
 
     data: Buffer
     tail: tuple[Buffer, ...] = ()
-    """Binary data behind it, in as many buffers as it happens to lie in."""
+    """What follows it, in as many buffers as it happens to lie in."""
     content_type: str = "application/json"
     headers: tuple[tuple[str, str], ...] = ()
 

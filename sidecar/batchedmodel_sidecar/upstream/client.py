@@ -10,6 +10,7 @@ from typing import Final
 import aiohttp
 
 from batchedmodel_contract.v2 import HEADER_LENGTH
+from batchedmodel_sidecar.buffers import body_of
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 from batchedmodel_sidecar.upstream.dialect import Posting, Response
 
@@ -62,7 +63,7 @@ class Client:
                 asyncio.timeout(seconds),
                 self._batches.post(
                     self._url + posting.path,
-                    data=posting.body,
+                    data=body_of(posting.parts, _JSON),
                     headers=[*headers, *posting.headers],
                     allow_redirects=False,
                 ) as response,

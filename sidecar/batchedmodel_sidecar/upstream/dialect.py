@@ -56,7 +56,8 @@ class Posting:
 
     path: str
     headers: Headers
-    body: bytes
+    parts: Sequence[Buffer]
+    """Its body, where it lies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,18 +8,21 @@ A list or an object may hold something for each row, in an order that only its a
 passes to a caller who was alone, and an answer for several callers that has one cannot be divided.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Final
 
 from batchedmodel_contract.description import CostRule, ModelDescription
 from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.tensors import Buffer
 from batchedmodel_sidecar.calls import Row, Value
 from batchedmodel_sidecar.errors import Unserved
+from batchedmodel_sidecar.protocols.adapter import Body
 from batchedmodel_sidecar.upstream import json_text
 from batchedmodel_sidecar.upstream.dialect import Draft, Envelope, Posting, estimated_length
 
-Frame = tuple[tuple[str, str], ...]
-"""Names and the text of their values."""
+Field = tuple[str, str]
+"""A name and the text of its value."""
+Frame = tuple[Field, ...]
 
 _COMPOUND: Final = ("[", "{")
 
@@ -41,11 +44,6 @@ def value_of(element: str) -> Value:
     return Value((), element.encode())
 
 
-def text_of(value: Value) -> str:
-    """The element that `value_of` took."""
-    return str(value.data, "utf-8")
-
-
 def drafted(elements: Sequence[str], given: Mapping[str, str], shapes: Hashable = None) -> Draft:
     """One row for each element; whatever else was given must be equal in rows of one request."""
     values = map(value_of, elements)
@@ -58,9 +56,15 @@ def drafted(elements: Sequence[str], given: Mapping[str, str], shapes: Hashable 
 
 def posting(field: str, rows: Sequence[Row], envelope: Envelope) -> Posting:
     """The rows in their field, and beside them what their calls said."""
-    elements = json_text.array(text_of(row.values[0]) for row in rows)
-    body = json_text.object_of([(field, elements), *envelope.frame])
-    return Posting(path=envelope.path, headers=envelope.headers, body=body.encode())
+    elements = [(row.values[0].data,) for row in rows]
+    parts = json_text.spliced(field, elements, after=envelope.frame)
+    return Posting(path=envelope.path, headers=envelope.headers, parts=parts)
+
+
+def body_of(field: str, elements: Iterable[Sequence[Buffer]], frame: Iterable[Field]) -> Body:
+    """An answer with these elements in their field."""
+    data, *tail = json_text.spliced(field, elements, after=frame)
+    return Body(data=data, tail=tuple(tail))
 
 
 def beside(given: Mapping[str, str], *, alone: bool) -> Frame:

@@ -6,17 +6,18 @@ The protocols behind splice callers' rows and a server's answers by it. Numbers 
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.tensors import Buffer
 
 _DECODER: Final = json.JSONDecoder()
 _SPACE: Final = " \t\n\r"
 _SPACES: Final = re.compile(f"[{_SPACE}]*")
 
 
-def text_of(body: bytes) -> str:
+def text_of(body: Buffer) -> str:
     """The text of a body; raises `InvalidInput`."""
     try:
         return str(body, "utf-8")
@@ -24,7 +25,7 @@ def text_of(body: bytes) -> str:
         raise InvalidInput("body", "is not UTF-8 text") from error
 
 
-def checked_fields(body: bytes) -> dict[str, str]:
+def checked_fields(body: Buffer) -> dict[str, str]:
     """The fields of a request; raises `InvalidInput`.
 
     All of it must be JSON: only then do its parts stay parts beside those of other requests.
@@ -100,6 +101,29 @@ def array(parts: Iterable[str]) -> str:
 def object_of(parts: Iterable[tuple[str, str]]) -> str:
     """The object of these fields, each with the text of its value."""
     return "{" + ",".join(f"{json.dumps(name)}:{value}" for name, value in parts) + "}"
+
+
+def spliced(
+    name: str,
+    values: Iterable[Sequence[Buffer]],
+    *,
+    before: Iterable[tuple[str, str]] = (),
+    after: Iterable[tuple[str, str]] = (),
+) -> list[Buffer]:
+    """The object with an array of values that stay where they lie, each in some buffers.
+
+    Other fields have the text of their values. Large rows are never joined or copied here.
+    """
+    opening = "".join(f"{json.dumps(field)}:{value}," for field, value in before)
+    parts: list[Buffer] = [f"{{{opening}{json.dumps(name)}:[".encode()]
+    for value in values:
+        parts += value
+        parts.append(b",")
+    if len(parts) > 1:
+        parts.pop()
+    closing = "".join(f",{json.dumps(field)}:{value}" for field, value in after)
+    parts.append(f"]{closing}}}".encode())
+    return parts
 
 
 def _end(text: str, start: int, field: str) -> int:

@@ -35,7 +35,12 @@ _DATA: Final = "data"
 _INDEX: Final = "index"
 _USAGE: Final = "usage"
 _COUNTED: Final = ("prompt_tokens", "total_tokens")
-_OUTPUTS: Final = (Output(_DATA, Datatype.BYTES), Output(_USAGE, Datatype.INT64))
+_OUTPUTS: Final = (
+    Output(_DATA, Datatype.BYTES),
+    Output(_DATA, Datatype.BYTES),
+    Output(_USAGE, Datatype.INT64),
+)
+"""An entry of `data` up to its index, what is behind the index, and the usage."""
 _NOT_FOUND: Final = 404
 
 
@@ -80,8 +85,8 @@ class OpenAI:
         """One entry of `data` for each row, and its part of the usage; raises `InvalidInput`."""
         given = json_text.fields(json_text.text_of(response.body))
         entries = json_text.elements(given.pop(_DATA, ""), _DATA)
-        placed = sorted((_index(entry), entry) for entry in entries)
-        if [index for index, _ in placed] != list(range(len(rows))):
+        placed = sorted(map(_placed, entries))
+        if [one.place for one in placed] != list(range(len(rows))):
             raise InvalidInput(_DATA, f"has not one entry for each of {len(rows)} inputs")
         weights = [row.length for row in rows]
         usage = given.pop(_USAGE, None)
@@ -90,8 +95,12 @@ class OpenAI:
         return Dealt(
             outputs=_OUTPUTS,
             rows=[
-                (json_rows.value_of(entry), Value((len(part),), array("q", part).tobytes()))
-                for (_, entry), part in zip(placed, parts, strict=True)
+                (
+                    json_rows.value_of(entry.before),
+                    json_rows.value_of(entry.behind),
+                    Value((len(part),), array("q", part).tobytes()),
+                )
+                for entry, part in zip(placed, parts, strict=True)
             ],
             frame=_Frame(json_rows.beside(given, alone=alone), usage if alone else None),
         )
@@ -99,22 +108,17 @@ class OpenAI:
     def render(self, memo: Any, answer: Answer) -> Body:
         """The entries under their places in this request."""
         entries = [
-            _under(index, json_rows.text_of(row[0])) for index, row in enumerate(answer.rows)
+            (before.data, str(index).encode(), behind.data)
+            for index, (before, behind, _) in enumerate(answer.rows)
         ]
         frames: list[_Frame] = [said.frame for said in answer.said]
         usage = frames[0].usage
         if usage is None or any(frame is not frames[0] for frame in frames):
-            counts = [array("q", bytes(row[1].data)) for row in answer.rows]
+            counts = [array("q", bytes(count.data)) for *_, count in answer.rows]
             sums = {name: sum(count[i] for count in counts) for i, name in enumerate(_COUNTED)}
             usage = orjson.dumps(sums).decode()
-        document = json_text.object_of(
-            [
-                (_DATA, json_text.array(entries)),
-                *json_rows.in_common([frame.rest for frame in frames]),
-                (_USAGE, usage),
-            ]
-        )
-        return Body(data=document.encode())
+        rest = json_rows.in_common([frame.rest for frame in frames])
+        return json_rows.body_of(_DATA, entries, [*rest, (_USAGE, usage)])
 
 
 def shares(total: int, weights: Sequence[int]) -> list[int]:
@@ -149,17 +153,23 @@ def _inputs(text: str) -> list[str]:
     return inputs if kinds in ({'"'}, {"["}) else []
 
 
-def _index(entry: str) -> int:
-    text = json_text.fields(entry, _DATA).get(_INDEX, "")
+class _Placed(NamedTuple):
+    place: int
+    before: str
+    """The entry up to its index; another index makes it another caller's, nothing else changed."""
+    behind: str
+
+
+def _placed(entry: str) -> _Placed:
+    given = json_text.fields(entry, _DATA)
+    text = given.get(_INDEX, "")
     if not text.isascii() or not text.isdigit():
         raise InvalidInput(_DATA, f"has an entry without {_INDEX}")
-    return int(text)
-
-
-def _under(index: int, entry: str) -> str:
-    """The entry with another index and nothing else changed."""
-    given = json_text.fields(entry, _DATA)
-    return json_text.object_of({**given, _INDEX: str(index)}.items())
+    fields = list(given.items())
+    place = list(given).index(_INDEX)
+    before = json_text.object_of([*fields[:place], (_INDEX, "")])[: -len("}")]
+    behind = json_text.object_of(fields[place + 1 :])[len("{") :]
+    return _Placed(int(text), before, "," * (place + 1 < len(fields)) + behind)
 
 
 def _count(usage: str | None, name: str) -> int:

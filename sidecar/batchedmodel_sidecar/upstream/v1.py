@@ -81,10 +81,9 @@ class V1:
 
     def render(self, memo: Any, answer: Answer) -> Body:
         """The predictions, as the server wrote them."""
-        predictions = json_text.array(json_rows.text_of(row[0]) for row in answer.rows)
+        predictions = [(row[0].data,) for row in answer.rows]
         frame = json_rows.in_common([said.frame for said in answer.said])
-        document = json_text.object_of([(_PREDICTIONS, predictions), *frame])
-        return Body(data=document.encode())
+        return json_rows.body_of(_PREDICTIONS, predictions, frame)
 
 
 def _says_not_ready(body: bytes) -> bool:

@@ -27,6 +27,7 @@ from batchedmodel_contract.v2 import (
     HEADER_LENGTH,
     read_body,
 )
+from batchedmodel_sidecar.buffers import size_of
 from batchedmodel_sidecar.calls import Answer, Output, Row, Value
 from batchedmodel_sidecar.errors import Unserved
 from batchedmodel_sidecar.protocols.adapter import Body
@@ -176,25 +177,29 @@ class V2:
             items = [row.values[index].data for row in rows]
             parameters = list(given.parameters)
             if frame.binary:
-                joined = b"".join(items)
-                data.append(joined)
-                parameters.append((BINARY_SIZE, str(len(joined))))
+                data += items
+                parameters.append((BINARY_SIZE, str(size_of(items))))
             shape = [len(rows), *rows[0].values[index].shape]
             entries.append(
                 _entry(
                     given.name, shape, given.datatype, parameters, None if frame.binary else items
                 )
             )
-        head = [("inputs", json_text.array(entries))]
+        beside = []
         parameters = list(frame.parameters)
         if frame.binary:
             parameters.append((BINARY_OUTPUT, "true"))
         if frame.outputs is not None:
             marked = (_asked_for(output, binary=frame.binary) for output in frame.outputs)
-            head.append(("outputs", json_text.array(marked)))
+            beside.append(("outputs", json_text.array(marked)))
         if parameters:
-            head.append(("parameters", json_text.object_of(parameters)))
-        return _posting(envelope, json_text.object_of([*head, *frame.rest]), data)
+            beside.append(("parameters", json_text.object_of(parameters)))
+        head = json_text.spliced("inputs", entries, after=[*beside, *frame.rest])
+        headers = envelope.headers
+        if data:
+            head, length = _aligned(head)
+            headers = (*headers, ("Content-Type", _OCTETS), (HEADER_LENGTH, str(length)))
+        return Posting(path=envelope.path, headers=headers, parts=[*head, *data])
 
     def dealt(self, response: Response, rows: Sequence[Row], *, alone: bool) -> Dealt:
         """Each output cut into rows; raises `InvalidInput`."""
@@ -238,9 +243,9 @@ class V2:
             items = [value.data for value in values]
             parameters = list(output.parameters)
             if wanted.wants_binary(output.name):
-                joined = as_bytes(output, whole, items)
-                data.append(joined)
-                parameters.append((BINARY_SIZE, str(len(joined))))
+                items = items if output.binary else [as_bytes(output, whole, items)]
+                data += items
+                parameters.append((BINARY_SIZE, str(size_of(items))))
                 entries.append(_entry(output.name, whole, output.datatype, parameters, None))
             else:
                 items = [as_text(output, items)] if output.binary else items
@@ -248,14 +253,15 @@ class V2:
         head = list(said.head)
         if wanted.id is not None:
             head.append(("id", wanted.id))
-        text = json_text.object_of([*head, ("outputs", json_text.array(entries))]).encode()
+        text = json_text.spliced("outputs", entries, before=head)
         if not data:
-            return Body(data=text)
-        text += b" " * (-len(text) % _ALIGNMENT)
+            return Body(data=text[0], tail=tuple(text[1:]))
+        (first, *rest), length = _aligned(text)
         return Body(
-            data=b"".join([text, *data]),
+            data=first,
+            tail=(*rest, *data),
             content_type=_OCTETS,
-            headers=((HEADER_LENGTH, str(len(text))),),
+            headers=((HEADER_LENGTH, str(length)),),
         )
 
 
@@ -336,7 +342,7 @@ def _entry(
     datatype: str,
     parameters: Fields | list[tuple[str, str]],
     items: Sequence[Buffer] | None,
-) -> str:
+) -> list[Buffer]:
     """One tensor of a body; without items its data follows as bytes."""
     parts = [
         ("name", _quoted(name)),
@@ -345,9 +351,9 @@ def _entry(
     ]
     if parameters:
         parts.append(("parameters", json_text.object_of(parameters)))
-    if items is not None:
-        parts.append(("data", json_text.array(str(item, "utf-8") for item in items)))
-    return json_text.object_of(parts)
+    if items is None:
+        return [json_text.object_of(parts).encode()]
+    return json_text.spliced("data", [(item,) for item in items], before=parts)
 
 
 def _asked_for(output: tuple[str, str], *, binary: bool) -> str:
@@ -361,14 +367,11 @@ def _asked_for(output: tuple[str, str], *, binary: bool) -> str:
     return json_text.object_of(parts)
 
 
-def _posting(envelope: Envelope, text: str, data: list[Buffer]) -> Posting:
-    head = text.encode()
-    if not data:
-        return Posting(path=envelope.path, headers=envelope.headers, body=head)
-    head += b" " * (-len(head) % _ALIGNMENT)
-    headers = (("Content-Type", _OCTETS), (HEADER_LENGTH, str(len(head))))
-    body = b"".join([head, *data])
-    return Posting(path=envelope.path, headers=(*envelope.headers, *headers), body=body)
+def _aligned(head: list[Buffer]) -> tuple[list[Buffer], int]:
+    """A head that bytes may follow, and its length."""
+    size = size_of(head)
+    padding = b" " * (-size % _ALIGNMENT)
+    return [*head, padding], size + len(padding)
 
 
 def _quoted(text: str) -> str:

@@ -258,8 +258,7 @@ def output_of(
 
 
 def as_bytes(output: OutputSaid, shape: list[int], items: list[Buffer]) -> bytes:
-    if output.binary:
-        return b"".join(items)
+    """The values as binary data, of an output that is text; raises `InvalidInput`."""
     values = orjson.loads(b"[" + b",".join(items) + b"]")
     return values_to_bytes(values, output.datatype, tuple(shape), f"outputs.{output.name}")
 

@@ -101,7 +101,7 @@ def test_a_body_is_understood_or_goes_alone_or_is_refused(
     if draft is not None:
         envelope = Envelope(path=asked.path, headers=(), frame=draft.frame)
         hash((envelope, draft.shapes))
-        json.loads(dialect.posting(draft.rows, envelope).body)
+        json.loads(b"".join(dialect.posting(draft.rows, envelope).parts))
 
 
 @pytest.mark.parametrize("protocol", ServerProtocol)
