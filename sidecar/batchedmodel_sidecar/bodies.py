@@ -12,7 +12,7 @@ from batchedmodel_contract.mistakes import shown
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_contract.tensors import Buffer
 from batchedmodel_sidecar.asked import Asked
-from batchedmodel_sidecar.buffers import LARGE, Room
+from batchedmodel_sidecar.buffers import LARGE, Room, json_bytes
 from batchedmodel_sidecar.byte_budget import ByteBudget, Hold
 from batchedmodel_sidecar.encodings import Codec, Encoding
 from batchedmodel_sidecar.errors import Rejected
@@ -20,7 +20,6 @@ from batchedmodel_sidecar.helper.memory import SharedMemory
 
 _RETRY_SOON: Final = 1.0
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-_MOST_DIGITS: Final = 18
 
 Received = Buffer | SharedMemory
 """A body; one whose JSON is large lies where the helper can reach it."""
@@ -141,14 +140,6 @@ class BodyReader:
     def _no_room(self) -> Rejected:
         message = f"the bodies held take {self._budget.held} bytes; no more fit at present"
         return Rejected(Rejection.QUEUE_FULL, message, retry_after=_RETRY_SOON)
-
-
-def json_bytes(size: int, head: str | None) -> int:
-    """How many bytes of a body are JSON, by what its headers say; 0 if they make no sense."""
-    if head is None:
-        return size
-    is_length = head.isascii() and head.isdigit() and len(head) <= _MOST_DIGITS
-    return min(size, int(head)) if is_length else 0
 
 
 def placed(body: bytes, head: str | None) -> Received:

@@ -17,6 +17,7 @@ from batchedmodel_contract.tensors import Buffer
 
 LARGE: Final = 256 * 1024
 """Bytes from which on joining, parsing and making JSON take so long that the loop should not."""
+_MOST_DIGITS: Final = 18
 _SMALL_PART: Final = 16 * 1024  # copied sooner than it is handed to the kernel by itself
 _STEP: Final = 256 * 1024
 
@@ -66,6 +67,14 @@ class Room:
     def view(self) -> memoryview:
         """What was written, where it lies."""
         return self._memory[: self._filled]
+
+
+def json_bytes(size: int, head: str | None) -> int:
+    """How many bytes of a body are JSON, by what its headers say; 0 if they make no sense."""
+    if head is None:
+        return size
+    is_length = head.isascii() and head.isdigit() and len(head) <= _MOST_DIGITS
+    return min(size, int(head)) if is_length else 0
 
 
 def size_of(parts: Sequence[Buffer]) -> int:

@@ -17,8 +17,8 @@ from batchedmodel_contract.tensors import Buffer
 from batchedmodel_sidecar.about import RETRY_NOT_READY, other_version, told
 from batchedmodel_sidecar.asked import Asked, Manner, Way
 from batchedmodel_sidecar.batcher import Batcher
-from batchedmodel_sidecar.bodies import BodyReader, Received, Source, json_bytes
-from batchedmodel_sidecar.buffers import LARGE
+from batchedmodel_sidecar.bodies import BodyReader, Received, Source
+from batchedmodel_sidecar.buffers import LARGE, json_bytes
 from batchedmodel_sidecar.byte_budget import Hold
 from batchedmodel_sidecar.encodings import Encoding, encoding_of
 from batchedmodel_sidecar.errors import CallError, Rejected, TooLate
@@ -198,10 +198,7 @@ class Front:
                 raise
             parsed, model, wishes = understood
             answer = await self._batcher.submit(parsed.call, arrived, wishes)
-            if self._foreign is None:
-                body = await self._translator.render(found.endpoint, parsed, answer, model)
-            else:
-                body = adapter.render(parsed, answer, model)
+            body = await self._translator.render(found.endpoint, adapter, parsed, answer, model)
         timing = answer.timing if wishes.timing else None
         accepted = asked.manner.accepted if asked.manner else None
         return await model_response(body, accepted, self._bodies.codec, timing)
@@ -266,11 +263,7 @@ class Front:
     ) -> Parsed:
         plain = await self._bodies.decoded(body, encoding, held, head)
         try:
-            if self._foreign is None:
-                parsed = await self._translator.parse(found.endpoint, plain, head, model)
-            else:
-                here = bytes(plain.view()) if isinstance(plain, SharedMemory) else plain
-                parsed = await adapter.parse(here, head, model)
+            parsed = await self._translator.parse(found.endpoint, adapter, plain, head, model)
             self._bodies.settled(plain, parsed.call.size, held)
         finally:
             if plain is not body and isinstance(plain, SharedMemory):

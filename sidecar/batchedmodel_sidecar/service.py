@@ -58,6 +58,8 @@ class Service:
         self._ledger = Ledger()
         recorder = FlightRecorder(time.monotonic())
         registry = CollectorRegistry()
+        self._helper = Helper(time.monotonic)
+        translator = Translator(self._helper)
         theirs = foreign(settings.upstream_protocol, settings.model_name)
         durations, loop = Durations(registry), asyncio.get_running_loop()
         self._link: Link = (
@@ -65,6 +67,7 @@ class Service:
                 client=Client(settings.upstream_url),
                 probe=theirs.probe,
                 dialect=theirs.dialect,
+                translator=translator,
                 listener=self,
                 idempotent=settings.idempotent,
             )
@@ -110,7 +113,6 @@ class Service:
                 clock=time.monotonic,
             )
         )
-        self._helper = Helper(time.monotonic)
         self._front = Front(
             settings.model_name,
             batcher=self._batcher,
@@ -122,7 +124,7 @@ class Service:
             bodies=BodyReader(
                 max_bytes=settings.max_body_bytes, max_held_bytes=settings.max_queue_bytes
             ),
-            translator=Translator(self._helper),
+            translator=translator,
             passthrough=self._passthrough,
             clock=time.monotonic,
         )

@@ -1,23 +1,26 @@
 """Bodies into calls and answers into bodies: here when they are small, in the helper when not.
 
-Called by the front. Both ways use the same adapters and end in the same calls and errors.
+Called by the front, and by the link to a foreign server for that server's answers. Both ways use
+the same adapters and dialects, and end in the same calls and errors.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
-from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_contract.tensors import Buffer
-from batchedmodel_sidecar.calls import Answer
+from batchedmodel_sidecar.buffers import LARGE
+from batchedmodel_sidecar.calls import Answer, Row
 from batchedmodel_sidecar.errors import Rejected, Unserved
 from batchedmodel_sidecar.helper import wire
 from batchedmodel_sidecar.helper.client import Helper, HelperFailed, stored
 from batchedmodel_sidecar.helper.memory import SharedMemory
-from batchedmodel_sidecar.helper.wire import Kept, ParseJob, RenderJob, Result
+from batchedmodel_sidecar.helper.wire import DealJob, Kept, ParseJob, RenderJob, Result, Sizes
 from batchedmodel_sidecar.model import ReadyModel
-from batchedmodel_sidecar.protocols.adapter import Body, Parsed
+from batchedmodel_sidecar.protocols.adapter import Adapter, Body, Parsed
 from batchedmodel_sidecar.protocols.table import adapters
 from batchedmodel_sidecar.routes import Endpoint
+from batchedmodel_sidecar.upstream.dialect import Dealt, Dialect, ForeignAdapter, Response
 
 LARGE_ANSWER: Final = 64 * 1024
 """Bytes of tensors that become about four times as many of JSON, and two milliseconds."""
@@ -40,48 +43,86 @@ class Translator:
     async def parse(
         self,
         endpoint: Endpoint,
+        adapter: Adapter,
         body: Buffer | SharedMemory,
         header_length: str | None,
         model: ReadyModel,
     ) -> Parsed:
-        """The call in a body; raises `InvalidInput` or `Rejected`."""
+        """The call in a body for that endpoint's adapter; raises `InvalidInput` or `Rejected`."""
+        foreign = adapter if isinstance(adapter, ForeignAdapter) else None
         if not isinstance(body, SharedMemory):
-            return await self.adapters[endpoint].parse(body, header_length, model)
+            if foreign is None or foreign.dialect.converts(len(body), header_length) <= LARGE:
+                return await adapter.parse(body, header_length, model)
+            # Binary data that the server must be sent as JSON.
+            self.refuse_large()
+            _, memory = await stored((Sizes(memo=0, head=0), [body]))
+            try:
+                return await self.parse(endpoint, adapter, memory, header_length, model)
+            finally:
+                memory.close()
         self.refuse_large()
-        job = ParseJob(endpoint, header_length)
+        job = ParseJob(foreign.dialect if foreign else endpoint, header_length)
+        known = None if foreign else model
         try:
-            reply, memory = await self._helper.do(job, body, model, urgent=False)
+            reply, memory = await self._helper.do(job, body, known, urgent=False)
         except HelperFailed as failure:
             raise Rejected(Rejection.NOT_READY, str(failure), retry_after=_RETRY_SOON) from failure
         view = _taken(memory)
         if reply.result is Result.REFUSED:
             raise wire.read_refusal(view, reply.sizes)
-        rows, wishes, memo = wire.read_parsed(view, reply.sizes)
-        return Parsed(call=model.call_of(rows), memo=memo, wishes=wishes)
+        draft = wire.read_parsed(view, reply.sizes)
+        if foreign:
+            return foreign.parsed(draft, model)
+        return Parsed(call=model.call_of(draft.rows), memo=draft.memo, wishes=draft.wishes)
 
     async def render(
-        self, endpoint: Endpoint, parsed: Parsed, answer: Answer, model: ReadyModel
+        self,
+        endpoint: Endpoint,
+        adapter: Adapter,
+        parsed: Parsed,
+        answer: Answer,
+        model: ReadyModel,
     ) -> Body:
         """The body that answers a call; raises `InvalidInput` or `Unserved`."""
-        adapter = self.adapters[endpoint]
         if not isinstance(parsed.memo, Kept) and (
             answer.size <= LARGE_ANSWER or adapter.texts(parsed, answer) <= LARGE_ANSWER
         ):
             return adapter.render(parsed, answer, model)
+        foreign = adapter if isinstance(adapter, ForeignAdapter) else None
         lengths = [row.length for row in parsed.call.rows]
         sizes, asked = await stored(wire.write_question(lengths, answer, parsed.memo))
+        job = RenderJob(foreign.dialect if foreign else endpoint, sizes)
+        body = wire.read_rendered(*await self._answered(job, asked, None if foreign else model))
+        return foreign.addressed(body, answer) if foreign else body
+
+    async def dealt(
+        self, dialect: Dialect, response: Response, rows: Sequence[Row], *, alone: bool
+    ) -> Dealt:
+        """The answers in a foreign server's response; raises `InvalidInput` or `Unserved`."""
+        memory = response.memory
+        if memory is None:
+            return dialect.dealt(response, rows, alone=alone)
+        lengths = [row.length for row in rows]
+        sizes, parts = wire.write_dealing(response, lengths, alone=alone)
+        for part in parts:
+            memory.write(part)
+        return wire.read_dealt(*await self._answered(DealJob(dialect, sizes), memory, None))
+
+    async def _answered(
+        self, job: RenderJob | DealJob, memory: SharedMemory, model: ReadyModel | None
+    ) -> tuple[memoryview, Sizes]:
+        """What became of an answer, which ends its memory; raises `InvalidInput` or `Unserved`."""
         try:
-            job = RenderJob(endpoint, sizes)
-            reply, memory = await self._helper.do(job, asked, model, urgent=True)
+            reply, filled = await self._helper.do(job, memory, model, urgent=True)
         except HelperFailed as failure:
             raise Unserved(str(failure), status=503, retry_after=_RETRY_SOON) from failure
         finally:
-            asked.close()
-        view = _taken(memory)
+            memory.close()
+        view = _taken(filled)
         if reply.result is Result.REFUSED:
             error = wire.read_refusal(view, reply.sizes)
-            raise error if isinstance(error, InvalidInput) else Unserved(error.message, status=500)
-        return wire.read_rendered(view, reply.sizes)
+            raise Unserved(error.message, status=500) if isinstance(error, Rejected) else error
+        return view, reply.sizes
 
 
 def _taken(memory: SharedMemory) -> memoryview:

@@ -32,7 +32,7 @@ class HelperFailed(Exception):
 class _Task:
     job: Job
     memory: SharedMemory
-    model: ReadyModel
+    model: ReadyModel | None
     urgent: bool
     outcome: "asyncio.Future[tuple[Reply, SharedMemory]]"
     losses: int = 0
@@ -66,11 +66,12 @@ class Helper:
         return self._line.delay
 
     async def do(
-        self, job: Job, memory: SharedMemory, model: ReadyModel, *, urgent: bool
+        self, job: Job, memory: SharedMemory, model: ReadyModel | None, *, urgent: bool
     ) -> tuple[Reply, SharedMemory]:
         """The reply to a job and its memory; raises `HelperFailed`.
 
-        Cancelling the await takes the job out of the line.
+        Without a model the job itself says all that must be known of one. Cancelling the await
+        takes the job out of the line.
         """
         outcome: asyncio.Future[tuple[Reply, SharedMemory]]
         outcome = asyncio.get_running_loop().create_future()
@@ -134,7 +135,7 @@ class Helper:
             if self._process is None:
                 self._told = None
                 self._process = HelperProcess()
-            if self._told is not task.model:
+            if task.model is not None and self._told is not task.model:
                 await self._introduce(self._process, task.model)
             if not task.wanted:
                 return None

@@ -7,7 +7,7 @@ nobody else holds the socket. Pure, apart from the memory that it fills.
 
 import pickle
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any, Final, NamedTuple
 
@@ -15,11 +15,11 @@ from batchedmodel_contract.description import ModelDescription
 from batchedmodel_contract.mistakes import InvalidInput, Mistake, Unbatchable
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_contract.tensors import Buffer, Shape
-from batchedmodel_sidecar.calls import Answer, Output, Row, Value
-from batchedmodel_sidecar.errors import ModelNotFound, Rejected
+from batchedmodel_sidecar.calls import Answer, Row, Value
+from batchedmodel_sidecar.errors import ModelNotFound, Rejected, Unserved
 from batchedmodel_sidecar.protocols.adapter import Body
 from batchedmodel_sidecar.routes import Endpoint
-from batchedmodel_sidecar.terms import Wishes
+from batchedmodel_sidecar.upstream.dialect import Dealt, Dialect, Draft, Response
 
 _SMALL_MEMO: Final = 64 * 1024  # more is carried to and fro unread, not made into objects
 
@@ -40,14 +40,22 @@ class News(NamedTuple):
 class ParseJob(NamedTuple):
     """A body to be read; the memory is the body."""
 
-    endpoint: Endpoint
+    by: Endpoint | Dialect
+    """What is asked of our server, or how a foreign one is asked."""
     header_length: str | None
 
 
 class RenderJob(NamedTuple):
     """An answer to be written in its protocol's form."""
 
-    endpoint: Endpoint
+    by: Endpoint | Dialect
+    sizes: Sizes
+
+
+class DealJob(NamedTuple):
+    """A foreign server's answer to be cut into rows; it lies in the memory as it came."""
+
+    by: Dialect
     sizes: Sizes
 
 
@@ -56,6 +64,7 @@ class Result(Enum):
 
     PARSED = auto()
     RENDERED = auto()
+    DEALT = auto()
     REFUSED = auto()
 
 
@@ -66,7 +75,7 @@ class Reply(NamedTuple):
     sizes: Sizes
 
 
-Job = ParseJob | RenderJob
+Job = ParseJob | RenderJob | DealJob
 Message = News | Job | Reply
 
 
@@ -91,14 +100,6 @@ class Model(NamedTuple):
     rows_pad: bool
 
 
-class Parsed(NamedTuple):
-    """A call as it comes from the helper."""
-
-    rows: tuple[Row, ...]
-    wishes: Wishes
-    memo: Any
-
-
 class Question(NamedTuple):
     """An answer as it comes to the helper, with what must be known of its call."""
 
@@ -107,16 +108,33 @@ class Question(NamedTuple):
     memo: Any
 
 
+class Dealing(NamedTuple):
+    """A foreign server's answer as it comes to the helper."""
+
+    response: Response
+    lengths: list[int]
+    """Of the rows that were asked."""
+    alone: bool
+
+
 class _ParsedHead(NamedTuple):
     lengths: list[int]
     columns: list[_Column]
-    wishes: Wishes
+    draft: Draft
+    """Without its rows."""
 
 
 class _QuestionHead(NamedTuple):
     lengths: list[int]
     columns: list[_Column]
-    outputs: tuple[Output, ...]
+    answer: Answer
+    """Without its rows."""
+
+
+class _DealtHead(NamedTuple):
+    columns: list[_Column]
+    dealt: Dealt
+    """Without its rows."""
 
 
 class _BodyHead(NamedTuple):
@@ -130,8 +148,11 @@ class _Refusal(NamedTuple):
     unbatchable: bool = False
     rejected: tuple[Rejection, str, int, float | None, str | None] | None = None
     model_not_found: bool = False
+    unserved: tuple[str, int] | None = None
 
 
+Refusal = InvalidInput | Rejected | Unserved
+"""What adapters and dialects raise; the last only where they make an answer's body."""
 Content = tuple[Sizes, list[Buffer]]
 """The sizes for the message, and the parts that its memory holds."""
 
@@ -147,34 +168,60 @@ def read_model(memory: Buffer, sizes: Sizes) -> tuple[Model, bytes]:
     return head, bytes(data)
 
 
-def write_parsed(rows: Sequence[Row], wishes: Wishes, memo: Any) -> Content:
+def write_parsed(draft: Draft) -> Content:
     """The content of a reply `PARSED`."""
-    columns, data = _table([row.values for row in rows])
-    head = _ParsedHead([row.length for row in rows], columns, wishes)
-    return _content(data, pickle.dumps(memo), head)
+    columns, data = _table([row.values for row in draft.rows])
+    rest = replace(draft, rows=(), memo=None)
+    head = _ParsedHead([row.length for row in draft.rows], columns, rest)
+    return _content(data, pickle.dumps(draft.memo), head)
 
 
-def read_parsed(memory: Buffer, sizes: Sizes) -> Parsed:
+def read_parsed(memory: Buffer, sizes: Sizes) -> Draft:
     """What `write_parsed` wrote; the rows' bytes stay in the memory."""
     data, memo, head = _cut(memory, sizes)
     pairs = zip(_rows(data, head.columns), head.lengths, strict=True)
     rows = tuple(Row(values=values, length=length) for values, length in pairs)
     kept = pickle.loads(memo) if len(memo) <= _SMALL_MEMO else Kept(memo)
-    return Parsed(rows, head.wishes, kept)
+    draft: Draft = head.draft
+    return replace(draft, rows=rows, memo=kept)
 
 
 def write_question(lengths: list[int], answer: Answer, memo: Any) -> Content:
     """The content for `RenderJob`."""
     columns, data = _table(answer.rows)
-    head = _QuestionHead(lengths, columns, answer.outputs)
+    head = _QuestionHead(lengths, columns, answer._replace(rows=()))
     return _content(data, memo.data if isinstance(memo, Kept) else pickle.dumps(memo), head)
 
 
 def read_question(memory: Buffer, sizes: Sizes) -> Question:
     """What `write_question` wrote."""
     data, memo, head = _cut(memory, sizes)
-    answer = Answer(outputs=head.outputs, rows=tuple(_rows(data, head.columns)))
+    answer: Answer = head.answer._replace(rows=tuple(_rows(data, head.columns)))
     return Question(head.lengths, answer, pickle.loads(memo))
+
+
+def write_dealing(response: Response, lengths: list[int], *, alone: bool) -> Content:
+    """The content for `DealJob`, to be written behind the answer's body."""
+    return _content([], b"", Dealing(replace(response, body=b"", memory=None), lengths, alone))
+
+
+def read_dealing(memory: Buffer, sizes: Sizes) -> Dealing:
+    """What `write_dealing` wrote behind a body."""
+    body, _, head = _cut(memory, sizes)
+    return Dealing(replace(head.response, body=body), head.lengths, head.alone)
+
+
+def write_dealt(dealt: Dealt) -> Content:
+    """The content of a reply `DEALT`."""
+    columns, data = _table(dealt.rows)
+    return _content(data, b"", _DealtHead(columns, replace(dealt, rows=())))
+
+
+def read_dealt(memory: Buffer, sizes: Sizes) -> Dealt:
+    """What `write_dealt` wrote; the rows' bytes stay in the memory."""
+    data, _, head = _cut(memory, sizes)
+    dealt: Dealt = head.dealt
+    return replace(dealt, rows=tuple(_rows(data, head.columns)))
 
 
 def write_rendered(body: Body) -> Content:
@@ -195,8 +242,10 @@ def read_rendered(memory: Buffer, sizes: Sizes) -> Body:
     )
 
 
-def write_refusal(error: InvalidInput | Rejected) -> Content:
+def write_refusal(error: Refusal) -> Content:
     """The content of a reply `REFUSED`."""
+    if isinstance(error, Unserved):
+        return _content([], b"", _Refusal(unserved=(error.message, error.status)))
     if isinstance(error, InvalidInput):
         unbatchable = isinstance(error, Unbatchable)
         return _content([], b"", _Refusal(mistake=error.mistake, unbatchable=unbatchable))
@@ -205,9 +254,12 @@ def write_refusal(error: InvalidInput | Rejected) -> Content:
     return _content([], b"", _Refusal(rejected=told, model_not_found=not_found))
 
 
-def read_refusal(memory: Buffer, sizes: Sizes) -> InvalidInput | Rejected:
+def read_refusal(memory: Buffer, sizes: Sizes) -> Refusal:
     """The error that `write_refusal` was given, to be raised once more."""
     refusal: _Refusal = _cut(memory, sizes)[2]
+    if refusal.unserved is not None:
+        told, code = refusal.unserved
+        return Unserved(told, status=code)
     if refusal.mistake is not None:
         return (Unbatchable if refusal.unbatchable else InvalidInput).of(refusal.mistake)
     assert refusal.rejected is not None, "a refusal without a reason: our bug"

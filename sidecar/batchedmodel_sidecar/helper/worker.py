@@ -10,14 +10,25 @@ from typing import Final
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_sidecar.calls import Call, Row
-from batchedmodel_sidecar.errors import Rejected
+from batchedmodel_sidecar.errors import Rejected, Unserved
 from batchedmodel_sidecar.helper import wire
 from batchedmodel_sidecar.helper.memory import SharedMemory
-from batchedmodel_sidecar.helper.wire import Content, News, ParseJob, RenderJob, Reply, Result
+from batchedmodel_sidecar.helper.wire import (
+    Content,
+    DealJob,
+    Job,
+    News,
+    ParseJob,
+    RenderJob,
+    Reply,
+    Result,
+)
 from batchedmodel_sidecar.model import ReadyModel
-from batchedmodel_sidecar.protocols.adapter import Parsed
+from batchedmodel_sidecar.protocols.adapter import Body, Parsed
 from batchedmodel_sidecar.protocols.table import adapters
+from batchedmodel_sidecar.routes import Endpoint
 from batchedmodel_sidecar.tokens import Tokens
+from batchedmodel_sidecar.upstream.dialect import Asked, Draft, drafted
 
 logger: Final = logging.getLogger(__name__)
 
@@ -31,7 +42,7 @@ class Worker:
         self._model: ReadyModel | None = None
 
     async def work(
-        self, message: News | ParseJob | RenderJob, memory: SharedMemory
+        self, message: News | Job, memory: SharedMemory
     ) -> tuple[Reply, SharedMemory] | None:
         """The reply to a message, with its memory; none for news."""
         view = memory.view()
@@ -40,7 +51,7 @@ class Worker:
             return None
         try:
             result, (sizes, parts) = await self._done(message, view)
-        except (InvalidInput, Rejected) as error:
+        except (InvalidInput, Rejected, Unserved) as error:
             result, (sizes, parts) = Result.REFUSED, wire.write_refusal(error)
         except Exception as bug:
             logger.error("error in the helper: %s", message, exc_info=bug)
@@ -52,20 +63,35 @@ class Worker:
             filled.write(part)
         return Reply(result, sizes), filled
 
-    async def _done(
-        self, message: ParseJob | RenderJob, view: memoryview
-    ) -> tuple[Result, Content]:
+    async def _done(self, job: Job, view: memoryview) -> tuple[Result, Content]:
+        match job:
+            case ParseJob():
+                return Result.PARSED, wire.write_parsed(await self._parsed(job, view))
+            case RenderJob():
+                return Result.RENDERED, wire.write_rendered(self._rendered(job, view))
+            case DealJob():
+                given = wire.read_dealing(view, job.sizes)
+                dealt = job.by.dealt(given.response, _rows(given.lengths), alone=given.alone)
+                return Result.DEALT, wire.write_dealt(dealt)
+
+    async def _parsed(self, job: ParseJob, view: memoryview) -> Draft:
+        if not isinstance(job.by, Endpoint):
+            return drafted(job.by, Asked(body=view, header_length=job.header_length))
+        parsed = await self._adapters[job.by].parse(view, job.header_length, self._known())
+        return Draft(rows=parsed.call.rows, frame=None, memo=parsed.memo, wishes=parsed.wishes)
+
+    def _rendered(self, job: RenderJob, view: memoryview) -> Body:
+        asked = wire.read_question(view, job.sizes)
+        if not isinstance(job.by, Endpoint):
+            return job.by.render(asked.memo, asked.answer)
+        model = self._known()
+        call = Call(rows=_rows(asked.lengths), description=model.description, key=None)
+        parsed = Parsed(call=call, memo=asked.memo)
+        return self._adapters[job.by].render(parsed, asked.answer, model)
+
+    def _known(self) -> ReadyModel:
         assert self._model is not None, "a job came before the model: our bug"
-        adapter = self._adapters[message.endpoint]
-        if isinstance(message, ParseJob):
-            parsed = await adapter.parse(view, message.header_length, self._model)
-            rows = parsed.call.rows
-            return Result.PARSED, wire.write_parsed(rows, parsed.wishes, parsed.memo)
-        asked = wire.read_question(view, message.sizes)
-        rows = tuple(Row(values=(), length=length) for length in asked.lengths)
-        call = Call(rows=rows, description=self._model.description, key=None)
-        body = adapter.render(Parsed(call=call, memo=asked.memo), asked.answer, self._model)
-        return Result.RENDERED, wire.write_rendered(body)
+        return self._model
 
     def _learn(self, model: wire.Model, tokenizer: bytes) -> None:
         text = model.description.text
@@ -77,3 +103,8 @@ class Worker:
             depth=1,
             rows_pad=model.rows_pad,
         )
+
+
+def _rows(lengths: list[int]) -> tuple[Row, ...]:
+    """As much of a call's rows as its answer depends on."""
+    return tuple(Row(values=(), length=length) for length in lengths)

@@ -5,17 +5,21 @@ Called by `upstream.link` only; it knows nothing of batches.
 
 import asyncio
 import logging
+import sys
 from typing import Final
 
 import aiohttp
 
+from batchedmodel_contract.tensors import Buffer
 from batchedmodel_contract.v2 import HEADER_LENGTH
-from batchedmodel_sidecar.buffers import body_of
+from batchedmodel_sidecar.buffers import LARGE, body_of, json_bytes, read_whole
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
+from batchedmodel_sidecar.helper.memory import SharedMemory
 from batchedmodel_sidecar.upstream.dialect import Posting, Response
 
 logger: Final = logging.getLogger(__name__)
 
+_REFUSED: Final = 300
 _SERVER_ERROR: Final = 500
 _KEPT_SECONDS: Final = 4.0  # an idle connection; shorter than servers keep theirs (uvicorn: 5 s)
 _JSON: Final = "application/json"
@@ -68,7 +72,7 @@ class Client:
                     allow_redirects=False,
                 ) as response,
             ):
-                body = await response.read()
+                body = await _read(response)
         except TimeoutError as error:
             raise Deaf from error
         except aiohttp.ClientConnectorError as error:
@@ -86,7 +90,8 @@ class Client:
             headers=tuple(response.headers.items()),
             content_type=response.headers.get("Content-Type", _JSON),
             header_length=response.headers.get(HEADER_LENGTH),
-            body=body,
+            body=body.view() if isinstance(body, SharedMemory) else body,
+            memory=body if isinstance(body, SharedMemory) else None,
         )
 
     async def close(self) -> None:
@@ -98,6 +103,30 @@ class Client:
         """Use no connection for a batch again; there is one batch at a time."""
         before, self._batches = self._batches, _session()
         await before.close()
+
+
+async def _read(response: aiohttp.ClientResponse) -> Buffer | SharedMemory:
+    """The body; where it answers with much JSON, it lies where the helper can reach it."""
+    declared = response.content_length
+    if declared is None or "Content-Encoding" in response.headers:
+        declared = sys.maxsize
+    if declared <= LARGE or response.status >= _REFUSED:
+        return await response.read()
+    if json_bytes(declared, response.headers.get(HEADER_LENGTH)) <= LARGE:
+        return await read_whole(response)
+    pieces: list[bytes] = []
+    size = 0
+    memory: SharedMemory | None = None
+    async for piece in response.content.iter_any():
+        size += len(piece)
+        pieces.append(piece)
+        if memory is None and size > LARGE:
+            memory = SharedMemory()
+        if memory is not None:
+            for part in pieces:
+                memory.write(part)
+            pieces.clear()
+    return b"".join(pieces) if memory is None else memory
 
 
 def _session() -> aiohttp.ClientSession:

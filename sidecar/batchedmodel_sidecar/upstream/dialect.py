@@ -13,6 +13,7 @@ from batchedmodel_contract.mistakes import Unbatchable
 from batchedmodel_contract.tensors import Buffer
 from batchedmodel_sidecar.calls import Answer, Call, Output, Row, Value
 from batchedmodel_sidecar.errors import CallError, Unserved
+from batchedmodel_sidecar.helper.memory import SharedMemory
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Adapter, Body, Parsed
 from batchedmodel_sidecar.terms import NO_WISHES, Wishes
@@ -33,10 +34,7 @@ class NotReady(Exception):
 class Asked:
     """A caller's request, as far as a protocol looks at it."""
 
-    path: str
-    headers: Headers
-    """Those that are forwarded."""
-    body: bytes
+    body: Buffer
     header_length: str | None = None
 
 
@@ -68,7 +66,9 @@ class Response:
     headers: Headers
     content_type: str
     header_length: str | None
-    body: bytes
+    body: Buffer
+    memory: SharedMemory | None = None
+    """Where the body lies when it is more JSON than is read in the loop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +106,12 @@ class Draft:
     wishes: Wishes = NO_WISHES
 
 
-class Dialect(Protocol):
-    """One protocol, on both sides of the sidecar."""
+class Questions(Protocol):
+    """From callers to the server."""
+
+    def converts(self, size: int, header_length: str | None) -> int:
+        """How many bytes of a body of that size `parse` reads as JSON, or turns into it."""
+        ...
 
     def parse(self, asked: Asked) -> Draft | None:
         """What the body asks; None when it can only go alone. Raises `InvalidInput`."""
@@ -116,6 +120,10 @@ class Dialect(Protocol):
     def posting(self, rows: Sequence[Row], envelope: Envelope) -> Posting:
         """One request for rows of equal envelopes."""
         ...
+
+
+class Answers(Protocol):
+    """From the server to callers."""
 
     def dealt(self, response: Response, rows: Sequence[Row], *, alone: bool) -> Dealt:
         """The answers in a response of status 200, which is one caller's alone or for several.
@@ -128,28 +136,41 @@ class Dialect(Protocol):
         """The body for one caller; raises `InvalidInput`."""
         ...
 
+    def texts(self, memo: Any, answer: Answer) -> int:
+        """How many bytes of the answer `render` would read as JSON, or turn into it."""
+        ...
+
+
+class Dialect(Questions, Answers, Protocol):
+    """One protocol, on both sides of the sidecar; small, and can be pickled."""
+
+
+def drafted(dialect: Dialect, asked: Asked) -> Draft:
+    """What a body asks; raises `InvalidInput`, and `Unbatchable` when it can only go alone."""
+    draft = dialect.parse(asked)
+    if draft is None:
+        raise Unbatchable("body", "has no rows that could share a request")
+    return draft
+
 
 class ForeignAdapter:
     """One request's way through a dialect, as the front's adapter."""
 
     def __init__(self, dialect: Dialect, ours: Adapter, *, path: str, headers: Headers) -> None:
         """`ours` words our own errors in the same protocol; `headers` are those to forward."""
-        self._dialect = dialect
+        self.dialect: Final = dialect
         self._ours = ours
         self._path = path
         self._headers = headers
 
     async def parse(self, body: Buffer, header_length: str | None, model: ReadyModel) -> Parsed:
         """The call with the rows that the body holds; raises `InvalidInput`."""
-        asked = Asked(
-            path=self._path,
-            headers=self._headers,
-            body=bytes(body),
-            header_length=header_length,
+        return self.parsed(
+            drafted(self.dialect, Asked(body=body, header_length=header_length)), model
         )
-        draft = self._dialect.parse(asked)
-        if draft is None:
-            raise Unbatchable("body", "has no rows that could share a request")
+
+    def parsed(self, draft: Draft, model: ReadyModel) -> Parsed:
+        """The call of what a body asks, wherever it was read."""
         envelope = Envelope(path=self._path, headers=self._headers, frame=draft.frame)
         call = Call(
             rows=draft.rows,
@@ -160,13 +181,16 @@ class ForeignAdapter:
         return Parsed(call=call, memo=draft.memo, wishes=draft.wishes)
 
     def texts(self, parsed: Parsed, answer: Answer) -> int:
-        """Nothing is turned into JSON: it came as text and stays it."""
-        return 0
+        """Most is neither read nor turned into JSON: it came as text and stays it."""
+        return self.dialect.texts(parsed.memo, answer)
 
     def render(self, parsed: Parsed, answer: Answer, model: ReadyModel) -> Body:
         """The server's answer to this caller, with the headers that may pass."""
+        return self.addressed(self.dialect.render(parsed.memo, answer), answer)
+
+    def addressed(self, body: Body, answer: Answer) -> Body:
+        """A body, wherever it was made, with the headers of the server that may pass."""
         headers = common(said.headers for said in answer.said)
-        body = self._dialect.render(parsed.memo, answer)
         return body._replace(headers=(*headers, *body.headers))
 
     def error(self, error: CallError) -> Body:

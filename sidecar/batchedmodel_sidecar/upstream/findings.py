@@ -91,13 +91,14 @@ def said_to(response: Response, dealt: Dealt, *, alone: bool) -> Said:
 def _words(response: Response, *, alone: bool) -> tuple[Said, str]:
     """What the refused are told, whole, and its beginning for logs."""
     given = end_to_end(response.headers) if alone else shared(response.headers, refused=True)
+    body = bytes(response.body)
     said = Said(
         status=response.status,
         headers=given,
         content_type=response.content_type,
-        body=response.body,
+        body=body,
     )
-    return said, response.body[:_SHOWN_BYTES].decode("utf-8", "replace")
+    return said, body[:_SHOWN_BYTES].decode("utf-8", "replace")
 
 
 def refusal(response: Response, *, busy: bool, alone: bool) -> Unserved:

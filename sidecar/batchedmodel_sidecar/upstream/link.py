@@ -26,6 +26,7 @@ from batchedmodel_sidecar.isolation import (
 from batchedmodel_sidecar.link import LinkListener, LinkStatus
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.replies import RawReply
+from batchedmodel_sidecar.translator import Translator
 from batchedmodel_sidecar.upstream.client import Client, Deaf, Unreachable
 from batchedmodel_sidecar.upstream.dialect import (
     Dialect,
@@ -56,6 +57,7 @@ class ForeignLink:
         client: Client,
         probe: Probe,
         dialect: Dialect,
+        translator: Translator,
         listener: LinkListener,
         idempotent: bool,
     ) -> None:
@@ -63,6 +65,7 @@ class ForeignLink:
         self._client = client
         self._probe = probe
         self._dialect = dialect
+        self._translator = translator
         self._listener = listener
         self._idempotent = idempotent
         self._model: ReadyModel | None = None
@@ -133,7 +136,7 @@ class ForeignLink:
             posting = self._dialect.posting(members, batch.envelope)
             try:
                 response = await self._post(posting, until - clock())
-                verdict = judged(response.status, response.body[:_JUDGED_BYTES])
+                verdict = judged(response.status, bytes(response.body[:_JUDGED_BYTES]))
                 if verdict in (Verdict.BUSY, Verdict.WHOLE):
                     alone = findings.of_one_call(search.whole())
                     raise refusal(response, busy=verdict is Verdict.BUSY, alone=alone)
@@ -143,7 +146,7 @@ class ForeignLink:
                 # It is no row's fault: what has no answer yet fares as a whole batch would have.
                 findings.fault = fault
                 break
-            self._judge(search, findings, verdict, rows, members, response)
+            await self._judge(search, findings, verdict, rows, members, response)
         findings.failed(search.expired, Unserved("no time was left to try this alone", status=504))
         self._learn(search, clock())
         whole = search.calls == 1 and search.largest_fine > 0
@@ -168,7 +171,7 @@ class ForeignLink:
         self._stuck = False
         return response
 
-    def _judge(
+    async def _judge(
         self,
         search: Isolation,
         findings: Findings,
@@ -185,18 +188,25 @@ class ForeignLink:
             case Verdict.FINE:
                 alone = findings.of_one_call(rows)
                 try:
-                    dealt = self._dialect.dealt(response, members, alone=alone)
+                    dealt = await self._translator.dealt(
+                        self._dialect, response, members, alone=alone
+                    )
                 except InvalidInput as error:
                     nonsense = Unserved(f"the model answers nonsense: {error}", status=502)
                     findings.failed(search.spoilt(_NONSENSE), nonsense)
                     if search.broken:
                         raise nonsense from error
                     return
+                except Unserved as failure:
+                    # The server did its part: neither it nor a row is to blame.
+                    search.fine()
+                    findings.failed(rows, failure)
+                    return
                 search.fine()
                 findings.answered(rows, dealt, said_to(response, dealt, alone=alone))
                 return
             case Verdict.SPOILT:
-                settled = search.spoilt((response.status, response.body))
+                settled = search.spoilt((response.status, bytes(response.body)))
                 if search.broken:
                     raise refusal(response, busy=False, alone=False)
             case _:  # outgrown: the others have ended the search

@@ -67,6 +67,10 @@ class OpenAI:
         """The protocol has no metadata that matters here."""
         return json_rows.described(self._name, "openai")
 
+    def converts(self, size: int, header_length: str | None) -> int:
+        """All of it is JSON."""
+        return size
+
     def parse(self, asked: Asked) -> Draft | None:
         """One row for each input: a text, or a list of token ids; raises `InvalidInput`."""
         given = json_text.checked_fields(asked.body)
@@ -104,6 +108,10 @@ class OpenAI:
             ],
             frame=_Frame(json_rows.beside(given, alone=alone), usage if alone else None),
         )
+
+    def texts(self, memo: Any, answer: Answer) -> int:
+        """What came as text is spliced as it is."""
+        return 0
 
     def render(self, memo: Any, answer: Answer) -> Body:
         """The entries under their places in this request."""

@@ -54,6 +54,10 @@ class V1:
         """The protocol has no metadata."""
         return json_rows.described(self._name, "v1")
 
+    def converts(self, size: int, header_length: str | None) -> int:
+        """All of it is JSON."""
+        return size
+
     def parse(self, asked: Asked) -> Draft | None:
         """One row for each instance; raises `InvalidInput`."""
         given = json_text.checked_fields(asked.body)
@@ -78,6 +82,10 @@ class V1:
             rows=[(json_rows.value_of(prediction),) for prediction in predictions],
             frame=json_rows.beside(given, alone=alone),
         )
+
+    def texts(self, memo: Any, answer: Answer) -> int:
+        """What came as text is spliced as it is."""
+        return 0
 
     def render(self, memo: Any, answer: Answer) -> Body:
         """The predictions, as the server wrote them."""

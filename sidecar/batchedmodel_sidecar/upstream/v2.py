@@ -27,7 +27,7 @@ from batchedmodel_contract.v2 import (
     HEADER_LENGTH,
     read_body,
 )
-from batchedmodel_sidecar.buffers import size_of
+from batchedmodel_sidecar.buffers import json_bytes, size_of
 from batchedmodel_sidecar.calls import Answer, Output, Row, Value
 from batchedmodel_sidecar.errors import Unserved
 from batchedmodel_sidecar.protocols.adapter import Body
@@ -124,6 +124,10 @@ class V2:
         self._binary = any(_names_binary(document) for document in documents)
         self._ranks = {spec.name: 1 + len(spec.shape) for spec in description.inputs}
         return description
+
+    def converts(self, size: int, header_length: str | None) -> int:
+        """The head, or everything where caller and server do not both speak in bytes."""
+        return json_bytes(size, header_length) if self._binary else size
 
     def parse(self, asked: Asked) -> Draft | None:
         """The rows of all inputs; raises `InvalidInput`."""
@@ -223,6 +227,16 @@ class V2:
             outputs=tuple(Output(one.name, one.datatype) for one in said),
             rows=list(zip(*columns, strict=True)),
             frame=_Said(head=tuple(kept), outputs=tuple(said)),
+        )
+
+    def texts(self, memo: Any, answer: Answer) -> int:
+        """The outputs whose form the server speaks and the caller does not want."""
+        wanted: _Memo = memo
+        said: _Said = answer.said[0].frame
+        return sum(
+            size_of([value.data for value in answer.column(index)])
+            for index, output in enumerate(said.outputs)
+            if wanted.wants_binary(output.name) != output.binary
         )
 
     def render(self, memo: Any, answer: Answer) -> Body:

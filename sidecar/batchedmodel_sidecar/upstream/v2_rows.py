@@ -24,6 +24,7 @@ from batchedmodel_contract.tensors import (
 )
 from batchedmodel_contract.v2 import BINARY_SIZE
 from batchedmodel_sidecar.calls import Value
+from batchedmodel_sidecar.errors import Unserved
 from batchedmodel_sidecar.upstream import json_text
 
 Fields = tuple[tuple[str, str], ...]
@@ -259,7 +260,12 @@ def output_of(
 
 def as_bytes(output: OutputSaid, shape: list[int], items: list[Buffer]) -> bytes:
     """The values as binary data, of an output that is text; raises `InvalidInput`."""
-    values = orjson.loads(b"[" + b",".join(items) + b"]")
+    try:
+        values = orjson.loads(b"[" + b",".join(items) + b"]")
+    except orjson.JSONDecodeError as error:
+        # What passes as text, such as NaN, may still be nothing that is read here.
+        message = f"outputs.{output.name}: the model answers what cannot be read: {error}"
+        raise Unserved(message, status=502) from error
     return values_to_bytes(values, output.datatype, tuple(shape), f"outputs.{output.name}")
 
 

@@ -12,9 +12,11 @@ from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.spec import PolicyName, ServerProtocol
 from batchedmodel_sidecar.batcher import Batcher
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
+from batchedmodel_sidecar.helper.client import Helper
 from batchedmodel_sidecar.metrics import Durations
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.recorder import FlightRecorder
+from batchedmodel_sidecar.translator import Translator
 from batchedmodel_sidecar.upstream.catalogue import foreign
 from batchedmodel_sidecar.upstream.client import Client, Deaf, Unreachable
 from batchedmodel_sidecar.upstream.dialect import Posting, Response
@@ -62,7 +64,7 @@ class Scripted(Client):
         return 200, b'{"ready": true}'
 
     async def post(self, posting: Posting, seconds: float) -> Response:
-        rows = json.loads(posting.body)["instances"]
+        rows = json.loads(b"".join(posting.parts))["instances"]
         self.sent.append(rows)
         if not self.there:
             raise Busy("the model cannot be reached")
@@ -93,6 +95,7 @@ class Foreigners:
             client=self.server,
             probe=self.protocol.probe,
             dialect=self.protocol.dialect,
+            translator=Translator(Helper(now), most_rows=lambda: SETTINGS.max_queue_size),
             listener=self,
             idempotent=True,
         )

@@ -13,7 +13,7 @@ from batchedmodel_contract.description import RAGGED, ModelDescription
 from batchedmodel_contract.mistakes import InvalidInput, Unbatchable
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_sidecar.calls import Answer, Call, Output, Row, Value
-from batchedmodel_sidecar.errors import ModelNotFound, Rejected
+from batchedmodel_sidecar.errors import ModelNotFound, Rejected, Unserved
 from batchedmodel_sidecar.helper import wire
 from batchedmodel_sidecar.helper.memory import SharedMemory
 from batchedmodel_sidecar.helper.wire import Kept, News, ParseJob, RenderJob, Result
@@ -22,7 +22,7 @@ from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Body, Parsed
 from batchedmodel_sidecar.protocols.table import adapters
 from batchedmodel_sidecar.routes import Endpoint
-from batchedmodel_sidecar.terms import NO_WISHES
+from batchedmodel_sidecar.upstream.dialect import Draft
 from support.right_bodies import EVERYTHING, PAIR, RIGHT, TEXTS, Right, damaged
 from support.sidecar_world import MODEL
 from support.strategies import element_data, json_values
@@ -47,10 +47,12 @@ def filled(parts: Sequence[Any]) -> SharedMemory:
     return memory
 
 
-def told(error: InvalidInput | Rejected) -> tuple[object, ...]:
+def told(error: wire.Refusal) -> tuple[object, ...]:
     """All that a caller could learn of an error."""
     if isinstance(error, InvalidInput):
         return type(error), str(error), error.mistake
+    if isinstance(error, Unserved):
+        return type(error), error.message, error.status, error.retry_after
     return (
         type(error),
         *(error.reason, error.message, error.status, error.retry_after, error.field),
@@ -81,8 +83,8 @@ async def there(endpoint: Endpoint, model: ReadyModel, body: bytes, head: str | 
     reply, memory = answered
     if reply.result is Result.REFUSED:
         return told(wire.read_refusal(memory.view(), reply.sizes))
-    rows, wishes, memo = wire.read_parsed(memory.view(), reply.sizes)
-    return seen(Parsed(call=model.call_of(rows), memo=memo, wishes=wishes))
+    draft = wire.read_parsed(memory.view(), reply.sizes)
+    return seen(Parsed(call=model.call_of(draft.rows), memo=draft.memo, wishes=draft.wishes))
 
 
 async def assert_equal_both_ways(
@@ -137,9 +139,10 @@ def test_a_complaint_is_the_same_behind_the_wire(
         ModelNotFound("no such model"),
         Rejected(Rejection.QUEUE_FULL, "full", retry_after=2.0),
         Rejected(Rejection.INVALID, "odd", status=500, field="inputs"),
+        Unserved("odd", status=502),
     ],
 )
-def test_a_refusal_is_the_same_behind_the_wire(error: Rejected) -> None:
+def test_a_refusal_is_the_same_behind_the_wire(error: Rejected | Unserved) -> None:
     sizes, parts = wire.write_refusal(error)
     assert told(wire.read_refusal(b"".join(parts), sizes)) == told(error)
 
@@ -211,9 +214,9 @@ async def test_an_error_of_ours_is_told_and_the_helper_works_on() -> None:
 
 def test_rows_lie_in_memory_that_outlives_its_owner() -> None:
     row = Row(values=(Value((2,), b"\x01\x02"), Value((), b"abc")), length=2)
-    sizes, parts = wire.write_parsed([row, row], NO_WISHES, None)
+    sizes, parts = wire.write_parsed(Draft(rows=(row, row), frame=None))
     memory = filled(parts)
-    rows, _, _ = wire.read_parsed(memory.view(), sizes)
+    rows = wire.read_parsed(memory.view(), sizes).rows
     memory.close()
     del memory
     assert [bytes(value.data) for value in rows[1].values] == [b"\x01\x02", b"abc"]

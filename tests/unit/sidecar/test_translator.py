@@ -1,21 +1,24 @@
 """Where bodies are parsed and made, and what callers are told when the helper cannot."""
 
 import time
-from typing import Any
+from typing import Any, Final
 
 import orjson
 import pytest
 
 from batchedmodel_contract.tensors import Datatype
-from batchedmodel_sidecar.bodies import json_bytes, placed
-from batchedmodel_sidecar.buffers import LARGE
+from batchedmodel_sidecar.bodies import placed
+from batchedmodel_sidecar.buffers import LARGE, json_bytes
 from batchedmodel_sidecar.calls import Answer, Output, Value
 from batchedmodel_sidecar.errors import Rejected, Unserved
 from batchedmodel_sidecar.helper.client import MOST_BODIES, Helper, HelperFailed
 from batchedmodel_sidecar.helper.memory import SharedMemory
+from batchedmodel_sidecar.protocols.table import adapters
 from batchedmodel_sidecar.routes import Endpoint
 from batchedmodel_sidecar.translator import LARGE_ANSWER, Translator
 from support.sidecar_world import MODEL
+
+OURS: Final = adapters()[Endpoint.V2_INFER]
 
 
 class NoHelper(Helper):
@@ -64,7 +67,7 @@ async def test_a_body_that_the_helper_fails_at_may_come_again() -> None:
     memory = SharedMemory()
     memory.write(question())
     with pytest.raises(Rejected) as refused:
-        await Translator(NoHelper()).parse(Endpoint.V2_INFER, memory, None, MODEL)
+        await Translator(NoHelper()).parse(Endpoint.V2_INFER, OURS, memory, None, MODEL)
     assert (refused.value.status, refused.value.retry_after) == (503, 1.0)
 
 
@@ -78,8 +81,8 @@ async def test_a_body_that_finds_no_place_may_come_later() -> None:
 async def test_small_bodies_and_answers_need_no_helper() -> None:
     helper = NoHelper()
     translator = Translator(helper)
-    parsed = await translator.parse(Endpoint.V2_INFER, question(), None, MODEL)
-    await translator.render(Endpoint.V2_INFER, parsed, answer(LARGE_ANSWER), MODEL)
+    parsed = await translator.parse(Endpoint.V2_INFER, OURS, question(), None, MODEL)
+    await translator.render(Endpoint.V2_INFER, OURS, parsed, answer(LARGE_ANSWER), MODEL)
     assert helper.jobs == []
 
 
@@ -87,15 +90,17 @@ async def test_a_large_answer_in_binary_needs_no_helper() -> None:
     helper = NoHelper()
     translator = Translator(helper)
     body = question(parameters={"binary_data_output": True})
-    parsed = await translator.parse(Endpoint.V2_INFER, body, None, MODEL)
-    rendered = await translator.render(Endpoint.V2_INFER, parsed, answer(LARGE_ANSWER + 1), MODEL)
+    parsed = await translator.parse(Endpoint.V2_INFER, OURS, body, None, MODEL)
+    rendered = await translator.render(
+        Endpoint.V2_INFER, OURS, parsed, answer(LARGE_ANSWER + 1), MODEL
+    )
     assert sum(map(len, rendered.tail)) == LARGE_ANSWER + 1
     assert helper.jobs == []
 
 
 async def test_a_large_answer_that_the_helper_fails_at_is_an_error_of_its_call() -> None:
     translator = Translator(NoHelper())
-    parsed = await translator.parse(Endpoint.V2_INFER, question(), None, MODEL)
+    parsed = await translator.parse(Endpoint.V2_INFER, OURS, question(), None, MODEL)
     with pytest.raises(Unserved) as failed:
-        await translator.render(Endpoint.V2_INFER, parsed, answer(LARGE_ANSWER + 1), MODEL)
+        await translator.render(Endpoint.V2_INFER, OURS, parsed, answer(LARGE_ANSWER + 1), MODEL)
     assert (failed.value.status, failed.value.retry_after) == (503, 1.0)

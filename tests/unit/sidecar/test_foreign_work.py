@@ -1,0 +1,251 @@
+"""What the helper makes of a foreign server's bodies is what the sidecar's own process makes."""
+
+import json
+import pickle
+import struct
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.spec import ServerProtocol
+from batchedmodel_sidecar.calls import Answer, Said
+from batchedmodel_sidecar.errors import Rejected, Unserved
+from batchedmodel_sidecar.helper import wire
+from batchedmodel_sidecar.helper.memory import SharedMemory
+from batchedmodel_sidecar.helper.wire import DealJob, Job, ParseJob, RenderJob, Result, Sizes
+from batchedmodel_sidecar.helper.worker import Worker
+from batchedmodel_sidecar.protocols.adapter import Body
+from batchedmodel_sidecar.upstream.catalogue import foreign
+from batchedmodel_sidecar.upstream.dialect import (
+    Asked,
+    Dealt,
+    Dialect,
+    Draft,
+    Response,
+    drafted,
+)
+from support.strategies import json_values
+
+BINARY: Final = "v2 in binary"
+KINDS: Final = [*ServerProtocol, BINARY]
+PLAIN: Final = {
+    ServerProtocol.V1: b'{"instances": [1, 2.50], "limit": 1e400}',
+    ServerProtocol.OPENAI: b'{"input": ["a", "b"], "model": "m"}',
+    ServerProtocol.V2: b'{"inputs":[{"name":"x","shape":[2,1],"datatype":"FP32","data":[1,2.50]}],'
+    b'"id":"7","parameters":{"timeout":5}}',
+}
+ANSWERS: Final = {
+    ServerProtocol.V1: b'{"predictions": [ 1.10, {"a": [NaN]}], "model": "m"}',
+    ServerProtocol.OPENAI: b'{"data": [{"index": 1, "embedding": [2.0]},'
+    b' {"embedding": "AAA=", "index": 0}], "usage": {"total_tokens": 9}}',
+    ServerProtocol.V2: b'{"model_name":"m","outputs":[{"name":"y","shape":[2,1],"datatype":"FP32",'
+    b'"data":[[ 1 ],[2.50]]}]}',
+}
+
+
+async def dialect_of(kind: str) -> Dialect:
+    """As it is once the server was asked what it speaks."""
+    theirs = foreign(ServerProtocol.V2 if kind == BINARY else ServerProtocol(kind), "m")
+    tensor = {"name": "x", "datatype": "FP32", "shape": [-1, -1]}
+    about: dict[str, Any] = {"name": "m", "inputs": [tensor], "outputs": [tensor]}
+    if kind == BINARY:
+        about["extensions"] = ["binary_tensor_data"]
+
+    async def ask(path: str) -> tuple[int, bytes]:
+        return 200, json.dumps(about).encode()
+
+    await theirs.probe.describe(ask)
+    return theirs.dialect
+
+
+async def outcome(done: Callable[[], Awaitable[object]]) -> object:
+    """What it gave, or all that a caller could learn of the error."""
+    try:
+        return await done()
+    except InvalidInput as error:
+        return type(error), str(error), error.mistake
+    except (Rejected, Unserved) as error:
+        return type(error), error.message, error.status
+
+
+async def there(job: Job, memory: SharedMemory) -> tuple[Result, memoryview, Sizes]:
+    """A worker's reply to a job that has been sent; raises what it refused with."""
+    answered = await Worker().work(pickle.loads(pickle.dumps(job)), memory)
+    assert answered is not None
+    (result, sizes), filled = answered
+    if result is Result.REFUSED:
+        raise wire.read_refusal(filled.view(), sizes)
+    return result, filled.view(), sizes
+
+
+def stored(*parts: Any) -> SharedMemory:
+    memory = SharedMemory()
+    for part in parts:
+        memory.write(part)
+    return memory
+
+
+def seen_of_draft(draft: Draft) -> object:
+    rows = [(row.length, [(v.shape, bytes(v.data)) for v in row.values]) for row in draft.rows]
+    return rows, draft.frame, draft.shapes, draft.memo, draft.wishes
+
+
+def seen_of_dealt(dealt: Dealt) -> object:
+    rows = [[(value.shape, bytes(value.data)) for value in row] for row in dealt.rows]
+    return dealt.outputs, rows, dealt.frame
+
+
+def seen_of_body(body: Body) -> object:
+    return bytes(body.data) + b"".join(body.tail), body.content_type, body.headers
+
+
+async def assert_asks_alike(kind: str, body: bytes, head: str | None = None) -> object:
+    dialect = await dialect_of(kind)
+
+    async def here() -> object:
+        return seen_of_draft(drafted(dialect, Asked(body=body, header_length=head)))
+
+    async def elsewhere() -> object:
+        result, view, sizes = await there(ParseJob(dialect, head), stored(body))
+        assert result is Result.PARSED
+        return seen_of_draft(wire.read_parsed(view, sizes))
+
+    expected = await outcome(here)
+    assert await outcome(elsewhere) == expected
+    return expected
+
+
+async def assert_answers_alike(
+    kind: str, body: bytes, head: str | None = None, *, alone: bool = True
+) -> None:
+    """The answer cut into rows, and what each of two forms that a caller may want becomes."""
+    dialect = await dialect_of(kind)
+    protocol = ServerProtocol.V2 if kind == BINARY else ServerProtocol(kind)
+    question = PLAIN[protocol]
+    rows = drafted(dialect, Asked(body=question)).rows
+    response = Response(
+        status=200, headers=(), content_type="x", header_length=head, body=memoryview(body)
+    )
+    dealt: list[Dealt] = []
+
+    async def here() -> object:
+        dealt.append(dialect.dealt(response, rows, alone=alone))
+        return seen_of_dealt(dealt[0])
+
+    async def elsewhere() -> object:
+        sizes, parts = wire.write_dealing(response, [row.length for row in rows], alone=alone)
+        result, view, replied = await there(DealJob(dialect, sizes), stored(body, *parts))
+        assert result is Result.DEALT
+        return seen_of_dealt(wire.read_dealt(view, replied))
+
+    assert await outcome(elsewhere) == await outcome(here)
+    if not dealt:
+        return
+    said = Said(status=200, headers=(("a", "b"),), frame=dealt[0].frame)
+    answer = Answer(outputs=dealt[0].outputs, rows=tuple(dealt[0].rows), said=(said, said))
+    for wish in (b"", b'"parameters":{"binary_data_output":true},'):
+        asked = (
+            question.replace(b"{", b"{" + wish, 1) if protocol is ServerProtocol.V2 else question
+        )
+        memo = drafted(dialect, Asked(body=asked.replace(b',"parameters":{"timeout":5}', b""))).memo
+        await assert_renders_alike(dialect, memo, answer)
+
+
+async def assert_renders_alike(dialect: Dialect, memo: object, answer: Answer) -> None:
+    async def here() -> object:
+        return seen_of_body(dialect.render(memo, answer))
+
+    async def elsewhere() -> object:
+        sizes, parts = wire.write_question([1, 1], answer, memo)
+        result, view, replied = await there(RenderJob(dialect, sizes), stored(*parts))
+        assert result is Result.RENDERED
+        return seen_of_body(wire.read_rendered(view, replied))
+
+    assert await outcome(elsewhere) == await outcome(here)
+
+
+def binary(head: bytes, *, size: int = 8) -> tuple[bytes, str]:
+    """A v2 body whose tensor follows as bytes."""
+    text = head.replace(b'"data":[1,2.50]', b'"parameters":{"binary_data_size":%d}' % size)
+    text = text.replace(b'"data":[[ 1 ],[2.50]]', b'"parameters":{"binary_data_size":%d}' % size)
+    return text + struct.pack("<ff", 1.0, 0.1), str(len(text))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_right_body_asks_the_same(kind: str) -> None:
+    body = PLAIN[ServerProtocol.V2 if kind == BINARY else ServerProtocol(kind)]
+    asked = await assert_asks_alike(kind, body)
+    assert isinstance(asked, tuple)
+    assert len(asked[0]) == 2, "two rows, and no error"
+
+
+@pytest.mark.parametrize("kind", [ServerProtocol.V2, BINARY])
+async def test_a_body_in_binary_asks_and_answers_the_same(kind: str) -> None:
+    await assert_asks_alike(kind, *binary(PLAIN[ServerProtocol.V2]))
+    await assert_answers_alike(kind, *binary(ANSWERS[ServerProtocol.V2]))
+
+
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_right_answer_says_the_same(kind: str, alone: bool) -> None:
+    body = ANSWERS[ServerProtocol.V2 if kind == BINARY else ServerProtocol(kind)]
+    await assert_answers_alike(kind, body, alone=alone)
+
+
+@pytest.mark.parametrize("kind", [ServerProtocol.V2, BINARY])
+@pytest.mark.parametrize("number", [b"NaN", b"1e999", b"[", b'"a"'])
+async def test_numbers_that_cannot_be_turned_into_bytes_are_named_alike(
+    kind: str, number: bytes
+) -> None:
+    body = ANSWERS[ServerProtocol.V2].replace(b"2.50", number)
+    await assert_answers_alike(kind, body)
+
+
+def cut_or_changed(text: bytes, data: st.DataObject) -> bytes:
+    """A document with some of its characters gone, doubled or replaced."""
+    start = data.draw(st.integers(0, len(text)))
+    end = min(len(text), start + data.draw(st.integers(0, 6)))
+    put = data.draw(
+        st.sampled_from([b"", b",", b"]", b"}", b'"', b"NaN", b"[[1]]", b"\xff", b"-0.0", b"{}"])
+        | json_values(max_leaves=3).map(lambda value: json.dumps(value).encode())
+    )
+    return text[:start] + put + text[end:]
+
+
+heads = st.none() | st.integers(0, 170).map(str) | st.text(max_size=3)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.sampled_from(KINDS), heads, st.data())
+async def test_a_broken_body_is_refused_in_the_same_words(
+    kind: str, head: str | None, data: st.DataObject
+) -> None:
+    protocol = ServerProtocol.V2 if kind == BINARY else ServerProtocol(kind)
+    await assert_asks_alike(kind, cut_or_changed(PLAIN[protocol], data), head)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.sampled_from(KINDS), heads, st.booleans(), st.data())
+async def test_a_broken_answer_has_the_same_outcome(
+    kind: str, head: str | None, alone: bool, data: st.DataObject
+) -> None:
+    protocol = ServerProtocol.V2 if kind == BINARY else ServerProtocol(kind)
+    body = cut_or_changed(ANSWERS[protocol], data)
+    await assert_answers_alike(kind, body, head, alone=alone)
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    st.sampled_from([ServerProtocol.V1, ServerProtocol.OPENAI]),
+    st.lists(json_values(max_leaves=6), max_size=4),
+    st.dictionaries(st.text(max_size=3), json_values(max_leaves=3), max_size=2),
+)
+async def test_any_document_asks_the_same(
+    protocol: ServerProtocol, rows: list[Any], beside: dict[str, Any]
+) -> None:
+    field = "instances" if protocol is ServerProtocol.V1 else "input"
+    await assert_asks_alike(protocol, json.dumps({field: rows, **beside}).encode())
