@@ -59,7 +59,9 @@ class Service:
         recorder = FlightRecorder(time.monotonic())
         registry = CollectorRegistry()
         self._helper = Helper(time.monotonic)
-        translator = Translator(self._helper)
+        translator = Translator(
+            self._helper, most_rows=lambda: self._batcher.settings.max_queue_size
+        )
         theirs = foreign(settings.upstream_protocol, settings.model_name)
         durations, loop = Durations(registry), asyncio.get_running_loop()
         self._link: Link = (

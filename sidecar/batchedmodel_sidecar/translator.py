@@ -4,7 +4,7 @@ Called by the front, and by the link to a foreign server for that server's answe
 the same adapters and dialects, and end in the same calls and errors.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from batchedmodel_contract.outcomes import Rejection
@@ -30,9 +30,11 @@ _RETRY_SOON: Final = 1.0
 class Translator:
     """Knows every protocol, and who does the work."""
 
-    def __init__(self, helper: Helper) -> None:
+    def __init__(self, helper: Helper, *, most_rows: Callable[[], int]) -> None:
+        """`most_rows`: how many of one call are taken at present, at most."""
         self.adapters: Final = adapters()
         self._helper = helper
+        self._most_rows = most_rows
 
     def refuse_large(self) -> None:
         """Raise `Rejected` when a body for the helper would find no place there."""
@@ -61,7 +63,7 @@ class Translator:
             finally:
                 memory.close()
         self.refuse_large()
-        job = ParseJob(foreign.dialect if foreign else endpoint, header_length)
+        job = ParseJob(foreign.dialect if foreign else endpoint, header_length, self._most_rows())
         known = None if foreign else model
         try:
             reply, memory = await self._helper.do(job, body, known, urgent=False)

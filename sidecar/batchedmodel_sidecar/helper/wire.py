@@ -43,6 +43,8 @@ class ParseJob(NamedTuple):
     by: Endpoint | Dialect
     """What is asked of our server, or how a foreign one is asked."""
     header_length: str | None
+    most_rows: int
+    """More are refused where they are read: to the loop each of a million costs microseconds."""
 
 
 class RenderJob(NamedTuple):

@@ -29,6 +29,7 @@ from batchedmodel_sidecar.protocols.table import adapters
 from batchedmodel_sidecar.routes import Endpoint
 from batchedmodel_sidecar.tokens import Tokens
 from batchedmodel_sidecar.upstream.dialect import Asked, Draft, drafted
+from batchedmodel_sidecar.verdicts import too_many
 
 logger: Final = logging.getLogger(__name__)
 
@@ -66,7 +67,10 @@ class Worker:
     async def _done(self, job: Job, view: memoryview) -> tuple[Result, Content]:
         match job:
             case ParseJob():
-                return Result.PARSED, wire.write_parsed(await self._parsed(job, view))
+                draft = await self._parsed(job, view)
+                if len(draft.rows) > job.most_rows:
+                    raise too_many(len(draft.rows), job.most_rows)
+                return Result.PARSED, wire.write_parsed(draft)
             case RenderJob():
                 return Result.RENDERED, wire.write_rendered(self._rendered(job, view))
             case DealJob():

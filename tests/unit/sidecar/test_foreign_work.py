@@ -28,6 +28,7 @@ from batchedmodel_sidecar.upstream.dialect import (
     Response,
     drafted,
 )
+from batchedmodel_sidecar.verdicts import too_many
 from support.strategies import json_values
 
 BINARY: Final = "v2 in binary"
@@ -110,7 +111,7 @@ async def assert_asks_alike(kind: str, body: bytes, head: str | None = None) -> 
         return seen_of_draft(drafted(dialect, Asked(body=body, header_length=head)))
 
     async def elsewhere() -> object:
-        result, view, sizes = await there(ParseJob(dialect, head), stored(body))
+        result, view, sizes = await there(ParseJob(dialect, head, most_rows=100), stored(body))
         assert result is Result.PARSED
         return seen_of_draft(wire.read_parsed(view, sizes))
 
@@ -249,3 +250,12 @@ async def test_any_document_asks_the_same(
 ) -> None:
     field = "instances" if protocol is ServerProtocol.V1 else "input"
     await assert_asks_alike(protocol, json.dumps({field: rows, **beside}).encode())
+
+
+async def test_more_rows_than_are_ever_taken_are_refused_before_the_loop_sees_them() -> None:
+    job = ParseJob(await dialect_of(ServerProtocol.V1), None, most_rows=2)
+    assert (await there(job, stored(b'{"instances": [1, 2]}')))[0] is Result.PARSED
+    with pytest.raises(Rejected) as refused:
+        await there(job, stored(b'{"instances": [1, 2, 3]}'))
+    assert refused.value.message == too_many(3, 2).message
+    assert refused.value.status == too_many(3, 2).status

@@ -21,7 +21,7 @@ from batchedmodel_sidecar.tokens import Tokens
 from support.sidecar_world import MODEL
 from support.text_handlers import Ranker, tokenizer_json
 
-JOB: Final = ParseJob(Endpoint.V2_INFER, None)
+JOB: Final = ParseJob(Endpoint.V2_INFER, None, most_rows=100)
 REPLY: Final = Reply(Result.PARSED, Sizes(memo=0, head=0))
 LARGE_MODEL: Final = replace(
     MODEL, tokens=Tokens(tokenizer_json() + b" " * 1_000_000, Ranker.text, ThreadPoolExecutor(1))

@@ -78,7 +78,7 @@ async def here(endpoint: Endpoint, model: ReadyModel, body: bytes, head: str | N
 
 async def there(endpoint: Endpoint, model: ReadyModel, body: bytes, head: str | None) -> object:
     worker = await informed(model)
-    answered = await worker.work(ParseJob(endpoint, head), filled([body]))
+    answered = await worker.work(ParseJob(endpoint, head, most_rows=100), filled([body]))
     assert answered is not None
     reply, memory = answered
     if reply.result is Result.REFUSED:
@@ -195,7 +195,7 @@ async def test_a_large_memory_of_the_question_is_carried_unread() -> None:
     asked = {"query": "a", "documents": documents, "return_documents": True}
     worker = await informed(TEXTS)
     memory = filled([orjson.dumps(asked)])
-    answered = await worker.work(ParseJob(Endpoint.RERANK, None), memory)
+    answered = await worker.work(ParseJob(Endpoint.RERANK, None, most_rows=100), memory)
     assert answered is not None
     reply, filled_with = answered
     assert isinstance(wire.read_parsed(filled_with.view(), reply.sizes).memo, Kept)

@@ -38,6 +38,10 @@ class NoHelper(Helper):
         raise HelperFailed("it is not there")
 
 
+def translator(helper: Helper) -> Translator:
+    return Translator(helper, most_rows=lambda: 100)
+
+
 def question(**more: Any) -> bytes:
     entry = {"name": "x", "datatype": "UINT8", "shape": [1, 2], "data": [1, 2]}
     return orjson.dumps({"inputs": [entry], **more})
@@ -67,40 +71,38 @@ async def test_a_body_that_the_helper_fails_at_may_come_again() -> None:
     memory = SharedMemory()
     memory.write(question())
     with pytest.raises(Rejected) as refused:
-        await Translator(NoHelper()).parse(Endpoint.V2_INFER, OURS, memory, None, MODEL)
+        await translator(NoHelper()).parse(Endpoint.V2_INFER, OURS, memory, None, MODEL)
     assert (refused.value.status, refused.value.retry_after) == (503, 1.0)
 
 
 async def test_a_body_that_finds_no_place_may_come_later() -> None:
     with pytest.raises(Rejected) as refused:
-        Translator(NoHelper(full=True)).refuse_large()
+        translator(NoHelper(full=True)).refuse_large()
     assert (refused.value.status, refused.value.reason) == (429, "queue_full")
     assert refused.value.retry_after
 
 
 async def test_small_bodies_and_answers_need_no_helper() -> None:
     helper = NoHelper()
-    translator = Translator(helper)
-    parsed = await translator.parse(Endpoint.V2_INFER, OURS, question(), None, MODEL)
-    await translator.render(Endpoint.V2_INFER, OURS, parsed, answer(LARGE_ANSWER), MODEL)
+    ours = translator(helper)
+    parsed = await ours.parse(Endpoint.V2_INFER, OURS, question(), None, MODEL)
+    await ours.render(Endpoint.V2_INFER, OURS, parsed, answer(LARGE_ANSWER), MODEL)
     assert helper.jobs == []
 
 
 async def test_a_large_answer_in_binary_needs_no_helper() -> None:
     helper = NoHelper()
-    translator = Translator(helper)
+    ours = translator(helper)
     body = question(parameters={"binary_data_output": True})
-    parsed = await translator.parse(Endpoint.V2_INFER, OURS, body, None, MODEL)
-    rendered = await translator.render(
-        Endpoint.V2_INFER, OURS, parsed, answer(LARGE_ANSWER + 1), MODEL
-    )
+    parsed = await ours.parse(Endpoint.V2_INFER, OURS, body, None, MODEL)
+    rendered = await ours.render(Endpoint.V2_INFER, OURS, parsed, answer(LARGE_ANSWER + 1), MODEL)
     assert sum(map(len, rendered.tail)) == LARGE_ANSWER + 1
     assert helper.jobs == []
 
 
 async def test_a_large_answer_that_the_helper_fails_at_is_an_error_of_its_call() -> None:
-    translator = Translator(NoHelper())
-    parsed = await translator.parse(Endpoint.V2_INFER, OURS, question(), None, MODEL)
+    ours = translator(NoHelper())
+    parsed = await ours.parse(Endpoint.V2_INFER, OURS, question(), None, MODEL)
     with pytest.raises(Unserved) as failed:
-        await translator.render(Endpoint.V2_INFER, OURS, parsed, answer(LARGE_ANSWER + 1), MODEL)
+        await ours.render(Endpoint.V2_INFER, OURS, parsed, answer(LARGE_ANSWER + 1), MODEL)
     assert (failed.value.status, failed.value.retry_after) == (503, 1.0)
