@@ -249,6 +249,28 @@ async def test_a_binary_server_and_its_binary_callers_exchange_the_very_bytes(
     assert server.requests[0].headers[LENGTH]
 
 
+@pytest.mark.parametrize("wanted", [True, False])
+async def test_a_lone_caller_is_told_the_length_of_its_own_head_and_not_of_the_servers(
+    binary_chain: Chain, wanted: bool
+) -> None:
+    data = struct.pack("<2f", 0.1, -2.5)
+    entry = {"name": "x", "datatype": "FP32", "shape": [1, 2]}
+    parameters = {"binary_data_size": len(data)}
+    asked = {
+        "inputs": [{**entry, "parameters": parameters}],
+        "parameters": {"binary_data_output": wanted},
+    }
+    head = json.dumps(asked).encode()
+    async with binary_chain.session.post(
+        binary_chain.url(binary_chain.infer_path),
+        data=head + data,
+        headers={LENGTH: str(len(head))},
+    ) as response:
+        lengths = response.headers.getall(LENGTH, [])
+        body = await response.read()
+    assert lengths == ([str(len(body) - len(data))] if wanted else [])
+
+
 async def test_json_and_binary_callers_of_a_binary_server_share_a_request(
     binary_chain: Chain, server: RowServer
 ) -> None:

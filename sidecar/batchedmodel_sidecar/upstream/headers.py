@@ -8,6 +8,8 @@ headers that are not about the connection or about the form in which the body tr
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from batchedmodel_contract.v2 import HEADER_LENGTH
+
 Headers = tuple[tuple[str, str], ...]
 
 FORWARDED: Final = (
@@ -44,7 +46,14 @@ OF_THE_CONNECTION: Final = frozenset(
 )
 # Of the body, which may be cut and is sent anew; and what our own server says of itself.
 _WRITTEN_ANEW: Final = frozenset(
-    {"content-length", "content-encoding", "content-type", "date", "server"}
+    {
+        "content-length",
+        "content-encoding",
+        "content-type",
+        "date",
+        HEADER_LENGTH.lower(),
+        "server",
+    }
 )
 
 
