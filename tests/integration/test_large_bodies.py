@@ -1,13 +1,11 @@
 """Large bodies in front of real processes: nobody else waits, nothing hangs, nothing is kept."""
 
 import asyncio
-import contextlib
 import gzip
 import io
 import json
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -17,42 +15,14 @@ import pytest
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_sidecar.helper.client import MOST_BODIES
 from support.chain import Chain, running_chain
+from support.large_bodies import LARGEST, MEBIBYTE, helper_of, numbers, posting, v2_body
 from support.process_memory import peak_bytes, resident_bytes
 
-MEBIBYTE: Final = 1_048_576
 LATE_SECONDS: Final = 0.05
 """Parsing one of the large bodies in the loop takes three times as long, and a busy machine that
 has other things to do is late by less."""
-POSTS: Final = """
-import http.client, pathlib, sys
-port, path, body = int(sys.argv[1]), sys.argv[2], pathlib.Path(sys.argv[3]).read_bytes()
-while True:
-    connection = http.client.HTTPConnection("127.0.0.1", port)
-    connection.request("POST", path, body)
-    response = connection.getresponse()
-    response.read()
-    connection.close()
-    print(response.status, flush=True)
-"""
 DEVICE: Final = {"fixedSeconds": "0.002", "rowSeconds": "0"}
 SUM: Final = "support.model_server_handlers:Sum"
-LARGEST: Final = 1_048_576
-TWELVE_DIGITS: Final = 10**11
-
-
-def numbers(count: int, start: int = TWELVE_DIGITS) -> list[int]:
-    return list(range(start, start + count))
-
-
-def v2_body(*rows: list[int], **more: Any) -> bytes:
-    """A body of thirteen bytes for each number."""
-    data = ",".join(str(number) for row in rows for number in row)
-    shape = [len(rows), len(rows[0])]
-    entry = f'{{"name":"x","datatype":"INT64","shape":{shape},"data":[{data}]}}'
-    rest = "".join(f",{json.dumps(name)}:{json.dumps(value)}" for name, value in more.items())
-    return f'{{"inputs":[{entry}]{rest}}}'.encode()
-
-
 SMALL: Final = v2_body([1, 2, 3, 4])
 
 
@@ -76,11 +46,6 @@ async def outputs(chain: Chain, body: Any, **headers: str) -> list[int]:
     return data
 
 
-async def helper_of(chain: Chain, *, after: int = 0) -> int:
-    found = await chain.sidecar.wait_for(r"started a helper.*process (\d+)", after=after)
-    return int(found[1])
-
-
 def descriptors_of(pid: int) -> list[str]:
     """What the process has open."""
     return [os.readlink(name) for name in Path(f"/proc/{pid}/fd").iterdir()]
@@ -102,21 +67,6 @@ async def late_answers(chain: Chain, seconds: float) -> float:
         await asyncio.sleep(0.002)
     assert len(taken) > 300
     return sum(one > LATE_SECONDS for one in taken) / len(taken)
-
-
-@contextlib.asynccontextmanager
-async def posting(chain: Chain, body: Path) -> AsyncIterator[None]:
-    """Meanwhile another process posts the body again and again, and at least twice."""
-    command = [sys.executable, "-c", POSTS, str(chain.port), chain.infer_path, str(body)]
-    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-    assert process.stdout is not None
-    try:
-        assert await process.stdout.readline() == b"200\n"
-        yield
-        assert await process.stdout.readline() == b"200\n"
-    finally:
-        process.kill()
-        await process.wait()
 
 
 async def test_large_and_small_bodies_are_answered_alike(tmp_path: Path) -> None:
@@ -148,7 +98,7 @@ async def test_bodies_of_thirteen_mebibytes_hold_up_nobody(tmp_path: Path) -> No
         assert len(body) > 13 * MEBIBYTE
         (tmp_path / "body").write_bytes(body)
         calm = await late_answers(chain, 3.0)
-        async with posting(chain, tmp_path / "body"):
+        async with posting(chain, chain.infer_path, tmp_path / "body"):
             loaded = await late_answers(chain, 8.0)
         # What the machine is late by itself, with other things to do, is not the bodies' doing.
         assert loaded <= 0.01 + 3 * calm

@@ -183,9 +183,13 @@ async def running_chain(
     source: Mapping[str, object] | None = None,
     settings: BatchSettings | None = None,
     start_model: bool = True,
+    sidecar_module: str = "batchedmodel_sidecar",
     **sidecar_settings: object,
 ) -> AsyncIterator[Chain]:
-    """Start both, wait until the model is ready (if it is started), stop both."""
+    """Start both, wait until the model is ready (if it is started), stop both.
+
+    `sidecar_module`: what is run as the sidecar, which may be one that is watched.
+    """
     name = "m"
     socket = str(folder / "model.sock")
     batching = settings or BatchSettings()
@@ -210,11 +214,12 @@ async def running_chain(
         **sidecar_settings,
     }
     proxy_settings = SidecarSettings(**values)  # type: ignore[arg-type]  # checked when read
-    # Handlers of the tests' own are imported by the model server.
+    # Handlers of the tests' own are imported by the model server, and a watched sidecar is one.
     path = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
-    environment = {"PYTHONPATH": path, **to_environment(model_settings)}
-    model = Process("model", "batchedmodel_model_server", environment)
-    sidecar = Process("sidecar", "batchedmodel_sidecar", to_environment(proxy_settings))
+    model_environment = {"PYTHONPATH": path, **to_environment(model_settings)}
+    model = Process("model", "batchedmodel_model_server", model_environment)
+    sidecar_environment = {"PYTHONPATH": path, **to_environment(proxy_settings)}
+    sidecar = Process("sidecar", sidecar_module, sidecar_environment)
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector) as session:
         chain = Chain(name=name, folder=folder, sidecar=sidecar, model=model, session=session)

@@ -45,6 +45,8 @@ class RowServer:
     seconds: float = 0.0
     binary: bool = False
     """Whether it names the binary extension of v2."""
+    finishes: Callable[[web.Response], None] = lambda response: None
+    """Changes how an answer is sent."""
     beside: Callable[[int], dict[str, Any]] = lambda rows: {}
     """What a v1 or OpenAI answer holds beside its rows, by their number."""
     outputs: Callable[[list[dict[str, Any]]], None] = lambda outputs: None
@@ -123,7 +125,7 @@ class RowServer:
         predictions = [{"got": one, "with": document} for one in instances]
         predictions = predictions[: len(predictions) + self.rows_off]
         answer = {"predictions": predictions, **self.beside(len(instances))}
-        return web.json_response(answer, headers=self.headers)
+        return self._finished(web.json_response(answer, headers=self.headers))
 
     async def _openai(self, request: web.Request) -> web.Response:
         document = await request.json()
@@ -145,7 +147,7 @@ class RowServer:
             "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
             **self.beside(len(inputs)),
         }
-        return web.json_response(answer, headers=self.headers)
+        return self._finished(web.json_response(answer, headers=self.headers))
 
     async def _v2(self, request: web.Request) -> web.Response:
         body = await request.read()
@@ -180,7 +182,11 @@ class RowServer:
         headers = dict(self.headers)
         if length:
             headers["Inference-Header-Content-Length"] = str(len(text))
-        return web.Response(body=text + data, headers=headers)
+        return self._finished(web.Response(body=text + data, headers=headers))
+
+    def _finished(self, response: web.Response) -> web.Response:
+        self.finishes(response)
+        return response
 
 
 @asynccontextmanager
