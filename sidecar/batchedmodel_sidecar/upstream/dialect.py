@@ -133,11 +133,14 @@ class Answers(Protocol):
         ...
 
     def render(self, memo: Any, answer: Answer) -> Body:
-        """The body for one caller; raises `InvalidInput`."""
+        """The body for one caller; raises `InvalidInput` or `Unserved`."""
         ...
 
     def texts(self, memo: Any, answer: Answer) -> int:
-        """How many bytes of the answer `render` would read as JSON, or turn into it."""
+        """How many bytes of the answer `render` would read as JSON, or turn into it.
+
+        Raises what `render` raises.
+        """
         ...
 
 

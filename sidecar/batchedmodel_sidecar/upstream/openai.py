@@ -42,6 +42,7 @@ _OUTPUTS: Final = (
 )
 """An entry of `data` up to its index, what is behind the index, and the usage."""
 _NOT_FOUND: Final = 404
+_MOST_DIGITS: Final = 18  # of what counts anything; int() itself refuses some thousands of them
 
 
 class OpenAI:
@@ -171,7 +172,7 @@ class _Placed(NamedTuple):
 def _placed(entry: str) -> _Placed:
     given = json_text.fields(entry, _DATA)
     text = given.get(_INDEX, "")
-    if not text.isascii() or not text.isdigit():
+    if not _is_number(text):
         raise InvalidInput(_DATA, f"has an entry without {_INDEX}")
     fields = list(given.items())
     place = list(given).index(_INDEX)
@@ -185,4 +186,8 @@ def _count(usage: str | None, name: str) -> int:
     if usage is None or not usage.startswith("{"):
         return 0
     text = json_text.fields(usage, _USAGE).get(name, "")
-    return int(text) if text.isascii() and text.isdigit() else 0
+    return int(text) if _is_number(text) else 0
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS

@@ -232,7 +232,7 @@ class V2:
     def texts(self, memo: Any, answer: Answer) -> int:
         """The outputs whose form the server speaks and the caller does not want."""
         wanted: _Memo = memo
-        said: _Said = answer.said[0].frame
+        said = _in_common(answer)
         return sum(
             size_of([value.data for value in answer.column(index)])
             for index, output in enumerate(said.outputs)
@@ -242,9 +242,7 @@ class V2:
     def render(self, memo: Any, answer: Answer) -> Body:
         """The outputs in the form that the caller wants; raises `InvalidInput`."""
         wanted: _Memo = memo
-        said: _Said = answer.said[0].frame
-        if any(other.frame.outputs != said.outputs for other in answer.said):
-            raise Unserved("the model answered parts of this request differently", status=502)
+        said = _in_common(answer)
         data: list[Buffer] = []
         entries = []
         for index, output in enumerate(said.outputs):
@@ -379,6 +377,14 @@ def _asked_for(output: tuple[str, str], *, binary: bool) -> str:
     if own:
         parts.append(("parameters", json_text.object_of(own.items())))
     return json_text.object_of(parts)
+
+
+def _in_common(answer: Answer) -> _Said:
+    """What was said of all rows; raises `Unserved` when they were answered differently."""
+    said: _Said = answer.said[0].frame
+    if any(other.frame.outputs != said.outputs for other in answer.said):
+        raise Unserved("the model answered parts of this request differently", status=502)
+    return said
 
 
 def _aligned(head: list[Buffer]) -> tuple[list[Buffer], int]:

@@ -206,6 +206,35 @@ async def test_numbers_that_cannot_be_turned_into_bytes_are_named_alike(
     await assert_answers_alike(kind, body)
 
 
+async def test_rows_that_were_answered_differently_make_no_body_and_no_estimate() -> None:
+    dialect = await dialect_of(ServerProtocol.V2)
+    question, body = PLAIN[ServerProtocol.V2], ANSWERS[ServerProtocol.V2]
+    draft = drafted(dialect, Asked(body=question))
+    first, second = (
+        dialect.dealt(
+            Response(status=200, headers=(), content_type="x", header_length=None, body=one),
+            draft.rows,
+            alone=False,
+        )
+        for one in (body, body.replace(b'"y"', b'"z"'))
+    )
+    answer = Answer(
+        outputs=first.outputs,
+        rows=(first.rows[0], second.rows[1]),
+        said=(Said(status=200, frame=first.frame), Said(status=200, frame=second.frame)),
+    )
+    for step in (dialect.texts, dialect.render):
+        with pytest.raises(Unserved, match="answered parts of this request differently"):
+            step(draft.memo, answer)
+    await assert_renders_alike(dialect, draft.memo, answer)
+
+
+@pytest.mark.parametrize("index", ["1" * 5000, "-1", "1.0", '"1"'])
+async def test_an_index_that_counts_nothing_is_named(index: str) -> None:
+    body = ANSWERS[ServerProtocol.OPENAI].replace(b'"index": 1', f'"index": {index}'.encode())
+    await assert_answers_alike(ServerProtocol.OPENAI, body)
+
+
 def cut_or_changed(text: bytes, data: st.DataObject) -> bytes:
     """A document with some of its characters gone, doubled or replaced."""
     start = data.draw(st.integers(0, len(text)))
