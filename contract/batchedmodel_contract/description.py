@@ -84,6 +84,8 @@ class ModelDescription:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     cost_rule: CostRule
+    equal_lengths: bool = False
+    """Whether only items of equal shapes may share a batch: padding would change their answers."""
     text: TextInput | None = None
     embedding: str | None = None
     """The output that answers embedding requests."""
@@ -119,6 +121,7 @@ class ModelDescription:
             "extensions": [EXTENSION],
             _OURS: {
                 "costRule": self.cost_rule,
+                "equalLengths": self.equal_lengths,
                 "maxLengths": lengths,
                 "text": text,
                 "embedding": self.embedding,
@@ -140,6 +143,7 @@ def description_from_metadata(metadata: Mapping[str, Any]) -> ModelDescription:
             inputs=tuple(_spec(entry, ours["maxLengths"]) for entry in metadata["inputs"]),
             outputs=tuple(_spec(entry, {}) for entry in metadata["outputs"]),
             cost_rule=CostRule(ours["costRule"]),
+            equal_lengths=_truth(ours["equalLengths"]),
             text=None if ours["text"] is None else _text(ours["text"]),
             embedding=ours["embedding"],
             shortest_embedding=ours["shortestEmbedding"],
@@ -177,6 +181,12 @@ def _shape_of(description: ModelDescription, role: str, output: str) -> tuple[in
         if spec.name == output:
             return spec.shape
     raise InvalidInput(role, "names an output that the model does not have", output)
+
+
+def _truth(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{value!r} is neither true nor false")
+    return value
 
 
 def _text(mapping: Mapping[str, Any]) -> TextInput:

@@ -34,6 +34,8 @@ class Call(NamedTuple):
     """What the rows were checked against; a server that takes other rows must not get them."""
     key: Hashable
     """Only rows of equal keys may share a batch."""
+    equal_shapes: bool = False
+    """Whether, beside that, only rows of equal shapes may, even within the call."""
     envelope: Hashable = None
     """What a foreign server is asked beside the rows; a part of the key. None for our server."""
 
@@ -41,6 +43,12 @@ class Call(NamedTuple):
     def size(self) -> int:
         """Bytes of all inputs of all rows."""
         return sum(len(value.data) for row in self.rows for value in row.values)
+
+    def key_of(self, row: Row) -> Hashable:
+        """What must be equal in rows that share a batch with this one of its rows."""
+        if not self.equal_shapes:
+            return self.key
+        return self.key, tuple(value.shape for value in row.values)
 
     @property
     def lengths(self) -> list[int]:

@@ -107,7 +107,7 @@ class LiveCall:
         self.ids.append(item_id)
         return Item(
             id=item_id,
-            key=self.call.key,
+            key=self.call.key_of(row),
             length=row.length,
             yields=max(0.0, min(now - self.accepted_at, (self.due - now) / 2)),
             arrived=self.accepted_at,

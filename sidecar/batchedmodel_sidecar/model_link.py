@@ -190,7 +190,11 @@ class ModelLink:
         profile = profile_from_mapping(await self._json(server_api.profile_path(self._name)))
         tokens = await self._tokens(description)
         return ReadyModel(
-            description=description, profile=profile, tokens=tokens, depth=_DEPTH, rows_pad=True
+            description=description,
+            profile=profile,
+            tokens=tokens,
+            depth=_DEPTH,
+            rows_pad=not description.equal_lengths,
         )
 
     async def _tokens(self, description: ModelDescription) -> Tokens | None:
