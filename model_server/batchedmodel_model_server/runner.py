@@ -118,7 +118,9 @@ def reply(
     elif computed.failure:
         outputs, failed = no_outputs(declaration, count), dict.fromkeys(valid, computed.failure)
     else:
-        outputs, failed = split(declaration, computed.outputs, collated.sizes, valid, count)
+        outputs, failed = split(
+            declaration, computed.outputs, collated.sizes, collated.items, count
+        )
     statuses, errors = [OK] * count, [""] * count
     for status, faults in (
         (_INVALID, examined.faults),

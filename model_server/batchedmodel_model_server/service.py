@@ -27,6 +27,7 @@ from batchedmodel_model_server.handler import Handler
 from batchedmodel_model_server.lifecycle import Lifecycle
 from batchedmodel_model_server.registry import make_handler
 from batchedmodel_model_server.runner import Runner
+from batchedmodel_model_server.self_test import tested
 from batchedmodel_model_server.sources import model_folder
 from batchedmodel_model_server.warmup import warm_up
 
@@ -70,7 +71,8 @@ class ModelService:
         began = time.monotonic()
         lifecycle.enter(ModelState.LOADING, f"loading with handler {settings.handler}")
         try:
-            model = await self._compute.call(lambda: load(settings, self._source))
+            loaded = await self._compute.call(lambda: load(settings, self._source))
+            model = await self._compute.call(lambda: tested(loaded))
             self._serving = _Serving(
                 handler=model.handler,
                 description=describe(self.name, model.handler, model.declaration),

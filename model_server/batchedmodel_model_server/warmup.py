@@ -12,8 +12,8 @@ from typing import Final
 
 from batchedmodel_contract.description import CostRule
 from batchedmodel_contract.profile import Profile, ProfilePoint
-from batchedmodel_model_server.collate import examples
 from batchedmodel_model_server.errors import CannotLoad, ForwardFailed
+from batchedmodel_model_server.examples import examples
 from batchedmodel_model_server.forward import LoadedModel, forward
 
 BUDGET_SECONDS: Final = 15.0

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_model_server.collate import Output, collate, examples, no_outputs, split
+from batchedmodel_model_server.collate import Output, collate, no_outputs, split
 from batchedmodel_model_server.declaration import Declaration, declaration_of
+from batchedmodel_model_server.examples import examples
 from batchedmodel_model_server.handler import Array, Batch, Spec
 from batchedmodel_model_server.validation import examine
 from support.model_server_handlers import Giving, arrays_of, batch_of
