@@ -9,7 +9,7 @@ from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.handler import PARAMETERS, Handler
 
 _OURS: Final = {
-    "hf": "batchedmodel_model_server.handlers.hf:HuggingFaceEmbedding",
+    "hf": "batchedmodel_model_server.handlers.hf:HuggingFace",
     "simulated": "batchedmodel_model_server.handlers.simulated:Simulated",
 }
 

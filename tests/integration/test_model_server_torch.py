@@ -15,7 +15,7 @@ from batchedmodel_contract.server_api import ModelState, model_path, profile_pat
 from batchedmodel_model_server.collate import collate
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.forward import forward
-from batchedmodel_model_server.handlers.hf import HuggingFaceEmbedding
+from batchedmodel_model_server.handlers.hf import HuggingFace
 from batchedmodel_model_server.validation import examine
 from support.model_server_handlers import arrays_of, batch_of, loaded
 from support.model_server_process import NAME, model_server, token_batch
@@ -54,15 +54,15 @@ def token_ids(tokenizer: bytes, texts: Sequence[str], limit: int) -> list[list[i
     return [encoding.ids for encoding in made.encode_batch(list(texts))]
 
 
-def embed(handler: HuggingFaceEmbedding, ids: Sequence[Sequence[int]]) -> np.ndarray[Any, Any]:
+def embed(handler: HuggingFace, ids: Sequence[Sequence[int]]) -> np.ndarray[Any, Any]:
     model = loaded(handler, "cpu")
     request = batch_of(input_ids=[np.array(one) for one in ids])
     collated = collate(model.declaration, examine(model.declaration, request))
     return forward(model, collated, 0.0)["embedding"].array
 
 
-def load(path: Path, **parameters: str) -> HuggingFaceEmbedding:
-    handler = HuggingFaceEmbedding()
+def load(path: Path, **parameters: str) -> HuggingFace:
+    handler = HuggingFace()
     handler.parameters = parameters
     handler.load(path, "cpu")
     return handler
@@ -228,7 +228,7 @@ def test_a_model_type_that_transformers_does_not_know_is_refused(
 
 
 def test_the_hf_handler_needs_a_source() -> None:
-    handler = HuggingFaceEmbedding()
+    handler = HuggingFace()
     handler.parameters = {}
     with pytest.raises(CannotLoad, match="needs a source"):
         handler.load(None, "cpu")
