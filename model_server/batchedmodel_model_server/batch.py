@@ -30,6 +30,10 @@ class Packed:
         """The input as a torch tensor on the device, 1 x total x the other sizes."""
         return _tensor(self._arrays[name][None], self._device)
 
+    def array(self, name: str) -> Array:
+        """The input as a numpy array on the host, total x the other sizes."""
+        return self._arrays[name]
+
     @property
     def ends(self) -> NDArray[np.int64]:
         """Where each item ends in the row."""

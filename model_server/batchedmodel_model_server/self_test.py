@@ -23,7 +23,7 @@ from batchedmodel_model_server.forward import LoadedModel, forward
 from batchedmodel_model_server.validation import Examined
 
 # Two of one length, for those are computed together; a long one reaches beyond attention windows.
-_LENGTHS: Final = (11, 3, 64, 11, 300)
+_LENGTHS: Final = (11, 3, 40, 11, 160)
 _TOLERANCES: Final = {"FP32": 1e-4, "FP16": 2e-2, "BF16": 1e-1}
 """Of the largest difference, as a share of the largest number in the answer.
 
@@ -42,7 +42,7 @@ class Verdict:
     reason: str
 
 
-def tested(model: LoadedModel) -> LoadedModel:
+def with_sharing(model: LoadedModel) -> LoadedModel:
     """The model with the sharing that suits it; raises `CannotLoad` for an unknown precision."""
     found = verdict(model)
     level = logging.WARNING if found.sharing is Sharing.APART else logging.INFO

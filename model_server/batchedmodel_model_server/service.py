@@ -27,7 +27,7 @@ from batchedmodel_model_server.handler import Handler
 from batchedmodel_model_server.lifecycle import Lifecycle
 from batchedmodel_model_server.registry import make_handler
 from batchedmodel_model_server.runner import Runner
-from batchedmodel_model_server.self_test import tested
+from batchedmodel_model_server.self_test import with_sharing
 from batchedmodel_model_server.sources import model_folder
 from batchedmodel_model_server.warmup import warm_up
 
@@ -72,7 +72,7 @@ class ModelService:
         lifecycle.enter(ModelState.LOADING, f"loading with handler {settings.handler}")
         try:
             loaded = await self._compute.call(lambda: load(settings, self._source))
-            model = await self._compute.call(lambda: tested(loaded))
+            model = await self._compute.call(lambda: with_sharing(loaded))
             self._serving = _Serving(
                 handler=model.handler,
                 description=describe(self.name, model.handler, model.declaration),

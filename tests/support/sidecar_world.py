@@ -67,6 +67,8 @@ class PretendServer:
     """Echoes rows after the time of its one device; can be told to fail."""
 
     batches: list[int] = field(default_factory=list)
+    lengths: list[list[int]] = field(default_factory=list)
+    """Of each batch, those of its rows."""
     rows: list[bytes] = field(default_factory=list)
     free_at: float = 0.0
     failure: Unserved | None = None
@@ -83,6 +85,7 @@ class PretendServer:
         """One forward pass; the device takes batches one behind the other."""
         items = [bytes(item) for item in request.inputs[0].items()]
         self.batches.append(len(items))
+        self.lengths.append([len(item) for item in items])
         self.rows += items
         loop = asyncio.get_running_loop()
         await asyncio.sleep(self.hand_off)

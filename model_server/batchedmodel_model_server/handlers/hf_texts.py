@@ -136,7 +136,7 @@ def _head_on_states(model: Any) -> Callable[[Any, Any, Any], Any]:
     whole model is called, with its base replaced by one that gives what was computed.
     """
     import torch
-    from transformers.modeling_outputs import BaseModelOutputWithPooling
+    from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 
     pooler = getattr(model.base_model, "pooler", None)
 
@@ -146,7 +146,9 @@ def _head_on_states(model: Any) -> Callable[[Any, Any, Any], Any]:
         def forward(self, *args: Any, **kwargs: Any) -> Any:
             states = self.states
             pooled = None if pooler is None else pooler(states)
-            return BaseModelOutputWithPooling(last_hidden_state=states, pooler_output=pooled)
+            return BaseModelOutputWithPoolingAndCrossAttentions(
+                last_hidden_state=states, pooler_output=pooled
+            )
 
     base = Computed()
     setattr(model, model.base_model_prefix, base)
