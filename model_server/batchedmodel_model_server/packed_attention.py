@@ -160,8 +160,7 @@ def _by_runs(
     causal: bool,
     window: int | None,
 ) -> Any:
-    _, heads, total, _ = query.shape
-    output = query.new_empty(1, total, heads, value.shape[-1])
+    pieces = []
     for run in spans.runs:
         q, k, v = (
             # heads x (items x length) x size -> items x heads x length x size, without a copy.
@@ -178,8 +177,8 @@ def _by_runs(
             scale=scaling,
             enable_gqa=query.shape[1] != key.shape[1],
         )
-        output[0, run.start : run.end] = found.transpose(1, 2).flatten(0, 1)
-    return output
+        pieces.append(found.transpose(1, 2).flatten(0, 1))
+    return torch.cat(pieces)[None] if len(pieces) > 1 else pieces[0][None]
 
 
 def _band(length: int, window: int | None, causal: bool, device: Any) -> Any:

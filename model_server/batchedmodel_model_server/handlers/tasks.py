@@ -1,7 +1,7 @@
 """What a checkpoint of transformers is served as: the one form that all tasks take."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from batchedmodel_contract.description import Classification, TextInput
@@ -18,7 +18,7 @@ class Task:
     run: Callable[[Batch], Mapping[str, Any]]
     packs: bool = False
     text: TextInput | None = None
-    tokenizer: bytes | None = None
+    tokenizer: bytes | None = field(default=None, repr=False)
     embedding: str | None = None
     classification: Classification | None = None
     ranking: str | None = None
