@@ -16,18 +16,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
 
-import torch
-from torch.nn.attention.varlen import varlen_attn
-from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
-
 from batchedmodel_model_server.batch import Packed
 
 NAME: Final = "batchedmodel_packed"
 _STOCK: Final = "sdpa"
-_HALVES: Final = (torch.float16, torch.bfloat16)
+_HALF_BYTES: Final = 2  # per number in float16 and bfloat16, which is all that flash kernels take
 _WIDEST_HEAD: Final = 256  # of the flash kernels behind varlen_attn
 
 
@@ -57,6 +50,8 @@ _spans: ContextVar[_Spans | None] = ContextVar("spans", default=None)
 
 def use(model: Any) -> bool:
     """Switch a transformers model over; False for one whose attention cannot be reached."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+
     # A model that is not run by SDPA has a reason for it, such as a bias of its own.
     if model.config._attn_implementation != _STOCK:
         return False
@@ -75,6 +70,8 @@ def packed(row: Packed, device: str) -> Iterator[None]:
     for length, equal in groupby(row.lengths.tolist()):
         runs.append(_Run(start=start, count=len(list(equal)), length=length))
         start = runs[-1].end
+    import torch
+
     ends = torch.tensor([0, *row.ends.tolist()], dtype=torch.int32, device=device)
     token = _spans.set(_Spans(runs=tuple(runs), ends=ends, longest=row.longest))
     try:
@@ -84,6 +81,8 @@ def packed(row: Packed, device: str) -> Iterator[None]:
 
 
 def _mask(*args: Any, **kwargs: Any) -> Any:
+    from transformers.masking_utils import sdpa_mask
+
     return sdpa_mask(*args, **kwargs) if _spans.get() is None else None
 
 
@@ -102,6 +101,8 @@ def _attention(
     """As transformers calls it: 1 x heads x total x size in, 1 x total x heads x size out."""
     spans = _spans.get()
     if spans is None:
+        from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
         result: tuple[Any, None] = sdpa_attention_forward(
             module,
             query,
@@ -123,7 +124,7 @@ def _attention(
     # Counted as flash kernels count it: so many tokens to the left and, unless causal, the right.
     window = None if sliding_window is None else sliding_window - 1
     head = max(query.shape[-1], value.shape[-1])
-    flash = query.is_cuda and query.dtype in _HALVES and head <= _WIDEST_HEAD
+    flash = query.is_cuda and query.element_size() == _HALF_BYTES and head <= _WIDEST_HEAD
     compute = _by_flash_kernel if flash else _by_runs
     return compute(spans, query, key, value, scaling, causal, window), None
 
@@ -137,6 +138,8 @@ def _by_flash_kernel(
     causal: bool,
     window: int | None,
 ) -> Any:
+    from torch.nn.attention.varlen import varlen_attn
+
     left = -1 if window is None else window
     output = varlen_attn(
         *(part[0].transpose(0, 1) for part in (query, key, value)),
@@ -160,6 +163,9 @@ def _by_runs(
     causal: bool,
     window: int | None,
 ) -> Any:
+    import torch
+    from torch.nn.functional import scaled_dot_product_attention
+
     pieces = []
     for run in spans.runs:
         q, k, v = (
@@ -183,6 +189,8 @@ def _by_runs(
 
 def _band(length: int, window: int | None, causal: bool, device: Any) -> Any:
     """Which tokens see which: those at most a window away, and none to the right when causal."""
+    import torch
+
     at = torch.arange(length, device=device)
     distance = at[:, None] - at[None, :]
     seen = distance.abs() <= (length if window is None else window)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_model_server import packed_attention
 from batchedmodel_model_server.batch import Batch
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.handler import PARAMETERS
@@ -85,8 +86,6 @@ class Encoder:
     """A text model without its head."""
 
     def __init__(self, model: Any, device: str) -> None:
-        from batchedmodel_model_server import packed_attention
-
         self._model = model
         self._device = device
         self._arguments = frozenset(inspect.signature(model.forward).parameters)
@@ -115,8 +114,6 @@ class Encoder:
             inputs = {name: batch[name] for name in given}
             inputs["attention_mask"] = batch.mask("L").long()
             return self._model(**inputs).last_hidden_state
-        from batchedmodel_model_server import packed_attention
-
         inputs = {name: row[name] for name in given}
         positions = row.positions + self._first_position
         with packed_attention.packed(row, self._device):
