@@ -129,6 +129,7 @@ def processes(
         handler=model.handler,
         source=source_to_json(model.source),
         parameters=model.parameters,
+        trust=model.trust,
         max_batch_size=batching.max_batch_size,
         cache_folder=str(cache_folder(inherited) / "models"),
     )

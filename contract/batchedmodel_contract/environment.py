@@ -129,6 +129,9 @@ class ModelServerSettings:
     parameters: tuple[tuple[str, str], ...] = setting(
         "PARAMETERS", TextMap(), "`spec.model.parameters` as JSON.", default=()
     )
+    trust: bool = setting(
+        "TRUST", Truth(), "Whether code among the model's files may be run.", default=False
+    )
     max_batch_size: int = setting(
         "MAX_BATCH_SIZE",
         Whole(minimum=1, maximum=MAX_BATCH_SIZE),

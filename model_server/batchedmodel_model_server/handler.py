@@ -110,6 +110,8 @@ class Handler:
     """What `spec.model.parameters` may hold; other names are refused."""
     parameters: Mapping[str, str]
     """What it does hold; set before `load`."""
+    trusted: bool = False
+    """Whether the manifest trusts the model's files, so that `load` may read pickles."""
     text: TextInput | None = None
     tokenizer: bytes | None = None
     """The tokenizer.json by which callers turn text into `text.tokens`."""

@@ -5,29 +5,29 @@ without memory for its weights, which are then the mapped file itself: starting 
 pages take to arrive, and several processes on a machine share them.
 """
 
+import pickle
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
 from batchedmodel_model_server.errors import CannotLoad
 
 Module = TypeVar("Module")
+_PICKLES: Final = (".pt", ".pth")
 
 
-def load_module(make: Callable[[], Module], weights: Path, device: str) -> Module:
+def load_module(
+    make: Callable[[], Module], weights: Path, device: str, *, trusted: bool = False
+) -> Module:
     """The module that `make` gives, with the weights of a safetensors file, ready to answer.
 
-    Raises `CannotLoad` when the file is none, or holds other tensors than the module has. Pickles
-    are not read: they can run anything.
+    Raises `CannotLoad` when the file is none, or holds other tensors than the module has. What
+    `torch.save` wrote (.pt, .pth) is a pickle, which can run anything, and is read only if the
+    handler passes that it is `trusted`.
     """
     import torch
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
 
-    try:
-        tensors = load_file(weights)
-    except (OSError, SafetensorError) as error:
-        raise CannotLoad(f"{weights} cannot be read as safetensors: {error}") from error
+    tensors = _tensors(weights, trusted=trusted)
     with torch.device("meta"):
         net = make()
     if not isinstance(net, torch.nn.Module):
@@ -49,3 +49,28 @@ def load_module(make: Callable[[], Module], weights: Path, device: str) -> Modul
         )
     ready: Module = net.requires_grad_(False).eval().to(device)
     return ready
+
+
+def _tensors(weights: Path, *, trusted: bool) -> dict[str, Any]:
+    import torch
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if weights.suffix not in _PICKLES:
+        try:
+            found: dict[str, Any] = load_file(weights)
+        except (OSError, SafetensorError) as error:
+            raise CannotLoad(f"{weights} cannot be read as safetensors: {error}") from error
+        return found
+    if not trusted:
+        raise CannotLoad(
+            f"{weights} is a pickle, which is read only with spec.model.trust: true; safetensors "
+            "need no trust"
+        )
+    try:
+        loaded = torch.load(weights, map_location="cpu", mmap=True, weights_only=False)
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise CannotLoad(f"{weights} cannot be read by torch.load: {error}") from error
+    if not isinstance(loaded, dict):
+        raise CannotLoad(f"{weights} holds a {type(loaded).__name__}, not a state dict")
+    return loaded

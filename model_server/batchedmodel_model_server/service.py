@@ -15,6 +15,7 @@ from typing import Final
 
 from batchedmodel_contract.description import ModelDescription
 from batchedmodel_contract.environment import ModelServerSettings
+from batchedmodel_contract.handler_names import is_file_handler
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.profile import Profile
 from batchedmodel_contract.server_api import ModelState
@@ -164,9 +165,14 @@ class ModelService:
 def load(settings: ModelServerSettings, source: Source | None) -> LoadedModel:
     """Make and load the handler, on the compute thread; raises `CannotLoad`, whatever happens."""
     try:
-        handler = make_handler(settings.handler, dict(settings.parameters))
+        trust, cache = settings.trust, Path(settings.cache_folder)
+        folder = None
+        if is_file_handler(settings.handler):
+            folder = model_folder(source, cache, trust=trust)
+        handler = make_handler(settings.handler, dict(settings.parameters), folder, trust=trust)
         device = handler.device()
-        handler.load(model_folder(source, Path(settings.cache_folder)), device)
+        # After the handler where that is elsewhere: its mistakes need not wait for a download.
+        handler.load(folder or model_folder(source, cache, trust=trust), device)
         return LoadedModel(handler=handler, declaration=declaration_of(handler), device=device)
     except CannotLoad:
         raise

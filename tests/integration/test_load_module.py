@@ -80,3 +80,27 @@ def test_a_file_that_is_no_safetensors_is_refused(tmp_path: Path, content: bytes
         file.write_bytes(content)
     with pytest.raises(CannotLoad, match="net.bin cannot be read as safetensors"):
         load_module(Net, file, "cpu")
+
+
+def test_a_pickle_is_read_only_if_it_is_trusted(weights: tuple[Any, Path]) -> None:
+    net, file = weights
+    pickled = file.with_suffix(".pt")
+    torch.save(net.state_dict(), pickled)
+    with pytest.raises(CannotLoad, match="net.pt is a pickle, .* spec.model.trust: true"):
+        load_module(Net, pickled, "cpu")
+    loaded = load_module(Net, pickled, "cpu", trusted=True)
+    x = torch.randn(3, 4)
+    assert torch.equal(loaded(x), net(x))
+
+
+@pytest.mark.parametrize("content", [b"", b"nothing", None], ids=["empty", "no pickle", "other"])
+def test_a_trusted_file_that_holds_no_weights_is_refused(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    file = tmp_path / "net.pt"
+    if content is None:
+        torch.save([1, 2], file)
+    else:
+        file.write_bytes(content)
+    with pytest.raises(CannotLoad, match="net.pt (cannot be read by torch.load|holds a list)"):
+        load_module(Net, file, "cpu", trusted=True)

@@ -107,6 +107,7 @@ def _variables(model: Model, spec: Spec, pinned: PinnedBatching) -> dict[str, st
         handler=spec.model.handler,
         source=source_to_json(spec.model.source),
         parameters=spec.model.parameters,
+        trust=spec.model.trust,
         max_batch_size=pinned.max_batch_size,
         cache_folder=f"{CACHE_PATH}/models",
     )

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ import pytest_asyncio
 from batchedmodel_contract.batch_wire import BatchReply
 from batchedmodel_contract.environment import ModelServerSettings
 from batchedmodel_contract.server_api import ModelState
+from batchedmodel_contract.spec import Source
 from batchedmodel_model_server.compute import ComputeThread
-from batchedmodel_model_server.errors import NotReady, Overloaded
+from batchedmodel_model_server.errors import CannotLoad, NotReady, Overloaded
 from batchedmodel_model_server.handler import Batch, Handler
-from batchedmodel_model_server.service import MAX_IN_FLIGHT, ModelService
+from batchedmodel_model_server.service import MAX_IN_FLIGHT, ModelService, load
 from support.model_server_handlers import Echo, batch_of
 
 MakeService = Callable[[type[Handler]], ModelService]
@@ -153,3 +155,37 @@ async def test_batches_beyond_the_bound_are_refused(make_service: MakeService) -
         return_exceptions=True,
     )
     assert sum(isinstance(outcome, Overloaded) for outcome in outcomes) == 5
+
+
+HANDLER = """
+from batchedmodel_model_server.handler import Handler, Spec
+
+class Beside(Handler):
+    inputs = {"x": Spec("INT64", ("L",), max=9)}
+    outputs = {"y": Spec("INT64", ("L",))}
+
+    def device(self):
+        return "host"
+
+    def load(self, path, device):
+        self.factor = int((path / "factor.txt").read_text())
+
+    def forward(self, batch):
+        return {"y": batch.array("x") * self.factor}
+"""
+
+
+def test_a_handler_in_a_file_is_loaded_from_the_models_folder(tmp_path: Path) -> None:
+    (tmp_path / "handler.py").write_text(HANDLER)
+    (tmp_path / "factor.txt").write_text("3")
+    settings = ModelServerSettings(
+        model_name="model",
+        model_socket=str(tmp_path / "model.sock"),
+        handler="handler.py:Beside",
+        trust=True,
+        cache_folder=str(tmp_path),
+    )
+    source = Source(path=str(tmp_path))
+    assert load(settings, source).handler.inputs["x"].max == 9
+    with pytest.raises(CannotLoad, match="run only with spec.model.trust: true"):
+        load(replace(settings, trust=False), source)
