@@ -221,7 +221,8 @@ def texts(models: Models, rounds: int) -> list[Figure]:
     tokenizer = Tokenizer.from_buffer(models.packed.handler.tokenizer or b"")
     tokenizer.no_padding()
     tokenizer.enable_truncation(256)
-    encoder = SentenceTransformer(get_model_path(), device=models.device, local_files_only=True)
+    path = str(get_model_path())
+    encoder = SentenceTransformer(path, device=models.device, local_files_only=True)
 
     def ours() -> object:
         ids = [np.array(one.ids) for one in tokenizer.encode_batch_fast(given)]
