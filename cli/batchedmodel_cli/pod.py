@@ -130,6 +130,7 @@ def processes(
         source=source_to_json(model.source),
         parameters=model.parameters,
         max_batch_size=batching.max_batch_size,
+        idempotent=model.idempotent,
         cache_folder=str(cache_folder(inherited) / "models"),
     )
     return (

@@ -103,6 +103,11 @@ class BatchReply:
     """Sum of the items' lengths."""
     padded_tokens: int
     """What the device was given: rows x longest when padded, the sum when packed."""
+    passes: int = 1
+    """Forward passes that it took. `compute_seconds` is the time of all of them, and that of a
+    batch of this size only when it was one."""
+    max_cost: int | None = None
+    """What the server's memory holds at present, as `Profile.max_cost`."""
 
 
 def ragged(name: str, datatype: Datatype, items: Sequence[tuple[Shape, Buffer]]) -> Ragged:
@@ -134,8 +139,11 @@ def write_reply(reply: BatchReply) -> tuple[int, list[Buffer]]:
             "queue_us": round(reply.queue_seconds * 1e6),
             "tokens": reply.tokens,
             "padded_tokens": reply.padded_tokens,
+            "passes": reply.passes,
         }
     }
+    if reply.max_cost is not None:
+        head["parameters"]["max_cost"] = reply.max_cost
     settled = [
         Tensor(
             name=STATUS,
@@ -179,7 +187,15 @@ def read_reply(body: Buffer, header_length: str | None) -> BatchReply:
         queue_seconds=_number(head, "queue_us") / 1e6,
         tokens=int(_number(head, "tokens")),
         padded_tokens=int(_number(head, "padded_tokens")),
+        passes=int(_number(head, "passes")),
+        max_cost=_max_cost(head),
     )
+
+
+def _max_cost(head: dict[str, Any]) -> int | None:
+    if head["parameters"].get("max_cost") is None:
+        return None
+    return max(1, int(_number(head, "max_cost")))
 
 
 def _number(head: dict[str, Any], name: str) -> float:

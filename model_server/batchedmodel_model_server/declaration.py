@@ -71,7 +71,9 @@ def declaration_of(handler: Handler) -> Declaration:
     )
 
 
-def describe(name: str, handler: Handler, declaration: Declaration) -> ModelDescription:
+def describe(
+    name: str, handler: Handler, declaration: Declaration, *, idempotent: bool
+) -> ModelDescription:
     """What the server tells its callers."""
     return ModelDescription(
         name=name,
@@ -85,6 +87,7 @@ def describe(name: str, handler: Handler, declaration: Declaration) -> ModelDesc
         shortest_embedding=handler.shortest_embedding,
         classification=handler.classification,
         ranking=handler.ranking,
+        idempotent=idempotent,
     )
 
 

@@ -4,20 +4,17 @@ Runs on the compute thread; called by the runner for batches and by the warm-up 
 answers for all rows or raises for all: finding the one row at fault is its callers' business.
 """
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from batchedmodel_model_server.collate import Collated, Output
 from batchedmodel_model_server.declaration import Declaration
 from batchedmodel_model_server.errors import ForwardFailed
+from batchedmodel_model_server.faults import translated
 from batchedmodel_model_server.handler import Array, Batch, Handler, Spec
-
-_MESSAGE_CHARACTERS: Final = 500
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,10 +24,12 @@ class LoadedModel:
     handler: Handler
     declaration: Declaration
     device: str
+    idempotent: bool = True
+    """Whether an item may be run again after its batch failed."""
 
 
 def forward(model: LoadedModel, collated: Collated, handed_over: float) -> dict[str, Output]:
-    """Every declared output on the host; raises `ForwardFailed`."""
+    """Every declared output on the host; raises `ForwardFailed`, `OutOfMemory`, `DeviceLost`."""
     batch = Batch(
         arrays=collated.arrays,
         sizes=collated.sizes,
@@ -41,13 +40,12 @@ def forward(model: LoadedModel, collated: Collated, handed_over: float) -> dict[
     try:
         # Fetching the outputs belongs here: a GPU reports the faults of a pass when it is awaited.
         return _outputs(model.declaration, model.handler.forward(batch), collated)
-    except ForwardFailed as error:
-        _log.error("a batch of %d rows failed: %s", collated.rows, error)
+    except ForwardFailed:
         raise
     except (Exception, SystemExit) as error:
-        _log.exception("a batch of %d rows failed", collated.rows)
-        text = f"the model failed: {type(error).__name__}: {error}"
-        raise ForwardFailed(text[:_MESSAGE_CHARACTERS]) from error
+        failure = translated(error)
+    # Out here: raised in there it would keep the error, its frames and their tensors.
+    raise failure
 
 
 def _outputs(declaration: Declaration, given: Any, collated: Collated) -> dict[str, Output]:

@@ -138,6 +138,9 @@ class Handler:
     inputs: Mapping[str, Spec]
     outputs: Mapping[str, Spec]
     cost_rule: CostRule = CostRule.PADDED
+    idempotent: bool = True
+    """Whether an item may be run again after its batch failed. False for what is not pure: no item
+    is then run twice, and all items of a failed pass fail."""
     platform: str = "pytorch"
     parameter_names: ClassVar[tuple[str, ...]] = ()
     """What `spec.model.parameters` may hold; other names are refused."""

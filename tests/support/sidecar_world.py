@@ -78,6 +78,8 @@ class PretendServer:
     """Batches whose connection ended before their answer."""
     hand_off: float = 0.0
     """Seconds on the way there."""
+    passes: int = 1
+    """How many it says that a batch took."""
 
     async def infer(self, request: BatchRequest, seconds: float) -> BatchReply:
         """One forward pass; the device takes batches one behind the other."""
@@ -117,6 +119,7 @@ class PretendServer:
             queue_seconds=starts - arrived,
             tokens=len(items),
             padded_tokens=len(items),
+            passes=self.passes,
         )
 
 

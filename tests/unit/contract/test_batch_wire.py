@@ -94,7 +94,14 @@ def tensor(name: str, datatype: Datatype, shape: tuple[int, ...], data: bytes) -
 def reply_of(*outputs: Tensor, **parameters: Any) -> tuple[bytes, str]:
     """A reply written tensor by tensor, so that it can be wrong."""
     head = {
-        "parameters": {"compute_us": 1, "queue_us": 1, "tokens": 1, "padded_tokens": 1} | parameters
+        "parameters": {
+            "compute_us": 1,
+            "queue_us": 1,
+            "tokens": 1,
+            "padded_tokens": 1,
+            "passes": 1,
+        }
+        | parameters
     }
     return joined(write_body(head, outputs, "outputs", lambda value: json.dumps(value).encode()))
 
