@@ -82,7 +82,8 @@ async def _serve(settings: ModelServerSettings, source: Source | None) -> int:
 
     # Answers first, then the streams' ends, then the connections; the file last, so that nobody
     # finds a socket that refuses while accepted batches are still being computed.
-    await service.drain()
+    if not service.lost.is_set():
+        await service.drain()
     service.lifecycle.close()
     if not service.hung:
         # Whoever was at work over a lost device is just being told; whom a hung pass keeps is not.

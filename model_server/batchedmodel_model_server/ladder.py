@@ -26,13 +26,25 @@ class Failure(NamedTuple):
     error: str
 
 
+_NO_TIME: Final = Failure(504, "no time was left to try this alone")
+
+
 class Ladder:
     """The passes of one batch: `next`, then `answered` or `failed`; `learn` when it is over."""
 
     def __init__(
-        self, rule: CostRule, lengths: Sequence[int], cap: MemoryCap, *, idempotent: bool
+        self,
+        rule: CostRule,
+        lengths: Sequence[int],
+        cap: MemoryCap,
+        *,
+        idempotent: bool,
+        wanted_until: float = math.inf,
     ) -> None:
-        """`lengths` is that of each row; what is not `idempotent` is run once and never again."""
+        """`lengths` is that of each row; what is not `idempotent` is run once and never again.
+
+        After `wanted_until` nobody waits for an answer, and nothing is tried a second time.
+        """
         self._rule = rule
         self._lengths = lengths
         self._cap = cap
@@ -40,7 +52,7 @@ class Ladder:
         self._idempotent = idempotent
         self._search = Isolation(
             range(len(lengths)),
-            [math.inf] * len(lengths),
+            [wanted_until] * len(lengths),
             idempotent=idempotent,
             fits=self._fits,
             gives_up=False,
@@ -56,9 +68,11 @@ class Ladder:
         """How many were begun."""
         return self._search.calls
 
-    def next(self) -> Rows | None:
+    def next(self, now: float) -> Rows | None:
         """The rows to run now; None when every row has its answer or its failure."""
-        rows = self._search.next(now=0.0)
+        rows = self._search.next(now)
+        for row in self._search.expired:
+            self.failures[row] = _NO_TIME
         self._rows = rows or ()
         return rows
 

@@ -8,6 +8,7 @@ of HTTP but the statuses that items travel with.
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -53,13 +54,19 @@ class Runner:
         profile: Profile,
         cap: MemoryCap,
         watchdog: Watchdog,
+        lost: Callable[[DeviceLost], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`lost` is called on the running loop when the device is, though nobody may wait for the
+        batch that did it.
+        """
         self._model = model
         self._compute = compute
         self._profile = profile
         self._cap = cap
         self._watchdog = watchdog
+        self._tell_lost = lost
+        self._loop = asyncio.get_running_loop()
         self._clock = clock
         self._lost = ""
         """Why the device is not to be touched any more; the compute thread's."""
@@ -82,10 +89,15 @@ class Runner:
             lambda: prepare(self._model, request),
             aside=received > _BIG or declaration.checks_items,
         )
+        wanted = math.inf if request.wanted_seconds is None else request.wanted_seconds
         computed = NOTHING
         if prepared.collated is not None:
             computed = await self._computed(
-                prepared.examined, prepared.collated, arrived, aside=received > _BIG
+                prepared.examined,
+                prepared.collated,
+                arrived,
+                wanted_until=arrived + wanted,
+                aside=received > _BIG,
             )
         return await _do(
             lambda: reply(declaration, prepared, computed, self.max_cost),
@@ -93,7 +105,13 @@ class Runner:
         )
 
     async def _computed(
-        self, examined: Examined, whole: Collated, arrived: float, *, aside: bool
+        self,
+        examined: Examined,
+        whole: Collated,
+        arrived: float,
+        *,
+        wanted_until: float,
+        aside: bool,
     ) -> Computed:
         """Run the whole and, if that fails, parts of it until every item has its own verdict."""
         declaration, items = self._model.declaration, examined.valid
@@ -102,11 +120,12 @@ class Runner:
             _lengths(declaration.length, whole),
             self._cap,
             idempotent=self._model.idempotent,
+            wanted_until=wanted_until,
         )
         parts: list[Part] = []
         passes: list[_Pass] = []
         try:
-            while (rows := ladder.next()) is not None:
+            while (rows := ladder.next(self._clock())) is not None:
                 members = tuple(items[row] for row in rows)
                 collated = whole
                 if len(members) < len(items):
@@ -149,6 +168,7 @@ class Runner:
             outcome = forward(self._model, collated, handed_over)
         except DeviceLost as error:
             self._lost = str(error)
+            self._loop.call_soon_threadsafe(self._tell_lost, error)
             raise
         except ForwardFailed as error:
             # Its frames hold tensors of the pass, whose memory the next one may need.

@@ -91,7 +91,12 @@ class ModelService:
                 lambda: warm_up(model, settings.max_batch_size, cap)
             )
             self._runner = Runner(
-                model, self._compute, profile=self._profile, cap=cap, watchdog=self._watchdog
+                model,
+                self._compute,
+                profile=self._profile,
+                cap=cap,
+                watchdog=self._watchdog,
+                lost=self._lose,
             )
         except CannotLoad as error:
             lifecycle.enter(ModelState.FAILED, str(error))
@@ -111,8 +116,7 @@ class ModelService:
         """Take one batch: the runner that answers it, and a drain that waits for it.
 
         Entered when the batch begins to arrive, so that one which is still on its way when the
-        server is told to stop is answered. Raises `NotReady`, `Overloaded`. What the batch raises
-        passes through; the loss of the device is the end of the server.
+        server is told to stop is answered. Raises `NotReady`, `Overloaded`.
         """
         if not self._takes_batches or self._runner is None:
             raise self._not_ready()
@@ -122,9 +126,6 @@ class ModelService:
         self._idle.clear()
         try:
             yield self._runner
-        except DeviceLost as error:
-            self._lose(error)
-            raise
         finally:
             self._in_flight -= 1
             if self._in_flight == 0:
@@ -146,6 +147,7 @@ class ModelService:
         await either(self._idle, self._hopeless)
         if self._hopeless.is_set():
             return
+        self._watchdog.close()
         try:
             await self._compute.call(self._loaded().handler.unload)
         except Exception:

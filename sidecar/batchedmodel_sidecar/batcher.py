@@ -289,7 +289,7 @@ class Batcher:
             if live.partly_shown:
                 partly_shown[live] = None
             self._durations.queue.observe(now - item.arrived)
-        request, seconds = batch_of(members), patience(batch, self._settings, now)
+        request, seconds = batch_of(members, now), patience(batch, self._settings, now)
         self._ledger.batch_leaves(batch.reason, len(batch.items), now)
         self._durations.batch_size.observe(len(batch.items))
         logger.debug("batch %d: %s", batch.id, Told(batch, self._rows))

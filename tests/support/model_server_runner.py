@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from batchedmodel_contract.profile import Profile, ProfilePoint
 from batchedmodel_model_server.compute import ComputeThread
+from batchedmodel_model_server.errors import DeviceLost
 from batchedmodel_model_server.forward import LoadedModel
 from batchedmodel_model_server.memory import MemoryCap
 from batchedmodel_model_server.runner import Runner
@@ -15,7 +16,7 @@ def runner_of(
     model: LoadedModel,
     compute: ComputeThread,
     cap: MemoryCap | None = None,
-    tell: Callable[[str | None], None] = lambda hung: None,
+    lost: Callable[[DeviceLost], None] = lambda error: None,
 ) -> Runner:
     """A runner that expects every pass to take no time."""
     point = ProfilePoint(rows=1, length=1, seconds=0.0)
@@ -25,5 +26,6 @@ def runner_of(
         compute,
         profile=profile,
         cap=cap or MemoryCap(),
-        watchdog=Watchdog(asyncio.get_running_loop(), tell),
+        watchdog=Watchdog(asyncio.get_running_loop(), lambda hung: None),
+        lost=lost,
     )

@@ -68,6 +68,8 @@ class PretendServer:
 
     batches: list[int] = field(default_factory=list)
     rows: list[bytes] = field(default_factory=list)
+    wanted: list[float | None] = field(default_factory=list)
+    """For how long each batch was."""
     free_at: float = 0.0
     failure: Unserved | None = None
     statuses: dict[bytes, int] = field(default_factory=dict)
@@ -86,6 +88,7 @@ class PretendServer:
         items = [bytes(item) for item in request.inputs[0].items()]
         self.batches.append(len(items))
         self.rows += items
+        self.wanted.append(request.wanted_seconds)
         loop = asyncio.get_running_loop()
         await asyncio.sleep(self.hand_off)
         arrived = loop.time()

@@ -192,3 +192,11 @@ async def test_after_the_device_is_lost_nothing_touches_it_again(compute: Comput
     with pytest.raises(NotReady, match="gone"):
         await behind
     assert handler.passes == [4]
+
+
+async def test_what_nobody_waits_for_any_more_is_not_run_again(compute: ComputeThread) -> None:
+    handler = Tender()
+    request = replace(batch_of(x=items(32, i0=POISON)), wanted_seconds=0.0)
+    reply = await runner_of(loaded(handler), compute).run(request)
+    assert handler.passes == [32]
+    assert set(reply.statuses) == {504}

@@ -1,5 +1,7 @@
 """Which items run next after a pass that failed, and what is learnt of the memory."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,12 +24,14 @@ class Course:
         rule: CostRule = CostRule.ROWS,
         cap: MemoryCap | None = None,
         idempotent: bool = True,
+        wanted_until: float = math.inf,
     ) -> None:
         self.cap = cap or MemoryCap()
         self.answered: list[int] = []
         self.outgrown = 0
-        ladder = Ladder(rule, lengths, self.cap, idempotent=idempotent)
-        while (rows := ladder.next()) is not None:
+        ladder = Ladder(rule, lengths, self.cap, idempotent=idempotent, wanted_until=wanted_until)
+        # Each pass takes a second.
+        while (rows := ladder.next(now=float(ladder.passes))) is not None:
             each = [lengths[row] for row in rows]
             cost = rule.paid(rows=len(rows), longest=max(each), total=sum(each))
             if cost > holds:
@@ -88,6 +92,14 @@ def test_what_failed_beside_the_giant_without_it_does_teach() -> None:
     found = Course([1000, 30, 30, 30], holds=50, rule=CostRule.PADDED)
     assert set(found.failures) == {0}
     assert found.cap.cost == 45
+
+
+def test_nothing_is_tried_again_once_nobody_waits_for_it() -> None:
+    found = Course([1] * 8, bad={7}, wanted_until=2.0)
+    assert found.passes == 2
+    assert found.answered == [0, 1, 2, 3]
+    late = (504, "no time was left to try this alone")
+    assert found.failures == dict.fromkeys(range(4, 8), late)
 
 
 def test_what_may_not_run_twice_is_run_once() -> None:

@@ -176,6 +176,30 @@ async def test_a_lost_device_ends_the_server_and_whoever_was_at_work_is_told(
     await asyncio.wait_for(service.drain(), 1)
 
 
+async def test_a_device_is_known_to_be_lost_though_nobody_waits_for_the_batch_any_more(
+    make_service: MakeService,
+) -> None:
+    entered, gate = threading.Event(), threading.Event()
+
+    class LosingLate(Echo):
+        def forward(self, batch: Batch) -> Any:
+            if (batch.array("x") != 13).all():
+                return super().forward(batch)
+            entered.set()
+            assert gate.wait(5)
+            raise DeviceLost("the device is lost")
+
+    service = make_service(LosingLate)
+    await service.bring_up()
+    asking = asyncio.create_task(ask(service, 13))
+    await asyncio.to_thread(entered.wait, 5)
+    asking.cancel()
+    await asyncio.wait([asking])
+    gate.set()
+    await asyncio.wait_for(service.lost.wait(), 5)
+    assert service.lifecycle.state is ModelState.LOST
+
+
 async def test_a_device_that_is_lost_in_a_drain_ends_it(make_service: MakeService) -> None:
     service = make_service(Losing)
     await service.bring_up()
