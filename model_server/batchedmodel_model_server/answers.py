@@ -29,9 +29,8 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Items that were answered by one pass, in the order of its rows."""
+    """Items that were answered by one pass."""
 
-    items: tuple[int, ...]
     collated: Collated
     outputs: Mapping[str, Output]
 
@@ -92,7 +91,8 @@ def _outputs(
 ) -> tuple[tuple[Ragged, ...], dict[int, str]]:
     """The outputs of all items, and the faults of those without a usable answer."""
     answers = [
-        split(declaration, part.outputs, part.collated.sizes, part.items, count) for part in parts
+        split(declaration, part.outputs, part.collated.sizes, part.collated.items, count)
+        for part in parts
     ]
     if len(answers) == 1:
         return answers[0]
@@ -103,7 +103,7 @@ def _outputs(
         faults |= not_finite
         for column, output in zip(columns, outputs, strict=True):
             values = output.items()
-            for item in part.items:
+            for item in part.collated.items:
                 column[item] = (output.shapes[item], values[item])
     joined = zip(whole, columns, strict=True)
     return tuple(ragged(one.name, one.datatype, column) for one, column in joined), faults

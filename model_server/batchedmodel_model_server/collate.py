@@ -24,9 +24,15 @@ Sizes = Mapping[str, NDArray[np.int64]]
 class Collated:
     """The valid items, padded."""
 
+    items: tuple[int, ...]
+    """Which item of the batch each row is."""
     arrays: Mapping[str, Array]
     sizes: Sizes
-    rows: int
+
+    @property
+    def rows(self) -> int:
+        """How many items there are."""
+        return len(self.items)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +56,7 @@ def collate(declaration: Declaration, examined: Examined) -> Collated:
             if isinstance(letter, str) and letter not in sizes:
                 sizes[letter] = np.array([shapes[index][axis] for index in valid], dtype=np.int64)
     arrays = {name: _pad(column, valid, sizes) for name, column in examined.columns.items()}
-    return Collated(arrays=arrays, sizes=sizes, rows=len(valid))
+    return Collated(items=tuple(valid), arrays=arrays, sizes=sizes)
 
 
 def examples(declaration: Declaration, rows: int, length: int) -> Collated:
@@ -67,7 +73,7 @@ def examples(declaration: Declaration, rows: int, length: int) -> Collated:
         for name, spec in declaration.inputs.items()
     }
     each = {letter: np.full(rows, size, dtype=np.int64) for letter, size in sizes.items()}
-    return Collated(arrays=arrays, sizes=each, rows=rows)
+    return Collated(items=tuple(range(rows)), arrays=arrays, sizes=each)
 
 
 def split(

@@ -114,7 +114,7 @@ class Runner:
         aside: bool,
     ) -> Computed:
         """Run the whole and, if that fails, parts of it until every item has its own verdict."""
-        declaration, items = self._model.declaration, examined.valid
+        declaration, items = self._model.declaration, whole.items
         ladder = Ladder(
             declaration.cost_rule,
             _lengths(declaration.length, whole),
@@ -126,9 +126,9 @@ class Runner:
         passes: list[_Pass] = []
         try:
             while (rows := ladder.next(self._clock())) is not None:
-                members = tuple(items[row] for row in rows)
                 collated = whole
-                if len(members) < len(items):
+                if len(rows) < len(items):
+                    members = {items[row] for row in rows}
                     again = partial(collate, declaration, examined.only(members))
                     collated = await _do(again, aside=aside)
                 done = await self._forward(collated)
@@ -138,7 +138,7 @@ class Runner:
                     ladder.failed(done.outcome)
                     continue
                 ladder.answered()
-                parts.append(Part(items=members, collated=collated, outputs=done.outcome))
+                parts.append(Part(collated=collated, outputs=done.outcome))
         finally:
             # Also when the caller leaves in the middle: the next batch should fit.
             ladder.learn()
