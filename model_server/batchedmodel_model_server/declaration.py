@@ -72,7 +72,7 @@ def declaration_of(handler: Handler) -> Declaration:
 
 
 def describe(
-    name: str, handler: Handler, declaration: Declaration, *, idempotent: bool
+    name: str, handler: Handler, declaration: Declaration, *, idempotent: bool = True
 ) -> ModelDescription:
     """What the server tells its callers."""
     return ModelDescription(

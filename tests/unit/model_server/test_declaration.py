@@ -13,7 +13,7 @@ from support.model_server_handlers import Echo, Giving
 
 def test_a_description_survives_its_way_to_the_proxy() -> None:
     handler = Echo()
-    description = describe("echo", handler, declaration_of(handler), idempotent=True)
+    description = describe("echo", handler, declaration_of(handler))
     assert description_from_metadata(description.to_metadata()) == description
     assert description.inputs[0].shape == (-1,)
     assert description.inputs[0].max_length == 1000
