@@ -131,6 +131,7 @@ def processes(
         parameters=model.parameters,
         trust=model.trust,
         max_batch_size=batching.max_batch_size,
+        idempotent=model.idempotent,
         cache_folder=str(cache_folder(inherited) / "models"),
     )
     return (

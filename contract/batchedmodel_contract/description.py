@@ -29,6 +29,12 @@ class CostRule(StrEnum):
     ROWS = "Rows"
     """Rows alone; every item has the same size."""
 
+    def paid(self, *, rows: int, longest: int, total: int) -> int:
+        """What the device pays for a batch of so many rows, by their longest and all lengths."""
+        if self is CostRule.PADDED:
+            return rows * longest
+        return total if self is CostRule.PACKED else rows
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorSpec:
@@ -95,6 +101,8 @@ class ModelDescription:
     classification: Classification | None = None
     ranking: str | None = None
     """The FP32 output that gives one raw score (logit) for a pair of texts, query and document."""
+    idempotent: bool = True
+    """Whether a row may be run again after its batch failed."""
 
     def to_metadata(self) -> dict[str, Any]:
         """The v2 metadata document, with what v2 has no word for under a key of our own."""
@@ -128,6 +136,7 @@ class ModelDescription:
                 "shortestEmbedding": self.shortest_embedding,
                 "classification": classification,
                 "ranking": self.ranking,
+                "idempotent": self.idempotent,
             },
         }
 
@@ -149,6 +158,7 @@ def description_from_metadata(metadata: Mapping[str, Any]) -> ModelDescription:
             shortest_embedding=ours["shortestEmbedding"],
             classification=_classification(ours["classification"]),
             ranking=ours["ranking"],
+            idempotent=_truth(ours["idempotent"]),
         )
     except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
         raise InvalidInput("metadata", f"is not a description of a model: {error!r}") from error

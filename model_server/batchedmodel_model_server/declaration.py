@@ -95,7 +95,9 @@ def declaration_of(handler: Handler) -> Declaration:
     )
 
 
-def describe(name: str, handler: Handler, declaration: Declaration) -> ModelDescription:
+def describe(
+    name: str, handler: Handler, declaration: Declaration, *, idempotent: bool = True
+) -> ModelDescription:
     """What the server tells its callers."""
     return ModelDescription(
         name=name,
@@ -110,6 +112,7 @@ def describe(name: str, handler: Handler, declaration: Declaration) -> ModelDesc
         shortest_embedding=handler.shortest_embedding,
         classification=handler.classification,
         ranking=handler.ranking,
+        idempotent=idempotent,
     )
 
 

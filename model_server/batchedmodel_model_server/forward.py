@@ -4,22 +4,19 @@ Runs on the compute thread; called by the runner for batches and by the warm-up 
 answers for all rows or raises for all: finding the one row at fault is its callers' business.
 """
 
-import logging
 import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from batchedmodel_model_server.collate import Collated, Output, joined, parts
 from batchedmodel_model_server.declaration import Declaration
 from batchedmodel_model_server.errors import ForwardFailed
+from batchedmodel_model_server.faults import translated
 from batchedmodel_model_server.handler import Array, Batch, Handler, Spec
-
-_MESSAGE_CHARACTERS: Final = 500
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,22 +26,23 @@ class LoadedModel:
     handler: Handler
     declaration: Declaration
     device: str
+    idempotent: bool = True
+    """Whether an item may be run again after its batch failed."""
 
 
 def forward(model: LoadedModel, collated: Collated, handed_over: float) -> dict[str, Output]:
-    """Every declared output on the host; raises `ForwardFailed`."""
+    """Every declared output on the host; raises `ForwardFailed`, `OutOfMemory`, `DeviceLost`."""
     try:
         with _inference_mode():
             return joined(
                 [_pass(model, part, handed_over) for part in parts(model.declaration, collated)]
             )
-    except ForwardFailed as error:
-        _log.error("a batch of %d rows failed: %s", collated.rows, error)
+    except ForwardFailed:
         raise
     except (Exception, SystemExit) as error:
-        _log.exception("a batch of %d rows failed", collated.rows)
-        text = f"the model failed: {type(error).__name__}: {error}"
-        raise ForwardFailed(text[:_MESSAGE_CHARACTERS]) from error
+        failure = translated(error)
+    # Out here: raised in there it would keep the error, its frames and their tensors.
+    raise failure
 
 
 def _pass(model: LoadedModel, collated: Collated, handed_over: float) -> dict[str, Output]:

@@ -105,6 +105,9 @@ class Handler:
     precision: str = "FP32"
     """What the model computes in: FP32, BF16 or FP16. It says how far answers in a batch may be
     from those alone before the self-test finds that padding or packing changes them."""
+    idempotent: bool = True
+    """Whether an item may be run again after its batch failed. False for what is not pure: no item
+    is then run twice, and all items of a failed pass fail."""
     platform: str = "pytorch"
     parameter_names: ClassVar[tuple[str, ...]] = ()
     """What `spec.model.parameters` may hold; other names are refused."""

@@ -17,7 +17,7 @@ from batchedmodel_contract.description import CostRule
 from batchedmodel_model_server.batch import Array
 from batchedmodel_model_server.collate import collate, split
 from batchedmodel_model_server.declaration import Declaration, Sharing
-from batchedmodel_model_server.errors import CannotLoad, ForwardFailed
+from batchedmodel_model_server.errors import CannotLoad, DeviceLost, ForwardFailed
 from batchedmodel_model_server.examples import examined_examples
 from batchedmodel_model_server.forward import LoadedModel, forward
 from batchedmodel_model_server.validation import Examined
@@ -43,7 +43,10 @@ class Verdict:
 
 
 def with_sharing(model: LoadedModel) -> LoadedModel:
-    """The model with the sharing that suits it; raises `CannotLoad` for an unknown precision."""
+    """The model with the sharing that suits it.
+
+    Raises `CannotLoad` for an unknown precision, and `DeviceLost`.
+    """
     found = verdict(model)
     level = logging.WARNING if found.sharing is Sharing.APART else logging.INFO
     _log.log(level, "items share a forward pass: %s; %s", found.sharing.value, found.reason)
@@ -67,6 +70,8 @@ def verdict(model: LoadedModel) -> Verdict:
         return Verdict(sharing=Sharing.PADDED, reason="nothing to try: the handler predicts itself")
     try:
         alone = _alone(model)
+    except DeviceLost:
+        raise
     except ForwardFailed as error:
         # The warm-up will fail as well, and say so, unless it is the made-up numbers.
         return Verdict(sharing=Sharing.APART, reason=f"an item by itself could not be run: {error}")
@@ -76,6 +81,8 @@ def verdict(model: LoadedModel) -> Verdict:
             continue
         try:
             difference = _difference(alone, _together(model, sharing))
+        except DeviceLost:
+            raise
         except ForwardFailed as error:
             reasons.append(f"{sharing.value}: {error}")
             continue

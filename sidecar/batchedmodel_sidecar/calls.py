@@ -56,13 +56,16 @@ class Call(NamedTuple):
         return [row.length for row in self.rows]
 
 
-def request_of(rows: Sequence[Row], description: ModelDescription) -> BatchRequest:
+def request_of(
+    rows: Sequence[Row], description: ModelDescription, wanted_seconds: float
+) -> BatchRequest:
     """Rows of any number of calls as one batch for the model that is described."""
     return BatchRequest(
         inputs=tuple(
             ragged(spec.name, spec.datatype, [row.values[column] for row in rows])
             for column, spec in enumerate(description.inputs)
-        )
+        ),
+        wanted_seconds=wanted_seconds,
     )
 
 

@@ -31,6 +31,13 @@ async def test_a_lone_caller_is_answered_after_one_forward_pass() -> None:
     assert w.ledger.settled[Outcome.COMPLETED] == 1
 
 
+async def test_a_batch_is_wanted_for_as_long_as_the_most_patient_of_its_callers() -> None:
+    w = world(BatchSettings(policy=PolicyName.GREEDY, request_timeout_seconds=5.0))
+    tasks = [w.send(b"a", wishes=Wishes(timeout=timeout)) for timeout in (1.0, 3.0)]
+    await asyncio.gather(*tasks)
+    assert w.server.wanted == [pytest.approx(3.0)]
+
+
 async def test_callers_that_arrive_in_one_turn_of_the_loop_share_a_batch() -> None:
     w = world()
     answers = await asyncio.gather(*(w.send(bytes([i])) for i in range(4)))
