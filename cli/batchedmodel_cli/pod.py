@@ -129,7 +129,9 @@ def processes(
         handler=model.handler,
         source=source_to_json(model.source),
         parameters=model.parameters,
+        trust=model.trust,
         max_batch_size=batching.max_batch_size,
+        idempotent=model.idempotent,
         cache_folder=str(cache_folder(inherited) / "models"),
     )
     return (

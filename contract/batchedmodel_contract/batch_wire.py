@@ -33,6 +33,7 @@ SHAPES: Final = ":shapes"
 STATUS: Final = ":status"
 ERROR: Final = ":error"
 OK: Final = 200
+_WANTED: Final = "wanted_us"
 _LARGEST_NUMBER: Final = 2.0**63  # refuses infinity and NaN as well
 _MAX_RANK: Final = 16
 
@@ -86,6 +87,8 @@ class BatchRequest:
     """What the sidecar hands over: every input of every item, in one order."""
 
     inputs: tuple[Ragged, ...]
+    wanted_seconds: float | None = None
+    """From its sending on, for how long anybody waits for any of its items; None: not told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +106,11 @@ class BatchReply:
     """Sum of the items' lengths."""
     padded_tokens: int
     """What the device was given: rows x longest when padded, the sum when packed."""
+    passes: int = 1
+    """Forward passes that it took. `compute_seconds` is the time of all of them, and that of a
+    batch of this size only when it was one."""
+    max_cost: int | None = None
+    """What the server's memory holds at present, as `Profile.max_cost`."""
 
 
 def ragged(name: str, datatype: Datatype, items: Sequence[tuple[Shape, Buffer]]) -> Ragged:
@@ -117,12 +125,18 @@ def ragged(name: str, datatype: Datatype, items: Sequence[tuple[Shape, Buffer]])
 
 def write_request(request: BatchRequest) -> tuple[int, list[Buffer]]:
     """Length of the JSON head and the body's parts."""
-    return write_body({}, flattened(request.inputs), "inputs", _dumps)
+    head = {}
+    if request.wanted_seconds is not None:
+        head["parameters"] = {_WANTED: max(0, round(request.wanted_seconds * 1e6))}
+    return write_body(head, flattened(request.inputs), "inputs", _dumps)
 
 
-def to_request(tensors: Sequence[Tensor]) -> BatchRequest:
-    """The batch in the tensors of a body that was read already; raises `InvalidInput`."""
-    return BatchRequest(inputs=_ragged(tensors))
+def to_request(head: dict[str, Any], tensors: Sequence[Tensor]) -> BatchRequest:
+    """The batch in a body that was read already; raises `InvalidInput`."""
+    is_told = isinstance(head.get("parameters"), dict) and _WANTED in head["parameters"]
+    return BatchRequest(
+        inputs=_ragged(tensors), wanted_seconds=_number(head, _WANTED) / 1e6 if is_told else None
+    )
 
 
 def write_reply(reply: BatchReply) -> tuple[int, list[Buffer]]:
@@ -134,8 +148,11 @@ def write_reply(reply: BatchReply) -> tuple[int, list[Buffer]]:
             "queue_us": round(reply.queue_seconds * 1e6),
             "tokens": reply.tokens,
             "padded_tokens": reply.padded_tokens,
+            "passes": reply.passes,
         }
     }
+    if reply.max_cost is not None:
+        head["parameters"]["max_cost"] = reply.max_cost
     settled = [
         Tensor(
             name=STATUS,
@@ -179,7 +196,15 @@ def read_reply(body: Buffer, header_length: str | None) -> BatchReply:
         queue_seconds=_number(head, "queue_us") / 1e6,
         tokens=int(_number(head, "tokens")),
         padded_tokens=int(_number(head, "padded_tokens")),
+        passes=int(_number(head, "passes")),
+        max_cost=_max_cost(head),
     )
+
+
+def _max_cost(head: dict[str, Any]) -> int | None:
+    if "max_cost" not in head["parameters"]:
+        return None
+    return max(1, int(_number(head, "max_cost")))
 
 
 def _number(head: dict[str, Any], name: str) -> float:

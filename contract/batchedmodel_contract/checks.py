@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from batchedmodel_contract.handler_names import FILE_HANDLER, is_file_handler
 from batchedmodel_contract.kubernetes_names import ADMIN_PORT, DATA_PORT
 from batchedmodel_contract.mistakes import Mistake, shown
 from batchedmodel_contract.reading import Setting, declaration_at, value_at
 from batchedmodel_contract.rules import Schema, Whole
 from batchedmodel_contract.spec import Lateness, ScalingMetric, Spec
 
+_CEL_FILE_HANDLER: Final = f"self.model.handler.contains('{FILE_HANDLER}')"
 _PLACEHOLDER: Final = re.compile(r"\{([\w.]+)\}", re.ASCII)
 
 
@@ -155,6 +157,29 @@ CHECKS: Final[tuple[Check, ...]] = (
         holds="!has(self.model.handler) || self.model.handler != 'simulated'"
         " || !has(self.model.source)",
         rule="is not used by handler simulated",
+        reason=Reason.FORBIDDEN,
+    ),
+    Check(
+        name="a handler in a file is not trusted",
+        field="model.trust",
+        broken=lambda spec: is_file_handler(spec.model.handler) and not spec.model.trust,
+        holds=f"!has(self.model.handler) || !{_CEL_FILE_HANDLER} || self.model.trust",
+        rule="must be true for a handler in a file, which is code among the model's files",
+    ),
+    Check(
+        name="a handler in a file lacks its source",
+        field="model.source",
+        broken=lambda spec: is_file_handler(spec.model.handler) and spec.model.source is None,
+        holds=f"!has(self.model.handler) || !{_CEL_FILE_HANDLER} || has(self.model.source)",
+        rule="is required with a handler in a file, which is looked for there",
+        reason=Reason.REQUIRED,
+    ),
+    Check(
+        name="a container of one's own is trusted",
+        field="model.trust",
+        broken=lambda spec: spec.model.protocol is not None and spec.model.trust,
+        holds="!has(self.model.protocol) || !self.model.trust",
+        rule="is only for a handler",
         reason=Reason.FORBIDDEN,
     ),
     Check(

@@ -29,6 +29,12 @@ class CostRule(StrEnum):
     ROWS = "Rows"
     """Rows alone; every item has the same size."""
 
+    def paid(self, *, rows: int, longest: int, total: int) -> int:
+        """What the device pays for a batch of so many rows, by their longest and all lengths."""
+        if self is CostRule.PADDED:
+            return rows * longest
+        return total if self is CostRule.PACKED else rows
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorSpec:
@@ -84,6 +90,8 @@ class ModelDescription:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     cost_rule: CostRule
+    equal_lengths: bool = False
+    """Whether only items of equal shapes may share a batch: padding would change their answers."""
     text: TextInput | None = None
     embedding: str | None = None
     """The output that answers embedding requests."""
@@ -93,6 +101,8 @@ class ModelDescription:
     classification: Classification | None = None
     ranking: str | None = None
     """The FP32 output that gives one raw score (logit) for a pair of texts, query and document."""
+    idempotent: bool = True
+    """Whether a row may be run again after its batch failed."""
 
     def to_metadata(self) -> dict[str, Any]:
         """The v2 metadata document, with what v2 has no word for under a key of our own."""
@@ -119,12 +129,14 @@ class ModelDescription:
             "extensions": [EXTENSION],
             _OURS: {
                 "costRule": self.cost_rule,
+                "equalLengths": self.equal_lengths,
                 "maxLengths": lengths,
                 "text": text,
                 "embedding": self.embedding,
                 "shortestEmbedding": self.shortest_embedding,
                 "classification": classification,
                 "ranking": self.ranking,
+                "idempotent": self.idempotent,
             },
         }
 
@@ -140,11 +152,13 @@ def description_from_metadata(metadata: Mapping[str, Any]) -> ModelDescription:
             inputs=tuple(_spec(entry, ours["maxLengths"]) for entry in metadata["inputs"]),
             outputs=tuple(_spec(entry, {}) for entry in metadata["outputs"]),
             cost_rule=CostRule(ours["costRule"]),
+            equal_lengths=_truth(ours["equalLengths"]),
             text=None if ours["text"] is None else _text(ours["text"]),
             embedding=ours["embedding"],
             shortest_embedding=ours["shortestEmbedding"],
             classification=_classification(ours["classification"]),
             ranking=ours["ranking"],
+            idempotent=_truth(ours["idempotent"]),
         )
     except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
         raise InvalidInput("metadata", f"is not a description of a model: {error!r}") from error
@@ -177,6 +191,12 @@ def _shape_of(description: ModelDescription, role: str, output: str) -> tuple[in
         if spec.name == output:
             return spec.shape
     raise InvalidInput(role, "names an output that the model does not have", output)
+
+
+def _truth(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{value!r} is neither true nor false")
+    return value
 
 
 def _text(mapping: Mapping[str, Any]) -> TextInput:

@@ -22,6 +22,8 @@ EXIT_WRONG_SETTINGS: Final = 2
 """A process ends with it when its settings cannot be used; starting it again would not help."""
 EXIT_CANNOT_LISTEN: Final = 3
 """A process ends with it when its port or socket cannot be had."""
+EXIT_DEVICE_LOST: Final = 4
+"""The model server ends with it when only a new process can use the device again."""
 
 UPSTREAM_PATTERN: Final = r"http://[^/\s]+"
 UPSTREAM_FORM: Final = "a URL such as http://127.0.0.1:8080"
@@ -129,11 +131,20 @@ class ModelServerSettings:
     parameters: tuple[tuple[str, str], ...] = setting(
         "PARAMETERS", TextMap(), "`spec.model.parameters` as JSON.", default=()
     )
+    trust: bool = setting(
+        "TRUST", Truth(), "Whether code among the model's files may be run.", default=False
+    )
     max_batch_size: int = setting(
         "MAX_BATCH_SIZE",
         Whole(minimum=1, maximum=MAX_BATCH_SIZE),
         "Largest batch to warm up.",
         default=32,
+    )
+    idempotent: bool = setting(
+        "IDEMPOTENT",
+        Truth(),
+        "Whether a row may be run again after its batch failed.",
+        default=True,
     )
     cache_folder: str = setting(
         "CACHE_FOLDER", Text(), "Folder for downloaded models.", required=True

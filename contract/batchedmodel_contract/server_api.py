@@ -6,7 +6,7 @@ state, and its end tells the server's death at once, without anybody asking.
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from batchedmodel_contract.mistakes import InvalidInput
 
@@ -19,6 +19,12 @@ class ModelState(StrEnum):
     READY = "READY"
     DRAINING = "DRAINING"
     FAILED = "FAILED"
+    """It cannot be loaded; the process stays, so that the reason can be read."""
+    HUNG = "HUNG"
+    """A forward pass takes far too long. If it ends after all READY follows, else only a restart
+    helps."""
+    LOST = "LOST"
+    """The device is gone, and the process ends to be started anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +45,11 @@ def state_event_from_mapping(mapping: Any) -> StateEvent:
         return StateEvent(state=ModelState(mapping["state"]), detail=str(mapping["detail"]))
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidInput("event", f"cannot be read: {error!r}") from error
+
+
+AT_WORK: Final = "x-batch-at-work"
+"""Header of a 503: the device was lost over this batch. Without it a 503 says that nothing was done
+for the batch."""
 
 
 def model_path(name: str) -> str:

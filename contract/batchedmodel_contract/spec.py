@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from batchedmodel_contract.handler_names import HANDLER_NAME
 from batchedmodel_contract.reading import section, setting
 from batchedmodel_contract.rules import (
     AscendingWholes,
@@ -117,12 +118,9 @@ class Model:
 
     handler: str | None = setting(
         "handler",
-        Text(
-            pattern=r"hf|simulated|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*",
-            form="hf, simulated or a class such as my_package.module:Class",
-        ),
-        "How our model server runs the model: `hf` serves a transformers checkpoint without code, "
-        "`simulated` takes time instead of computing, a class is code of one's own.",
+        HANDLER_NAME,
+        "How our server runs the model: `hf` serves a transformers checkpoint, `simulated` takes "
+        "time instead of computing, a class is code: installed, or in a file (handler.py:Class).",
     )
     source: Source | None = section("source", Source, "Where the model's files come from.")
     image: str | None = setting(
@@ -144,6 +142,9 @@ class Model:
     )
     idempotent: bool = setting(
         "idempotent", Truth(), "Whether a row may be run again if its batch failed.", default=True
+    )
+    trust: bool = setting(
+        "trust", Truth(), "Whether code in the model's files, pickles too, may run.", default=False
     )
     parameters: tuple[tuple[str, str], ...] = setting(
         "parameters", TextMap(), "Parameters of the handler, strings by name.", default=()

@@ -12,6 +12,7 @@ import uvloop
 from aiohttp import web
 
 from batchedmodel_contract.environment import (
+    EXIT_DEVICE_LOST,
     EXIT_WRONG_SETTINGS,
     PREFIX,
     ModelServerSettings,
@@ -24,6 +25,7 @@ from batchedmodel_model_server import unix_socket
 from batchedmodel_model_server.app import make_app
 from batchedmodel_model_server.compute import ComputeThread
 from batchedmodel_model_server.service import ModelService
+from batchedmodel_model_server.settling import either
 
 _KEEP_ALIVE_SECONDS: Final = 3600.0  # the proxy keeps its connections; closing one races with it
 _LAST_WRITES_SECONDS: Final = 5.0
@@ -32,7 +34,9 @@ _log = logging.getLogger("batchedmodel_model_server")
 
 
 def main() -> int:
-    """Serve until told to stop; 0 after a drain, 2 when nothing could be started."""
+    """Serve until told to stop; 0 after a drain, 2 when nothing could be started, 4 when the
+    device was lost.
+    """
     try:
         settings = from_environment(ModelServerSettings, os.environ)
         source = source_from_json(settings.source)
@@ -74,24 +78,29 @@ async def _serve(settings: ModelServerSettings, source: Source | None) -> int:
     await web.SockSite(runner, listening).start()
     _log.info("serving %s on %s", settings.model_name, path)
     bringing_up = asyncio.create_task(service.bring_up())
-    await told_to_stop.wait()
+    await either(told_to_stop, service.lost)
 
     # Answers first, then the streams' ends, then the connections; the file last, so that nobody
     # finds a socket that refuses while accepted batches are still being computed.
-    await service.drain()
+    if not service.lost.is_set():
+        await service.drain()
     service.lifecycle.close()
-    await runner.cleanup()
+    if not service.hung:
+        # Whoever was at work over a lost device is just being told; whom a hung pass keeps is not.
+        await runner.cleanup()
     unix_socket.unlink(path, bound)
     bringing_up.cancel()
     compute.finish()
     compute.join(_JOIN_SECONDS)
+    code = EXIT_DEVICE_LOST if service.lost.is_set() else 0
     _log.info("stopped")
-    if compute.alive:
-        # Loading cannot be interrupted, and an interpreter that ends under a thread inside torch
-        # may crash. Nothing is owed to anybody any more.
+    if compute.alive or code:
+        # Loading and a pass that hangs cannot be interrupted, and an interpreter that ends under a
+        # thread inside torch, or over a device that is lost, may crash or hang. Nothing is owed to
+        # anybody any more.
         logging.shutdown()
-        os._exit(0)
-    return 0
+        os._exit(code)
+    return code
 
 
 def _mistaken(message: str) -> int:

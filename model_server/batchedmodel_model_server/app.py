@@ -15,6 +15,7 @@ from aiohttp import web
 from batchedmodel_contract.batch_wire import EXTENSION, to_request, write_reply
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.server_api import (
+    AT_WORK,
     events_path,
     infer_path,
     model_path,
@@ -30,7 +31,7 @@ from batchedmodel_contract.v2 import (
     write_answer,
 )
 from batchedmodel_model_server.declaration import VERSION
-from batchedmodel_model_server.errors import NotReady, Overloaded, UnknownModel
+from batchedmodel_model_server.errors import DeviceLost, NotReady, Overloaded, UnknownModel
 from batchedmodel_model_server.plain_v2 import (
     RowFailed,
     is_batch,
@@ -96,6 +97,10 @@ async def _errors(
         # By kind and not by exact type: a subclass is caught here, too.
         status = next(status for kind, status in _STATUSES.items() if isinstance(error, kind))
         return _error(status, str(error))
+    except DeviceLost as error:
+        lost = _error(503, str(error))
+        lost.headers[AT_WORK] = "lost"
+        return lost
     except RowFailed as error:
         return _error(error.status, str(error))
     except web.HTTPRequestEntityTooLarge:
@@ -117,7 +122,8 @@ async def _server(request: web.Request) -> web.Response:
 
 
 async def _live(request: web.Request) -> web.Response:
-    return _json({"live": True})
+    live = request.app[_SERVICE].live
+    return _json({"live": live}, status=200 if live else 503)
 
 
 async def _ready(request: web.Request) -> web.Response:
@@ -160,7 +166,7 @@ async def _infer(request: web.Request, service: ModelService) -> web.Response:
         body = await request.read()
         head, tensors = read_body(body, request.headers.get(HEADER_LENGTH), "inputs", orjson.loads)
         if is_batch(tensors):
-            return _body(*write_reply(await runner.run(to_request(tensors))))
+            return _body(*write_reply(await runner.run(to_request(head, tensors))))
         options = read_options(head, [spec.name for spec in service.description.outputs], ())
         reply = await runner.run(rows_as_items(tensors))
     answer = {"model_name": service.name, "model_version": VERSION}

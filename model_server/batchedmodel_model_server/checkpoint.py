@@ -7,15 +7,18 @@ differ from the model's own is refused with a reason instead of being ignored.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
+from batchedmodel_contract.description import Activation, Classification
 from batchedmodel_model_server.errors import CannotLoad
 
 _MODULES: Final = "modules.json"
 _TOKENIZER: Final = "tokenizer.json"
+_IMAGE_MODELS: Final = ("CLIPModel", "CLIPVisionModelWithProjection")
 _SHORTEST_UNKNOWN: Final = 1 << 20  # a tokenizer without a limit says so by an absurd number
 
 
@@ -39,41 +42,117 @@ _FLAGS: Final = {
 }
 
 
+class TaskName(StrEnum):
+    """What a checkpoint is for; the value ends the name of its architecture, but for embeddings."""
+
+    TEXT_CLASSIFICATION = "ForSequenceClassification"
+    TOKEN_CLASSIFICATION = "ForTokenClassification"
+    IMAGE_CLASSIFICATION = "ForImageClassification"
+    TEXT_EMBEDDING = "text embedding"
+    IMAGE_EMBEDDING = "image embedding"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EmbeddingCheckpoint:
-    """Everything about an embedding model but its weights."""
+class TextFiles:
+    """What the files of a text model say, whatever it is for."""
 
     folder: Path
     """Holds the weights and `config.json`; below the model's folder in older layouts."""
+    config: Mapping[str, Any]
+    architecture: str
+    """The name of transformers' class."""
     vocabulary: int
     pad: int
-    positions: int | None
-    """`max_position_embeddings`; None when the config sets no bound."""
     text_limit: int | None
     """Texts are truncated to this many tokens; None when only the positions limit them."""
-    pooling: Pooling
-    normalize: bool
     tokenizer: bytes
 
 
-def read_checkpoint(path: Path) -> EmbeddingCheckpoint:
-    """What the files in `path` say; raises `CannotLoad` for what is missing or unsupported."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingFiles:
+    """What the files of an embedding model say."""
+
+    files: TextFiles
+    pooling: Pooling
+    normalize: bool
+
+
+def task_of(path: Path) -> TaskName:
+    """What the checkpoint is for; raises `CannotLoad` for what is missing or unsupported."""
     listed = _modules(path)
     folder = path / listed.transformer
-    config = _json(folder / "config.json")
-    _refuse_other_tasks(config, has_modules=(path / _MODULES).is_file())
+    config = read_config(folder)
+    if "auto_map" in config:
+        raise CannotLoad("config.json: the model needs code of its own (auto_map); none is run")
+    if config.get("is_encoder_decoder"):
+        raise CannotLoad("config.json: encoder-decoder models are not supported by handler hf")
     if not any(folder.glob("*.safetensors")):
         raise CannotLoad(f"{folder} holds no *.safetensors file; other weights are not loaded")
-    text = _text_settings(folder)
-    return EmbeddingCheckpoint(
+    # A sentence-transformers checkpoint keeps the name of the class it was trained from.
+    if (path / _MODULES).is_file():
+        return TaskName.TEXT_EMBEDDING
+    architecture = _architecture(config)
+    for task in TaskName:
+        if architecture.endswith(task.value):
+            return task
+    if architecture in _IMAGE_MODELS or (architecture.endswith("Model") and "patch_size" in config):
+        return TaskName.IMAGE_EMBEDDING
+    if architecture.endswith("Model"):
+        return TaskName.TEXT_EMBEDDING
+    heads = ", ".join(task.value for task in TaskName if task.value.startswith("For"))
+    raise CannotLoad(
+        f"config.json: architecture {architecture} is not supported; handler hf serves base models "
+        f"such as BertModel and those whose name ends in {heads}"
+    )
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The model's `config.json`; raises `CannotLoad`."""
+    return read_json(folder / "config.json")
+
+
+def read_text_files(path: Path) -> TextFiles:
+    """What the files in `path` say; raises `CannotLoad` for what is missing or unsupported."""
+    folder = path / _modules(path).transformer
+    config, text = read_config(folder), _text_settings(folder)
+    return TextFiles(
         folder=folder,
+        config=config,
+        architecture=_architecture(config),
         vocabulary=_whole(config, "vocab_size", folder),
         pad=config.get("pad_token_id") or 0,
-        positions=config.get("max_position_embeddings"),
         text_limit=_text_limit(text, folder),
+        tokenizer=_tokenizer(path, folder, lower=bool(text.get("do_lower_case"))),
+    )
+
+
+def read_embedding(path: Path) -> EmbeddingFiles:
+    """What the files in `path` say; raises `CannotLoad` for what is missing or unsupported."""
+    listed = _modules(path)
+    return EmbeddingFiles(
+        files=read_text_files(path),
         pooling=_pooling(path / listed.pooling) if listed.pooling else Pooling.MEAN,
         normalize=listed.normalize,
-        tokenizer=_tokenizer(path, folder, lower=bool(text.get("do_lower_case"))),
+    )
+
+
+def classes_of(config: Mapping[str, Any], output: str) -> Classification:
+    """The labels of a classifier whose raw scores come in `output`."""
+    labels = config.get("id2label") or {}
+    if not labels:
+        # As transformers' own default for a config that says nothing.
+        labels = {str(index): f"LABEL_{index}" for index in range(config.get("num_labels", 2))}
+    try:
+        named = {int(index): str(label) for index, label in labels.items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise CannotLoad("config.json: id2label is not a label for each number") from error
+    if sorted(named) != list(range(len(named))):
+        raise CannotLoad("config.json: id2label does not count from 0")
+    several = config.get("problem_type") == "multi_label_classification"
+    return Classification(
+        output=output,
+        labels=tuple(named[index] for index in range(len(named))),
+        activation=Activation.SIGMOID if several else Activation.SOFTMAX,
     )
 
 
@@ -88,7 +167,7 @@ def _modules(path: Path) -> _Modules:
     file = path / _MODULES
     if not file.is_file():
         return _Modules(transformer="", pooling=None, normalize=True)
-    prompt = _json(path / "config_sentence_transformers.json", {}).get("default_prompt_name")
+    prompt = read_json(path / "config_sentence_transformers.json", {}).get("default_prompt_name")
     if prompt is not None:
         raise CannotLoad(f"{path}: the model's default prompt {prompt!r} is not supported")
     try:
@@ -105,22 +184,15 @@ def _modules(path: Path) -> _Modules:
     return _Modules(transformer=folders[0], pooling=folders[1], normalize=len(kinds) == 3)
 
 
-def _refuse_other_tasks(config: dict[str, Any], *, has_modules: bool) -> None:
-    if "auto_map" in config:
-        raise CannotLoad("config.json: the model needs code of its own (auto_map); none is run")
-    if config.get("is_encoder_decoder"):
-        raise CannotLoad("config.json: encoder-decoder models are not supported by handler hf")
-    architectures = config.get("architectures") or ["none"]
-    # A sentence-transformers checkpoint keeps the name of the class it was trained from.
-    if not has_modules and not architectures[0].endswith("Model"):
-        raise CannotLoad(
-            f"config.json: architecture {architectures[0]} is not supported; handler hf serves "
-            "embeddings of base models such as BertModel"
-        )
+def _architecture(config: Mapping[str, Any]) -> str:
+    listed = config.get("architectures")
+    if not isinstance(listed, list) or not listed or not isinstance(listed[0], str):
+        raise CannotLoad("config.json: architectures names no class")
+    return listed[0]
 
 
 def _pooling(folder: Path) -> Pooling:
-    config = _json(folder / "config.json")
+    config = read_json(folder / "config.json")
     named = config.get("pooling_mode")
     modes = [mode for flag, mode in _FLAGS.items() if config.get(flag)] if named is None else named
     if isinstance(modes, str):
@@ -136,14 +208,14 @@ def _pooling(folder: Path) -> Pooling:
 def _text_settings(folder: Path) -> dict[str, Any]:
     # Named after the architecture in old checkpoints: sentence_roberta_config.json.
     for file in sorted(folder.glob("sentence_*_config.json")):
-        return _json(file)
+        return read_json(file)
     return {}
 
 
 def _text_limit(text: dict[str, Any], folder: Path) -> int | None:
     limit = text.get("max_seq_length")
     if limit is None:
-        limit = _json(folder / "tokenizer_config.json", {}).get("model_max_length")
+        limit = read_json(folder / "tokenizer_config.json", {}).get("model_max_length")
     return int(limit) if limit is not None and limit < _SHORTEST_UNKNOWN else None
 
 
@@ -174,7 +246,8 @@ def _whole(config: dict[str, Any], field: str, folder: Path) -> int:
     return value
 
 
-def _json(file: Path, absent: dict[str, Any] | None = None) -> dict[str, Any]:
+def read_json(file: Path, absent: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A JSON object, or `absent` if there is no such file; raises `CannotLoad`."""
     try:
         document = json.loads(file.read_bytes())
     except FileNotFoundError as error:

@@ -5,6 +5,7 @@ Validation, collation, warm-up and the v2 metadata all follow from it.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
 from batchedmodel_contract.description import (
@@ -20,6 +21,17 @@ from batchedmodel_model_server.handler import Handler, Spec
 VERSION: Final = "1"
 
 
+class Sharing(Enum):
+    """How items of different length share a forward pass."""
+
+    PACKED = "packed"
+    """One behind the other in one row."""
+    PADDED = "padded"
+    """Each filled up to the longest."""
+    APART = "equal length only"
+    """Not at all: there is one pass for each length, because padding would change answers."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
     """What goes in and out of a model, one item at a time."""
@@ -29,6 +41,10 @@ class Declaration:
     cost_rule: CostRule
     checks_items: bool
     """Whether the handler has a `check` of its own."""
+    packs: bool
+    """Whether the handler can take packed batches, as it says."""
+    sharing: Sharing = Sharing.PADDED
+    """As the self-test found, which is run after the declaration has been read."""
 
     @property
     def length(self) -> str | None:
@@ -37,7 +53,8 @@ class Declaration:
 
     def padded_tokens(self, tokens: int, rows: int, longest: int) -> int:
         """What the device is given for `rows` items of `tokens` in all."""
-        return rows * longest if self.cost_rule is CostRule.PADDED else tokens
+        fills_up = self.cost_rule is CostRule.PADDED and self.sharing is Sharing.PADDED
+        return rows * longest if fills_up else tokens
 
 
 def declaration_of(handler: Handler) -> Declaration:
@@ -55,6 +72,12 @@ def declaration_of(handler: Handler) -> Declaration:
         if spec.letters and spec.max is None:
             raise CannotLoad(f"input {name}: dimension {spec.letters[0]} needs a max")
     known = {letter for spec in handler.inputs.values() for letter in spec.letters}
+    for name, spec in (*handler.inputs.items(), *handler.outputs.items()) if handler.packs else ():
+        if len(known) > 1 or spec.letters not in ((), spec.shape[:1]):
+            raise CannotLoad(
+                f"{name}: a handler that packs has one letter in all of its inputs, and wherever "
+                f"one comes it is the first size, not as in {', '.join(map(str, spec.shape))}"
+            )
     for name, spec in handler.outputs.items():
         own = [letter for letter in spec.letters if letter not in known]
         if own and spec.letters != (spec.shape[0],):
@@ -68,10 +91,13 @@ def declaration_of(handler: Handler) -> Declaration:
         outputs=handler.outputs,
         cost_rule=handler.cost_rule if known else CostRule.ROWS,
         checks_items=type(handler).check is not Handler.check,
+        packs=handler.packs and bool(known),
     )
 
 
-def describe(name: str, handler: Handler, declaration: Declaration) -> ModelDescription:
+def describe(
+    name: str, handler: Handler, declaration: Declaration, *, idempotent: bool = True
+) -> ModelDescription:
     """What the server tells its callers."""
     return ModelDescription(
         name=name,
@@ -80,11 +106,13 @@ def describe(name: str, handler: Handler, declaration: Declaration) -> ModelDesc
         inputs=tuple(_tensor_spec(*entry) for entry in declaration.inputs.items()),
         outputs=tuple(_tensor_spec(*entry) for entry in declaration.outputs.items()),
         cost_rule=declaration.cost_rule,
+        equal_lengths=declaration.sharing is Sharing.APART,
         text=handler.text,
         embedding=handler.embedding,
         shortest_embedding=handler.shortest_embedding,
         classification=handler.classification,
         ranking=handler.ranking,
+        idempotent=idempotent,
     )
 
 

@@ -22,4 +22,21 @@ class UnknownModel(ModelServerError):
 
 
 class ForwardFailed(ModelServerError):
-    """The handler raised in `forward`, or gave something other than it declared."""
+    """The handler raised in `forward`, or gave something other than it declared.
+
+    It never has a cause: the frames of the original error hold the tensors of the failed pass, and
+    whoever splits the batch needs their memory.
+    """
+
+    def __init__(self, message: str, trace: str = "") -> None:
+        super().__init__(message)
+        self.trace = trace
+        """Where the handler raised, as text for the log."""
+
+
+class OutOfMemory(ForwardFailed):
+    """The batch does not fit into the memory of the device; a smaller one may."""
+
+
+class DeviceLost(ForwardFailed):
+    """The device is of no use to this process any more, whatever batch comes next."""

@@ -4,20 +4,19 @@ Runs on the compute thread; called by the runner for batches and by the warm-up 
 answers for all rows or raises for all: finding the one row at fault is its callers' business.
 """
 
-import logging
+import sys
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
-from batchedmodel_model_server.collate import Collated, Output
+from batchedmodel_model_server.collate import Collated, Output, joined, parts
 from batchedmodel_model_server.declaration import Declaration
 from batchedmodel_model_server.errors import ForwardFailed
+from batchedmodel_model_server.faults import translated
 from batchedmodel_model_server.handler import Array, Batch, Handler, Spec
-
-_MESSAGE_CHARACTERS: Final = 500
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,27 +26,42 @@ class LoadedModel:
     handler: Handler
     declaration: Declaration
     device: str
+    idempotent: bool = True
+    """Whether an item may be run again after its batch failed."""
 
 
 def forward(model: LoadedModel, collated: Collated, handed_over: float) -> dict[str, Output]:
-    """Every declared output on the host; raises `ForwardFailed`."""
+    """Every declared output on the host; raises `ForwardFailed`, `OutOfMemory`, `DeviceLost`."""
+    try:
+        with _inference_mode():
+            return joined(
+                [_pass(model, part, handed_over) for part in parts(model.declaration, collated)]
+            )
+    except ForwardFailed:
+        raise
+    except (Exception, SystemExit) as error:
+        failure = translated(error)
+    # Out here: raised in there it would keep the error, its frames and their tensors.
+    raise failure
+
+
+def _pass(model: LoadedModel, collated: Collated, handed_over: float) -> dict[str, Output]:
     batch = Batch(
         arrays=collated.arrays,
         sizes=collated.sizes,
         rows=collated.rows,
         device=model.device,
         handed_over=handed_over,
+        packed=collated.packed,
     )
-    try:
-        # Fetching the outputs belongs here: a GPU reports the faults of a pass when it is awaited.
-        return _outputs(model.declaration, model.handler.forward(batch), collated)
-    except ForwardFailed as error:
-        _log.error("a batch of %d rows failed: %s", collated.rows, error)
-        raise
-    except (Exception, SystemExit) as error:
-        _log.exception("a batch of %d rows failed", collated.rows)
-        text = f"the model failed: {type(error).__name__}: {error}"
-        raise ForwardFailed(text[:_MESSAGE_CHARACTERS]) from error
+    # Fetching the outputs belongs here: a GPU reports the faults of a pass when it is awaited.
+    return _outputs(model.declaration, model.handler.forward(batch), collated)
+
+
+def _inference_mode() -> AbstractContextManager[object]:
+    """No graph for gradients is kept. What never imported torch does not need it for this."""
+    torch = sys.modules.get("torch")
+    return nullcontext() if torch is None else torch.inference_mode()
 
 
 def _outputs(declaration: Declaration, given: Any, collated: Collated) -> dict[str, Output]:
@@ -72,6 +86,16 @@ def _output(name: str, spec: Spec, value: Any, collated: Collated) -> Output:
             raise ForwardFailed(f"output {name} does not come with one {own} for each row")
         known[own] = int(sizes.max())
     array = _to_host(value, spec.dtype)
+    packed = collated.packed is not None and own is None and bool(spec.letters)
+    if packed:
+        length = spec.letters[0]
+        inner = [size for size in spec.shape if size != length]
+        expected = [int(collated.sizes[length].sum()), *inner]
+        if list(array.shape) != expected:
+            raise ForwardFailed(
+                f"output {name} of a packed batch has the shape {list(array.shape)}, not {expected}"
+            )
+        return Output(array=array, packed=True)
     expected = [collated.rows, *(known[s] if isinstance(s, str) else s for s in spec.shape)]
     fits = array.ndim == len(expected) and all(
         # A lettered dimension may be padded beyond the longest item, but never cut.

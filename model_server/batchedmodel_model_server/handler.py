@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from batchedmodel_contract.description import Classification, CostRule, TextInput
 from batchedmodel_contract.tensors import Datatype
+from batchedmodel_model_server.batch import Array, Batch, Packed
 
-Array = NDArray[Any]
+__all__ = ["DTYPES", "PARAMETERS", "Array", "Batch", "Handler", "Invalid", "Packed", "Spec"]
 
 DTYPES: Final[Mapping[Datatype, np.dtype[Any]]] = {
     Datatype.BOOL: np.dtype("?"),
@@ -89,45 +89,6 @@ class Spec:
         return tuple(size for size in self.shape if isinstance(size, str))
 
 
-class Batch:
-    """The valid items of one batch, padded to the longest. Row i belongs to item i."""
-
-    def __init__(
-        self,
-        *,
-        arrays: Mapping[str, Array],
-        sizes: Mapping[str, NDArray[np.int64]],
-        rows: int,
-        device: str,
-        handed_over: float,
-    ) -> None:
-        self._arrays = arrays
-        self._sizes = sizes
-        self._device = device
-        self.rows = rows
-        self.handed_over = handed_over
-        """When the batch joined the compute queue, in monotonic seconds."""
-
-    def __getitem__(self, name: str) -> Any:
-        """The input as a torch tensor on the device, rows x the padded shape."""
-        return _tensor(self._arrays[name], self._device)
-
-    def array(self, name: str) -> Array:
-        """The input as a numpy array on the host, rows x the padded shape."""
-        return self._arrays[name]
-
-    def mask(self, letter: str) -> Any:
-        """A boolean torch tensor on the device, rows x longest: True where an item has a value."""
-        return _tensor(mask_of(self._sizes[letter]), self._device)
-
-    @property
-    def lengths(self) -> NDArray[np.int64]:
-        """Each item's size in the first lettered dimension; ones when all sizes are fixed."""
-        for sizes in self._sizes.values():
-            return sizes
-        return np.ones(self.rows, dtype=np.int64)
-
-
 class Handler:
     """Base of all handlers. The class is made without arguments, then `load` is called once.
 
@@ -138,11 +99,22 @@ class Handler:
     inputs: Mapping[str, Spec]
     outputs: Mapping[str, Spec]
     cost_rule: CostRule = CostRule.PADDED
+    packs: bool = False
+    """Whether `forward` can take `batch.packed()`. All lettered inputs then have one and the same
+    letter, and it is their first size."""
+    precision: str = "FP32"
+    """What the model computes in: FP32, BF16 or FP16. It says how far answers in a batch may be
+    from those alone before the self-test finds that padding or packing changes them."""
+    idempotent: bool = True
+    """Whether an item may be run again after its batch failed. False for what is not pure: no item
+    is then run twice, and all items of a failed pass fail."""
     platform: str = "pytorch"
     parameter_names: ClassVar[tuple[str, ...]] = ()
     """What `spec.model.parameters` may hold; other names are refused."""
     parameters: Mapping[str, str]
     """What it does hold; set before `load`."""
+    trusted: bool = False
+    """Whether the manifest trusts the model's files, so that `load` may read pickles."""
     text: TextInput | None = None
     tokenizer: bytes | None = None
     """The tokenizer.json by which callers turn text into `text.tokens`."""
@@ -173,8 +145,9 @@ class Handler:
     def forward(self, batch: Batch) -> Mapping[str, Any]:
         """Every declared output, torch or numpy, row i for item i.
 
-        An output with an input's letter is padded as that input was, and trimmed afterwards. One
-        with a letter of its own is a pair: the padded tensor and each row's size.
+        An output with an input's letter is padded as that input was, and trimmed afterwards; of a
+        packed batch it is total x its other sizes. One with a letter of its own is a pair: the
+        padded tensor and each row's size. Runs in torch's inference mode.
         """
         raise NotImplementedError
 
@@ -184,14 +157,3 @@ class Handler:
 
     def unload(self) -> None:
         """Give back what `load` took; called once, when nothing more will be asked."""
-
-
-def mask_of(sizes: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """True where a padded row has a value: rows x longest."""
-    return np.arange(sizes.max(initial=0)) < sizes[:, None]
-
-
-def _tensor(array: Array, device: str) -> Any:
-    import torch
-
-    return torch.from_numpy(array).to(device)

@@ -1,22 +1,40 @@
 """Makes the handler that the manifest names: one of ours, or a class of somebody's own."""
 
 import importlib
+import importlib.util
 import inspect
+import sys
 from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
 from typing import Final
 
+from batchedmodel_contract.handler_names import is_file_handler
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.handler import PARAMETERS, Handler
 
 _OURS: Final = {
-    "hf": "batchedmodel_model_server.handlers.hf:HuggingFaceEmbedding",
+    "hf": "batchedmodel_model_server.handlers.hf:HuggingFace",
     "simulated": "batchedmodel_model_server.handlers.simulated:Simulated",
 }
 
+_MODULE: Final = "batchedmodel_handler"
+"""What a handler's own file is imported as."""
 
-def make_handler(name: str, parameters: Mapping[str, str]) -> Handler:
-    """The handler with its parameters, not loaded yet; raises `CannotLoad`."""
-    kind = _handler_class(name, _OURS.get(name, name))
+
+def make_handler(
+    name: str, parameters: Mapping[str, str], folder: Path | None = None, *, trust: bool = False
+) -> Handler:
+    """The handler with its parameters, not loaded yet; raises `CannotLoad`.
+
+    `folder` holds the model's files, among them the handler's if its name says so; code there is
+    run only with `trust`.
+    """
+    if is_file_handler(name):
+        file_name, _, class_name = name.partition(":")
+        kind = _class_in(name, _module_in(name, folder, file_name, trust=trust), class_name)
+    else:
+        kind = _handler_class(name, _OURS.get(name, name))
     for given in parameters:
         if given not in kind.parameter_names:
             known = ", ".join(kind.parameter_names) or "none"
@@ -27,7 +45,7 @@ def make_handler(name: str, parameters: Mapping[str, str]) -> Handler:
         handler = kind()
     except Exception as error:
         raise CannotLoad(f"handler {name} cannot be made: {_shown(error)}") from error
-    handler.parameters = parameters
+    handler.parameters, handler.trusted = parameters, trust
     return handler
 
 
@@ -41,9 +59,37 @@ def _handler_class(name: str, path: str) -> type[Handler]:
         raise CannotLoad(
             f"handler {name}: {module_name} cannot be imported: {_shown(error)}"
         ) from error
+    return _class_in(name, module, class_name)
+
+
+def _module_in(name: str, folder: Path | None, file_name: str, *, trust: bool) -> ModuleType:
+    """The module that a file among the model's own holds."""
+    if not trust:
+        raise CannotLoad(
+            f"handler {name}: code among the model's files is run only with spec.model.trust: true"
+        )
+    if folder is None:
+        raise CannotLoad(f"handler {name}: there is no spec.model.source to look for {file_name}")
+    file = folder / file_name
+    if not file.is_file():
+        raise CannotLoad(f"handler {name}: {folder} has no {file_name}")
+    spec = importlib.util.spec_from_file_location(_MODULE, file)
+    assert spec is not None, "a name that ends in .py has a loader"
+    assert spec.loader is not None, "a name that ends in .py has a loader"
+    module = importlib.util.module_from_spec(spec)
+    # Where dataclasses and pickles look for the module of a class.
+    sys.modules[_MODULE] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise CannotLoad(f"handler {name}: {file} cannot be run: {_shown(error)}") from error
+    return module
+
+
+def _class_in(name: str, module: ModuleType, class_name: str) -> type[Handler]:
     kind = getattr(module, class_name, None)
     if kind is None:
-        raise CannotLoad(f"handler {name}: {module_name} has no {class_name}")
+        raise CannotLoad(f"handler {name}: {module.__name__} has no {class_name}")
     if not inspect.isclass(kind) or not issubclass(kind, Handler):
         base = f"{Handler.__module__}.{Handler.__name__}"
         raise CannotLoad(f"handler {name}: {class_name} is not a subclass of {base}")

@@ -1,28 +1,33 @@
 """A batch's way through the server: examine, collate, forward, split.
 
 Examining and collating happen on arrival, off the compute thread, so that a batch handed over
-early starts right when the one before it ends. Called by the HTTP edge with parsed batches; knows
-nothing of HTTP but the statuses that items travel with.
+early starts right when the one before it ends. What fails is run again in parts, each behind the
+batches that were handed over meanwhile. Called by the HTTP edge with parsed batches; knows nothing
+of HTTP but the statuses that items travel with.
 """
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, TypeVar
 
-from batchedmodel_contract.batch_wire import OK, BatchReply, BatchRequest
-from batchedmodel_model_server.collate import Collated, Output, collate, no_outputs, split
+from batchedmodel_contract.batch_wire import BatchReply, BatchRequest
+from batchedmodel_contract.profile import Profile
+from batchedmodel_model_server.answers import NOTHING, Computed, Part, Prepared, reply
+from batchedmodel_model_server.collate import Collated, Output, collate
 from batchedmodel_model_server.compute import ComputeThread
-from batchedmodel_model_server.declaration import Declaration
-from batchedmodel_model_server.errors import ForwardFailed
+from batchedmodel_model_server.errors import DeviceLost, ForwardFailed, NotReady
 from batchedmodel_model_server.forward import LoadedModel, forward
 from batchedmodel_model_server.handler import Handler, Invalid
+from batchedmodel_model_server.ladder import Ladder
+from batchedmodel_model_server.memory import MemoryCap
 from batchedmodel_model_server.validation import Examined, examine
+from batchedmodel_model_server.watchdog import Watchdog, allowed_seconds
 
-_INVALID: Final = 400
-_FAILED: Final = 500
 _BIG: Final = 1 << 20  # bytes whose copying would hold up the event loop for milliseconds
 _MESSAGE_CHARACTERS: Final = 500
 _log = logging.getLogger(__name__)
@@ -30,21 +35,10 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """A batch on its way to the compute thread; `collated` is None when no item is valid."""
+class _Pass:
+    """What came of one forward pass, and when it ran."""
 
-    examined: Examined
-    crashed: Mapping[int, str]
-    """Items on which the handler's own check raised: its fault, not theirs."""
-    collated: Collated | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Computed:
-    """What came of the forward pass: outputs, or the failure of all rows."""
-
-    outputs: Mapping[str, Output]
-    failure: str
+    outcome: Mapping[str, Output] | ForwardFailed
     began: float
     ended: float
 
@@ -56,16 +50,37 @@ class Runner:
         self,
         model: LoadedModel,
         compute: ComputeThread,
+        *,
+        profile: Profile,
+        cap: MemoryCap,
+        watchdog: Watchdog,
+        lost: Callable[[DeviceLost], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`lost` is called on the running loop when the device is, though nobody may wait for the
+        batch that did it.
+        """
         self._model = model
         self._compute = compute
+        self._profile = profile
+        self._cap = cap
+        self._watchdog = watchdog
+        self._tell_lost = lost
+        self._loop = asyncio.get_running_loop()
         self._clock = clock
+        self._lost = ""
+        """Why the device is not to be touched any more; the compute thread's."""
+
+    @property
+    def max_cost(self) -> int | None:
+        """What the device's memory holds, as far as is known."""
+        return self._cap.cost
 
     async def run(self, request: BatchRequest) -> BatchReply:
         """The batch's answer, each item with its own status.
 
-        Raises `InvalidInput` when the whole batch is not one for this model.
+        Raises `InvalidInput` when the whole batch is not one for this model, `DeviceLost` when the
+        device was lost over it, and `NotReady` when that happened before it was begun.
         """
         arrived = self._clock()
         declaration = self._model.declaration
@@ -74,26 +89,93 @@ class Runner:
             lambda: prepare(self._model, request),
             aside=received > _BIG or declaration.checks_items,
         )
-        if prepared.collated is None:
-            return reply(declaration, prepared, None, arrived)
-        computed = await self._forward(prepared.collated)
-        produced = sum(output.array.nbytes for output in computed.outputs.values())
+        wanted = math.inf if request.wanted_seconds is None else request.wanted_seconds
+        computed = NOTHING
+        if prepared.collated is not None:
+            computed = await self._computed(
+                prepared.examined,
+                prepared.collated,
+                arrived,
+                wanted_until=arrived + wanted,
+                aside=received > _BIG,
+            )
         return await _do(
-            lambda: reply(declaration, prepared, computed, arrived), aside=produced > _BIG
+            lambda: reply(declaration, prepared, computed, self.max_cost),
+            aside=computed.size > _BIG,
         )
 
-    async def _forward(self, collated: Collated) -> Computed:
+    async def _computed(
+        self,
+        examined: Examined,
+        whole: Collated,
+        arrived: float,
+        *,
+        wanted_until: float,
+        aside: bool,
+    ) -> Computed:
+        """Run the whole and, if that fails, parts of it until every item has its own verdict."""
+        declaration, items = self._model.declaration, whole.items
+        ladder = Ladder(
+            declaration.cost_rule,
+            _lengths(declaration.length, whole),
+            self._cap,
+            idempotent=self._model.idempotent,
+            wanted_until=wanted_until,
+        )
+        parts: list[Part] = []
+        passes: list[_Pass] = []
+        try:
+            while (rows := ladder.next(self._clock())) is not None:
+                collated = whole
+                if len(rows) < len(items):
+                    members = {items[row] for row in rows}
+                    again = partial(collate, declaration, examined.only(members))
+                    collated = await _do(again, aside=aside)
+                done = await self._forward(collated)
+                passes.append(done)
+                if isinstance(done.outcome, ForwardFailed):
+                    _tell(done.outcome, len(rows), is_first=len(passes) == 1)
+                    ladder.failed(done.outcome)
+                    continue
+                ladder.answered()
+                parts.append(Part(collated=collated, outputs=done.outcome))
+        finally:
+            # Also when the caller leaves in the middle: the next batch should fit.
+            ladder.learn()
+        return Computed(
+            parts=tuple(parts),
+            failures={items[row]: failure for row, failure in ladder.failures.items()},
+            passes=len(passes),
+            compute_seconds=sum(done.ended - done.began for done in passes),
+            queue_seconds=passes[0].began - arrived,
+        )
+
+    async def _forward(self, collated: Collated) -> _Pass:
         handed_over = self._clock()
+        longest = max(_lengths(self._model.declaration.length, collated))
+        allowed = allowed_seconds(self._profile, collated.rows, longest)
+        with self._watchdog.awaited():
+            return await self._compute.call(lambda: self._pass(collated, handed_over, allowed))
 
-        def work() -> Computed:
-            began = self._clock()
-            try:
-                outputs, failure = forward(self._model, collated, handed_over), ""
-            except ForwardFailed as error:
-                outputs, failure = {}, str(error)
-            return Computed(outputs=outputs, failure=failure, began=began, ended=self._clock())
-
-        return await self._compute.call(work)
+    def _pass(self, collated: Collated, handed_over: float, allowed: float) -> _Pass:
+        """On the compute thread."""
+        if self._lost:
+            raise NotReady(self._lost)
+        began = self._clock()
+        self._watchdog.pass_begins(allowed)
+        outcome: Mapping[str, Output] | ForwardFailed
+        try:
+            outcome = forward(self._model, collated, handed_over)
+        except DeviceLost as error:
+            self._lost = str(error)
+            self._loop.call_soon_threadsafe(self._tell_lost, error)
+            raise
+        except ForwardFailed as error:
+            # Its frames hold tensors of the pass, whose memory the next one may need.
+            outcome = error.with_traceback(None)
+        finally:
+            self._watchdog.pass_ends()
+        return _Pass(outcome=outcome, began=began, ended=self._clock())
 
 
 def prepare(model: LoadedModel, request: BatchRequest) -> Prepared:
@@ -105,38 +187,6 @@ def prepare(model: LoadedModel, request: BatchRequest) -> Prepared:
         examined = replace(examined, faults={**examined.faults, **refused, **crashed})
     collated = collate(model.declaration, examined) if examined.valid else None
     return Prepared(examined=examined, crashed=crashed, collated=collated)
-
-
-def reply(
-    declaration: Declaration, prepared: Prepared, computed: Computed | None, arrived: float
-) -> BatchReply:
-    """The answer to a batch; `computed` is None when there was nothing to compute."""
-    examined, collated = prepared.examined, prepared.collated
-    valid, count = examined.valid, examined.count
-    if collated is None or computed is None:
-        outputs, failed = no_outputs(declaration, count), {}
-    elif computed.failure:
-        outputs, failed = no_outputs(declaration, count), dict.fromkeys(valid, computed.failure)
-    else:
-        outputs, failed = split(declaration, computed.outputs, collated.sizes, valid, count)
-    statuses, errors = [OK] * count, [""] * count
-    for status, faults in (
-        (_INVALID, examined.faults),
-        (_FAILED, prepared.crashed),
-        (_FAILED, failed),
-    ):
-        for index, fault in faults.items():
-            statuses[index], errors[index] = status, fault
-    tokens, padded_tokens = _tokens(declaration, collated)
-    return BatchReply(
-        outputs=outputs,
-        statuses=tuple(statuses),
-        errors=tuple(errors),
-        compute_seconds=computed.ended - computed.began if computed else 0.0,
-        queue_seconds=computed.began - arrived if computed else 0.0,
-        tokens=tokens,
-        padded_tokens=padded_tokens,
-    )
 
 
 async def _do(work: Callable[[], Result], *, aside: bool) -> Result:
@@ -161,12 +211,13 @@ def _check(handler: Handler, examined: Examined) -> tuple[dict[int, str], dict[i
     return refused, crashed
 
 
-def _tokens(declaration: Declaration, collated: Collated | None) -> tuple[int, int]:
-    """Tokens in the batch, and tokens that the device was given."""
-    if collated is None:
-        return 0, 0
-    if declaration.length is None:
-        return collated.rows, collated.rows
-    lengths = collated.sizes[declaration.length]
-    tokens = int(lengths.sum())
-    return tokens, declaration.padded_tokens(tokens, collated.rows, int(lengths.max()))
+def _lengths(letter: str | None, collated: Collated) -> list[int]:
+    """The length of each row; 1 where lengths do not matter."""
+    return [1] * collated.rows if letter is None else collated.sizes[letter].tolist()
+
+
+def _tell(failure: ForwardFailed, rows: int, *, is_first: bool) -> None:
+    if is_first:
+        _log.error("a batch of %d rows failed: %s\n%s", rows, failure, failure.trace)
+    else:
+        _log.info("%d rows of it failed: %s", rows, failure)

@@ -9,26 +9,31 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from batchedmodel_contract.description import ModelDescription
 from batchedmodel_contract.environment import ModelServerSettings
+from batchedmodel_contract.handler_names import is_file_handler
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.profile import Profile
 from batchedmodel_contract.server_api import ModelState
 from batchedmodel_contract.spec import Source
 from batchedmodel_model_server.compute import ComputeThread
 from batchedmodel_model_server.declaration import declaration_of, describe
-from batchedmodel_model_server.errors import CannotLoad, NotReady, Overloaded
+from batchedmodel_model_server.errors import CannotLoad, DeviceLost, NotReady, Overloaded
 from batchedmodel_model_server.forward import LoadedModel
 from batchedmodel_model_server.handler import Handler
 from batchedmodel_model_server.lifecycle import Lifecycle
+from batchedmodel_model_server.memory import MemoryCap
 from batchedmodel_model_server.registry import make_handler
 from batchedmodel_model_server.runner import Runner
+from batchedmodel_model_server.self_test import with_sharing
+from batchedmodel_model_server.settling import either
 from batchedmodel_model_server.sources import model_folder
 from batchedmodel_model_server.warmup import warm_up
+from batchedmodel_model_server.watchdog import Watchdog
 
 MAX_IN_FLIGHT: Final = 64
 """Batches; the proxy hands over two, so more is somebody who does not wait for answers."""
@@ -43,7 +48,6 @@ class _Serving:
 
     handler: Handler
     description: ModelDescription
-    runner: Runner
 
 
 class ModelService:
@@ -59,6 +63,12 @@ class ModelService:
         self._compute = compute
         self._serving: _Serving | None = None
         self._profile: Profile | None = None
+        self._runner: Runner | None = None
+        self._watchdog = Watchdog(asyncio.get_running_loop(), self._watched)
+        self.lost = asyncio.Event()
+        """Set when only a new process can use the device again."""
+        self._hopeless = asyncio.Event()
+        """Set while the model answers nothing: a pass hangs, or the device is lost."""
         self._takes_batches = False
         self._in_flight = 0
         self._idle = asyncio.Event()
@@ -70,18 +80,31 @@ class ModelService:
         began = time.monotonic()
         lifecycle.enter(ModelState.LOADING, f"loading with handler {settings.handler}")
         try:
-            model = await self._compute.call(lambda: load(settings, self._source))
+            loaded = await self._compute.call(lambda: load(settings, self._source))
+            model = await self._compute.call(lambda: with_sharing(loaded))
             self._serving = _Serving(
                 handler=model.handler,
-                description=describe(self.name, model.handler, model.declaration),
-                runner=Runner(model, self._compute),
+                description=describe(
+                    self.name, model.handler, model.declaration, idempotent=model.idempotent
+                ),
             )
             lifecycle.enter(ModelState.WARMING, f"warming up on {model.device}")
+            cap = MemoryCap()
             self._profile = await self._compute.call(
-                lambda: warm_up(model, settings.max_batch_size)
+                lambda: warm_up(model, settings.max_batch_size, cap)
+            )
+            self._runner = Runner(
+                model,
+                self._compute,
+                profile=self._profile,
+                cap=cap,
+                watchdog=self._watchdog,
+                lost=self._lose,
             )
         except CannotLoad as error:
             lifecycle.enter(ModelState.FAILED, str(error))
+        except DeviceLost as error:
+            self._lose(error)
         except Exception as error:
             _log.exception("bringing up the model failed")
             lifecycle.enter(ModelState.FAILED, f"{type(error).__name__}: {error}")
@@ -98,21 +121,24 @@ class ModelService:
         Entered when the batch begins to arrive, so that one which is still on its way when the
         server is told to stop is answered. Raises `NotReady`, `Overloaded`.
         """
-        if not self._takes_batches:
+        if not self._takes_batches or self._runner is None:
             raise self._not_ready()
         if self._in_flight >= MAX_IN_FLIGHT:
             raise Overloaded(f"{MAX_IN_FLIGHT} batches are under way already")
         self._in_flight += 1
         self._idle.clear()
         try:
-            yield self._loaded().runner
+            yield self._runner
         finally:
             self._in_flight -= 1
             if self._in_flight == 0:
                 self._idle.set()
 
     async def drain(self) -> None:
-        """Announce the end, accept nothing more, answer everything accepted, unload the model."""
+        """Announce the end, accept nothing more, answer everything accepted, unload the model.
+
+        What a hung pass or a lost device will never answer is not waited for.
+        """
         was_ready = self.ready
         self.lifecycle.enter(ModelState.DRAINING, "the server was told to stop")
         if not was_ready:
@@ -121,7 +147,10 @@ class ModelService:
         # What was sent before its sender could know lies in the sockets, perhaps unread.
         await asyncio.sleep(_LAST_ARRIVALS_SECONDS)
         self._takes_batches = False
-        await self._idle.wait()
+        await either(self._idle, self._hopeless)
+        if self._hopeless.is_set():
+            return
+        self._watchdog.close()
         try:
             await self._compute.call(self._loaded().handler.unload)
         except Exception:
@@ -131,6 +160,16 @@ class ModelService:
     def ready(self) -> bool:
         """Whether batches are asked for; while the server drains, late ones are still taken."""
         return self.lifecycle.state is ModelState.READY
+
+    @property
+    def live(self) -> bool:
+        """False when only a restart helps."""
+        return not self._hopeless.is_set()
+
+    @property
+    def hung(self) -> bool:
+        """Whether batches are at work that will not be answered."""
+        return self._hopeless.is_set() and not self.lost.is_set()
 
     @property
     def description(self) -> ModelDescription:
@@ -144,10 +183,31 @@ class ModelService:
 
     @property
     def profile(self) -> Profile:
-        """The latency curve; raises `NotReady` until the warm-up has ended."""
-        if self._profile is None:
+        """The latency curve, and what the memory holds as is known by now.
+
+        Raises `NotReady` until the warm-up has ended.
+        """
+        if self._profile is None or self._runner is None:
             raise self._not_ready()
-        return self._profile
+        return replace(self._profile, max_cost=self._runner.max_cost)
+
+    def _lose(self, error: DeviceLost) -> None:
+        self._takes_batches = False
+        self._hopeless.set()
+        self.lifecycle.enter(ModelState.LOST, str(error))
+        self.lost.set()
+
+    def _watched(self, hung: str | None) -> None:
+        """From the watchdog: a pass is overdue, or has ended after all."""
+        if hung is not None:
+            self._hopeless.set()
+            self.lifecycle.enter(ModelState.HUNG, hung)
+        elif not self.lost.is_set():
+            self._hopeless.clear()
+            self.lifecycle.enter(ModelState.READY, "the pass that hung has ended")
+        # Not what was told to stop: that takes the last arrivals only.
+        if self.lifecycle.state is not ModelState.DRAINING:
+            self._takes_batches = self.ready
 
     def _loaded(self) -> _Serving:
         if self._serving is None:
@@ -162,10 +222,20 @@ class ModelService:
 def load(settings: ModelServerSettings, source: Source | None) -> LoadedModel:
     """Make and load the handler, on the compute thread; raises `CannotLoad`, whatever happens."""
     try:
-        handler = make_handler(settings.handler, dict(settings.parameters))
+        trust, cache = settings.trust, Path(settings.cache_folder)
+        folder = None
+        if is_file_handler(settings.handler):
+            folder = model_folder(source, cache, trust=trust)
+        handler = make_handler(settings.handler, dict(settings.parameters), folder, trust=trust)
         device = handler.device()
-        handler.load(model_folder(source, Path(settings.cache_folder)), device)
-        return LoadedModel(handler=handler, declaration=declaration_of(handler), device=device)
+        # After the handler where that is elsewhere: its mistakes need not wait for a download.
+        handler.load(folder or model_folder(source, cache, trust=trust), device)
+        return LoadedModel(
+            handler=handler,
+            declaration=declaration_of(handler),
+            device=device,
+            idempotent=settings.idempotent and handler.idempotent,
+        )
     except CannotLoad:
         raise
     except InvalidInput as error:

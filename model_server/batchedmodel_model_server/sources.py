@@ -6,6 +6,7 @@ thread, since downloads block.
 
 import importlib
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -14,11 +15,14 @@ from batchedmodel_model_server.errors import CannotLoad
 
 # Weights as safetensors only: the other formats of a repository are pickles or for other runtimes.
 _WANTED: Final = ("*.safetensors", "*.json", "*.txt")
+_TRUSTED: Final = ("*.py", "*.pt", "*.pth")
 _log = logging.getLogger(__name__)
 
 
-def model_folder(source: Source | None, cache_folder: Path) -> Path | None:
+def model_folder(source: Source | None, cache_folder: Path, *, trust: bool = False) -> Path | None:
     """The folder, None without a source; raises `CannotLoad`.
+
+    Code and pickles are fetched only with `trust`.
 
     Downloads go to `cache_folder`, in the hub's own layout, and are found there the next time.
     """
@@ -29,7 +33,8 @@ def model_folder(source: Source | None, cache_folder: Path) -> Path | None:
     if source.python_package is not None:
         return _of_package(source.python_package)
     if source.hugging_face is not None:
-        return _of_hub(source.hugging_face, cache_folder)
+        wanted = (*_WANTED, *_TRUSTED) if trust else _WANTED
+        return _of_hub(source.hugging_face, cache_folder, wanted)
     raise CannotLoad("source names neither path nor pythonPackage nor huggingFace")
 
 
@@ -58,7 +63,7 @@ def _of_package(name: str) -> Path:
     )
 
 
-def _of_hub(wanted: HuggingFace, cache_folder: Path) -> Path:
+def _of_hub(wanted: HuggingFace, cache_folder: Path, files: Sequence[str]) -> Path:
     # Here and not above: the library reads its environment variables when it is imported, takes
     # a third of a second, and is needed for this source only.
     from huggingface_hub import snapshot_download
@@ -77,7 +82,7 @@ def _of_hub(wanted: HuggingFace, cache_folder: Path) -> Path:
             repo_id=wanted.repo,
             revision=wanted.revision,
             cache_dir=cache_folder,
-            allow_patterns=list(_WANTED),
+            allow_patterns=list(files),
         )
     except (RepositoryNotFoundError, RevisionNotFoundError) as error:
         raise CannotLoad(f"{name} is not on the hub, or not to be seen without a token") from error

@@ -6,7 +6,7 @@ item's alone. Pure; called off the compute thread.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,6 +50,11 @@ class Examined:
     def valid(self) -> list[int]:
         """The items without a fault, in order."""
         return [index for index in range(self.count) if index not in self.faults]
+
+    def only(self, items: Collection[int]) -> "Examined":
+        """The same batch with these alone to be run; what stands against the others is left out."""
+        others = {index: "" for index in range(self.count) if index not in items}
+        return Examined(count=self.count, columns=self.columns, faults=others)
 
 
 def examine(declaration: Declaration, request: BatchRequest) -> Examined:

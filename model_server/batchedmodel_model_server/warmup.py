@@ -12,9 +12,10 @@ from typing import Final
 
 from batchedmodel_contract.description import CostRule
 from batchedmodel_contract.profile import Profile, ProfilePoint
-from batchedmodel_model_server.collate import examples
-from batchedmodel_model_server.errors import CannotLoad, ForwardFailed
+from batchedmodel_model_server.errors import CannotLoad, DeviceLost, ForwardFailed, OutOfMemory
+from batchedmodel_model_server.examples import examples
 from batchedmodel_model_server.forward import LoadedModel, forward
+from batchedmodel_model_server.memory import MemoryCap
 
 BUDGET_SECONDS: Final = 15.0
 _SHORT: Final = 16
@@ -28,16 +29,22 @@ Shape = tuple[int, int]
 def warm_up(
     model: LoadedModel,
     max_rows: int,
+    cap: MemoryCap,
     budget_seconds: float = BUDGET_SECONDS,
     clock: Callable[[], float] = time.monotonic,
 ) -> Profile:
-    """The profile up to `max_rows`, on the compute thread.
+    """The profile up to `max_rows`, on the compute thread; teaches `cap` what did not fit.
 
-    Raises `CannotLoad` when a batch of examples fails: real ones would, too.
+    Raises `CannotLoad` when a batch of examples fails: real ones would, too; and `DeviceLost`.
     """
+    rule = model.declaration.cost_rule
     deadline = clock() + budget_seconds
     points: list[ProfilePoint] = []
+    too_long: float = math.inf
     for rows, length in shapes(max_rows, lengths(model)):
+        cost = rule.paid(rows=rows, longest=length, total=rows * length)
+        if length >= too_long or (cap.cost is not None and cost > cap.cost):
+            continue
         seconds = model.handler.predicted_seconds(rows, length)
         if seconds is None:
             left = deadline - clock()
@@ -45,10 +52,20 @@ def warm_up(
             if points and expected > left:
                 _log.info("no warm-up of %d x %d: %.1f s are left", rows, length, max(0.0, left))
                 continue
-            seconds = _measure(model, rows, length, clock)
+            try:
+                seconds = _measure(model, rows, length, clock)
+            except OutOfMemory as error:
+                if not points:
+                    raise CannotLoad(f"not even one item fits: {error}") from None
+                _log.warning("%d x %d does not fit: %s", rows, length, error)
+                if rows == 1:
+                    too_long = length
+                else:
+                    cap.outgrown([cost])
+                continue
         points.append(ProfilePoint(rows=rows, length=length, seconds=seconds))
     points.sort(key=lambda point: (point.rows, point.length))
-    return Profile(cost_rule=model.declaration.cost_rule, device=model.device, points=tuple(points))
+    return Profile(cost_rule=rule, device=model.device, points=tuple(points), max_cost=cap.cost)
 
 
 def lengths(model: LoadedModel) -> tuple[int, ...]:
@@ -86,7 +103,10 @@ def _measure(model: LoadedModel, rows: int, length: int, clock: Callable[[], flo
         began = clock()
         try:
             forward(model, batch, began)
+        except (DeviceLost, OutOfMemory):
+            raise
         except ForwardFailed as error:
+            _log.error("the warm-up failed: %s", error.trace)
             raise CannotLoad(f"a batch of {rows} x {length} failed in warm-up: {error}") from error
         seconds = clock() - began
     return seconds

@@ -30,8 +30,8 @@ class BasePolicy(ABC):
     def __init__(self, settings: BatchSettings, pipeline: Pipeline) -> None:
         self.settings = settings
         self.pipeline: Final = pipeline
-        self.memory: int | None = None
-        self.limits = limits(settings, None, pipeline.times.rule)
+        self.memory = MemoryCap(cost=None)
+        self.limits = limits(settings, self.memory, pipeline.times.rule)
         self.recent = Recent()
 
     @abstractmethod
@@ -61,7 +61,7 @@ class BasePolicy(ABC):
     def observe(self, event: Event, now: float) -> None:
         """Learn what became of a released batch, or what the server holds."""
         if isinstance(event, MemoryCap):
-            self.memory = event.cost
+            self.memory = event
             self._bound()
         else:
             self.pipeline.observe(event, now)

@@ -8,13 +8,7 @@ from dataclasses import dataclass
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.description import CostRule
-
-
-def paid(rule: CostRule, *, rows: int, longest: int, total: int) -> int:
-    """What the device pays for a batch, by its rows, its longest item and the sum of lengths."""
-    if rule is CostRule.PADDED:
-        return rows * longest
-    return total if rule is CostRule.PACKED else rows
+from batchedmodel_scheduling.policy import MemoryCap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +33,7 @@ class Limits:
         count = longest = total = 0
         for length in lengths:
             longest, total = max(longest, length), total + length
-            cost = paid(self.rule, rows=count + 1, longest=longest, total=total)
+            cost = self.rule.paid(rows=count + 1, longest=longest, total=total)
             if count == self.rows or (count and cost > self.cost):
                 break
             count += 1
@@ -52,10 +46,10 @@ class Limits:
         return self.fitting([*lengths, min(lengths)]) == len(lengths)
 
 
-def limits(settings: BatchSettings, memory: int | None, rule: CostRule) -> Limits:
-    """The user's bounds and the server's; `memory` is what the server says that it holds."""
-    bounds = [bound for bound in (settings.max_batch_tokens, memory) if bound is not None]
-    if rule is CostRule.ROWS:
-        # Tokens are not what this device pays for; its memory it counts in rows.
-        bounds = [] if memory is None else [memory]
-    return Limits(rows=settings.max_batch_size, cost=min(bounds, default=None), rule=rule)
+def limits(settings: BatchSettings, memory: MemoryCap, rule: CostRule) -> Limits:
+    """The user's bounds and the server's."""
+    # Tokens are not what every device pays for.
+    tokens = None if rule is CostRule.ROWS else settings.max_batch_tokens
+    costs = [bound for bound in (tokens, memory.cost) if bound is not None]
+    rows = [bound for bound in (settings.max_batch_size, memory.rows) if bound is not None]
+    return Limits(rows=min(rows), cost=min(costs, default=None), rule=rule)

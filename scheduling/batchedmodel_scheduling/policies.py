@@ -10,7 +10,6 @@ from batchedmodel_scheduling.batch_times import BatchTimes
 from batchedmodel_scheduling.deadline.policy import Deadline
 from batchedmodel_scheduling.greedy import Greedy
 from batchedmodel_scheduling.pipeline import Pipeline
-from batchedmodel_scheduling.policy import MemoryCap
 from batchedmodel_scheduling.window import Window
 
 _CLASSES: Final[dict[PolicyName, type[BasePolicy]]] = {
@@ -31,7 +30,7 @@ def reconfigured(policy: BasePolicy, settings: BatchSettings, now: float) -> Bas
         policy.configure(settings, now)
         return policy
     successor = _successor(policy, settings, policy.pipeline)
-    successor.observe(MemoryCap(cost=policy.memory), now)
+    successor.observe(policy.memory, now)
     return successor
 
 

@@ -121,13 +121,13 @@ class Finished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryCap:
-    """What the server's memory holds, as it has learnt; None when it knows no bound.
-
-    In what the device pays for: rows x longest when padded, the sum of lengths when packed, rows
-    otherwise.
-    """
+    """What the server's memory holds, as is known by now; None for no bound."""
 
     cost: int | None
+    """As a server of ours has learnt, in what its device pays for: rows x longest when padded, the
+    sum of lengths when packed, rows otherwise."""
+    rows: int | None = None
+    """As was found out about a server that knows of no cost."""
 
 
 Event = HandedOver | Finished | MemoryCap

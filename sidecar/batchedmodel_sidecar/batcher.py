@@ -172,9 +172,9 @@ class Batcher:
             self._offered.start_over(self._clock())
         self._request_step()
 
-    def bound(self, rows: int) -> None:
-        """The server's memory holds so many rows, as far as is known."""
-        self._policy.observe(MemoryCap(cost=rows), self._clock())
+    def bound(self, cap: MemoryCap) -> None:
+        """The server's memory holds so much, as far as is known."""
+        self._policy.observe(cap, self._clock())
 
     def detach(self) -> None:
         """The server is gone: what waits goes on waiting, what is in flight fails by itself."""
@@ -289,7 +289,7 @@ class Batcher:
             if live.partly_shown:
                 partly_shown[live] = None
             self._durations.queue.observe(now - item.arrived)
-        request, seconds = batch_of(members), patience(batch, self._settings, now)
+        request, seconds = batch_of(members, now), patience(batch, self._settings, now)
         self._ledger.batch_leaves(batch.reason, len(batch.items), now)
         self._durations.batch_size.observe(len(batch.items))
         logger.debug("batch %d: %s", batch.id, Told(batch, self._rows))

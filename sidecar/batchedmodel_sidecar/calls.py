@@ -34,6 +34,8 @@ class Call(NamedTuple):
     """What the rows were checked against; a server that takes other rows must not get them."""
     key: Hashable
     """Only rows of equal keys may share a batch."""
+    equal_shapes: bool = False
+    """Whether, beside that, only rows of equal shapes may, even within the call."""
     envelope: Hashable = None
     """What a foreign server is asked beside the rows; a part of the key. None for our server."""
 
@@ -42,19 +44,28 @@ class Call(NamedTuple):
         """Bytes of all inputs of all rows."""
         return sum(len(value.data) for row in self.rows for value in row.values)
 
+    def key_of(self, row: Row) -> Hashable:
+        """What must be equal in rows that share a batch with this one of its rows."""
+        if not self.equal_shapes:
+            return self.key
+        return self.key, tuple(value.shape for value in row.values)
+
     @property
     def lengths(self) -> list[int]:
         """The length of each row."""
         return [row.length for row in self.rows]
 
 
-def request_of(rows: Sequence[Row], description: ModelDescription) -> BatchRequest:
+def request_of(
+    rows: Sequence[Row], description: ModelDescription, wanted_seconds: float
+) -> BatchRequest:
     """Rows of any number of calls as one batch for the model that is described."""
     return BatchRequest(
         inputs=tuple(
             ragged(spec.name, spec.datatype, [row.values[column] for row in rows])
             for column, spec in enumerate(description.inputs)
-        )
+        ),
+        wanted_seconds=wanted_seconds,
     )
 
 

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Final
 
 from batchedmodel_sidecar.batcher import Batcher
+from batchedmodel_sidecar.link import LinkStatus
 
 logger: Final = logging.getLogger(__name__)
 
@@ -34,7 +35,7 @@ class Lifecycle:
         self,
         batcher: Batcher,
         *,
-        model_is_there: Callable[[], bool],
+        model: Callable[[], LinkStatus],
         watch: Callable[[bool], None],
         delay: float,
         limit: float,
@@ -46,7 +47,7 @@ class Lifecycle:
         `passing` returns when nothing is on its way past the batcher, where that is possible.
         """
         self._batcher = batcher
-        self._model_is_there = model_is_there
+        self._model = model
         self._watch = watch
         self._delay = delay
         self._limit = limit
@@ -73,7 +74,7 @@ class Lifecycle:
             self._watch(True)
             self._drain = asyncio.get_running_loop().create_future()
             self._work = asyncio.create_task(self._run(self._drain))
-            if not self._model_is_there():
+            if self._model().model is None:
                 self.model_lost()
         # Shielded: a caller that gives up must not end the drain for the others.
         return await asyncio.shield(self._drain)
@@ -86,8 +87,10 @@ class Lifecycle:
     def model_lost(self) -> None:
         """While draining no model will come back in time for what waits: answer it now."""
         if self.draining:
-            # A server that says that it stops still answers what it has.
-            self._batcher.give_up("the model is gone and this pod is stopping", in_flight=False)
+            # A server that says that it stops still answers what it has; one that hangs does not.
+            self._batcher.give_up(
+                "the model is gone and this pod is stopping", in_flight=self._model().stuck
+            )
 
     def resume(self) -> None:
         """Serve again after a drain that no termination followed."""

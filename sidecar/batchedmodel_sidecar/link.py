@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from batchedmodel_contract.batch_wire import BatchReply, BatchRequest
+from batchedmodel_scheduling.policy import MemoryCap
 from batchedmodel_sidecar.model import ReadyModel
 
 
@@ -32,8 +33,8 @@ class LinkListener(Protocol):
         """The server cannot be asked at present."""
         ...
 
-    def memory_bound(self, rows: int) -> None:
-        """The server's memory was found to hold so many rows, as far as is known."""
+    def memory_bound(self, cap: MemoryCap) -> None:
+        """The server's memory was found to hold so much, as far as is known."""
         ...
 
 

@@ -107,7 +107,7 @@ class LiveCall:
         self.ids.append(item_id)
         return Item(
             id=item_id,
-            key=self.call.key,
+            key=self.call.key_of(row),
             length=row.length,
             yields=max(0.0, min(now - self.accepted_at, (self.due - now) / 2)),
             arrived=self.accepted_at,
@@ -118,12 +118,13 @@ class LiveCall:
         )
 
 
-def batch_of(members: Sequence[tuple[LiveCall, int]]) -> BatchRequest:
+def batch_of(members: Sequence[tuple[LiveCall, int]], now: float) -> BatchRequest:
     """Rows of equal keys, each as its call and its place there, as a batch for the server."""
     rows = [live.call.rows[index] for live, index in members]
     first = members[0][0].call
     if first.envelope is None:
-        return request_of(rows, first.description)
+        wanted = max(live.deadline for live, _ in members) - now
+        return request_of(rows, first.description, wanted)
     return RawBatch(
         inputs=(),
         rows=tuple(rows),

@@ -20,7 +20,8 @@ class ReadyModel:
     depth: int
     """Batches that the server takes at once: one that runs, and perhaps one handed over early."""
     rows_pad: bool
-    """Whether rows of different shapes may share a batch, because the server pads or packs."""
+    """Whether rows of different shapes may share a batch: the server pads or packs them, and the
+    model's answers stay the same when it does."""
 
     def takes(self, call: Call) -> bool:
         """Whether the call's rows were checked for such a model."""
@@ -30,5 +31,6 @@ class ReadyModel:
 
     def call_of(self, rows: tuple[Row, ...]) -> Call:
         """A call for this model; its rows were checked against the description."""
-        key = None if self.rows_pad else tuple(value.shape for value in rows[0].values)
-        return Call(rows=rows, description=self.description, key=key)
+        return Call(
+            rows=rows, description=self.description, key=None, equal_shapes=not self.rows_pad
+        )

@@ -21,9 +21,10 @@ from batchedmodel_contract.description import ModelDescription, description_from
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.profile import profile_from_mapping
 from batchedmodel_contract.server_api import ModelState, StateEvent, state_event_from_mapping
-from batchedmodel_contract.tensors import Buffer, Datatype
+from batchedmodel_contract.tensors import Datatype
 from batchedmodel_contract.v2 import HEADER_LENGTH
-from batchedmodel_sidecar.carrier import BrokenOff, Carrier, Garbled, Unreachable
+from batchedmodel_scheduling.policy import MemoryCap
+from batchedmodel_sidecar.carrier import Answered, BrokenOff, Carrier, Garbled, Unreachable
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 from batchedmodel_sidecar.link import LinkListener, LinkStatus
 from batchedmodel_sidecar.model import ReadyModel
@@ -70,6 +71,10 @@ class ModelLink:
         self._model: ReadyModel | None = None
         self._reason = "the model server has not been reached yet"
         self._stuck = False
+        self._hung = False
+        """Whether the server itself says that its pass hangs."""
+        self._max_cost: int | None = None
+        """What its memory holds, as the listener was told last."""
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="tokenise")
         self._failures = 0
         """Broken links in a row; a ready model sets it back."""
@@ -83,7 +88,7 @@ class ModelLink:
         """Whether the model can be asked now."""
         # One may be a pause that is over. After a second one a new handshake proves nothing: the
         # pass that hangs is not what answers it.
-        stuck = self._stuck or self._unanswered >= _UNANSWERED
+        stuck = self._hung or self._stuck or self._unanswered >= _UNANSWERED
         return LinkStatus(model=self._model, reason=self._reason, stuck=stuck)
 
     async def follow(self) -> None:
@@ -132,7 +137,7 @@ class ModelLink:
         except Garbled as error:
             raise self._nonsense(f"the model server answers nonsense: {error}") from error
         if answer.status != 200:
-            raise self._refused(answer.status, answer.body)
+            raise self._refused(answer)
         try:
             reply = read_reply(answer.body, answer.headers.get(HEADER_LENGTH))
         except InvalidInput as error:
@@ -144,6 +149,9 @@ class ModelLink:
             raise self._nonsense("the model answered other outputs than it declares")
         self._distrusts = self._unanswered = 0
         self._stuck = False
+        if reply.max_cost != self._max_cost:
+            self._max_cost = reply.max_cost
+            self._listener.memory_bound(MemoryCap(cost=reply.max_cost))
         return reply
 
     def watch(self, closely: bool) -> None:
@@ -158,6 +166,7 @@ class ModelLink:
     async def _hold_line(self) -> None:
         async for line in self._events():
             event = _event(line)
+            self._hung = event.state is ModelState.HUNG
             if event.state is ModelState.READY:
                 async with asyncio.timeout(_HANDSHAKE_SECONDS):
                     self._found(await self._handshake())
@@ -183,6 +192,7 @@ class ModelLink:
                     yield line
             finally:
                 self._stream = None
+                self._hung = False
 
     async def _handshake(self) -> ReadyModel:
         """Learn what must be known before the first batch."""
@@ -190,7 +200,11 @@ class ModelLink:
         profile = profile_from_mapping(await self._json(server_api.profile_path(self._name)))
         tokens = await self._tokens(description)
         return ReadyModel(
-            description=description, profile=profile, tokens=tokens, depth=_DEPTH, rows_pad=True
+            description=description,
+            profile=profile,
+            tokens=tokens,
+            depth=_DEPTH,
+            rows_pad=not description.equal_lengths,
         )
 
     async def _tokens(self, description: ModelDescription) -> Tokens | None:
@@ -215,6 +229,7 @@ class ModelLink:
         self._outputs = [(spec.name, spec.datatype) for spec in model.description.outputs]
         self._failures = 0
         self._model = model
+        self._max_cost = model.profile.max_cost if model.profile else None
         self._reason = ""
         self._stuck = False
         self._listener.model_ready(model)
@@ -230,11 +245,11 @@ class ModelLink:
         self._reason = reason
         self._listener.model_lost(reason)
 
-    def _refused(self, status: int, body: Buffer) -> Unserved:
-        text = bytes(body[:200]).decode("utf-8", "replace")
-        message = f"the model server answered {status}: {text}"
-        if status == 503:
-            return Busy(message)
+    def _refused(self, answer: Answered) -> Unserved:
+        text = bytes(answer.body[:200]).decode("utf-8", "replace")
+        message = f"the model server answered {answer.status}: {text}"
+        if answer.status == 503:
+            return Lost(message) if server_api.AT_WORK in answer.headers else Busy(message)
         return self._nonsense(message)
 
     def _nonsense(self, message: str) -> Unserved:

@@ -45,8 +45,6 @@ class RawReply(BatchReply):
     """What could have met the whole batch, and met what was left of it."""
     refused: int
     """Calls that ended with an error of the server's, and not with one of their own."""
-    whole: bool
-    """Whether one request did it: only then is its time that of a batch of this size."""
 
     @property
     def answered(self) -> bool:
@@ -61,8 +59,7 @@ class RawReply(BatchReply):
 
 def time_of(reply: BatchReply) -> float | None:
     """Seconds that a batch of this size takes, if the reply tells."""
-    of_one_request = not isinstance(reply, RawReply) or reply.whole
-    return reply.compute_seconds if of_one_request else None
+    return reply.compute_seconds if reply.passes == 1 else None
 
 
 def dealt(

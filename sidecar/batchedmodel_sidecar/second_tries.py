@@ -22,14 +22,15 @@ class _Alone(NamedTuple):
 def again(live: LiveCall, item: Item, error: Unserved, *, idempotent: bool) -> Item | Unserved:
     """The row as it is tried again, or what its call is told.
 
-    `idempotent` says that a row may be sent again when nobody knows what became of it.
+    `idempotent` says that a row may be sent again when nobody knows what became of it, as far as
+    the settings go; the model may say otherwise.
     """
     if isinstance(error, Busy):
         # Nothing was done for it, so it may be sent again in any case.
         live.rests += 1
         again = item._replace(fan_out=None)  # its group has heard of it
         return again if live.rests <= _MOST_RESTS * len(live.call.rows) else error
-    if not isinstance(error, Lost) or not idempotent:
+    if not isinstance(error, Lost) or not (idempotent and live.call.description.idempotent):
         return error
     if isinstance(item.key, _Alone):
         message = "the model server died twice with this in work; it is not sent again"

@@ -12,6 +12,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from batchedmodel_contract.environment import SidecarSettings
+from batchedmodel_scheduling.policy import MemoryCap
 from batchedmodel_sidecar.admin import Admin
 from batchedmodel_sidecar.batcher import Batcher
 from batchedmodel_sidecar.bodies import BodyReader
@@ -98,7 +99,7 @@ class Service:
         self._lifecycle = Lifecycle(
             self._batcher,
             passing=self._passthrough.idle if self._passthrough else None,
-            model_is_there=lambda: self._link.status.model is not None,
+            model=lambda: self._link.status,
             watch=self._link.watch,
             delay=settings.drain_delay_seconds,
             limit=settings.drain_timeout_seconds,
@@ -154,9 +155,9 @@ class Service:
         self._batcher.detach()
         self._lifecycle.model_lost()
 
-    def memory_bound(self, rows: int) -> None:
+    def memory_bound(self, cap: MemoryCap) -> None:
         """From the link: batches must not be larger."""
-        self._batcher.bound(rows)
+        self._batcher.bound(cap)
 
     async def run(self, stop: asyncio.Event) -> bool:
         """Serve until `stop` is set, then drain; True when everything accepted was served.

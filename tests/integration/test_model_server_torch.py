@@ -15,7 +15,7 @@ from batchedmodel_contract.server_api import ModelState, model_path, profile_pat
 from batchedmodel_model_server.collate import collate
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.forward import forward
-from batchedmodel_model_server.handlers.hf import HuggingFaceEmbedding
+from batchedmodel_model_server.handlers.hf import HuggingFace
 from batchedmodel_model_server.validation import examine
 from support.model_server_handlers import arrays_of, batch_of, loaded
 from support.model_server_process import NAME, model_server, token_batch
@@ -54,15 +54,15 @@ def token_ids(tokenizer: bytes, texts: Sequence[str], limit: int) -> list[list[i
     return [encoding.ids for encoding in made.encode_batch(list(texts))]
 
 
-def embed(handler: HuggingFaceEmbedding, ids: Sequence[Sequence[int]]) -> np.ndarray[Any, Any]:
+def embed(handler: HuggingFace, ids: Sequence[Sequence[int]]) -> np.ndarray[Any, Any]:
     model = loaded(handler, "cpu")
     request = batch_of(input_ids=[np.array(one) for one in ids])
     collated = collate(model.declaration, examine(model.declaration, request))
     return forward(model, collated, 0.0)["embedding"].array
 
 
-def load(path: Path, **parameters: str) -> HuggingFaceEmbedding:
-    handler = HuggingFaceEmbedding()
+def load(path: Path, **parameters: str) -> HuggingFace:
+    handler = HuggingFace()
     handler.parameters = parameters
     handler.load(path, "cpu")
     return handler
@@ -77,7 +77,8 @@ async def test_minilm_is_served_equal_to_its_reference(tmp_path: Path) -> None:
         assert event.state is ModelState.READY, event.detail
         _, metadata = await server.get(model_path(NAME))
         description = description_from_metadata(metadata)
-        assert description.cost_rule is CostRule.PADDED
+        assert description.cost_rule is CostRule.PACKED
+        assert not description.equal_lengths
         assert description.embedding == "embedding"
         assert description.text is not None
         assert description.text.max_tokens == 256
@@ -91,7 +92,7 @@ async def test_minilm_is_served_equal_to_its_reference(tmp_path: Path) -> None:
 
         reply = await server.infer(token_batch("input_ids", ids))
         assert reply.tokens == sum(map(len, ids))
-        assert reply.padded_tokens == len(ids) * 256
+        assert reply.padded_tokens == reply.tokens
         together = np.stack(arrays_of(reply.outputs[0]))
         assert np.abs(together - expected).max() < 1e-5
         alone = await server.infer(token_batch("input_ids", ids[:1]))
@@ -114,7 +115,7 @@ def test_bfloat16_stays_close_to_float32() -> None:
 
 def test_an_unknown_dtype_is_named() -> None:
     with pytest.raises(
-        ValueError, match="^spec.model.parameters.dtype: .* is not one of float32, bfloat16"
+        ValueError, match="^spec.model.parameters.dtype: .* is not one of auto, float32, float16"
     ):
         load(minilm(), dtype="int3")
 
@@ -228,7 +229,7 @@ def test_a_model_type_that_transformers_does_not_know_is_refused(
 
 
 def test_the_hf_handler_needs_a_source() -> None:
-    handler = HuggingFaceEmbedding()
+    handler = HuggingFace()
     handler.parameters = {}
     with pytest.raises(CannotLoad, match="needs a source"):
         handler.load(None, "cpu")

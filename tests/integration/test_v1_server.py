@@ -104,15 +104,17 @@ async def test_what_is_not_idempotent_is_sent_once(tmp_path: Path, server: RowSe
         assert server.rows == [8]
 
 
+@pytest.mark.parametrize("digits", [2, 400], ids=["short", "long"])
 async def test_a_batch_that_the_servers_memory_does_not_hold_is_halved_and_later_ones_are_smaller(
-    chain: Chain, server: RowServer
+    chain: Chain, server: RowServer, digits: int
 ) -> None:
     server.holds = 12
-    answers = await asyncio.gather(*(post(chain, instances(str(i))) for i in range(32)))
+    rows = [instances(str(10 ** (digits - 1) + i)) for i in range(32)]
+    answers = await asyncio.gather(*(post(chain, row) for row in rows))
     assert [status for status, _, _ in answers] == [200] * 32
     assert server.rows == [32, 16, 8, 8, 16, 8, 8]
     server.rows.clear()
-    answers = await asyncio.gather(*(post(chain, instances(str(i))) for i in range(32)))
+    answers = await asyncio.gather(*(post(chain, row) for row in rows))
     assert [status for status, _, _ in answers] == [200] * 32
     assert server.rows == [8, 8, 8, 8]
 

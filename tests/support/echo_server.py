@@ -111,9 +111,9 @@ class EchoServer:
     async def infer(self, request: web.Request) -> web.Response:
         """Answer one batch."""
         length = request.headers[HEADER_LENGTH]
-        _, tensors = read_body(await request.read(), length, "inputs", json.loads)
-        head, parts = write_reply(echoed(to_request(tensors)))
-        return web.Response(body=b"".join(parts), headers={HEADER_LENGTH: str(head)})
+        head, tensors = read_body(await request.read(), length, "inputs", json.loads)
+        head_length, parts = write_reply(echoed(to_request(head, tensors)))
+        return web.Response(body=b"".join(parts), headers={HEADER_LENGTH: str(head_length)})
 
 
 @asynccontextmanager

@@ -40,6 +40,17 @@ class Echo(OnHost):
         return {"y": x, "sum": total, "pair": np.stack([total, -total], 1)}
 
 
+class Maskless(OnHost):
+    """Answers the mean of its numbers, and takes the padding for some of them."""
+
+    inputs: Mapping[str, Spec] = {"x": Spec("FP32", ("L",), max=64)}
+    outputs: Mapping[str, Spec] = {"mean": Spec("FP32", ())}
+
+    def forward(self, batch: Batch) -> Mapping[str, Any]:
+        """Average."""
+        return {"mean": batch.array("x").mean(1)}
+
+
 class Sum(OnHost):
     """Answers the sum of as many numbers as one row may hold, so that answers are small."""
 

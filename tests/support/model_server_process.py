@@ -116,7 +116,8 @@ async def model_server(
         max_batch_size=max_batch_size,
         cache_folder=str(folder / "cache"),
     )
-    variables = {**os.environ, "PYTHONPATH": str(TESTS), **(environ or {})}
+    packages = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
+    variables = {**os.environ, "PYTHONPATH": packages, **(environ or {})}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-W", "error", "-m", "batchedmodel_model_server"),
         env={**variables, **to_environment(settings)},

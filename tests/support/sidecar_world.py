@@ -67,7 +67,11 @@ class PretendServer:
     """Echoes rows after the time of its one device; can be told to fail."""
 
     batches: list[int] = field(default_factory=list)
+    lengths: list[list[int]] = field(default_factory=list)
+    """Of each batch, those of its rows."""
     rows: list[bytes] = field(default_factory=list)
+    wanted: list[float | None] = field(default_factory=list)
+    """For how long each batch was."""
     free_at: float = 0.0
     failure: Unserved | None = None
     statuses: dict[bytes, int] = field(default_factory=dict)
@@ -78,12 +82,16 @@ class PretendServer:
     """Batches whose connection ended before their answer."""
     hand_off: float = 0.0
     """Seconds on the way there."""
+    passes: int = 1
+    """How many it says that a batch took."""
 
     async def infer(self, request: BatchRequest, seconds: float) -> BatchReply:
         """One forward pass; the device takes batches one behind the other."""
         items = [bytes(item) for item in request.inputs[0].items()]
         self.batches.append(len(items))
+        self.lengths.append([len(item) for item in items])
         self.rows += items
+        self.wanted.append(request.wanted_seconds)
         loop = asyncio.get_running_loop()
         await asyncio.sleep(self.hand_off)
         arrived = loop.time()
@@ -117,6 +125,7 @@ class PretendServer:
             queue_seconds=starts - arrived,
             tokens=len(items),
             padded_tokens=len(items),
+            passes=self.passes,
         )
 
 

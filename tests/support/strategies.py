@@ -98,6 +98,8 @@ def batch_replies(draw: st.DrawFn) -> BatchReply:
         queue_seconds=draw(microseconds) / 1e6,
         tokens=draw(st.integers(0, 2**40)),
         padded_tokens=draw(st.integers(0, 2**40)),
+        passes=draw(st.integers(0, 100)),
+        max_cost=draw(st.none() | st.integers(1, 2**40)),
     )
 
 

@@ -107,7 +107,9 @@ def _variables(model: Model, spec: Spec, pinned: PinnedBatching) -> dict[str, st
         handler=spec.model.handler,
         source=source_to_json(spec.model.source),
         parameters=spec.model.parameters,
+        trust=spec.model.trust,
         max_batch_size=pinned.max_batch_size,
+        idempotent=spec.model.idempotent,
         cache_folder=f"{CACHE_PATH}/models",
     )
     # Cache and account are the user's to change, what the sidecar relies on is not.

@@ -11,7 +11,6 @@ from batchedmodel_contract.description import CostRule
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.profile import Profile, ProfilePoint
 from batchedmodel_scheduling.curve import Curve as MeasuredCurve
-from batchedmodel_scheduling.limits import paid
 
 
 class Curve(Protocol):
@@ -24,7 +23,7 @@ class Curve(Protocol):
 
 def cost(rule: CostRule, lengths: Sequence[int]) -> int:
     """What the device pays for a batch, in the unit of its rule."""
-    return paid(rule, rows=len(lengths), longest=max(lengths), total=sum(lengths))
+    return rule.paid(rows=len(lengths), longest=max(lengths), total=sum(lengths))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,9 +6,9 @@ Pure; filled by `upstream.link` while it searches for the rows that spoil a batc
 from collections.abc import Sequence
 from typing import Final
 
+from batchedmodel_contract.isolation import Rows
 from batchedmodel_sidecar.calls import Output, RowAnswer, Said
 from batchedmodel_sidecar.errors import Busy, Unserved
-from batchedmodel_sidecar.isolation import Rows
 from batchedmodel_sidecar.replies import RawReply, RowFailure
 from batchedmodel_sidecar.upstream.dialect import Dealt, Response
 from batchedmodel_sidecar.upstream.headers import Headers, end_to_end, shared
@@ -51,7 +51,7 @@ class Findings:
         for row in rows:
             self._answers[row] = RowFailure(status=error.status, message=error.message)
 
-    def reply(self, seconds: float, *, whole: bool) -> RawReply:
+    def reply(self, seconds: float, *, passes: int) -> RawReply:
         """The reply, once every row is settled or there is a fault."""
         pairs = zip(self._owners, self._answers, strict=True)
         refused = {owner for owner, answer in pairs if _is_server_error(answer)}
@@ -70,7 +70,7 @@ class Findings:
             answers=tuple(self._answers),
             refused=len(refused),
             fault=self.fault,
-            whole=whole,
+            passes=passes,
         )
 
 

@@ -13,16 +13,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from batchedmodel_contract.batch_wire import BatchRequest
+from batchedmodel_contract.isolation import Isolation, Rows
 from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_scheduling.policy import MemoryCap
 from batchedmodel_sidecar.calls import RawBatch, Row
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
-from batchedmodel_sidecar.isolation import (
-    Isolation,
-    MemoryRoom,
-    Rows,
-    Verdict,
-    judged,
-)
 from batchedmodel_sidecar.link import LinkListener, LinkStatus
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.replies import RawReply
@@ -36,6 +31,7 @@ from batchedmodel_sidecar.upstream.dialect import (
     Response,
 )
 from batchedmodel_sidecar.upstream.findings import Findings, refusal, said_to
+from batchedmodel_sidecar.upstream.refusals import MemoryRoom, Verdict, judged
 
 logger: Final = logging.getLogger(__name__)
 
@@ -149,8 +145,9 @@ class ForeignLink:
             await self._judge(search, findings, verdict, rows, members, response)
         findings.failed(search.expired, Unserved("no time was left to try this alone", status=504))
         self._learn(search, clock())
-        whole = search.calls == 1 and search.largest_fine > 0
-        return findings.reply(clock() - started, whole=whole)
+        # One request that was refused took the time of nothing.
+        passes = search.calls if search.largest_fine else 0
+        return findings.reply(clock() - started, passes=passes)
 
     async def _post(self, posting: Posting, seconds: float) -> Response:
         """The answer to one request, whose end may tell of the server; raises `Unserved`."""
@@ -221,7 +218,7 @@ class ForeignLink:
         elif not self._room.fine(search.largest_fine, now):
             return
         if self._room.rows is not None:
-            self._listener.memory_bound(self._room.rows)
+            self._listener.memory_bound(MemoryCap(cost=None, rows=self._room.rows))
 
     async def _check(self) -> None:
         await self._probe.check_ready(self._client.ask)

@@ -69,8 +69,8 @@ def edited(edit: Callable[[dict[str, Any]], object], body: bytes, length: str) -
 
 def received_request(body: bytes, length: str) -> BatchRequest:
     """The batch, read as the model server reads it."""
-    _, tensors = read_body(body, length, "inputs", json.loads)
-    return to_request(tensors)
+    head, tensors = read_body(body, length, "inputs", json.loads)
+    return to_request(head, tensors)
 
 
 def read_with_items(body: bytes, length: str | None) -> BatchReply:
@@ -94,7 +94,14 @@ def tensor(name: str, datatype: Datatype, shape: tuple[int, ...], data: bytes) -
 def reply_of(*outputs: Tensor, **parameters: Any) -> tuple[bytes, str]:
     """A reply written tensor by tensor, so that it can be wrong."""
     head = {
-        "parameters": {"compute_us": 1, "queue_us": 1, "tokens": 1, "padded_tokens": 1} | parameters
+        "parameters": {
+            "compute_us": 1,
+            "queue_us": 1,
+            "tokens": 1,
+            "padded_tokens": 1,
+            "passes": 1,
+        }
+        | parameters
     }
     return joined(write_body(head, outputs, "outputs", lambda value: json.dumps(value).encode()))
 
@@ -266,7 +273,9 @@ def test_a_reply_that_contradicts_itself_is_refused(wire: tuple[bytes, str], mes
     assert reply_refusal(*wire) == message
 
 
-@pytest.mark.parametrize("name", ["compute_us", "queue_us", "tokens", "padded_tokens"])
+@pytest.mark.parametrize(
+    "name", ["compute_us", "queue_us", "tokens", "padded_tokens", "passes", "max_cost"]
+)
 @pytest.mark.parametrize(
     "value",
     [None, -1, True, "1", [], float("inf"), float("nan"), 10**400],
@@ -282,6 +291,21 @@ def test_a_reply_without_figures_is_refused() -> None:
     assert reply_refusal(*edited(lambda head: head.pop("parameters"), body, length)).startswith(
         "parameters.compute_us: null"
     )
+
+
+@pytest.mark.parametrize(("sent", "received"), [(None, None), (1.5, 1.5), (0.0, 0.0), (-1.0, 0.0)])
+def test_a_request_tells_for_how_long_it_is_wanted(
+    sent: float | None, received: float | None
+) -> None:
+    wire = joined(write_request(BatchRequest(inputs=(TOKENS,), wanted_seconds=sent)))
+    assert received_request(*wire).wanted_seconds == received
+
+
+def test_a_time_that_is_no_number_is_refused() -> None:
+    wire = joined(write_request(BatchRequest(inputs=(TOKENS,), wanted_seconds=1.0)))
+    spoilt = edited(lambda head: head["parameters"].update(wanted_us="soon"), *wire)
+    with pytest.raises(InvalidInput, match='^parameters.wanted_us: "soon" is not a number'):
+        received_request(*spoilt)
 
 
 def test_a_request_whose_inputs_disagree_is_refused() -> None:

@@ -57,6 +57,7 @@ CROSS_ENCODER = ModelDescription(
         TensorSpec(name="vector", datatype=Datatype.FP32, shape=(8,)),
     ),
     cost_rule=CostRule.PADDED,
+    equal_lengths=True,
     text=TextInput(name="text", tokens="ids", max_tokens=256, segments="types"),
     embedding="vector",
     shortest_embedding=4,
@@ -98,6 +99,10 @@ def test_the_metadata_of_another_server_is_refused() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        (
+            {"equalLengths": 1},
+            "metadata: is not a description of a model: TypeError('1 is neither true nor false')",
+        ),
         ({"embedding": "other"}, 'embedding: "other" names an output that the model does not have'),
         ({"ranking": "other"}, 'ranking: "other" names an output that the model does not have'),
         ({"ranking": "scores"}, "ranking: [2] is not one score for each pair"),

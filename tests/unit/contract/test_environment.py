@@ -197,6 +197,8 @@ def test_every_variable_that_is_written_is_text() -> None:
     )
     assert to_environment(told) == MODEL_SERVER | {
         "BATCHEDMODEL_PARAMETERS": '{"a": "1"}',
+        "BATCHEDMODEL_TRUST": "false",
         "BATCHEDMODEL_MAX_BATCH_SIZE": "32",
+        "BATCHEDMODEL_IDEMPOTENT": "true",
         "BATCHEDMODEL_LOG_LEVEL": "info",
     }

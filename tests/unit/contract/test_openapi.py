@@ -167,7 +167,8 @@ def test_alternatives_are_bracketed_before_they_are_anchored() -> None:
 )
 def test_a_rule_speaks_of_fields_that_exist(rule: Mapping[str, str]) -> None:
     text = " ".join((rule["rule"], rule.get("messageExpression", ""), f"self{rule['fieldPath']}"))
-    paths = re.findall(r"\bself\.([A-Za-z.]+)", text)
+    without_calls = re.sub(r"\.[A-Za-z]+\(", "(", text)
+    paths = re.findall(r"\bself\.([A-Za-z.]+)", without_calls)
     assert paths
     for path in paths:
         schema_at(path, spec_schema())

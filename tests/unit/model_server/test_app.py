@@ -10,10 +10,10 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from batchedmodel_contract.environment import ModelServerSettings
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_contract.server_api import infer_path
+from batchedmodel_contract.server_api import AT_WORK, infer_path
 from batchedmodel_model_server.app import make_app
 from batchedmodel_model_server.compute import ComputeThread
-from batchedmodel_model_server.errors import NotReady
+from batchedmodel_model_server.errors import DeviceLost, NotReady
 from batchedmodel_model_server.runner import Runner
 from batchedmodel_model_server.service import ModelService
 
@@ -27,6 +27,14 @@ class Finer(InvalidInput):
 
 class Moving(NotReady):
     """A kind of not being ready that the edge has never heard of."""
+
+
+class Sick(ModelService):
+    """Will not come back by itself."""
+
+    @property
+    def live(self) -> bool:
+        return False
 
 
 class Refusing(ModelService):
@@ -43,7 +51,9 @@ class Refusing(ModelService):
 
 
 @pytest.mark.parametrize(
-    ("error", "status"), [(Finer(), 400), (Moving("it moves"), 503)], ids=["input", "state"]
+    ("error", "status"),
+    [(Finer(), 400), (Moving("it moves"), 503), (DeviceLost("gone"), 503)],
+    ids=["input", "state", "device"],
 )
 async def test_an_error_has_the_status_of_its_kind(
     tmp_path: Path, error: Exception, status: int
@@ -61,3 +71,17 @@ async def test_an_error_has_the_status_of_its_kind(
         answer = await client.post(infer_path("model"), data=b"{}")
         assert answer.status == status
         assert await answer.json() == {"error": str(error)}
+        assert (AT_WORK in answer.headers) == isinstance(error, DeviceLost)
+
+
+async def test_liveness_fails_when_only_a_restart_helps(tmp_path: Path) -> None:
+    settings = ModelServerSettings(
+        model_name="model",
+        model_socket=str(tmp_path / "model.sock"),
+        handler="simulated",
+        cache_folder=str(tmp_path),
+    )
+    service = Sick(settings, None, ComputeThread(asyncio.get_running_loop()))
+    async with TestClient(TestServer(make_app(service))) as client:
+        answer = await client.get("/v2/health/live")
+        assert (answer.status, await answer.json()) == (503, {"live": False})

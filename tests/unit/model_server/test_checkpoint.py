@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_model_server.checkpoint import Pooling, lowercasing, read_checkpoint
+from batchedmodel_contract.description import Activation, Classification
+from batchedmodel_model_server.checkpoint import (
+    EmbeddingFiles,
+    Pooling,
+    TaskName,
+    classes_of,
+    lowercasing,
+    read_embedding,
+    task_of,
+)
 from batchedmodel_model_server.errors import CannotLoad
 
 CONFIG = {
@@ -23,6 +32,12 @@ MODULES = [
 ]
 TOKENIZER = {"normalizer": None}
 Write = Callable[..., Path]
+
+
+def read(path: Path) -> EmbeddingFiles:
+    """As the handler reads it: what it is for, then the rest."""
+    task_of(path)
+    return read_embedding(path)
 
 
 @pytest.fixture
@@ -45,11 +60,11 @@ def write(tmp_path: Path) -> Write:
 
 
 def test_without_files_of_its_own_a_model_is_mean_pooled_and_normalised(write: Write) -> None:
-    checkpoint = read_checkpoint(write())
+    checkpoint = read(write())
     assert checkpoint.pooling is Pooling.MEAN
     assert checkpoint.normalize
-    assert (checkpoint.vocabulary, checkpoint.positions, checkpoint.pad) == (100, 64, 3)
-    assert checkpoint.text_limit is None
+    assert (checkpoint.files.vocabulary, checkpoint.files.pad) == (100, 3)
+    assert checkpoint.files.text_limit is None
 
 
 @pytest.mark.parametrize(
@@ -67,7 +82,7 @@ def test_the_pooling_file_is_followed(
     write: Write, pooling: dict[str, object], expected: Pooling
 ) -> None:
     path = write({"modules.json": MODULES[:2], "1_Pooling/config.json": pooling})
-    checkpoint = read_checkpoint(path)
+    checkpoint = read(path)
     assert checkpoint.pooling is expected
     assert not checkpoint.normalize
 
@@ -87,20 +102,20 @@ def test_weights_in_a_folder_of_their_own_are_found(write: Write, tmp_path: Path
         },
         weights="0_Transformer/model.safetensors",
     )
-    checkpoint = read_checkpoint(path)
-    assert checkpoint.folder == path / "0_Transformer"
-    assert checkpoint.text_limit == 32
+    checkpoint = read(path)
+    assert checkpoint.files.folder == path / "0_Transformer"
+    assert checkpoint.files.text_limit == 32
     assert checkpoint.normalize
 
 
 def test_the_tokenizers_own_limit_counts_when_nothing_else_does(write: Write) -> None:
     path = write({"tokenizer_config.json": {"model_max_length": 48}})
-    assert read_checkpoint(path).text_limit == 48
+    assert read(path).files.text_limit == 48
 
 
 def test_a_tokenizers_absurd_limit_is_none(write: Write) -> None:
     path = write({"tokenizer_config.json": {"model_max_length": int(1e30)}})
-    assert read_checkpoint(path).text_limit is None
+    assert read(path).files.text_limit is None
 
 
 @pytest.mark.parametrize(
@@ -111,9 +126,10 @@ def test_a_tokenizers_absurd_limit_is_none(write: Write) -> None:
         ({"config.json": "[]"}, "config.json is not a JSON object"),
         ({"config.json": {**CONFIG, "vocab_size": None}}, "vocab_size is not a positive integer"),
         (
-            {"config.json": {**CONFIG, "architectures": ["BertForSequenceClassification"]}},
-            "architecture BertForSequenceClassification is not supported",
+            {"config.json": {**CONFIG, "architectures": ["BertForMaskedLM"]}},
+            "architecture BertForMaskedLM is not supported",
         ),
+        ({"config.json": {**CONFIG, "architectures": []}}, "architectures names no class"),
         ({"config.json": {**CONFIG, "auto_map": {}}}, "needs code of its own"),
         ({"config.json": {**CONFIG, "is_encoder_decoder": True}}, "encoder-decoder models are not"),
         ({"tokenizer.json": None}, "has no tokenizer.json"),
@@ -149,12 +165,69 @@ def test_what_cannot_be_served_faithfully_is_refused_with_the_reason(
     write: Write, documents: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(CannotLoad, match=message):
-        read_checkpoint(write(documents))
+        read(write(documents))
 
 
 def test_weights_that_are_no_safetensors_are_refused(write: Write) -> None:
     with pytest.raises(CannotLoad, match=r"holds no \*.safetensors file"):
-        read_checkpoint(write(weights="pytorch_model.bin"))
+        read(write(weights="pytorch_model.bin"))
+
+
+@pytest.mark.parametrize(
+    ("architecture", "expected"),
+    [
+        ("BertModel", TaskName.TEXT_EMBEDDING),
+        ("BertForSequenceClassification", TaskName.TEXT_CLASSIFICATION),
+        ("BertForTokenClassification", TaskName.TOKEN_CLASSIFICATION),
+        ("ViTForImageClassification", TaskName.IMAGE_CLASSIFICATION),
+        ("CLIPModel", TaskName.IMAGE_EMBEDDING),
+        ("CLIPVisionModelWithProjection", TaskName.IMAGE_EMBEDDING),
+    ],
+)
+def test_the_architecture_says_what_a_checkpoint_is_for(
+    write: Write, architecture: str, expected: TaskName
+) -> None:
+    assert task_of(write({"config.json": {**CONFIG, "architectures": [architecture]}})) is expected
+
+
+def test_a_base_model_of_patches_embeds_images(write: Write) -> None:
+    config = {"architectures": ["ViTModel"], "patch_size": 16}
+    assert task_of(write({"config.json": config})) is TaskName.IMAGE_EMBEDDING
+
+
+def test_a_checkpoint_of_sentence_transformers_embeds_texts_whatever_it_was_trained_as(
+    write: Write,
+) -> None:
+    config = {**CONFIG, "architectures": ["BertForMaskedLM"]}
+    path = write({"config.json": config, "modules.json": MODULES})
+    assert task_of(path) is TaskName.TEXT_EMBEDDING
+
+
+@pytest.mark.parametrize(
+    ("config", "labels", "activation"),
+    [
+        ({"id2label": {"1": "bad", "0": "good"}}, ("good", "bad"), Activation.SOFTMAX),
+        ({}, ("LABEL_0", "LABEL_1"), Activation.SOFTMAX),
+        (
+            {"id2label": {"0": "a", "1": "b"}, "problem_type": "multi_label_classification"},
+            ("a", "b"),
+            Activation.SIGMOID,
+        ),
+    ],
+    ids=["labelled", "unlabelled", "several may hold"],
+)
+def test_labels_and_what_makes_probabilities_are_the_configs(
+    config: dict[str, Any], labels: tuple[str, ...], activation: Activation
+) -> None:
+    assert classes_of(config, "logits") == Classification(
+        output="logits", labels=labels, activation=activation
+    )
+
+
+@pytest.mark.parametrize("labels", [{"0": "a", "2": "b"}, {"x": "a"}, ["a"]])
+def test_labels_that_are_not_counted_from_zero_are_refused(labels: object) -> None:
+    with pytest.raises(CannotLoad, match="id2label"):
+        classes_of({"id2label": labels}, "logits")
 
 
 @pytest.mark.parametrize(
@@ -184,4 +257,4 @@ def test_the_tokenizer_that_is_handed_out_lowers_case_where_the_model_wants_it(
     write: Write,
 ) -> None:
     path = write({"sentence_bert_config.json": {"max_seq_length": 9, "do_lower_case": True}})
-    assert b"Lowercase" in read_checkpoint(path).tokenizer
+    assert b"Lowercase" in read(path).files.tokenizer

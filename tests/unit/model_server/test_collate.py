@@ -1,12 +1,22 @@
 """Padding and cutting: every item gets back exactly its own."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_model_server.collate import Output, collate, examples, no_outputs, split
-from batchedmodel_model_server.declaration import Declaration, declaration_of
+from batchedmodel_model_server.collate import (
+    Output,
+    collate,
+    joined,
+    no_outputs,
+    parts,
+    split,
+)
+from batchedmodel_model_server.declaration import Declaration, Sharing, declaration_of
+from batchedmodel_model_server.examples import examples
 from batchedmodel_model_server.handler import Array, Batch, Spec
 from batchedmodel_model_server.validation import examine
 from support.model_server_handlers import Giving, arrays_of, batch_of
@@ -43,17 +53,27 @@ def batches(draw: st.DrawFn) -> tuple[str, list[Array], frozenset[int]]:
     return form, items, frozenset(bad)
 
 
-@given(batches())
+@given(batches(), st.sampled_from(Sharing))
 def test_what_is_collated_and_split_again_is_what_came_in(
-    batch: tuple[str, list[Array], frozenset[int]],
+    batch: tuple[str, list[Array], frozenset[int]], sharing: Sharing
 ) -> None:
     form, items, bad = batch
-    declaration = declared({"x": FORMS[form]}, {"y": FORMS[form]})
+    if sharing is Sharing.PACKED and FORMS[form].letters != FORMS[form].shape[:1]:
+        sharing = Sharing.PADDED
+    declaration = replace(declared({"x": FORMS[form]}, {"y": FORMS[form]}), sharing=sharing)
     examined = examine(declaration, batch_of(x=items))
     assert set(examined.faults) == bad
     collated = collate(declaration, examined)
-    outputs = {"y": Output(array=collated.arrays["x"])}
-    (output,), faults = split(declaration, outputs, collated.sizes, examined.valid, examined.count)
+    if collated.packed is not None and "x" in collated.packed:
+        echoed = Output(array=collated.packed["x"], packed=True)
+    else:
+        # As a forward pass would give it: what may not share one, part by part.
+        echoed = joined(
+            [{"y": Output(array=part.arrays["x"])} for part in parts(declaration, collated)]
+        )["y"]
+    (output,), faults = split(
+        declaration, {"y": echoed}, collated.sizes, collated.items, examined.count
+    )
     assert not faults
     for index, (item, answer) in enumerate(zip(items, arrays_of(output), strict=True)):
         assert answer.size == 0 if index in bad else np.array_equal(item, answer)
@@ -134,3 +154,49 @@ def test_the_length_of_an_item_is_its_first_lettered_size() -> None:
     assert batch.lengths.tolist() == [2, 3]
     fixed = Batch(arrays={}, sizes={}, rows=2, device="host", handed_over=0.0)
     assert fixed.lengths.tolist() == [1, 1]
+
+
+def test_each_length_is_a_part_of_its_own_when_items_may_not_share() -> None:
+    declaration = replace(
+        declared({"x": FORMS["L x 2"]}, {"y": Spec("FP32", ())}), sharing=Sharing.APART
+    )
+    items = [np.full((size, 2), size, "f4") for size in (3, 1, 3, 2, 1)]
+    collated = collate(declaration, examine(declaration, batch_of(x=items)))
+    found = parts(declaration, collated)
+    assert [part.items for part in found] == [(1, 4), (3,), (0, 2)]
+    assert [part.arrays["x"].shape for part in found] == [(2, 1, 2), (1, 2, 2), (2, 3, 2)]
+
+
+def test_a_packed_row_has_neighbours_of_equal_length_and_positions_that_restart() -> None:
+    torch = pytest.importorskip("torch")
+    declaration = replace(
+        declared({"x": FORMS["L"], "image": Spec("UINT8", (2, 2))}, {"y": Spec("FP32", ())}),
+        sharing=Sharing.PACKED,
+    )
+    request = batch_of(
+        x=[np.arange(size) for size in (2, 1, 2)],
+        image=[np.full((2, 2), n, "u1") for n in (7, 8, 9)],
+    )
+    collated = collate(declaration, examine(declaration, request))
+    assert collated.items == (1, 0, 2)
+    batch = Batch(
+        arrays=collated.arrays,
+        sizes=collated.sizes,
+        rows=collated.rows,
+        device="cpu",
+        handed_over=0.0,
+        packed=collated.packed,
+    )
+    row = batch.packed()
+    assert row is not None
+    assert row.array("x").tolist() == [0, 0, 1, 0, 1]
+    assert row["x"].shape == (1, 5)
+    assert row.positions.tolist() == [[0, 0, 1, 0, 1]]
+    assert row.ends.tolist() == [1, 3, 5]
+    assert (row.longest, row.total) == (2, 5)
+    # What has one size for all items is no part of the row.
+    assert batch["image"][:, 0, 0].tolist() == [8, 7, 9]
+    assert torch.is_tensor(batch["image"])
+    assert "x" in batch
+    with pytest.raises(TypeError, match=r"not padded: x is in batch.packed\(\)"):
+        batch["x"]

@@ -67,3 +67,31 @@ def test_a_declaration_that_cannot_be_served_is_refused(
     handler.inputs, handler.outputs = inputs, outputs
     with pytest.raises(CannotLoad, match=message):
         declaration_of(handler)
+
+
+_Y: Mapping[str, Spec] = {"y": Spec("FP32", ())}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "message"),
+    [
+        ({**_X, "z": Spec("INT64", ("M",), max=9)}, _Y, "^x: a handler that packs has one letter"),
+        ({"x": Spec("INT64", (2, "L"), max=9)}, _Y, "it is the first size, not as in 2, L"),
+        (_X, {"y": Spec("FP32", ("L", "L"))}, "^y: .* not as in L, L"),
+    ],
+    ids=["two letters", "letter behind", "letter twice"],
+)
+def test_what_cannot_lie_in_one_row_is_refused_of_a_handler_that_packs(
+    inputs: Mapping[str, Spec], outputs: Mapping[str, Spec], message: str
+) -> None:
+    handler = Handler()
+    handler.inputs, handler.outputs, handler.packs = inputs, outputs, True
+    with pytest.raises(CannotLoad, match=message):
+        declaration_of(handler)
+
+
+def test_a_handler_that_packs_may_have_inputs_of_fixed_size_beside() -> None:
+    handler = Handler()
+    handler.inputs = {**_X, "image": Spec("FP32", (3, 2, 2))}
+    handler.outputs, handler.packs = {**_Y, "own": Spec("FP32", ("T",))}, True
+    assert declaration_of(handler).packs

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchedmodel_model_server.collate import examples
 from batchedmodel_model_server.errors import ForwardFailed
+from batchedmodel_model_server.examples import examples
 from batchedmodel_model_server.forward import forward
 from batchedmodel_model_server.handler import Spec
 from support.model_server_handlers import Failing, Giving, loaded

@@ -1,5 +1,7 @@
 """A handler's name in the manifest, and each way in which it can be wrong."""
 
+from pathlib import Path
+
 import pytest
 
 from batchedmodel_model_server.errors import CannotLoad
@@ -46,3 +48,52 @@ def test_an_unknown_parameter_is_refused_with_the_known_ones(name: str, known: s
         CannotLoad, match=f"^spec.model.parameters.speed: is not known .* known: {known}"
     ):
         make_handler(name, {"speed": "1"})
+
+
+HANDLER = """
+import dataclasses
+from batchedmodel_model_server.handler import Handler, Spec
+
+@dataclasses.dataclass
+class Scale:
+    by: int
+
+class Beside(Handler):
+    inputs = {"x": Spec("INT64", ("L",), max=9)}
+    outputs = {"y": Spec("INT64", ("L",))}
+
+    def forward(self, batch):
+        return {"y": batch.array("x") * Scale(2).by}
+"""
+
+
+def test_a_handler_beside_the_weights_is_run_if_they_are_trusted(tmp_path: Path) -> None:
+    (tmp_path / "handler.py").write_text(HANDLER)
+    handler = make_handler("handler.py:Beside", {}, tmp_path, trust=True)
+    assert handler.trusted
+    assert handler.inputs["x"].max == 9
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "trust", "message"),
+    [
+        ("handler.py:Beside", HANDLER, False, "run only with spec.model.trust: true"),
+        ("other.py:Beside", HANDLER, True, "has no other.py"),
+        ("handler.py:Absent", HANDLER, True, "has no Absent"),
+        ("handler.py:Scale", HANDLER, True, "Scale is not a subclass of"),
+        ("handler.py:Beside", "import nothing_known", True, "cannot be run: ModuleNotFoundError"),
+        ("handler.py:Beside", "class", True, "cannot be run: SyntaxError"),
+    ],
+    ids=["not trusted", "no file", "no class", "no handler", "import fails", "no Python"],
+)
+def test_a_handler_beside_the_weights_that_cannot_be_made_says_why(
+    tmp_path: Path, name: str, code: str, trust: bool, message: str
+) -> None:
+    (tmp_path / "handler.py").write_text(code)
+    with pytest.raises(CannotLoad, match=f"^handler {name}: .*{message}"):
+        make_handler(name, {}, tmp_path, trust=trust)
+
+
+def test_a_handler_beside_weights_needs_them() -> None:
+    with pytest.raises(CannotLoad, match="there is no spec.model.source to look for handler.py"):
+        make_handler("handler.py:Beside", {}, None, trust=True)

@@ -13,9 +13,9 @@ from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_model_server.compute import ComputeThread
 from batchedmodel_model_server.errors import ModelServerError
 from batchedmodel_model_server.handler import Batch, Handler
-from batchedmodel_model_server.runner import Runner
 from batchedmodel_model_server.settling import settle
 from support.model_server_handlers import Echo, Failing, arrays_of, batch_of, loaded
+from support.model_server_runner import runner_of
 
 
 @pytest_asyncio.fixture
@@ -29,7 +29,7 @@ async def compute() -> AsyncIterator[ComputeThread]:
 
 
 async def test_each_item_gets_back_its_own(compute: ComputeThread) -> None:
-    reply = await Runner(loaded(Echo()), compute).run(batch_of(x=[[1], [2, 3], [4, 5, 6]]))
+    reply = await runner_of(loaded(Echo()), compute).run(batch_of(x=[[1], [2, 3], [4, 5, 6]]))
     y, total, pair = reply.outputs
     assert [a.tolist() for a in arrays_of(y)] == [[1], [2, 3], [4, 5, 6]]
     assert [a.item() for a in arrays_of(total)] == [1, 5, 15]
@@ -42,7 +42,7 @@ async def test_each_item_gets_back_its_own(compute: ComputeThread) -> None:
 
 async def test_a_bad_item_fails_alone(compute: ComputeThread) -> None:
     request = batch_of(x=[[1], np.ones(1001, np.int64), [99], [4]])
-    reply = await Runner(loaded(Failing()), compute).run(request)
+    reply = await runner_of(loaded(Failing()), compute).run(request)
     assert reply.statuses == (200, 400, 400, 200)
     assert reply.errors[1] == "x: [1001] has size 1001 in L, above the maximum 1000"
     assert reply.errors[2] == "x: 99 is not served here"
@@ -50,21 +50,27 @@ async def test_a_bad_item_fails_alone(compute: ComputeThread) -> None:
 
 
 async def test_an_item_over_which_a_check_stumbles_fails_alone(compute: ComputeThread) -> None:
-    reply = await Runner(loaded(Failing()), compute).run(batch_of(x=[[1], [98], [99]]))
+    reply = await runner_of(loaded(Failing()), compute).run(batch_of(x=[[1], [98], [99]]))
     assert reply.statuses == (200, 500, 400)
     assert reply.errors[1] == "the model's check failed: IndexError: 98"
 
 
-async def test_a_failed_pass_fails_every_valid_item(compute: ComputeThread) -> None:
-    reply = await Runner(loaded(Failing()), compute).run(batch_of(x=[[1], [99], [13]]))
-    assert reply.statuses == (500, 400, 500)
-    assert reply.errors[0] == "the model failed: RuntimeError: 13 brings bad luck"
+async def test_what_fails_even_alone_is_told_why_and_its_neighbours_are_answered(
+    compute: ComputeThread,
+) -> None:
+    reply = await runner_of(loaded(Failing()), compute).run(batch_of(x=[[1, 2], [99], [13], [4]]))
+    assert reply.statuses == (200, 400, 500, 200)
+    assert reply.errors[2] == "the model failed: RuntimeError: 13 brings bad luck"
+    y, total, pair = reply.outputs
+    assert [a.tolist() for a in arrays_of(y)] == [[1, 2], [], [], [4]]
+    assert [a.item() for a in arrays_of(total)] == [3, 0, 0, 4]
+    assert [a.tolist() for a in arrays_of(pair)] == [[3, -3], [], [], [4, -4]]
 
 
 async def test_a_batch_without_valid_items_never_reaches_the_device(
     compute: ComputeThread,
 ) -> None:
-    reply = await Runner(loaded(Failing()), compute).run(batch_of(x=[[99], [99]]))
+    reply = await runner_of(loaded(Failing()), compute).run(batch_of(x=[[99], [99]]))
     assert reply.statuses == (400, 400)
     assert reply.compute_seconds == 0
     assert reply.padded_tokens == 0
@@ -72,12 +78,12 @@ async def test_a_batch_without_valid_items_never_reaches_the_device(
 
 async def test_what_is_no_batch_of_the_model_raises(compute: ComputeThread) -> None:
     with pytest.raises(InvalidInput):
-        await Runner(loaded(Echo()), compute).run(batch_of(z=[[1]]))
+        await runner_of(loaded(Echo()), compute).run(batch_of(z=[[1]]))
 
 
 async def test_a_large_batch_is_handled_aside_with_the_same_answer(compute: ComputeThread) -> None:
     items = [np.full(1000, index) for index in range(300)]
-    reply = await Runner(loaded(Echo()), compute).run(batch_of(x=items))
+    reply = await runner_of(loaded(Echo()), compute).run(batch_of(x=items))
     assert all(
         np.array_equal(item, answer)
         for item, answer in zip(items, arrays_of(reply.outputs[0]), strict=True)
@@ -101,7 +107,7 @@ class Gated(Echo):
 
 async def test_batches_run_in_the_order_in_which_they_came(compute: ComputeThread) -> None:
     handler = Gated()
-    runner = Runner(loaded(handler), compute)
+    runner = runner_of(loaded(handler), compute)
     runs = [asyncio.create_task(runner.run(batch_of(x=[[number]]))) for number in range(4)]
     await asyncio.sleep(0)
     handler.gate.set()
@@ -113,7 +119,7 @@ async def test_a_batch_whose_caller_left_before_it_began_is_not_run(
     compute: ComputeThread,
 ) -> None:
     handler = Gated()
-    runner = Runner(loaded(handler), compute)
+    runner = runner_of(loaded(handler), compute)
     first = asyncio.create_task(runner.run(batch_of(x=[[1]])))
     second = asyncio.create_task(runner.run(batch_of(x=[[2]])))
     await asyncio.to_thread(handler.entered.wait, 5)
@@ -128,7 +134,7 @@ async def test_a_caller_that_leaves_during_its_pass_disturbs_nobody(
     compute: ComputeThread,
 ) -> None:
     handler = Gated()
-    runner = Runner(loaded(handler), compute)
+    runner = runner_of(loaded(handler), compute)
     first = asyncio.create_task(runner.run(batch_of(x=[[1]])))
     await asyncio.to_thread(handler.entered.wait, 5)
     first.cancel()

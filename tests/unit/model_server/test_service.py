@@ -1,7 +1,9 @@
 """A model's life in one process: brought up, asked, drained."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,11 @@ import pytest_asyncio
 from batchedmodel_contract.batch_wire import BatchReply
 from batchedmodel_contract.environment import ModelServerSettings
 from batchedmodel_contract.server_api import ModelState
+from batchedmodel_contract.spec import Source
 from batchedmodel_model_server.compute import ComputeThread
-from batchedmodel_model_server.errors import NotReady, Overloaded
+from batchedmodel_model_server.errors import CannotLoad, DeviceLost, NotReady, Overloaded
 from batchedmodel_model_server.handler import Batch, Handler
-from batchedmodel_model_server.service import MAX_IN_FLIGHT, ModelService
+from batchedmodel_model_server.service import MAX_IN_FLIGHT, ModelService, load
 from support.model_server_handlers import Echo, batch_of
 
 MakeService = Callable[[type[Handler]], ModelService]
@@ -44,9 +47,9 @@ async def make_service(
     compute.join(5)
 
 
-async def ask(service: ModelService) -> BatchReply:
+async def ask(service: ModelService, number: int = 1) -> BatchReply:
     with service.admitted() as runner:
-        return await runner.run(batch_of(x=[[1]]))
+        return await runner.run(batch_of(x=[[number]]))
 
 
 async def test_a_model_is_asked_only_while_it_is_ready(make_service: MakeService) -> None:
@@ -145,6 +148,151 @@ async def test_a_handler_that_predicts_badly_is_failed(make_service: MakeService
     assert service.lifecycle.event.detail == "ZeroDivisionError: no idea"
 
 
+class Losing(Echo):
+    """Loses its device over a 13, and takes its time with a 14."""
+
+    gate = threading.Event()
+
+    def forward(self, batch: Batch) -> Any:
+        if (batch.array("x") == 13).any():
+            raise DeviceLost("the device is lost: asserted")
+        if (batch.array("x") == 14).any():
+            assert self.gate.wait(20)
+        return super().forward(batch)
+
+
+async def test_a_lost_device_ends_the_server_and_whoever_was_at_work_is_told(
+    make_service: MakeService,
+) -> None:
+    service = make_service(Losing)
+    await service.bring_up()
+    assert service.live
+    with pytest.raises(DeviceLost, match="asserted"):
+        await ask(service, 13)
+    assert service.lost.is_set()
+    assert not service.live
+    assert service.lifecycle.event.state is ModelState.LOST
+    assert service.lifecycle.event.detail == "the device is lost: asserted"
+    with pytest.raises(NotReady, match="model is LOST"):
+        await ask(service)
+    await asyncio.wait_for(service.drain(), 1)
+
+
+async def test_a_device_is_known_to_be_lost_though_nobody_waits_for_the_batch_any_more(
+    make_service: MakeService,
+) -> None:
+    entered, gate = threading.Event(), threading.Event()
+
+    class LosingLate(Echo):
+        def forward(self, batch: Batch) -> Any:
+            if (batch.array("x") != 13).all():
+                return super().forward(batch)
+            entered.set()
+            assert gate.wait(5)
+            raise DeviceLost("the device is lost")
+
+    service = make_service(LosingLate)
+    await service.bring_up()
+    asking = asyncio.create_task(ask(service, 13))
+    await asyncio.to_thread(entered.wait, 5)
+    asking.cancel()
+    await asyncio.wait([asking])
+    gate.set()
+    await asyncio.wait_for(service.lost.wait(), 5)
+    assert service.lifecycle.state is ModelState.LOST
+
+
+async def test_a_device_that_is_lost_in_a_drain_ends_it(make_service: MakeService) -> None:
+    service = make_service(Losing)
+    await service.bring_up()
+    with service.admitted():  # a batch that never comes
+        draining = asyncio.create_task(service.drain())
+        await asyncio.sleep(0)
+        with pytest.raises(DeviceLost):
+            await ask(service, 13)
+        await asyncio.wait_for(draining, 5)
+    assert service.lost.is_set()
+
+
+async def test_a_device_that_is_lost_in_warm_up_ends_the_server(make_service: MakeService) -> None:
+    class Lost(Echo):
+        def forward(self, batch: Batch) -> Any:
+            raise DeviceLost("the device is lost")
+
+    service = make_service(Lost)
+    await service.bring_up()
+    assert service.lost.is_set()
+    assert service.lifecycle.state is ModelState.LOST
+
+
+async def test_a_pass_that_hangs_is_told_and_so_is_that_it_ended_after_all(
+    make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("batchedmodel_model_server.watchdog.LEAST_SECONDS", 0.1)
+    service = make_service(Losing)
+    await service.bring_up()
+    states = service.lifecycle.follow()
+    assert (await anext(states)).state is ModelState.READY
+    asking = asyncio.create_task(ask(service, 14))
+    hung = await asyncio.wait_for(anext(states), 5)
+    assert hung.state is ModelState.HUNG
+    assert "a forward pass has run for" in hung.detail
+    assert not service.live
+    with pytest.raises(NotReady, match="model is HUNG"):
+        await ask(service)
+    Losing.gate.set()
+    assert (await anext(states)).state is ModelState.READY
+    assert service.live
+    assert (await asking).statuses == (200,)
+    assert (await ask(service)).statuses == (200,)
+    await states.aclose()
+
+
+async def test_a_server_whose_pass_hangs_stops_without_waiting_for_it(
+    make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("batchedmodel_model_server.watchdog.LEAST_SECONDS", 0.1)
+    Losing.gate.clear()
+    service = make_service(Losing)
+    await service.bring_up()
+    asking = asyncio.create_task(ask(service, 14))
+    await asyncio.sleep(0)
+    await asyncio.wait_for(service.drain(), 5)
+    Losing.gate.set()
+    await asking
+
+
+async def test_what_the_manifest_or_the_handler_forbids_to_run_twice_is_not(
+    make_service: MakeService,
+) -> None:
+    class Impure(Echo):
+        idempotent = False
+
+    service = make_service(Impure)
+    await service.bring_up()
+    assert not service.description.idempotent
+    service = make_service(Echo)
+    await service.bring_up()
+    assert service.description.idempotent
+
+
+async def test_the_profile_tells_what_has_been_learnt_of_the_memory(
+    make_service: MakeService,
+) -> None:
+    class Small(Echo):
+        def forward(self, batch: Batch) -> Any:
+            if batch.array("x").size > 1000:
+                raise MemoryError
+            return super().forward(batch)
+
+    service = make_service(Small)
+    await service.bring_up()
+    assert service.profile.max_cost == 1500
+    with service.admitted() as runner:
+        await runner.run(batch_of(x=[[1] * 700] * 2))
+    assert service.profile.max_cost == 1050
+
+
 async def test_batches_beyond_the_bound_are_refused(make_service: MakeService) -> None:
     service = make_service(Echo)
     await service.bring_up()
@@ -153,3 +301,37 @@ async def test_batches_beyond_the_bound_are_refused(make_service: MakeService) -
         return_exceptions=True,
     )
     assert sum(isinstance(outcome, Overloaded) for outcome in outcomes) == 5
+
+
+HANDLER = """
+from batchedmodel_model_server.handler import Handler, Spec
+
+class Beside(Handler):
+    inputs = {"x": Spec("INT64", ("L",), max=9)}
+    outputs = {"y": Spec("INT64", ("L",))}
+
+    def device(self):
+        return "host"
+
+    def load(self, path, device):
+        self.factor = int((path / "factor.txt").read_text())
+
+    def forward(self, batch):
+        return {"y": batch.array("x") * self.factor}
+"""
+
+
+def test_a_handler_in_a_file_is_loaded_from_the_models_folder(tmp_path: Path) -> None:
+    (tmp_path / "handler.py").write_text(HANDLER)
+    (tmp_path / "factor.txt").write_text("3")
+    settings = ModelServerSettings(
+        model_name="model",
+        model_socket=str(tmp_path / "model.sock"),
+        handler="handler.py:Beside",
+        trust=True,
+        cache_folder=str(tmp_path),
+    )
+    source = Source(path=str(tmp_path))
+    assert load(settings, source).handler.inputs["x"].max == 9
+    with pytest.raises(CannotLoad, match="run only with spec.model.trust: true"):
+        load(replace(settings, trust=False), source)

@@ -19,6 +19,8 @@ def declared(**inputs: Spec) -> Declaration:
 IDS = declared(ids=Spec("INT64", ("L",), max=4, vocab=10))
 VECTORS = declared(v=Spec("FP32", ("L", 2), max=4))
 TWO = declared(a=Spec("INT64", ("L",), max=9), b=Spec("FP32", ("L",), max=9))
+HALVES = declared(v=Spec("FP16", ("L",), max=4))
+UNSIGNED = declared(ids=Spec("UINT8", ("L",), max=4, vocab=10))
 BOOL = declared(flags=Spec("BOOL", (2,)))
 
 
@@ -44,12 +46,38 @@ BOOL = declared(flags=Spec("BOOL", (2,)))
             "v[1]: NaN is not a finite number",
         ),
         (
+            VECTORS,
+            {"v": [np.ones((1, 2), "f4"), np.array([[np.inf, 1]], "f4"), np.ones((2, 2), "f4")]},
+            "v[0]: Infinity is not a finite number",
+        ),
+        (
+            HALVES,
+            {"v": [np.ones(1, "f2"), np.array([-np.inf], "f2"), np.ones(2, "f2")]},
+            "v[0]: -Infinity is not a finite number",
+        ),
+        (
+            UNSIGNED,
+            {"ids": [np.ones(1, "u1"), np.array([1, 200], "u1"), np.ones(2, "u1")]},
+            "ids[1]: 200 is not within 0 to 9",
+        ),
+        (
             TWO,
             {"a": [[1], [1, 2], [1]], "b": [np.ones(1, "f4"), np.ones(3, "f4"), np.ones(1, "f4")]},
             "b: [3] has size 3 in L, which is 2 before",
         ),
     ],
-    ids=["above vocab", "below vocab", "too long", "empty", "fixed size", "nan", "unequal letters"],
+    ids=[
+        "above vocab",
+        "below vocab",
+        "too long",
+        "empty",
+        "fixed size",
+        "nan",
+        "infinity",
+        "minus infinity",
+        "above vocab unsigned",
+        "unequal letters",
+    ],
 )
 def test_a_bad_item_gets_its_own_fault_and_the_others_none(
     declaration: Declaration, inputs: dict[str, list[object]], fault: str
@@ -117,6 +145,13 @@ def test_what_is_no_batch_of_this_model_is_refused_whole(
 def test_inputs_that_disagree_about_the_number_of_items_are_refused() -> None:
     with pytest.raises(InvalidInput, match="disagree about the number of items"):
         examine(TWO, batch_of(a=[[1], [2]], b=[np.ones(1, "f4")]))
+
+
+def test_of_a_batch_that_runs_in_parts_each_part_holds_its_own_items() -> None:
+    examined = examine(IDS, batch_of(ids=[[1], [10], [2], [3]]))
+    part = examined.only((2, 3))
+    assert part.valid == [2, 3]
+    assert part.count == 4
 
 
 def test_every_byte_but_zero_is_true() -> None:

@@ -10,6 +10,7 @@ from batchedmodel_contract.description import TextInput
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.handler import Batch, Spec
 from batchedmodel_model_server.handlers.simulated import Simulated
+from batchedmodel_model_server.memory import MemoryCap
 from batchedmodel_model_server.warmup import lengths, shapes, warm_up
 from support.model_server_handlers import Echo, Giving, loaded
 
@@ -60,7 +61,7 @@ def test_an_item_may_be_too_short_for_several_lengths() -> None:
 def test_the_second_pass_of_a_shape_is_its_sample() -> None:
     clock = Clock()
     handler = Timed(clock)
-    profile = warm_up(loaded(handler), 4, budget_seconds=1e9, clock=clock.read)
+    profile = warm_up(loaded(handler), 4, MemoryCap(), budget_seconds=1e9, clock=clock.read)
     assert [(p.rows, p.length, p.seconds) for p in profile.points] == [
         (rows, length, rows * length) for rows in (1, 2, 4) for length in (16, 126, 1000)
     ]
@@ -69,13 +70,13 @@ def test_the_second_pass_of_a_shape_is_its_sample() -> None:
 
 def test_a_shape_that_does_not_fit_into_the_time_left_is_skipped() -> None:
     clock = Clock()
-    profile = warm_up(loaded(Timed(clock)), 4, budget_seconds=2000, clock=clock.read)
+    profile = warm_up(loaded(Timed(clock)), 4, MemoryCap(), budget_seconds=2000, clock=clock.read)
     assert [(p.rows, p.length) for p in profile.points] == [(1, 16), (1, 126), (2, 16), (4, 16)]
 
 
 def test_the_smallest_shape_is_run_whatever_the_time() -> None:
     clock = Clock()
-    profile = warm_up(loaded(Timed(clock)), 4, budget_seconds=0, clock=clock.read)
+    profile = warm_up(loaded(Timed(clock)), 4, MemoryCap(), budget_seconds=0, clock=clock.read)
     assert [(p.rows, p.length) for p in profile.points] == [(1, 16)]
 
 
@@ -84,7 +85,7 @@ def test_a_handler_that_knows_its_times_is_not_run() -> None:
     handler = Simulated(clock.read, clock.sleep)
     handler.parameters = {}
     handler.load(None, "simulated")
-    profile = warm_up(loaded(handler), 32)
+    profile = warm_up(loaded(handler), 32, MemoryCap())
     assert [p.rows for p in profile.points] == [1, 6, 32]
     assert [p.seconds for p in profile.points] == pytest.approx([0.0051, 0.0056, 0.0082])
     assert clock.now == 0
@@ -93,4 +94,41 @@ def test_a_handler_that_knows_its_times_is_not_run() -> None:
 def test_a_model_that_fails_in_warm_up_cannot_be_served() -> None:
     model = loaded(Giving({"y": np.ones(7)}, {"y": Spec("FP32", ())}))
     with pytest.raises(CannotLoad, match="a batch of 1 x 16 failed in warm-up: output y"):
-        warm_up(model, 32)
+        warm_up(model, 32, MemoryCap())
+
+
+class Small(Echo):
+    """Has memory for so many values."""
+
+    holds = 0
+
+    def forward(self, batch: Batch) -> Any:
+        if batch.array("x").size > self.holds:
+            raise MemoryError
+        return super().forward(batch)
+
+
+def small(holds: int) -> Small:
+    handler = Small()
+    handler.holds = holds
+    return handler
+
+
+def test_a_shape_that_does_not_fit_bounds_the_batches_and_the_model_is_served() -> None:
+    cap = MemoryCap()
+    profile = warm_up(loaded(small(1500)), 4, cap)
+    assert [(p.rows, p.length) for p in profile.points] == [
+        (1, 16), (1, 126), (1, 1000), (2, 16), (2, 126), (4, 16), (4, 126),
+    ]  # fmt: skip
+    assert profile.max_cost == cap.cost == 1500
+
+
+def test_a_length_of_which_not_even_one_fits_says_nothing_about_batches() -> None:
+    profile = warm_up(loaded(small(600)), 4, MemoryCap())
+    assert {p.length for p in profile.points} == {16, 126}
+    assert profile.max_cost is None
+
+
+def test_a_model_of_which_not_one_item_fits_cannot_be_served() -> None:
+    with pytest.raises(CannotLoad, match="not even one item fits: the device's memory does not"):
+        warm_up(loaded(small(0)), 4, MemoryCap())

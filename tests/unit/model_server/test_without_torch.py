@@ -12,10 +12,11 @@ for name in ("torch", "transformers", "safetensors", "tokenizers", "huggingface_
 import batchedmodel_model_server.__main__
 from batchedmodel_contract.environment import ModelServerSettings
 from batchedmodel_model_server.service import load
+from batchedmodel_model_server.memory import MemoryCap
 from batchedmodel_model_server.warmup import warm_up
 settings = ModelServerSettings(
     model_name="m", model_socket="/none", handler="simulated", cache_folder="/none"
 )
-assert warm_up(load(settings, None), 32).points
+assert warm_up(load(settings, None), 32, MemoryCap()).points
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=30)

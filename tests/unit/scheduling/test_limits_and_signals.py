@@ -11,6 +11,7 @@ from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.description import CostRule
 from batchedmodel_scheduling.batch_times import BatchTimes
 from batchedmodel_scheduling.limits import Limits, limits
+from batchedmodel_scheduling.policy import MemoryCap
 from batchedmodel_scheduling.signals import Recent, Signals, signals, sustainable_rate
 from support.scheduling import cost_of, row_profile
 from support.strategies import an_item
@@ -69,15 +70,23 @@ def test_the_longest_decides_how_many_go_together(rule: CostRule, longest: int, 
 
 def test_the_tighter_of_the_users_bound_and_the_servers_holds() -> None:
     bounded = replace(SETTINGS, max_batch_tokens=100)
-    assert limits(bounded, 60, CostRule.PADDED).cost == 60
-    assert limits(bounded, 200, CostRule.PADDED).cost == 100
-    assert limits(SETTINGS, None, CostRule.PADDED).cost is None
+    assert limits(bounded, MemoryCap(cost=60), CostRule.PADDED).cost == 60
+    assert limits(bounded, MemoryCap(cost=200), CostRule.PADDED).cost == 100
+    assert limits(SETTINGS, MemoryCap(cost=None), CostRule.PADDED).cost is None
 
 
 def test_a_device_that_pays_for_rows_has_no_bound_of_tokens() -> None:
     bounded = replace(SETTINGS, max_batch_tokens=100)
-    assert limits(bounded, None, CostRule.ROWS).cost is None
-    assert limits(bounded, 6, CostRule.ROWS).cost == 6
+    assert limits(bounded, MemoryCap(cost=None), CostRule.ROWS).cost is None
+    assert limits(bounded, MemoryCap(cost=6), CostRule.ROWS).cost == 6
+
+
+@pytest.mark.parametrize("rule", list(CostRule))
+def test_a_server_that_knows_of_no_cost_is_bounded_in_rows(rule: CostRule) -> None:
+    bounds = limits(SETTINGS, MemoryCap(cost=None, rows=3), rule)
+    assert (bounds.rows, bounds.cost) == (3, None)
+    assert bounds.rows_of(500) == 3
+    assert limits(SETTINGS, MemoryCap(cost=None, rows=99), rule).rows == SETTINGS.max_batch_size
 
 
 # Signals

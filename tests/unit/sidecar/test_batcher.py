@@ -31,11 +31,36 @@ async def test_a_lone_caller_is_answered_after_one_forward_pass() -> None:
     assert w.ledger.settled[Outcome.COMPLETED] == 1
 
 
+async def test_a_batch_is_wanted_for_as_long_as_the_most_patient_of_its_callers() -> None:
+    w = world(BatchSettings(policy=PolicyName.GREEDY, request_timeout_seconds=5.0))
+    tasks = [w.send(b"a", wishes=Wishes(timeout=timeout)) for timeout in (1.0, 3.0)]
+    await asyncio.gather(*tasks)
+    assert w.server.wanted == [pytest.approx(3.0)]
+
+
 async def test_callers_that_arrive_in_one_turn_of_the_loop_share_a_batch() -> None:
     w = world()
     answers = await asyncio.gather(*(w.send(bytes([i])) for i in range(4)))
     assert [rows_of(answer) for answer in answers] == [[bytes([i])] for i in range(4)]
     assert w.server.batches == [4]
+
+
+async def test_rows_of_other_shapes_share_no_batch_where_answers_would_change() -> None:
+    w = world()
+    calls = [
+        MODEL.call_of(call_of([b"a" * (1 + (n + i) % 3) for i in range(5)]).rows) for n in range(8)
+    ]
+    apart = replace(MODEL, rows_pad=False)
+    strict = [apart.call_of(call.rows) for call in calls]
+    answers = await asyncio.gather(*(w.batcher.submit(call) for call in strict))
+    assert [rows_of(answer) for answer in answers] == [
+        [bytes(row.values[0].data) for row in call.rows] for call in calls
+    ]
+    assert all(len(set(lengths)) == 1 for lengths in w.server.lengths)
+    assert max(w.server.batches) == 4
+    w.server.lengths.clear()
+    await asyncio.gather(*(w.batcher.submit(call) for call in calls))
+    assert any(len(set(lengths)) > 1 for lengths in w.server.lengths)
 
 
 async def test_each_caller_of_many_gets_its_own_rows_in_order() -> None:

@@ -31,7 +31,7 @@ def refusal(calls: int, status: int = 500) -> RawReply:
         answers=(RowFailure(status=status, message="no"),) * calls,
         fault=None,
         refused=calls if status >= 500 else 0,
-        whole=False,
+        passes=2,
     )
 
 

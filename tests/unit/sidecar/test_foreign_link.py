@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.spec import PolicyName, ServerProtocol
+from batchedmodel_scheduling.policy import MemoryCap
 from batchedmodel_sidecar.batcher import Batcher
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 from batchedmodel_sidecar.helper.client import Helper
@@ -118,8 +119,8 @@ class Foreigners:
             self.heard.append("lost")
         self.batcher.detach()
 
-    def memory_bound(self, rows: int) -> None:
-        self.batcher.bound(rows)
+    def memory_bound(self, cap: MemoryCap) -> None:
+        self.batcher.bound(cap)
 
     async def call(self, rows: str) -> str:
         """What the server said of the rows of one call."""

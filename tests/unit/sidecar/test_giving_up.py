@@ -17,6 +17,7 @@ from batchedmodel_scheduling import policies
 from batchedmodel_scheduling.policy import (
     Decision,
     FanOut,
+    Finished,
     Item,
     MemoryCap,
     Priority,
@@ -260,3 +261,23 @@ async def test_the_policy_learns_what_the_servers_memory_holds(wanted: Wanted) -
     assert not [event for event in wanted.observed if isinstance(event, MemoryCap)]
     w.batcher.attach(replace(MODEL, profile=replace(MODEL.profile, max_cost=64)))
     assert wanted.observed == [MemoryCap(cost=64)]
+
+
+async def test_the_policy_is_told_whenever_the_servers_memory_turns_out_otherwise(
+    wanted: Wanted,
+) -> None:
+    w = world(SETTINGS)
+    w.batcher.bound(MemoryCap(cost=24))
+    w.batcher.bound(MemoryCap(cost=None, rows=3))
+    assert wanted.observed == [MemoryCap(cost=24), MemoryCap(cost=None, rows=3)]
+
+
+@pytest.mark.parametrize(("passes", "seconds"), [(1, FIXED + PER_ROW), (11, None), (0, None)])
+async def test_only_the_time_of_one_pass_is_that_of_its_batch(
+    wanted: Wanted, passes: int, seconds: float | None
+) -> None:
+    w = world(SETTINGS)
+    w.server.passes = passes
+    await w.send(b"a")
+    times = [event.compute_seconds for event in wanted.observed if isinstance(event, Finished)]
+    assert times == [seconds]

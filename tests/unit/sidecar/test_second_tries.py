@@ -9,7 +9,18 @@ from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.outcomes import Outcome
 from batchedmodel_contract.spec import PolicyName
 from batchedmodel_sidecar.errors import Busy, Expired, Lost, Unserved
-from support.sidecar_world import FIXED, MODEL, PER_ROW, World, rows_of, world
+from batchedmodel_sidecar.lifecycle import DrainEnd, Lifecycle
+from batchedmodel_sidecar.link import LinkStatus
+from support.sidecar_world import (
+    DESCRIPTION,
+    FIXED,
+    MODEL,
+    PER_ROW,
+    World,
+    call_of,
+    rows_of,
+    world,
+)
 
 pytestmark = pytest.mark.looptime
 
@@ -70,6 +81,16 @@ async def test_what_must_not_be_sent_twice_fails_at_once() -> None:
     assert w.server.batches == [1]
 
 
+async def test_what_the_model_says_must_not_be_sent_twice_fails_at_once_as_well() -> None:
+    w = world(SETTINGS)
+    w.batcher.attach(replace(MODEL, description=replace(DESCRIPTION, idempotent=False)))
+    w.server.failure = Lost("gone")
+    call = call_of([b"a"])._replace(description=replace(DESCRIPTION, idempotent=False))
+    with pytest.raises(Lost):
+        await w.batcher.submit(call)
+    assert w.server.batches == [1]
+
+
 async def test_a_row_that_expires_while_it_waits_for_another_try_is_told_in_time() -> None:
     w = world(replace(SETTINGS, request_timeout_seconds=1.0))
     w.server.failure = Lost("gone")
@@ -113,6 +134,27 @@ async def test_in_a_drain_without_a_server_nothing_waits_for_another_try() -> No
     w.batcher.detach()
     with pytest.raises(Lost):
         await task
+
+
+@pytest.mark.parametrize("stuck", [True, False], ids=["hung", "gone"])
+async def test_a_drain_does_not_wait_for_a_server_that_hangs(stuck: bool) -> None:
+    w = world(SETTINGS)
+    w.server.free_at = now() + 10.0
+    task = w.send(b"a")
+    await asyncio.sleep(0.1)
+    w.batcher.detach()
+    status = LinkStatus(model=None, reason="the model is HUNG", stuck=stuck)
+    lifecycle = Lifecycle(
+        w.batcher, model=lambda: status, watch=lambda closely: None, delay=0.0, limit=60.0
+    )
+    assert await lifecycle.drain() is DrainEnd.EMPTY
+    if stuck:
+        assert now() == pytest.approx(0.1)
+        with pytest.raises(Unserved, match="gone") as told:
+            await task
+        assert (told.value.status, told.value.retry_after) == (503, 1.0)
+    else:
+        assert rows_of(await task) == [b"a"]
 
 
 # The server asks for rest

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_sidecar.isolation import Isolation, MemoryRoom, Rows, Verdict, judged
+from batchedmodel_contract.isolation import Isolation, Rows
 
 NEVER = math.inf
 
@@ -34,9 +34,17 @@ def course(
     words: Callable[[Rows], object] = lambda rows: rows,
     deadlines: list[float] | None = None,
     idempotent: bool = True,
+    known_to_hold: int = 10_000,
+    gives_up: bool = True,
 ) -> Course:
     """A whole search, against a server that holds so many rows; each request takes one second."""
-    search = Isolation(owners, deadlines or [NEVER] * len(owners), idempotent=idempotent)
+    search = Isolation(
+        owners,
+        deadlines or [NEVER] * len(owners),
+        idempotent=idempotent,
+        fits=lambda rows: len(rows) <= known_to_hold,
+        gives_up=gives_up,
+    )
     found = Course(search)
     now = 0.0
     while (rows := search.next(now)) is not None:
@@ -167,44 +175,50 @@ def test_without_idempotence_nothing_is_sent_twice(holds: int) -> None:
     assert sorted(found.refused) == list(range(8))
 
 
-@pytest.mark.parametrize(
-    ("status", "body", "verdict"),
-    [
-        (200, b"", Verdict.FINE),
-        (400, b"bad shape", Verdict.SPOILT),
-        (422, b"", Verdict.SPOILT),
-        (500, b"ValueError", Verdict.SPOILT),
-        (413, b"", Verdict.SPOILT),
-        (401, b"", Verdict.WHOLE),
-        (404, b"", Verdict.WHOLE),
-        (502, b"bad gateway", Verdict.WHOLE),
-        (302, b"", Verdict.WHOLE),
-        (429, b"", Verdict.BUSY),
-        (503, b"", Verdict.BUSY),
-        (507, b"", Verdict.OUTGROWN),
-        (500, b"CUDA out of memory. Tried to allocate 2 GiB", Verdict.OUTGROWN),
-        (500, b"RESOURCE_EXHAUSTED: failed to allocate request", Verdict.OUTGROWN),
-        (503, b"std::bad_alloc", Verdict.OUTGROWN),
-        (400, b"out of memory is no word of ours", Verdict.SPOILT),
-    ],
-)
-def test_the_status_and_the_words_say_whether_rows_are_to_blame(
-    status: int, body: bytes, verdict: Verdict
+# Searches that tell every row apart
+
+
+@given(rows=st.integers(1, 200), data=st.data())
+def test_a_search_that_does_not_give_up_tells_every_row_apart_whatever_is_said(
+    rows: int, data: st.DataObject
 ) -> None:
-    assert judged(status, body) is verdict
+    bad = data.draw(st.sets(st.integers(0, rows - 1)))
+    found = course(singles(rows), bad.__contains__, words=lambda _: "no", gives_up=False)
+    assert found.settled() == list(range(rows))
+    assert set(found.refused) == bad
 
 
-def test_memory_falls_at_once_and_grows_slowly_while_full_batches_go_well() -> None:
-    room = MemoryRoom(grow_after=60.0)
-    assert not room.fine(100, now=0.0)
-    room.outgrown(16, now=0.0)
-    assert room.rows == 16
-    assert not room.fine(16, now=59.0)
-    assert not room.fine(15, now=61.0)
-    assert room.fine(16, now=61.0)
-    assert room.rows == 18
-    assert not room.fine(18, now=62.0)
-    room.outgrown(40, now=63.0)
-    assert room.rows == 18
-    room.outgrown(9, now=64.0)
-    assert room.rows == 9
+@pytest.mark.parametrize("bad", range(32))
+def test_it_also_finds_one_bad_row_of_32_within_11_tries(bad: int) -> None:
+    found = course(singles(32), lambda row: row == bad, gives_up=False)
+    assert found.refused == [bad]
+    assert len(found.sent) <= 11
+
+
+def test_where_many_are_bad_it_goes_on_row_by_row() -> None:
+    every = course(singles(32), lambda row: True, gives_up=False)
+    assert len(every.sent) == 41, "halving to the end would take 63"
+    half = course(singles(32), lambda row: row % 2 == 0, gives_up=False)
+    assert len(half.sent) <= 44, "halving to the end would take 63"
+
+
+@given(owners=st.lists(st.integers(0, 20), min_size=1, max_size=60), data=st.data())
+def test_it_never_cuts_a_call_either(owners: list[int], data: st.DataObject) -> None:
+    bad = data.draw(st.sets(st.sampled_from(owners)))
+    found = course(owners, lambda row: owners[row] in bad, gives_up=False)
+    assert {owners[row] for row in found.refused} == bad
+    assert {owners[row] for row in found.answered} == set(owners) - bad
+
+
+@given(rows=st.integers(1, 100), holds=st.integers(1, 100))
+def test_what_is_known_not_to_fit_is_cut_without_a_try(rows: int, holds: int) -> None:
+    found = course(singles(rows), lambda row: False, holds=holds, known_to_hold=holds)
+    assert sorted(found.answered) == list(range(rows))
+    assert all(len(sent) <= holds for sent in found.sent)
+
+
+def test_without_idempotence_what_was_cut_before_its_first_try_is_still_tried() -> None:
+    found = course(singles(8), lambda row: row == 3, known_to_hold=4, idempotent=False)
+    assert found.sent == [(0, 1, 2, 3), (4, 5, 6, 7)]
+    assert found.refused == [0, 1, 2, 3]
+    assert found.answered == [4, 5, 6, 7]

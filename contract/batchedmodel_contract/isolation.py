@@ -1,63 +1,27 @@
-"""Finds the rows that spoil a batch for a server which has one status for all of it.
+"""Finds the rows that spoil a batch: what fails as a whole is tried again in parts.
 
-Pure: `upstream.link` asks which rows to send next and says what became of them. A batch that is
-refused is cut in two until those to blame are alone, calls staying whole; where one half was
-answered, the other is known to be bad and is cut without being asked. One bad call of 32 costs at
-most 11 requests (1 + 2 log2 32). A server that refuses everything in the same words is broken,
-and not a row: then the search ends early.
+Pure; its caller asks which rows to try next and says what became of them. A batch that is refused
+is cut in two until those to blame are alone, calls staying whole; where one half was answered, the
+other is known to be bad and is cut without being asked. One bad row of 32 costs at most 11 tries
+(1 + 2 log2 32). The idea is that of group testing (Dorfman, 1943; Hwang's halving, 1972).
+
+Used where a batch meets something that has one verdict for all of it: by the model server for a
+forward pass, by the sidecar for a foreign server's answer.
 """
 
 import math
-import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
+from itertools import groupby
 from typing import Final
 
 Rows = tuple[int, ...]
 """Positions in the batch."""
 
-_INSUFFICIENT_STORAGE: Final = 507
-_OUT_OF_MEMORY: Final = re.compile(
-    rb"out of memory|outofmemory|cannot allocate memory|failed to allocate|bad_alloc"
-    rb"|resource_exhausted|resource exhausted|memoryerror",
-    re.IGNORECASE,
-)
-_BUSY: Final = frozenset({429, 503})
-# About the request as such, about who sends it, or from a proxy on the way.
-_NEVER_A_ROWS: Final = frozenset({401, 403, 404, 405, 406, 407, 408, 415, 501, 502, 504, 505})
-
 _PATIENCE: Final = 20
 """Refusals in the same words, with no answer between, after which a search ends. All of 10 calls
 are told apart within these; of more, some may suffer for many others that are bad alike."""
 _SEVERAL: Final = 4
-
-
-class Verdict(Enum):
-    """What an answer of the server says about the rows that it was sent."""
-
-    FINE = auto()
-    SPOILT = auto()
-    """A row may be to blame."""
-    OUTGROWN = auto()
-    """Its memory does not hold so many."""
-    BUSY = auto()
-    """It wants to be left alone for a while, and has done nothing."""
-    WHOLE = auto()
-    """No row can be to blame."""
-
-
-def judged(status: int, body: bytes) -> Verdict:
-    """The verdict in a status and the first kilobytes of a body."""
-    if 200 <= status < 300:
-        return Verdict.FINE
-    if status == _INSUFFICIENT_STORAGE or (status >= 500 and _OUT_OF_MEMORY.search(body)):
-        return Verdict.OUTGROWN
-    if status in _BUSY:
-        return Verdict.BUSY
-    if status in _NEVER_A_ROWS or status < 400:
-        return Verdict.WHOLE
-    return Verdict.SPOILT
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -73,18 +37,35 @@ class Isolation:
     """The search in one batch: `next`, then one of `fine`, `spoilt`, `outgrown`, `whole`."""
 
     def __init__(
-        self, owners: Sequence[int], deadlines: Sequence[float], *, idempotent: bool
+        self,
+        owners: Sequence[int],
+        deadlines: Sequence[float],
+        *,
+        idempotent: bool,
+        fits: Callable[[Rows], bool] = lambda rows: True,
+        gives_up: bool = True,
     ) -> None:
-        """`owners` is the call of each row; no row is sent again after its deadline."""
+        """`owners` is the call of each row; no row is sent again after its deadline.
+
+        Rows that do not `fits` are cut without being tried. A search `gives_up` on what refuses
+        everything in the same words: that is broken, and no row is to blame. One that does not
+        tells every call apart; when more parts fail than a search for one bad call meets, it
+        goes on call by call, which is cheaper for many.
+        """
         self._owners = owners
         self._deadlines = deadlines
         self._idempotent = idempotent
+        self._fits = fits
+        self._gives_up = gives_up
         ordered = sorted(range(len(owners)), key=lambda row: owners[row])
         self._parts = [_Part(rows=tuple(ordered))]
         self._sent = self._parts[0]
         members = len(set(owners))
         self._members = members
-        self._patience = max(_PATIENCE, 2 * math.ceil(math.log2(max(2, members))) + 2)
+        depth = math.ceil(math.log2(max(2, members)))
+        self._patience = max(_PATIENCE, 2 * depth + 2)
+        self._of_one_search = depth + 1
+        self._refusals = 0
         self._alike = 0
         self._words: Hashable = None
         self.largest_fine = 0
@@ -106,7 +87,10 @@ class Isolation:
             if not part.rows:
                 continue
             if part.bad and not self._of_one_call(part.rows):
-                self._split(part, self._boundary(part.rows), bad=True)
+                self._cut(part)
+                continue
+            if len(part.rows) > 1 and not self._fits(part.rows):
+                self._split(part, len(part.rows) // 2, bad=False)
                 continue
             self._sent = part
             self.calls += 1
@@ -124,7 +108,8 @@ class Isolation:
         """The rows were refused, in these words; returns the rows whose answer that is."""
         self._alike = self._alike + 1 if words == self._words else 1
         self._words = words
-        if self._alike >= self._patience:
+        self._refusals += 1
+        if self._gives_up and self._alike >= self._patience:
             return self.whole()
         return self._refused(by_rows=False)
 
@@ -158,10 +143,20 @@ class Isolation:
         part = self._sent
         alone = len(part.rows) == 1 if by_rows else self._of_one_call(part.rows)
         if alone or not self._idempotent:
-            return part.rows if self._idempotent else self.whole()
-        cut = len(part.rows) // 2 if by_rows else self._boundary(part.rows)
-        self._split(part, cut, bad=not by_rows)
+            return part.rows
+        if by_rows:
+            self._split(part, len(part.rows) // 2, bad=False)
+        else:
+            self._cut(part)
         return ()
+
+    def _cut(self, part: _Part) -> None:
+        """Cut what is known to be bad, between two calls."""
+        if self._gives_up or self._refusals <= self._of_one_search:
+            self._split(part, self._boundary(part.rows), bad=True)
+            return
+        calls = [tuple(rows) for _, rows in groupby(part.rows, key=self._owners.__getitem__)]
+        self._parts += [_Part(rows=rows) for rows in reversed(calls)]
 
     def _split(self, part: _Part, cut: int, *, bad: bool) -> None:
         right = _Part(rows=part.rows[cut:])
@@ -179,27 +174,3 @@ class Isolation:
             if self._owners[rows[index]] != self._owners[rows[index - 1]]
         ]
         return min(cuts, key=lambda cut: abs(2 * cut - len(rows)))
-
-
-class MemoryRoom:
-    """How many rows a server's memory is believed to hold: falls at once, grows slowly."""
-
-    def __init__(self, *, grow_after: float) -> None:
-        """`grow_after` is how many seconds a full batch must have gone well for a bit more."""
-        self._grow_after = grow_after
-        self._since = 0.0
-        self.rows: int | None = None
-        """None while it never was too small."""
-
-    def outgrown(self, room: int, now: float) -> None:
-        """A batch did not fit, and so many rows do."""
-        self.rows = room if self.rows is None else min(self.rows, room)
-        self._since = now
-
-    def fine(self, rows: int, now: float) -> bool:
-        """So many rows were answered in one request; returns whether more are believed in now."""
-        if self.rows is None or rows < self.rows or now - self._since < self._grow_after:
-            return False
-        self.rows += max(1, self.rows // 8)
-        self._since = now
-        return True

@@ -1,0 +1,114 @@
+"""The valid items of one batch as a handler's `forward` gets them: padded, or packed into one row.
+
+Made by `forward` from what was collated. Importable without torch, which is touched only when a
+handler asks for a tensor.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+class Packed:
+    """One row that holds the items one behind the other, without padding between them."""
+
+    def __init__(
+        self, *, arrays: Mapping[str, Array], lengths: NDArray[np.int64], device: str
+    ) -> None:
+        self._arrays = arrays
+        self._device = device
+        self.lengths = lengths
+        """Each item's length. Items of equal length lie side by side."""
+        self.longest = int(lengths.max())
+        self.total = int(lengths.sum())
+
+    def __getitem__(self, name: str) -> Any:
+        """The input as a torch tensor on the device, 1 x total x the other sizes."""
+        return _tensor(self._arrays[name][None], self._device)
+
+    def array(self, name: str) -> Array:
+        """The input as a numpy array on the host, total x the other sizes."""
+        return self._arrays[name]
+
+    @property
+    def ends(self) -> NDArray[np.int64]:
+        """Where each item ends in the row."""
+        return np.cumsum(self.lengths)
+
+    @property
+    def positions(self) -> Any:
+        """Each token's place within its own item: an INT64 torch tensor, 1 x total."""
+        starts = np.repeat(self.ends - self.lengths, self.lengths)
+        return _tensor((np.arange(self.total) - starts)[None], self._device)
+
+
+class Batch:
+    """The valid items of one batch. Row i belongs to item i, whether padded or packed."""
+
+    def __init__(
+        self,
+        *,
+        arrays: Mapping[str, Array],
+        sizes: Mapping[str, NDArray[np.int64]],
+        rows: int,
+        device: str,
+        handed_over: float,
+        packed: Mapping[str, Array] | None = None,
+    ) -> None:
+        self._arrays = arrays
+        self._sizes = sizes
+        self._device = device
+        self._packed = packed
+        self.rows = rows
+        self.handed_over = handed_over
+        """When the batch joined the compute queue, in monotonic seconds."""
+
+    def __contains__(self, name: str) -> bool:
+        """Whether the model has an input of this name."""
+        return name in self._arrays or (self._packed is not None and name in self._packed)
+
+    def __getitem__(self, name: str) -> Any:
+        """The input as a torch tensor on the device, rows x the padded shape."""
+        return _tensor(self.array(name), self._device)
+
+    def array(self, name: str) -> Array:
+        """The input as a numpy array on the host, rows x the padded shape."""
+        if name not in self._arrays and self._packed is not None and name in self._packed:
+            raise TypeError(f"this batch is not padded: {name} is in batch.packed()")
+        return self._arrays[name]
+
+    def mask(self, letter: str) -> Any:
+        """A boolean torch tensor on the device, rows x longest: True where an item has a value."""
+        return _tensor(mask_of(self._sizes[letter]), self._device)
+
+    def packed(self) -> Packed | None:
+        """The batch as one row; None when it is padded.
+
+        A handler that says `packs` must be able to do both: whether a model gives the same answers
+        packed is tried when it is loaded, and a single item that is compared with them is padded.
+        """
+        if self._packed is None:
+            return None
+        return Packed(arrays=self._packed, lengths=self.lengths, device=self._device)
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Each item's size in the first lettered dimension; ones when all sizes are fixed."""
+        for sizes in self._sizes.values():
+            return sizes
+        return np.ones(self.rows, dtype=np.int64)
+
+
+def mask_of(sizes: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """True where a padded row has a value: rows x longest."""
+    return np.arange(sizes.max(initial=0)) < sizes[:, None]
+
+
+def _tensor(array: Array, device: str) -> Any:
+    import torch
+
+    return torch.from_numpy(array).to(device)

@@ -1,0 +1,51 @@
+"""Items that a declaration allows, made up: for the warm-up and for the self-test.
+
+Pure. The numbers are drawn, always the same ones, because equal tokens would hide whatever gets
+mixed up between items.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from batchedmodel_contract.batch_wire import BatchRequest, ragged
+from batchedmodel_contract.tensors import Datatype
+from batchedmodel_model_server.batch import Array
+from batchedmodel_model_server.collate import Collated, collate
+from batchedmodel_model_server.declaration import Declaration
+from batchedmodel_model_server.handler import Spec
+from batchedmodel_model_server.validation import Examined, examine
+
+_SEED: Final = 20
+
+
+def examples(declaration: Declaration, rows: int, length: int) -> Collated:
+    """Valid items, each `length` long where the declaration allows it."""
+    return collate(declaration, examined_examples(declaration, [length] * rows))
+
+
+def examined_examples(declaration: Declaration, lengths: Sequence[int]) -> Examined:
+    """One valid item for each length, or for what the declaration allows of it."""
+    numbers = np.random.default_rng(_SEED)
+    bounds: dict[str, int] = {}
+    for spec in declaration.inputs.values():
+        for letter in spec.letters:
+            bounds[letter] = min(bounds.get(letter, spec.max or 1), spec.max or 1)
+    inputs = []
+    for name, spec in declaration.inputs.items():
+        items = []
+        for length in lengths:
+            shape = tuple(
+                min(length, bounds[size]) if isinstance(size, str) else size for size in spec.shape
+            )
+            items.append((shape, _values(spec, shape, numbers).tobytes()))
+        inputs.append(ragged(name, Datatype(spec.datatype), items))
+    return examine(declaration, BatchRequest(inputs=tuple(inputs)))
+
+
+def _values(spec: Spec, shape: tuple[int, ...], numbers: np.random.Generator) -> Array:
+    if spec.dtype.kind == "f":
+        return numbers.standard_normal(shape).astype(spec.dtype)
+    # Where nothing says how large an integer may be, only the smallest are safe to look up.
+    return numbers.integers(0, spec.vocab or 2, shape).astype(spec.dtype)

@@ -1,0 +1,41 @@
+"""What an exception out of a forward pass means; the one place that knows torch's.
+
+Called by `forward` on the compute thread. torch is looked up and not imported: an exception of its
+own can only have been raised where it is loaded already.
+"""
+
+import re
+import sys
+import traceback
+from typing import Final
+
+from batchedmodel_model_server.errors import DeviceLost, ForwardFailed, OutOfMemory
+
+_MESSAGE_CHARACTERS: Final = 500
+_OUT_OF_MEMORY: Final = re.compile(
+    # The CPU allocator's words; what cuBLAS and cuDNN say when they get no workspace; and the
+    # driver's, which refuses memory outside torch's own pool without harm to the device.
+    r"can't allocate memory|_STATUS_ALLOC_FAILED|CUDA error: out of memory"
+)
+
+
+def translated(error: BaseException) -> ForwardFailed:
+    """The failure in our words, which keeps nothing of the exception alive."""
+    text = f"{type(error).__name__}: {error}"[:_MESSAGE_CHARACTERS]
+    trace = "".join(traceback.format_exception(error))
+    if _is_out_of_memory(error):
+        return OutOfMemory(f"the device's memory does not hold this: {text}", trace)
+    if _is(error, "AcceleratorError"):
+        return DeviceLost(f"the device is lost: {text}", trace)
+    return ForwardFailed(f"the model failed: {text}"[:_MESSAGE_CHARACTERS], trace)
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, MemoryError) or _is(error, "OutOfMemoryError"):
+        return True
+    return isinstance(error, RuntimeError) and _OUT_OF_MEMORY.search(str(error)) is not None
+
+
+def _is(error: BaseException, name: str) -> bool:
+    kind = getattr(sys.modules.get("torch"), name, None)
+    return kind is not None and isinstance(error, kind)

@@ -1,0 +1,138 @@
+"""Images: classification and embeddings, as pixels of the size that the model was made for.
+
+Images are decoded and cut to size by whoever sends them: decoders have a history of holes, and a
+resized image is smaller on the wire. What the checkpoint's processor says of size, scale, mean and
+deviation is read from its file.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_model_server.batch import Batch
+from batchedmodel_model_server.checkpoint import classes_of, read_json
+from batchedmodel_model_server.errors import CannotLoad
+from batchedmodel_model_server.handler import PARAMETERS, Spec
+from batchedmodel_model_server.handlers.tasks import Place, Task
+from batchedmodel_model_server.handlers.transformers_models import load_model
+
+PIXELS: Final = "pixel_values"
+EMBEDDING: Final = "embedding"
+LOGITS: Final = "logits"
+_PROCESSOR: Final = "preprocessor_config.json"
+_FORMS: Final = ("float32", "uint8")
+_TOWERS: Final[Mapping[str, str]] = {
+    # Models of images and texts, and the class that is their half for images.
+    "CLIPModel": "CLIPVisionModelWithProjection",
+    "CLIPVisionModelWithProjection": "CLIPVisionModelWithProjection",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Processor:
+    """What makes pixels of an image of the right size."""
+
+    height: int
+    width: int
+    scale: float
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+
+
+def image_classifier(path: Path, config: Mapping[str, Any], place: Place, pixels: str) -> Task:
+    """A raw score for each label; raises `CannotLoad` or `InvalidInput`."""
+    processor = _processor(path, config)
+    model = load_model(config["architectures"][0], path, place.dtype, place.device)
+    classes, read = classes_of(config, LOGITS), _reader(processor, model, place, pixels)
+    return Task(
+        inputs={PIXELS: _spec(processor, pixels)},
+        outputs={LOGITS: Spec("FP32", (len(classes.labels),))},
+        run=lambda batch: {LOGITS: model(pixel_values=read(batch)).logits},
+        classification=classes,
+    )
+
+
+def image_embedding(path: Path, config: Mapping[str, Any], place: Place, pixels: str) -> Task:
+    """One vector of length 1: CLIP's projection, or else the first token's vector."""
+    processor = _processor(path, config)
+    tower = _TOWERS.get(config["architectures"][0])
+    model = load_model(tower or "AutoModel", path, place.dtype, place.device, spare="pooler.")
+    read = _reader(processor, model, place, pixels)
+    size = model.config.projection_dim if tower else model.config.hidden_size
+
+    def run(batch: Batch) -> Mapping[str, Any]:
+        import torch
+
+        given = model(pixel_values=read(batch))
+        vectors = given.image_embeds if tower else given.last_hidden_state[:, 0]
+        return {EMBEDDING: torch.nn.functional.normalize(vectors.float(), dim=-1)}
+
+    return Task(
+        inputs={PIXELS: _spec(processor, pixels)},
+        outputs={EMBEDDING: Spec("FP32", (int(size),))},
+        run=run,
+    )
+
+
+def _spec(processor: _Processor, pixels: str) -> Spec:
+    if pixels not in _FORMS:
+        rule = f"is not one of {', '.join(_FORMS)}"
+        raise InvalidInput(f"{PARAMETERS}.pixels", rule, pixels)
+    channels = len(processor.mean)
+    if pixels == "uint8":
+        return Spec("UINT8", (processor.height, processor.width, channels))
+    return Spec("FP32", (channels, processor.height, processor.width))
+
+
+def _reader(processor: _Processor, model: Any, place: Place, pixels: str) -> Callable[[Batch], Any]:
+    """Pixels as the model takes them: as they came, or made of bytes as its processor would."""
+    import torch
+
+    if pixels != "uint8":
+        return lambda batch: batch[PIXELS].to(model.dtype)
+    mean = torch.tensor(processor.mean, device=place.device)[:, None, None]
+    deviation = torch.tensor(processor.deviation, device=place.device)[:, None, None]
+
+    def read(batch: Batch) -> Any:
+        scaled = batch[PIXELS].permute(0, 3, 1, 2) * processor.scale
+        return ((scaled - mean) / deviation).to(model.dtype)
+
+    return read
+
+
+def _processor(path: Path, config: Mapping[str, Any]) -> _Processor:
+    said = read_json(path / _PROCESSOR, {})
+    vision = config.get("vision_config", config)
+    size = said.get("crop_size") if said.get("do_center_crop") else said.get("size")
+    height, width = _size(size or vision.get("image_size"), path)
+    channels = int(vision.get("num_channels", 3))
+    normalizes = said.get("do_normalize", True)
+    # A processor that does not say so scales by 1/255 and normalises to -1 .. 1, as ViT's does.
+    mean = said.get("image_mean", [0.5] * channels) if normalizes else [0.0] * channels
+    deviation = said.get("image_std", [0.5] * channels) if normalizes else [1.0] * channels
+    scale = float(said.get("rescale_factor", 1 / 255)) if said.get("do_rescale", True) else 1.0
+    if len(mean) != channels or len(deviation) != channels:
+        raise CannotLoad(f"{path / _PROCESSOR}: image_mean and image_std are not {channels} long")
+    return _Processor(
+        height=height, width=width, scale=scale, mean=tuple(mean), deviation=tuple(deviation)
+    )
+
+
+def _size(said: object, path: Path) -> tuple[int, int]:
+    found: list[object] = []
+    if isinstance(said, int):
+        found = [said, said]
+    elif isinstance(said, list):
+        found = said
+    elif isinstance(said, dict) and "shortest_edge" in said:
+        found = [said["shortest_edge"]] * 2
+    elif isinstance(said, dict):
+        found = [said.get("height"), said.get("width")]
+    if len(found) != 2 or not all(isinstance(one, int) and one >= 1 for one in found):
+        raise CannotLoad(f"{path}: neither {_PROCESSOR} nor config.json says how large images are")
+    height, width = found
+    assert isinstance(height, int)
+    assert isinstance(width, int)
+    return height, width

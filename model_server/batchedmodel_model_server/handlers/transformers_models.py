@@ -1,0 +1,127 @@
+"""Loads transformers' models, and runs its text encoders padded or packed.
+
+All contact with transformers but for the attention function is here. The token vectors come out
+one text behind the other in either case; what is made of them is the tasks' business.
+"""
+
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_model_server import packed_attention
+from batchedmodel_model_server.batch import Batch
+from batchedmodel_model_server.errors import CannotLoad
+from batchedmodel_model_server.handler import PARAMETERS
+
+TOKENS: Final = "input_ids"
+SEGMENTS: Final = "token_type_ids"
+_AUTO: Final = "auto"
+_PRECISIONS: Final[Mapping[str, str]] = {
+    "float32": "FP32",
+    "float16": "FP16",
+    "bfloat16": "BF16",
+}
+
+
+def chosen_dtype(given: str, device: str) -> str:
+    """The name of the dtype to compute in; raises `InvalidInput`.
+
+    `auto` is bfloat16 where a GPU computes in it, as every model trained in this decade bears
+    that and it halves memory and time. On a CPU it is float32: without instructions of its own
+    bfloat16 is slower there, and answers should not differ from node to node.
+    """
+    if given in _PRECISIONS:
+        return given
+    if given != _AUTO:
+        rule = f"is not one of {', '.join([_AUTO, *_PRECISIONS])}"
+        raise InvalidInput(f"{PARAMETERS}.dtype", rule, given)
+    import torch
+
+    on_gpu = device.startswith("cuda") and torch.cuda.is_bf16_supported(including_emulation=False)
+    return "bfloat16" if on_gpu else "float32"
+
+
+def precision_of(dtype: str) -> str:
+    """What `Handler.precision` calls it."""
+    return _PRECISIONS[dtype]
+
+
+def load_model(kind: str, folder: Path, dtype: str, device: str, spare: str | None = None) -> Any:
+    """The model that transformers' class of this name makes of the folder; raises `CannotLoad`.
+
+    Weights whose names begin with `spare` may be missing.
+    """
+    import torch
+    import transformers
+    from safetensors import SafetensorError
+    from transformers.utils import logging
+
+    # Progress bars would run through the log, and failures come as exceptions.
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    made = getattr(transformers, kind, None)
+    if made is None:
+        raise CannotLoad(f"config.json: transformers has no class {kind}")
+    try:
+        model, info = made.from_pretrained(
+            folder,
+            dtype=getattr(torch, dtype),
+            use_safetensors=True,
+            local_files_only=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+        )
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
+        raise CannotLoad(f"{folder} cannot be loaded: {error}") from error
+    # transformers fills what it does not find with random numbers, and would serve nonsense.
+    missing = sorted(key for key in info["missing_keys"] if not spare or not key.startswith(spare))
+    if missing:
+        raise CannotLoad(f"{folder} lacks weights: {', '.join(missing[:5])}")
+    return model.eval().to(device)
+
+
+class Encoder:
+    """A text model without its head."""
+
+    def __init__(self, model: Any, device: str) -> None:
+        self._model = model
+        self._device = device
+        self._arguments = frozenset(inspect.signature(model.forward).parameters)
+        self._first_position = _first_position(model)
+        self.hidden_size = int(model.config.hidden_size)
+        self.packs = "position_ids" in self._arguments and packed_attention.use(model)
+        """Whether it may be tried packed; whether its answers stay the same is not known here."""
+
+    @property
+    def segments(self) -> int:
+        """How many texts of a pair or list it can tell apart by token types; 0 when none."""
+        kinds = int(getattr(self._model.config, "type_vocab_size", 0) or 0)
+        return kinds if SEGMENTS in self._arguments and kinds > 1 else 0
+
+    @property
+    def positions(self) -> int | None:
+        """How many tokens it has positions for; None when its config sets no bound."""
+        bound = getattr(self._model.config, "max_position_embeddings", None)
+        return None if bound is None else int(bound) - self._first_position
+
+    def states(self, batch: Batch) -> Any:
+        """The token vectors of all texts: 1 x total x hidden packed, rows x longest x hidden."""
+        row = batch.packed()
+        given = [name for name in (TOKENS, SEGMENTS) if name in batch]
+        if row is None:
+            inputs = {name: batch[name] for name in given}
+            inputs["attention_mask"] = batch.mask("L").long()
+            return self._model(**inputs).last_hidden_state
+        inputs = {name: row[name] for name in given}
+        positions = row.positions + self._first_position
+        with packed_attention.packed(row, self._device):
+            return self._model(**inputs, position_ids=positions).last_hidden_state
+
+
+def _first_position(model: Any) -> int:
+    # Models of RoBERTa's family count positions from behind the padding index.
+    table = getattr(getattr(model, "embeddings", None), "position_embeddings", None)
+    padding = getattr(table, "padding_idx", None)
+    return 0 if padding is None else int(padding) + 1

@@ -1,0 +1,130 @@
+"""A real process with real torch, whose passes fail in every way that the server answers for."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import pytest_asyncio
+
+from batchedmodel_contract.batch_wire import BatchReply, BatchRequest, write_request
+from batchedmodel_contract.environment import EXIT_DEVICE_LOST
+from batchedmodel_contract.server_api import AT_WORK, ModelState, infer_path, profile_path
+from batchedmodel_contract.v2 import HEADER_LENGTH
+from support.model_server_handlers import arrays_of, batch_of
+from support.model_server_process import NAME, ModelServerProcess, model_server
+from support.tender_handlers import DEADLY, EMPTY, GIANT, HEAVY, POISON
+
+pytestmark = [pytest.mark.torch, pytest.mark.asyncio(loop_scope="module")]
+
+HANDLER = "support.tender_handlers:Tender"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def tender(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ModelServerProcess]:
+    """One for all tests that it survives."""
+    async with model_server(tmp_path_factory.mktemp("tender"), HANDLER) as server:
+        assert (await server.settled()).state is ModelState.READY
+        yield server
+
+
+def numbers(rows: int, **odd: float) -> list[np.ndarray[Any, Any]]:
+    """Items of one to three numbers; those that are named by their place end with another one."""
+    every = [np.full(1 + row % 3, 100.0 + row, np.float32) for row in range(rows)]
+    for place, number in odd.items():
+        every[int(place[1:])][-1] = number
+    return every
+
+
+def assert_intact(reply: BatchReply, given: Sequence[np.ndarray[Any, Any]], *but: int) -> None:
+    """Every item but those that are named has its own answer."""
+    for row, answer in enumerate(arrays_of(reply.outputs[0])):
+        if row not in but:
+            assert reply.statuses[row] == 200, reply.errors[row]
+            assert answer.tolist() == (2 * given[row]).tolist()
+
+
+async def test_one_poisoned_item_of_32_leaves_31_intact_within_11_passes(
+    tender: ModelServerProcess,
+) -> None:
+    given = numbers(32, i21=POISON)
+    reply = await tender.infer(batch_of(x=given))
+    assert reply.passes <= 11
+    assert (reply.statuses[21], reply.errors[21]) == (500, "the model failed: ValueError: poison")
+    assert_intact(reply, given, 21)
+    assert sum("ValueError: poison" in line for line in tender.log if "Traceback" in line) <= 1
+
+
+async def test_a_row_that_is_not_finite_fails_alone(tender: ModelServerProcess) -> None:
+    given = numbers(32, i7=EMPTY)
+    reply = await tender.infer(batch_of(x=given))
+    assert reply.passes == 1
+    assert (reply.statuses[7], reply.errors[7]) == (
+        500,
+        "y: the model's answer is not a finite number",
+    )
+    assert_intact(reply, given, 7)
+
+
+async def test_an_item_for_which_the_allocator_has_nothing_is_refused_and_teaches_nothing(
+    tender: ModelServerProcess,
+) -> None:
+    given = numbers(16, i3=GIANT)
+    reply = await tender.infer(batch_of(x=given))
+    assert reply.statuses[3] == 413
+    assert "can't allocate memory" in reply.errors[3]
+    assert reply.max_cost is None
+    assert_intact(reply, given, 3)
+
+
+async def test_what_does_not_fit_is_cut_and_the_bound_is_told_and_kept(
+    tender: ModelServerProcess,
+) -> None:
+    given = numbers(32, **{f"i{row}": HEAVY for row in range(32)})
+    reply = await tender.infer(batch_of(x=given))
+    assert_intact(reply, given)
+    # 32 rows fail, 16 of them fail, and 4 of 8 fit; of three numbers at most.
+    assert (reply.passes, reply.max_cost) == (6, 36)
+    _, profile = await tender.get(profile_path(NAME))
+    assert profile["max_cost"] == 36
+    again = await tender.infer(batch_of(x=given))
+    assert_intact(again, given)
+    assert again.passes == 4
+
+
+async def test_a_lost_device_is_told_to_whoever_is_at_work_and_ends_the_process(
+    tmp_path: Path,
+) -> None:
+    async with model_server(tmp_path, HANDLER) as server:
+        await server.settled()
+        events = server.events()
+        assert (await anext(events)).state is ModelState.READY
+        status, lost = await _post(server, batch_of(x=numbers(4, i2=DEADLY)))
+        assert (status, lost) == (503, True)
+        event = await anext(events)
+        assert event.state is ModelState.LOST
+        assert event.detail.startswith("the device is lost: AcceleratorError: CUDA error: device")
+        assert await asyncio.wait_for(server.process.wait(), 20) == EXIT_DEVICE_LOST
+        assert not server.socket.exists()
+
+
+async def test_the_same_folder_serves_again_after_a_lost_device(tmp_path: Path) -> None:
+    for _ in range(2):
+        async with model_server(tmp_path, HANDLER) as server:
+            assert (await server.settled()).state is ModelState.READY
+            given = numbers(4)
+            assert_intact(await server.infer(batch_of(x=given)), given)
+            await _post(server, batch_of(x=numbers(1, i0=DEADLY)))
+            assert await asyncio.wait_for(server.process.wait(), 20) == EXIT_DEVICE_LOST
+
+
+async def _post(server: ModelServerProcess, request: BatchRequest) -> tuple[int, bool]:
+    """The status, and whether the answer says that the batch was at work."""
+    length, parts = write_request(request)
+    headers = {HEADER_LENGTH: str(length)}
+    body = b"".join(parts)
+    async with server.session.post(infer_path(NAME), data=body, headers=headers) as answer:
+        await answer.read()
+        return answer.status, AT_WORK in answer.headers

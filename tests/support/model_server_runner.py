@@ -1,0 +1,31 @@
+"""A runner with what a service would give it, for tests of batches without a service."""
+
+import asyncio
+from collections.abc import Callable
+
+from batchedmodel_contract.profile import Profile, ProfilePoint
+from batchedmodel_model_server.compute import ComputeThread
+from batchedmodel_model_server.errors import DeviceLost
+from batchedmodel_model_server.forward import LoadedModel
+from batchedmodel_model_server.memory import MemoryCap
+from batchedmodel_model_server.runner import Runner
+from batchedmodel_model_server.watchdog import Watchdog
+
+
+def runner_of(
+    model: LoadedModel,
+    compute: ComputeThread,
+    cap: MemoryCap | None = None,
+    lost: Callable[[DeviceLost], None] = lambda error: None,
+) -> Runner:
+    """A runner that expects every pass to take no time."""
+    point = ProfilePoint(rows=1, length=1, seconds=0.0)
+    profile = Profile(cost_rule=model.declaration.cost_rule, device=model.device, points=(point,))
+    return Runner(
+        model,
+        compute,
+        profile=profile,
+        cap=cap or MemoryCap(),
+        watchdog=Watchdog(asyncio.get_running_loop(), lambda hung: None),
+        lost=lost,
+    )

@@ -1,0 +1,191 @@
+"""How items may share a forward pass is tried and not believed."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from batchedmodel_contract.description import CostRule
+from batchedmodel_model_server.batch import Array, Batch
+from batchedmodel_model_server.collate import collate, split
+from batchedmodel_model_server.declaration import Sharing, describe
+from batchedmodel_model_server.errors import CannotLoad
+from batchedmodel_model_server.forward import LoadedModel, forward
+from batchedmodel_model_server.handler import Spec
+from batchedmodel_model_server.handlers.simulated import Simulated
+from batchedmodel_model_server.self_test import verdict, with_sharing
+from batchedmodel_model_server.validation import examine
+from support.model_server_handlers import Giving, OnHost, arrays_of, batch_of, loaded
+
+
+class Means(OnHost):
+    """The mean of each item, its parts counted from the item's start, and the item itself."""
+
+    inputs: Mapping[str, Spec] = {"x": Spec("FP32", ("L",), max=200)}
+    outputs: Mapping[str, Spec] = {"mean": Spec("FP32", ()), "same": Spec("FP32", ("L",))}
+
+    def forward(self, batch: Batch) -> Mapping[str, Any]:
+        mask = np.arange(batch.lengths.max()) < batch.lengths[:, None]
+        x = batch.array("x")
+        return {"mean": (x * mask).sum(1) / batch.lengths, "same": x}
+
+
+class Packing(Means):
+    """Adds up within each item of a packed row."""
+
+    packs = True
+
+    def forward(self, batch: Batch) -> Mapping[str, Any]:
+        row = batch.packed()
+        if row is None:
+            return super().forward(batch)
+        x = self.row(batch)
+        return {"mean": np.add.reduceat(x, row.ends - row.lengths) / row.lengths, "same": x}
+
+    def row(self, batch: Batch) -> Array:
+        packed = batch.packed()
+        assert packed is not None
+        return packed.array("x")
+
+
+class PackingBadly(Packing):
+    """Lets items see their neighbours."""
+
+    def row(self, batch: Batch) -> Array:
+        return np.roll(super().row(batch), 1)
+
+
+class PackingNever(Packing):
+    """Says that it packs and cannot."""
+
+    def row(self, batch: Batch) -> Array:
+        raise NotImplementedError("a bias of its own")
+
+
+class Maskless(Means):
+    """Takes the padding for a part of the item."""
+
+    def forward(self, batch: Batch) -> Mapping[str, Any]:
+        x = batch.array("x")
+        return {"mean": x.mean(1), "same": x}
+
+
+class MasklessPackingBadly(PackingBadly):
+    """Wrong either way."""
+
+    def forward(self, batch: Batch) -> Mapping[str, Any]:
+        if batch.packed() is None:
+            return Maskless.forward(self, batch)  # type: ignore[arg-type]
+        return super().forward(batch)
+
+
+@pytest.mark.parametrize(
+    ("handler", "sharing", "reason"),
+    [
+        (Packing(), Sharing.PACKED, "packed and single answers differ by"),
+        (Means(), Sharing.PADDED, "padded and single answers differ by"),
+        (PackingBadly(), Sharing.PADDED, "packed and single answers differ by .* above 1e-04"),
+        (PackingNever(), Sharing.PADDED, "NotImplementedError: a bias of its own"),
+        (Maskless(), Sharing.APART, "padded and single answers differ by .* above 1e-04"),
+        (MasklessPackingBadly(), Sharing.APART, "packed .*; padded"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, OnHost) else None,
+)
+def test_items_share_a_pass_in_the_cheapest_way_that_changes_no_answer(
+    handler: OnHost, sharing: Sharing, reason: str
+) -> None:
+    found = verdict(loaded(handler))
+    assert found.sharing is sharing
+    assert re.search(reason, found.reason), found.reason
+
+
+def answers(model: LoadedModel, items: list[Array]) -> list[list[Array]]:
+    examined = examine(model.declaration, batch_of(x=items))
+    collated = collate(model.declaration, examined)
+    outputs = forward(model, collated, 0.0)
+    given, faults = split(
+        model.declaration, outputs, collated.sizes, collated.items, examined.count
+    )
+    assert not faults
+    return [arrays_of(output) for output in given]
+
+
+@pytest.mark.parametrize(
+    "handler", [Packing(), Means(), Maskless()], ids=lambda h: type(h).__name__
+)
+def test_a_mixed_batch_is_answered_as_its_items_alone(handler: OnHost) -> None:
+    model = with_sharing(loaded(handler))
+    items = [np.arange(size, dtype="f4") + size for size in (5, 2, 9, 2, 1, 5)]
+    means, same = answers(model, items)
+    assert [mean.item() for mean in means] == pytest.approx([item.mean() for item in items])
+    assert all(np.array_equal(*pair) for pair in zip(items, same, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("handler", "rule", "apart"),
+    [
+        (Packing(), CostRule.PACKED, False),
+        (Means(), CostRule.PADDED, False),
+        (Maskless(), CostRule.PADDED, True),
+    ],
+    ids=["packed", "padded", "apart"],
+)
+def test_the_scheduler_is_told(handler: OnHost, rule: CostRule, apart: bool) -> None:
+    model = with_sharing(loaded(handler))
+    description = describe("m", handler, model.declaration)
+    assert (description.cost_rule, description.equal_lengths) == (rule, apart)
+
+
+def test_tokens_given_to_the_device_follow_the_sharing() -> None:
+    given = {
+        type(handler): with_sharing(loaded(handler)).declaration.padded_tokens(10, 3, 6)
+        for handler in (Packing(), Means(), Maskless())
+    }
+    assert given == {Packing: 10, Means: 18, Maskless: 10}
+
+
+def test_half_precision_may_differ_more() -> None:
+    class Coarse(Packing):
+        precision = "BF16"
+
+        def row(self, batch: Batch) -> Array:
+            return super().row(batch) * np.float32(1.01)
+
+    assert verdict(loaded(Coarse())).sharing is Sharing.PACKED
+    Coarse.precision = "FP32"
+    assert verdict(loaded(Coarse())).sharing is Sharing.PADDED
+
+
+def test_an_unknown_precision_is_refused() -> None:
+    class Odd(Means):
+        precision = "FP8"
+
+    with pytest.raises(CannotLoad, match=r"Odd.precision: 'FP8' is not one of FP32, FP16, BF16"):
+        with_sharing(loaded(Odd()))
+
+
+def test_a_handler_that_fails_on_made_up_items_gets_no_mixed_batches() -> None:
+    found = verdict(loaded(Giving({"y": 7}, {"y": Spec("FP32", ())})))
+    assert found.sharing is Sharing.APART
+    assert "could not be run: output y has the shape" in found.reason
+
+
+def test_items_of_one_size_need_no_trial() -> None:
+    fixed = Giving({}, {"y": Spec("FP32", ())}, {"x": Spec("FP32", (3,))})
+    single = Giving({}, {"y": Spec("FP32", ())}, {"x": Spec("FP32", ("L",), max=1)})
+    for handler in (fixed, single):
+        assert verdict(loaded(handler)).reason == "all items have one size"
+
+
+def test_a_simulated_device_is_not_run() -> None:
+    def sleep(seconds: float) -> None:
+        raise AssertionError("it was run")
+
+    handler = Simulated(sleep=sleep)
+    handler.parameters = {"tokenSeconds": "1"}
+    handler.load(None, "simulated")
+    model = with_sharing(loaded(handler))
+    assert model.declaration.sharing is Sharing.PADDED
+    assert model.declaration.cost_rule is CostRule.PACKED
