@@ -24,7 +24,7 @@ from batchedmodel_contract.tensors import (
     join_byte_elements,
     split_byte_elements,
 )
-from batchedmodel_contract.v2 import read_body, write_body
+from batchedmodel_contract.v2 import Dumps, Loads, read_body, write_body
 
 EXTENSION: Final = "batchedmodel.batch"
 """How a server says in its v2 metadata that it speaks this."""
@@ -36,6 +36,10 @@ OK: Final = 200
 _WANTED: Final = "wanted_us"
 _LARGEST_NUMBER: Final = 2.0**63  # refuses infinity and NaN as well
 _MAX_RANK: Final = 16
+
+
+def _dumps(head: Any) -> bytes:
+    return json.dumps(head, separators=(",", ":")).encode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,12 +127,12 @@ def ragged(name: str, datatype: Datatype, items: Sequence[tuple[Shape, Buffer]])
     )
 
 
-def write_request(request: BatchRequest) -> tuple[int, list[Buffer]]:
+def write_request(request: BatchRequest, dumps: Dumps = _dumps) -> tuple[int, list[Buffer]]:
     """Length of the JSON head and the body's parts."""
     head = {}
     if request.wanted_seconds is not None:
         head["parameters"] = {_WANTED: max(0, round(request.wanted_seconds * 1e6))}
-    return write_body(head, flattened(request.inputs), "inputs", _dumps)
+    return write_body(head, flattened(request.inputs), "inputs", dumps)
 
 
 def to_request(head: dict[str, Any], tensors: Sequence[Tensor]) -> BatchRequest:
@@ -139,7 +143,7 @@ def to_request(head: dict[str, Any], tensors: Sequence[Tensor]) -> BatchRequest:
     )
 
 
-def write_reply(reply: BatchReply) -> tuple[int, list[Buffer]]:
+def write_reply(reply: BatchReply, dumps: Dumps = _dumps) -> tuple[int, list[Buffer]]:
     """Length of the JSON head and the body's parts."""
     count = (len(reply.statuses),)
     head = {
@@ -167,12 +171,12 @@ def write_reply(reply: BatchReply) -> tuple[int, list[Buffer]]:
             data=join_byte_elements(error.encode(errors="replace") for error in reply.errors),
         ),
     ]
-    return write_body(head, [*flattened(reply.outputs), *settled], "outputs", _dumps)
+    return write_body(head, [*flattened(reply.outputs), *settled], "outputs", dumps)
 
 
-def read_reply(body: Buffer, header_length: str | None) -> BatchReply:
+def read_reply(body: Buffer, header_length: str | None, loads: Loads = json.loads) -> BatchReply:
     """The reply in an answer's body; raises `InvalidInput` when it contradicts itself."""
-    head, tensors = read_body(body, header_length, "outputs", json.loads)
+    head, tensors = read_body(body, header_length, "outputs", loads)
     named = {tensor.name: tensor for tensor in tensors}
     if STATUS not in named or ERROR not in named:
         raise InvalidInput("outputs", f"lacks {STATUS} or {ERROR}")
@@ -214,10 +218,6 @@ def _number(head: dict[str, Any], name: str) -> float:
     if isinstance(value, int | float) and not is_bool and 0 <= value <= _LARGEST_NUMBER:
         return float(value)
     raise InvalidInput(f"parameters.{name}", "is not a number from 0 to 2^63", value)
-
-
-def _dumps(head: Any) -> bytes:
-    return json.dumps(head, separators=(",", ":")).encode()
 
 
 def flattened(tensors: Sequence[Ragged]) -> list[Tensor | Scattered]:

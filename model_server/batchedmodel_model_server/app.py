@@ -166,7 +166,7 @@ async def _infer(request: web.Request, service: ModelService) -> web.Response:
         body = await request.read()
         head, tensors = read_body(body, request.headers.get(HEADER_LENGTH), "inputs", orjson.loads)
         if is_batch(tensors):
-            return _body(*write_reply(await runner.run(to_request(head, tensors))))
+            return _body(*write_reply(await runner.run(to_request(head, tensors)), orjson.dumps))
         options = read_options(head, [spec.name for spec in service.description.outputs], ())
         reply = await runner.run(rows_as_items(tensors))
     answer = {"model_name": service.name, "model_version": VERSION}

@@ -118,7 +118,7 @@ class ModelLink:
 
     async def infer(self, request: BatchRequest, seconds: float) -> BatchReply:
         """The server's reply to a batch; raises `Unserved`."""
-        length, parts = write_request(request)
+        length, parts = write_request(request, orjson.dumps)
         try:
             async with asyncio.timeout(seconds):
                 answer = await self._carrier.post(f"{self._head}{length}", parts)
@@ -139,7 +139,7 @@ class ModelLink:
         if answer.status != 200:
             raise self._refused(answer)
         try:
-            reply = read_reply(answer.body, answer.headers.get(HEADER_LENGTH))
+            reply = read_reply(answer.body, answer.headers.get(HEADER_LENGTH), orjson.loads)
         except InvalidInput as error:
             raise self._nonsense(f"the model server answers nonsense: {error}") from error
         if len(reply.statuses) != len(request.inputs[0].shapes):
