@@ -6,7 +6,9 @@ service; what is asked on a connection is its door's business.
 """
 
 import asyncio
+import contextlib
 import logging
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -45,6 +47,9 @@ class _Term:
     retires_at: float
     age: asyncio.TimerHandle
     idle: asyncio.TimerHandle
+    unread: float = math.inf
+    """Bytes of answers that its caller had not read when it was found idle."""
+    general: RequestHandler | None = None
 
 
 class Connections:
@@ -57,6 +62,8 @@ class Connections:
         self._mean_age = mean_age
         self._at_most = at_most
         self._terms: dict[Door, _Term] = {}
+        self._nobody = asyncio.Event()
+        self._nobody.set()
         self._generals: dict[Any, Door] = {}
         self._server = web.Server(
             self._handle,
@@ -76,15 +83,27 @@ class Connections:
 
     async def close(self, seconds: float) -> None:
         """Hang up behind the answers that are under way, which have so long."""
-        self._server.pre_shutdown()
-        await self._server.shutdown(seconds)
-        for door in [*self._terms]:
-            door.transport.close()
+        for door, term in self._terms.items():
+            term.retires_at = 0.0
+            if not door.at_work:
+                door.transport.close()
+        # Not by the server's own shutdown: it knows nothing of answers that are not its own, and
+        # would hang up on them.
+        await self._all_left(seconds)
+        for door in self._terms:
+            door.transport.abort()
+        await self._all_left(seconds)
+
+    async def _all_left(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._nobody.wait()
 
     def entered(self, door: Door) -> bool:
         """A caller has come, and has an age; False when there are too many."""
         if len(self._terms) >= self._at_most:
             return False
+        self._nobody.clear()
         age = self._mean_age * random.uniform(1 - _SPREAD, 1 + _SPREAD)
         self._terms[door] = _Term(
             retires_at=self._loop.time() + age,
@@ -99,6 +118,9 @@ class Connections:
         if term is not None:
             term.age.cancel()
             term.idle.cancel()
+            self._generals.pop(term.general, None)
+        if not self._terms:
+            self._nobody.set()
 
     def ends(self, door: Door) -> bool:
         """Whether this connection should be closed behind its present answer."""
@@ -107,24 +129,18 @@ class Connections:
 
     def general(self, door: Door) -> RequestHandler:
         """aiohttp's side of a connection."""
-        general = self._server()
+        general = self._terms[door].general = self._server()
         self._generals[general] = door
         return general
-
-    def generally_left(self, general: RequestHandler) -> None:
-        """aiohttp's side of a connection is gone, too."""
-        self._generals.pop(general, None)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request that aiohttp received."""
         door = self._generals.get(request.protocol)
         if door is None:
             return await self._front.handle(request)
-        door.generally_at_work = True
         try:
             response = await self._front.handle(request)
         finally:
-            door.generally_at_work = False
             door.used()
         if self.ends(door):
             response.force_close()
@@ -147,15 +163,22 @@ class Connections:
         door.transport.close()
 
     def _look_for_life(self, door: Door) -> None:
-        """End a connection that nobody used for long."""
+        """End a connection that nobody used for long.
+
+        It goes when its caller has read the last answer; who reads nothing more of it has gone.
+        """
         term = self._terms.get(door)
         if term is None:
             return
         idle = 0.0 if door.at_work else self._loop.time() - door.last_used
         if idle >= _IDLE_SECONDS:
-            door.transport.close()
-        else:
-            term.idle = self._loop.call_later(_IDLE_SECONDS - idle, self._look_for_life, door)
+            before, term.unread = term.unread, door.transport.get_write_buffer_size()
+            if term.unread < before:
+                door.transport.close()
+            else:
+                door.transport.abort()
+            idle = 0.0
+        term.idle = self._loop.call_later(_IDLE_SECONDS - idle, self._look_for_life, door)
 
 
 def _request_factory(max_body_bytes: int) -> Callable[..., web.BaseRequest]:

@@ -58,11 +58,7 @@ class House(Protocol):
         ...
 
     def left(self, door: "Door") -> None:
-        """A caller has gone."""
-        ...
-
-    def generally_left(self, general: RequestHandler) -> None:
-        """aiohttp's side of a connection is gone."""
+        """A caller has gone, and aiohttp's side of its connection with it."""
         ...
 
 
@@ -84,23 +80,8 @@ class Door(asyncio.Protocol):
     """Tells the requests of one connection apart, and who answers each."""
 
     __slots__ = (
-        "_behind",
-        "_choked",
-        "_deaf",
-        "_errand",
-        "_front",
-        "_general",
-        "_headings",
-        "_house",
-        "_left",
-        "_loop",
-        "_patience",
-        "_request",
-        "_stage",
-        "answered",
-        "generally_at_work",
-        "last_used",
-        "transport",
+        "_behind", "_choked", "_deaf", "_errand", "_front", "_general", "_headings", "_house",
+        "_left", "_loop", "_patience", "_request", "_stage", "answered", "last_used", "transport",
     )  # fmt: skip
 
     def __init__(
@@ -113,9 +94,7 @@ class Door(asyncio.Protocol):
         self.transport: Any = None
         self.last_used = loop.time()
         self.answered = False
-        """Whether a request was answered; whoever asks may take it back, to see the next."""
-        self.generally_at_work = False
-        """Whether aiohttp has asked for an answer that it has not got."""
+        """Whether a request was; whoever asks may take it back, to see the next."""
         self._stage = _Stage.BETWEEN
         self._behind = b""
         """What came and has not been looked at, or is not whole."""
@@ -132,9 +111,11 @@ class Door(asyncio.Protocol):
 
     @property
     def at_work(self) -> bool:
-        """Whether a request is being answered."""
-        between = _Stage.BETWEEN, _Stage.GENERAL, _Stage.GENERAL_FOR_GOOD
-        return self.generally_at_work or self._stage not in between
+        """Whether a request is being answered; what was answered may still be unread."""
+        if self.transport.is_closing():
+            return False
+        general = self._stage in (_Stage.GENERAL, _Stage.GENERAL_FOR_GOOD)
+        return not self._generally_idle() if general else self._errand is not None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A caller is there."""
@@ -151,7 +132,6 @@ class Door(asyncio.Protocol):
             self._errand.cancel()
         if self._general is not None:
             self._general.connection_lost(exc)
-            self._house.generally_left(self._general)
         self._house.left(self)
 
     def used(self) -> None:
@@ -196,10 +176,7 @@ class Door(asyncio.Protocol):
         """Look at what begins with a request."""
         end = data.find(_END_OF_HEAD, 0, LONGEST) + len(_END_OF_HEAD)
         if end < len(_END_OF_HEAD):
-            if len(data) < LONGEST:
-                self._wait(data)
-            else:
-                self._for_good(data)
+            self._wait(data) if len(data) < LONGEST else self._for_good(data)
             return
         asked = self._headings.of(data[:end])
         if asked is None:
@@ -226,15 +203,19 @@ class Door(asyncio.Protocol):
     def _answered(self, response: Response | None, error: BaseException | None) -> None:
         request, self._request, self._errand = self._request, b"", None
         if isinstance(error, GoesAlone):
-            data, self._behind = request + self._behind, b""
-            self._generally(data, len(request))
+            self._generally(request + self._behind, len(request))
             return
-        if response is None:
+        ends = self._house.ends(self)
+        try:
+            wire = None if response is None else response.to_wire(close=ends)
+        except ValueError as bug:
+            wire, error = None, bug
+        if wire is None:
+            # A caller that is hung up on asks again; one that hears nothing waits.
             logger.error("a request was not answered", exc_info=error)
             self.transport.abort()
             return
-        ends = self._house.ends(self)
-        self.transport.writelines(response.to_wire(close=ends))
+        self.transport.writelines(wire)
         self.used()
         if ends:
             self.transport.close()
@@ -258,6 +239,10 @@ class Door(asyncio.Protocol):
         self._stage = _Stage.BETWEEN
         self._take(self._behind)
         if self._deaf and len(self._behind) <= _MOST_BEHIND:
+            self._hear()
+
+    def _hear(self) -> None:
+        if self._deaf:
             self._deaf = False
             self.transport.resume_reading()
 
@@ -297,6 +282,7 @@ class Door(asyncio.Protocol):
 
     def _to_general(self, data: bytes) -> None:
         self._stop_waiting()
+        self._hear()  # now, because aiohttp, told of all this, may want to hold the caller back
         self._behind = b""
         self.last_used = self._loop.time()
         if self._general is None:

@@ -21,6 +21,7 @@ from batchedmodel_sidecar.bodies import answer_expectation
 from batchedmodel_sidecar.buffers import BuffersBody, body_of
 from batchedmodel_sidecar.errors import CallError, Expired, Rejected, Unserved
 from batchedmodel_sidecar.ledger import Ledger
+from batchedmodel_sidecar.responses import writable
 from batchedmodel_sidecar.terms import REQUEST_ID_HEADER, request_id
 from batchedmodel_sidecar.upstream.headers import OF_THE_CONNECTION
 
@@ -178,16 +179,7 @@ def _end_to_end(headers: Mapping[str, str], dropped: frozenset[str]) -> list[tup
         for token in value.split(",")
     }
     return [
-        (name, _writable(value))
+        (name, writable(value))
         for name, value in headers.items()
         if name.lower() not in dropped and name.lower() not in named
     ]
-
-
-def _writable(value: str) -> str:
-    """A header's value as aiohttp can write it, which is UTF-8; other bytes stand for Latin-1."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return value.encode(errors="surrogateescape").decode("latin-1")
-    return value

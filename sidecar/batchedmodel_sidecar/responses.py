@@ -46,7 +46,8 @@ class Response(NamedTuple):
     def to_web(self) -> web.Response:
         """As aiohttp writes it."""
         # As a header and not as an argument: a server's own may have parameters, such as a charset.
-        headers = (*self.headers, ("Content-Type", self.content_type), ("Server", _SERVER))
+        named = (*self.headers, ("Content-Type", self.content_type), ("Server", _SERVER))
+        headers = [(name, writable(value)) for name, value in named]
         body: Any = body_of(self.parts, self.content_type)
         return web.Response(status=self.status, body=body, headers=headers)
 
@@ -62,7 +63,7 @@ class Response(NamedTuple):
             f"Content-Type: {_line(self.content_type)}\r\nContent-Length: {size}\r\n{more}"
             f"Date: {rfc822_formatted_time()}\r\nServer: {_SERVER}\r\n"
             f"{_CLOSE if close else ''}\r\n"
-        ).encode()
+        ).encode(errors="surrogateescape")  # a foreign server's headers are not always UTF-8
         if size > LARGE:
             return [head, *self.parts]
         return [b"".join((head, *self.parts))]
@@ -108,6 +109,15 @@ def error_response(error: CallError, body: Body) -> Response:
 def json_response(document: Any, status: int = 200) -> Response:
     """A document about the server or its model."""
     return Response((orjson.dumps(document),), status=status)
+
+
+def writable(value: str) -> str:
+    """A header's value as aiohttp can write it, which is UTF-8; other bytes stand for Latin-1."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return value.encode(errors="surrogateescape").decode("latin-1")
+    return value
 
 
 def _line(value: str) -> str:

@@ -1,0 +1,115 @@
+"""One connection's door in a pretended house, with a pretended front and a caller."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Final
+
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
+
+from batchedmodel_sidecar.asked import Asked
+from batchedmodel_sidecar.door import Door
+from batchedmodel_sidecar.front import GoesAlone
+from batchedmodel_sidecar.headings import Headings
+from batchedmodel_sidecar.responses import Response
+from support.wire import Wire
+
+SECONDS: Final = "x-seconds"
+"""After which a request is answered; without it at once."""
+ENOUGH: Final = 64 * 1024
+"""Bytes behind a request that is being answered, above which a caller is held back."""
+
+
+@dataclass
+class PretendFront:
+    """Echoes calls, each after its `x-seconds`; some paths go alone, or wrong."""
+
+    begun: int = 0
+    cancelled: int = 0
+
+    def is_call(self, asked: Asked) -> bool:
+        return asked.method == "POST" and asked.path in ("/call", "/alone", "/broken", "/unsaid")
+
+    async def respond(self, asked: Asked, source: bytes) -> Response:
+        self.begun += 1
+        try:
+            if SECONDS in asked.headers:
+                await asyncio.sleep(float(asked.headers[SECONDS]))
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        match asked.path:
+            case "/alone":
+                raise GoesAlone
+            case "/broken":
+                raise KeyError("a bug")
+            case "/unsaid":
+                return Response((source,), headers=(("x", "two\r\nlines"),))
+        return Response((b"call:" + source,))
+
+
+@dataclass
+class PretendHouse:
+    """Keeps doors; what aiohttp is asked is answered with the body, and with who answers it."""
+
+    ending: bool = False
+    full: bool = False
+    seconds: float = 0.0
+    """After which aiohttp's answers are ready."""
+    reads_first: bool = True
+    inside: set[Door] = field(default_factory=set)
+    generals: list[RequestHandler] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._server = web.Server(self._handle, handler_cancellation=True, access_log=None)
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        body = await request.read() if self.reads_first else b""
+        await asyncio.sleep(self.seconds)
+        if not self.reads_first:
+            body = await request.read()
+        return web.Response(body=b"general:" + body)
+
+    def general(self, door: Door) -> RequestHandler:
+        self.generals.append(self._server())
+        return self.generals[-1]
+
+    def ends(self, door: Door) -> bool:
+        return self.ending
+
+    def entered(self, door: Door) -> bool:
+        if not self.full:
+            self.inside.add(door)
+        return not self.full
+
+    def left(self, door: Door) -> None:
+        self.inside.discard(door)
+        self.generals.clear()
+
+
+@dataclass
+class DoorWorld:
+    """A door, who answers at it, and its caller."""
+
+    front: PretendFront = field(default_factory=PretendFront)
+    house: PretendHouse = field(default_factory=PretendHouse)
+
+    def __post_init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.door = Door(self.house, self.front, Headings(loop), loop)
+        self.wire = Wire(self.door)
+
+    @property
+    def is_general(self) -> bool:
+        """Whether aiohttp was ever asked."""
+        return bool(self.house.generals)
+
+
+def call(body: bytes = b"", *headers: str, path: str = "/call", method: str = "POST") -> bytes:
+    lines = [f"{method} {path} HTTP/1.1", "Host: x", f"Content-Length: {len(body)}", *headers]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+async def turns(number: int = 20) -> None:
+    for _ in range(number):
+        await asyncio.sleep(0)

@@ -1,0 +1,203 @@
+"""When connections end: of age, for want of use, behind the last answers, or with their reader."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Final, cast
+
+import pytest
+from aiohttp import web
+
+from batchedmodel_sidecar.asked import Asked
+from batchedmodel_sidecar.connections import Connections
+from batchedmodel_sidecar.front import Front
+from batchedmodel_sidecar.responses import Response
+from support.wire import Wire
+
+pytestmark = pytest.mark.looptime
+
+AGE: Final = 1000.0
+AT_MOST: Final = 10
+IDLE: Final = 75.0
+CALL: Final = b"POST /call HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\na"
+SLOW: Final = CALL.replace(b"Host", b"x-seconds: 10\r\nHost")
+OTHER: Final = b"GET /other HTTP/1.1\r\nHost: x\r\n\r\n"
+SLOW_OTHER: Final = OTHER.replace(b"Host", b"x-seconds: 10\r\nHost")
+CLOSE: Final = b"connection: close"
+
+
+class Answering:
+    """Answers what it is asked, after the seconds of `x-seconds`."""
+
+    closing = False
+
+    def is_call(self, asked: Asked) -> bool:
+        return asked.path == "/call"
+
+    async def respond(self, asked: Asked, source: object) -> Response:
+        await asyncio.sleep(float(asked.headers.get("x-seconds", 0)))
+        return Response((b"answer",))
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        await request.read()
+        await asyncio.sleep(float(request.headers.get("x-seconds", 0)))
+        return web.Response(body=b"answer")
+
+
+@pytest.fixture
+def front() -> Answering:
+    return Answering()
+
+
+@pytest.fixture
+async def connections(front: Answering) -> AsyncIterator[Connections]:
+    made = Connections(
+        cast("Front", front), mean_age=AGE, at_most=AT_MOST, max_body_bytes=1_000_000
+    )
+    yield made
+    await made.close(0.1)
+
+
+@pytest.fixture
+def caller(connections: Connections) -> Callable[[], Wire]:
+    return lambda: Wire(connections.open())
+
+
+async def ended(wire: Wire, before: float) -> float:
+    """When the connection ended."""
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(before):
+        while not wire.gone:  # noqa: ASYNC110  # a caller can only look
+            await asyncio.sleep(1.0)
+    return loop.time()
+
+
+@pytest.mark.parametrize("asked", [b"", CALL, OTHER, CALL[:20]])
+async def test_who_asks_nothing_for_long_is_hung_up_on(
+    caller: Callable[[], Wire], asked: bytes
+) -> None:
+    wire = caller()
+    await asyncio.sleep(10.0)
+    wire.sends(*[asked][: bool(asked)])
+    at = await ended(wire, 200.0)
+    assert IDLE <= at <= 10.0 + IDLE + 2.0
+
+
+@pytest.mark.parametrize("asked", [CALL, OTHER])
+async def test_who_asks_now_and_then_stays_until_its_age(
+    caller: Callable[[], Wire], asked: bytes
+) -> None:
+    wire = caller()
+    while not wire.is_closing():
+        await asyncio.sleep(60.0)
+        wire.sends(asked)
+        await asyncio.sleep(0.1)
+    assert 0.8 * AGE <= asyncio.get_running_loop().time() <= 1.2 * AGE + 61.0
+    assert [status for status, _ in wire.answers] == [200] * len(wire.answers)
+    assert bytes(wire.written).lower().count(CLOSE) == 1
+    assert CLOSE in bytes(wire.written).lower().rpartition(b"http/1.1")[2]
+
+
+@pytest.mark.parametrize("asked", [SLOW, SLOW_OTHER])
+async def test_work_is_not_idleness(caller: Callable[[], Wire], asked: bytes) -> None:
+    wire = caller()
+    for _ in range(20):
+        wire.sends(asked)
+        await asyncio.sleep(11.0)
+    assert len(wire.answers) == 20
+    assert not wire.is_closing()
+
+
+async def test_who_trickles_a_head_is_hung_up_on_at_its_age(caller: Callable[[], Wire]) -> None:
+    wire = caller()
+    wire.sends(b"GET / HTTP/1.1\r\nx: ")
+    while not wire.is_closing():
+        await asyncio.sleep(10.0)
+        wire.sends(b"y")
+    assert asyncio.get_running_loop().time() <= 1.2 * AGE + 11.0
+
+
+async def test_no_more_callers_stay_than_may(caller: Callable[[], Wire]) -> None:
+    wires = [caller() for _ in range(AT_MOST + 1)]
+    await asyncio.sleep(0.1)
+    assert [wire.aborted for wire in wires] == [False] * AT_MOST + [True]
+    wires[0].leaves()
+    await asyncio.sleep(0.1)
+    assert not caller().aborted
+
+
+@pytest.mark.parametrize("asked", [CALL, OTHER])
+async def test_while_draining_each_answer_is_the_last(
+    caller: Callable[[], Wire], front: Answering, asked: bytes
+) -> None:
+    wire = caller()
+    wire.sends(asked)
+    await asyncio.sleep(0.1)
+    front.closing = True
+    wire.sends(asked)
+    await asyncio.sleep(0.1)
+    assert wire.gone
+    assert bytes(wire.written).lower().count(CLOSE) == 1
+
+
+async def test_the_end_waits_for_answers_under_way_and_for_nobody_else(
+    connections: Connections, caller: Callable[[], Wire]
+) -> None:
+    silent, half, idle, used_by_both, general = (caller() for _ in range(5))
+    half.sends(CALL[:20])
+    idle.sends(CALL)
+    used_by_both.sends(OTHER)
+    await asyncio.sleep(1.0)
+    used_by_both.sends(SLOW)
+    general.sends(SLOW_OTHER)
+    await asyncio.sleep(1.0)
+    started = asyncio.get_running_loop().time()
+    await connections.close(30.0)
+    assert asyncio.get_running_loop().time() - started == pytest.approx(9.0, abs=0.5)
+    assert not any(wire.aborted for wire in (silent, half, idle, used_by_both, general))
+    assert [len(wire.answers) for wire in (silent, half, idle, used_by_both, general)] == [
+        0, 0, 1, 2, 1,
+    ]  # fmt: skip
+
+
+async def test_the_end_does_not_wait_longer_than_it_may(
+    connections: Connections, caller: Callable[[], Wire]
+) -> None:
+    wires = [caller(), caller(), caller()]
+    wires[0].sends(SLOW)
+    wires[1].sends(SLOW_OTHER)
+    wires[2].stops_reading()
+    wires[2].sends(CALL)
+    await asyncio.sleep(1.0)
+    started = asyncio.get_running_loop().time()
+    await connections.close(3.0)
+    assert asyncio.get_running_loop().time() - started == pytest.approx(3.0, abs=0.1)
+    assert all(wire.aborted for wire in wires)
+
+
+@pytest.mark.parametrize("closing", [False, True])
+async def test_an_answer_that_nobody_reads_is_not_kept_for_ever(
+    caller: Callable[[], Wire], front: Answering, closing: bool
+) -> None:
+    front.closing = closing
+    wire = caller()
+    wire.stops_reading()
+    wire.sends(CALL)
+    await asyncio.sleep(1.5 * IDLE)
+    assert wire.is_closing()
+    assert not wire.aborted
+    await asyncio.sleep(2.0 * IDLE)
+    assert wire.aborted
+
+
+async def test_an_answer_that_is_read_slowly_is_read_to_its_end(caller: Callable[[], Wire]) -> None:
+    wire = caller()
+    wire.stops_reading()
+    wire.sends(CALL)
+    for _ in range(10):
+        wire.reads_some()
+        await asyncio.sleep(IDLE)
+    assert wire.is_closing()
+    assert not wire.aborted
+    wire.reads()
+    await asyncio.sleep(1.0)
+    assert wire.gone

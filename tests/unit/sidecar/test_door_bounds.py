@@ -1,0 +1,189 @@
+"""One connection: floods, slow readers, callers that leave, and answers that cannot be given."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from batchedmodel_sidecar.responses import Response
+from support.door_world import ENOUGH, SECONDS, DoorWorld, PretendHouse, call, turns
+
+pytestmark = pytest.mark.looptime
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[DoorWorld]:
+    made = DoorWorld()
+    yield made
+    made.wire.leaves()
+    await turns()  # by which all that was done for it has ended
+
+
+async def test_a_flood_is_held_back_and_none_of_it_is_lost(world: DoorWorld) -> None:
+    sent = 0
+    piece = call(b"x" * 1000) * 10
+    world.wire.sends(call(b"a", f"{SECONDS}: 1"))
+    while world.wire.reading:
+        world.wire.sends(piece)
+        sent += 10
+    assert sent * 1000 < 2 * ENOUGH
+    await asyncio.sleep(1.1)
+    while len(world.wire.answers) < 1 + sent:
+        await turns(1)
+    assert world.wire.reading
+    assert world.front.begun == 1 + sent
+
+
+async def test_a_caller_that_does_not_read_is_not_answered_more_than_once(world: DoorWorld) -> None:
+    world.wire.stops_reading()
+    world.wire.sends(call(b"a"), call(b"b"), call(b"c"))
+    await asyncio.sleep(1.0)
+    assert world.front.begun == 1
+    world.wire.reads()
+    await turns()
+    assert [body for _, body in world.wire.answers] == [b"call:a", b"call:b", b"call:c"]
+
+
+async def test_aiohttp_is_told_that_a_caller_does_not_read(world: DoorWorld) -> None:
+    world.wire.stops_reading()
+    world.wire.sends(call(b"a"))
+    await asyncio.sleep(1.0)
+    world.wire.sends(call(path="/other"))
+    world.wire.reads()
+    world.wire.stops_reading()
+    await turns()
+    general = world.house.generals[0]
+    assert general.writing_paused, "its own answer is unread"
+    world.wire.reads()
+    await turns()
+    world.wire.stops_reading()
+    world.wire.sends(call(b"b"))
+    assert general.writing_paused, "the front's answer is unread"
+    world.wire.reads()
+    assert not general.writing_paused
+    await turns()
+    assert len(world.wire.answers) == 3
+
+
+async def test_a_caller_that_was_held_back_is_heard_again_when_aiohttp_takes_over(
+    world: DoorWorld,
+) -> None:
+    # Few and without bodies, at whose ends aiohttp would let the caller go on by itself.
+    behind = call(b"", "x: " + "y" * 4000) * (ENOUGH // 4000 + 1)
+    world.wire.sends(call(b"", f"{SECONDS}: 1", path="/alone"), behind)
+    assert not world.wire.reading
+    await asyncio.sleep(1.1)
+    world.wire.sends(call(b"b"))
+    await turns(100)
+    assert world.wire.answers[-1] == (200, b"general:b")
+
+
+async def test_whom_aiohttp_holds_back_is_not_let_go_by_others(world: DoorWorld) -> None:
+    world.house.reads_first, world.house.seconds = False, 10.0
+    large = call(b"x" * 1_000_000)
+    world.wire.sends(call(b"a", f"{SECONDS}: 1"), large[:600_000])
+    assert not world.wire.reading
+    await asyncio.sleep(2.0)
+    assert not world.wire.reading, "nobody has read what is here already"
+    await asyncio.sleep(10.0)
+    assert world.wire.reading
+    world.wire.sends(large[600_000:])
+    await turns()
+    assert len(world.wire.answers) == 2
+
+
+@pytest.mark.parametrize("when", [0.0, 0.5, 1.0])
+async def test_a_caller_that_leaves_ends_what_is_done_for_it(world: DoorWorld, when: float) -> None:
+    world.wire.sends(call(b"a", f"{SECONDS}: 1"), call(b"b"))
+    await asyncio.sleep(when)
+    begun = world.front.begun
+    world.wire.leaves()
+    await asyncio.sleep(1.0)
+    assert world.front.begun == begun
+    assert world.front.cancelled == (when < 1.0)
+    assert not world.house.inside
+
+
+async def test_a_caller_that_leaves_before_its_request_is_whole_leaves_nothing(
+    world: DoorWorld,
+) -> None:
+    world.wire.sends(call(b"abc")[:-1])
+    world.wire.leaves()
+    await asyncio.sleep(1.0)
+    assert not world.is_general
+    assert not world.front.begun
+
+
+async def test_a_caller_that_leaves_aiohttp_is_told_to_it(world: DoorWorld) -> None:
+    world.house.seconds = 10.0
+    world.wire.sends(call(path="/other"))
+    await asyncio.sleep(1.0)
+    world.wire.leaves()
+    await asyncio.sleep(1.0)
+    assert not world.house.generals
+
+
+async def test_the_last_answer_says_so_and_what_is_behind_it_is_not_looked_at(
+    world: DoorWorld,
+) -> None:
+    world.house.ending = True
+    world.wire.sends(call(b"a") + call(b"b"))
+    await turns()
+    assert world.wire.answers == [(200, b"call:a")]
+    assert b"\r\nConnection: close\r\n" in world.wire.written
+    assert world.wire.gone
+    assert world.front.begun == 1
+
+
+async def test_a_caller_that_may_not_stay_is_hung_up_on() -> None:
+    world = DoorWorld(house=PretendHouse(full=True))
+    await turns()
+    assert world.wire.aborted
+
+
+@pytest.mark.parametrize("path", ["/broken", "/unsaid"])
+@pytest.mark.parametrize("seconds", ["0", "1"])
+async def test_what_cannot_be_answered_breaks_the_connection_and_is_logged(
+    world: DoorWorld, caplog: pytest.LogCaptureFixture, path: str, seconds: str
+) -> None:
+    world.wire.sends(call(b"a", f"{SECONDS}: {seconds}", path=path), call(b"b"))
+    await asyncio.sleep(1.1)
+    assert world.wire.aborted
+    assert not world.wire.written
+    assert caplog.messages == ["a request was not answered"]
+
+
+async def test_a_foreign_servers_odd_header_arrives_as_it_was(world: DoorWorld) -> None:
+    odd = Response((), headers=(("x", b"caf\xe9".decode(errors="surrogateescape")),))
+    assert b"\r\nx: caf\xe9\r\n" in b"".join(odd.to_wire(close=False))
+    assert odd.to_web().headers["x"] == "caf\xe9"
+
+
+async def test_it_is_at_work_from_the_request_to_its_answer_and_not_while_that_is_unread(
+    world: DoorWorld,
+) -> None:
+    assert not world.door.at_work
+    world.wire.sends(call(b"abc")[:-1])
+    assert not world.door.at_work
+    world.wire.sends(b"c")
+    assert not world.door.at_work
+    world.wire.stops_reading()
+    world.wire.sends(call(b"a", f"{SECONDS}: 1"))
+    assert world.door.at_work
+    await asyncio.sleep(1.1)
+    assert not world.door.at_work
+
+
+async def test_it_is_at_work_while_aiohttp_writes_an_answer_that_is_read_slowly(
+    world: DoorWorld,
+) -> None:
+    world.wire.stops_reading()
+    world.wire.sends(call(b"x" * 100_000))
+    await turns()
+    world.wire.sends(call(b"x" * 100_000))
+    await asyncio.sleep(1.0)
+    assert world.wire.get_write_buffer_size()
+    assert world.door.at_work
+    world.wire.reads()
+    await turns()
+    assert not world.door.at_work
