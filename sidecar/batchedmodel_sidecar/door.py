@@ -208,7 +208,7 @@ class Door(asyncio.Protocol):
         ends = self._house.ends(self)
         try:
             wire = None if response is None else response.to_wire(close=ends)
-        except ValueError as bug:
+        except Exception as bug:
             wire, error = None, bug
         if wire is None:
             # A caller that is hung up on asks again; one that hears nothing waits.
