@@ -182,9 +182,10 @@ class Chaos:
     async def _faults(self, until: float) -> None:
         chain = self._chain
         kinds = [self._kill, self._stop_model, self._stop_sidecar, self._edit, self._edit]
+        first = iter(kinds[:3])  # however short the storm is, it has one of each
         while time.monotonic() < until:
             await asyncio.sleep(self._random.uniform(0.3, 1.0))
-            kind = self._random.choice(kinds)
+            kind = next(first, None) or self._random.choice(kinds)
             self.diary.faults[kind.__name__.removeprefix("_")] += 1
             await kind()
             await self._recovered()
