@@ -16,7 +16,7 @@ SETTINGS = BatchSettings(max_batch_size=32, max_queue_size=512, request_timeout_
 RATE = 150.0
 GROWTH_BYTES = 64 * 2**20
 RECOVERY_SECONDS = 2.0
-LONGEST_RECOVERY_SECONDS = 10.0
+LONGEST_RECOVERY_SECONDS = 3 * SETTINGS.request_timeout_seconds
 
 
 async def test_in_a_storm_everyone_is_told_once_and_the_truth(
@@ -37,7 +37,7 @@ async def test_in_a_storm_everyone_is_told_once_and_the_truth(
         assert not diary.complaints
         assert diary.told["single: right"] > 0
         assert diary.faults["kill"] > 0
-        # One of them may meet the storm's height, or a machine that does something else.
+        # At the storm's height, or in batches of one, a question may be accepted and expire.
         assert statistics.median(diary.recoveries) <= RECOVERY_SECONDS
         assert max(diary.recoveries) <= LONGEST_RECOVERY_SECONDS
         await chain.until("batchedmodel_inflight_requests", lambda value: value == 0)
