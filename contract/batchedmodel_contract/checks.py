@@ -83,7 +83,7 @@ def _given_sources(spec: Spec) -> int:
     source = spec.model.source
     if source is None:
         return 0
-    given = (source.path, source.python_package, source.hugging_face)
+    given = (source.path, source.volume, source.python_package, source.hugging_face)
     return sum(one is not None for one in given)
 
 
@@ -187,9 +187,9 @@ CHECKS: Final[tuple[Check, ...]] = (
         field="model.source",
         broken=lambda spec: spec.model.source is not None and _given_sources(spec) != 1,
         holds="!has(self.model.source) || [has(self.model.source.path),"
-        " has(self.model.source.pythonPackage), has(self.model.source.huggingFace)]"
-        ".exists_one(given, given)",
-        rule="needs exactly one of path, pythonPackage and huggingFace",
+        " has(self.model.source.volume), has(self.model.source.pythonPackage),"
+        " has(self.model.source.huggingFace)].exists_one(given, given)",
+        rule="needs exactly one of path, volume, pythonPackage and huggingFace",
     ),
     Check(
         name="the accelerator is asked for twice",

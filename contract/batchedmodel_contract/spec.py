@@ -11,6 +11,7 @@ from typing import Final
 from batchedmodel_contract.handler_names import HANDLER_NAME
 from batchedmodel_contract.reading import section, setting
 from batchedmodel_contract.rules import (
+    LONGEST_OBJECT_NAME,
     AscendingWholes,
     Choice,
     Names,
@@ -29,6 +30,13 @@ DEFAULT_MODEL_PORT: Final = 8080
 DEFAULT_TARGET_UTILIZATION_PERCENT: Final = 80
 DRAIN_MARGIN_SECONDS: Final = 5
 """How much longer a drain may take than a request."""
+
+_OBJECT_NAME: Final = r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?"
+_CLAIM_NAME: Final = Text(
+    pattern=_OBJECT_NAME,
+    form="a name of a PersistentVolumeClaim",
+    at_most=LONGEST_OBJECT_NAME,
+)
 
 
 class PolicyName(StrEnum):
@@ -60,6 +68,24 @@ class ServerProtocol(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SecretKey:
+    """One entry of a Secret in the model's namespace."""
+
+    name: str = setting(
+        "name",
+        Text(pattern=_OBJECT_NAME, form="a name of a Secret", at_most=LONGEST_OBJECT_NAME),
+        "Secret that holds the token, used on Kubernetes; elsewhere HF_TOKEN is read.",
+        required=True,
+    )
+    key: str = setting(
+        "key",
+        Text(pattern=r"[\w.-]+", form="a key of a Secret", at_most=LONGEST_OBJECT_NAME),
+        "Its entry with the token.",
+        default="token",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HuggingFace:
     """A model repository on a Hugging Face hub."""
 
@@ -78,6 +104,32 @@ class HuggingFace:
         "Branch, tag or commit. A commit makes the service reproducible.",
         default="main",
     )
+    token_secret_ref: SecretKey | None = section(
+        "tokenSecretRef", SecretKey, "Token for a repository that not everybody may see."
+    )
+    cache_claim_name: str | None = setting(
+        "cacheClaimName",
+        _CLAIM_NAME,
+        "Volume on which fetched models are kept and shared by pods, used on Kubernetes; absent: "
+        "every pod fetches its own.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Volume:
+    """A folder on a volume of the cluster, mounted read-only."""
+
+    claim_name: str = setting(
+        "claimName", _CLAIM_NAME, "Volume with the model's files, on Kubernetes.", required=True
+    )
+    sub_path: str | None = setting(
+        "subPath",
+        Text(
+            pattern=r"[\w-][\w.-]*(/[\w-][\w.-]*)*",
+            form="a path within the volume such as models/minilm",
+        ),
+        "Folder in it; absent: the volume itself.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +137,11 @@ class Source:
     """Where the model's files come from; exactly one of the fields."""
 
     path: str | None = setting(
-        "path", Text(at_most=4096), "Folder with the model's files; relative to the manifest."
+        "path",
+        Text(at_most=4096),
+        "Folder with the model's files; relative to the manifest, in a cluster within the image.",
     )
+    volume: Volume | None = section("volume", Volume, "Volume of a cluster that holds the files.")
     python_package: str | None = setting(
         "pythonPackage",
         Text(
