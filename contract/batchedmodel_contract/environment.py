@@ -18,6 +18,9 @@ from batchedmodel_contract.spec import MAX_BATCH_SIZE, ServerProtocol, Source
 PREFIX: Final = "BATCHEDMODEL_"
 """What the names of all these variables begin with."""
 
+HUB_FOLDER: Final = "hub"
+"""What models from a hub lie in, below the cache folder; in a pod a volume of its own."""
+
 EXIT_WRONG_SETTINGS: Final = 2
 """A process ends with it when its settings cannot be used; starting it again would not help."""
 EXIT_CANNOT_LISTEN: Final = 3
@@ -154,6 +157,27 @@ class ModelServerSettings:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchSettings:
+    """What the program is told that fetches a model's files before the model server starts."""
+
+    source: str = setting(
+        "SOURCE", Text(at_most=65_536), "`spec.model.source` as JSON.", required=True
+    )
+    trust: bool = setting(
+        "TRUST", Truth(), "Whether code and pickles are fetched as well.", default=False
+    )
+    cache_folder: str = setting(
+        "CACHE_FOLDER", Text(), "Folder for downloaded models.", required=True
+    )
+    report_file: str = setting(
+        "REPORT_FILE", Text(), "Where to write why nothing could be fetched.", default=""
+    )
+    log_level: LogLevel = setting(
+        "LOG_LEVEL", Choice(of=LogLevel), "How much to log.", default=LogLevel.INFO
+    )
+
+
 def from_environment(of: type[Settings], environ: Mapping[str, str]) -> Settings:
     """The settings of a process; raises `InvalidManifest` with every mistake by variable."""
     mistakes: list[Mistake] = []
@@ -178,7 +202,9 @@ def from_environment(of: type[Settings], environ: Mapping[str, str]) -> Settings
     return of(**found)
 
 
-def to_environment(settings: SidecarSettings | ModelServerSettings) -> dict[str, str]:
+def to_environment(
+    settings: SidecarSettings | ModelServerSettings | FetchSettings,
+) -> dict[str, str]:
     """The variables that `from_environment` reads back to equal settings."""
     variables: dict[str, str] = {}
     for field, declared in declarations(type(settings)):
@@ -192,7 +218,11 @@ def to_environment(settings: SidecarSettings | ModelServerSettings) -> dict[str,
 
 
 def source_to_json(source: Source | None) -> str:
-    """`spec.model.source` as one variable; empty when there is none."""
+    """`spec.model.source` as one variable; empty when there is none.
+
+    What a process needs of it: token and volumes are the pod's business, which mounts a volume and
+    names its folder as the path.
+    """
     if source is None:
         return ""
     hub = source.hugging_face
