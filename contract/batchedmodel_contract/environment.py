@@ -13,7 +13,8 @@ from typing import Any, Final, TypeVar
 from batchedmodel_contract.mistakes import InvalidInput, InvalidManifest, Mistake, shown
 from batchedmodel_contract.reading import Section, declarations, read, setting
 from batchedmodel_contract.rules import Broken, Choice, Real, Text, TextMap, Truth, Whole
-from batchedmodel_contract.spec import MAX_BATCH_SIZE, ServerProtocol, Source
+from batchedmodel_contract.source import Source
+from batchedmodel_contract.spec import MAX_BATCH_SIZE, ServerProtocol
 
 PREFIX: Final = "BATCHEDMODEL_"
 """What the names of all these variables begin with."""

@@ -20,7 +20,7 @@ from batchedmodel_contract.environment import (
     source_from_json,
 )
 from batchedmodel_contract.mistakes import InvalidInput, InvalidManifest
-from batchedmodel_contract.spec import Source
+from batchedmodel_contract.source import Source
 from batchedmodel_model_server import unix_socket
 from batchedmodel_model_server.app import make_app
 from batchedmodel_model_server.compute import ComputeThread

@@ -27,7 +27,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 from urllib.parse import quote
 
-from batchedmodel_contract.spec import HuggingFace
+from batchedmodel_contract.source import HuggingFace
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.fetch_progress import Progress, shown_bytes
 from batchedmodel_model_server.hub import (

@@ -19,7 +19,7 @@ from batchedmodel_contract.handler_names import is_file_handler
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.profile import Profile
 from batchedmodel_contract.server_api import ModelState
-from batchedmodel_contract.spec import Source
+from batchedmodel_contract.source import Source
 from batchedmodel_model_server.compute import ComputeThread
 from batchedmodel_model_server.declaration import declaration_of, describe
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost, NotReady, Overloaded

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from batchedmodel_contract.environment import HUB_FOLDER
-from batchedmodel_contract.spec import Source
+from batchedmodel_contract.source import Source
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.fetching import fetched
 

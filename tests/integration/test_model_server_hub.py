@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from batchedmodel_contract.environment import FetchSettings, source_to_json, to_environment
-from batchedmodel_contract.spec import HuggingFace, Source
+from batchedmodel_contract.source import HuggingFace, Source
 from batchedmodel_model_server.hub import Hub, HubAccess, Patience, Unreachable
 from support.model_server_hub import COMMIT, ServedHub, hub
 
@@ -65,7 +65,7 @@ def whole_folders(cache: Path) -> list[Path]:
     """What a model server could be given: the folders that are not hidden."""
     return [
         path
-        for path in cache.glob("*/*")
+        for path in cache.glob("hub/*/*")
         if path.is_dir() and not path.name.startswith(".") and path.name != "revisions"
     ]
 
@@ -170,7 +170,7 @@ async def test_what_was_fetched_is_served_without_a_hub(tmp_path: Path) -> None:
 
 async def test_offline_nothing_is_asked_for(tmp_path: Path, served: ServedHub) -> None:
     reason = await refused(tmp_path, served.endpoint, HF_HUB_OFFLINE="1")
-    assert f"us/small at main is not in {tmp_path}, and offline no hub is asked" in reason
+    assert f"us/small at main is not in {tmp_path}/hub, and offline no hub is asked" in reason
     assert served.authorized == {}
 
 
@@ -254,7 +254,7 @@ async def test_progress_is_told(tmp_path: Path, served: ServedHub) -> None:
 
 @pytest.mark.parametrize("name", ["model.safetensors", "1_Pooling/config.json"])
 async def test_a_file_with_a_wrong_checksum_is_fetched_once_more(
-    tmp_path: Path, served: Hub, name: str
+    tmp_path: Path, served: ServedHub, name: str
 ) -> None:
     served.damaged[name] = 1
     said = await ended(await start(tmp_path, served.endpoint), 0)
@@ -361,8 +361,8 @@ async def test_no_file_is_written_outside_of_the_folder(tmp_path: Path, served: 
 
 
 async def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path, served: ServedHub) -> None:
-    (tmp_path / "us--small").write_text("in the way")
-    assert f"cannot be kept in {tmp_path}" in await refused(tmp_path, served.endpoint)
+    (tmp_path / "hub").write_text("in the way")
+    assert f"cannot be kept in {tmp_path}/hub" in await refused(tmp_path, served.endpoint)
 
 
 async def test_files_that_have_no_room_are_not_begun(tmp_path: Path, served: ServedHub) -> None:
@@ -375,7 +375,7 @@ async def test_files_that_have_no_room_are_not_begun(tmp_path: Path, served: Ser
 async def test_a_disk_that_fills_up_is_told(tmp_path: Path, served: ServedHub) -> None:
     with limited_file_size(1_000_000):
         reason = await refused(tmp_path, served.endpoint)
-    assert f"source.huggingFace: us/small at main cannot be kept in {tmp_path}: " in reason
+    assert f"source.huggingFace: us/small at main cannot be kept in {tmp_path}/hub: " in reason
     assert "File too large" in reason
 
 

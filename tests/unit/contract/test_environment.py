@@ -16,7 +16,8 @@ from batchedmodel_contract.environment import (
     to_environment,
 )
 from batchedmodel_contract.mistakes import InvalidInput, InvalidManifest
-from batchedmodel_contract.spec import HuggingFace, ServerProtocol, Source
+from batchedmodel_contract.source import HuggingFace, Source
+from batchedmodel_contract.spec import ServerProtocol
 
 SIDECAR = {
     "BATCHEDMODEL_MODEL_NAME": "minilm",

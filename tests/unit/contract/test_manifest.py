@@ -9,16 +9,8 @@ from hypothesis import given, settings
 from batchedmodel_contract.checks import CHECKS, Check
 from batchedmodel_contract.manifest import read_manifest
 from batchedmodel_contract.mistakes import InvalidManifest
-from batchedmodel_contract.spec import (
-    Batching,
-    HuggingFace,
-    Lateness,
-    Model,
-    PolicyName,
-    ServerProtocol,
-    Source,
-    Spec,
-)
+from batchedmodel_contract.source import HuggingFace, Source
+from batchedmodel_contract.spec import Batching, Lateness, Model, PolicyName, ServerProtocol, Spec
 from support.strategies import json_values
 
 MINILM: dict[str, Any] = {
