@@ -15,6 +15,7 @@ BATCHING_HASH_ANNOTATION: Final = f"{GROUP}/batching-hash"
 
 BATCHER_CONTAINER: Final = "batcher"
 MODEL_CONTAINER: Final = "model"
+FETCH_CONTAINER: Final = "fetch-model"
 DATA_PORT: Final = 8000
 ADMIN_PORT: Final = 9090
 SETTINGS_PATH: Final = "/etc/batchedmodel"

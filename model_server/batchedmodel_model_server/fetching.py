@@ -100,7 +100,8 @@ def _brought_up_to_date(
         with _locked(home / f".{target.name}.lock"):
             if not target.is_dir():
                 _complete(wanted, commit, target, patterns, access)
-    _remember(home, wanted.revision, commit)
+    if target != kept:
+        _remember(home, wanted.revision, commit)
     return target
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from batchedmodel_contract.kubernetes_names import MODEL_CONTAINER
+from batchedmodel_contract.kubernetes_names import FETCH_CONTAINER, MODEL_CONTAINER
 from batchedmodel_contract.server_api import ModelState
 from batchedmodel_contract.spec import Spec
 from batchedmodel_operator.observed import Child, Pod, condition
@@ -21,6 +21,7 @@ class Trouble(StrEnum):
     MISSING_SECRET = "MissingSecret"
     CONTAINER_CONFIG_ERROR = "ContainerConfigError"
     IMAGE_PULL_FAILED = "ImagePullFailed"
+    FETCH_FAILED = "FetchFailed"
     MODEL_FAILED = "ModelFailed"
     OUT_OF_MEMORY = "OOMKilled"
     CRASH_LOOPING = "CrashLooping"
@@ -52,6 +53,7 @@ _PULL_REASONS: Final = frozenset({"ErrImagePull", "ImagePullBackOff"})
 _CONFIG_REASONS: Final = frozenset({"CreateContainerConfigError", "CreateContainerError"})
 _FAILED: Final = f"the model is {ModelState.FAILED}"
 """How a sidecar begins its answer when the model server has given up."""
+_NOT_SAID: Final = "ended without a word to the cluster; its log has more"
 _CRASHES_THAT_COUNT: Final = 2
 """A process that fails once may be unlucky; a reason that comes and goes would help nobody."""
 
@@ -149,6 +151,10 @@ def _of_crashes(container: Body, where: str, *, looping: bool) -> Iterator[Diagn
         what = "the model" if container["name"] == MODEL_CONTAINER else "the process"
         text = f"{where}: {what} needs more memory than its limit allows"
         yield Diagnosis(trouble=Trouble.OUT_OF_MEMORY, message=text)
+    elif container["name"] == FETCH_CONTAINER and ended:
+        # It says why, and it is tried again; once is enough to know.
+        text = f"{where}: {(ended.get('message') or _NOT_SAID).strip()}"
+        yield Diagnosis(trouble=Trouble.FETCH_FAILED, message=text)
     elif looping or restarts >= _CRASHES_THAT_COUNT:
         code = ended.get("exitCode", "unknown")
         detail = f": {ended['message'].strip()}" if ended.get("message") else ""

@@ -15,6 +15,7 @@ from batchedmodel_operator.kinds import RESOURCES, Kind
 from batchedmodel_operator.observed import REVISION_LABEL, Child, Model, digest
 from batchedmodel_operator.render.common import Manifest, child, labels, selector
 from batchedmodel_operator.render.containers import PinnedBatching
+from batchedmodel_operator.render.fetch_container import fetched_repository
 from batchedmodel_operator.render.pod import Images, pod_spec
 
 PINNED_ANNOTATION: Final = f"{GROUP}/pinned-batching"
@@ -23,6 +24,8 @@ PINNED_ANNOTATION: Final = f"{GROUP}/pinned-batching"
 _REVISIONS_KEPT: Final = 3
 _PULL_SECONDS: Final = 600
 """How much longer than the model's start a rollout may take until it counts as stuck."""
+_FETCH_SECONDS: Final = 3600
+"""How much longer still where pods fetch the model's files first."""
 _FOLLOWS_BATCHING: Final = 0
 """Stands in a revision's digest for what may change without making another revision."""
 
@@ -72,7 +75,7 @@ def deployment(
         "selector": {"matchLabels": selector(model)},
         "strategy": {"type": "RollingUpdate", "rollingUpdate": _rolling_update(spec)},
         "minReadySeconds": 0,
-        "progressDeadlineSeconds": spec.startup.timeout_seconds + _PULL_SECONDS,
+        "progressDeadlineSeconds": _progress_seconds(spec),
         "revisionHistoryLimit": _REVISIONS_KEPT,
         "template": {
             "metadata": {"labels": {**labels(model), REVISION_LABEL: revision}},
@@ -101,6 +104,11 @@ def seed(model: Model, live: Child, replicas: int) -> Manifest:
         "metadata": {"name": live.name, "namespace": model.key.namespace},
         "spec": {"replicas": replicas},
     }
+
+
+def _progress_seconds(spec: Spec) -> int:
+    fetch = 0 if fetched_repository(spec.model) is None else _FETCH_SECONDS
+    return spec.startup.timeout_seconds + _PULL_SECONDS + fetch
 
 
 def _rolling_update(spec: Spec) -> Manifest:

@@ -29,6 +29,11 @@ from batchedmodel_operator.render.containers import (
     resources,
     restricted,
 )
+from batchedmodel_operator.render.fetch_container import (
+    fetched_repository,
+    files_mounts,
+    source_in_pod,
+)
 from batchedmodel_operator.settings import PullPolicy
 
 _STARTUP_PERIOD_SECONDS: Final = 2
@@ -39,6 +44,7 @@ _ACCOUNT: Final = {
     "XDG_CACHE_HOME": CACHE_PATH,
     "HF_HOME": f"{CACHE_PATH}/huggingface",
 }
+_ALL_IS_FETCHED: Final = {"HF_HUB_OFFLINE": "1"}
 
 
 def model_container(
@@ -73,6 +79,7 @@ def model_container(
             {"name": CACHE_VOLUME, "mountPath": CACHE_PATH},
             {"name": TEMPORARY_VOLUME, "mountPath": TEMPORARY_PATH},
             {"name": MEMORY_VOLUME, "mountPath": MEMORY_PATH},
+            *files_mounts(spec.model),
         ],
         "startupProbe": admin_probe(
             sidecar_api.MODEL_STARTUP,
@@ -105,13 +112,14 @@ def _variables(model: Model, spec: Spec, pinned: PinnedBatching) -> dict[str, st
         model_name=model.key.name,
         model_socket=SOCKET_PATH,
         handler=spec.model.handler,
-        source=source_to_json(spec.model.source),
+        source=source_to_json(source_in_pod(spec.model.source)),
         parameters=spec.model.parameters,
         trust=spec.model.trust,
         max_batch_size=pinned.max_batch_size,
         idempotent=spec.model.idempotent,
-        cache_folder=f"{CACHE_PATH}/models",
+        cache_folder=CACHE_PATH,
     )
+    usual = _ACCOUNT | (_ALL_IS_FETCHED if fetched_repository(spec.model) else {})
     # Cache and account are the user's to change, what the sidecar relies on is not.
     own = {name: value for name, value in given.items() if not name.startswith(PREFIX)}
-    return _ACCOUNT | own | to_environment(settings)
+    return usual | own | to_environment(settings)

@@ -18,6 +18,7 @@ from batchedmodel_operator.render.containers import (
     PinnedBatching,
     drain_token,
 )
+from batchedmodel_operator.render.fetch_container import fetch_container, files_volumes
 from batchedmodel_operator.render.model_container import model_container
 from batchedmodel_operator.settings import PullPolicy
 
@@ -46,19 +47,22 @@ def pod_spec(model: Model, spec: Spec, images: Images, pinned: PinnedBatching) -
         pinned=pinned,
         token=token,
     )
+    model_image = spec.model.image or images.model_server
+    fetch = fetch_container(spec.model, image=model_image, pull_policy=images.pull_policy)
     server = model_container(
         model,
         spec,
-        image=spec.model.image or images.model_server,
+        image=model_image,
         pull_policy=images.pull_policy,
         pinned=pinned,
         token=token,
     )
     body: Manifest = {
-        # As an init container that is always restarted the sidecar starts first and ends last.
-        "initContainers": [sidecar],
+        # As an init container that is always restarted the sidecar starts before the model and
+        # ends after it. It has nothing to do while files are fetched.
+        "initContainers": [sidecar] if fetch is None else [fetch, sidecar],
         "containers": [server],
-        "volumes": _volumes(model),
+        "volumes": [*_volumes(model), *files_volumes(spec.model)],
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": _USER,

@@ -2,11 +2,16 @@
 
 from typing import Any
 
+import pytest
+
 from batchedmodel_contract.environment import (
+    FetchSettings,
     ModelServerSettings,
     SidecarSettings,
     from_environment,
+    source_from_json,
 )
+from batchedmodel_contract.source import Source
 from batchedmodel_contract.spec import ServerProtocol, Spec
 from batchedmodel_operator import render
 from batchedmodel_operator.observed import Model, model_from
@@ -37,12 +42,32 @@ def _pod(spec: dict[str, Any]) -> dict[str, Any]:
 
 def _containers(spec: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     pod = _pod(spec)
-    (batcher,), (model,) = pod["initContainers"], pod["containers"]
+    batcher, (model,) = pod["initContainers"][-1], pod["containers"]
     return batcher, model
 
 
+def _fetch(spec: dict[str, Any]) -> dict[str, Any]:
+    """The container that fetches, which runs before all others."""
+    first, batcher = _pod(spec)["initContainers"]
+    assert batcher["name"] == "batcher"
+    found: dict[str, Any] = first
+    return found
+
+
+def _from_hub(**more: Any) -> dict[str, Any]:
+    return {"model": {"handler": "hf", "source": {"huggingFace": {"repo": "a/b", **more}}}}
+
+
+def _mounts(container: dict[str, Any]) -> dict[str, Any]:
+    return {mount["name"]: mount for mount in container["volumeMounts"]}
+
+
+def _volumes(spec: dict[str, Any]) -> dict[str, Any]:
+    return {volume["name"]: volume for volume in _pod(spec)["volumes"]}
+
+
 def _environment(container: dict[str, Any]) -> dict[str, str]:
-    return {entry["name"]: entry["value"] for entry in container["env"]}
+    return {entry["name"]: entry["value"] for entry in container["env"] if "value" in entry}
 
 
 def _revision(spec: dict[str, Any]) -> str:
@@ -79,6 +104,111 @@ def test_a_handler_runs_in_our_model_server() -> None:
     assert (settings.handler, settings.max_batch_size) == ("hf", 16)
     assert settings.source == '{"huggingFace": {"repo": "a/b", "revision": "main"}}'
     assert _environment(model)["HF_HOME"].startswith("/var/cache/batchedmodel/")
+
+
+def test_a_repository_is_fetched_before_anything_else_and_then_only_read() -> None:
+    spec = _from_hub(revision="v1")
+    fetch, (_, model) = _fetch(spec), _containers(spec)
+    assert fetch["name"] == "fetch-model"
+    assert "restartPolicy" not in fetch, "it ends before the others begin"
+    assert fetch["command"] == ["python", "-m", "batchedmodel_model_server.fetch"]
+    assert fetch["image"] == model["image"] == IMAGES.model_server
+    told = from_environment(FetchSettings, _environment(fetch))
+    server = from_environment(ModelServerSettings, _environment(model))
+    assert told.source == server.source == '{"huggingFace": {"repo": "a/b", "revision": "v1"}}'
+    assert told.cache_folder == server.cache_folder == "/var/cache/batchedmodel"
+    assert told.report_file == "/dev/termination-log"
+    writes, reads = _mounts(fetch)["model-files"], _mounts(model)["model-files"]
+    assert writes["mountPath"] == reads["mountPath"] == "/var/cache/batchedmodel/hub"
+    assert ("readOnly" in writes, reads["readOnly"]) == (False, True)
+    assert _volumes(spec)["model-files"] == {"name": "model-files", "emptyDir": {}}
+    assert _environment(model)["HF_HUB_OFFLINE"] == "1"
+    assert "HF_HUB_OFFLINE" not in _environment(fetch)
+
+
+def test_what_fetches_meets_the_restricted_standard_and_writes_only_where_it_must() -> None:
+    fetch = _fetch(_from_hub())
+    assert fetch["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+    }
+    assert _mounts(fetch).keys() == {"model-files", "temporary"}
+    assert _environment(fetch)["HF_HOME"].startswith("/tmp/")
+
+
+def test_the_token_reaches_only_what_fetches_and_never_the_operator() -> None:
+    spec = _from_hub(tokenSecretRef={"name": "hub"})
+    spec["model"]["env"] = {"HF_TOKEN": "written down", "HTTPS_PROXY": "http://proxy"}
+    fetch, (batcher, model) = _fetch(spec), _containers(spec)
+    (token,) = [entry for entry in fetch["env"] if entry["name"] == "HF_TOKEN"]
+    key = {"name": "hub", "key": "token"}
+    assert token == {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": key}}
+    assert _environment(fetch)["HTTPS_PROXY"] == "http://proxy"
+    for other in (batcher, model):
+        assert not any("valueFrom" in entry for entry in other["env"])
+
+
+def test_a_claim_keeps_what_was_fetched() -> None:
+    spec = _from_hub(cacheClaimName="models")
+    claim = {"claimName": "models"}
+    assert _volumes(spec)["model-files"]["persistentVolumeClaim"] == claim
+    assert _mounts(_containers(spec)[1])["model-files"]["readOnly"] is True
+
+
+def test_what_fetches_asks_for_no_more_than_the_model_and_for_no_device() -> None:
+    spec = _from_hub()
+    spec["model"]["resources"] = {
+        "requests": {"cpu": "1", "amd.com/gpu": "1"},
+        "limits": {"memory": "8Gi", "amd.com/gpu": "1"},
+    }
+    spec["accelerator"] = {}
+    assert _fetch(spec)["resources"] == {"requests": {"cpu": "1"}, "limits": {"memory": "8Gi"}}
+
+
+def test_what_the_manifest_trusts_is_fetched_as_well() -> None:
+    spec = _from_hub()
+    spec["model"]["trust"] = True
+    assert from_environment(FetchSettings, _environment(_fetch(spec))).trust is True
+
+
+def test_a_rollout_that_fetches_may_take_longer() -> None:
+    def seconds(spec: dict[str, Any]) -> Any:
+        return _deployment(spec)["spec"]["progressDeadlineSeconds"]
+
+    assert seconds(SIMULATED) == 1200 + 600
+    assert seconds(_from_hub()) == 1200 + 600 + 3600
+
+
+def test_a_volume_is_mounted_for_reading_and_nothing_is_fetched() -> None:
+    volume = {"claimName": "models", "subPath": "minilm/v1"}
+    spec = {"model": {"handler": "hf", "source": {"volume": volume}}}
+    (batcher,) = _pod(spec)["initContainers"]
+    assert batcher["name"] == "batcher"
+    _, model = _containers(spec)
+    mount = _mounts(model)["model-files"]
+    assert (mount["readOnly"], mount["subPath"]) == (True, "minilm/v1")
+    settings = from_environment(ModelServerSettings, _environment(model))
+    assert source_from_json(settings.source) == Source(path=mount["mountPath"])
+    claim = {"claimName": "models"}
+    assert _volumes(spec)["model-files"]["persistentVolumeClaim"] == claim
+    assert "HF_HUB_OFFLINE" not in _environment(model)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"handler": "simulated"},
+        {"handler": "hf", "source": {"path": "/models/minilm"}},
+        {"handler": "hf", "source": {"pythonPackage": "minilm"}},
+        FOREIGN["model"],
+    ],
+    ids=["simulated", "path", "package", "foreign"],
+)
+def test_what_the_image_brings_is_not_fetched(model: dict[str, Any]) -> None:
+    (batcher,) = _pod({"model": model})["initContainers"]
+    assert batcher["name"] == "batcher"
+    assert "model-files" not in _volumes({"model": model})
 
 
 def test_an_image_with_a_handler_replaces_the_charts() -> None:

@@ -105,6 +105,14 @@ def _waiting(reason: str, message: str = "", **more: Any) -> dict[str, Any]:
     return {"conditions": [], "containerStatuses": [container]}
 
 
+def _fetching(report: str) -> dict[str, Any]:
+    """The init container failed once, and runs again."""
+    ended = {"reason": "Error", "exitCode": 1, "message": f"{report}\n" if report else ""}
+    container = {"name": "fetch-model", "ready": False, "restartCount": 1}
+    states = {"state": {"running": {}}, "lastState": {"terminated": ended}}
+    return {"conditions": [], "initContainerStatuses": [container | states]}
+
+
 def _ended(reason: str) -> dict[str, Any]:
     return {"lastState": {"terminated": {"reason": reason, "exitCode": 3}}, "restartCount": 2}
 
@@ -131,6 +139,8 @@ def _ended(reason: str) -> dict[str, Any]:
         (_waiting("CrashLoopBackOff", **_ended("Error")), "CrashLooping", "exit code 3"),
         (_waiting("", **_ended("Error")), "CrashLooping", "exit code 3"),
         (_waiting("CrashLoopBackOff", **_ended("OOMKilled")), "OOMKilled", "more memory"),
+        (_fetching("no such revision"), "FetchFailed", "container fetch-model: no such revision"),
+        (_fetching(""), "FetchFailed", "its log has more"),
         (_waiting("ContainerCreating"), "ModelLoading", "load their model"),
         (_waiting("", restartCount=1), "ModelLoading", "load their model"),
     ],
