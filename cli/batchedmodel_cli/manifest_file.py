@@ -49,6 +49,9 @@ def on_this_machine(manifest: BatchedModel, folder: Path) -> BatchedModel:
     source = model.source
     if source is None:
         return manifest
+    if source.volume is not None:
+        rule = "is a volume of a cluster; here, name its folder: source.path"
+        raise _unusable("spec.model.source.volume", rule, source.volume.claim_name)
     if source.python_package is not None:
         _require_installed(source.python_package)
     if source.path is None:
@@ -101,7 +104,13 @@ _CLUSTER_ONLY: Final = (
 
 def _of_containers(model: Model) -> list[str]:
     plain = _PLAIN.model
-    return [name for name in ("image", "resources") if getattr(model, name) != getattr(plain, name)]
+    given = [n for n in ("image", "resources") if getattr(model, n) != getattr(plain, n)]
+    repository = None if model.source is None else model.source.hugging_face
+    if repository is not None and repository.token_secret_ref is not None:
+        given.append("source.huggingFace.tokenSecretRef (the token is read from HF_TOKEN)")
+    if repository is not None and repository.cache_claim_name is not None:
+        given.append("source.huggingFace.cacheClaimName")
+    return given
 
 
 def _text(file: Path) -> str:

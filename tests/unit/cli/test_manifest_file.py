@@ -171,6 +171,22 @@ def test_a_download_is_left_to_the_model_server(tmp_path: Path) -> None:
     assert on_this_machine(given, tmp_path) == given
 
 
+def test_a_volume_is_not_mounted_here(tmp_path: Path) -> None:
+    volume = {"claimName": "models", "subPath": "minilm"}
+    message = complaint(with_model(handler="hf", source={"volume": volume}), tmp_path)
+    assert message == (
+        'spec.model.source.volume: "models" is a volume of a cluster; '
+        "here, name its folder: source.path"
+    )
+
+
+def test_a_secret_and_a_claim_are_said_to_be_without_effect() -> None:
+    repository = {"repo": "a/b", "tokenSecretRef": {"name": "hub"}, "cacheClaimName": "models"}
+    (warning,) = without_effect(with_model(handler="hf", source={"huggingFace": repository}))
+    assert "huggingFace.tokenSecretRef (the token is read from HF_TOKEN)" in warning
+    assert warning.endswith("spec.model.source.huggingFace.cacheClaimName")
+
+
 def test_what_only_a_cluster_uses_is_said_to_be_without_effect() -> None:
     (warning,) = without_effect(with_model(handler="simulated", image="ours:1"))
     assert warning == "used on Kubernetes only, not by this run: spec.model.image"
