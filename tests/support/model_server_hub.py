@@ -1,4 +1,4 @@
-"""As much of a Hugging Face hub as downloading a snapshot needs, on loopback ports.
+"""As much of a Hugging Face hub as downloading a snapshot needs, on ports of its own.
 
 It speaks to the hub's own client as well, and a test holds it to that. Large files lie on a server
 of their own, as they do in the world, and a test may let things go wrong.
@@ -159,7 +159,9 @@ class ServedHub:
 
 
 @asynccontextmanager
-async def hub(repo: str, files: Mapping[str, bytes]) -> AsyncIterator[ServedHub]:
+async def hub(
+    repo: str, files: Mapping[str, bytes], *, host: str = "127.0.0.1"
+) -> AsyncIterator[ServedHub]:
     """A running hub."""
     served = ServedHub(repo=repo, files=dict(files))
     app, store = web.Application(), web.Application()
@@ -168,7 +170,7 @@ async def hub(repo: str, files: Mapping[str, bytes]) -> AsyncIterator[ServedHub]
     app.router.add_get(api + "/tree/{revision}", served.tree)
     app.router.add_get("/{owner}/{name}/resolve/{revision}/{path:.+}", served.file)
     store.router.add_get("/{path:.+}", served.stored)
-    async with TestServer(app, host="127.0.0.1") as one, TestServer(store, host="127.0.0.1") as two:
+    async with TestServer(app, host=host) as one, TestServer(store, host=host) as two:
         served.endpoint = str(one.make_url("")).rstrip("/")
         served.store = str(two.make_url("")).rstrip("/")
         yield served

@@ -25,6 +25,28 @@ def test_a_model_gets_its_children(running: OperatorProcess, team: Team) -> None
     assert set(metadata["annotations"]) == {"kubectl.kubernetes.io/last-applied-configuration"}
 
 
+def test_pods_that_fetch_or_mount_their_files_are_admitted(
+    running: OperatorProcess, team: Team
+) -> None:
+    repository = {"repo": "us/small", "tokenSecretRef": {"name": "hub"}, "cacheClaimName": "models"}
+    team.write({"model": {"handler": "hf", "source": {"huggingFace": repository}}})
+    until("a pod is there", lambda: len(team.get("pods")["items"]) == 1)
+    (pod,) = team.get("pods")["items"]
+    names = [container["name"] for container in pod["spec"]["initContainers"]]
+    assert names == ["fetch-model", "batcher"]
+    team.until("Reconciled", "True", "Applied")
+
+    volume = {"claimName": "models", "subPath": "minilm"}
+    team.write({"model": {"handler": "hf", "source": {"volume": volume}}})
+
+    def mounts() -> list[str]:
+        containers = team.get("deployment/minilm")["spec"]["template"]["spec"]["containers"]
+        return [mount.get("subPath", "") for mount in containers[0]["volumeMounts"]]
+
+    until("the volume is mounted", lambda: "minilm" in mounts())
+    team.until("Reconciled", "True", "Applied")
+
+
 def test_ready_follows_the_pods(
     running: OperatorProcess, team: Team, sidecar: PretendSidecar
 ) -> None:
