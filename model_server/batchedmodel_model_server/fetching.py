@@ -227,6 +227,8 @@ def _kept(home: Path, revision: str, patterns: Sequence[str]) -> Path | None:
             commit = _remembered(home, revision).read_text("ascii").strip()
         except (FileNotFoundError, NotADirectoryError):
             return None
+        if COMMIT.fullmatch(commit) is None:
+            return None
     target = home / _name(commit, patterns)
     return target if target.is_dir() else None
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 from urllib.parse import quote
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 from yarl import URL
@@ -33,6 +34,8 @@ _ERROR_MESSAGE: Final = "X-Error-Message"
 _SAID_CHARACTERS: Final = 200
 _ASK_AGAIN: Final = frozenset({408, 425, 429})
 _PARTIAL: Final = 206
+_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+_MOST_REDIRECTS: Final = 10
 _MOST_FILES: Final = 100_000
 _CHUNK_BYTES: Final = 1_048_576
 _TRUE: Final = frozenset({"1", "ON", "YES", "TRUE"})
@@ -108,9 +111,12 @@ def hub_access(environ: Mapping[str, str]) -> HubAccess:
 
     endpoint = (environ.get("HF_ENDPOINT") or _HOME).rstrip("/")
     try:
-        sound = URL(endpoint).scheme in ("http", "https") and bool(URL(endpoint).host)
+        address = URL(endpoint)
+        sound = address.scheme in ("http", "https") and bool(address.host)
     except ValueError:
         sound = False
+    if sound and address.user is not None:
+        raise CannotLoad("HF_ENDPOINT: names a user, which a hub is not asked as; it takes a token")
     if not sound:
         raise CannotLoad(f"HF_ENDPOINT: {endpoint} is not a URL such as {_HOME}")
     return HubAccess(endpoint=endpoint, token=get_token())
@@ -133,7 +139,6 @@ class Hub:
             # A compressed answer could be neither resumed nor counted.
             headers={"Accept-Encoding": "identity", "User-Agent": "batchedmodel"},
             auto_decompress=False,
-            trust_env=True,
         )
         return self
 
@@ -151,7 +156,7 @@ class Hub:
         answer, _ = await self._patiently(partial(self._json, address))
         commit = answer.get("sha") if isinstance(answer, dict) else None
         if not isinstance(commit, str) or COMMIT.fullmatch(commit) is None:
-            raise CannotLoad(f"{self._access.endpoint} does not answer as a hub does")
+            raise CannotLoad(f"{address.host} does not answer as a hub does")
         return commit
 
     async def files(self, commit: str) -> list[HubFile]:
@@ -166,6 +171,8 @@ class Hub:
                 raise CannotLoad(
                     f"{self._named}: the hub's list of files makes no sense"
                 ) from error
+            if not entries:
+                break
             if len(found) > _MOST_FILES:
                 raise CannotLoad(f"{self._named} has more than {_MOST_FILES} files")
         return found
@@ -222,20 +229,36 @@ class Hub:
         self, address: URL, headers: Mapping[str, str]
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """A good answer. Raises `_Passing` and `CannotLoad`, also for what happens to its body."""
-        token = self._access.token
-        if token and address.origin() == self._origin:
-            # The client drops it when it is sent on to another host, where large files lie.
-            headers = {**headers, "Authorization": f"Bearer {token}"}
         try:
-            async with self._session.get(address, headers=headers) as response:
-                self._judge(response)
-                yield response
-        except (aiohttp.InvalidURL, aiohttp.TooManyRedirects) as error:
+            for _ in range(_MOST_REDIRECTS):
+                # Followed by hand: each host gets its own proxy, and only the hub gets the token.
+                async with self._session.get(
+                    address,
+                    headers={**headers, **self._authorization(address)},
+                    proxy=_proxy(address),
+                    allow_redirects=False,
+                ) as response:
+                    location = response.headers.get("Location")
+                    if response.status in _REDIRECTS and location:
+                        # What was signed as it is written must be sent as it is written.
+                        address = address.join(URL(location, encoded=True))
+                        continue
+                    self._judge(response)
+                    yield response
+                    return
+            raise CannotLoad(f"{self._named}: the hub leads in circles")
+        except aiohttp.InvalidURL as error:
             raise CannotLoad(f"{self._named}: the hub leads nowhere") from error
         except aiohttp.ClientConnectorCertificateError as error:
             raise CannotLoad(f"{address.host}: its certificate is not to be trusted") from error
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
             raise _Passing(f"{address.host}: {str(error) or type(error).__name__}") from error
+
+    def _authorization(self, address: URL) -> Mapping[str, str]:
+        token = self._access.token
+        if token is None or address.origin() != self._origin:
+            return {}
+        return {"Authorization": f"Bearer {token}"}
 
     def _judge(self, response: aiohttp.ClientResponse) -> None:
         status, code = response.status, response.headers.get(_ERROR_CODE, "")
@@ -289,6 +312,13 @@ class Hub:
 
     def _api(self, rest: str) -> URL:
         return URL(f"{self._access.endpoint}/api/models/{self._repo}/{rest}", encoded=True)
+
+
+def _proxy(address: URL) -> str | None:
+    """The proxy that the environment names for an address."""
+    if address.host is None or proxy_bypass(address.host):
+        return None
+    return getproxies().get(address.scheme)
 
 
 def _file(entry: Mapping[str, Any]) -> HubFile:

@@ -155,8 +155,10 @@ async def test_minilm_is_served_batched_and_edited_without_restart(
 async def test_a_model_is_fetched_once_with_a_token_and_kept_on_a_claim(
     kube: Kube, session: aiohttp.ClientSession, tmp_path: Path
 ) -> None:
+    if kube.cluster.control_plane is None:
+        pytest.skip("pods of a cluster that is not ours may not reach this machine")
     files = await asyncio.to_thread(_files)
-    async with hub("us/minilm", files, host=kube.cluster.host_address) as served:
+    async with hub("us/minilm", files, host=kube.cluster.control_plane.host_address) as served:
         served.token = "hf_right"
         served.cut_after["model.safetensors"] = len(files["model.safetensors"]) // 3
         _claim(kube, "models", tmp_path)

@@ -324,6 +324,24 @@ async def test_the_token_is_shown_to_the_hub_and_to_nobody_else(
     assert "hf_secret" not in said
 
 
+async def test_no_password_file_gets_between_the_token_and_the_hub(
+    tmp_path: Path, served: ServedHub
+) -> None:
+    served.token = "hf_secret"
+    passwords = tmp_path / "netrc"
+    passwords.write_text("machine 127.0.0.1 login me password mine\n")
+    await fetched(tmp_path, served.endpoint, HF_TOKEN="hf_secret", NETRC=str(passwords))
+    assert served.authorized == {"hub": {"Bearer hf_secret"}, "store": {None}}
+
+
+async def test_the_proxy_of_the_environment_is_used_where_it_should_be(
+    tmp_path: Path, served: ServedHub
+) -> None:
+    """The hub's server stands for a proxy, which the other server is not reached by."""
+    proxied = {"http_proxy": served.endpoint, "no_proxy": "127.0.0.1"}
+    assert content(await fetched(tmp_path, "http://hub.example", **proxied)) == CONTENT
+
+
 async def test_a_model_that_cannot_be_had_says_why(tmp_path: Path, served: ServedHub) -> None:
     absent = await refused(tmp_path, served.endpoint, repo="us/other")
     assert absent.startswith("source.huggingFace: us/other at main is not on the hub")
@@ -343,6 +361,9 @@ async def test_a_model_that_cannot_be_had_says_why(tmp_path: Path, served: Serve
 async def test_what_is_no_hub_is_told_so(tmp_path: Path, served: ServedHub) -> None:
     no_address = await refused(tmp_path, "hub.example")
     assert "HF_ENDPOINT: hub.example is not a URL such as https://huggingface.co" in no_address
+    with_password = await refused(tmp_path, "https://me:secret@hub.example")
+    assert "HF_ENDPOINT: names a user" in with_password
+    assert "secret" not in with_password
     no_hub = await refused(tmp_path, served.store)
     assert "source.huggingFace: us/small at main is not on the hub" in no_hub
 

@@ -74,7 +74,7 @@ class ServedHub:
         ]
         headers = {}
         if start + _PAGE < len(entries):
-            rest = request.url.update_query(cursor=str(start + _PAGE))
+            rest = request.url.with_query(cursor=str(start + _PAGE))
             headers["Link"] = f'<{rest}>; rel="next"'
         return web.json_response(entries[start : start + _PAGE], headers=headers)
 
