@@ -18,7 +18,7 @@ from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_scheduling.simulator.curves import Affine
 from support.chain import Chain, Process, running_chain  # the tests' processes, as in a pod
 
-__all__ = ["Chain", "Plan", "Process", "device_chain", "target"]
+__all__ = ["Chain", "Plan", "Process", "device_chain", "running_chain", "target"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

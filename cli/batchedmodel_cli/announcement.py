@@ -85,7 +85,12 @@ def curl_line(manifest: BatchedModel, service: str) -> str:
     """A command that works as it stands and shows what the model answers."""
     model = manifest.spec.model
     match model.handler or model.protocol:
-        case "hf" | ServerProtocol.OPENAI:
+        case "hf":
+            # Only its checkpoint knows whether it embeds, classifies or ranks. A text it takes in
+            # any case, unless it is for images.
+            text = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["A sentence."]}
+            return _post(f"{service}/v2/models/{manifest.name}/infer", {"inputs": [text]})
+        case ServerProtocol.OPENAI:
             body = {"model": manifest.name, "input": "A sentence to embed."}
             return _post(f"{service}/v1/embeddings", body)
         case ServerProtocol.V1:

@@ -72,10 +72,11 @@ class Activation(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Classification:
-    """How classification requests are answered."""
+    """What raw scores mean, and how classification requests are answered."""
 
     output: str
-    """The FP32 output that gives a raw score (logit) for each label."""
+    """The FP32 output that gives a raw score (logit) for each label: one row of them for an item,
+    or one for each of its tokens."""
     labels: tuple[str, ...]
     activation: Activation
 
@@ -103,6 +104,14 @@ class ModelDescription:
     """The FP32 output that gives one raw score (logit) for a pair of texts, query and document."""
     idempotent: bool = True
     """Whether a row may be run again after its batch failed."""
+
+    @property
+    def classifies_tokens(self) -> bool:
+        """Whether what is classified is each token of an item, and not the item."""
+        classes = self.classification
+        return classes is not None and any(
+            spec.name == classes.output and len(spec.shape) > 1 for spec in self.outputs
+        )
 
     def to_metadata(self) -> dict[str, Any]:
         """The v2 metadata document, with what v2 has no word for under a key of our own."""
@@ -177,7 +186,7 @@ def _check_roles(description: ModelDescription) -> None:
         _shape_of(description, "embedding", description.embedding)
     if classes is not None:
         shape = _shape_of(description, "classification", classes.output)
-        if shape != (len(classes.labels),):
+        if shape not in ((len(classes.labels),), (RAGGED, len(classes.labels))):
             rule = f"is not one score for each of its {len(classes.labels)} labels"
             raise InvalidInput("classification", rule, list(shape))
     if ranking is not None:

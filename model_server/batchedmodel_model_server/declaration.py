@@ -51,6 +51,16 @@ class Declaration:
         """The letter by which an item's length is measured; None when all sizes are fixed."""
         return next((letter for spec in self.inputs.values() for letter in spec.letters), None)
 
+    @property
+    def bounds(self) -> Mapping[str, tuple[int, int]]:
+        """The least and the largest size of each letter, as all inputs together allow."""
+        found: dict[str, tuple[int, int]] = {}
+        for spec in self.inputs.values():
+            for letter in spec.letters:
+                least, largest = found.get(letter, (1, spec.max or 1))
+                found[letter] = max(least, spec.min), min(largest, spec.max or 1)
+        return found
+
     def padded_tokens(self, tokens: int, rows: int, longest: int) -> int:
         """What the device is given for `rows` items of `tokens` in all."""
         fills_up = self.cost_rule is CostRule.PADDED and self.sharing is Sharing.PADDED
@@ -86,13 +96,17 @@ def declaration_of(handler: Handler) -> Declaration:
                 f"output {name}: {own[0]} is in no input, so it must be the only letter and the "
                 "first dimension"
             )
-    return Declaration(
+    declaration = Declaration(
         inputs=handler.inputs,
         outputs=handler.outputs,
         cost_rule=handler.cost_rule if known else CostRule.ROWS,
         checks_items=type(handler).check is not Handler.check,
         packs=handler.packs and bool(known),
     )
+    for letter, (least, largest) in declaration.bounds.items():
+        if least > largest:
+            raise CannotLoad(f"inputs: {letter} is at least {least} here, at most {largest} there")
+    return declaration
 
 
 def describe(

@@ -4,7 +4,7 @@ Pure. The numbers are drawn, always the same ones, because equal tokens would hi
 mixed up between items.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -27,17 +27,40 @@ def examples(declaration: Declaration, rows: int, length: int) -> Collated:
 
 def examined_examples(declaration: Declaration, lengths: Sequence[int]) -> Examined:
     """One valid item for each length, or for what the declaration allows of it."""
+    return _examined(
+        declaration,
+        len(lengths),
+        lambda least, largest: [min(max(length, least), largest) for length in lengths],
+    )
+
+
+def unlike_examples(declaration: Declaration, lengths: Sequence[int]) -> Examined:
+    """Valid items that differ in size as these lengths do, from the shortest that is allowed on.
+
+    The shortest and the longest differ wherever the declaration lets them.
+    """
+
+    def within(least: int, largest: int) -> list[int]:
+        sizes = [min(least - 1 + length, largest) for length in lengths]
+        if min(sizes) == largest:
+            return [least if length == min(lengths) else largest for length in lengths]
+        return sizes
+
+    return _examined(declaration, len(lengths), within)
+
+
+def _examined(
+    declaration: Declaration, count: int, sizes_within: Callable[[int, int], list[int]]
+) -> Examined:
+    """Items by the sizes that each letter has in them, given its least and its largest."""
     numbers = np.random.default_rng(_SEED)
-    bounds: dict[str, int] = {}
-    for spec in declaration.inputs.values():
-        for letter in spec.letters:
-            bounds[letter] = min(bounds.get(letter, spec.max or 1), spec.max or 1)
+    sizes = {letter: sizes_within(*bounds) for letter, bounds in declaration.bounds.items()}
     inputs = []
     for name, spec in declaration.inputs.items():
         items = []
-        for length in lengths:
+        for index in range(count):
             shape = tuple(
-                min(length, bounds[size]) if isinstance(size, str) else size for size in spec.shape
+                sizes[size][index] if isinstance(size, str) else size for size in spec.shape
             )
             items.append((shape, _values(spec, shape, numbers).tobytes()))
         inputs.append(ragged(name, Datatype(spec.datatype), items))

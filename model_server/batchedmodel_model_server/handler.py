@@ -57,7 +57,8 @@ class Spec:
 
     A size in `shape` is a number, or a letter for a dimension that differs from item to item;
     equal letters are equal sizes within an item. `pad` fills shorter items up. `max` bounds every
-    lettered size, and inputs that have one need it. `vocab` bounds the values to 0 .. vocab - 1.
+    lettered size, and inputs that have one need it; `min` is for models that fail on what is very
+    short, as a convolution without padding does. `vocab` bounds the values to 0 .. vocab - 1.
     Raises `ValueError` when the declaration contradicts itself.
     """
 
@@ -66,6 +67,7 @@ class Spec:
     pad: float = 0
     max: int | None = None
     vocab: int | None = None
+    min: int = 1
 
     def __post_init__(self) -> None:
         if self.datatype not in DTYPES:
@@ -75,6 +77,10 @@ class Spec:
                 raise ValueError(f"shape {self.shape}: {size!r} is neither a letter nor above 0")
         if self.max is not None and (self.max < 1 or not self.letters):
             raise ValueError(f"max {self.max} needs a lettered dimension and a value above 0")
+        if self.min != 1 and (self.min < 1 or not self.letters):
+            raise ValueError(f"min {self.min} needs a lettered dimension and a value above 0")
+        if self.max is not None and self.min > self.max:
+            raise ValueError(f"min {self.min} is above max {self.max}")
         if self.vocab is not None and (self.vocab < 1 or self.dtype.kind not in "iu"):
             raise ValueError(f"vocab {self.vocab} needs an integer datatype and a value above 0")
 
@@ -123,7 +129,8 @@ class Handler:
     shortest_embedding: int | None = None
     """Least number of dimensions to which callers may have embeddings cut; None: they may not."""
     classification: Classification | None = None
-    """The output that answers classification requests, and its labels."""
+    """The output that answers classification requests, and its labels; where it has a row for each
+    token, callers see the labels in the metadata and ask over v2."""
     ranking: str | None = None
     """The output that ranks pairs of texts: one raw score for each."""
 

@@ -18,7 +18,7 @@ from batchedmodel_model_server.batch import Array
 from batchedmodel_model_server.collate import collate, split
 from batchedmodel_model_server.declaration import Declaration, Sharing
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost, ForwardFailed
-from batchedmodel_model_server.examples import examined_examples
+from batchedmodel_model_server.examples import unlike_examples
 from batchedmodel_model_server.forward import LoadedModel, forward
 from batchedmodel_model_server.validation import Examined
 
@@ -63,8 +63,7 @@ def verdict(model: LoadedModel) -> Verdict:
             f"{type(model.handler).__name__}.precision: {model.handler.precision!r} is not one of "
             f"{known}"
         )
-    bounds = [spec.max for spec in declaration.inputs.values() if spec.max is not None]
-    if declaration.length is None or max(bounds, default=1) == 1:
+    if all(least == largest for least, largest in declaration.bounds.values()):
         return Verdict(sharing=Sharing.PADDED, reason="all items have one size")
     if model.handler.predicted_seconds(1, 1) is not None:
         return Verdict(sharing=Sharing.PADDED, reason="nothing to try: the handler predicts itself")
@@ -99,7 +98,7 @@ Answers = list[dict[str, Array]]
 
 def _alone(model: LoadedModel) -> Answers:
     answers: Answers = []
-    examined = examined_examples(model.declaration, _LENGTHS)
+    examined = unlike_examples(model.declaration, _LENGTHS)
     for index in range(examined.count):
         others = {other: "not in this pass" for other in range(examined.count) if other != index}
         answers.append(_answers(model, Sharing.PADDED, replace(examined, faults=others))[index])
@@ -107,7 +106,7 @@ def _alone(model: LoadedModel) -> Answers:
 
 
 def _together(model: LoadedModel, sharing: Sharing) -> Answers:
-    return _answers(model, sharing, examined_examples(model.declaration, _LENGTHS))
+    return _answers(model, sharing, unlike_examples(model.declaration, _LENGTHS))
 
 
 def _answers(model: LoadedModel, sharing: Sharing, examined: Examined) -> Answers:

@@ -131,8 +131,8 @@ def _wrong_shapes(column: Column) -> Iterator[Fault]:
 def _size_rule(spec: Spec, declared: int | str, size: int) -> str | None:
     if isinstance(declared, int):
         return None if size == declared else f"does not have the shape {_form(spec)}"
-    if size < 1:
-        return f"has size {size} in {declared}, below the minimum 1"
+    if size < spec.min:
+        return f"has size {size} in {declared}, below the minimum {spec.min}"
     if spec.max is not None and size > spec.max:
         return f"has size {size} in {declared}, above the maximum {spec.max}"
     return None

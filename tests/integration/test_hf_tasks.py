@@ -107,8 +107,12 @@ def test_texts_are_classified_as_by_the_reference(tmp_path: Path, family: str) -
 
 @pytest.mark.parametrize("family", ["Bert", "Roberta", "DistilBert", "ModernBert", "DebertaV2"])
 def test_tokens_are_classified_as_by_the_reference(tmp_path: Path, family: str) -> None:
-    path = text_checkpoint(tmp_path, family, "ForTokenClassification", num_labels=5)
+    labels = dict(enumerate(("person", "place", "firm", "other", "none")))
+    path = text_checkpoint(tmp_path, family, "ForTokenClassification", id2label=labels)
     model, ids = served(path), token_ids()
+    assert model.handler.classification == Classification(
+        output="logits", labels=tuple(labels.values()), activation=Activation.SOFTMAX
+    )
     stock = reference(path, "AutoModelForTokenClassification")
     inputs = {}
     if "token_type_ids" in model.declaration.inputs:

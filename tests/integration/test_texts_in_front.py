@@ -16,7 +16,7 @@ from support.chain import Chain, running_chain
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-HANDLERS = ("Embedder", "Classifier", "Ranker")
+HANDLERS = ("Embedder", "Classifier", "Tagger", "Ranker")
 Chains = dict[str, Chain]
 
 
@@ -82,6 +82,7 @@ async def test_dimensions_that_the_model_does_not_have_are_refused(
     [
         ("Ranker", "/v1/embeddings", {"model": "m", "input": "a"}, "does not give embeddings"),
         ("Embedder", "/classify", {"inputs": "a"}, "does not classify"),
+        ("Tagger", "/classify", {"inputs": "a"}, "classifies tokens and not texts; v2"),
         ("Embedder", "/rerank", {"query": "a", "texts": ["b"]}, "does not rank"),
     ],
 )
@@ -124,6 +125,19 @@ async def test_classes_come_in_the_order_of_labels_in_vllms_form(chains: Chains)
     assert first["probs"] == pytest.approx(softmax(2, 0, 1))
     assert (first["num_classes"], second["index"]) == (3, 1)
     assert answer["usage"]["prompt_tokens"] == 8
+
+
+async def test_tokens_are_classified_over_v2_with_labels_in_the_metadata(chains: Chains) -> None:
+    chain = chains["Tagger"]
+    async with chain.session.get(chain.url("/v2/models/m")) as response:
+        told = (await response.json())["batchedmodel"]["classification"]
+    assert told == {"output": "scores", "labels": ["good", "bad", "odd"], "activation": "Softmax"}
+    entry = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["odd cat good"]}
+    status, answer = await ask(chain, chain.infer_path, {"inputs": [entry]})
+    assert status == 200
+    (output,) = answer["outputs"]
+    assert output["shape"] == [1, 5, 3]
+    assert output["data"] == [0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0]
 
 
 DOCUMENTS = ["dog", "good", "cat dog"]

@@ -66,6 +66,18 @@ class Classifier(_OfTexts):
         return {"scores": np.stack(counts, 1).astype("f4")}
 
 
+class Tagger(_OfTexts):
+    """A raw score for each token and label: 1 for the one that it is."""
+
+    outputs: Mapping[str, Spec] = {"scores": Spec("FP32", ("L", 3))}
+    classification = Classifier.classification
+
+    def forward(self, batch: Batch) -> Mapping[str, Any]:
+        """Compare."""
+        ids = batch.array("ids")
+        return {"scores": np.stack([ids == word for word in (GOOD, BAD, ODD)], 2).astype("f4")}
+
+
 class Ranker(_OfTexts):
     """Counts the words of the second text that are words of the first."""
 

@@ -101,6 +101,7 @@ def token_classifier(path: Path, place: Place) -> Task:
     """A raw score for each label and token."""
     files = read_text_files(path)
     model, encoder = _with_head(files, place)
+    classes = classes_of(files.config, LOGITS)
     head = _head_on_states(model)
 
     def run(batch: Batch) -> Mapping[str, Any]:
@@ -111,11 +112,12 @@ def token_classifier(path: Path, place: Place) -> Task:
 
     return Task(
         inputs=_inputs(encoder, files, with_segments=True),
-        outputs={LOGITS: Spec("FP32", ("L", len(classes_of(files.config, LOGITS).labels)))},
+        outputs={LOGITS: Spec("FP32", ("L", len(classes.labels)))},
         run=run,
         packs=encoder.packs,
         text=_text(encoder, files, with_segments=True),
         tokenizer=files.tokenizer,
+        classification=classes,
     )
 
 

@@ -51,6 +51,9 @@ class ClassifyAdapter:
         require_model(asked, model, named=False)
         if model.description.classification is None:
             raise InvalidInput("model", "does not classify", model.description.name)
+        if model.description.classifies_tokens:
+            rule = "classifies tokens and not texts; v2 gives the scores of each token"
+            raise InvalidInput("model", rule, model.description.name)
         if ("inputs" in asked) == ("input" in asked):
             raise InvalidInput("inputs", "or input is required, and not both")
         if asked.get("user") is not None:

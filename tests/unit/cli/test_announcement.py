@@ -103,12 +103,12 @@ def test_other_lines_say_nothing(line: str) -> None:
     assert follower.after(line) == ()
 
 
-def test_the_curl_line_for_hf_asks_for_an_embedding() -> None:
+def test_the_curl_line_for_hf_sends_a_text_whatever_is_made_of_it() -> None:
     words = shlex.split(curl_line(served_by("hf"), "http://127.0.0.1:8000"))
-    assert words[:3] == ["curl", "-s", "http://127.0.0.1:8000/v1/embeddings"]
+    assert words[:3] == ["curl", "-s", "http://127.0.0.1:8000/v2/models/minilm/infer"]
     assert words[3:6] == ["-H", "content-type: application/json", "-d"]
-    body = json.loads(words[6])
-    assert (body["model"], list(body)) == ("minilm", ["model", "input"])
+    (tensor,) = json.loads(words[6])["inputs"]
+    assert (tensor["name"], tensor["datatype"], tensor["shape"]) == ("text", "BYTES", [1])
 
 
 def test_the_curl_line_for_simulated_infers_four_numbers() -> None:

@@ -1,6 +1,7 @@
 """The description of a model as v2 metadata."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -78,6 +79,22 @@ def as_sent(description: ModelDescription) -> dict[str, Any]:
 )
 def test_a_description_survives_its_metadata(model: ModelDescription) -> None:
     assert description_from_metadata(as_sent(model)) == model
+
+
+def test_labels_may_be_those_of_each_token() -> None:
+    of_tokens = replace(
+        CROSS_ENCODER,
+        outputs=(
+            TensorSpec(name="scores", datatype=Datatype.FP32, shape=(RAGGED, 2)),
+            *CROSS_ENCODER.outputs[1:],
+        ),
+    )
+    assert description_from_metadata(as_sent(of_tokens)) == of_tokens
+    assert [model.classifies_tokens for model in (of_tokens, CROSS_ENCODER, ENCODER)] == [
+        True,
+        False,
+        False,
+    ]
 
 
 def test_metadata_has_the_fields_of_v2_with_a_batch_dimension() -> None:

