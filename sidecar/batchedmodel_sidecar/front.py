@@ -340,9 +340,10 @@ class Front:
         return await self._passthrough.forward(request, limit_of(wishes, self._batcher.settings))
 
     def _lost(self, asked: Asked, lost: Lost) -> Response:
+        error = CallError(lost.message, status=lost.status)
         if asked.method == "POST":
-            self._ledger.rejected[Rejection.INVALID] += 1
-        response = self._refused(asked, CallError(lost.message, status=lost.status))
+            error = Rejected(Rejection.INVALID, lost.message, status=lost.status)
+        response = self._refused(asked, error)
         return response if lost.allow is None else response.with_header("Allow", lost.allow)
 
     def _told(self, asked: Asked, found: Found) -> Response:

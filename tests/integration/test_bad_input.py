@@ -104,6 +104,9 @@ async def test_a_wrong_path_says_what_is_there(
     async with chain.session.request(method, chain.url(path)) as response:
         assert response.status == status
         assert (await response.json())["error"] == message
+        # What is counted as refused has its reason; a question about the model is no call.
+        reason = "invalid" if method == "POST" else None
+        assert response.headers.get("x-request-outcome") == reason
 
 
 async def test_openai_paths_answer_errors_in_openais_form(chain: Chain) -> None:
