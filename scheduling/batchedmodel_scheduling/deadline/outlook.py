@@ -93,6 +93,7 @@ def _losses(
     # Time beyond the grid costs what it costs on it.
     beyond = price * cell * (cells + shifts[:, None] - ends)
     left = np.empty((count + 1, _CELLS + 1))
+    left[0] = 0.0  # of no use, as somebody leaves; but read with the others, and not to be garbage
     left[count] = price * times
     with_late = np.empty_like(left)
     with_late[count] = left[count] + late[count]
