@@ -38,6 +38,8 @@ class Call(NamedTuple):
     """Whether, beside that, only rows of equal shapes may, even within the call."""
     envelope: Hashable = None
     """What a foreign server is asked beside the rows; a part of the key. None for our server."""
+    trace: tuple[tuple[str, str], ...] = ()
+    """Headers that a request of this call alone carries: others' rows would be in a wrong trace."""
 
     @property
     def size(self) -> int:
@@ -78,6 +80,8 @@ class RawBatch(BatchRequest):
     """That of every call in it."""
     owners: tuple[int, ...]
     """For each row, the number of its call: rows with one caller are answered together."""
+    traces: tuple[tuple[tuple[str, str], ...], ...]
+    """For each row, the headers that it brings where its call is alone in a request."""
     deadlines: tuple[float, ...]
     """For each row, until when it may be sent again, in seconds of the batcher's clock."""
 

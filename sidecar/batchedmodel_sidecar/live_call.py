@@ -130,6 +130,7 @@ def batch_of(members: Sequence[tuple[LiveCall, int]], now: float) -> BatchReques
         rows=tuple(rows),
         envelope=first.envelope,
         owners=tuple(live.ids[0] for live, _ in members),
+        traces=tuple(live.call.trace for live, _ in members),
         deadlines=tuple(live.deadline for live, _ in members),
     )
 

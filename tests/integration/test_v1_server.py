@@ -69,6 +69,19 @@ async def test_callers_of_different_authority_never_share_a_call(
     assert sum(server.rows) == 8
 
 
+async def test_a_trace_goes_on_where_a_request_holds_one_caller_and_no_wrong_one_elsewhere(
+    chain: Chain, server: RowServer
+) -> None:
+    trace = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01", "tracestate": "vendor=1"}
+    await post(chain, instances("1", "2"), trace)
+    assert {name: server.requests[-1].headers.get(name) for name in trace} == trace
+    await asyncio.gather(*(post(chain, instances("1"), trace) for _ in range(16)))
+    passes = list(zip(server.rows, server.requests, strict=True))[1:]
+    assert any(rows > 1 for rows, _ in passes)
+    for rows, request in passes:
+        assert ("traceparent" in request.headers) is (rows == 1)
+
+
 async def test_one_poisoned_call_of_32_gets_its_own_error_and_the_rest_their_answers(
     chain: Chain, server: RowServer
 ) -> None:

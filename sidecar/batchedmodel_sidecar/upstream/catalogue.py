@@ -12,7 +12,7 @@ from batchedmodel_sidecar.protocols.adapter import Adapter
 from batchedmodel_sidecar.protocols.table import adapters
 from batchedmodel_sidecar.routes import Endpoint
 from batchedmodel_sidecar.upstream.dialect import Dialect, ForeignAdapter, Probe
-from batchedmodel_sidecar.upstream.headers import forwarded
+from batchedmodel_sidecar.upstream.headers import forwarded, trace_context
 from batchedmodel_sidecar.upstream.openai import OpenAI
 from batchedmodel_sidecar.upstream.v1 import V1
 from batchedmodel_sidecar.upstream.v2 import V2
@@ -37,7 +37,13 @@ class Foreign:
 
     def adapter(self, path: str, headers: Mapping[str, str]) -> Adapter:
         """The way of one request."""
-        return ForeignAdapter(self.dialect, self.ours, path=path, headers=forwarded(headers))
+        return ForeignAdapter(
+            self.dialect,
+            self.ours,
+            path=path,
+            headers=forwarded(headers),
+            trace=trace_context(headers),
+        )
 
 
 def foreign(protocol: ServerProtocol, name: str) -> Foreign:

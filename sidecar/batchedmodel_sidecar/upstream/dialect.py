@@ -159,12 +159,18 @@ def drafted(dialect: Dialect, asked: Asked) -> Draft:
 class ForeignAdapter:
     """One request's way through a dialect, as the front's adapter."""
 
-    def __init__(self, dialect: Dialect, ours: Adapter, *, path: str, headers: Headers) -> None:
-        """`ours` words our own errors in the same protocol; `headers` are those to forward."""
+    def __init__(
+        self, dialect: Dialect, ours: Adapter, *, path: str, headers: Headers, trace: Headers = ()
+    ) -> None:
+        """`ours` words our own errors in the same protocol; `headers` are those to forward.
+
+        `trace` are those that go with the request where it shares none.
+        """
         self.dialect: Final = dialect
         self._ours = ours
         self._path = path
         self._headers = headers
+        self._trace = trace
 
     async def parse(self, body: Buffer, header_length: str | None, model: ReadyModel) -> Parsed:
         """The call with the rows that the body holds; raises `InvalidInput`."""
@@ -180,6 +186,7 @@ class ForeignAdapter:
             description=model.description,
             key=(envelope, draft.shapes),
             envelope=envelope,
+            trace=self._trace,
         )
         return Parsed(call=call, memo=draft.memo, wishes=draft.wishes)
 

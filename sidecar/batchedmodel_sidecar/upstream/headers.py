@@ -24,6 +24,9 @@ FORWARDED: Final = (
 )
 """Who asks, and for which variant: calls that differ in one of them never share a batch."""
 
+TRACE: Final = ("traceparent", "tracestate")
+"""W3C trace context: true for one caller, so it passes where nobody else is in the request."""
+
 SHARED: Final = frozenset({"model-version", "x-model-version", "openai-version", "openai-model"})
 """What is true for each caller of a batch."""
 
@@ -60,6 +63,11 @@ _WRITTEN_ANEW: Final = frozenset(
 def forwarded(headers: Mapping[str, str]) -> Headers:
     """What the server is told of a caller's headers."""
     return tuple((name, headers[name]) for name in FORWARDED if name in headers)
+
+
+def trace_context(headers: Mapping[str, str]) -> Headers:
+    """In which trace a caller's request is."""
+    return tuple((name, headers[name]) for name in TRACE if name in headers)
 
 
 def end_to_end(headers: Iterable[tuple[str, str]]) -> Headers:

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from batchedmodel_contract.batch_wire import BatchRequest
@@ -130,6 +131,9 @@ class ForeignLink:
         while (rows := search.next(clock())) is not None:
             members = [batch.rows[row] for row in rows]
             posting = self._dialect.posting(members, batch.envelope)
+            if findings.of_one_call(rows):
+                trace = batch.traces[rows[0]]
+                posting = replace(posting, headers=(*posting.headers, *trace))
             try:
                 response = await self._post(posting, until - clock())
                 verdict = judged(response.status, bytes(response.body[:_JUDGED_BYTES]))
