@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ class LoadedModel:
     device: str
     idempotent: bool = True
     """Whether an item may be run again after its batch failed."""
+    folder: Path | None = None
+    """Where the model's files are; None when it has no source."""
 
 
 def forward(model: LoadedModel, collated: Collated, handed_over: float) -> dict[str, Output]:

@@ -115,6 +115,9 @@ class Handler:
     """Whether an item may be run again after its batch failed. False for what is not pure: no item
     is then run twice, and all items of a failed pass fail."""
     platform: str = "pytorch"
+    libraries: ClassVar[tuple[str, ...]] = ()
+    """Modules that `load` imports. Named here they are imported before it, so that the report on a
+    start tells their time from that of the model's own files."""
     parameter_names: ClassVar[tuple[str, ...]] = ()
     """What `spec.model.parameters` may hold; other names are refused."""
     parameters: Mapping[str, str]

@@ -29,6 +29,11 @@ class MemoryCap:
         self._step = 0
         self._clean = 0
 
+    def begin_with(self, cost: int) -> None:
+        """Nothing has failed yet, but no more than this should fit."""
+        self.cost = cost
+        self._step = max(1, int(_GROWS_BY * cost))
+
     def outgrown(self, costs: Iterable[int]) -> None:
         """Batches of these costs did not fit."""
         for cost in costs:

@@ -42,12 +42,12 @@ class Verdict:
     reason: str
 
 
-def with_sharing(model: LoadedModel) -> LoadedModel:
-    """The model with the sharing that suits it.
+def with_sharing(model: LoadedModel, found: Verdict | None = None) -> LoadedModel:
+    """The model with the sharing that suits it, as was `found` earlier or is tried now.
 
     Raises `CannotLoad` for an unknown precision, and `DeviceLost`.
     """
-    found = verdict(model)
+    found = verdict(model) if found is None else found
     level = logging.WARNING if found.sharing is Sharing.APART else logging.INFO
     _log.log(level, "items share a forward pass: %s; %s", found.sharing.value, found.reason)
     return replace(model, declaration=_shared(model.declaration, found.sharing))

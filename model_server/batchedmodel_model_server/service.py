@@ -5,8 +5,8 @@ events answer from the first moment.
 """
 
 import asyncio
+import importlib
 import logging
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -27,12 +27,20 @@ from batchedmodel_model_server.forward import LoadedModel
 from batchedmodel_model_server.handler import Handler
 from batchedmodel_model_server.lifecycle import Lifecycle
 from batchedmodel_model_server.memory import MemoryCap
+from batchedmodel_model_server.processor import bound_operators
 from batchedmodel_model_server.registry import make_handler
 from batchedmodel_model_server.runner import Runner
-from batchedmodel_model_server.self_test import with_sharing
 from batchedmodel_model_server.settling import either
 from batchedmodel_model_server.sources import model_folder
-from batchedmodel_model_server.warmup import warm_up
+from batchedmodel_model_server.startup import (
+    FETCH,
+    IMPORTS,
+    LOAD,
+    SELF_TESTS,
+    WARM_UP,
+    StartUp,
+)
+from batchedmodel_model_server.trial import Trial
 from batchedmodel_model_server.watchdog import Watchdog
 
 MAX_IN_FLIGHT: Final = 64
@@ -74,14 +82,16 @@ class ModelService:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    async def bring_up(self) -> None:
-        """Load and warm up; ends in READY or FAILED."""
+    async def bring_up(self, start: StartUp | None = None) -> None:
+        """Load and warm up; ends in READY or FAILED. `start` has what came before, if anything."""
         settings, lifecycle = self._settings, self.lifecycle
-        began = time.monotonic()
+        start = start or StartUp()
         lifecycle.enter(ModelState.LOADING, f"loading with handler {settings.handler}")
         try:
-            loaded = await self._compute.call(lambda: load(settings, self._source))
-            model = await self._compute.call(lambda: with_sharing(loaded))
+            loaded = await self._compute.call(lambda: load(settings, self._source, start))
+            with start.phase(SELF_TESTS):
+                trial = await self._compute.call(lambda: Trial(loaded, settings))
+            model = trial.model
             self._serving = _Serving(
                 handler=model.handler,
                 description=describe(
@@ -90,9 +100,9 @@ class ModelService:
             )
             lifecycle.enter(ModelState.WARMING, f"warming up on {model.device}")
             cap = MemoryCap()
-            self._profile = await self._compute.call(
-                lambda: warm_up(model, settings.max_batch_size, cap)
-            )
+            with start.phase(WARM_UP):
+                profile = await self._compute.call(lambda: trial.profile(cap))
+            self._profile = replace(profile, start_up=start.seconds)
             self._runner = Runner(
                 model,
                 self._compute,
@@ -109,8 +119,7 @@ class ModelService:
             _log.exception("bringing up the model failed")
             lifecycle.enter(ModelState.FAILED, f"{type(error).__name__}: {error}")
         else:
-            seconds = time.monotonic() - began
-            lifecycle.enter(ModelState.READY, f"ready on {model.device} after {seconds:.1f} s")
+            lifecycle.enter(ModelState.READY, f"ready on {model.device} after {start}")
             # Not when the order to stop came first: nothing comes after DRAINING.
             self._takes_batches = self.ready
 
@@ -219,22 +228,36 @@ class ModelService:
         return NotReady(f"model {self.name} is {event.state}: {event.detail}")
 
 
-def load(settings: ModelServerSettings, source: Source | None) -> LoadedModel:
+def load(
+    settings: ModelServerSettings, source: Source | None, start: StartUp | None = None
+) -> LoadedModel:
     """Make and load the handler, on the compute thread; raises `CannotLoad`, whatever happens."""
+    start = start or StartUp()
     try:
         trust, cache = settings.trust, Path(settings.cache_folder)
         folder = None
         if is_file_handler(settings.handler):
-            folder = model_folder(source, cache, trust=trust)
-        handler = make_handler(settings.handler, dict(settings.parameters), folder, trust=trust)
-        device = handler.device()
+            with start.phase(FETCH):
+                folder = model_folder(source, cache, trust=trust)
+        with start.phase(IMPORTS):
+            handler = make_handler(settings.handler, dict(settings.parameters), folder, trust=trust)
+            device = handler.device()
         # After the handler where that is elsewhere: its mistakes need not wait for a download.
-        handler.load(folder or model_folder(source, cache, trust=trust), device)
+        if folder is None:
+            with start.phase(FETCH):
+                folder = model_folder(source, cache, trust=trust)
+        with start.phase(IMPORTS):
+            for name in handler.libraries:
+                importlib.import_module(name)
+            bound_operators()
+        with start.phase(LOAD):
+            handler.load(folder, device)
         return LoadedModel(
             handler=handler,
             declaration=declaration_of(handler),
             device=device,
             idempotent=settings.idempotent and handler.idempotent,
+            folder=folder,
         )
     except CannotLoad:
         raise

@@ -25,6 +25,10 @@ from batchedmodel_model_server.handlers.transformers_models import chosen_dtype,
 class HuggingFace(Handler):
     """Parameters: `dtype` (auto, float32, bfloat16, float16); `pixels` (float32, uint8)."""
 
+    libraries: ClassVar[tuple[str, ...]] = (
+        "transformers.modeling_utils",
+        "transformers.models.auto",
+    )
     parameter_names: ClassVar[tuple[str, ...]] = ("dtype", "pixels")
 
     def load(self, path: Path | None, device: str) -> None:

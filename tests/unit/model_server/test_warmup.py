@@ -1,6 +1,6 @@
 """The warm-up: small shapes first, within its time, and the second pass is the sample."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.handler import Batch, Spec
 from batchedmodel_model_server.handlers.simulated import Simulated
 from batchedmodel_model_server.memory import MemoryCap
-from batchedmodel_model_server.warmup import lengths, shapes, warm_up
+from batchedmodel_model_server.warmup import lengths, shapes, still_holds, warm_up
 from support.model_server_handlers import Echo, Giving, loaded
 
 
@@ -42,15 +42,18 @@ class Timed(Echo):
 
 
 def test_the_grid_begins_with_the_least_work() -> None:
-    assert shapes(32, (16, 256)) == [(1, 16), (6, 16), (1, 256), (32, 16), (6, 256), (32, 256)]
+    grid = shapes(32, (16, 256))
+    assert grid[:3] == [(1, 16), (3, 16), (10, 16)]
+    assert grid[-1] == (32, 256)
+    assert {rows for rows, _ in grid} == {1, 3, 10, 32}
     assert shapes(1, (1,)) == [(1, 1)]
 
 
 def test_lengths_reach_to_the_longest_item() -> None:
     model = loaded(Echo())
-    assert lengths(model) == (16, 126, 1000)
+    assert lengths(model) == (16, 63, 252, 1000)
     model.handler.text = TextInput(name="text", tokens="x", max_tokens=64)
-    assert lengths(model) == (16, 32, 64)
+    assert lengths(model) == (16, 25, 40, 64)
 
 
 def test_an_item_may_be_too_short_for_several_lengths() -> None:
@@ -63,7 +66,7 @@ def test_the_second_pass_of_a_shape_is_its_sample() -> None:
     handler = Timed(clock)
     profile = warm_up(loaded(handler), 4, MemoryCap(), budget_seconds=1e9, clock=clock.read)
     assert [(p.rows, p.length, p.seconds) for p in profile.points] == [
-        (rows, length, rows * length) for rows in (1, 2, 4) for length in (16, 126, 1000)
+        (rows, length, rows * length) for rows in (1, 2, 3, 4) for length in (16, 63, 252, 1000)
     ]
     assert handler.seen[:2] == [(1, 16), (1, 16)]
 
@@ -71,7 +74,9 @@ def test_the_second_pass_of_a_shape_is_its_sample() -> None:
 def test_a_shape_that_does_not_fit_into_the_time_left_is_skipped() -> None:
     clock = Clock()
     profile = warm_up(loaded(Timed(clock)), 4, MemoryCap(), budget_seconds=2000, clock=clock.read)
-    assert [(p.rows, p.length) for p in profile.points] == [(1, 16), (1, 126), (2, 16), (4, 16)]
+    assert [(p.rows, p.length) for p in profile.points] == [
+        (1, 16), (1, 63), (2, 16), (3, 16), (4, 16),
+    ]  # fmt: skip
 
 
 def test_the_smallest_shape_is_run_whatever_the_time() -> None:
@@ -86,8 +91,8 @@ def test_a_handler_that_knows_its_times_is_not_run() -> None:
     handler.parameters = {}
     handler.load(None, "simulated")
     profile = warm_up(loaded(handler), 32, MemoryCap())
-    assert [p.rows for p in profile.points] == [1, 6, 32]
-    assert [p.seconds for p in profile.points] == pytest.approx([0.0051, 0.0056, 0.0082])
+    assert [p.rows for p in profile.points] == [1, 3, 10, 32]
+    assert [p.seconds for p in profile.points] == pytest.approx([0.0051, 0.0053, 0.006, 0.0082])
     assert clock.now == 0
 
 
@@ -117,18 +122,41 @@ def small(holds: int) -> Small:
 def test_a_shape_that_does_not_fit_bounds_the_batches_and_the_model_is_served() -> None:
     cap = MemoryCap()
     profile = warm_up(loaded(small(1500)), 4, cap)
-    assert [(p.rows, p.length) for p in profile.points] == [
-        (1, 16), (1, 126), (1, 1000), (2, 16), (2, 126), (4, 16), (4, 126),
-    ]  # fmt: skip
+    fit = {(rows, length) for rows in (1, 2, 3, 4) for length in (16, 63, 252)} | {(1, 1000)}
+    assert {(p.rows, p.length) for p in profile.points} == fit
     assert profile.max_cost == cap.cost == 1500
 
 
 def test_a_length_of_which_not_even_one_fits_says_nothing_about_batches() -> None:
-    profile = warm_up(loaded(small(600)), 4, MemoryCap())
-    assert {p.length for p in profile.points} == {16, 126}
+    profile = warm_up(loaded(small(600)), 2, MemoryCap())
+    assert {p.length for p in profile.points} == {16, 63, 252}
     assert profile.max_cost is None
 
 
 def test_a_model_of_which_not_one_item_fits_cannot_be_served() -> None:
     with pytest.raises(CannotLoad, match="not even one item fits: the device's memory does not"):
         warm_up(loaded(small(0)), 4, MemoryCap())
+
+
+@pytest.mark.parametrize(
+    ("slower", "holds"), [(1.0, True), (1.9, True), (2.1, False), (0.4, False)]
+)
+def test_a_kept_profile_holds_on_a_machine_that_is_about_as_fast(
+    slower: float, holds: bool
+) -> None:
+    clock = Clock()
+    profile = warm_up(loaded(Timed(clock)), 4, MemoryCap(), budget_seconds=1e9, clock=clock.read)
+    known = replace(
+        profile,
+        points=tuple(replace(point, seconds=point.seconds / slower) for point in profile.points),
+    )
+    assert still_holds(loaded(Timed(clock)), known, clock.read) is holds
+
+
+def test_the_curve_of_a_device_that_counts_tokens_has_no_other_term() -> None:
+    clock = Clock()
+    profile = warm_up(loaded(Timed(clock)), 4, MemoryCap(), budget_seconds=1e9, clock=clock.read)
+    assert profile.curve is not None
+    assert profile.curve.per_token == pytest.approx(1.0)
+    assert (profile.curve.fixed, profile.curve.per_row, profile.curve.per_square) == (0, 0, 0)
+    assert profile.curve.mean_error < 1e-9

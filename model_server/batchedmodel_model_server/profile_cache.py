@@ -1,0 +1,153 @@
+"""Keeps what self-test and warm-up found, so that a restart need not find it again.
+
+One file for each combination of all that the findings depend on: the model's files, the handler
+and its parameters, the device, the arithmetic, the threads, the libraries. Whatever is wrong with a
+file or the folder costs a warm-up and a line in the log, never the start.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from batchedmodel_contract.environment import ModelServerSettings
+from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.profile import Profile, profile_from_mapping
+from batchedmodel_model_server import cgroup
+from batchedmodel_model_server.declaration import Sharing
+from batchedmodel_model_server.forward import LoadedModel
+from batchedmodel_model_server.processor import computing_threads, device_name, read_processor
+from batchedmodel_model_server.self_test import Verdict
+
+FOLDER: Final = "profiles"
+_FORM: Final = 1  # of the file; another number makes other keys
+_KEPT: Final = 64  # files: one for each combination, of which a volume may see many
+_LIBRARIES: Final = ("batchedmodel", "numpy", "torch", "transformers")
+_MOST_FILES: Final = 1000
+_COMPILED: Final = "__pycache__"
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}")
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """What a start finds out about a model."""
+
+    profile: Profile
+    verdict: Verdict
+
+
+class ProfileCache:
+    """The findings for one key."""
+
+    def __init__(self, folder: Path, key: Mapping[str, Any]) -> None:
+        self._key = json.dumps({**key, "form": _FORM}, sort_keys=True)
+        name = hashlib.sha256(self._key.encode()).hexdigest()[:32]
+        self._file = folder / FOLDER / f"{name}.json"
+
+    def read(self) -> Findings | None:
+        """What was kept under the key; None when there is nothing that could be used."""
+        try:
+            return _findings(json.loads(self._file.read_bytes()), self._key)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError, InvalidInput) as error:
+            _log.warning("the kept profile is ignored: %s: %s", self._file, error)
+            return None
+
+    def write(self, findings: Findings) -> None:
+        """Keep the findings; a reader sees all of them or those before."""
+        # How this process started is nothing that the next one could use.
+        profile = replace(findings.profile, start_up=(), cached=False)
+        document = {
+            "key": self._key,
+            "profile": profile.to_mapping(),
+            "sharing": findings.verdict.sharing.value,
+            "reason": findings.verdict.reason,
+        }
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(
+                "w", dir=self._file.parent, prefix=".", suffix=".part", delete=False
+            ) as part:
+                json.dump(document, part)
+            os.replace(part.name, self._file)
+            _prune(self._file.parent)
+        except OSError as error:
+            _log.warning("the profile cannot be kept, the next start measures again: %s", error)
+
+
+def key_of(model: LoadedModel, settings: ModelServerSettings) -> dict[str, Any]:
+    """All that the findings about a loaded model depend on, as a JSON object."""
+    handler = type(model.handler)
+    code = getattr(sys.modules.get(handler.__module__), "__file__", None)
+    return {
+        "handler": f"{settings.handler} {handler.__qualname__}",
+        "parameters": dict(settings.parameters),
+        "source": settings.source,
+        "code": _stamp(Path(code)) if code else None,
+        "files": _files(model.folder),
+        "device": device_name(model.device, read_processor()),
+        "memory": cgroup.limits("memory.max"),
+        "precision": model.handler.precision,
+        "threads": computing_threads(),
+        "libraries": {name: _version(name) for name in _LIBRARIES},
+        "max_batch_size": settings.max_batch_size,
+    }
+
+
+def _findings(document: Mapping[str, Any], key: str) -> Findings:
+    if document["key"] != key:
+        raise ValueError("it was kept for another model or machine")
+    profile = profile_from_mapping(document["profile"])
+    if not profile.points:
+        raise ValueError("it holds no measurement")
+    verdict = Verdict(sharing=Sharing(document["sharing"]), reason=str(document["reason"]))
+    return Findings(profile=profile, verdict=verdict)
+
+
+def _files(folder: Path | None) -> list[list[Any]]:
+    """Name, size and time of change of each file.
+
+    Without the time below a commit's own folder, as hubs lay it out: the commit says it all, and
+    the same files may have been fetched anew.
+    """
+    if folder is None:
+        return []
+    commit = any(_COMMIT.fullmatch(part) for part in folder.resolve().parts)
+    found = []
+    files = (file for file in folder.rglob("*") if file.is_file() and _COMPILED not in file.parts)
+    for file in sorted(islice(files, _MOST_FILES)):
+        size, changed = _stamp(file)
+        found.append([str(file.relative_to(folder)), size, None if commit else changed])
+    return found
+
+
+def _stamp(file: Path) -> tuple[int, int]:
+    try:
+        state = file.stat()
+    except OSError:
+        return 0, 0
+    return state.st_size, state.st_mtime_ns
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def _prune(folder: Path) -> None:
+    files = sorted(folder.iterdir(), key=lambda file: _stamp(file)[1], reverse=True)
+    for file in files[_KEPT:]:
+        file.unlink(missing_ok=True)
