@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench_report import Figure, at_least, at_most, new_parser, of_rounds, report
+from start_up import start_up
 from through_sidecar import throughput
 
 ROWS: Final = 32
@@ -148,6 +149,7 @@ def main() -> int:
     if options.dtype == "float32":
         figures += texts(models, *((TEXTS // 4, 2) if options.quick else (TEXTS, 5)))
         figures += asyncio.run(throughput(models.ours, 2 if options.quick else 7))
+    figures += start_up(3 if options.quick else 7)
     load = Figure(name="load average", value=os.getloadavg()[0], unit="")
     return report([*figures, load], options.json)
 
