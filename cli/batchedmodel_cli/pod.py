@@ -40,6 +40,11 @@ _LONGEST_SOCKET_PATH: Final = 107  # sun_path holds 108 bytes, the closing zero 
 _LAST_ANSWERS_SECONDS: Final = 10.0
 _WORK_LEFT: Final = 1
 _MODEL_STOP_SECONDS: Final = 10.0
+# As in the model server's image: memory of a forward pass is kept for the next one.
+_MALLOC: Final = {
+    "GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=4294967296"
+    ":glibc.malloc.trim_threshold=4294967296:glibc.malloc.arena_max=1"
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +144,7 @@ def processes(
         ProcessSpec(
             name=MODEL,
             command=(sys.executable, "-m", "batchedmodel_model_server"),
-            environment=_environment({**inherited, **dict(model.env)}, server),
+            environment=_environment({**_MALLOC, **inherited, **dict(model.env)}, server),
             stop_within_seconds=_MODEL_STOP_SECONDS,
         ),
     )
