@@ -4,6 +4,7 @@ What an earlier start has found out is taken over where it was kept and still ho
 service while the model is brought up, on the compute thread.
 """
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,17 +15,23 @@ from batchedmodel_model_server.forward import LoadedModel
 from batchedmodel_model_server.memory import MemoryCap
 from batchedmodel_model_server.profile_cache import Findings, ProfileCache, key_of
 from batchedmodel_model_server.self_test import verdict, with_sharing
-from batchedmodel_model_server.warmup import still_holds, warm_up
+from batchedmodel_model_server.warmup import Clock, still_holds, warm_up
 
 
 class Trial:
     """First finds out how items share a pass, then how long passes take."""
 
-    def __init__(self, loaded: LoadedModel, settings: ModelServerSettings) -> None:
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        settings: ModelServerSettings,
+        clock: Clock = time.monotonic,
+    ) -> None:
         """Runs the self-test unless its outcome is known.
 
         Raises `CannotLoad` for an unknown precision, and `DeviceLost`.
         """
+        self._clock = clock
         self._max_rows = settings.max_batch_size
         self._kept: ProfileCache | None = None
         self._known: Findings | None = None
@@ -42,12 +49,12 @@ class Trial:
         Raises `CannotLoad` when a batch of examples fails: real ones would, too; and `DeviceLost`.
         """
         known = None if self._known is None else self._known.profile
-        if known is not None and still_holds(self.model, known):
+        if known is not None and still_holds(self.model, known, self._clock):
             if known.max_cost is not None:
                 cap.begin_with(known.max_cost)
             profile = replace(known, cached=True)
         else:
-            profile = warm_up(self.model, self._max_rows, cap)
+            profile = warm_up(self.model, self._max_rows, cap, clock=self._clock)
             if self._kept is not None:
                 self._kept.write(Findings(profile=profile, verdict=self._verdict))
         found = self._verdict

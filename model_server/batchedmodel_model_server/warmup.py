@@ -128,11 +128,12 @@ def still_holds(model: LoadedModel, known: Profile, clock: Clock = time.monotoni
 def lengths(model: LoadedModel) -> tuple[int, ...]:
     """From a short to the longest length of an item; one where lengths do not matter."""
     declaration, text = model.declaration, model.handler.text
-    if declaration.cost_rule is CostRule.ROWS:
+    if declaration.cost_rule is CostRule.ROWS or declaration.length is None:
         return (1,)
+    least, _ = declaration.bounds[declaration.length]
     bounds = [spec.max for spec in declaration.inputs.values() if spec.max is not None]
     longest = min([*bounds, text.max_tokens] if text else bounds)
-    return _steps(min(_SHORT, longest), longest)
+    return _steps(min(max(_SHORT, least), longest), longest)
 
 
 def shapes(max_rows: int, of_lengths: Sequence[int]) -> list[Shape]:

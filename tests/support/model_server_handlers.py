@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,38 @@ class Echo(OnHost):
         x = batch.array("x")
         total = np.where(x == -7, 0, x).sum(1)
         return {"y": x, "sum": total, "pair": np.stack([total, -total], 1)}
+
+
+@dataclass
+class Clock:
+    """Simulated time in seconds; a sleep is over at once."""
+
+    now: float = 0.0
+
+    def read(self) -> float:
+        """The time."""
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += seconds
+
+
+class Timed(Echo):
+    """Takes `pace` for each token, ten times as long for a shape it sees for the first time."""
+
+    def __init__(self, clock: Clock, pace: float = 1.0) -> None:
+        self.clock = clock
+        self.pace = pace
+        self.seen: list[tuple[int, int]] = []
+
+    def forward(self, batch: Batch) -> Mapping[str, Any]:
+        """Let the time pass, and echo."""
+        rows, length = batch.array("x").shape
+        first = (rows, length) not in self.seen
+        self.seen.append((rows, length))
+        self.clock.sleep(self.pace * rows * length * (10 if first else 1))
+        return super().forward(batch)
 
 
 class Maskless(OnHost):

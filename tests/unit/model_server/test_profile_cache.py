@@ -1,6 +1,12 @@
 """What a start found out is found again by the next one, unless something speaks against it."""
 
+import errno
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, TextIO
 
 import pytest
 
@@ -8,11 +14,12 @@ from batchedmodel_contract.description import CostRule
 from batchedmodel_contract.environment import ModelServerSettings
 from batchedmodel_contract.profile import Profile, ProfilePoint
 from batchedmodel_model_server.declaration import Sharing
+from batchedmodel_model_server.handlers.simulated import Simulated
 from batchedmodel_model_server.memory import MemoryCap
 from batchedmodel_model_server.profile_cache import Findings, ProfileCache, key_of
 from batchedmodel_model_server.self_test import Verdict
 from batchedmodel_model_server.trial import Trial
-from support.model_server_handlers import Echo, loaded
+from support.model_server_handlers import Clock, Echo, Timed, loaded
 
 FINDINGS = Findings(
     profile=Profile(
@@ -74,12 +81,163 @@ def test_a_changed_model_has_another_key(tmp_path: Path) -> None:
     assert key_of(model, settings) != key_of(model, settings_in(tmp_path, max_batch_size=4))
 
 
-def test_a_second_start_takes_over_what_the_first_has_found(
+def profile_of_a_start(folder: Path, pace: float = 1e-4) -> Profile:
+    """What a start finds whose passes take `pace` for each token, in simulated time."""
+    clock = Clock()
+    trial = Trial(loaded(Timed(clock, pace)), settings_in(folder), clock.read)
+    return trial.profile(MemoryCap())
+
+
+def test_a_second_start_takes_over_what_the_first_has_found(tmp_path: Path) -> None:
+    first, second = profile_of_a_start(tmp_path), profile_of_a_start(tmp_path)
+    assert (first.cached, second.cached) == (False, True)
+    assert second == replace(first, cached=True)
+
+
+def test_a_start_with_a_kept_profile_runs_one_shape_only(tmp_path: Path) -> None:
+    profile_of_a_start(tmp_path)
+    clock = Clock()
+    handler = Timed(clock, 1e-4)
+    trial = Trial(loaded(handler), settings_in(tmp_path), clock.read)
+    assert handler.seen == []
+    assert trial.profile(MemoryCap()).cached
+    assert len(set(handler.seen)) == 1
+
+
+def test_a_start_on_a_slower_machine_measures_anew_and_keeps_that(tmp_path: Path) -> None:
+    fast = profile_of_a_start(tmp_path)
+    slow = profile_of_a_start(tmp_path, pace=1e-3)
+    assert not slow.cached
+    assert slow.points[0].seconds == pytest.approx(10 * fast.points[0].seconds)
+    again = profile_of_a_start(tmp_path, pace=1e-3)
+    assert (again.cached, again.points) == (True, slow.points)
+
+
+def test_a_damaged_profile_is_measured_anew_and_replaced(tmp_path: Path) -> None:
+    profile_of_a_start(tmp_path)
+    [file] = (tmp_path / "profiles").iterdir()
+    file.write_text("{")
+    assert not profile_of_a_start(tmp_path).cached
+    assert profile_of_a_start(tmp_path).cached
+
+
+def test_a_bound_that_a_start_has_met_binds_the_next_one(tmp_path: Path) -> None:
+    """From its first batch on, without meeting it again."""
+    cache = ProfileCache(tmp_path, key_of(loaded(Timed(Clock())), settings_in(tmp_path)))
+    points = (ProfilePoint(rows=1, length=16, seconds=0.016),)
+    bounded = replace(FINDINGS.profile, points=points, max_cost=900)
+    cache.write(replace(FINDINGS, profile=bounded))
+    clock, cap = Clock(), MemoryCap()
+    handler = Timed(clock, 1e-3)
+    assert Trial(loaded(handler), settings_in(tmp_path), clock.read).profile(cap).cached
+    assert cap.cost == 900
+
+
+def test_predicted_times_are_not_kept(tmp_path: Path) -> None:
+    handler = Simulated()
+    handler.parameters = {}
+    handler.load(None, "simulated")
+    assert not Trial(loaded(handler), settings_in(tmp_path)).profile(MemoryCap()).cached
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_kept_verdict_is_not_used_for_a_model_that_can_no_longer_do_it(tmp_path: Path) -> None:
+    model, settings = loaded(Echo()), settings_in(tmp_path)
+    packed = Verdict(sharing=Sharing.PACKED, reason="tried")
+    ProfileCache(tmp_path, key_of(model, settings)).write(replace(FINDINGS, verdict=packed))
+    assert Trial(model, settings).model.declaration.sharing is Sharing.PADDED
+
+
+def test_a_write_that_fails_half_way_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = ProfileCache(tmp_path, {})
+    cache.write(FINDINGS)
+
+    def full(document: object, file: TextIO) -> None:
+        file.write("{")
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr("batchedmodel_model_server.profile_cache.json.dump", full)
+    cache.write(replace(FINDINGS, verdict=Verdict(sharing=Sharing.APART, reason="tried")))
+    assert "the profile cannot be kept" in caplog.text
+    assert cache.read() == FINDINGS
+
+
+def test_how_a_process_started_is_not_kept(tmp_path: Path) -> None:
+    cache = ProfileCache(tmp_path, {})
+    profile = replace(FINDINGS.profile, start_up=(("load", 3.0),), cached=True)
+    cache.write(replace(FINDINGS, profile=profile))
+    assert cache.read() == FINDINGS
+
+
+def test_the_latest_profiles_are_the_ones_that_stay(tmp_path: Path) -> None:
+    caches = [ProfileCache(tmp_path, {"number": number}) for number in range(65)]
+    for age, cache in enumerate(caches[:64]):
+        before = set((tmp_path / "profiles").iterdir()) if age else set()
+        cache.write(FINDINGS)
+        [new] = set((tmp_path / "profiles").iterdir()) - before
+        os.utime(new, (age, age))
+    caches[64].write(FINDINGS)
+    assert caches[0].read() is None
+    assert all(cache.read() == FINDINGS for cache in caches[1:])
+
+
+class Precise(Echo):
+    precision = "bfloat16"
+
+
+def test_the_key_says_each_thing_on_which_the_findings_depend(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = settings_in(tmp_path)
-    monkeypatch.setattr("batchedmodel_model_server.trial.still_holds", lambda *_: True)
-    first = Trial(loaded(Echo()), settings).profile(MemoryCap())
-    second = Trial(loaded(Echo()), settings).profile(MemoryCap())
-    assert (first.cached, second.cached) == (False, True)
-    assert second.points == first.points
+    model, settings = replace(loaded(Echo()), folder=tmp_path), settings_in(tmp_path)
+    weights = tmp_path / "weights.bin"
+    weights.write_bytes(b"1")
+    usual = key_of(model, settings)
+
+    def changed(other: Mapping[str, Any]) -> set[str]:
+        return {name for name, value in usual.items() if other[name] != value}
+
+    assert changed(key_of(model, settings)) == set()
+    assert changed(key_of(model, replace(settings, handler="other"))) == {"handler"}
+    assert changed(key_of(model, replace(settings, source="{}"))) == {"source"}
+    assert changed(key_of(model, replace(settings, parameters=(("a", "b"),)))) == {"parameters"}
+    assert changed(key_of(model, replace(settings, max_batch_size=4))) == {"max_batch_size"}
+    assert changed(key_of(replace(model, device="cpu"), settings)) == {"device"}
+    precise = replace(loaded(Precise()), folder=tmp_path)
+    assert {"handler", "precision"} <= changed(key_of(precise, settings))
+    cache = "batchedmodel_model_server.profile_cache"
+    elsewhere: list[tuple[str, str, Callable[..., Any]]] = [
+        ("threads", "computing_threads", lambda: 99),
+        ("memory", "cgroup.limits", lambda _: ("12345",)),
+        ("libraries", "version", lambda _: "99"),
+    ]
+    for name, function, result in elsewhere:
+        with monkeypatch.context() as other:
+            other.setattr(f"{cache}.{function}", result)
+            assert changed(key_of(model, settings)) == {name}
+    with monkeypatch.context() as other:
+        other.setattr(sys.modules[Echo.__module__], "__file__", str(weights))
+        assert changed(key_of(model, settings)) == {"code"}
+    weights.write_bytes(b"22")
+    assert changed(key_of(model, settings)) == {"files"}
+
+
+def test_a_file_of_the_same_size_that_was_changed_later_is_another_one(tmp_path: Path) -> None:
+    weights = tmp_path / "weights.bin"
+    weights.write_bytes(b"1")
+    model, settings = replace(loaded(Echo()), folder=tmp_path), settings_in(tmp_path)
+    usual = key_of(model, settings)
+    os.utime(weights, (1, 1))
+    assert key_of(model, settings)["files"] != usual["files"]
+
+
+def test_a_commit_fetched_anew_is_the_same_model(tmp_path: Path) -> None:
+    folder = tmp_path / "snapshots" / ("0123456789" * 4)
+    folder.mkdir(parents=True)
+    weights = folder / "weights.bin"
+    weights.write_bytes(b"1")
+    model, settings = replace(loaded(Echo()), folder=folder), settings_in(tmp_path)
+    usual = key_of(model, settings)
+    os.utime(weights, (1, 1))
+    assert key_of(model, settings) == usual

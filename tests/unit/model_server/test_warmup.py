@@ -1,6 +1,6 @@
 """The warm-up: small shapes first, within its time, and the second pass is the sample."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,33 +12,7 @@ from batchedmodel_model_server.handler import Batch, Spec
 from batchedmodel_model_server.handlers.simulated import Simulated
 from batchedmodel_model_server.memory import MemoryCap
 from batchedmodel_model_server.warmup import lengths, shapes, still_holds, warm_up
-from support.model_server_handlers import Echo, Giving, loaded
-
-
-@dataclass
-class Clock:
-    now: float = 0.0
-
-    def read(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-
-class Timed(Echo):
-    """Takes a second for each token, ten times as long for a shape it sees for the first time."""
-
-    def __init__(self, clock: Clock) -> None:
-        self.clock = clock
-        self.seen: list[tuple[int, int]] = []
-
-    def forward(self, batch: Batch) -> Any:
-        rows, length = batch.array("x").shape
-        first = (rows, length) not in self.seen
-        self.seen.append((rows, length))
-        self.clock.now += rows * length * (10 if first else 1)
-        return super().forward(batch)
+from support.model_server_handlers import Clock, Echo, Giving, Timed, loaded
 
 
 def test_the_grid_begins_with_the_least_work() -> None:
@@ -59,6 +33,23 @@ def test_lengths_reach_to_the_longest_item() -> None:
 def test_an_item_may_be_too_short_for_several_lengths() -> None:
     handler = Giving({}, {"y": Spec("FP32", ())}, {"x": Spec("INT64", ("L",), max=5)})
     assert lengths(loaded(handler)) == (5,)
+
+
+@pytest.mark.parametrize(
+    ("least", "longest", "expected"),
+    [(3, 250, (16, 40, 100, 250)), (100, 800, (100, 200, 400, 800)), (80, 80, (80,))],
+)
+def test_no_length_is_below_the_least_that_the_model_takes(
+    least: int, longest: int, expected: tuple[int, ...]
+) -> None:
+    inputs = {"x": Spec("INT64", ("L",), min=least, max=longest)}
+    handler = Giving({}, {"y": Spec("FP32", ())}, inputs)
+    assert lengths(loaded(handler)) == expected
+
+
+def test_a_model_of_fixed_sizes_has_one_length() -> None:
+    handler = Giving({}, {"y": Spec("FP32", ())}, {"x": Spec("INT64", (7,))})
+    assert lengths(loaded(handler)) == (1,)
 
 
 def test_the_second_pass_of_a_shape_is_its_sample() -> None:
