@@ -1,3 +1,4 @@
+import re
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ from batchedmodel_contract.environment import (
 from batchedmodel_contract.manifest import BatchedModel, read_manifest
 from batchedmodel_contract.spec import Model, ServerProtocol, Spec
 
+REPOSITORY = Path(__file__).parents[3]
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
 PLACE = Place(host="127.0.0.1", port=8000, admin_port=0)
 
@@ -53,6 +55,17 @@ def test_the_settings_folder_looks_like_a_mounted_config_map(tmp_path: Path) -> 
     assert (folder / "batching.json").readlink() == Path("..data/batching.json")
     assert (folder / "..data").readlink() == Path("..2026_01_02_03_04_05.000678")
     assert (folder / "batching.json").read_text("utf-8") == "{}"
+
+
+def test_the_model_server_keeps_memory_as_the_image_does(tmp_path: Path) -> None:
+    name = "GLIBC_TUNABLES"
+    dockerfile = (REPOSITORY / "model_server" / "Dockerfile").read_text("utf-8")
+    [in_image] = re.findall(rf"^\s*{name}=(\S+)$", dockerfile, re.MULTILINE)
+    batcher, server = specs(tmp_path / "own", {})
+    assert server.environment[name] == in_image
+    assert name not in batcher.environment
+    _, told = specs(tmp_path / "told", {name: "glibc.malloc.arena_max=2"})
+    assert told.environment[name] == "glibc.malloc.arena_max=2"
 
 
 def test_the_batcher_finds_the_manifests_settings(tmp_path: Path) -> None:

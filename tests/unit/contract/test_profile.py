@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 
 from batchedmodel_contract.description import CostRule
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_contract.profile import Profile, ProfilePoint, profile_from_mapping
+from batchedmodel_contract.profile import (
+    FittedCurve,
+    Profile,
+    ProfilePoint,
+    profile_from_mapping,
+)
 from support.strategies import json_values
 
 PROFILE = Profile(
@@ -22,7 +27,22 @@ PROFILE = Profile(
         ProfilePoint(rows=32, length=16, seconds=0.008),
     ),
     max_cost=512,
+    curve=FittedCurve(
+        fixed=0.005,
+        per_row=0.0,
+        per_token=1e-5,
+        per_square=2e-9,
+        mean_error=0.01,
+        p95_error=0.05,
+        knee=500,
+    ),
+    sharing="packed",
+    sharing_reason="answers stay the same",
+    start_up=(("process", 0.5), ("imports", 2.0), ("load", 1.25)),
+    cached=True,
 )
+LATER = ("curve", "sharing", "sharing_reason", "start_up", "cached")
+"""Fields that the first servers' documents lack."""
 
 
 def as_sent(profile: Profile) -> dict[str, Any]:
@@ -44,6 +64,67 @@ def test_a_server_that_met_no_bound_of_its_memory_need_not_speak_of_it() -> None
     del sent["max_cost"]
     assert profile_from_mapping(sent).max_cost is None
     assert profile_from_mapping(sent | {"max_cost": None}).max_cost is None
+
+
+def test_a_document_from_before_the_curve_is_still_read() -> None:
+    old = {name: value for name, value in as_sent(PROFILE).items() if name not in LATER}
+    assert set(old) == {"cost_rule", "device", "points", "max_cost"}
+    assert profile_from_mapping(old) == Profile(
+        cost_rule=PROFILE.cost_rule,
+        device=PROFILE.device,
+        points=PROFILE.points,
+        max_cost=PROFILE.max_cost,
+    )
+
+
+def test_a_curve_on_which_nothing_grows_has_no_knee() -> None:
+    sent = as_sent(PROFILE)
+    unsaid = {name: value for name, value in CURVE.items() if name != "knee"}
+    for flat in (unsaid, unsaid | {"knee": None}):
+        read = profile_from_mapping(sent | {"curve": flat}).curve
+        assert read is not None
+        assert read.knee is None
+
+
+def test_a_server_that_measured_nothing_has_no_curve() -> None:
+    assert profile_from_mapping(as_sent(PROFILE) | {"curve": None}).curve is None
+
+
+CURVE = as_sent(PROFILE)["curve"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("curve", [1], "curve: [1] is not an object"),
+        ("curve", {}, "curve.fixed: null is not a number"),
+        ("curve", CURVE | {"per_token": -1e-9}, "curve.per_token: -1e-09 is not within 0 to"),
+        ("curve", CURVE | {"mean_error": math.nan}, "curve.mean_error: NaN is not within"),
+        ("curve", CURVE | {"knee": 0}, "curve.knee: 0 is below the minimum 1"),
+        ("curve", CURVE | {"knee": 1.5}, "curve.knee: 1.5 is not an integer"),
+        ("sharing", None, "sharing: null is not a string"),
+        ("sharing_reason", 7, "sharing_reason: 7 is not a string"),
+        ("start_up", [["load", 1.0]], 'start_up: [["load", 1.0]] is not an object'),
+        ("start_up", {"load": -1.0}, "start_up.load: -1.0 is not within 0 to"),
+        ("start_up", {"load": "1"}, 'start_up.load: "1" is not a number'),
+        ("cached", "yes", 'cached: "yes" is not a boolean'),
+        ("cached", 1, "cached: 1 is not a boolean"),
+    ],
+)
+def test_a_later_field_that_makes_no_sense_is_refused(
+    field: str, value: object, message: str
+) -> None:
+    with pytest.raises(InvalidInput, match=f"^profile.{re.escape(message)}"):
+        profile_from_mapping(as_sent(PROFILE) | {field: value})
+
+
+def test_a_start_has_no_more_phases_than_a_person_would_read() -> None:
+    def phases(count: int) -> dict[str, object]:
+        return as_sent(PROFILE) | {"start_up": {str(n): 1.0 for n in range(count)}}
+
+    assert len(profile_from_mapping(phases(64)).start_up) == 64
+    with pytest.raises(InvalidInput, match="profile.start_up: .* is not an object of 64 phases"):
+        profile_from_mapping(phases(65))
 
 
 @pytest.mark.parametrize(
@@ -99,7 +180,10 @@ def test_a_time_below_any_clock_reads_as_none_at_all() -> None:
 
 
 @settings(deadline=None, max_examples=200)
-@given(st.sampled_from(["cost_rule", "device", "points", "max_cost"]), json_values(max_leaves=6))
+@given(
+    st.sampled_from(["cost_rule", "device", "points", "max_cost", *LATER]),
+    json_values(max_leaves=6),
+)
 def test_any_value_in_any_field_is_read_or_refused(field: str, value: object) -> None:
     try:
         profile_from_mapping({**as_sent(PROFILE), field: value})

@@ -18,6 +18,7 @@ from batchedmodel_model_server.compute import ComputeThread
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost, NotReady, Overloaded
 from batchedmodel_model_server.handler import Batch, Handler
 from batchedmodel_model_server.service import MAX_IN_FLIGHT, ModelService, load
+from batchedmodel_model_server.startup import StartUp
 from support.model_server_handlers import Echo, batch_of
 
 MakeService = Callable[[type[Handler]], ModelService]
@@ -64,6 +65,25 @@ async def test_a_model_is_asked_only_while_it_is_ready(make_service: MakeService
     await service.drain()
     with pytest.raises(NotReady, match="model is DRAINING"):
         await ask(service)
+
+
+async def test_a_restart_that_takes_a_profile_over_says_so_and_tells_its_own_phases(
+    make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Real times would depend on whatever else runs on the machine.
+    monkeypatch.setattr("batchedmodel_model_server.trial.still_holds", lambda *_: True)
+    profiles = []
+    for age in (1.0, 2.0):
+        service = make_service(Echo)
+        await service.bring_up(StartUp(age))
+        profiles.append(service.profile)
+        assert f"process {age:.2f}, imports " in service.lifecycle.event.detail
+    first, second = profiles
+    assert (first.cached, second.cached) == (False, True)
+    assert second.points == first.points
+    phases = ["process", "imports", "fetch", "load", "self-tests", "warm-up"]
+    assert [name for name, _ in second.start_up] == phases
+    assert (first.start_up[0], second.start_up[0]) == (("process", 1.0), ("process", 2.0))
 
 
 async def test_a_drain_ends_after_the_last_answer_and_unloads_the_model(
