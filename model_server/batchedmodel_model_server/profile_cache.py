@@ -76,11 +76,7 @@ class ProfileCache:
         }
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(
-                "w", dir=self._file.parent, prefix=".", suffix=".part", delete=False
-            ) as part:
-                json.dump(document, part)
-            os.replace(part.name, self._file)
+            _replace(self._file, json.dumps(document))
             _prune(self._file.parent)
         except OSError as error:
             _log.warning("the profile cannot be kept, the next start measures again: %s", error)
@@ -145,6 +141,17 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return ""
+
+
+def _replace(file: Path, text: str) -> None:
+    descriptor, part = tempfile.mkstemp(dir=file.parent, prefix=".", suffix=".part")
+    try:
+        with os.fdopen(descriptor, "w") as stream:
+            stream.write(text)
+        os.replace(part, file)
+    except OSError:
+        os.unlink(part)
+        raise
 
 
 def _prune(folder: Path) -> None:

@@ -42,17 +42,17 @@ def fit(points: list[ProfilePoint], rule: CostRule = CostRule.PADDED) -> FittedC
 @pytest.mark.parametrize(
     "terms",
     [
-        {"fixed": 5e-3},
-        {"fixed": 5e-3, "per_token": 2e-5},
-        {"per_token": 2e-5},
-        {"fixed": 5e-3, "per_row": 1e-4, "per_token": 2e-5, "per_square": 3e-8},
-        {"fixed": 1e-3, "per_square": 3e-8},
+        (5e-3, 0.0, 0.0, 0.0),
+        (5e-3, 0.0, 2e-5, 0.0),
+        (0.0, 0.0, 2e-5, 0.0),
+        (5e-3, 1e-4, 2e-5, 3e-8),
+        (1e-3, 0.0, 0.0, 3e-8),
     ],
 )
-def test_the_terms_of_a_device_are_found_again(terms: dict[str, float]) -> None:
-    curve = fit(points_of(**terms))
-    for name in ("fixed", "per_row", "per_token", "per_square"):
-        assert getattr(curve, name) == pytest.approx(terms.get(name, 0.0), rel=1e-6, abs=1e-15)
+def test_the_terms_of_a_device_are_found_again(terms: tuple[float, float, float, float]) -> None:
+    curve = fit(points_of(*terms))
+    found = (curve.fixed, curve.per_row, curve.per_token, curve.per_square)
+    assert found == pytest.approx(terms, rel=1e-6, abs=1e-15)
     assert curve.mean_error == pytest.approx(0, abs=1e-9)
     assert curve.p95_error == pytest.approx(0, abs=1e-9)
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import pytest
 
@@ -154,14 +154,14 @@ def test_a_write_that_fails_half_way_leaves_what_was_there(
     cache = ProfileCache(tmp_path, {})
     cache.write(FINDINGS)
 
-    def full(document: object, file: TextIO) -> None:
-        file.write("{")
+    def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "no space left")
 
-    monkeypatch.setattr("batchedmodel_model_server.profile_cache.json.dump", full)
+    monkeypatch.setattr("batchedmodel_model_server.profile_cache.os.replace", full)
     cache.write(replace(FINDINGS, verdict=Verdict(sharing=Sharing.APART, reason="tried")))
     assert "the profile cannot be kept" in caplog.text
     assert cache.read() == FINDINGS
+    assert len(list((tmp_path / "profiles").iterdir())) == 1
 
 
 def test_how_a_process_started_is_not_kept(tmp_path: Path) -> None:
