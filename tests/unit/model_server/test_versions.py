@@ -163,7 +163,6 @@ async def test_a_new_version_that_fails_leaves_the_old_one_serving_and_says_why(
     assert await ask(service) == 2
     # Of the failure nothing was told to those who follow the model.
     assert (await anext(followed)).version == "2"
-    await followed.aclose()
 
 
 async def test_a_source_that_went_away_leaves_the_old_one_serving(
