@@ -9,7 +9,7 @@ from pathlib import Path
 from batchedmodel_contract.environment import ModelServerSettings
 from batchedmodel_contract.handler_names import is_file_handler
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_contract.spec import Source
+from batchedmodel_contract.source import Source
 from batchedmodel_model_server.contents import Content, content_of
 from batchedmodel_model_server.declaration import declaration_of
 from batchedmodel_model_server.errors import CannotLoad

@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from batchedmodel_contract.environment import ModelServerSettings
 from batchedmodel_contract.server_api import ModelState
-from batchedmodel_contract.spec import Source
+from batchedmodel_contract.source import Source
 from batchedmodel_model_server.compute import ComputeThread
 from batchedmodel_model_server.errors import CannotLoad, NotReady, UnknownModel
 from batchedmodel_model_server.handler import Batch, Handler
