@@ -9,7 +9,12 @@ def return_memory() -> None:
 
     Called when nobody refers to a model any more.
     """
+    frozen = gc.get_freeze_count() > 0
+    # What was frozen once it was loaded, the model among it, is passed over otherwise.
+    gc.unfreeze()
     gc.collect()
+    if frozen:
+        gc.freeze()
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.empty_cache()

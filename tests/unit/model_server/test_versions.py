@@ -251,6 +251,29 @@ async def test_what_is_unloaded_gives_its_memory_back_and_can_be_loaded_again(
     assert states(service) == [("1", "UNLOADED"), ("2", "READY")]
 
 
+async def test_a_model_that_refers_to_itself_is_given_back_even_if_it_was_frozen(
+    tmp_path: Path, make_service: MakeService
+) -> None:
+    weights: "weakref.WeakSet[Handler]" = weakref.WeakSet()
+
+    class Circular(Times):
+        def load(self, path: Path | None, device: str) -> None:
+            super().load(path, device)
+            self.myself = self
+            weights.add(self)
+
+    version_of(tmp_path / "model", factor=1)
+    service = make_service(Circular)
+    await service.bring_up()
+    gc.freeze()
+    try:
+        await service.unload()
+        assert not weights
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+
+
 async def test_a_caller_that_leaves_does_not_stop_a_load_half_way(
     tmp_path: Path, make_service: MakeService
 ) -> None:
