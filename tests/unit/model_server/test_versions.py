@@ -254,7 +254,7 @@ async def test_what_is_unloaded_gives_its_memory_back_and_can_be_loaded_again(
 async def test_a_model_that_refers_to_itself_is_given_back_even_if_it_was_frozen(
     tmp_path: Path, make_service: MakeService
 ) -> None:
-    weights: "weakref.WeakSet[Handler]" = weakref.WeakSet()
+    weights: weakref.WeakSet[Handler] = weakref.WeakSet()
 
     class Circular(Times):
         def load(self, path: Path | None, device: str) -> None:
