@@ -93,6 +93,8 @@ class BatchRequest:
     inputs: tuple[Ragged, ...]
     wanted_seconds: float | None = None
     """From its sending on, for how long anybody waits for any of its items; None: not told."""
+    version: str | None = None
+    """Which version of the model its items were checked for; a part of the path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

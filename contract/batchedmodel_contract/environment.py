@@ -84,7 +84,10 @@ class SidecarSettings:
         default=9090,
     )
     drain_token: str = setting(
-        "DRAIN_TOKEN", Text(), "What /drain must be called with; empty: nobody may.", default=""
+        "DRAIN_TOKEN",
+        Text(),
+        "What /drain, load and unload must be called with; empty: nobody may.",
+        default="",
     )
     drain_delay_seconds: float = setting(
         "DRAIN_DELAY_SECONDS",

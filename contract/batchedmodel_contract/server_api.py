@@ -12,7 +12,7 @@ from batchedmodel_contract.mistakes import InvalidInput
 
 
 class ModelState(StrEnum):
-    """Life of a loaded model."""
+    """Life of a model, and of each of its versions."""
 
     LOADING = "LOADING"
     WARMING = "WARMING"
@@ -25,6 +25,8 @@ class ModelState(StrEnum):
     helps."""
     LOST = "LOST"
     """The device is gone, and the process ends to be started anew."""
+    UNLOADED = "UNLOADED"
+    """Its memory has been given back; the process stays and can load it again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,17 +35,26 @@ class StateEvent:
 
     state: ModelState
     detail: str
+    version: str | None = None
+    """Which one is READY. Where another was before, that one is asked on by whoever has read
+    requests for it, until `release_path` is called or nobody has asked it for a while."""
 
     def to_mapping(self) -> dict[str, str]:
         """The JSON object of the line."""
-        return {"state": self.state, "detail": self.detail}
+        named = {} if self.version is None else {"version": self.version}
+        return {"state": self.state, "detail": self.detail, **named}
 
 
 def state_event_from_mapping(mapping: Any) -> StateEvent:
     """The event in a line; raises `InvalidInput`."""
     try:
-        return StateEvent(state=ModelState(mapping["state"]), detail=str(mapping["detail"]))
-    except (KeyError, TypeError, ValueError) as error:
+        version = mapping.get("version")
+        return StateEvent(
+            state=ModelState(mapping["state"]),
+            detail=str(mapping["detail"]),
+            version=None if version is None else str(version),
+        )
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InvalidInput("event", f"cannot be read: {error!r}") from error
 
 
@@ -52,24 +63,43 @@ AT_WORK: Final = "x-batch-at-work"
 for the batch."""
 
 
-def model_path(name: str) -> str:
-    """GET: v2 metadata."""
-    return f"/v2/models/{name}"
+INDEX: Final = "/v2/repository/index"
+"""POST: the versions that the process knows, each with its state and the reason."""
 
 
-def infer_path(name: str) -> str:
+def load_path(name: str) -> str:
+    """POST: serve what the model's source holds now; answered once it is served."""
+    return f"/v2/repository/models/{name}/load"
+
+
+def unload_path(name: str) -> str:
+    """POST: give the model's memory back; answered once that is done."""
+    return f"/v2/repository/models/{name}/unload"
+
+
+def model_path(name: str, version: str | None = None) -> str:
+    """GET: v2 metadata; of the version that is served now, unless one is named."""
+    return f"/v2/models/{name}" + ("" if version is None else f"/versions/{version}")
+
+
+def infer_path(name: str, version: str | None = None) -> str:
     """POST: one batch in the batch extension, or a plain v2 request."""
-    return f"/v2/models/{name}/infer"
+    return f"{model_path(name, version)}/infer"
 
 
-def profile_path(name: str) -> str:
+def profile_path(name: str, version: str | None = None) -> str:
     """GET: `Profile` as JSON."""
-    return f"/v2/models/{name}/profile"
+    return f"{model_path(name, version)}/profile"
 
 
-def tokenizer_path(name: str) -> str:
+def tokenizer_path(name: str, version: str | None = None) -> str:
     """GET: the model's tokenizer.json, or 404."""
-    return f"/v2/models/{name}/tokenizer"
+    return f"{model_path(name, version)}/tokenizer"
+
+
+def release_path(name: str, version: str) -> str:
+    """POST: who followed the model needs this version no more, which another has replaced."""
+    return f"{model_path(name, version)}/release"
 
 
 def events_path(name: str) -> str:

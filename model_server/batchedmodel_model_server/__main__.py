@@ -99,7 +99,7 @@ async def _serve(settings: ModelServerSettings, source: Source | None) -> int:
     compute.join(_JOIN_SECONDS)
     code = EXIT_DEVICE_LOST if service.lost.is_set() else 0
     _log.info("stopped")
-    if compute.alive or code:
+    if compute.alive or service.loading_beside or code:
         # Loading and a pass that hangs cannot be interrupted, and an interpreter that ends under a
         # thread inside torch, or over a device that is lost, may crash or hang. Nothing is owed to
         # anybody any more.

@@ -16,11 +16,16 @@ from batchedmodel_contract.batch_wire import EXTENSION, to_request, write_reply
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.server_api import (
     AT_WORK,
+    INDEX,
+    ModelState,
     events_path,
     infer_path,
+    load_path,
     model_path,
     profile_path,
+    release_path,
     tokenizer_path,
+    unload_path,
 )
 from batchedmodel_contract.tensors import Buffer
 from batchedmodel_contract.v2 import (
@@ -30,8 +35,13 @@ from batchedmodel_contract.v2 import (
     read_options,
     write_answer,
 )
-from batchedmodel_model_server.declaration import VERSION
-from batchedmodel_model_server.errors import DeviceLost, NotReady, Overloaded, UnknownModel
+from batchedmodel_model_server.errors import (
+    CannotLoad,
+    DeviceLost,
+    NotReady,
+    Overloaded,
+    UnknownModel,
+)
 from batchedmodel_model_server.plain_v2 import (
     RowFailed,
     is_batch,
@@ -43,10 +53,12 @@ from batchedmodel_model_server.service import ModelService
 MAX_BODY_BYTES: Final = 1 << 30
 _SERVICE: Final = web.AppKey("service", ModelService)
 _NAME: Final = "{name}"
+_VERSION: Final = "{version}"
 _log = logging.getLogger(__name__)
 
 _STATUSES: Final[dict[type[Exception], int]] = {
     InvalidInput: 400,
+    CannotLoad: 400,
     UnknownModel: 404,
     NotReady: 503,
     Overloaded: 503,
@@ -62,15 +74,27 @@ def make_app(service: ModelService) -> web.Application:
             web.get("/v2", _server),
             web.get("/v2/health/live", _live),
             web.get("/v2/health/ready", _ready),
-            web.get(model_path(_NAME), _of_model(_metadata)),
-            web.get(f"{model_path(_NAME)}/ready", _of_model(_model_ready)),
-            web.get(profile_path(_NAME), _of_model(_profile)),
-            web.get(tokenizer_path(_NAME), _of_model(_tokenizer)),
             web.get(events_path(_NAME), _of_model(_events)),
-            web.post(infer_path(_NAME), _of_model(_infer)),
+            web.post(INDEX, _index),
+            web.post(load_path(_NAME), _of_model(_load)),
+            web.post(unload_path(_NAME), _of_model(_unload)),
+            web.post(release_path(_NAME, _VERSION), _of_model(_release)),
+            *_of_version(None),
+            *_of_version(_VERSION),
         ]
     )
     return app
+
+
+def _of_version(version: str | None) -> list[web.RouteDef]:
+    """What is asked of the version that serves, or of one by name."""
+    return [
+        web.get(model_path(_NAME, version), _of_model(_metadata)),
+        web.get(f"{model_path(_NAME, version)}/ready", _of_model(_model_ready)),
+        web.get(profile_path(_NAME, version), _of_model(_profile)),
+        web.get(tokenizer_path(_NAME, version), _of_model(_tokenizer)),
+        web.post(infer_path(_NAME, version), _of_model(_infer)),
+    ]
 
 
 ServiceHandler = Callable[[web.Request, ModelService], Awaitable[web.StreamResponse]]
@@ -132,22 +156,70 @@ async def _ready(request: web.Request) -> web.Response:
 
 
 async def _model_ready(request: web.Request, service: ModelService) -> web.Response:
-    document = {"name": service.name, "ready": service.ready}
-    return _json(document, status=200 if service.ready else 503)
+    version = _version(request)
+    ready = service.ready
+    if version is not None:
+        ready = ready and service.of(version).state is ModelState.READY
+    return _json({"name": service.name, "ready": ready}, status=200 if ready else 503)
 
 
 async def _metadata(request: web.Request, service: ModelService) -> web.Response:
-    return _json(service.description.to_metadata())
+    return _json(service.of(_version(request)).description.to_metadata())
 
 
 async def _profile(request: web.Request, service: ModelService) -> web.Response:
-    return _json(service.profile.to_mapping())
+    return _json(service.of(_version(request)).profile.to_mapping())
 
 
 async def _tokenizer(request: web.Request, service: ModelService) -> web.Response:
-    if service.tokenizer is None:
+    tokenizer = service.of(_version(request)).tokenizer
+    if tokenizer is None:
         return _error(404, f"model {service.name} has no tokenizer")
-    return web.Response(body=service.tokenizer, content_type="application/json")
+    return web.Response(body=tokenizer, content_type="application/json")
+
+
+async def _index(request: web.Request) -> web.Response:
+    wishes = await _wishes(request, ("ready",))
+    return _json(request.app[_SERVICE].index(ready_only=wishes.get("ready") is True))
+
+
+async def _load(request: web.Request, service: ModelService) -> web.Response:
+    await _wishes(request, ())
+    await service.load()
+    return _json({})
+
+
+async def _unload(request: web.Request, service: ModelService) -> web.Response:
+    # Stock clients send whether dependent models should go, too; there are none.
+    await _wishes(request, ("unload_dependents",))
+    await service.unload()
+    return _json({})
+
+
+async def _release(request: web.Request, service: ModelService) -> web.Response:
+    service.of(_version(request)).release()
+    return _json({})
+
+
+async def _wishes(request: web.Request, known: tuple[str, ...]) -> dict[str, object]:
+    """What a body of the repository API asks for, as itself or as parameters.
+
+    Raises `InvalidInput` for what is not known: a configuration or files that are sent along, which
+    Triton takes, would otherwise seem to be in force.
+    """
+    body = await request.read()
+    try:
+        document = orjson.loads(body) if body.strip() else {}
+    except orjson.JSONDecodeError as error:
+        raise InvalidInput("body", f"is no JSON: {error}") from error
+    parameters = document.pop("parameters", {}) if isinstance(document, dict) else None
+    if not isinstance(parameters, dict):
+        raise InvalidInput("body", "is not an object whose parameters are one, too")
+    wishes = {**document, **parameters}
+    for name in wishes:
+        if name not in known:
+            raise InvalidInput(name, "is not taken here")
+    return wishes
 
 
 async def _events(request: web.Request, service: ModelService) -> web.StreamResponse:
@@ -162,18 +234,24 @@ async def _infer(request: web.Request, service: ModelService) -> web.Response:
     if (request.content_length or 0) > MAX_BODY_BYTES:
         # Before it is read: aiohttp itself would take in the whole gigabyte first.
         raise web.HTTPRequestEntityTooLarge(MAX_BODY_BYTES, request.content_length or 0)
-    with service.admitted() as runner:
+    version = _version(request)
+    with service.admitted(version) as runner:
+        described = service.of(version).description
         body = await request.read()
         head, tensors = read_body(body, request.headers.get(HEADER_LENGTH), "inputs", orjson.loads)
         if is_batch(tensors):
             return _body(*write_reply(await runner.run(to_request(head, tensors)), orjson.dumps))
-        options = read_options(head, [spec.name for spec in service.description.outputs], ())
+        options = read_options(head, [spec.name for spec in described.outputs], ())
         reply = await runner.run(rows_as_items(tensors))
-    answer = {"model_name": service.name, "model_version": VERSION}
+    answer = {"model_name": service.name, "model_version": described.version}
     if options.id is not None:
         answer["id"] = options.id
     rows = items_as_rows(reply, options.selects)
     return _body(*write_answer(answer, rows, options.wants_binary, orjson.dumps))
+
+
+def _version(request: web.Request) -> str | None:
+    return request.match_info.get("version")
 
 
 def _body(head_length: int | None, parts: list[Buffer]) -> web.Response:

@@ -1,6 +1,7 @@
-"""The one thread that owns the device: loading, warm-up and every forward pass run here in order.
+"""The one thread that owns the device: every forward pass runs here, one behind the other.
 
-The event loop hands work over and waits; nothing else ever touches the model.
+So do loading and warm-up while nothing is served. The event loop hands work over and waits; nothing
+else ever touches a model that is served. A second one loads new versions beside that.
 """
 
 import asyncio
@@ -27,11 +28,11 @@ class _Job:
 class ComputeThread:
     """Runs what it is handed, first come first served."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, name: str = "compute") -> None:
         self._loop = loop
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         # A thread deep in a library's loading cannot be stopped, and must not hold up the exit.
-        self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
         """Begin to take work."""
@@ -60,18 +61,24 @@ class ComputeThread:
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
-            if job.waiter.done():
-                continue
             try:
-                outcome = job.work()
-            except BaseException as error:
-                # Even SystemExit: this thread's death would leave every caller hanging.
-                outcome = _fit_for_a_future(error)
-            try:
-                self._loop.call_soon_threadsafe(settle, job.waiter, outcome)
+                self._do(job)
             except RuntimeError:
                 _log.debug("the loop closed before the work was done")
                 return
+            # Kept until the next one comes it would keep the model that it is about.
+            del job
+
+    def _do(self, job: _Job) -> None:
+        """Raises `RuntimeError` when nobody can be told any more."""
+        if job.waiter.done():
+            return
+        try:
+            outcome = job.work()
+        except BaseException as error:
+            # Even SystemExit: this thread's death would leave every caller hanging.
+            outcome = _fit_for_a_future(error)
+        self._loop.call_soon_threadsafe(settle, job.waiter, outcome)
 
 
 def _fit_for_a_future(error: BaseException) -> Exception:

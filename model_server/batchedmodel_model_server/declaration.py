@@ -18,7 +18,7 @@ from batchedmodel_contract.tensors import Datatype
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.handler import Handler, Spec
 
-VERSION: Final = "1"
+FIRST_VERSION: Final = "1"
 
 
 class Sharing(Enum):
@@ -110,12 +110,17 @@ def declaration_of(handler: Handler) -> Declaration:
 
 
 def describe(
-    name: str, handler: Handler, declaration: Declaration, *, idempotent: bool = True
+    name: str,
+    handler: Handler,
+    declaration: Declaration,
+    *,
+    version: str = FIRST_VERSION,
+    idempotent: bool = True,
 ) -> ModelDescription:
     """What the server tells its callers."""
     return ModelDescription(
         name=name,
-        version=VERSION,
+        version=version,
         platform=handler.platform,
         inputs=tuple(_tensor_spec(*entry) for entry in declaration.inputs.items()),
         outputs=tuple(_tensor_spec(*entry) for entry in declaration.outputs.items()),

@@ -1,23 +1,39 @@
 """One forward pass, and whether what came of it is what the handler declared.
 
-Runs on the compute thread; called by the runner for batches and by the warm-up for examples. It
-answers for all rows or raises for all: finding the one row at fault is its callers' business.
+Runs on the compute thread, or takes its turn there; called by the runner for batches and by the
+warm-up for examples. It answers for all rows or raises for all: finding the one row at fault is its
+callers' business.
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from batchedmodel_model_server.collate import Collated, Output, joined, parts
+from batchedmodel_model_server.contents import Content
 from batchedmodel_model_server.declaration import Declaration
 from batchedmodel_model_server.errors import ForwardFailed
 from batchedmodel_model_server.faults import translated
 from batchedmodel_model_server.handler import Array, Batch, Handler, Spec
+
+Result = TypeVar("Result")
+
+
+class Turn(Protocol):
+    """Has work done where passes run."""
+
+    def __call__(self, work: Callable[[], Result]) -> Result:
+        """The result of the work, or its exception."""
+        ...
+
+
+def at_once(work: Callable[[], Result]) -> Result:
+    """The turn of whoever is on the compute thread already."""
+    return work()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,12 +45,18 @@ class LoadedModel:
     device: str
     idempotent: bool = True
     """Whether an item may be run again after its batch failed."""
-    folder: Path | None = None
-    """Where the model's files are; None when it has no source."""
+    content: Content = Content()
+    """What it was loaded from."""
+    turn: Turn = at_once
+    """How its passes get to the compute thread."""
 
 
 def forward(model: LoadedModel, collated: Collated, handed_over: float) -> dict[str, Output]:
     """Every declared output on the host; raises `ForwardFailed`, `OutOfMemory`, `DeviceLost`."""
+    return model.turn(lambda: _run(model, collated, handed_over))
+
+
+def _run(model: LoadedModel, collated: Collated, handed_over: float) -> dict[str, Output]:
     try:
         with _inference_mode():
             return joined(

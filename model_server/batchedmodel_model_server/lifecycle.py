@@ -1,7 +1,8 @@
 """The state of the model, and everybody who follows it.
 
-LOADING, WARMING, READY; DRAINING is the end of each of them. FAILED says why and stays, so that
-the reason can be read from the running process. All on the event loop's thread.
+LOADING, WARMING, READY, DRAINING, UNLOADED; from there it may be loaded again. FAILED says why and
+stays, so that the reason can be read from the running process. A new version that is loaded beside
+the one that serves changes nothing until it is READY. All on the event loop's thread.
 """
 
 import asyncio
@@ -18,6 +19,8 @@ class Lifecycle:
 
     def __init__(self) -> None:
         self.event = StateEvent(state=ModelState.LOADING, detail="the server has started")
+        self.ended = False
+        """Whether the process is about to end."""
         self._followers: set[asyncio.Queue[StateEvent | None]] = set()
 
     @property
@@ -25,11 +28,16 @@ class Lifecycle:
         """The present state."""
         return self.event.state
 
-    def enter(self, state: ModelState, detail: str) -> None:
-        """Change the state and tell everybody; nothing comes after DRAINING."""
-        if self.state is ModelState.DRAINING:
+    def end(self, detail: str) -> None:
+        """DRAINING, and nothing comes after it."""
+        self.enter(ModelState.DRAINING, detail)
+        self.ended = True
+
+    def enter(self, state: ModelState, detail: str, version: str | None = None) -> None:
+        """Change the state and tell everybody, unless it has ended; `version`: which is READY."""
+        if self.ended:
             return
-        self.event = StateEvent(state=state, detail=detail)
+        self.event = StateEvent(state=state, detail=detail, version=version)
         level = logging.ERROR if state is ModelState.FAILED else logging.INFO
         _log.log(level, "%s: %s", state, detail)
         for follower in self._followers:

@@ -91,7 +91,7 @@ def key_of(model: LoadedModel, settings: ModelServerSettings) -> dict[str, Any]:
         "parameters": dict(settings.parameters),
         "source": settings.source,
         "code": _stamp(Path(code)) if code else None,
-        "files": _files(model.folder),
+        "files": _files(model.content.folder),
         "device": device_name(model.device, read_processor()),
         "memory": cgroup.limits("memory.max"),
         "precision": model.handler.precision,

@@ -1,65 +1,51 @@
-"""The model as the HTTP edge sees it: brought up, asked, drained.
+"""The model as the HTTP edge sees it: brought up, asked, replaced, drained.
 
 Loading and warm-up run on the compute thread while the socket is up already, so that health and
-events answer from the first moment.
+events answer from the first moment. A new version is loaded by a thread of its own beside the one
+that serves, and its trial passes take turns with that one's batches.
 """
 
 import asyncio
-import importlib
+import contextlib
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from pathlib import Path
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
 from typing import Final
 
-from batchedmodel_contract.description import ModelDescription
 from batchedmodel_contract.environment import ModelServerSettings
-from batchedmodel_contract.handler_names import is_file_handler
-from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.profile import Profile
 from batchedmodel_contract.server_api import ModelState
 from batchedmodel_contract.source import Source
 from batchedmodel_model_server.compute import ComputeThread
-from batchedmodel_model_server.declaration import declaration_of, describe
+from batchedmodel_model_server.declaration import FIRST_VERSION, describe
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost, NotReady, Overloaded
-from batchedmodel_model_server.forward import LoadedModel
-from batchedmodel_model_server.handler import Handler
+from batchedmodel_model_server.forward import LoadedModel, at_once
 from batchedmodel_model_server.lifecycle import Lifecycle
+from batchedmodel_model_server.loading import load, source_content
 from batchedmodel_model_server.memory import MemoryCap
-from batchedmodel_model_server.processor import bound_operators
-from batchedmodel_model_server.registry import make_handler
 from batchedmodel_model_server.runner import Runner
 from batchedmodel_model_server.settling import either
-from batchedmodel_model_server.sources import model_folder
-from batchedmodel_model_server.startup import (
-    FETCH,
-    IMPORTS,
-    LOAD,
-    SELF_TESTS,
-    WARM_UP,
-    StartUp,
-)
+from batchedmodel_model_server.startup import SELF_TESTS, WARM_UP, StartUp
 from batchedmodel_model_server.trial import Trial
+from batchedmodel_model_server.turns import Turns
+from batchedmodel_model_server.unloading import return_memory
+from batchedmodel_model_server.version import Version
+from batchedmodel_model_server.versions import Versions
 from batchedmodel_model_server.watchdog import Watchdog
 
 MAX_IN_FLIGHT: Final = 64
 """Batches; the proxy hands over two, so more is somebody who does not wait for answers."""
 _LAST_ARRIVALS_SECONDS: Final = 0.05  # ample for a local socket and for the news of the end
 
+QUIET_SECONDS: Final = 60.0
+"""For so long a replaced version waits for somebody who asks it still. The proxy says when it needs
+it no more; nobody else does."""
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Serving:
-    """What exists once the model is loaded."""
-
-    handler: Handler
-    description: ModelDescription
-
-
 class ModelService:
-    """One model from its settings to its last answer."""
+    """One model from its settings to its last answer, whichever of its versions serves."""
 
     def __init__(
         self, settings: ModelServerSettings, source: Source | None, compute: ComputeThread
@@ -69,79 +55,67 @@ class ModelService:
         self._settings = settings
         self._source = source
         self._compute = compute
-        self._serving: _Serving | None = None
-        self._profile: Profile | None = None
-        self._runner: Runner | None = None
-        self._watchdog = Watchdog(asyncio.get_running_loop(), self._watched)
+        self._loop = asyncio.get_running_loop()
+        self._loader: ComputeThread | None = None
+        self._known = Versions(self.name)
+        self._one_change = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._watchdog = Watchdog(self._loop, self._watched)
         self.lost = asyncio.Event()
         """Set when only a new process can use the device again."""
         self._hopeless = asyncio.Event()
         """Set while the model answers nothing: a pass hangs, or the device is lost."""
         self._takes_batches = False
-        self._in_flight = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
 
     async def bring_up(self, start: StartUp | None = None) -> None:
         """Load and warm up; ends in READY or FAILED. `start` has what came before, if anything."""
-        settings, lifecycle = self._settings, self.lifecycle
-        start = start or StartUp()
-        lifecycle.enter(ModelState.LOADING, f"loading with handler {settings.handler}")
-        try:
-            loaded = await self._compute.call(lambda: load(settings, self._source, start))
-            with start.phase(SELF_TESTS):
-                trial = await self._compute.call(lambda: Trial(loaded, settings))
-            model = trial.model
-            self._serving = _Serving(
-                handler=model.handler,
-                description=describe(
-                    self.name, model.handler, model.declaration, idempotent=model.idempotent
-                ),
-            )
-            lifecycle.enter(ModelState.WARMING, f"warming up on {model.device}")
-            cap = MemoryCap()
-            with start.phase(WARM_UP):
-                profile = await self._compute.call(lambda: trial.profile(cap))
-            self._profile = replace(profile, start_up=start.seconds)
-            self._runner = Runner(
-                model,
-                self._compute,
-                profile=self._profile,
-                cap=cap,
-                watchdog=self._watchdog,
-                lost=self._lose,
-            )
-        except CannotLoad as error:
-            lifecycle.enter(ModelState.FAILED, str(error))
-        except DeviceLost as error:
-            self._lose(error)
-        except Exception as error:
-            _log.exception("bringing up the model failed")
-            lifecycle.enter(ModelState.FAILED, f"{type(error).__name__}: {error}")
-        else:
-            lifecycle.enter(ModelState.READY, f"ready on {model.device} after {start}")
-            # Not when the order to stop came first: nothing comes after DRAINING.
-            self._takes_batches = self.ready
+        with contextlib.suppress(CannotLoad, DeviceLost):
+            async with self._one_change:
+                await self._load(start)
 
-    @contextmanager
-    def admitted(self) -> Iterator[Runner]:
+    async def load(self) -> None:
+        """Serve what the source holds now, if that is not what is served.
+
+        It is loaded beside what is served, warmed up, and only then takes that one's place. Raises
+        `CannotLoad`, with which nothing has changed for callers, and `DeviceLost`.
+        """
+        await self._change(self._load)
+
+    async def unload(self) -> None:
+        """Answer everything accepted and give the memory back; raises `NotReady` when hung."""
+        await self._change(self._unload)
+
+    @contextlib.contextmanager
+    def admitted(self, version: str | None = None) -> Iterator[Runner]:
         """Take one batch: the runner that answers it, and a drain that waits for it.
 
         Entered when the batch begins to arrive, so that one which is still on its way when the
-        server is told to stop is answered. Raises `NotReady`, `Overloaded`.
+        server is told to stop is answered. Without a version the one that serves answers. Raises
+        `NotReady`, `Overloaded`, `UnknownModel`.
         """
-        if not self._takes_batches or self._runner is None:
+        if not self._takes_batches or (version is None and self._known.serving is None):
             raise self._not_ready()
-        if self._in_flight >= MAX_IN_FLIGHT:
+        if sum(one.in_work for one in self._known) >= MAX_IN_FLIGHT:
             raise Overloaded(f"{MAX_IN_FLIGHT} batches are under way already")
-        self._in_flight += 1
-        self._idle.clear()
-        try:
-            yield self._runner
-        finally:
-            self._in_flight -= 1
-            if self._in_flight == 0:
-                self._idle.set()
+        with self.of(version).asked() as runner:
+            yield runner
+
+    def of(self, version: str | None = None) -> Version:
+        """The version of that name, by default the one that serves or, before that, comes up.
+
+        Raises `NotReady`, and `UnknownModel` for a name that is none.
+        """
+        if version is not None:
+            return self._known.named(version)
+        present = self._known.present
+        if present is None:
+            raise self._not_ready()
+        return present
+
+    def index(self, *, ready_only: bool = False) -> list[dict[str, str]]:
+        """A row for each version, the newest last."""
+        ready = self._known.serving if self.ready else None
+        return [one.row() for one in self._known if one is ready or not ready_only]
 
     async def drain(self) -> None:
         """Announce the end, accept nothing more, answer everything accepted, unload the model.
@@ -149,21 +123,24 @@ class ModelService:
         What a hung pass or a lost device will never answer is not waited for.
         """
         was_ready = self.ready
-        self.lifecycle.enter(ModelState.DRAINING, "the server was told to stop")
+        self.lifecycle.end("the server was told to stop")
+        if self._loader is not None:
+            self._loader.finish()
         if not was_ready:
             # The compute thread may be deep in loading; an end must not wait for that.
             return
         # What was sent before its sender could know lies in the sockets, perhaps unread.
         await asyncio.sleep(_LAST_ARRIVALS_SECONDS)
         self._takes_batches = False
-        await either(self._idle, self._hopeless)
+        for task in self._tasks:
+            task.cancel()
+        for one in self._known:
+            await either(one.idle, self._hopeless)
         if self._hopeless.is_set():
             return
         self._watchdog.close()
-        try:
-            await self._compute.call(self._loaded().handler.unload)
-        except Exception:
-            _log.exception("the handler failed to unload")
+        for one in self._known:
+            await self._give_back(one)
 
     @property
     def ready(self) -> bool:
@@ -181,24 +158,169 @@ class ModelService:
         return self._hopeless.is_set() and not self.lost.is_set()
 
     @property
-    def description(self) -> ModelDescription:
-        """What the model takes and gives; raises `NotReady` until it is loaded."""
-        return self._loaded().description
+    def loading_beside(self) -> bool:
+        """Whether the thread that loads new versions has not ended."""
+        return self._loader is not None and self._loader.alive
 
-    @property
-    def tokenizer(self) -> bytes | None:
-        """The tokenizer.json, if the model has one; raises `NotReady` until it is loaded."""
-        return self._loaded().handler.tokenizer
+    async def _change(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
+        """One change at a time, each to its end: a caller that leaves must not stop it half-way."""
 
-    @property
-    def profile(self) -> Profile:
-        """The latency curve, and what the memory holds as is known by now.
+        async def changed() -> None:
+            async with self._one_change:
+                await work()
 
-        Raises `NotReady` until the warm-up has ended.
-        """
-        if self._profile is None or self._runner is None:
+        await asyncio.shield(self._task(changed()))
+
+    def _task(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _load(self, start: StartUp | None = None) -> None:
+        version = Version(self.name)
+        try:
+            await self._brought_up(version, start or StartUp())
+        except CannotLoad as error:
+            await self._failed(version, str(error))
+            raise
+        except DeviceLost as error:
+            version.enter(ModelState.FAILED, str(error))
+            self._lose(error)
+            raise
+        except Exception as error:
+            _log.exception("bringing up the model failed")
+            reason = f"{type(error).__name__}: {error}"
+            await self._failed(version, reason)
+            raise CannotLoad(reason) from error
+
+    async def _brought_up(self, version: Version, start: StartUp) -> None:
+        settings, serving = self._settings, self._known.serving
+        thread, turns = self._compute, None
+        if serving is not None:
+            # The compute thread has answers to give meanwhile.
+            thread, turns = self._beside(), Turns(self._loop, self._compute)
+            content = await thread.call(lambda: source_content(settings, self._source))
+            if content == serving.content:
+                _log.info("version %s is what the source holds, and is served", serving.name)
+                return
+            await self._known.name(version, content)
+        self._known.add(version)
+        self._tell(version, ModelState.LOADING, f"loading with handler {settings.handler}")
+        loaded = await thread.call(lambda: load(settings, self._source, start))
+        version.loaded(loaded.handler)
+        if version.content is None:
+            await self._known.name(version, loaded.content)
+        elif version.content != loaded.content:
+            raise CannotLoad("the source changed while it was being read; load it again")
+        model, profile, cap = await self._tried(version, loaded, start, thread, turns)
+        runner = Runner(
+            model,
+            self._compute,
+            profile=profile,
+            cap=cap,
+            watchdog=self._watchdog,
+            lost=self._lose,
+        )
+        version.warm(profile, runner)
+        self._serve(version, f"ready on {model.device} after {start}")
+
+    async def _tried(
+        self,
+        version: Version,
+        loaded: LoadedModel,
+        start: StartUp,
+        thread: ComputeThread,
+        turns: Turns | None,
+    ) -> tuple[LoadedModel, Profile, MemoryCap]:
+        """The model as it is to be run, after it has shown how, and what it showed."""
+        clock = time.monotonic if turns is None else turns.clock
+        trying = loaded if turns is None else replace(loaded, turn=turns.take)
+        with start.phase(SELF_TESTS):
+            trial = await thread.call(lambda: Trial(trying, self._settings, clock))
+        model = trial.model
+        version.described(
+            describe(
+                self.name,
+                model.handler,
+                model.declaration,
+                version=version.name or FIRST_VERSION,
+                idempotent=model.idempotent,
+            )
+        )
+        self._tell(version, ModelState.WARMING, f"warming up on {model.device}")
+        cap = MemoryCap()
+        with start.phase(WARM_UP):
+            profile = await thread.call(lambda: trial.profile(cap))
+        return replace(model, turn=at_once), replace(profile, start_up=start.seconds), cap
+
+    def _beside(self) -> ComputeThread:
+        if self._loader is None:
+            self._loader = ComputeThread(self._loop, "loading")
+            self._loader.start()
+        return self._loader
+
+    def _tell(self, version: Version, state: ModelState, reason: str) -> None:
+        """A version's state is the model's as long as no other serves."""
+        version.enter(state, reason)
+        if self._known.serving is None:
+            self.lifecycle.enter(state, reason)
+        else:
+            level = logging.ERROR if state is ModelState.FAILED else logging.INFO
+            _log.log(level, "version %s: %s: %s", version.name, state, reason)
+
+    async def _failed(self, version: Version, reason: str) -> None:
+        self._known.add(version)
+        await self._give_back(version)
+        self._tell(version, ModelState.FAILED, reason)
+
+    def _serve(self, version: Version, reason: str) -> None:
+        """From now on whoever names no version is answered by this one."""
+        old, self._known.serving = self._known.serving, version
+        version.enter(ModelState.READY, reason)
+        if self.live:
+            self.lifecycle.enter(ModelState.READY, reason, version.name)
+            # Not when the order to stop came first: nothing comes after DRAINING.
+            self._takes_batches = self.ready
+        if old is not None:
+            self._task(self._retire(old, f"version {version.name} serves in its place"))
+
+    async def _retire(self, old: Version, reason: str) -> None:
+        old.enter(ModelState.DRAINING, reason)
+        # Requests that were read for it are under way to it still.
+        await old.forsaken(QUIET_SECONDS)
+        await self._give_back(old)
+        old.enter(ModelState.UNLOADED, reason)
+        _log.info("version %s: %s: %s", old.name, old.state, reason)
+
+    async def _unload(self) -> None:
+        version, reason = self._known.serving, "unloaded because somebody asked for it"
+        if version is None:
+            return
+        if not self.live:
             raise self._not_ready()
-        return replace(self._profile, max_cost=self._runner.max_cost)
+        version.enter(ModelState.DRAINING, reason)
+        self.lifecycle.enter(ModelState.DRAINING, reason)
+        await asyncio.sleep(_LAST_ARRIVALS_SECONDS)
+        self._known.serving = None
+        await self._give_back(version)
+        version.enter(ModelState.UNLOADED, reason)
+        for old in self._known:
+            old.release()
+            await old.gone.wait()
+        self.lifecycle.enter(ModelState.UNLOADED, reason)
+
+    async def _give_back(self, version: Version) -> None:
+        """Unload what was loaded of it, once its batches are answered."""
+        handler = await version.closed()
+        if handler is None:
+            return
+        try:
+            await self._compute.call(handler.unload)
+        except Exception:
+            _log.exception("the handler failed to unload")
+        del handler
+        await self._compute.call(return_memory)
 
     def _lose(self, error: DeviceLost) -> None:
         self._takes_batches = False
@@ -208,62 +330,21 @@ class ModelService:
 
     def _watched(self, hung: str | None) -> None:
         """From the watchdog: a pass is overdue, or has ended after all."""
+        serving = self._known.serving
         if hung is not None:
             self._hopeless.set()
             self.lifecycle.enter(ModelState.HUNG, hung)
         elif not self.lost.is_set():
             self._hopeless.clear()
-            self.lifecycle.enter(ModelState.READY, "the pass that hung has ended")
+            if serving is not None and serving.state is ModelState.READY:
+                reason = "the pass that hung has ended"
+                self.lifecycle.enter(ModelState.READY, reason, serving.name)
+            elif self._known.present is not None:
+                self.lifecycle.enter(self._known.present.state, self._known.present.reason)
         # Not what was told to stop: that takes the last arrivals only.
-        if self.lifecycle.state is not ModelState.DRAINING:
-            self._takes_batches = self.ready
-
-    def _loaded(self) -> _Serving:
-        if self._serving is None:
-            raise self._not_ready()
-        return self._serving
+        if not self.lifecycle.ended:
+            self._takes_batches = self.live
 
     def _not_ready(self) -> NotReady:
         event = self.lifecycle.event
         return NotReady(f"model {self.name} is {event.state}: {event.detail}")
-
-
-def load(
-    settings: ModelServerSettings, source: Source | None, start: StartUp | None = None
-) -> LoadedModel:
-    """Make and load the handler, on the compute thread; raises `CannotLoad`, whatever happens."""
-    start = start or StartUp()
-    try:
-        trust, cache = settings.trust, Path(settings.cache_folder)
-        folder = None
-        if is_file_handler(settings.handler):
-            with start.phase(FETCH):
-                folder = model_folder(source, cache, trust=trust)
-        with start.phase(IMPORTS):
-            handler = make_handler(settings.handler, dict(settings.parameters), folder, trust=trust)
-            device = handler.device()
-        # After the handler where that is elsewhere: its mistakes need not wait for a download.
-        if folder is None:
-            with start.phase(FETCH):
-                folder = model_folder(source, cache, trust=trust)
-        with start.phase(IMPORTS):
-            for name in handler.libraries:
-                importlib.import_module(name)
-            bound_operators()
-        with start.phase(LOAD):
-            handler.load(folder, device)
-        return LoadedModel(
-            handler=handler,
-            declaration=declaration_of(handler),
-            device=device,
-            idempotent=settings.idempotent and handler.idempotent,
-            folder=folder,
-        )
-    except CannotLoad:
-        raise
-    except InvalidInput as error:
-        raise CannotLoad(str(error)) from error
-    except (Exception, SystemExit) as error:
-        # A handler is anybody's code: its failure is the model's state, not the process's end.
-        reason = f"{type(error).__name__}: {error}"
-        raise CannotLoad(f"handler {settings.handler} failed to load: {reason}") from error

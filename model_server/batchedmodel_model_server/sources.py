@@ -1,7 +1,7 @@
 """Finds the folder with a model's files, from whichever source the manifest names.
 
-Called once, on the compute thread, since downloads block, and by the program `fetch`. The only
-module that knows of packages that carry models; what a hub holds is brought by `fetching`.
+Called for every load, on a thread that may block, since downloads do, and by the program `fetch`.
+The only module that knows of packages that carry models; what a hub holds is brought by `fetching`.
 """
 
 import importlib

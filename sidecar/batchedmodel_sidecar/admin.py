@@ -1,10 +1,11 @@
-"""The admin port: probes, metrics, settings, the model's profile, recent arrivals, the drain hook.
+"""The admin port: probes, metrics, settings, profile, recent arrivals, the drain hook, versions.
 
 Called by the kubelet, the autoscaler, the operator and people; never exposed by the Service.
 """
 
 import asyncio
 import hmac
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import Final
 
@@ -14,10 +15,13 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from batchedmodel_contract import server_api, sidecar_api
 from batchedmodel_sidecar.batcher import Batcher
+from batchedmodel_sidecar.errors import Unserved
 from batchedmodel_sidecar.lifecycle import Lifecycle
 from batchedmodel_sidecar.link import Link
 from batchedmodel_sidecar.recorder import FlightRecorder
+from batchedmodel_sidecar.repository import MOST_BYTES, Repository, Told
 
+Handler = Callable[[web.Request], Awaitable[web.Response]]
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -33,29 +37,40 @@ class Admin:
         lifecycle: Lifecycle,
         registry: CollectorRegistry,
         recorder: FlightRecorder,
+        repository: Repository | None,
         drain_token: str,
     ) -> None:
+        """`repository`: of a model server of ours; others keep theirs to themselves."""
         self._name = name
         self._batcher = batcher
         self._link = link
         self._lifecycle = lifecycle
         self._registry = registry
         self._recorder = recorder
+        self._repository = repository
         self._drain_token = drain_token
 
     def application(self) -> web.Application:
         """The routes."""
-        application = web.Application()
+        application = web.Application(client_max_size=MOST_BYTES)
         application.router.add_get(sidecar_api.LIVE, self._live)
         application.router.add_get(sidecar_api.READY, self._ready)
         application.router.add_get(sidecar_api.METRICS, self._metrics)
         application.router.add_get(sidecar_api.SETTINGS, self._settings)
-        application.router.add_get(sidecar_api.DRAIN, self._drain)
+        application.router.add_get(sidecar_api.DRAIN, self._guarded(self._drain))
         application.router.add_get(sidecar_api.STATS, self._stats)
         application.router.add_get(sidecar_api.ARRIVALS, self._arrivals)
         application.router.add_get(server_api.profile_path(self._name), self._profile)
         application.router.add_get(sidecar_api.MODEL_STARTUP, self._model_startup)
         application.router.add_get(sidecar_api.MODEL_LIVE, self._model_live)
+        if self._repository is not None:
+            application.router.add_post(server_api.INDEX, _told_by(self._repository.index))
+            commands = {
+                server_api.load_path(self._name): self._repository.load,
+                server_api.unload_path(self._name): self._repository.unload,
+            }
+            for path, command in commands.items():
+                application.router.add_post(path, self._guarded(_told_by(command)))
         return application
 
     async def _live(self, request: web.Request) -> web.Response:
@@ -118,11 +133,36 @@ class Admin:
         return web.Response(text="not known to be dead\n")
 
     async def _drain(self, request: web.Request) -> web.Response:
+        return web.Response(text=f"{await self._lifecycle.drain()}\n")
+
+    def _guarded(self, handler: Handler) -> Handler:
+        """What takes a pod out of service is not for everybody who reaches the port."""
+
+        async def guarded(request: web.Request) -> web.Response:
+            return self._refusal(request) or await handler(request)
+
+        return guarded
+
+    def _refusal(self, request: web.Request) -> web.Response | None:
         if not self._drain_token:
-            return web.Response(status=403, text="no token is set, so nobody may drain\n")
+            return web.Response(status=403, text="no token is set, so nobody may do this\n")
         given = request.headers.get(sidecar_api.DRAIN_TOKEN_HEADER, "")
         # As bytes: a header may hold what a comparison of texts refuses.
         expected = self._drain_token.encode()
         if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), expected):
             return web.Response(status=403, text=f"{sidecar_api.DRAIN_TOKEN_HEADER} is wrong\n")
-        return web.Response(text=f"{await self._lifecycle.drain()}\n")
+        return None
+
+
+def _told_by(ask: Callable[[bytes], Awaitable[Told]]) -> Handler:
+    """What the model server answers, as it is."""
+
+    async def told(request: web.Request) -> web.Response:
+        try:
+            answer = await ask(await request.read())
+        except Unserved as error:
+            body = orjson.dumps({"error": error.message})
+            return web.Response(status=error.status, body=body, content_type="application/json")
+        return web.Response(status=answer.status, body=answer.body, content_type="application/json")
+
+    return told

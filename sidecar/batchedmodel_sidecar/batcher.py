@@ -14,7 +14,7 @@ from typing import Final
 
 from batchedmodel_contract.batch_wire import BatchReply, BatchRequest
 from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.outcomes import Outcome, Rejection
+from batchedmodel_contract.outcomes import Outcome
 from batchedmodel_contract.stats import SidecarStats
 from batchedmodel_scheduling import policies
 from batchedmodel_scheduling.policy import (
@@ -27,6 +27,7 @@ from batchedmodel_scheduling.policy import (
     Slots,
 )
 from batchedmodel_scheduling.signals import Signals
+from batchedmodel_sidecar import verdicts
 from batchedmodel_sidecar.calls import Answer, Call
 from batchedmodel_sidecar.circuit import Circuit
 from batchedmodel_sidecar.deadlines import Deadlines
@@ -35,7 +36,7 @@ from batchedmodel_sidecar.flights import Flights, carried, our_bug, patience
 from batchedmodel_sidecar.ledger import Ledger
 from batchedmodel_sidecar.live_call import LiveCall, Told, batch_of
 from batchedmodel_sidecar.metrics import Durations
-from batchedmodel_sidecar.model import ReadyModel
+from batchedmodel_sidecar.model import ReadyModel, still_needed, take
 from batchedmodel_sidecar.offered import Offered
 from batchedmodel_sidecar.recorder import FlightRecorder
 from batchedmodel_sidecar.replies import RawReply, RowFailure, dealt, time_of
@@ -43,7 +44,6 @@ from batchedmodel_sidecar.second_tries import again
 from batchedmodel_sidecar.terms import NO_WISHES, Wishes, agreed
 from batchedmodel_sidecar.timer import Timer
 from batchedmodel_sidecar.turns import Turns
-from batchedmodel_sidecar.verdicts import ended, other_model, rejected, too_many
 from batchedmodel_sidecar.vigil import Vigil
 
 logger: Final = logging.getLogger(__name__)
@@ -80,9 +80,8 @@ class Batcher:
         self._recorder = recorder
         self._offered = Offered(ledger, clock())
         self.model: ReadyModel | None = None  # who may be given work now
-        self._flushing = False
-        self._closed = False
-        self._step_is_due = False
+        self._older: tuple[ReadyModel, ...] = ()  # whom it replaced, and who are needed still
+        self._flushing = self._closed = self._step_is_due = False
         self._vigil = Vigil()
         self._circuit = Circuit()
         self._turns = Turns(ledger)
@@ -103,7 +102,7 @@ class Batcher:
         if refusal is None:
             return None
         self._offered.add_unseen(self._clock())
-        return rejected(refusal, self._settings, self._settings.request_timeout_seconds)
+        return verdicts.rejected(refusal, self._settings, self._settings.request_timeout_seconds)
 
     @property
     def closed(self) -> str | None:
@@ -158,13 +157,14 @@ class Batcher:
             raise
 
     def attach(self, model: ReadyModel) -> None:
-        """A server is ready: what waits may go to it, if it takes such rows at all."""
+        """A server is ready, or another version beside the one that was not lost."""
         knew = self._policy.pipeline.times.profiled
+        self._older = still_needed(self.model, *self._older)
         self.model = model
         self._circuit.back()
         for live in {live for live, _ in self._rows.values()}:
-            if not model.takes(live.call):
-                self._settle(live, Outcome.FAILED, other_model())
+            if not take(live.call, model, *self._older):
+                self._settle(live, Outcome.FAILED, verdicts.other_model())
         self._policy = policies.relearning(self._policy, model.profile)
         if model.profile is not None and model.profile.max_cost is not None:
             self._policy.observe(MemoryCap(cost=model.profile.max_cost), self._clock())
@@ -178,7 +178,7 @@ class Batcher:
 
     def detach(self) -> None:
         """The server is gone: what waits goes on waiting, what is in flight fails by itself."""
-        self.model = None
+        self.model, self._older = None, ()
 
     def configure(self, settings: BatchSettings) -> None:
         """Use other settings from the next decision on; what was accepted stays accepted."""
@@ -214,18 +214,17 @@ class Batcher:
         """Offer all rows or none: a call is refused whole."""
         rows = live.call.rows
         self._ledger.rows_offered += len(rows)
-        if self.model is not None and not self.model.takes(live.call):
-            other = other_model()
-            raise Rejected(Rejection.NOT_READY, other.message, retry_after=other.retry_after)
+        if self.model is not None and not take(live.call, self.model, *self._older):
+            raise verdicts.refused_for_another_model()
         if len(rows) > self._settings.max_queue_size:
-            raise too_many(len(rows), self._settings.max_queue_size)
+            raise verdicts.too_many(len(rows), self._settings.max_queue_size)
         if live.deadline <= now:
             raise TooLate(live.terms.limit)
         lengths = live.call.lengths
         live.work = sum(map(self._policy.work, lengths))
         self._offered.add(live.work, now)
         if refusal := self._turns.offer(live, self._policy, now):
-            raise rejected(refusal, self._settings, live.terms.limit)
+            raise verdicts.rejected(refusal, self._settings, live.terms.limit)
         for index, item_id in enumerate(live.ids):
             self._rows[item_id] = (live, index)
         live.recorded = self._recorder.accepted(lengths, live.terms.priority, now)
@@ -278,7 +277,8 @@ class Batcher:
     def _give_up(self, live: LiveCall, outcome: Outcome) -> None:
         """End a call for which its time, or the policy, leaves no room."""
         delay = self._policy.retry_after(self._ledger.rows_waiting)
-        self._settle(live, outcome, ended(outcome, seconds=live.terms.limit, retry_after=delay))
+        told = verdicts.ended(outcome, seconds=live.terms.limit, retry_after=delay)
+        self._settle(live, outcome, told)
 
     def _release(self, batch: Batch, now: float) -> None:
         partly_shown: dict[LiveCall, None] = {}

@@ -68,6 +68,7 @@ def request_of(
             for column, spec in enumerate(description.inputs)
         ),
         wanted_seconds=wanted_seconds,
+        version=description.version,
     )
 
 

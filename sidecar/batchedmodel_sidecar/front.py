@@ -31,6 +31,7 @@ from batchedmodel_sidecar.passthrough import Passthrough
 from batchedmodel_sidecar.prompt import within
 from batchedmodel_sidecar.protocols.adapter import Adapter, Parsed
 from batchedmodel_sidecar.recorder import FlightRecorder
+from batchedmodel_sidecar.repository import MOST_BYTES, Repository
 from batchedmodel_sidecar.responses import (
     Response,
     error_response,
@@ -49,6 +50,7 @@ from batchedmodel_sidecar.terms import (
 )
 from batchedmodel_sidecar.translator import Translator
 from batchedmodel_sidecar.upstream.catalogue import Foreign
+from batchedmodel_sidecar.users import Need
 
 _OUR_OWN: Final = frozenset({Endpoint.LIVE, Endpoint.READY, Endpoint.MODEL_READY})
 """What is not for a foreign server to say: whether requests are taken here."""
@@ -82,9 +84,12 @@ class Front:
         translator: Translator,
         foreign: Foreign | None,
         passthrough: Passthrough | None,
+        repository: Repository | None,
         clock: Callable[[], float],
     ) -> None:
-        """`foreign` and `passthrough`: of a server of one's own; ours has paths not public."""
+        """`foreign` and `passthrough`: of a server of one's own; ours has paths not public, and a
+        `repository`, which is read here and never told anything.
+        """
         self._name = name
         self._batcher = batcher
         self._link = link
@@ -94,6 +99,7 @@ class Front:
         self._bodies = bodies
         self._foreign = foreign
         self._passthrough = passthrough
+        self._repository = repository
         self._clock = clock
         self._routes = Routes(name)
         self._translator = translator
@@ -136,6 +142,8 @@ class Front:
                 raise GoesAlone
             if isinstance(way.found, Lost):
                 response = self._lost(asked, way.found)
+            elif way.found.endpoint is Endpoint.INDEX and self._repository is not None:
+                response = await self._index(self._repository, asked, source)
             elif way.adapter is None:
                 response = self._told(asked, way.found)
             else:
@@ -190,9 +198,11 @@ class Front:
         self, asked: Asked, found: Found, adapter: Adapter, source: Source
     ) -> Response:
         arrived = self._clock()
-        with self._bodies.hold() as held:
+        with self._bodies.hold() as held, Need() as need:
             try:
-                understood = await self._understood(asked, found, adapter, held, arrived, source)
+                understood = await self._understood(
+                    asked, found, adapter, held, need, arrived, source
+                )
             except Rejected as refused:
                 self._recorder.refused_unread(refused.reason, self._clock())
                 raise
@@ -209,6 +219,7 @@ class Front:
         found: Found,
         adapter: Adapter,
         held: Hold,
+        need: Need,
         arrived: float,
         source: Source,
     ) -> tuple[Parsed, ReadyModel, Wishes]:
@@ -226,6 +237,10 @@ class Front:
             body = await self._bodies.read(asked, source, held, limit, head)
             # Now, not before: the model may have been restarted while the body arrived.
             model = self._open_for_work()
+            if self._foreign is None and (other := other_version(found.version, model)):
+                raise other
+            # From now on this version is asked, even if another takes its place meanwhile.
+            need.turn_to(model.users)
             parsed = await within(
                 limit - (self._clock() - arrived),
                 self._parsed(found, adapter, body, manner.encoding, held, head, model),
@@ -345,6 +360,16 @@ class Front:
             error = Rejected(Rejection.INVALID, lost.message, status=lost.status)
         response = self._refused(asked, error)
         return response if lost.allow is None else response.with_header("Allow", lost.allow)
+
+    async def _index(self, repository: Repository, asked: Asked, source: Source) -> Response:
+        """The model server's answer; raises `CallError`. No call either."""
+        if asked.declared > MOST_BYTES:
+            raise CallError(f"the body is larger than {MOST_BYTES} bytes", status=413)
+        with self._bodies.hold() as held:
+            seconds = self._batcher.settings.request_timeout_seconds
+            body = await self._bodies.read(asked, source, held, seconds)
+            answer = await repository.index(body if isinstance(body, bytes) else b"")
+        return Response([answer.body], status=answer.status)
 
     def _told(self, asked: Asked, found: Found) -> Response:
         """What can be asked about the server and its model. No call, so no refusal is counted."""

@@ -1,11 +1,12 @@
 """The model behind, as far as the sidecar knows it once its server is ready."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from batchedmodel_contract.description import ModelDescription
 from batchedmodel_contract.profile import Profile
 from batchedmodel_sidecar.calls import Call, Row
 from batchedmodel_sidecar.tokens import Tokens
+from batchedmodel_sidecar.users import Users
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +23,8 @@ class ReadyModel:
     rows_pad: bool
     """Whether rows of different shapes may share a batch: the server pads or packs them, and the
     model's answers stay the same when it does."""
+    users: Users = field(default_factory=Users, compare=False, repr=False)
+    """The requests that are read for it."""
 
     def takes(self, call: Call) -> bool:
         """Whether the call's rows were checked for such a model."""
@@ -32,5 +35,19 @@ class ReadyModel:
     def call_of(self, rows: tuple[Row, ...]) -> Call:
         """A call for this model; its rows were checked against the description."""
         return Call(
-            rows=rows, description=self.description, key=None, equal_shapes=not self.rows_pad
+            rows=rows,
+            description=self.description,
+            # Two versions may be asked at a time, and each batch goes to one of them.
+            key=self.description.version,
+            equal_shapes=not self.rows_pad,
         )
+
+
+def take(call: Call, *models: ReadyModel) -> bool:
+    """Whether one of them does."""
+    return any(model.takes(call) for model in models)
+
+
+def still_needed(*replaced: ReadyModel | None) -> tuple[ReadyModel, ...]:
+    """Those that requests which were read for them will ask."""
+    return tuple(model for model in replaced if model is not None and model.users.any)

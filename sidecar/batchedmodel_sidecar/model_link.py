@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import aiohttp
 import orjson
@@ -47,6 +47,14 @@ class _LinkBroken(Exception):
     """The life line ended or never began; the message says why."""
 
 
+class _Way(NamedTuple):
+    """How one version of the model is asked, and answers."""
+
+    head: str
+    """Of the HTTP request, up to the length of its JSON."""
+    outputs: list[tuple[str, Datatype]]
+
+
 class ModelLink:
     """Follows one model server over its Unix socket and carries batches to it."""
 
@@ -61,13 +69,11 @@ class ModelLink:
             cookie_jar=aiohttp.DummyCookieJar(),
         )
         self._carrier = Carrier(socket_path)
-        self._head = (
-            f"POST {URL(server_api.infer_path(name)).raw_path} HTTP/1.1\r\nHost: model\r\n"
-            f"Content-Type: {_BINARY}\r\n{HEADER_LENGTH}: "
-        )
+        self._ways: dict[str, _Way] = {}
+        """By version: that of the model, and of those that it replaced and that are needed."""
+        self._releases: set[asyncio.Task[None]] = set()
         self._stream: aiohttp.ClientResponse | None = None
         self._distrusted = False
-        self._outputs: list[tuple[str, Datatype]] = []
         self._model: ReadyModel | None = None
         self._reason = "the model server has not been reached yet"
         self._stuck = False
@@ -118,10 +124,13 @@ class ModelLink:
 
     async def infer(self, request: BatchRequest, seconds: float) -> BatchReply:
         """The server's reply to a batch; raises `Unserved`."""
+        way = self._ways.get(request.version or "")
+        if way is None:
+            raise Busy(f"version {request.version} of the model is not served any more")
         length, parts = write_request(request, orjson.dumps)
         try:
             async with asyncio.timeout(seconds):
-                answer = await self._carrier.post(f"{self._head}{length}", parts)
+                answer = await self._carrier.post(f"{way.head}{length}", parts)
         except TimeoutError as error:
             self._stuck = True
             self._unanswered += 1
@@ -145,11 +154,12 @@ class ModelLink:
         if len(reply.statuses) != len(request.inputs[0].shapes):
             rows = len(request.inputs[0].shapes)
             raise self._nonsense(f"the model answered {len(reply.statuses)} of {rows} rows")
-        if [(output.name, output.datatype) for output in reply.outputs] != self._outputs:
+        if [(output.name, output.datatype) for output in reply.outputs] != way.outputs:
             raise self._nonsense("the model answered other outputs than it declares")
         self._distrusts = self._unanswered = 0
         self._stuck = False
-        if reply.max_cost != self._max_cost:
+        served = self._model and self._model.description.version
+        if served == request.version and reply.max_cost != self._max_cost:
             self._max_cost = reply.max_cost
             self._listener.memory_bound(MemoryCap(cost=reply.max_cost))
         return reply
@@ -160,6 +170,8 @@ class ModelLink:
     async def close(self) -> None:
         """Hang up."""
         self._carrier.close()
+        for release in self._releases:
+            release.cancel()
         await self._session.close()
         self._threads.shutdown(wait=False)
 
@@ -169,7 +181,7 @@ class ModelLink:
             self._hung = event.state is ModelState.HUNG
             if event.state is ModelState.READY:
                 async with asyncio.timeout(_HANDSHAKE_SECONDS):
-                    self._found(await self._handshake())
+                    self._found(await self._handshake(event.version), event.version)
             else:
                 detail = f": {event.detail}" if event.detail else ""
                 coming = event.state in (ModelState.LOADING, ModelState.WARMING)
@@ -194,11 +206,13 @@ class ModelLink:
                 self._stream = None
                 self._hung = False
 
-    async def _handshake(self) -> ReadyModel:
-        """Learn what must be known before the first batch."""
-        description = description_from_metadata(await self._json(server_api.model_path(self._name)))
-        profile = profile_from_mapping(await self._json(server_api.profile_path(self._name)))
-        tokens = await self._tokens(description)
+    async def _handshake(self, version: str | None) -> ReadyModel:
+        """Learn what must be known before the first batch; the version before it serves on."""
+        described = await self._json(server_api.model_path(self._name, version))
+        description = description_from_metadata(described)
+        measured = await self._json(server_api.profile_path(self._name, version))
+        profile = profile_from_mapping(measured)
+        tokens = await self._tokens(description, version)
         return ReadyModel(
             description=description,
             profile=profile,
@@ -207,10 +221,10 @@ class ModelLink:
             rows_pad=not description.equal_lengths,
         )
 
-    async def _tokens(self, description: ModelDescription) -> Tokens | None:
+    async def _tokens(self, description: ModelDescription, version: str | None) -> Tokens | None:
         if description.text is None:
             return None
-        tokenizer = await self._get(server_api.tokenizer_path(self._name))
+        tokenizer = await self._get(server_api.tokenizer_path(self._name, version))
         return Tokens(tokenizer, description.text, self._threads)
 
     async def _json(self, path: str) -> Any:
@@ -225,14 +239,42 @@ class ModelLink:
                 raise _LinkBroken(f"the model server answers {response.status} at {path}")
             return await response.read()
 
-    def _found(self, model: ReadyModel) -> None:
-        self._outputs = [(spec.name, spec.datatype) for spec in model.description.outputs]
+    def _found(self, model: ReadyModel, version: str | None) -> None:
+        path = URL(server_api.infer_path(self._name, version)).raw_path
+        way = _Way(
+            head=f"POST {path} HTTP/1.1\r\nHost: model\r\nContent-Type: {_BINARY}\r\n"
+            f"{HEADER_LENGTH}: ",
+            outputs=[(spec.name, spec.datatype) for spec in model.description.outputs],
+        )
         self._failures = 0
-        self._model = model
+        replaced, self._model = self._model, model
+        # After a loss the versions are those of another process, perhaps.
+        others = {} if replaced is None else self._ways
+        self._ways = {**others, model.description.version: way}
         self._max_cost = model.profile.max_cost if model.profile else None
         self._reason = ""
         self._stuck = False
         self._listener.model_ready(model)
+        if replaced is not None and replaced.description.version != model.description.version:
+            gone = replaced.description.version
+            logger.info("version %s takes the place of %s", model.description.version, gone)
+            replaced.users.replaced(lambda: self._release(gone))
+
+    def _release(self, version: str) -> None:
+        """Tell the server that nobody needs a version any more which it has replaced."""
+        self._ways.pop(version, None)
+        releasing = asyncio.get_running_loop().create_task(self._released(version))
+        self._releases.add(releasing)
+        releasing.add_done_callback(self._releases.discard)
+
+    async def _released(self, version: str) -> None:
+        url = _BASE + server_api.release_path(self._name, version)
+        try:
+            async with asyncio.timeout(_HANDSHAKE_SECONDS), self._session.post(url):
+                pass
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            # The server lets go of it by itself, later.
+            logger.debug("version %s could not be released: %r", version, error)
 
     def _lose(self, reason: str, level: int = logging.WARNING) -> None:
         if self._distrusted:

@@ -8,6 +8,7 @@ from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from batchedmodel_contract.mistakes import shown
+from batchedmodel_contract.server_api import INDEX
 
 
 class Endpoint(Enum):
@@ -28,6 +29,8 @@ class Endpoint(Enum):
     MODEL = auto()
     """The model as OpenAI's and KServe's v1 clients ask for it."""
     MODELS = auto()
+    INDEX = auto()
+    """The versions of the model that its server knows."""
 
 
 class Found(NamedTuple):
@@ -57,6 +60,7 @@ _PATHS: Final = {
     "/v2/health/live": ("GET", Endpoint.LIVE),
     "/v2/health/ready": ("GET", Endpoint.READY),
     "/v1/models": ("GET", Endpoint.MODELS),
+    INDEX: ("POST", Endpoint.INDEX),
 }
 _OF_MODEL: Final = {
     "/v2/models/{}/infer": ("POST", Endpoint.V2_INFER),

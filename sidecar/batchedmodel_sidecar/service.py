@@ -27,6 +27,7 @@ from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.model_link import ModelLink
 from batchedmodel_sidecar.passthrough import Passthrough
 from batchedmodel_sidecar.recorder import FlightRecorder
+from batchedmodel_sidecar.repository import Repository
 from batchedmodel_sidecar.settings_folder import SettingsFolder
 from batchedmodel_sidecar.timer import TimerFd
 from batchedmodel_sidecar.translator import Translator
@@ -87,6 +88,11 @@ class Service:
             recorder=recorder,
             idempotent=settings.idempotent,
         )
+        self._repository = (
+            Repository(settings.model_name, settings.model_socket)
+            if settings.model_socket
+            else None
+        )
         self._passthrough = (
             Passthrough(
                 settings.upstream_url,
@@ -129,6 +135,7 @@ class Service:
             ),
             translator=translator,
             passthrough=self._passthrough,
+            repository=self._repository,
             clock=time.monotonic,
         )
         self._admin = Admin(
@@ -138,14 +145,18 @@ class Service:
             lifecycle=self._lifecycle,
             registry=registry,
             recorder=recorder,
+            repository=self._repository,
             drain_token=settings.drain_token,
         )
         self._port = settings.port
 
     def model_ready(self, model: ReadyModel) -> None:
         """From the link: work may flow."""
+        # A new version beside the old one is no restart, which would end a drain.
+        is_back = self._batcher.model is None
         self._batcher.attach(model)
-        self._lifecycle.resume()
+        if is_back:
+            self._lifecycle.resume()
         logger.info(
             "ready: %s on http://%s:%d", model.description.name, self._settings.host, self._port
         )
@@ -194,6 +205,8 @@ class Service:
             await self._link.close()
             if self._passthrough is not None:
                 await self._passthrough.close()
+            if self._repository is not None:
+                await self._repository.close()
             await admin_runner.cleanup()
 
     async def _serve(self, stop: asyncio.Event) -> bool:

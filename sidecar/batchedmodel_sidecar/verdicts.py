@@ -35,3 +35,9 @@ def other_model() -> Unserved:
     """A model came back that takes other rows than the call was checked for."""
     message = "the model was replaced by one that takes other inputs; send the request again"
     return Unserved(message, status=503, retry_after=1.0)
+
+
+def refused_for_another_model() -> Rejected:
+    """The same for a call that was not taken."""
+    other = other_model()
+    return Rejected(Rejection.NOT_READY, other.message, retry_after=other.retry_after)

@@ -136,6 +136,35 @@ class Quitting(Echo):
         raise SystemExit(3)
 
 
+class Times(OnHost):
+    """Answers its numbers times the one that its folder holds, and fails on a 0 there."""
+
+    inputs: Mapping[str, Spec] = {"x": Spec("INT64", ("L",), max=64)}
+    outputs: Mapping[str, Spec] = {"y": Spec("INT64", ("L",))}
+
+    def load(self, path: Path | None, device: str) -> None:
+        """Read the factor, taking the seconds that a second file says."""
+        assert path is not None
+        self.factor = int((path / "factor.txt").read_text())
+        slow = path / "seconds.txt"
+        time.sleep(float(slow.read_text()) if slow.exists() else 0)
+
+    def forward(self, batch: Batch) -> Mapping[str, Any]:
+        """Multiply."""
+        if self.factor == 0:
+            raise RuntimeError("a factor of 0 is of no use")
+        return {"y": batch.array("x") * self.factor}
+
+
+def version_of(folder: Path, factor: int, seconds: float = 0.0) -> None:
+    """Put such a model's files into a folder, which appears as a whole."""
+    coming = folder.with_name(f"{folder.name}.coming")
+    coming.mkdir(parents=True)
+    (coming / "factor.txt").write_text(str(factor))
+    (coming / "seconds.txt").write_text(str(seconds))
+    coming.rename(folder)
+
+
 class NoForward(OnHost):
     """Lacks its one method."""
 

@@ -72,6 +72,8 @@ class PretendServer:
     rows: list[bytes] = field(default_factory=list)
     wanted: list[float | None] = field(default_factory=list)
     """For how long each batch was."""
+    versions: list[str | None] = field(default_factory=list)
+    """Of the model, for which each batch was."""
     free_at: float = 0.0
     failure: Unserved | None = None
     statuses: dict[bytes, int] = field(default_factory=dict)
@@ -92,6 +94,7 @@ class PretendServer:
         self.lengths.append([len(item) for item in items])
         self.rows += items
         self.wanted.append(request.wanted_seconds)
+        self.versions.append(request.version)
         loop = asyncio.get_running_loop()
         await asyncio.sleep(self.hand_off)
         arrived = loop.time()

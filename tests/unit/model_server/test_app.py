@@ -43,10 +43,10 @@ class Refusing(ModelService):
     error: Exception | None = None
 
     @contextmanager
-    def admitted(self) -> Iterator[Runner]:
+    def admitted(self, version: str | None = None) -> Iterator[Runner]:
         if self.error is not None:
             raise self.error
-        with super().admitted() as runner:
+        with super().admitted(version) as runner:
             yield runner
 
 

@@ -17,9 +17,9 @@ async def test_a_follower_sees_the_present_state_and_every_change() -> None:
     assert [event.state async for event in stream] == [ModelState.READY, ModelState.DRAINING]
 
 
-async def test_nothing_comes_after_draining() -> None:
+async def test_nothing_comes_after_the_end() -> None:
     lifecycle = Lifecycle()
-    lifecycle.enter(ModelState.DRAINING, "told to stop")
+    lifecycle.end("told to stop")
     lifecycle.enter(ModelState.READY, "loaded at last")
     assert lifecycle.state is ModelState.DRAINING
 

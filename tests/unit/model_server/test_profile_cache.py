@@ -13,6 +13,7 @@ import pytest
 from batchedmodel_contract.description import CostRule
 from batchedmodel_contract.environment import ModelServerSettings
 from batchedmodel_contract.profile import Profile, ProfilePoint
+from batchedmodel_model_server.contents import Content
 from batchedmodel_model_server.declaration import Sharing
 from batchedmodel_model_server.handlers.simulated import Simulated
 from batchedmodel_model_server.memory import MemoryCap
@@ -190,7 +191,10 @@ class Precise(Echo):
 def test_the_key_says_each_thing_on_which_the_findings_depend(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, settings = replace(loaded(Echo()), folder=tmp_path), settings_in(tmp_path)
+    model, settings = (
+        replace(loaded(Echo()), content=Content(folder=tmp_path)),
+        settings_in(tmp_path),
+    )
     weights = tmp_path / "weights.bin"
     weights.write_bytes(b"1")
     usual = key_of(model, settings)
@@ -204,7 +208,7 @@ def test_the_key_says_each_thing_on_which_the_findings_depend(
     assert changed(key_of(model, replace(settings, parameters=(("a", "b"),)))) == {"parameters"}
     assert changed(key_of(model, replace(settings, max_batch_size=4))) == {"max_batch_size"}
     assert changed(key_of(replace(model, device="cpu"), settings)) == {"device"}
-    precise = replace(loaded(Precise()), folder=tmp_path)
+    precise = replace(loaded(Precise()), content=Content(folder=tmp_path))
     assert {"handler", "precision"} <= changed(key_of(precise, settings))
     cache = "batchedmodel_model_server.profile_cache"
     elsewhere: list[tuple[str, str, Callable[..., Any]]] = [
@@ -226,7 +230,10 @@ def test_the_key_says_each_thing_on_which_the_findings_depend(
 def test_a_file_of_the_same_size_that_was_changed_later_is_another_one(tmp_path: Path) -> None:
     weights = tmp_path / "weights.bin"
     weights.write_bytes(b"1")
-    model, settings = replace(loaded(Echo()), folder=tmp_path), settings_in(tmp_path)
+    model, settings = (
+        replace(loaded(Echo()), content=Content(folder=tmp_path)),
+        settings_in(tmp_path),
+    )
     usual = key_of(model, settings)
     os.utime(weights, (1, 1))
     assert key_of(model, settings)["files"] != usual["files"]
@@ -237,7 +244,7 @@ def test_a_commit_fetched_anew_is_the_same_model(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     weights = folder / "weights.bin"
     weights.write_bytes(b"1")
-    model, settings = replace(loaded(Echo()), folder=folder), settings_in(tmp_path)
+    model, settings = replace(loaded(Echo()), content=Content(folder=folder)), settings_in(tmp_path)
     usual = key_of(model, settings)
     os.utime(weights, (1, 1))
     assert key_of(model, settings) == usual

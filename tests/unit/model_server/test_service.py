@@ -17,7 +17,8 @@ from batchedmodel_contract.source import Source
 from batchedmodel_model_server.compute import ComputeThread
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost, NotReady, Overloaded
 from batchedmodel_model_server.handler import Batch, Handler
-from batchedmodel_model_server.service import MAX_IN_FLIGHT, ModelService, load
+from batchedmodel_model_server.loading import load
+from batchedmodel_model_server.service import MAX_IN_FLIGHT, ModelService
 from batchedmodel_model_server.startup import StartUp
 from support.model_server_handlers import Echo, batch_of
 
@@ -58,10 +59,10 @@ async def test_a_model_is_asked_only_while_it_is_ready(make_service: MakeService
     with pytest.raises(NotReady, match="model is LOADING"):
         await ask(service)
     with pytest.raises(NotReady):
-        _ = service.profile
+        _ = service.of().profile
     await service.bring_up()
     assert (await ask(service)).statuses == (200,)
-    assert service.profile.points
+    assert service.of().profile.points
     await service.drain()
     with pytest.raises(NotReady, match="model is DRAINING"):
         await ask(service)
@@ -76,7 +77,7 @@ async def test_a_restart_that_takes_a_profile_over_says_so_and_tells_its_own_pha
     for age in (1.0, 2.0):
         service = make_service(Echo)
         await service.bring_up(StartUp(age))
-        profiles.append(service.profile)
+        profiles.append(service.of().profile)
         assert f"process {age:.2f}, imports " in service.lifecycle.event.detail
     first, second = profiles
     assert (first.cached, second.cached) == (False, True)
@@ -290,10 +291,10 @@ async def test_what_the_manifest_or_the_handler_forbids_to_run_twice_is_not(
 
     service = make_service(Impure)
     await service.bring_up()
-    assert not service.description.idempotent
+    assert not service.of().description.idempotent
     service = make_service(Echo)
     await service.bring_up()
-    assert service.description.idempotent
+    assert service.of().description.idempotent
 
 
 async def test_the_profile_tells_what_has_been_learnt_of_the_memory(
@@ -307,10 +308,10 @@ async def test_the_profile_tells_what_has_been_learnt_of_the_memory(
 
     service = make_service(Small)
     await service.bring_up()
-    assert service.profile.max_cost == 1500
+    assert service.of().profile.max_cost == 1500
     with service.admitted() as runner:
         await runner.run(batch_of(x=[[1] * 700] * 2))
-    assert service.profile.max_cost == 1050
+    assert service.of().profile.max_cost == 1050
 
 
 async def test_batches_beyond_the_bound_are_refused(make_service: MakeService) -> None:

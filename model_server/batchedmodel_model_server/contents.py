@@ -1,0 +1,60 @@
+"""What a model's source holds now: which version, and whether its files are other ones than before.
+
+A source that is a folder may hold versions side by side, each in a sub-folder with a number for its
+name, as Triton's model repositories do; the highest number counts. Otherwise the source is one
+version, and another one as soon as its files differ. Called when a model is loaded; reads names,
+sizes and times of files, never their contents.
+"""
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from batchedmodel_model_server.errors import CannotLoad
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """What can be loaded. Equal contents need not be loaded twice."""
+
+    folder: Path | None = None
+    """None when the manifest has no source."""
+    number: int | None = None
+    """Of the version, where versions have sub-folders."""
+    digest: str = ""
+    """Differs when a file was added, removed or written."""
+
+
+def content_of(folder: Path | None, *, numbered: bool) -> Content:
+    """What the source's folder holds; `numbered` says that sub-folders may be versions.
+
+    Raises `CannotLoad`.
+    """
+    if folder is None:
+        return Content()
+    try:
+        number = max(_numbers(folder), default=None) if numbered else None
+        chosen = folder if number is None else folder / str(number)
+        return Content(folder=chosen, number=number, digest=_digest(chosen))
+    except OSError as error:
+        raise CannotLoad(f"{folder} cannot be read: {error}") from error
+
+
+def _numbers(folder: Path) -> list[int]:
+    names = [entry.name for entry in folder.iterdir() if entry.is_dir()]
+    # A leading zero would give two folders one number.
+    return [int(name) for name in names if name.isascii() and name.isdigit() and name[0] != "0"]
+
+
+def _digest(folder: Path) -> str:
+    """Of all files: their paths, sizes and times of the last writing."""
+    digest = hashlib.sha256(str(folder.resolve()).encode(errors="surrogateescape"))
+    for parent, folders, files in os.walk(folder):
+        folders.sort()
+        for name in sorted(files):
+            path = os.path.join(parent, name)
+            found = os.stat(path)
+            told = f"{os.path.relpath(path, folder)}\0{found.st_size}\0{found.st_mtime_ns}\0"
+            digest.update(told.encode(errors="surrogateescape"))
+    return digest.hexdigest()

@@ -1,0 +1,68 @@
+"""Makes the manifest's handler and has it load what the source holds.
+
+Called by the service on a thread that may block; knows nothing of versions, nor of what comes after
+loading.
+"""
+
+import importlib
+from pathlib import Path
+
+from batchedmodel_contract.environment import ModelServerSettings
+from batchedmodel_contract.handler_names import is_file_handler
+from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.source import Source
+from batchedmodel_model_server.contents import Content, content_of
+from batchedmodel_model_server.declaration import declaration_of
+from batchedmodel_model_server.errors import CannotLoad
+from batchedmodel_model_server.forward import LoadedModel
+from batchedmodel_model_server.processor import bound_operators
+from batchedmodel_model_server.registry import make_handler
+from batchedmodel_model_server.sources import model_folder
+from batchedmodel_model_server.startup import FETCH, IMPORTS, LOAD, StartUp
+
+
+def load(
+    settings: ModelServerSettings, source: Source | None, start: StartUp | None = None
+) -> LoadedModel:
+    """Make and load the handler; raises `CannotLoad`, whatever happens."""
+    start = start or StartUp()
+    try:
+        trust, content = settings.trust, None
+        if is_file_handler(settings.handler):
+            with start.phase(FETCH):
+                content = source_content(settings, source)
+        folder = None if content is None else content.folder
+        with start.phase(IMPORTS):
+            handler = make_handler(settings.handler, dict(settings.parameters), folder, trust=trust)
+            device = handler.device()
+        if content is None:
+            # After the handler where that is elsewhere: its mistakes need not wait for a download.
+            with start.phase(FETCH):
+                content = source_content(settings, source)
+        with start.phase(IMPORTS):
+            for name in handler.libraries:
+                importlib.import_module(name)
+            bound_operators()
+        with start.phase(LOAD):
+            handler.load(content.folder, device)
+        return LoadedModel(
+            handler=handler,
+            declaration=declaration_of(handler),
+            device=device,
+            idempotent=settings.idempotent and handler.idempotent,
+            content=content,
+        )
+    except CannotLoad:
+        raise
+    except InvalidInput as error:
+        raise CannotLoad(str(error)) from error
+    except (Exception, SystemExit) as error:
+        # A handler is anybody's code: its failure is the model's state, not the process's end.
+        reason = f"{type(error).__name__}: {error}"
+        raise CannotLoad(f"handler {settings.handler} failed to load: {reason}") from error
+
+
+def source_content(settings: ModelServerSettings, source: Source | None) -> Content:
+    """What the source holds now, fetched if need be; raises `CannotLoad`."""
+    folder = model_folder(source, Path(settings.cache_folder), trust=settings.trust)
+    return content_of(folder, numbered=source is not None and source.path is not None)

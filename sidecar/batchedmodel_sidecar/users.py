@@ -1,0 +1,70 @@
+"""Which requests need a version of the model that another one has replaced.
+
+A request is answered by the version for which it was read, so that version must not end before its
+last request has. The front counts; the link hears of the end and tells the server.
+"""
+
+from collections.abc import Callable
+from types import TracebackType
+
+
+class Users:
+    """Of one version."""
+
+    __slots__ = ("_count", "_unneeded")
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._unneeded: Callable[[], None] | None = None
+
+    @property
+    def any(self) -> bool:
+        """Whether there is one."""
+        return self._count > 0
+
+    def come(self) -> None:
+        """One more."""
+        self._count += 1
+
+    def leave(self) -> None:
+        """One less."""
+        self._count -= 1
+        self._look()
+
+    def replaced(self, unneeded: Callable[[], None]) -> None:
+        """No more will come; `unneeded` is called once, when the last has left."""
+        self._unneeded = unneeded
+        self._look()
+
+    def _look(self) -> None:
+        if self._unneeded is not None and not self._count:
+            unneeded, self._unneeded = self._unneeded, None
+            unneeded()
+
+
+class Need:
+    """One request's, behind a `with` block over."""
+
+    __slots__ = ("_users",)
+
+    def __init__(self) -> None:
+        self._users: Users | None = None
+
+    def turn_to(self, users: Users) -> None:
+        """The request is read for that version, and for none that it was read for before."""
+        users.come()
+        before, self._users = self._users, users
+        if before is not None:
+            before.leave()
+
+    def __enter__(self) -> "Need":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._users is not None:
+            self._users.leave()
