@@ -13,7 +13,8 @@ from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.source import Source
 from batchedmodel_model_server.contents import Content, content_of
 from batchedmodel_model_server.declaration import declaration_of
-from batchedmodel_model_server.errors import CannotLoad
+from batchedmodel_model_server.errors import CannotLoad, DeviceLost
+from batchedmodel_model_server.faults import translated
 from batchedmodel_model_server.forward import LoadedModel
 from batchedmodel_model_server.processor import bound_operators
 from batchedmodel_model_server.registry import make_handler
@@ -24,7 +25,7 @@ from batchedmodel_model_server.startup import FETCH, IMPORTS, LOAD, StartUp
 def load(
     settings: ModelServerSettings, source: Source | None, start: StartUp | None = None
 ) -> LoadedModel:
-    """Make and load the handler; raises `CannotLoad`, whatever happens."""
+    """Make and load the handler; raises `CannotLoad` or `DeviceLost`, whatever happens."""
     start = start or StartUp()
     try:
         trust, content = settings.trust, None
@@ -52,11 +53,14 @@ def load(
             idempotent=settings.idempotent and handler.idempotent,
             content=content,
         )
-    except CannotLoad:
+    except (CannotLoad, DeviceLost):
         raise
     except InvalidInput as error:
         raise CannotLoad(str(error)) from error
     except (Exception, SystemExit) as error:
+        failure = translated(error)
+        if isinstance(failure, DeviceLost):
+            raise failure from error
         # A handler is anybody's code: its failure is the model's state, not the process's end.
         reason = f"{type(error).__name__}: {error}"
         raise CannotLoad(f"handler {settings.handler} failed to load: {reason}") from error

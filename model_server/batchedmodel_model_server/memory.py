@@ -5,6 +5,7 @@ Pure; the warm-up teaches it first, then the runner, which tells it how each bat
 the device pays for: rows x longest when padded, the sum of lengths when packed, or rows.
 """
 
+import math
 from collections.abc import Iterable
 from typing import Final
 
@@ -28,10 +29,16 @@ class MemoryCap:
         """None while everything has fitted."""
         self._step = 0
         self._clean = 0
+        self._most: float = math.inf
 
     def begin_with(self, cost: int) -> None:
-        """Nothing has failed yet, but no more than this should fit."""
+        """Nothing has failed yet, but no more than this should fit; never grows beyond it.
+
+        Where the memory is the machine's own, what does not fit is no exception to learn from but
+        the end of the process.
+        """
         self.cost = cost
+        self._most = cost
         self._step = max(1, int(_GROWS_BY * cost))
 
     def outgrown(self, costs: Iterable[int]) -> None:
@@ -48,4 +55,4 @@ class MemoryCap:
         self._clean += 1
         if self._clean == _CLEAN_BATCHES:
             self._clean = 0
-            self.cost += self._step
+            self.cost = int(min(self._most, self.cost + self._step))

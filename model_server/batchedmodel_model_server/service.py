@@ -199,7 +199,8 @@ class ModelService:
         thread, turns = self._compute, None
         if serving is not None:
             # The compute thread has answers to give meanwhile.
-            thread, turns = self._beside(), Turns(self._loop, self._compute)
+            thread = self._beside()
+            turns = Turns(self._loop, self._compute, self._watchdog)
             content = await thread.call(lambda: source_content(settings, self._source))
             if content == serving.content:
                 _log.info("version %s is what the source holds, and is served", serving.name)
@@ -237,7 +238,9 @@ class ModelService:
         clock = time.monotonic if turns is None else turns.clock
         trying = loaded if turns is None else replace(loaded, turn=turns.take)
         with start.phase(SELF_TESTS):
-            trial = await thread.call(lambda: Trial(trying, self._settings, clock))
+            trial = await thread.call(
+                lambda: Trial(trying, self._settings, clock, alone=turns is None)
+            )
         model = trial.model
         version.described(
             describe(

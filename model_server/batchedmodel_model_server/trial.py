@@ -26,12 +26,18 @@ class Trial:
         loaded: LoadedModel,
         settings: ModelServerSettings,
         clock: Clock = time.monotonic,
+        *,
+        alone: bool = True,
     ) -> None:
         """Runs the self-test unless its outcome is known.
+
+        What is found beside a version that serves, and not `alone`, is not kept: that one's memory
+        and passes are in it.
 
         Raises `CannotLoad` for an unknown precision, and `DeviceLost`.
         """
         self._clock = clock
+        self._alone = alone
         self._max_rows = settings.max_batch_size
         self._kept: ProfileCache | None = None
         self._known: Findings | None = None
@@ -55,7 +61,7 @@ class Trial:
             profile = replace(known, cached=True)
         else:
             profile = warm_up(self.model, self._max_rows, cap, clock=self._clock)
-            if self._kept is not None:
+            if self._kept is not None and self._alone:
                 self._kept.write(Findings(profile=profile, verdict=self._verdict))
         found = self._verdict
         return replace(profile, sharing=found.sharing.value, sharing_reason=found.reason)

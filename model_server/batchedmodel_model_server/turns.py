@@ -8,9 +8,13 @@ pass and not the queue in front of it.
 import asyncio
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from batchedmodel_model_server.compute import ComputeThread
+from batchedmodel_model_server.watchdog import Watchdog
+
+LONGEST_SECONDS: Final = 60.0
+"""A trial pass that takes longer counts as hung; nobody knows yet how long it should take."""
 
 Result = TypeVar("Result")
 
@@ -22,10 +26,12 @@ class Turns:
         self,
         loop: asyncio.AbstractEventLoop,
         compute: ComputeThread,
+        watchdog: Watchdog,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._loop = loop
         self._compute = compute
+        self._watchdog = watchdog
         self._now = clock
         self._waited = 0.0
 
@@ -40,9 +46,12 @@ class Turns:
         def timed() -> Result:
             nonlocal took
             began = self._now()
+            # Who is served meanwhile would wait for ever behind a pass that does not end.
+            self._watchdog.pass_begins(LONGEST_SECONDS)
             try:
                 return work()
             finally:
+                self._watchdog.pass_ends()
                 took = self._now() - began
 
         came = self._now()

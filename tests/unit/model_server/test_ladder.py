@@ -63,6 +63,16 @@ def test_every_row_has_its_answer_or_a_failure_of_its_own(
         assert failure.status == (413 if row in giants else 500)
 
 
+def test_what_the_memory_should_hold_is_never_exceeded_however_well_batches_go() -> None:
+    cap = MemoryCap()
+    cap.begin_with(100)
+    cap.outgrown([90])
+    assert cap.cost == 67
+    for _ in range(1000):
+        cap.fine(cap.cost)
+    assert cap.cost == 100
+
+
 def test_memory_is_found_out_once_and_kept_to_from_then_on() -> None:
     cap = MemoryCap()
     first = Course([1] * 32, holds=10, cap=cap)

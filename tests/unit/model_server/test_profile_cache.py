@@ -105,6 +105,13 @@ def test_a_start_with_a_kept_profile_runs_one_shape_only(tmp_path: Path) -> None
     assert len(set(handler.seen)) == 1
 
 
+def test_what_is_found_beside_a_version_that_serves_is_not_kept(tmp_path: Path) -> None:
+    clock = Clock()
+    model, settings = loaded(Timed(clock, 1e-4)), settings_in(tmp_path)
+    Trial(model, settings, clock.read, alone=False).profile(MemoryCap())
+    assert not profile_of_a_start(tmp_path).cached
+
+
 def test_a_start_on_a_slower_machine_measures_anew_and_keeps_that(tmp_path: Path) -> None:
     fast = profile_of_a_start(tmp_path)
     slow = profile_of_a_start(tmp_path, pace=1e-3)

@@ -246,6 +246,17 @@ async def test_a_device_that_is_lost_in_warm_up_ends_the_server(make_service: Ma
     assert service.lifecycle.state is ModelState.LOST
 
 
+async def test_a_device_that_is_lost_in_loading_ends_the_server(make_service: MakeService) -> None:
+    class Lost(Echo):
+        def load(self, path: Path | None, device: str) -> None:
+            raise DeviceLost("the device is lost")
+
+    service = make_service(Lost)
+    await service.bring_up()
+    assert service.lost.is_set()
+    assert service.lifecycle.state is ModelState.LOST
+
+
 async def test_a_pass_that_hangs_is_told_and_so_is_that_it_ended_after_all(
     make_service: MakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:

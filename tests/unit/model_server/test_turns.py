@@ -4,7 +4,8 @@ import asyncio
 import threading
 
 from batchedmodel_model_server.compute import ComputeThread
-from batchedmodel_model_server.turns import Turns
+from batchedmodel_model_server.turns import LONGEST_SECONDS, Turns
+from batchedmodel_model_server.watchdog import Watchdog
 
 
 async def test_the_clock_stands_still_while_a_turn_is_waited_for() -> None:
@@ -30,7 +31,8 @@ async def test_the_clock_stands_still_while_a_turn_is_waited_for() -> None:
         return now
 
     reads = ["when it began"]
-    turns = Turns(asyncio.get_running_loop(), compute, clock)
+    loop = asyncio.get_running_loop()
+    turns = Turns(loop, compute, Watchdog(loop, lambda hung: None), clock)
 
     def load() -> tuple[str, float]:
         began = turns.clock()
@@ -40,5 +42,39 @@ async def test_the_clock_stands_still_while_a_turn_is_waited_for() -> None:
     await asyncio.sleep(0)
     assert await asyncio.to_thread(load) == ("done", 2.0)
     await served
+    compute.finish()
+    compute.join(5)
+
+
+async def test_a_trial_pass_that_hangs_is_noticed_by_whoever_waits_behind_it() -> None:
+    loop = asyncio.get_running_loop()
+    compute = ComputeThread(loop)
+    compute.start()
+    now, told, ends = 0.0, asyncio.Event(), threading.Event()
+    begun = asyncio.Event()
+
+    def tell(hung: str | None) -> None:
+        heard.append(hung)
+        told.set()
+
+    def trial() -> None:
+        loop.call_soon_threadsafe(begun.set)
+        assert ends.wait(5)
+
+    heard: list[str | None] = []
+    watchdog = Watchdog(loop, tell, lambda: now)
+    turns = Turns(loop, compute, watchdog)
+    loading = asyncio.create_task(asyncio.to_thread(turns.take, trial))
+    await begun.wait()
+    now = LONGEST_SECONDS + 1
+    watchdog._look()  # what the timer of a batch that waits behind it calls
+    assert heard[0] is not None
+    assert "60 s" in heard[0]
+    told.clear()
+    ends.set()
+    await loading
+    await asyncio.wait_for(told.wait(), 5)
+    assert heard[1:] == [None]
+    watchdog.close()
     compute.finish()
     compute.join(5)
