@@ -51,7 +51,8 @@ def _digest(folder: Path) -> str:
     """Of all files: their paths, sizes and times of the last writing."""
     digest = hashlib.sha256(str(folder.resolve()).encode(errors="surrogateescape"))
     for parent, folders, files in os.walk(folder):
-        folders.sort()
+        # What the interpreter writes beside a handler when it is imported is no change.
+        folders[:] = sorted(name for name in folders if name != "__pycache__")
         for name in sorted(files):
             path = os.path.join(parent, name)
             found = os.stat(path)

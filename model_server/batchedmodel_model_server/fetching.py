@@ -169,6 +169,8 @@ async def _fetch_file(
         # From the disk and not as it came: this is what will be served.
         found = await asyncio.to_thread(_digest, part, file)
         if found == (file.sha256 or file.git_sha1):
+            # After a crash its name is believed unread, so it must not outlive its data.
+            await asyncio.to_thread(_to_disk, part)
             part.rename(whole)
             return
         _log.warning("%s has digest %s, which is wrong; it is thrown away", file.path, found)
@@ -177,6 +179,11 @@ async def _fetch_file(
         f"source.huggingFace: {file.path} came with a wrong checksum {_TRIES} times; the hub says "
         f"{file.sha256 or file.git_sha1}"
     )
+
+
+def _to_disk(file: Path) -> None:
+    with file.open("rb") as stream:
+        os.fsync(stream.fileno())
 
 
 def _wanted(files: Sequence[HubFile], patterns: Sequence[str]) -> list[HubFile]:

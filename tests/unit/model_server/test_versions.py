@@ -98,6 +98,9 @@ async def test_other_files_in_the_same_folder_are_another_version_and_the_same_a
     version_of(tmp_path / "model", factor=3)
     service = make_service()
     await service.bring_up()
+    compiled = tmp_path / "model" / "__pycache__"
+    compiled.mkdir()
+    (compiled / "handler.cpython-311.pyc").write_bytes(b"what an import leaves")
     await service.load()
     assert states(service) == [("1", "READY")]
     (tmp_path / "model" / "factor.txt").write_text("44")
