@@ -4,13 +4,12 @@ import asyncio
 import math
 import threading
 import weakref
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-import pytest_asyncio
 
 from batchedmodel_model_server.compute import ComputeThread
 from batchedmodel_model_server.declaration import Sharing
@@ -23,16 +22,6 @@ from support.model_server_runner import runner_of
 POISON = 13.0
 EMPTY = 17.0
 DEADLY = 19.0
-
-
-@pytest_asyncio.fixture
-async def compute() -> AsyncIterator[ComputeThread]:
-    thread = ComputeThread(asyncio.get_running_loop())
-    thread.start()
-    yield thread
-    thread.finish()
-    thread.join(5)
-    assert not thread.alive
 
 
 class Tender(OnHost):

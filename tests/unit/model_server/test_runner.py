@@ -2,12 +2,10 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
 import pytest
-import pytest_asyncio
 
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_model_server.compute import ComputeThread
@@ -16,16 +14,6 @@ from batchedmodel_model_server.handler import Batch, Handler
 from batchedmodel_model_server.settling import settle
 from support.model_server_handlers import Echo, Failing, arrays_of, batch_of, loaded
 from support.model_server_runner import runner_of
-
-
-@pytest_asyncio.fixture
-async def compute() -> AsyncIterator[ComputeThread]:
-    thread = ComputeThread(asyncio.get_running_loop())
-    thread.start()
-    yield thread
-    thread.finish()
-    thread.join(5)
-    assert not thread.alive
 
 
 async def test_each_item_gets_back_its_own(compute: ComputeThread) -> None:

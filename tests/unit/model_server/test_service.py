@@ -27,11 +27,9 @@ MakeService = Callable[[type[Handler]], ModelService]
 
 @pytest_asyncio.fixture
 async def make_service(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compute: ComputeThread
 ) -> AsyncIterator[MakeService]:
     """Makes the service of a handler class, as a manifest would name it."""
-    compute = ComputeThread(asyncio.get_running_loop())
-    compute.start()
 
     def make(kind: type[Handler]) -> ModelService:
         monkeypatch.setattr(f"{Echo.__module__}.Named", kind, raising=False)
@@ -45,8 +43,6 @@ async def make_service(
         return ModelService(settings, None, compute)
 
     yield make
-    compute.finish()
-    compute.join(5)
 
 
 async def ask(service: ModelService, number: int = 1) -> BatchReply:

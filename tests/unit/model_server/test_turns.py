@@ -8,9 +8,7 @@ from batchedmodel_model_server.turns import LONGEST_SECONDS, Turns
 from batchedmodel_model_server.watchdog import Watchdog
 
 
-async def test_the_clock_stands_still_while_a_turn_is_waited_for() -> None:
-    compute = ComputeThread(asyncio.get_running_loop())
-    compute.start()
+async def test_the_clock_stands_still_while_a_turn_is_waited_for(compute: ComputeThread) -> None:
     now, handed_over = 0.0, threading.Event()
 
     def batch() -> None:
@@ -42,14 +40,12 @@ async def test_the_clock_stands_still_while_a_turn_is_waited_for() -> None:
     await asyncio.sleep(0)
     assert await asyncio.to_thread(load) == ("done", 2.0)
     await served
-    compute.finish()
-    compute.join(5)
 
 
-async def test_a_trial_pass_that_hangs_is_noticed_by_whoever_waits_behind_it() -> None:
+async def test_a_trial_pass_that_hangs_is_noticed_by_whoever_waits_behind_it(
+    compute: ComputeThread,
+) -> None:
     loop = asyncio.get_running_loop()
-    compute = ComputeThread(loop)
-    compute.start()
     now, told, ends = 0.0, asyncio.Event(), threading.Event()
     begun = asyncio.Event()
 
@@ -76,5 +72,3 @@ async def test_a_trial_pass_that_hangs_is_noticed_by_whoever_waits_behind_it() -
     await asyncio.wait_for(told.wait(), 5)
     assert heard[1:] == [None]
     watchdog.close()
-    compute.finish()
-    compute.join(5)

@@ -25,11 +25,9 @@ MakeService = Callable[..., ModelService]
 
 @pytest_asyncio.fixture
 async def make_service(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compute: ComputeThread
 ) -> AsyncIterator[MakeService]:
     """Makes the service of a handler class over the folder `model`."""
-    compute = ComputeThread(asyncio.get_running_loop())
-    compute.start()
     made: list[ModelService] = []
 
     def make(kind: type[Handler] = Times) -> ModelService:
@@ -47,8 +45,6 @@ async def make_service(
     yield make
     for service in made:
         await service.drain()
-    compute.finish()
-    compute.join(5)
 
 
 async def ask(service: ModelService, version: str | None = None) -> int:

@@ -1,7 +1,6 @@
 """One connection: who answers which of its requests, and in which order."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import looptime
 import pytest
@@ -11,14 +10,6 @@ from hypothesis import strategies as st
 from support.door_world import SECONDS, DoorWorld, call, turns
 
 pytestmark = pytest.mark.looptime
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[DoorWorld]:
-    made = DoorWorld()
-    yield made
-    made.wire.leaves()
-    await turns()  # by which all that was done for it has ended
 
 
 async def test_a_whole_small_call_is_answered_at_once_and_by_the_front(world: DoorWorld) -> None:

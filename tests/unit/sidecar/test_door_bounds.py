@@ -1,7 +1,6 @@
 """One connection: floods, slow readers, callers that leave, and answers that cannot be given."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -9,14 +8,6 @@ from batchedmodel_sidecar.responses import Response
 from support.door_world import ENOUGH, SECONDS, DoorWorld, PretendHouse, call, turns
 
 pytestmark = pytest.mark.looptime
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[DoorWorld]:
-    made = DoorWorld()
-    yield made
-    made.wire.leaves()
-    await turns()  # by which all that was done for it has ended
 
 
 async def test_a_flood_is_held_back_and_none_of_it_is_lost(world: DoorWorld) -> None:
