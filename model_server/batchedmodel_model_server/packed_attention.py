@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from batchedmodel_model_server.batch import Packed
 
@@ -126,46 +126,40 @@ def _attention(
     head = max(query.shape[-1], value.shape[-1])
     flash = query.is_cuda and query.element_size() == _HALF_BYTES and head <= _WIDEST_HEAD
     compute = _by_flash_kernel if flash else _by_runs
-    return compute(spans, query, key, value, scaling, causal, window), None
+    return compute(spans, query, key, value, _Terms(scaling, causal, window)), None
 
 
-def _by_flash_kernel(
-    spans: _Spans,
-    query: Any,
-    key: Any,
-    value: Any,
-    scaling: float | None,
-    causal: bool,
-    window: int | None,
-) -> Any:
+class _Terms(NamedTuple):
+    """What holds for every span."""
+
+    scaling: float | None
+    causal: bool
+    window: int | None
+    """How many tokens to the left and, unless causal, to the right are seen; None: all."""
+
+
+def _by_flash_kernel(spans: _Spans, query: Any, key: Any, value: Any, terms: _Terms) -> Any:
     from torch.nn.attention.varlen import varlen_attn
 
-    left = -1 if window is None else window
+    left = -1 if terms.window is None else terms.window
     output = varlen_attn(
         *(part[0].transpose(0, 1) for part in (query, key, value)),
         spans.ends,
         spans.ends,
         spans.longest,
         spans.longest,
-        scale=scaling,
-        window_size=(left, 0 if causal else left),
+        scale=terms.scaling,
+        window_size=(left, 0 if terms.causal else left),
         enable_gqa=query.shape[1] != key.shape[1],
     )
     return output[None]
 
 
-def _by_runs(
-    spans: _Spans,
-    query: Any,
-    key: Any,
-    value: Any,
-    scaling: float | None,
-    causal: bool,
-    window: int | None,
-) -> Any:
+def _by_runs(spans: _Spans, query: Any, key: Any, value: Any, terms: _Terms) -> Any:
     import torch
     from torch.nn.functional import scaled_dot_product_attention
 
+    _, causal, window = terms
     pieces = []
     for run in spans.runs:
         q, k, v = (
@@ -180,7 +174,7 @@ def _by_runs(
             v,
             attn_mask=_band(run.length, window, causal, query.device) if windowed else None,
             is_causal=causal and not windowed,
-            scale=scaling,
+            scale=terms.scaling,
             enable_gqa=query.shape[1] != key.shape[1],
         )
         pieces.append(found.transpose(1, 2).flatten(0, 1))
