@@ -69,7 +69,7 @@ class Carrier:
         return answer
 
     def close(self) -> None:
-        """Hang up; what is under way ends as `BrokenOff`."""
+        """Hang up where nothing is under way; who waits for an answer ends that himself."""
         while self._idle:
             self._idle.pop().hang_up()
 
