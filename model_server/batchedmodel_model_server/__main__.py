@@ -25,6 +25,7 @@ from batchedmodel_contract.source import Source
 from batchedmodel_model_server import unix_socket
 from batchedmodel_model_server.app import make_app
 from batchedmodel_model_server.compute import ComputeThread
+from batchedmodel_model_server.connections import Connections
 from batchedmodel_model_server.processor import bound_threads, read_processor
 from batchedmodel_model_server.service import ModelService
 from batchedmodel_model_server.settling import either
@@ -80,7 +81,9 @@ async def _serve(settings: ModelServerSettings, source: Source | None) -> int:
         shutdown_timeout=_LAST_WRITES_SECONDS,
     )
     await runner.setup()
-    await web.SockSite(runner, listening).start()
+    assert runner.server is not None, "an application that is set up has a server"
+    connections = Connections(service, runner.server)
+    server = await loop.create_unix_server(connections.open, sock=listening)
     _log.info("serving %s on %s", settings.model_name, path)
     bringing_up = asyncio.create_task(_bring_up(service))
     await either(told_to_stop, service.lost)
@@ -92,6 +95,8 @@ async def _serve(settings: ModelServerSettings, source: Source | None) -> int:
     service.lifecycle.close()
     if not service.hung:
         # Whoever was at work over a lost device is just being told; whom a hung pass keeps is not.
+        server.close()
+        await connections.close(_LAST_WRITES_SECONDS)
         await runner.cleanup()
     unix_socket.unlink(path, bound)
     bringing_up.cancel()

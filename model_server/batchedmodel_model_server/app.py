@@ -4,7 +4,6 @@ Translates between bodies and batches, and every error into a status with `{"err
 nothing about batches or about the model.
 """
 
-import logging
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from typing import Final
@@ -12,10 +11,9 @@ from typing import Final
 import orjson
 from aiohttp import web
 
-from batchedmodel_contract.batch_wire import EXTENSION, to_request, write_reply
+from batchedmodel_contract.batch_wire import EXTENSION
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.server_api import (
-    AT_WORK,
     INDEX,
     ModelState,
     events_path,
@@ -27,42 +25,17 @@ from batchedmodel_contract.server_api import (
     tokenizer_path,
     unload_path,
 )
-from batchedmodel_contract.tensors import Buffer
-from batchedmodel_contract.v2 import (
-    BINARY_EXTENSION,
-    HEADER_LENGTH,
-    read_body,
-    read_options,
-    write_answer,
-)
-from batchedmodel_model_server.errors import (
-    CannotLoad,
-    DeviceLost,
-    NotReady,
-    Overloaded,
-    UnknownModel,
-)
-from batchedmodel_model_server.plain_v2 import (
-    RowFailed,
-    is_batch,
-    items_as_rows,
-    rows_as_items,
-)
+from batchedmodel_contract.v2 import BINARY_EXTENSION, HEADER_LENGTH
+from batchedmodel_http.response import Response
+from batchedmodel_model_server.errors import UnknownModel
+from batchedmodel_model_server.failures import failure, told
+from batchedmodel_model_server.inference import infer
 from batchedmodel_model_server.service import ModelService
 
 MAX_BODY_BYTES: Final = 1 << 30
 _SERVICE: Final = web.AppKey("service", ModelService)
 _NAME: Final = "{name}"
 _VERSION: Final = "{version}"
-_log = logging.getLogger(__name__)
-
-_STATUSES: Final[dict[type[Exception], int]] = {
-    InvalidInput: 400,
-    CannotLoad: 400,
-    UnknownModel: 404,
-    NotReady: 503,
-    Overloaded: 503,
-}
 
 
 def make_app(service: ModelService) -> web.Application:
@@ -117,23 +90,12 @@ async def _errors(
 ) -> web.StreamResponse:
     try:
         return await handler(request)
-    except tuple(_STATUSES) as error:
-        # By kind and not by exact type: a subclass is caught here, too.
-        status = next(status for kind, status in _STATUSES.items() if isinstance(error, kind))
-        return _error(status, str(error))
-    except DeviceLost as error:
-        lost = _error(503, str(error))
-        lost.headers[AT_WORK] = "lost"
-        return lost
-    except RowFailed as error:
-        return _error(error.status, str(error))
     except web.HTTPRequestEntityTooLarge:
-        return _error(413, f"the body is larger than {MAX_BODY_BYTES} bytes")
+        return _web(told(413, f"the body is larger than {MAX_BODY_BYTES} bytes"))
     except web.HTTPException as error:
-        return _error(error.status, f"{request.method} {request.path}: {error.reason}")
+        return _web(told(error.status, f"{request.method} {request.path}: {error.reason}"))
     except Exception as error:
-        _log.exception("%s %s failed", request.method, request.path)
-        return _error(500, f"{type(error).__name__}: {error}")
+        return _web(failure(error, f"{request.method} {request.path}"))
 
 
 async def _server(request: web.Request) -> web.Response:
@@ -174,7 +136,7 @@ async def _profile(request: web.Request, service: ModelService) -> web.Response:
 async def _tokenizer(request: web.Request, service: ModelService) -> web.Response:
     tokenizer = service.of(_version(request)).tokenizer
     if tokenizer is None:
-        return _error(404, f"model {service.name} has no tokenizer")
+        return _web(told(404, f"model {service.name} has no tokenizer"))
     return web.Response(body=tokenizer, content_type="application/json")
 
 
@@ -234,39 +196,23 @@ async def _infer(request: web.Request, service: ModelService) -> web.Response:
     if (request.content_length or 0) > MAX_BODY_BYTES:
         # Before it is read: aiohttp itself would take in the whole gigabyte first.
         raise web.HTTPRequestEntityTooLarge(MAX_BODY_BYTES, request.content_length or 0)
-    version = _version(request)
-    with service.admitted(version) as runner:
-        described = service.of(version).description
-        body = await request.read()
-        head, tensors = read_body(body, request.headers.get(HEADER_LENGTH), "inputs", orjson.loads)
-        if is_batch(tensors):
-            return _body(*write_reply(await runner.run(to_request(head, tensors)), orjson.dumps))
-        options = read_options(head, [spec.name for spec in described.outputs], ())
-        reply = await runner.run(rows_as_items(tensors))
-    answer = {"model_name": service.name, "model_version": described.version}
-    if options.id is not None:
-        answer["id"] = options.id
-    rows = items_as_rows(reply, options.selects)
-    return _body(*write_answer(answer, rows, options.wants_binary, orjson.dumps))
+    header_length = request.headers.get(HEADER_LENGTH)
+    return _web(await infer(service, _version(request), header_length, request))
 
 
 def _version(request: web.Request) -> str | None:
     return request.match_info.get("version")
 
 
-def _body(head_length: int | None, parts: list[Buffer]) -> web.Response:
-    if head_length is None:
-        return web.Response(body=b"".join(parts), content_type="application/json")
-    return web.Response(
-        body=b"".join(parts),
-        content_type="application/octet-stream",
-        headers={HEADER_LENGTH: str(head_length)},
-    )
-
-
 def _json(document: object, status: int = 200) -> web.Response:
-    return web.Response(body=orjson.dumps(document), status=status, content_type="application/json")
+    return _web(Response((orjson.dumps(document),), status=status))
 
 
-def _error(status: int, message: str) -> web.Response:
-    return _json({"error": message}, status)
+def _web(response: Response) -> web.Response:
+    """As aiohttp writes it."""
+    return web.Response(
+        body=b"".join(response.parts),
+        status=response.status,
+        content_type=response.content_type,
+        headers=response.headers,
+    )

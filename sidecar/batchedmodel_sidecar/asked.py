@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from batchedmodel_contract.v2 import HEADER_LENGTH
+from batchedmodel_http import asked
 from batchedmodel_sidecar.encodings import Encoding
 from batchedmodel_sidecar.protocols.adapter import Adapter
 from batchedmodel_sidecar.routes import Found, Lost
@@ -32,28 +33,16 @@ class Manner(NamedTuple):
     """How its answer may be compressed: a header."""
 
 
-class Asked:
+class Asked(asked.Asked):
     """The head of one request, or of many that have the same."""
 
-    __slots__ = (
-        "declared",
-        "header_length",
-        "headers",
-        "manner",
-        "method",
-        "packed",
-        "path",
-        "way",
-    )
+    __slots__ = ("header_length", "manner", "packed", "way")
 
     def __init__(
         self, *, method: str, path: str, headers: Mapping[str, str], declared: int
     ) -> None:
-        """`declared`: how long the body is, 0 when nothing says so."""
-        self.method: Final = method
-        self.path: Final = path
-        self.headers: Final = headers
-        self.declared: Final = declared
+        """As of every request; what is asked of each of them again is looked up once."""
+        super().__init__(method=method, path=path, headers=headers, declared=declared)
         self.header_length: Final = headers.get(HEADER_LENGTH)
         self.packed: Final = "Content-Encoding" in headers
         """Whether the body must be inflated before anything can be known about it."""

@@ -11,8 +11,9 @@ from aiohttp import web
 from batchedmodel_contract.mistakes import shown
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_contract.tensors import Buffer
+from batchedmodel_http.response import LARGE
 from batchedmodel_sidecar.asked import Asked
-from batchedmodel_sidecar.buffers import LARGE, Room, json_bytes
+from batchedmodel_sidecar.buffers import Room, json_bytes
 from batchedmodel_sidecar.byte_budget import ByteBudget, Hold
 from batchedmodel_sidecar.encodings import Codec, Encoding
 from batchedmodel_sidecar.errors import Rejected

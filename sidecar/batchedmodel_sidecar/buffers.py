@@ -14,9 +14,8 @@ from aiohttp import ClientResponse, Payload
 from aiohttp.abc import AbstractStreamWriter
 
 from batchedmodel_contract.tensors import Buffer
+from batchedmodel_http.response import LARGE, size_of
 
-LARGE: Final = 256 * 1024
-"""Bytes from which on joining, parsing and making JSON take so long that the loop should not."""
 _MOST_DIGITS: Final = 18
 _SMALL_PART: Final = 16 * 1024  # copied sooner than it is handed to the kernel by itself
 _STEP: Final = 256 * 1024
@@ -75,11 +74,6 @@ def json_bytes(size: int, head: str | None) -> int:
         return size
     is_length = head.isascii() and head.isdigit() and len(head) <= _MOST_DIGITS
     return min(size, int(head)) if is_length else 0
-
-
-def size_of(parts: Sequence[Buffer]) -> int:
-    """How many bytes they are together."""
-    return sum(map(len, parts))
 
 
 def body_of(parts: Sequence[Buffer], content_type: str) -> bytes | BuffersBody:

@@ -14,7 +14,8 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.http_parser import HttpResponseParser
 
 from batchedmodel_contract.tensors import Buffer
-from batchedmodel_sidecar.buffers import LARGE, Room, size_of
+from batchedmodel_http.response import LARGE, size_of
+from batchedmodel_sidecar.buffers import Room
 
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _LONGEST_HEAD: Final = 64 * 1024

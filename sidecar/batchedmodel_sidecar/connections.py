@@ -6,7 +6,6 @@ service; what is asked on a connection is its door's business.
 """
 
 import asyncio
-import contextlib
 import logging
 import math
 import random
@@ -18,9 +17,11 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler
 
-from batchedmodel_sidecar.door import Door
+from batchedmodel_http.door import Door
+from batchedmodel_http.doors import Doors
+from batchedmodel_http.headings import Headings
+from batchedmodel_sidecar.asked import Asked
 from batchedmodel_sidecar.front import Front
-from batchedmodel_sidecar.headings import Headings
 
 _SPREAD: Final = 0.2
 _IDLE_SECONDS: Final = 75.0
@@ -61,10 +62,9 @@ class Connections:
         self._front = front
         self._mean_age = mean_age
         self._at_most = at_most
-        self._terms: dict[Door, _Term] = {}
-        self._nobody = asyncio.Event()
-        self._nobody.set()
-        self._generals: dict[Any, Door] = {}
+        self._terms: dict[Door[Asked], _Term] = {}
+        self._doors = Doors()
+        self._generals: dict[Any, Door[Asked]] = {}
         self._server = web.Server(
             self._handle,
             request_factory=_request_factory(max_body_bytes),
@@ -75,35 +75,21 @@ class Connections:
             access_log=None,
             logger=_server_logger,
         )
-        self._headings = Headings(self._loop)
+        self._headings = Headings(self._loop, Asked)
 
-    def open(self) -> Door:
+    def open(self) -> Door[Asked]:
         """A door for a caller that comes."""
         return Door(self, self._front, self._headings, self._loop)
 
     async def close(self, seconds: float) -> None:
         """Hang up behind the answers that are under way, which have so long."""
-        for door, term in self._terms.items():
-            term.retires_at = 0.0
-            if not door.at_work:
-                door.transport.close()
-        # Not by the server's own shutdown: it knows nothing of answers that are not its own, and
-        # would hang up on them.
-        await self._all_left(seconds)
-        for door in self._terms:
-            door.transport.abort()
-        await self._all_left(seconds)
+        await self._doors.close(seconds)
 
-    async def _all_left(self, seconds: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._nobody.wait()
-
-    def entered(self, door: Door) -> bool:
+    def entered(self, door: Door[Asked]) -> bool:
         """A caller has come, and has an age; False when there are too many."""
         if len(self._terms) >= self._at_most:
             return False
-        self._nobody.clear()
+        self._doors.add(door)
         age = self._mean_age * random.uniform(1 - _SPREAD, 1 + _SPREAD)
         self._terms[door] = _Term(
             retires_at=self._loop.time() + age,
@@ -112,22 +98,26 @@ class Connections:
         )
         return True
 
-    def left(self, door: Door) -> None:
+    def left(self, door: Door[Asked]) -> None:
         """Forget a caller."""
         term = self._terms.pop(door, None)
         if term is not None:
             term.age.cancel()
             term.idle.cancel()
             self._generals.pop(term.general, None)
-        if not self._terms:
-            self._nobody.set()
+        self._doors.remove(door)
 
-    def ends(self, door: Door) -> bool:
+    def ends(self, door: Door[Asked]) -> bool:
         """Whether this connection should be closed behind its present answer."""
         term = self._terms.get(door)
-        return self._front.closing or term is None or self._loop.time() >= term.retires_at
+        return (
+            self._front.closing
+            or self._doors.closing
+            or term is None
+            or self._loop.time() >= term.retires_at
+        )
 
-    def general(self, door: Door) -> RequestHandler:
+    def general(self, door: Door[Asked]) -> RequestHandler:
         """aiohttp's side of a connection."""
         general = self._terms[door].general = self._server()
         self._generals[general] = door
@@ -146,7 +136,7 @@ class Connections:
             response.force_close()
         return response
 
-    def _retire(self, door: Door) -> None:
+    def _retire(self, door: Door[Asked]) -> None:
         """End a connection that has reached its age and will not end behind an answer.
 
         A caller that asks is met with `Connection: close` on its next answer, which it cannot
@@ -162,7 +152,7 @@ class Connections:
             return
         door.transport.close()
 
-    def _look_for_life(self, door: Door) -> None:
+    def _look_for_life(self, door: Door[Asked]) -> None:
         """End a connection that nobody used for long.
 
         It goes when its caller has read the last answer; who reads nothing more of it has gone.

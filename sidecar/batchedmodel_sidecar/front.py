@@ -14,11 +14,13 @@ from aiohttp import web
 from batchedmodel_contract.mistakes import InvalidInput, Unbatchable
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_contract.tensors import Buffer
+from batchedmodel_http.door import NotHere
+from batchedmodel_http.response import LARGE, Response
 from batchedmodel_sidecar.about import RETRY_NOT_READY, other_version, told
 from batchedmodel_sidecar.asked import Asked, Manner, Way
 from batchedmodel_sidecar.batcher import Batcher
 from batchedmodel_sidecar.bodies import BodyReader, Received, Source
-from batchedmodel_sidecar.buffers import LARGE, json_bytes
+from batchedmodel_sidecar.buffers import json_bytes
 from batchedmodel_sidecar.byte_budget import Hold
 from batchedmodel_sidecar.encodings import Encoding, encoding_of
 from batchedmodel_sidecar.errors import CallError, Rejected, TooLate
@@ -32,11 +34,7 @@ from batchedmodel_sidecar.prompt import within
 from batchedmodel_sidecar.protocols.adapter import Adapter, Parsed
 from batchedmodel_sidecar.recorder import FlightRecorder
 from batchedmodel_sidecar.repository import MOST_BYTES, Repository
-from batchedmodel_sidecar.responses import (
-    Response,
-    error_response,
-    model_response,
-)
+from batchedmodel_sidecar.responses import as_web, error_response, model_response
 from batchedmodel_sidecar.routes import Endpoint, Found, Lost, Routes
 from batchedmodel_sidecar.terms import (
     BATCH_HEADER,
@@ -57,7 +55,7 @@ _OUR_OWN: Final = frozenset({Endpoint.LIVE, Endpoint.READY, Endpoint.MODEL_READY
 logger: Final = logging.getLogger(__name__)
 
 
-class GoesAlone(Exception):
+class GoesAlone(NotHere):
     """A request that a foreign server should get as it is, with what was read of it, if anything.
 
     Raised to whoever received the request, who alone can stream it.
@@ -129,7 +127,7 @@ class Front:
                 return await self._forwarded(request, alone)
             except CallError as error:
                 response = self._named(asked, self._refused(asked, error))
-        return response.to_web()
+        return as_web(response)
 
     async def respond(self, asked: Asked, source: Source) -> Response:
         """Answer one request, whose body comes from `source`.

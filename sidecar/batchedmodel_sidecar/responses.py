@@ -6,15 +6,14 @@ Made by the front. The connections write them, or have aiohttp write them.
 import math
 import random
 from collections.abc import Sequence
-from http import HTTPStatus
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import orjson
 from aiohttp import web
-from aiohttp.helpers import rfc822_formatted_time
 
 from batchedmodel_contract.tensors import Buffer
-from batchedmodel_sidecar.buffers import LARGE, body_of, size_of
+from batchedmodel_http.response import SERVER, Response, size_of
+from batchedmodel_sidecar.buffers import body_of
 from batchedmodel_sidecar.calls import Timing
 from batchedmodel_sidecar.encodings import Codec, wants_gzip
 from batchedmodel_sidecar.errors import CallError
@@ -24,49 +23,18 @@ _OUTCOME_HEADER: Final = "x-request-outcome"
 _BATCH_SIZE_HEADER: Final = "x-batch-size"
 _QUEUE_TIME_HEADER: Final = "x-queue-time-ms"
 _MODEL_TIME_HEADER: Final = "x-model-time-ms"
-_SERVER: Final = "batchedmodel"
 _RETRY_SPREAD: Final = 0.1  # callers that were refused together should not all come back together
-_REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
-
-Headers = tuple[tuple[str, str], ...]
 
 
-class Response(NamedTuple):
-    """An answer whose whole body is known."""
-
-    parts: Sequence[Buffer]
-    content_type: str = "application/json"
-    status: int = 200
-    headers: Headers = ()
-
-    def with_header(self, name: str, value: str) -> "Response":
-        """The same with one header more."""
-        return self._replace(headers=(*self.headers, (name, value)))
-
-    def to_web(self) -> web.Response:
-        """As aiohttp writes it."""
-        # As a header and not as an argument: a server's own may have parameters, such as a charset.
-        named = (*self.headers, ("Content-Type", self.content_type), ("Server", _SERVER))
-        headers = [(name, writable(value)) for name, value in named]
-        body: Any = body_of(self.parts, self.content_type)
-        return web.Response(status=self.status, body=body, headers=headers)
-
-    def to_wire(self, *, close: bool) -> list[Buffer]:
-        """As it goes over the wire in HTTP/1.1; with `close` it says that it is the last one.
-
-        A small answer is one buffer; the parts of a large one are not copied.
-        """
-        size = size_of(self.parts)
-        more = "".join([f"{name}: {_line(value)}\r\n" for name, value in self.headers])
-        head = (
-            f"HTTP/1.1 {self.status} {_REASONS.get(self.status, '')}\r\n"
-            f"Content-Type: {_line(self.content_type)}\r\nContent-Length: {size}\r\n{more}"
-            f"Date: {rfc822_formatted_time()}\r\nServer: {_SERVER}\r\n"
-            f"{_CLOSE if close else ''}\r\n"
-        ).encode(errors="surrogateescape")  # a foreign server's headers are not always UTF-8
-        if size > LARGE:
-            return [head, *self.parts]
-        return [b"".join((head, *self.parts))]
+def as_web(response: Response) -> web.Response:
+    """As aiohttp writes it."""
+    # As a header and not as an argument: a server's own may have parameters, such as a charset.
+    named = (
+        *response.headers, ("Content-Type", response.content_type), ("Server", SERVER)
+    )  # fmt: skip
+    headers = [(name, writable(value)) for name, value in named]
+    body: Any = body_of(response.parts, response.content_type)
+    return web.Response(status=response.status, body=body, headers=headers)
 
 
 async def model_response(
@@ -118,13 +86,3 @@ def writable(value: str) -> str:
     except UnicodeEncodeError:
         return value.encode(errors="surrogateescape").decode("latin-1")
     return value
-
-
-def _line(value: str) -> str:
-    """A header's value, which must not be more than one line."""
-    if "\r" in value or "\n" in value:
-        raise ValueError("a header's value has several lines: our bug")
-    return value
-
-
-_CLOSE: Final = "Connection: close\r\n"

@@ -9,7 +9,7 @@ from typing import Final
 
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_contract.tensors import Buffer
-from batchedmodel_sidecar.buffers import LARGE
+from batchedmodel_http.response import LARGE
 from batchedmodel_sidecar.calls import Answer, Row
 from batchedmodel_sidecar.errors import Rejected, Unserved
 from batchedmodel_sidecar.helper import wire

@@ -18,6 +18,7 @@ import pytest
 from support.repository import FOLDERS, ROOT
 
 SHARED = {"batchedmodel_contract", "batchedmodel_scheduling"}
+SERVERS = {"batchedmodel_contract", "batchedmodel_http"}
 PACKAGES = {f"batchedmodel_{folder}" for folder in FOLDERS}
 TORCH = {"torch", "transformers", "safetensors", "sentence_transformers", "huggingface_hub"}
 CLUSTER = {"kopf", "kubernetes", "kubernetes_asyncio"}
@@ -28,8 +29,13 @@ SERVING = {"aiohttp", "asyncinotify", "orjson", "prometheus_client", "tokenizers
 BLOCKED: dict[str, set[str]] = {
     "contract": PACKAGES | TORCH | CLUSTER | SERVING | {"numpy", "yaml"},
     "scheduling": PACKAGES - {"batchedmodel_contract"} | TORCH | CLUSTER | SERVING | {"yaml"},
-    "sidecar": PACKAGES - SHARED | TORCH | CLUSTER | {"yaml"},
-    "model_server": PACKAGES - {"batchedmodel_contract"}
+    "http": PACKAGES - {"batchedmodel_contract"}
+    | TORCH
+    | CLUSTER
+    | SERVING - {"aiohttp"}
+    | {"numpy", "yaml"},
+    "sidecar": PACKAGES - SHARED - SERVERS | TORCH | CLUSTER | {"yaml"},
+    "model_server": PACKAGES - SERVERS
     | TORCH
     | CLUSTER
     | {"asyncinotify", "prometheus_client", "tokenizers", "yaml"},

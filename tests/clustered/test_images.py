@@ -39,7 +39,7 @@ class Expected:
 _SMALL: Final = (
     Expected(
         recipe=SIDECAR,
-        packages="contract scheduling sidecar",
+        packages="contract http scheduling sidecar",
         megabytes=450,
         missing="BATCHEDMODEL_MODEL_NAME",
     ),
@@ -58,7 +58,7 @@ _SMALL: Final = (
 )
 _LARGE: Final = Expected(
     recipe=MODEL_SERVER,
-    packages="contract model_server",
+    packages="contract http model_server",
     megabytes=6000,
     missing="BATCHEDMODEL_MODEL_NAME",
 )

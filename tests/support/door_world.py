@@ -7,11 +7,10 @@ from typing import Final
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
-from batchedmodel_sidecar.asked import Asked
-from batchedmodel_sidecar.door import Door
-from batchedmodel_sidecar.front import GoesAlone
-from batchedmodel_sidecar.headings import Headings
-from batchedmodel_sidecar.responses import Response
+from batchedmodel_http.asked import Asked
+from batchedmodel_http.door import Door, NotHere
+from batchedmodel_http.headings import Headings
+from batchedmodel_http.response import Response
 from support.wire import Wire
 
 SECONDS: Final = "x-seconds"
@@ -40,7 +39,7 @@ class PretendFront:
             raise
         match asked.path:
             case "/alone":
-                raise GoesAlone
+                raise NotHere
             case "/broken":
                 raise KeyError("a bug")
             case "/unsaid":
@@ -57,7 +56,7 @@ class PretendHouse:
     seconds: float = 0.0
     """After which aiohttp's answers are ready."""
     reads_first: bool = True
-    inside: set[Door] = field(default_factory=set)
+    inside: set[Door[Asked]] = field(default_factory=set)
     generals: list[RequestHandler] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -70,19 +69,19 @@ class PretendHouse:
             body = await request.read()
         return web.Response(body=b"general:" + body)
 
-    def general(self, door: Door) -> RequestHandler:
+    def general(self, door: Door[Asked]) -> RequestHandler:
         self.generals.append(self._server())
         return self.generals[-1]
 
-    def ends(self, door: Door) -> bool:
+    def ends(self, door: Door[Asked]) -> bool:
         return self.ending
 
-    def entered(self, door: Door) -> bool:
+    def entered(self, door: Door[Asked]) -> bool:
         if not self.full:
             self.inside.add(door)
         return not self.full
 
-    def left(self, door: Door) -> None:
+    def left(self, door: Door[Asked]) -> None:
         self.inside.discard(door)
         self.generals.clear()
 
@@ -96,7 +95,7 @@ class DoorWorld:
 
     def __post_init__(self) -> None:
         loop = asyncio.get_running_loop()
-        self.door = Door(self.house, self.front, Headings(loop), loop)
+        self.door = Door(self.house, self.front, Headings(loop, Asked), loop)
         self.wire = Wire(self.door)
 
     @property

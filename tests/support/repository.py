@@ -7,6 +7,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 FOLDERS: Final = (
     "contract",
     "scheduling",
+    "http",
     "sidecar",
     "model_server",
     "operator",

@@ -12,7 +12,8 @@ import aiohttp
 
 from batchedmodel_contract.tensors import Buffer
 from batchedmodel_contract.v2 import HEADER_LENGTH
-from batchedmodel_sidecar.buffers import LARGE, body_of, json_bytes, read_whole
+from batchedmodel_http.response import LARGE
+from batchedmodel_sidecar.buffers import body_of, json_bytes, read_whole
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 from batchedmodel_sidecar.helper.memory import SharedMemory
 from batchedmodel_sidecar.upstream.dialect import Posting, Response

@@ -27,7 +27,8 @@ from batchedmodel_contract.v2 import (
     HEADER_LENGTH,
     read_body,
 )
-from batchedmodel_sidecar.buffers import json_bytes, size_of
+from batchedmodel_http.response import size_of
+from batchedmodel_sidecar.buffers import json_bytes
 from batchedmodel_sidecar.calls import Answer, Output, Row, Value
 from batchedmodel_sidecar.errors import Unserved
 from batchedmodel_sidecar.protocols.adapter import Body

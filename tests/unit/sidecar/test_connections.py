@@ -7,10 +7,10 @@ from typing import Final, cast
 import pytest
 from aiohttp import web
 
+from batchedmodel_http.response import Response
 from batchedmodel_sidecar.asked import Asked
 from batchedmodel_sidecar.connections import Connections
 from batchedmodel_sidecar.front import Front
-from batchedmodel_sidecar.responses import Response
 from support.wire import Wire
 
 pytestmark = pytest.mark.looptime

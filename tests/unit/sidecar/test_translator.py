@@ -7,8 +7,9 @@ import orjson
 import pytest
 
 from batchedmodel_contract.tensors import Datatype
+from batchedmodel_http.response import LARGE
 from batchedmodel_sidecar.bodies import placed
-from batchedmodel_sidecar.buffers import LARGE, json_bytes
+from batchedmodel_sidecar.buffers import json_bytes
 from batchedmodel_sidecar.calls import Answer, Output, Value
 from batchedmodel_sidecar.errors import Rejected, Unserved
 from batchedmodel_sidecar.helper.client import MOST_BODIES, Helper, HelperFailed

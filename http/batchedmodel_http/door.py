@@ -1,23 +1,22 @@
-"""One connection of the data port: bytes come in, requests are told apart, answers go out.
+"""One connection: bytes come in, requests are told apart, answers go out.
 
-A small inference that comes whole is answered here, by the front, with nothing of a general server
-around it. Every other request is handed to aiohttp, byte by byte, and the connection comes back
-when that has answered it; unless nobody but aiohttp knows where it ends.
+A small call that comes whole is answered here, by whoever answers calls, with nothing of a general
+server around it. Every other request is handed to aiohttp, byte by byte, and the connection comes
+back when that has answered it; unless nobody but aiohttp knows where it ends.
 """
 
 import asyncio
 import logging
 import socket
 from enum import Enum, auto
-from typing import Any, Final, Protocol
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from aiohttp.web_protocol import RequestHandler
 
-from batchedmodel_sidecar.asked import Asked
-from batchedmodel_sidecar.errand import Errand
-from batchedmodel_sidecar.front import GoesAlone
-from batchedmodel_sidecar.headings import LONGEST, Headings
-from batchedmodel_sidecar.responses import Response
+from batchedmodel_http.asked import AnyAsked, Asked
+from batchedmodel_http.errand import Errand
+from batchedmodel_http.headings import LONGEST, Headings
+from batchedmodel_http.response import Response
 
 logger: Final = logging.getLogger(__name__)
 
@@ -29,35 +28,41 @@ _PATIENCE: Final = 0.05
 """Seconds for the rest of a request that came in pieces; aiohttp bounds the time of slower ones."""
 _END_OF_HEAD: Final = b"\r\n\r\n"
 
+AskedIn = TypeVar("AskedIn", bound=Asked, contravariant=True)
 
-class Answers(Protocol):
+
+class NotHere(Exception):
+    """A call that only aiohttp can bring to its answer; nothing has come of it so far."""
+
+
+class Answers(Protocol[AskedIn]):
     """Who answers what is asked."""
 
-    def is_call(self, asked: Asked) -> bool:
-        """Whether it is an inference."""
+    def is_call(self, asked: AskedIn) -> bool:
+        """Whether `respond` is to be asked; aiohttp gets everything else."""
         ...
 
-    async def respond(self, asked: Asked, source: bytes) -> Response:
-        """The answer to an inference with this body; raises nothing but `GoesAlone`."""
+    async def respond(self, asked: AskedIn, source: bytes) -> Response:
+        """The answer to a call with this body; raises nothing but `NotHere`."""
         ...
 
 
 class House(Protocol):
     """Who keeps the connections."""
 
-    def general(self, door: "Door") -> RequestHandler:
+    def general(self, door: "Door[Any]") -> RequestHandler:
         """aiohttp's side of a connection."""
         ...
 
-    def ends(self, door: "Door") -> bool:
+    def ends(self, door: "Door[Any]") -> bool:
         """Whether a connection should end behind its present answer."""
         ...
 
-    def entered(self, door: "Door") -> bool:
+    def entered(self, door: "Door[Any]") -> bool:
         """A caller has come; False when it may not stay."""
         ...
 
-    def left(self, door: "Door") -> None:
+    def left(self, door: "Door[Any]") -> None:
         """A caller has gone, and aiohttp's side of its connection with it."""
         ...
 
@@ -66,7 +71,7 @@ class _Stage(Enum):
     BETWEEN = auto()
     """No request is at work; perhaps a part of the next one is here."""
     ANSWERING = auto()
-    """The front answers one."""
+    """A call is being answered."""
     CHOKED = auto()
     """It is answered, but its caller does not read fast enough to ask for more."""
     DUE = auto()
@@ -76,19 +81,23 @@ class _Stage(Enum):
     GENERAL_FOR_GOOD = auto()
 
 
-class Door(asyncio.Protocol):
+class Door(asyncio.Protocol, Generic[AnyAsked]):
     """Tells the requests of one connection apart, and who answers each."""
 
     __slots__ = (
-        "_behind", "_choked", "_deaf", "_errand", "_front", "_general", "_headings", "_house",
+        "_answers", "_behind", "_choked", "_deaf", "_errand", "_general", "_headings", "_house",
         "_left", "_loop", "_patience", "_request", "_stage", "answered", "last_used", "transport",
     )  # fmt: skip
 
     def __init__(
-        self, house: House, front: Answers, headings: Headings, loop: asyncio.AbstractEventLoop
+        self,
+        house: House,
+        answers: Answers[AnyAsked],
+        headings: Headings[AnyAsked],
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._house = house
-        self._front = front
+        self._answers = answers
         self._headings = headings
         self._loop = loop
         self.transport: Any = None
@@ -99,7 +108,7 @@ class Door(asyncio.Protocol):
         self._behind = b""
         """What came and has not been looked at, or is not whole."""
         self._request = b""
-        """What the front answers; kept for aiohttp, should that have to."""
+        """The call that is being answered; kept for aiohttp, should that have to."""
         self._errand: Errand[Response] | None = None
         self._choked = False
         self._deaf = False
@@ -183,7 +192,7 @@ class Door(asyncio.Protocol):
             self._for_good(data)
             return
         whole = end + asked.declared
-        if asked.declared > _LARGEST or not self._front.is_call(asked):
+        if asked.declared > _LARGEST or not self._answers.is_call(asked):
             self._generally(data, whole)
         elif len(data) < whole:
             self._wait(data)
@@ -193,16 +202,16 @@ class Door(asyncio.Protocol):
             self._behind = data[whole:]
             self._answer(asked, data[:whole], data[end:whole])
 
-    def _answer(self, asked: Asked, request: bytes, body: bytes) -> None:
+    def _answer(self, asked: AnyAsked, request: bytes, body: bytes) -> None:
         self._stage = _Stage.ANSWERING
         self._request = request
-        errand = Errand(self._front.respond(asked, body), self._answered, self._loop)
+        errand = Errand(self._answers.respond(asked, body), self._answered, self._loop)
         if self._request:  # not answered already
             self._errand = errand
 
     def _answered(self, response: Response | None, error: BaseException | None) -> None:
         request, self._request, self._errand = self._request, b"", None
-        if isinstance(error, GoesAlone):
+        if isinstance(error, NotHere):
             self._generally(request + self._behind, len(request))
             return
         ends = self._house.ends(self)

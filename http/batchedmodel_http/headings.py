@@ -5,14 +5,15 @@ take, or what is not a plain request whose end is known, is nothing here.
 """
 
 import asyncio
-from typing import Final
+from collections.abc import Callable
+from typing import Final, Generic
 
 from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.http_parser import HttpRequestParser
 from aiohttp.http_writer import HttpVersion11
 
-from batchedmodel_sidecar.asked import Asked
+from batchedmodel_http.asked import AnyAsked
 
 LONGEST: Final = 4096
 """Bytes of a head that is read here."""
@@ -20,15 +21,17 @@ _MOST: Final = 1024
 _BUFFER: Final = 64 * 1024
 
 
-class Headings:
+class Headings(Generic[AnyAsked]):
     """What is known of heads; bounded, and forgotten as a whole."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, make: Callable[..., AnyAsked]) -> None:
+        """`make`: given what `Asked` is made of."""
+        self._make = make
         self._loop = loop
         self._protocol = BaseProtocol(loop)  # the parser wants one to hold back; nothing is held
-        self._known: dict[bytes, Asked | None] = {}
+        self._known: dict[bytes, AnyAsked | None] = {}
 
-    def of(self, head: bytes) -> Asked | None:
+    def of(self, head: bytes) -> AnyAsked | None:
         """What a head says, which ends with its empty line; None if it is not a plain request."""
         try:
             return self._known[head]
@@ -39,7 +42,7 @@ class Headings:
             self._known[head] = asked
             return asked
 
-    def _read(self, head: bytes) -> Asked | None:
+    def _read(self, head: bytes) -> AnyAsked | None:
         parser = HttpRequestParser(self._protocol, self._loop, _BUFFER, auto_decompress=False)
         try:
             messages, _, tail = parser.feed_data(head)
@@ -58,7 +61,7 @@ class Headings:
             or not declared.isdecimal()
         ):
             return None
-        return Asked(
+        return self._make(
             method=message.method,
             path=message.url.path,
             headers=message.headers,

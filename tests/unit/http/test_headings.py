@@ -10,7 +10,8 @@ from aiohttp.http_parser import HttpRequestParser
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from batchedmodel_sidecar.headings import Headings
+from batchedmodel_http.asked import Asked
+from batchedmodel_http.headings import Headings
 
 LOOP: Final = asyncio.new_event_loop()
 BEHIND: Final = b"GET /behind HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -22,15 +23,15 @@ def _closed() -> None:
 
 
 @pytest.fixture
-def headings() -> Headings:
-    return Headings(LOOP)
+def headings() -> Headings[Asked]:
+    return Headings(LOOP, Asked)
 
 
 def head(*lines: str, first: str = "POST /call HTTP/1.1") -> bytes:
     return "\r\n".join([first, "Host: x", *lines, "", ""]).encode()
 
 
-def test_a_plain_head_is_understood_and_kept(headings: Headings) -> None:
+def test_a_plain_head_is_understood_and_kept(headings: Headings[Asked]) -> None:
     asked = headings.of(head("Content-Length: 5", "X-Name: a"))
     assert asked is not None
     assert (asked.method, asked.path, asked.declared) == ("POST", "/call", 5)
@@ -38,13 +39,13 @@ def test_a_plain_head_is_understood_and_kept(headings: Headings) -> None:
     assert headings.of(head("Content-Length: 5", "X-Name: a")) is asked
 
 
-def test_without_a_length_there_is_no_body(headings: Headings) -> None:
+def test_without_a_length_there_is_no_body(headings: Headings[Asked]) -> None:
     asked = headings.of(head(first="GET /a%20b?c=d HTTP/1.1"))
     assert asked is not None
     assert (asked.path, asked.declared) == ("/a b", 0)
 
 
-def test_empty_lines_before_a_request_are_nothing(headings: Headings) -> None:
+def test_empty_lines_before_a_request_are_nothing(headings: Headings[Asked]) -> None:
     asked = headings.of(b"\r\n\r\n")
     assert asked is None
     asked = headings.of(b"\r\n" + head("Content-Length: 5"))
@@ -85,12 +86,14 @@ def test_empty_lines_before_a_request_are_nothing(headings: Headings) -> None:
         b"PRI * HTTP/2.0\r\n\r\n",
     ],
 )
-def test_what_is_not_plain_or_not_http_is_for_others(headings: Headings, wrong: bytes) -> None:
+def test_what_is_not_plain_or_not_http_is_for_others(
+    headings: Headings[Asked], wrong: bytes
+) -> None:
     assert headings.of(wrong) is None
     assert headings.of(wrong) is None, "the second time as well"
 
 
-def test_however_many_heads_come_few_are_kept(headings: Headings) -> None:
+def test_however_many_heads_come_few_are_kept(headings: Headings[Asked]) -> None:
     first = headings.of(head("X: first"))
     for number in range(3000):
         assert headings.of(head(f"X: {number}")) is not None
@@ -136,7 +139,7 @@ heads = st.builds(
 def test_a_request_ends_where_aiohttp_finds_its_end(data: bytes) -> None:
     """Or else the bytes behind it would be one request here and another one there."""
     end = data.find(b"\r\n\r\n") + 4
-    asked = Headings(LOOP).of(data[:end])
+    asked = Headings(LOOP, Asked).of(data[:end])
     if asked is None or asked.declared > 1000:
         return
     parser = HttpRequestParser(BaseProtocol(LOOP), LOOP, 65_536, auto_decompress=False)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from batchedmodel_sidecar.responses import Response
+from batchedmodel_http.response import Response
 from support.door_world import ENOUGH, SECONDS, DoorWorld, PretendHouse, call, turns
 
 pytestmark = pytest.mark.looptime
@@ -147,7 +147,6 @@ async def test_what_cannot_be_answered_breaks_the_connection_and_is_logged(
 async def test_a_foreign_servers_odd_header_arrives_as_it_was(world: DoorWorld) -> None:
     odd = Response((), headers=(("x", b"caf\xe9".decode(errors="surrogateescape")),))
     assert b"\r\nx: caf\xe9\r\n" in b"".join(odd.to_wire(close=False))
-    assert odd.to_web().headers["x"] == "caf\xe9"
 
 
 async def test_it_is_at_work_from_the_request_to_its_answer_and_not_while_that_is_unread(

@@ -1,4 +1,4 @@
-"""What several tests of the sidecar start."""
+"""What several tests of connections start."""
 
 from collections.abc import AsyncIterator
 

@@ -1,0 +1,93 @@
+"""The connections of the socket. Batches with small bodies are answered on them directly.
+
+What aiohttp costs for a request is a quarter of a millisecond, which a caller that is alone waits
+for. Everything else, and large bodies, beside which that is little, aiohttp receives.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from aiohttp.web_protocol import RequestHandler
+
+from batchedmodel_contract.server_api import infer_path
+from batchedmodel_contract.v2 import HEADER_LENGTH
+from batchedmodel_http import asked
+from batchedmodel_http.door import Door
+from batchedmodel_http.doors import Doors
+from batchedmodel_http.headings import Headings
+from batchedmodel_http.response import Response
+from batchedmodel_model_server.failures import failure
+from batchedmodel_model_server.inference import infer
+from batchedmodel_model_server.service import ModelService
+
+
+class Asked(asked.Asked):
+    """A head, and which version it asks for an inference, if it does."""
+
+    __slots__ = ("header_length", "infers", "version")
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        declared: int,
+    ) -> None:
+        super().__init__(method=method, path=path, headers=headers, declared=declared)
+        named = re.fullmatch(infer_path(re.escape(model), "([^/]+)"), path)
+        self.version = None if named is None else named[1]
+        plain = path == infer_path(model, None)
+        self.infers = method == "POST" and (plain or named is not None)
+        self.header_length = headers.get(HEADER_LENGTH)
+
+
+class Connections:
+    """Keeps them, and answers batches. Needs a running loop."""
+
+    def __init__(self, service: ModelService, general: Callable[[], RequestHandler]) -> None:
+        """`general` makes aiohttp's side of a connection."""
+        self._service = service
+        self._general = general
+        self._loop = asyncio.get_running_loop()
+        self._doors = Doors()
+        self._headings = Headings(self._loop, partial(Asked, service.name))
+
+    def open(self) -> Door[Asked]:
+        """A door for a caller that comes."""
+        return Door(self, self, self._headings, self._loop)
+
+    async def close(self, seconds: float) -> None:
+        """Hang up behind the answers that are under way, which have so long."""
+        await self._doors.close(seconds)
+
+    def is_call(self, asked: Asked) -> bool:
+        """Whether it is an inference."""
+        return asked.infers
+
+    async def respond(self, asked: Asked, source: bytes) -> Response:
+        """The answer to an inference."""
+        try:
+            return await infer(self._service, asked.version, asked.header_length, source)
+        except Exception as error:
+            return failure(error, f"{asked.method} {asked.path}")
+
+    def general(self, door: Door[Asked]) -> RequestHandler:
+        """aiohttp's side of a connection."""
+        return self._general()
+
+    def ends(self, door: Door[Asked]) -> bool:
+        """Whether a connection should end behind its present answer."""
+        return self._doors.closing
+
+    def entered(self, door: Door[Asked]) -> bool:
+        """A caller has come; only the proxy and those beside it can, so everybody may stay."""
+        self._doors.add(door)
+        return True
+
+    def left(self, door: Door[Asked]) -> None:
+        """A caller has gone."""
+        self._doors.remove(door)

@@ -1,0 +1,172 @@
+"""The model server's socket: small batches are answered on connections of its own, the rest by
+aiohttp, and nobody can tell the two apart.
+"""
+
+import asyncio
+import re
+import signal
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import orjson
+import pytest
+import pytest_asyncio
+
+from batchedmodel_contract.batch_wire import BatchRequest, ragged, read_reply, write_request
+from batchedmodel_contract.server_api import ModelState, infer_path, model_path
+from batchedmodel_contract.tensors import Datatype
+from batchedmodel_contract.v2 import HEADER_LENGTH
+from support.model_server_process import NAME, ModelServerProcess, model_server, token_batch
+from support.raw_caller import request
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+_CHUNK: Final = 16
+"""A body in chunks has no length that is known, so aiohttp receives it."""
+
+
+class Caller:
+    """One connection to the socket."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self.writer: Final = writer
+
+    async def asks(self, wire: bytes) -> tuple[int, Mapping[str, str], bytes]:
+        """Status, headers in lower case and body of the answer to these bytes."""
+        self.writer.write(wire)
+        return await self.hears()
+
+    async def hears(self) -> tuple[int, Mapping[str, str], bytes]:
+        first, *lines = (await self._reader.readuntil(b"\r\n\r\n")).decode().splitlines()
+        headers = dict(line.lower().split(": ", 1) for line in lines if line)
+        body = await self._reader.readexactly(int(headers["content-length"]))
+        return int(first.split()[1]), headers, body
+
+    async def hears_the_end(self) -> bytes:
+        return await self._reader.read()
+
+
+@asynccontextmanager
+async def calling(server: ModelServerProcess) -> AsyncIterator[Caller]:
+    reader, writer = await asyncio.open_unix_connection(str(server.socket))
+    try:
+        yield Caller(reader, writer)
+    finally:
+        writer.transport.abort()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def simulated(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AsyncIterator[ModelServerProcess]:
+    async with model_server(tmp_path_factory.mktemp("simulated")) as server:
+        assert (await server.settled()).state is ModelState.READY
+        yield server
+
+
+def batch(*items: list[int]) -> tuple[bytes, str]:
+    """Body and header of a batch."""
+    length, parts = write_request(token_batch("x", items))
+    return b"".join(parts), f"{HEADER_LENGTH}: {length}"
+
+
+def plain(**fields: object) -> tuple[bytes, str]:
+    tensor = {"name": "x", "datatype": "INT64", "shape": [2, 1], "data": [1, 2]}
+    return orjson.dumps({"inputs": [tensor], **fields}), "x-nothing: 1"
+
+
+ASKED: Final = {
+    "a batch": (infer_path(NAME), *batch([1, 2], [3])),
+    "a wrong batch": (infer_path(NAME), batch([1])[0], f"{HEADER_LENGTH}: 7"),
+    "a plain request": (infer_path(NAME), *plain(id="one")),
+    "a version": (infer_path(NAME, "1"), *plain()),
+    "an unknown version": (infer_path(NAME, "9"), *plain()),
+    "a version with a slash": (infer_path(NAME, "1%2F2"), *plain()),
+    "another model": (infer_path("other"), *plain()),
+    "no JSON": (infer_path(NAME), b"{", "x-nothing: 1"),
+    "no body": (infer_path(NAME), b"", "x-nothing: 1"),
+    "no path of ours": (f"{infer_path(NAME)}/more", *plain()),
+}
+
+
+@pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
+async def test_both_ways_answer_the_same(
+    simulated: ModelServerProcess, asked: tuple[str, bytes, str]
+) -> None:
+    path, body, header = asked
+    async with calling(simulated) as caller:
+        status, headers, answer = await caller.asks(request(path, body, header))
+        other = await caller.asks(request(path, body, header, chunks=_CHUNK))
+    assert (status, headers["content-type"].split(";")[0]) == (
+        other[0],
+        other[1]["content-type"].split(";")[0],
+    )
+    assert headers.get(HEADER_LENGTH.lower()) == other[1].get(HEADER_LENGTH.lower())
+    # How long a batch took differs, and may be written with more or fewer digits.
+    assert re.sub(rb"[\d.e-]+", b"0", answer) == re.sub(rb"[\d.e-]+", b"0", other[2])
+
+
+async def test_requests_of_all_kinds_follow_each_other_on_one_connection(
+    simulated: ModelServerProcess,
+) -> None:
+    body, header = batch([1, 2], [3])
+    wire = request(infer_path(NAME), body, header)
+    async with calling(simulated) as caller:
+        for asked in (wire, request(model_path(NAME), method="GET"), wire, wire[:-1], wire):
+            caller.writer.write(asked)
+            if asked is not wire and asked in wire:
+                await asyncio.sleep(0.1)  # by when the rest is waited for by aiohttp
+                caller.writer.write(wire[-1:])
+            assert (await caller.hears())[0] == 200
+        assert [(await caller.asks(wire))[0] for _ in range(3)] == [200] * 3
+
+
+async def test_a_batch_with_a_large_body_is_answered(simulated: ModelServerProcess) -> None:
+    items = [((300_000,), bytes(8 * 300_000)), ((1,), bytes(8))]
+    length, parts = write_request(BatchRequest(inputs=(ragged("x", Datatype.INT64, items),)))
+    wire = request(infer_path(NAME), b"".join(parts), f"{HEADER_LENGTH}: {length}")
+    async with calling(simulated) as caller:
+        status, headers, answer = await caller.asks(wire)
+    assert status == 200, answer
+    assert len(read_reply(answer, headers[HEADER_LENGTH.lower()]).statuses) == 2
+
+
+async def test_a_drain_answers_what_is_at_work_and_hangs_up_behind_it(tmp_path: Path) -> None:
+    slow = {"fixedSeconds": "0.5", "rowSeconds": "0"}
+    body, header = batch([1])
+    wire = request(infer_path(NAME), body, header)
+    async with model_server(tmp_path, parameters=slow) as server:
+        assert (await server.settled()).state is ModelState.READY
+        async with calling(server) as at_work, calling(server) as idle:
+            assert (await idle.asks(wire))[0] == 200
+            at_work.writer.write(wire)
+            await asyncio.sleep(0.1)
+            server.process.send_signal(signal.SIGTERM)
+            assert (await at_work.hears())[0] == 200
+            assert await at_work.hears_the_end() == b""
+            assert await idle.hears_the_end() == b""
+        assert await server.process.wait() == 0
+
+
+async def test_a_caller_that_leaves_ends_its_batch_before_it_is_begun(tmp_path: Path) -> None:
+    body, header = batch([1])
+    wire = request(infer_path(NAME), body, header)
+    async with model_server(
+        tmp_path, parameters={"fixedSeconds": "0.3", "rowSeconds": "0"}
+    ) as server:
+        assert (await server.settled()).state is ModelState.READY
+        began = asyncio.get_running_loop().time()
+        async with calling(server) as stays:
+            stays.writer.write(wire)
+            await asyncio.sleep(0.05)
+            for _ in range(8):
+                async with calling(server) as leaves:
+                    leaves.writer.write(wire)
+                    await asyncio.sleep(0.02)
+            assert (await stays.hears())[0] == 200
+            assert (await stays.asks(wire))[0] == 200
+        # Of the eight at most one was on its way to the device already.
+        assert asyncio.get_running_loop().time() - began < 1.5
