@@ -148,7 +148,7 @@ class ModelLink:
         if answer.status != 200:
             raise self._refused(answer)
         try:
-            reply = read_reply(answer.body, answer.headers.get(HEADER_LENGTH), orjson.loads)
+            reply = read_reply(answer.body, answer.header(HEADER_LENGTH), orjson.loads)
         except InvalidInput as error:
             raise self._nonsense(f"the model server answers nonsense: {error}") from error
         if len(reply.statuses) != len(request.inputs[0].shapes):
@@ -291,7 +291,7 @@ class ModelLink:
         text = bytes(answer.body[:200]).decode("utf-8", "replace")
         message = f"the model server answered {answer.status}: {text}"
         if answer.status == 503:
-            return Lost(message) if server_api.AT_WORK in answer.headers else Busy(message)
+            return Lost(message) if answer.header(server_api.AT_WORK) else Busy(message)
         return self._nonsense(message)
 
     def _nonsense(self, message: str) -> Unserved:
