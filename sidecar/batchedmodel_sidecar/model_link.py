@@ -129,8 +129,7 @@ class ModelLink:
             raise Busy(f"version {request.version} of the model is not served any more")
         length, parts = write_request(request, orjson.dumps)
         try:
-            async with asyncio.timeout(seconds):
-                answer = await self._carrier.post(f"{way.head}{length}", parts)
+            answer = await self._carrier.post(f"{way.head}{length}", parts, seconds)
         except TimeoutError as error:
             self._stuck = True
             self._unanswered += 1

@@ -11,6 +11,7 @@ from batchedmodel_sidecar.carrier import BrokenOff, Carrier, Garbled, Unreachabl
 
 HEAD = "POST /x HTTP/1.1\r\nHost: model"
 SMALL = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX-Number: 7\r\n\r\nhello"
+SECONDS = 10.0
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
@@ -60,7 +61,7 @@ def in_pieces(answer: bytes, size: int) -> Serve:
 async def test_an_answer_may_come_in_any_pieces(tmp_path: Path, size: int) -> None:
     async with carrier_to(in_pieces(SMALL, size), tmp_path) as (carrier, made):
         for _ in range(3):
-            answer = await carrier.post(HEAD, [b"ab", b"c"])
+            answer = await carrier.post(HEAD, [b"ab", b"c"], SECONDS)
             assert (answer.status, answer.headers["x-number"]) == (200, "7")
             assert bytes(answer.body) == b"hello"
         assert len(made) == 1  # one after the other needs no second connection
@@ -74,21 +75,21 @@ async def test_large_bodies_go_and_come_whole(tmp_path: Path) -> None:
 
     parts = [bytes([number]) * 700_000 for number in range(5)]
     async with carrier_to(echo, tmp_path) as (carrier, _):
-        assert bytes((await carrier.post(HEAD, parts)).body) == b"".join(parts)
+        assert bytes((await carrier.post(HEAD, parts, SECONDS)).body) == b"".join(parts)
 
 
 async def test_what_goes_at_the_same_time_has_connections_of_its_own(tmp_path: Path) -> None:
     async with carrier_to(in_pieces(SMALL, 9), tmp_path) as (carrier, made):
-        await asyncio.gather(*(carrier.post(HEAD, [b""]) for _ in range(8)))
+        await asyncio.gather(*(carrier.post(HEAD, [b""], SECONDS) for _ in range(8)))
         assert len(made) == 8
-        await asyncio.gather(*(carrier.post(HEAD, [b""]) for _ in range(8)))
+        await asyncio.gather(*(carrier.post(HEAD, [b""], SECONDS) for _ in range(8)))
         assert len(made) == 12  # four were kept
 
 
 async def test_an_answer_without_a_body_is_one(tmp_path: Path) -> None:
     busy = b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n"
     async with carrier_to(in_pieces(busy, 99), tmp_path) as (carrier, _):
-        answer = await carrier.post(HEAD, [b"abc"])
+        answer = await carrier.post(HEAD, [b"abc"], SECONDS)
         assert (answer.status, bytes(answer.body)) == (503, b"")
 
 
@@ -109,8 +110,30 @@ async def test_what_our_server_never_sends_is_refused(tmp_path: Path, answer: by
     async with carrier_to(in_pieces(answer, 1 << 20), tmp_path) as (carrier, made):
         for number in (1, 2):
             with pytest.raises(Garbled):
-                await carrier.post(HEAD, [b"abc"])
+                await carrier.post(HEAD, [b"abc"], SECONDS)
             assert len(made) == number  # such a connection is not used again
+
+
+async def test_no_answer_in_time_is_told_as_such_and_the_connection_is_given_up(
+    tmp_path: Path,
+) -> None:
+    hung_up = asyncio.Event()
+
+    async def first_says_nothing(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        await request(reader)
+        if len(made) > 1:
+            writer.write(SMALL)
+        with pytest.raises(asyncio.IncompleteReadError):
+            await request(reader)
+        hung_up.set()
+
+    async with carrier_to(first_says_nothing, tmp_path) as (carrier, made):
+        with pytest.raises(TimeoutError):
+            await carrier.post(HEAD, [b"abc"], 0.05)
+        await asyncio.wait_for(hung_up.wait(), SECONDS)
+        assert (await carrier.post(HEAD, [b"abc"], SECONDS)).status == 200
 
 
 async def test_an_end_in_the_middle_is_told_as_such(tmp_path: Path) -> None:
@@ -120,7 +143,7 @@ async def test_an_end_in_the_middle_is_told_as_such(tmp_path: Path) -> None:
 
     async with carrier_to(half, tmp_path) as (carrier, _):
         with pytest.raises(BrokenOff):
-            await carrier.post(HEAD, [b"abc"])
+            await carrier.post(HEAD, [b"abc"], SECONDS)
 
 
 async def test_a_connection_that_ends_idle_is_replaced(tmp_path: Path) -> None:
@@ -130,7 +153,7 @@ async def test_a_connection_that_ends_idle_is_replaced(tmp_path: Path) -> None:
 
     async with carrier_to(once, tmp_path) as (carrier, made):
         for number in (1, 2, 3):
-            assert bytes((await carrier.post(HEAD, [b"abc"])).body) == b"hello"
+            assert bytes((await carrier.post(HEAD, [b"abc"], SECONDS)).body) == b"hello"
             assert len(made) == number
             await asyncio.sleep(0.05)  # for the news of the end
 
@@ -139,7 +162,7 @@ async def test_a_server_that_says_so_is_left_alone_behind_its_answer(tmp_path: P
     last = SMALL.replace(b"X-Number: 7", b"Connection: close")
     async with carrier_to(in_pieces(last, 1000), tmp_path) as (carrier, made):
         for number in (1, 2):
-            await carrier.post(HEAD, [b"abc"])
+            await carrier.post(HEAD, [b"abc"], SECONDS)
             assert len(made) == number
 
 
@@ -154,10 +177,10 @@ async def test_who_gives_up_hangs_up(tmp_path: Path) -> None:
     async with carrier_to(slow, tmp_path) as (carrier, _):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
-                await carrier.post(HEAD, [b"abc"])
+                await carrier.post(HEAD, [b"abc"], SECONDS)
         await asyncio.wait_for(ended.wait(), 5)
 
 
 async def test_nobody_there_is_not_a_loss(tmp_path: Path) -> None:
     with pytest.raises(Unreachable):
-        await Carrier(str(tmp_path / "nothing")).post(HEAD, [b"abc"])
+        await Carrier(str(tmp_path / "nothing")).post(HEAD, [b"abc"], SECONDS)
