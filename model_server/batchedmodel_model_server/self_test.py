@@ -8,6 +8,7 @@ masks are what it finds. Called on the compute thread, before the warm-up.
 """
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -25,12 +26,14 @@ from batchedmodel_model_server.validation import Examined
 # Two of one length, for those are computed together; a long one reaches beyond attention windows.
 _LENGTHS: Final = (11, 3, 40, 11, 160)
 _TOLERANCES: Final = {"FP32": 1e-4, "FP16": 2e-2, "BF16": 1e-1}
-"""Of the largest difference, as a share of the largest number in the answer.
+"""Of the largest difference, as a share of the largest number in the answers of all items.
 
 Measured in float32: 1e-7 to 1e-6 where nothing is wrong, from 4e-3 on where something is. The
 halves have 3 and 2 decimal digits, of which some are lost from layer to layer.
 """
-_SMALLEST: Final = float(np.finfo(np.float32).tiny)  # an answer of zeros must not divide by 0
+_EPSILONS: Final = {"FP32": 2.0**-23, "FP16": 2.0**-10, "BF16": 2.0**-7}
+"""Machine epsilon. Numbers within a model are about 1 and are rounded by so much, so that answers
+which differ by less than this are the same, however near to 0 all of them are."""
 _log = logging.getLogger(__name__)
 
 
@@ -75,11 +78,22 @@ def verdict(model: LoadedModel) -> Verdict:
         # The warm-up will fail as well, and say so, unless it is the made-up numbers.
         return Verdict(sharing=Sharing.APART, reason=f"an item by itself could not be run: {error}")
     reasons = []
+    compared = sum(answer is not None for answer in alone)
+    if compared == 0:
+        # Nothing speaks against sharing, and nothing for it.
+        reason = "no made-up item had a finite answer by itself, so none could be compared"
+        return Verdict(sharing=Sharing.APART, reason=reason)
+    if compared < len(alone):
+        reasons.append(f"{len(alone) - compared} of {len(alone)} items had no finite answer")
     for sharing in (Sharing.PACKED, Sharing.PADDED):
         if sharing is Sharing.PACKED and not declaration.packs:
             continue
         try:
-            difference = _difference(alone, _together(model, sharing))
+            difference = _difference(
+                alone,
+                _together(model, sharing),
+                floor=_EPSILONS[model.handler.precision] / tolerance,
+            )
         except DeviceLost:
             raise
         except ForwardFailed as error:
@@ -92,8 +106,10 @@ def verdict(model: LoadedModel) -> Verdict:
     return Verdict(sharing=Sharing.APART, reason="; ".join(reasons))
 
 
-Answers = list[dict[str, Array]]
-"""For each item its outputs by name."""
+Answer = dict[str, Array]
+"""An item's outputs by name."""
+Answers = list[Answer | None]
+"""Of each item; None where a number of it is not finite."""
 
 
 def _alone(model: LoadedModel) -> Answers:
@@ -113,13 +129,13 @@ def _answers(model: LoadedModel, sharing: Sharing, examined: Examined) -> Answer
     declaration = _shared(model.declaration, sharing)
     collated = collate(declaration, examined)
     outputs = forward(replace(model, declaration=declaration), collated, 0.0)
-    given, _ = split(declaration, outputs, collated.sizes, collated.items, examined.count)
-    answers: Answers = [{} for _ in range(examined.count)]
+    given, not_finite = split(declaration, outputs, collated.sizes, collated.items, examined.count)
+    found: list[Answer] = [{} for _ in range(examined.count)]
     for output in given:
         dtype = declaration.outputs[output.name].dtype
-        for answer, shape, data in zip(answers, output.shapes, output.items(), strict=True):
+        for answer, shape, data in zip(found, output.shapes, output.items(), strict=True):
             answer[output.name] = np.frombuffer(data, dtype).reshape(shape)
-    return answers
+    return [None if index in not_finite else answer for index, answer in enumerate(found)]
 
 
 def _shared(declaration: Declaration, sharing: Sharing) -> Declaration:
@@ -127,21 +143,29 @@ def _shared(declaration: Declaration, sharing: Sharing) -> Declaration:
     return replace(declaration, sharing=sharing, cost_rule=rule)
 
 
-def _difference(alone: Answers, together: Answers) -> float:
+def _difference(alone: Answers, together: Answers, floor: float) -> float:
+    """The largest difference, as a share of the largest number that the output has in any item.
+
+    Not of the item's own: a score near 0 is rounded as its neighbours far from 0 are. What is
+    smaller than `floor` is measured by that.
+    """
+    pairs = [(one, other) for one, other in zip(alone, together, strict=True) if one is not None]
+    if any(other is None for _, other in pairs):
+        return np.inf
     return max(
-        _of_arrays(one[name], other[name])
-        for one, other in zip(alone, together, strict=True)
-        for name in one
+        _of_output([(one[name], other[name]) for one, other in pairs if other is not None], floor)
+        for name in pairs[0][0]
     )
 
 
-def _of_arrays(one: Array, other: Array) -> float:
-    """The largest difference as a share of the largest number; infinite for other shapes."""
-    if one.shape != other.shape:
+def _of_output(pairs: Sequence[tuple[Array, Array]], floor: float) -> float:
+    """Infinite for other shapes, and for other integers."""
+    if any(one.shape != other.shape for one, other in pairs):
         return np.inf
-    if one.size == 0:
-        return 0.0
-    if one.dtype.kind != "f":
-        return 0.0 if np.array_equal(one, other) else np.inf
-    largest = max(float(np.abs(one).max()), _SMALLEST)
-    return float(np.abs(one.astype(np.float64) - other).max()) / largest
+    if pairs[0][0].dtype.kind != "f":
+        return 0.0 if all(np.array_equal(one, other) for one, other in pairs) else np.inf
+    scale = max(floor, *(float(np.abs(one).max(initial=0.0)) for one, _ in pairs))
+    return max(
+        float(np.abs(one.astype(np.float64) - other).max(initial=0.0)) / scale
+        for one, other in pairs
+    )

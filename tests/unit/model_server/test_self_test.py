@@ -1,5 +1,6 @@
 """How items may share a forward pass is tried and not believed."""
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -203,3 +204,54 @@ def test_a_simulated_device_is_not_run() -> None:
     model = with_sharing(loaded(handler))
     assert model.declaration.sharing is Sharing.PADDED
     assert model.declaration.cost_rule is CostRule.PACKED
+
+
+class Scores(Packing):
+    """A score for each length, off by so much in a packed row."""
+
+    outputs: Mapping[str, Spec] = {"score": Spec("FP32", ())}
+
+    def __init__(self, scores: list[float], off: float, precision: str = "BF16") -> None:
+        self.precision = precision
+        self._scores = dict(zip((11, 3, 40, 160), scores, strict=True))
+        self._off = off
+
+    def forward(self, batch: Batch) -> Mapping[str, Any]:
+        off = 0.0 if batch.packed() is None else self._off
+        scores = [self._scores[length] + off for length in batch.lengths.tolist()]
+        return {"score": np.array(scores, dtype="f4")}
+
+
+@pytest.mark.parametrize(
+    ("scores", "off", "precision", "sharing"),
+    [
+        ([0.8, 0.001, -0.5, 0.3], 0.02, "BF16", Sharing.PACKED),
+        ([0.8, 0.0, -0.5, 0.3], 0.2, "BF16", Sharing.PADDED),
+        ([0.01, 0.001, -0.002, 0.0], 0.005, "BF16", Sharing.PACKED),
+        ([0.01, 0.001, -0.002, 0.0], 0.02, "BF16", Sharing.PADDED),
+        ([0.0] * 4, 1e-8, "FP32", Sharing.PACKED),
+        ([0.01, 0.001, -0.002, 0.0], 1e-5, "FP32", Sharing.PADDED),
+    ],
+)
+def test_an_answer_near_zero_is_judged_by_what_the_model_answers_otherwise(
+    scores: list[float], off: float, precision: str, sharing: Sharing
+) -> None:
+    assert verdict(loaded(Scores(scores, off, precision))).sharing is sharing
+
+
+def test_a_model_without_a_finite_answer_shares_nothing_and_says_so() -> None:
+    found = verdict(loaded(Scores([math.nan] * 4, 0.0)))
+    assert found.sharing is Sharing.APART
+    assert "no made-up item had a finite answer" in found.reason
+
+
+def test_items_without_a_finite_answer_are_left_out_and_counted() -> None:
+    found = verdict(loaded(Scores([math.inf, 0.5, 0.5, 0.5], 0.0)))
+    assert found.sharing is Sharing.PACKED
+    assert found.reason.startswith("2 of 5 items had no finite answer; packed")
+
+
+def test_an_answer_that_is_finite_by_itself_only_is_a_difference() -> None:
+    found = verdict(loaded(Scores([0.5] * 4, math.nan)))
+    assert found.sharing is Sharing.PADDED
+    assert "packed and single answers differ by inf" in found.reason
