@@ -2,16 +2,20 @@
 
 A source that is a folder may hold versions side by side, each in a sub-folder with a number for its
 name, as Triton's model repositories do; the highest number counts. Otherwise the source is one
-version, and another one as soon as its files differ. Called when a model is loaded; reads names,
-sizes and times of files, never their contents.
+version, and another one as soon as its files differ. Called when a model is loaded, and by whoever
+keeps what was found out about one; reads names, sizes and times of files, never their contents.
 """
 
 import hashlib
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from batchedmodel_model_server.errors import CannotLoad
+
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}(-[0-9a-f]+)?")  # with a key where we fetched it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,14 +52,26 @@ def _numbers(folder: Path) -> list[int]:
 
 
 def _digest(folder: Path) -> str:
-    """Of all files: their paths, sizes and times of the last writing."""
-    digest = hashlib.sha256(str(folder.resolve()).encode(errors="surrogateescape"))
+    """Of all files: their paths, sizes and times of the last writing.
+
+    Without the times below a commit's own folder, as hubs lay it out: the commit says it all, and
+    the same files may have been fetched anew.
+    """
+    whole = folder.resolve()
+    timed = not any(_COMMIT.fullmatch(part) for part in whole.parts)
+    digest = hashlib.sha256(str(whole).encode(errors="surrogateescape"))
     for parent, folders, files in os.walk(folder):
         # What the interpreter writes beside a handler when it is imported is no change.
         folders[:] = sorted(name for name in folders if name != "__pycache__")
         for name in sorted(files):
             path = os.path.join(parent, name)
-            found = os.stat(path)
-            told = f"{os.path.relpath(path, folder)}\0{found.st_size}\0{found.st_mtime_ns}\0"
+            size, written = stamp(path)
+            told = f"{os.path.relpath(path, folder)}\0{size}\0{written if timed else ''}\0"
             digest.update(told.encode(errors="surrogateescape"))
     return digest.hexdigest()
+
+
+def stamp(path: str | Path) -> tuple[int, int]:
+    """A file's size in bytes, and when it was last written in nanoseconds; raises `OSError`."""
+    found = os.stat(path)
+    return found.st_size, found.st_mtime_ns

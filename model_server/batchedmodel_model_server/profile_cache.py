@@ -9,13 +9,11 @@ import hashlib
 import json
 import logging
 import os
-import re
 import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,18 +21,16 @@ from batchedmodel_contract.environment import ModelServerSettings
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.profile import Profile, profile_from_mapping
 from batchedmodel_model_server import cgroup
+from batchedmodel_model_server.contents import stamp
 from batchedmodel_model_server.declaration import Sharing
 from batchedmodel_model_server.forward import LoadedModel
 from batchedmodel_model_server.processor import computing_threads, device_name, read_processor
 from batchedmodel_model_server.self_test import Verdict
 
 FOLDER: Final = "profiles"
-_FORM: Final = 1  # of the file; another number makes other keys
+_FORM: Final = 2  # of the file; another number makes other keys
 _KEPT: Final = 64  # files: one for each combination, of which a volume may see many
 _LIBRARIES: Final = ("batchedmodel", "numpy", "torch", "transformers")
-_MOST_FILES: Final = 1000
-_COMPILED: Final = "__pycache__"
-_COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 _log = logging.getLogger(__name__)
 
 
@@ -90,8 +86,8 @@ def key_of(model: LoadedModel, settings: ModelServerSettings) -> dict[str, Any]:
         "handler": f"{settings.handler} {handler.__qualname__}",
         "parameters": dict(settings.parameters),
         "source": settings.source,
-        "code": _stamp(Path(code)) if code else None,
-        "files": _files(model.content.folder),
+        "code": _stamp(code),
+        "files": model.content.digest,
         "device": device_name(model.device, read_processor()),
         "memory": cgroup.limits("memory.max"),
         "precision": model.handler.precision,
@@ -111,29 +107,12 @@ def _findings(document: Mapping[str, Any], key: str) -> Findings:
     return Findings(profile=profile, verdict=verdict)
 
 
-def _files(folder: Path | None) -> list[list[Any]]:
-    """Name, size and time of change of each file.
-
-    Without the time below a commit's own folder, as hubs lay it out: the commit says it all, and
-    the same files may have been fetched anew.
-    """
-    if folder is None:
-        return []
-    commit = any(_COMMIT.fullmatch(part) for part in folder.resolve().parts)
-    found = []
-    files = (file for file in folder.rglob("*") if file.is_file() and _COMPILED not in file.parts)
-    for file in sorted(islice(files, _MOST_FILES)):
-        size, changed = _stamp(file)
-        found.append([str(file.relative_to(folder)), size, None if commit else changed])
-    return found
-
-
-def _stamp(file: Path) -> tuple[int, int]:
+def _stamp(file: str | Path | None) -> tuple[int, int]:
+    """Zeros for what is no file, or none any more."""
     try:
-        state = file.stat()
+        return (0, 0) if file is None else stamp(file)
     except OSError:
         return 0, 0
-    return state.st_size, state.st_mtime_ns
 
 
 def _version(package: str) -> str:

@@ -13,8 +13,9 @@ import pytest
 from batchedmodel_contract.description import CostRule
 from batchedmodel_contract.environment import ModelServerSettings
 from batchedmodel_contract.profile import Profile, ProfilePoint
-from batchedmodel_model_server.contents import Content
+from batchedmodel_model_server.contents import content_of
 from batchedmodel_model_server.declaration import Sharing
+from batchedmodel_model_server.forward import LoadedModel
 from batchedmodel_model_server.handlers.simulated import Simulated
 from batchedmodel_model_server.memory import MemoryCap
 from batchedmodel_model_server.profile_cache import Findings, ProfileCache, key_of
@@ -195,15 +196,18 @@ class Precise(Echo):
     precision = "bfloat16"
 
 
+def of_folder(folder: Path, handler: Echo | None = None) -> LoadedModel:
+    """The model as it was loaded from a folder."""
+    content = content_of(folder, numbered=False)
+    return replace(loaded(handler or Echo()), content=content)
+
+
 def test_the_key_says_each_thing_on_which_the_findings_depend(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, settings = (
-        replace(loaded(Echo()), content=Content(folder=tmp_path)),
-        settings_in(tmp_path),
-    )
     weights = tmp_path / "weights.bin"
     weights.write_bytes(b"1")
+    model, settings = of_folder(tmp_path), settings_in(tmp_path)
     usual = key_of(model, settings)
 
     def changed(other: Mapping[str, Any]) -> set[str]:
@@ -215,7 +219,7 @@ def test_the_key_says_each_thing_on_which_the_findings_depend(
     assert changed(key_of(model, replace(settings, parameters=(("a", "b"),)))) == {"parameters"}
     assert changed(key_of(model, replace(settings, max_batch_size=4))) == {"max_batch_size"}
     assert changed(key_of(replace(model, device="cpu"), settings)) == {"device"}
-    precise = replace(loaded(Precise()), content=Content(folder=tmp_path))
+    precise = of_folder(tmp_path, Precise())
     assert {"handler", "precision"} <= changed(key_of(precise, settings))
     cache = "batchedmodel_model_server.profile_cache"
     elsewhere: list[tuple[str, str, Callable[..., Any]]] = [
@@ -231,27 +235,23 @@ def test_the_key_says_each_thing_on_which_the_findings_depend(
         other.setattr(sys.modules[Echo.__module__], "__file__", str(weights))
         assert changed(key_of(model, settings)) == {"code"}
     weights.write_bytes(b"22")
-    assert changed(key_of(model, settings)) == {"files"}
+    assert changed(key_of(of_folder(tmp_path), settings)) == {"files"}
 
 
 def test_a_file_of_the_same_size_that_was_changed_later_is_another_one(tmp_path: Path) -> None:
     weights = tmp_path / "weights.bin"
     weights.write_bytes(b"1")
-    model, settings = (
-        replace(loaded(Echo()), content=Content(folder=tmp_path)),
-        settings_in(tmp_path),
-    )
-    usual = key_of(model, settings)
+    usual = key_of(of_folder(tmp_path), settings_in(tmp_path))
     os.utime(weights, (1, 1))
-    assert key_of(model, settings)["files"] != usual["files"]
+    assert key_of(of_folder(tmp_path), settings_in(tmp_path))["files"] != usual["files"]
 
 
-def test_a_commit_fetched_anew_is_the_same_model(tmp_path: Path) -> None:
-    folder = tmp_path / "snapshots" / ("0123456789" * 4)
+@pytest.mark.parametrize("name", ["{commit}", "{commit}-1a2b3c4d"])
+def test_a_commit_fetched_anew_is_the_same_model(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "snapshots" / name.format(commit="0123456789" * 4)
     folder.mkdir(parents=True)
     weights = folder / "weights.bin"
     weights.write_bytes(b"1")
-    model, settings = replace(loaded(Echo()), content=Content(folder=folder)), settings_in(tmp_path)
-    usual = key_of(model, settings)
+    usual = key_of(of_folder(folder), settings_in(tmp_path))
     os.utime(weights, (1, 1))
-    assert key_of(model, settings) == usual
+    assert key_of(of_folder(folder), settings_in(tmp_path)) == usual
