@@ -9,14 +9,16 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from batchedmodel_contract.environment import ModelServerSettings
 from batchedmodel_contract.profile import Profile
 from batchedmodel_contract.server_api import ModelState
 from batchedmodel_contract.source import Source
+from batchedmodel_model_server.changes import Changes
 from batchedmodel_model_server.compute import ComputeThread
 from batchedmodel_model_server.declaration import FIRST_VERSION, describe
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost, NotReady, Overloaded
@@ -29,7 +31,7 @@ from batchedmodel_model_server.settling import either
 from batchedmodel_model_server.startup import SELF_TESTS, WARM_UP, StartUp
 from batchedmodel_model_server.trial import Trial
 from batchedmodel_model_server.turns import Turns
-from batchedmodel_model_server.unloading import return_memory
+from batchedmodel_model_server.unloading import return_memory, unload
 from batchedmodel_model_server.version import Version
 from batchedmodel_model_server.versions import Versions
 from batchedmodel_model_server.watchdog import Watchdog
@@ -37,6 +39,7 @@ from batchedmodel_model_server.watchdog import Watchdog
 MAX_IN_FLIGHT: Final = 64
 """Batches; the proxy hands over two, so more is somebody who does not wait for answers."""
 _LAST_ARRIVALS_SECONDS: Final = 0.05  # ample for a local socket and for the news of the end
+_GIVE_BACK_SECONDS: Final = 5.0  # an end waits for the handler's own so long, and no longer
 
 QUIET_SECONDS: Final = 60.0
 """For so long a replaced version waits for somebody who asks it still. The proxy says when it needs
@@ -58,8 +61,7 @@ class ModelService:
         self._loop = asyncio.get_running_loop()
         self._loader: ComputeThread | None = None
         self._known = Versions(self.name)
-        self._one_change = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._changes = Changes(self._not_ready)
         self._watchdog = Watchdog(self._loop, self._watched)
         self.lost = asyncio.Event()
         """Set when only a new process can use the device again."""
@@ -69,21 +71,27 @@ class ModelService:
 
     async def bring_up(self, start: StartUp | None = None) -> None:
         """Load and warm up; ends in READY or FAILED. `start` has what came before, if anything."""
-        with contextlib.suppress(CannotLoad, DeviceLost):
-            async with self._one_change:
+        with contextlib.suppress(CannotLoad, DeviceLost, NotReady):
+            async with self._changes.alone():
                 await self._load(start)
 
     async def load(self) -> None:
         """Serve what the source holds now, if that is not what is served.
 
         It is loaded beside what is served, warmed up, and only then takes that one's place. Raises
-        `CannotLoad`, with which nothing has changed for callers, and `DeviceLost`.
+        `CannotLoad`, with which nothing has changed for callers, `DeviceLost`, and `NotReady` while
+        the model or the server is on its way out.
         """
-        await self._change(self._load)
+        if self.lifecycle.state is ModelState.DRAINING:
+            raise self._not_ready()
+        await self._changes.load(self._load)
 
     async def unload(self) -> None:
-        """Answer everything accepted and give the memory back; raises `NotReady` when hung."""
-        await self._change(self._unload)
+        """Answer everything accepted and give the memory back.
+
+        Raises `NotReady` when a pass hangs and when the server is on its way out.
+        """
+        await self._changes.unload(self._unload)
 
     @contextlib.contextmanager
     def admitted(self, version: str | None = None) -> Iterator[Runner]:
@@ -120,27 +128,31 @@ class ModelService:
     async def drain(self) -> None:
         """Announce the end, accept nothing more, answer everything accepted, unload the model.
 
-        What a hung pass or a lost device will never answer is not waited for.
+        What a hung pass or a lost device will never answer is not waited for, nor is loading, which
+        cannot be interrupted, nor a handler that takes too long to unload.
         """
-        was_ready = self.ready
         self.lifecycle.end("the server was told to stop")
+        self._changes.stop()
         if self._loader is not None:
             self._loader.finish()
-        if not was_ready:
-            # The compute thread may be deep in loading; an end must not wait for that.
+        owing = [one for one in self._known if one.state in (ModelState.READY, ModelState.DRAINING)]
+        if not owing or not self.live:
             return
         # What was sent before its sender could know lies in the sockets, perhaps unread.
         await asyncio.sleep(_LAST_ARRIVALS_SECONDS)
         self._takes_batches = False
-        for task in self._tasks:
-            task.cancel()
-        for one in self._known:
+        for one in owing:
+            one.release()
             await either(one.idle, self._hopeless)
         if self._hopeless.is_set():
             return
         self._watchdog.close()
-        for one in self._known:
-            await self._give_back(one)
+        try:
+            async with asyncio.timeout(_GIVE_BACK_SECONDS):
+                for one in owing:
+                    await self._ended(one)
+        except TimeoutError:
+            _log.warning("the handler takes more than %g s to unload", _GIVE_BACK_SECONDS)
 
     @property
     def ready(self) -> bool:
@@ -162,21 +174,6 @@ class ModelService:
         """Whether the thread that loads new versions has not ended."""
         return self._loader is not None and self._loader.alive
 
-    async def _change(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
-        """One change at a time, each to its end: a caller that leaves must not stop it half-way."""
-
-        async def changed() -> None:
-            async with self._one_change:
-                await work()
-
-        await asyncio.shield(self._task(changed()))
-
-    def _task(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
     async def _load(self, start: StartUp | None = None) -> None:
         version = Version(self.name)
         try:
@@ -187,6 +184,9 @@ class ModelService:
         except DeviceLost as error:
             version.enter(ModelState.FAILED, str(error))
             self._lose(error)
+            raise
+        except asyncio.CancelledError:
+            version.enter(ModelState.FAILED, "the server was told to stop before it was loaded")
             raise
         except Exception as error:
             _log.exception("bringing up the model failed")
@@ -286,10 +286,11 @@ class ModelService:
             # Not when the order to stop came first: nothing comes after DRAINING.
             self._takes_batches = self.ready
         if old is not None:
-            self._task(self._retire(old, f"version {version.name} serves in its place"))
+            replaced = f"version {version.name} serves in its place"
+            old.enter(ModelState.DRAINING, replaced)
+            self._changes.begin(self._retire(old, replaced))
 
     async def _retire(self, old: Version, reason: str) -> None:
-        old.enter(ModelState.DRAINING, reason)
         # Requests that were read for it are under way to it still.
         await old.forsaken(QUIET_SECONDS)
         await self._give_back(old)
@@ -313,17 +314,28 @@ class ModelService:
             await old.gone.wait()
         self.lifecycle.enter(ModelState.UNLOADED, reason)
 
+    async def _ended(self, version: Version) -> None:
+        """In a drain: end it, or see to its end where that has begun."""
+        if version.state is ModelState.READY:
+            await self._give_back(version)
+            version.enter(ModelState.UNLOADED, self.lifecycle.event.detail)
+        await either(version.gone, self._hopeless)
+
     async def _give_back(self, version: Version) -> None:
         """Unload what was loaded of it, once its batches are answered."""
         handler = await version.closed()
         if handler is None:
             return
+        beside = self._known.serving not in (None, version)
         try:
-            await self._compute.call(handler.unload)
+            marks = await self._compute.call(partial(unload, handler))
+            del handler
+            # The end of the process returns it faster.
+            if not self.lifecycle.ended:
+                await self._compute.call(partial(return_memory, marks, beside=beside))
         except Exception:
-            _log.exception("the handler failed to unload")
-        del handler
-        await self._compute.call(return_memory)
+            # Somebody waits for the version's end, whatever is left of it.
+            _log.exception("version %s: not all of its memory was given back", version.name)
 
     def _lose(self, error: DeviceLost) -> None:
         self._takes_batches = False

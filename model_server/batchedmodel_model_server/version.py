@@ -42,6 +42,7 @@ class Version:
         self._handler: Handler | None = None
         self._description: ModelDescription | None = None
         self._warm: _Warm | None = None
+        self._is_closed = False
         self._in_work = 0
         self._asked_at = -math.inf
         self.idle = asyncio.Event()
@@ -72,7 +73,7 @@ class Version:
     @contextmanager
     def asked(self) -> Iterator[Runner]:
         """Around one batch: the runner that answers it; raises `NotReady`."""
-        if self._warm is None:
+        if self._warm is None or self._is_closed:
             raise self._not_ready()
         self._in_work += 1
         self.idle.clear()
@@ -104,7 +105,8 @@ class Version:
                 continue
 
     async def closed(self) -> Handler | None:
-        """What is to be unloaded, once all batches are answered; none is taken after that."""
+        """What is to be unloaded, once the batches at work are answered; no other is taken."""
+        self._is_closed = True
         while self._in_work:
             await self.idle.wait()
         self._warm = self._description = None

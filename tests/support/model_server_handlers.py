@@ -1,5 +1,6 @@
 """Handlers without torch, each with one habit; also named as custom handlers of real processes."""
 
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -118,6 +119,15 @@ class Slow(Echo):
     def load(self, path: Path | None, device: str) -> None:
         """Sleep."""
         time.sleep(0.5)
+
+
+class Lingering(Echo):
+    """Takes a third of a second to unload."""
+
+    def unload(self) -> None:
+        """Sleep, and say so."""
+        time.sleep(0.3)
+        logging.getLogger(__name__).info("lingered long enough")
 
 
 class Broken(Echo):

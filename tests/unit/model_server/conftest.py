@@ -2,10 +2,18 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 
+import pytest
 import pytest_asyncio
 
+from batchedmodel_contract.environment import ModelServerSettings
+from batchedmodel_contract.source import Source
 from batchedmodel_model_server.compute import ComputeThread
+from batchedmodel_model_server.handler import Handler
+from batchedmodel_model_server.service import ModelService
+from support.model_server_handlers import Times
+from support.versions import MakeService
 
 
 @pytest_asyncio.fixture
@@ -17,3 +25,27 @@ async def compute() -> AsyncIterator[ComputeThread]:
     thread.finish()
     thread.join(5)
     assert not thread.alive
+
+
+@pytest_asyncio.fixture
+async def make_versions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compute: ComputeThread
+) -> AsyncIterator[MakeService]:
+    """Makes the service of a handler class over the folder `model`; drained behind the test."""
+    made: list[ModelService] = []
+
+    def make(kind: type[Handler] = Times) -> ModelService:
+        monkeypatch.setattr(f"{Times.__module__}.Named", kind, raising=False)
+        settings = ModelServerSettings(
+            model_name="m",
+            model_socket=str(tmp_path / "model.sock"),
+            handler=f"{Times.__module__}:Named",
+            max_batch_size=2,
+            cache_folder=str(tmp_path),
+        )
+        made.append(ModelService(settings, Source(path=str(tmp_path / "model")), compute))
+        return made[-1]
+
+    yield make
+    for service in made:
+        await service.drain()

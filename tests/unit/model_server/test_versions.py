@@ -4,71 +4,25 @@ import asyncio
 import gc
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
-from batchedmodel_contract.environment import ModelServerSettings
 from batchedmodel_contract.server_api import ModelState
-from batchedmodel_contract.source import Source
-from batchedmodel_model_server.compute import ComputeThread
 from batchedmodel_model_server.errors import CannotLoad, NotReady, UnknownModel
 from batchedmodel_model_server.handler import Batch, Handler
-from batchedmodel_model_server.service import ModelService
-from support.model_server_handlers import Times, arrays_of, batch_of, version_of
-
-MakeService = Callable[..., ModelService]
-
-
-@pytest_asyncio.fixture
-async def make_service(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compute: ComputeThread
-) -> AsyncIterator[MakeService]:
-    """Makes the service of a handler class over the folder `model`."""
-    made: list[ModelService] = []
-
-    def make(kind: type[Handler] = Times) -> ModelService:
-        monkeypatch.setattr(f"{Times.__module__}.Named", kind, raising=False)
-        settings = ModelServerSettings(
-            model_name="m",
-            model_socket=str(tmp_path / "model.sock"),
-            handler=f"{Times.__module__}:Named",
-            max_batch_size=2,
-            cache_folder=str(tmp_path),
-        )
-        made.append(ModelService(settings, Source(path=str(tmp_path / "model")), compute))
-        return made[-1]
-
-    yield make
-    for service in made:
-        await service.drain()
-
-
-async def ask(service: ModelService, version: str | None = None) -> int:
-    with service.admitted(version) as runner:
-        reply = await runner.run(batch_of(x=[[1]]))
-    assert reply.statuses == (200,)
-    return int(arrays_of(reply.outputs[0])[0][0])
-
-
-def states(service: ModelService) -> list[tuple[str | None, str]]:
-    return [(row.get("version"), row["state"]) for row in service.index()]
-
-
-async def until_gone(service: ModelService, version: str) -> None:
-    await asyncio.wait_for(service.of(version).gone.wait(), 5)
+from support.model_server_handlers import Times, batch_of, version_of
+from support.versions import MakeService, ask, states, until_gone
 
 
 async def test_the_highest_number_is_served_and_a_higher_one_takes_its_place(
-    tmp_path: Path, make_service: MakeService
+    tmp_path: Path, make_versions: MakeService
 ) -> None:
     for number in (2, 10):
         version_of(tmp_path / "model" / str(number), factor=number)
     (tmp_path / "model" / "011").mkdir()
-    service = make_service()
+    service = make_versions()
     await service.bring_up()
     assert await ask(service) == 10
     assert service.lifecycle.event.version == "10"
@@ -89,10 +43,10 @@ async def test_the_highest_number_is_served_and_a_higher_one_takes_its_place(
 
 
 async def test_other_files_in_the_same_folder_are_another_version_and_the_same_are_none(
-    tmp_path: Path, make_service: MakeService
+    tmp_path: Path, make_versions: MakeService
 ) -> None:
     version_of(tmp_path / "model", factor=3)
-    service = make_service()
+    service = make_versions()
     await service.bring_up()
     compiled = tmp_path / "model" / "__pycache__"
     compiled.mkdir()
@@ -106,11 +60,11 @@ async def test_other_files_in_the_same_folder_are_another_version_and_the_same_a
 
 
 async def test_a_version_goes_back_to_the_one_before_when_its_folder_is_taken_away(
-    tmp_path: Path, make_service: MakeService
+    tmp_path: Path, make_versions: MakeService
 ) -> None:
     for number in (1, 2):
         version_of(tmp_path / "model" / str(number), factor=number)
-    service = make_service()
+    service = make_versions()
     await service.bring_up()
     (tmp_path / "model" / "2").rename(tmp_path / "bad")
     await service.load()
@@ -126,10 +80,10 @@ async def test_a_version_goes_back_to_the_one_before_when_its_folder_is_taken_aw
 
 
 async def test_the_files_of_a_served_number_must_not_change(
-    tmp_path: Path, make_service: MakeService
+    tmp_path: Path, make_versions: MakeService
 ) -> None:
     version_of(tmp_path / "model" / "1", factor=1)
-    service = make_service()
+    service = make_versions()
     await service.bring_up()
     (tmp_path / "model" / "1" / "factor.txt").write_text("5")
     with pytest.raises(CannotLoad, match="need a number of their own"):
@@ -143,10 +97,10 @@ async def test_the_files_of_a_served_number_must_not_change(
     ids=["load", "warm-up"],
 )
 async def test_a_new_version_that_fails_leaves_the_old_one_serving_and_says_why(
-    tmp_path: Path, make_service: MakeService, factor: str, reason: str
+    tmp_path: Path, make_versions: MakeService, factor: str, reason: str
 ) -> None:
     version_of(tmp_path / "model" / "1", factor=1)
-    service = make_service()
+    service = make_versions()
     await service.bring_up()
     followed = service.lifecycle.follow()
     assert (await anext(followed)).version == "1"
@@ -165,10 +119,10 @@ async def test_a_new_version_that_fails_leaves_the_old_one_serving_and_says_why(
 
 
 async def test_a_source_that_went_away_leaves_the_old_one_serving(
-    tmp_path: Path, make_service: MakeService
+    tmp_path: Path, make_versions: MakeService
 ) -> None:
     version_of(tmp_path / "model", factor=1)
-    service = make_service()
+    service = make_versions()
     await service.bring_up()
     (tmp_path / "model").rename(tmp_path / "gone")
     with pytest.raises(CannotLoad, match="is not a folder"):
@@ -178,7 +132,7 @@ async def test_a_source_that_went_away_leaves_the_old_one_serving(
 
 
 async def test_batches_are_answered_while_a_new_version_loads_and_between_its_trial_passes(
-    tmp_path: Path, make_service: MakeService
+    tmp_path: Path, make_versions: MakeService
 ) -> None:
     loading, warming, gate = threading.Event(), threading.Event(), threading.Event()
     threads: set[str] = set()
@@ -197,7 +151,7 @@ async def test_batches_are_answered_while_a_new_version_loads_and_between_its_tr
             return super().forward(batch)
 
     version_of(tmp_path / "model" / "1", factor=1)
-    service = make_service(Gated)
+    service = make_versions(Gated)
     await service.bring_up()
     version_of(tmp_path / "model" / "2", factor=2)
     change = asyncio.create_task(service.load())
@@ -216,7 +170,7 @@ async def test_batches_are_answered_while_a_new_version_loads_and_between_its_tr
 
 
 async def test_what_is_unloaded_gives_its_memory_back_and_can_be_loaded_again(
-    tmp_path: Path, make_service: MakeService
+    tmp_path: Path, make_versions: MakeService
 ) -> None:
     weights: weakref.WeakSet[Handler] = weakref.WeakSet()
 
@@ -226,7 +180,7 @@ async def test_what_is_unloaded_gives_its_memory_back_and_can_be_loaded_again(
             weights.add(self)
 
     version_of(tmp_path / "model" / "1", factor=1)
-    service = make_service(Noted)
+    service = make_versions(Noted)
     await service.bring_up()
     version_of(tmp_path / "model" / "2", factor=2)
     await service.load()
@@ -251,7 +205,7 @@ async def test_what_is_unloaded_gives_its_memory_back_and_can_be_loaded_again(
 
 
 async def test_a_model_that_refers_to_itself_is_given_back_even_if_it_was_frozen(
-    tmp_path: Path, make_service: MakeService
+    tmp_path: Path, make_versions: MakeService
 ) -> None:
     weights: weakref.WeakSet[Handler] = weakref.WeakSet()
 
@@ -262,7 +216,7 @@ async def test_a_model_that_refers_to_itself_is_given_back_even_if_it_was_frozen
             weights.add(self)
 
     version_of(tmp_path / "model", factor=1)
-    service = make_service(Circular)
+    service = make_versions(Circular)
     await service.bring_up()
     gc.freeze()
     try:
@@ -274,10 +228,10 @@ async def test_a_model_that_refers_to_itself_is_given_back_even_if_it_was_frozen
 
 
 async def test_a_caller_that_leaves_does_not_stop_a_load_half_way(
-    tmp_path: Path, make_service: MakeService
+    tmp_path: Path, make_versions: MakeService
 ) -> None:
     version_of(tmp_path / "model" / "1", factor=1)
-    service = make_service()
+    service = make_versions()
     await service.bring_up()
     version_of(tmp_path / "model" / "2", factor=2, seconds=0.1)
     leaving = asyncio.create_task(service.load())
@@ -290,11 +244,11 @@ async def test_a_caller_that_leaves_does_not_stop_a_load_half_way(
 
 
 async def test_a_replaced_version_ends_when_nobody_has_asked_it_for_a_while(
-    tmp_path: Path, make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, make_versions: MakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("batchedmodel_model_server.service.QUIET_SECONDS", 0.1)
     version_of(tmp_path / "model" / "1", factor=1)
-    service = make_service()
+    service = make_versions()
     await service.bring_up()
     service.of("1").release()  # too early: it counts for what was replaced
     version_of(tmp_path / "model" / "2", factor=2)
@@ -306,10 +260,10 @@ async def test_a_replaced_version_ends_when_nobody_has_asked_it_for_a_while(
 
 
 async def test_only_the_last_few_versions_that_ended_are_remembered(
-    tmp_path: Path, make_service: MakeService
+    tmp_path: Path, make_versions: MakeService
 ) -> None:
     version_of(tmp_path / "model" / "1", factor=1)
-    service = make_service()
+    service = make_versions()
     await service.bring_up()
     for number in range(2, 14):
         version_of(tmp_path / "model" / str(number), factor=0)
