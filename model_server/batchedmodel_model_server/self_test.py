@@ -2,13 +2,13 @@
 
 Packed if the handler can and its answers stay the same, else padded if they do, else not at all:
 what would be a silently wrong answer becomes a rule of scheduling. A few made-up items are run
-alone, where nothing can go wrong between items, and once together; nothing is concluded from the
-name of a model. Group norms, stacked convolutions, recurrences that run backwards and forgotten
+alone, where nothing can go wrong between items, and together; nothing is concluded from the name
+of a model. Group norms, stacked convolutions, recurrences that run backwards and forgotten
 masks are what it finds. Called on the compute thread, before the warm-up.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -21,10 +21,12 @@ from batchedmodel_model_server.declaration import Declaration, Sharing
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost, ForwardFailed
 from batchedmodel_model_server.examples import unlike_examples
 from batchedmodel_model_server.forward import LoadedModel, forward
-from batchedmodel_model_server.validation import Examined
 
 # Two of one length, for those are computed together; a long one reaches beyond attention windows.
 _LENGTHS: Final = (11, 3, 40, 11, 160)
+_TOGETHER: Final = ((0, 1, 2, 3), (1, 4))
+"""Those of them that share a pass. The long one comes with one more only: beside a version that
+serves, its batches wait for each of these passes."""
 _TOLERANCES: Final = {"FP32": 1e-4, "FP16": 2e-2, "BF16": 1e-1}
 """Of the largest difference, as a share of the largest number in the answers of all items.
 
@@ -78,7 +80,7 @@ def verdict(model: LoadedModel) -> Verdict:
         # The warm-up will fail as well, and say so, unless it is the made-up numbers.
         return Verdict(sharing=Sharing.APART, reason=f"an item by itself could not be run: {error}")
     reasons = []
-    compared = sum(answer is not None for answer in alone)
+    compared = sum(answer is not None for answer in alone.values())
     if compared == 0:
         # Nothing speaks against sharing, and nothing for it.
         reason = "no made-up item had a finite answer by itself, so none could be compared"
@@ -90,8 +92,7 @@ def verdict(model: LoadedModel) -> Verdict:
             continue
         try:
             difference = _difference(
-                alone,
-                _together(model, sharing),
+                _pairs(model, sharing, alone),
                 floor=_EPSILONS[model.handler.precision] / tolerance,
             )
         except DeviceLost:
@@ -108,25 +109,33 @@ def verdict(model: LoadedModel) -> Verdict:
 
 Answer = dict[str, Array]
 """An item's outputs by name."""
-Answers = list[Answer | None]
-"""Of each item; None where a number of it is not finite."""
+Answers = Mapping[int, Answer | None]
+"""By item; None where a number of it is not finite."""
+Pair = tuple[Answer, Answer | None]
+"""An item's answer by itself, and that beside others."""
 
 
 def _alone(model: LoadedModel) -> Answers:
-    answers: Answers = []
-    examined = unlike_examples(model.declaration, _LENGTHS)
-    for index in range(examined.count):
-        others = {other: "not in this pass" for other in range(examined.count) if other != index}
-        answers.append(_answers(model, Sharing.PADDED, replace(examined, faults=others))[index])
-    return answers
+    return {
+        index: _answers(model, Sharing.PADDED, (index,))[index] for index in range(len(_LENGTHS))
+    }
 
 
-def _together(model: LoadedModel, sharing: Sharing) -> Answers:
-    return _answers(model, sharing, unlike_examples(model.declaration, _LENGTHS))
+def _pairs(model: LoadedModel, sharing: Sharing, alone: Answers) -> list[Pair]:
+    pairs: list[Pair] = []
+    for members in _TOGETHER:
+        together = _answers(model, sharing, members)
+        for index in members:
+            one = alone[index]
+            if one is not None:
+                pairs.append((one, together[index]))
+    return pairs
 
 
-def _answers(model: LoadedModel, sharing: Sharing, examined: Examined) -> Answers:
+def _answers(model: LoadedModel, sharing: Sharing, members: Collection[int]) -> Answers:
+    """Of these items, which share one pass."""
     declaration = _shared(model.declaration, sharing)
+    examined = unlike_examples(declaration, _LENGTHS).only(members)
     collated = collate(declaration, examined)
     outputs = forward(replace(model, declaration=declaration), collated, 0.0)
     given, not_finite = split(declaration, outputs, collated.sizes, collated.items, examined.count)
@@ -135,7 +144,7 @@ def _answers(model: LoadedModel, sharing: Sharing, examined: Examined) -> Answer
         dtype = declaration.outputs[output.name].dtype
         for answer, shape, data in zip(found, output.shapes, output.items(), strict=True):
             answer[output.name] = np.frombuffer(data, dtype).reshape(shape)
-    return [None if index in not_finite else answer for index, answer in enumerate(found)]
+    return {index: None if index in not_finite else found[index] for index in members}
 
 
 def _shared(declaration: Declaration, sharing: Sharing) -> Declaration:
@@ -143,18 +152,17 @@ def _shared(declaration: Declaration, sharing: Sharing) -> Declaration:
     return replace(declaration, sharing=sharing, cost_rule=rule)
 
 
-def _difference(alone: Answers, together: Answers, floor: float) -> float:
+def _difference(pairs: Sequence[Pair], floor: float) -> float:
     """The largest difference, as a share of the largest number that the output has in any item.
 
     Not of the item's own: a score near 0 is rounded as its neighbours far from 0 are. What is
     smaller than `floor` is measured by that.
     """
-    pairs = [(one, other) for one, other in zip(alone, together, strict=True) if one is not None]
-    if any(other is None for _, other in pairs):
+    both = [(one, other) for one, other in pairs if other is not None]
+    if len(both) < len(pairs):
         return np.inf
     return max(
-        _of_output([(one[name], other[name]) for one, other in pairs if other is not None], floor)
-        for name in pairs[0][0]
+        _of_output([(one[name], other[name]) for one, other in both], floor) for name in pairs[0][0]
     )
 
 

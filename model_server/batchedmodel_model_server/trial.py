@@ -4,9 +4,11 @@ What an earlier start has found out is taken over where it was kept and still ho
 service while the model is brought up, on the compute thread.
 """
 
+import math
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from batchedmodel_contract.environment import ModelServerSettings
 from batchedmodel_contract.profile import Profile
@@ -15,7 +17,12 @@ from batchedmodel_model_server.forward import LoadedModel
 from batchedmodel_model_server.memory import MemoryCap
 from batchedmodel_model_server.profile_cache import Findings, ProfileCache, key_of
 from batchedmodel_model_server.self_test import verdict, with_sharing
-from batchedmodel_model_server.warmup import Clock, still_holds, warm_up
+from batchedmodel_model_server.warmup import BUDGET_SECONDS, Clock, still_holds, warm_up
+
+BESIDE_PASS_SECONDS: Final = 0.1
+"""A batch of the version that serves may wait behind a trial pass; longer ones are not tried."""
+BESIDE_BUDGET_SECONDS: Final = 5.0
+"""For so long every other pass may be a trial."""
 
 
 class Trial:
@@ -31,8 +38,8 @@ class Trial:
     ) -> None:
         """Runs the self-test unless its outcome is known.
 
-        What is found beside a version that serves, and not `alone`, is not kept: that one's memory
-        and passes are in it.
+        Beside a version that serves, and so not `alone`, passes are short and few. What is found
+        there is not kept: that one's memory and passes are in it.
 
         Raises `CannotLoad` for an unknown precision, and `DeviceLost`.
         """
@@ -60,7 +67,14 @@ class Trial:
                 cap.begin_with(known.max_cost)
             profile = replace(known, cached=True)
         else:
-            profile = warm_up(self.model, self._max_rows, cap, clock=self._clock)
+            profile = warm_up(
+                self.model,
+                self._max_rows,
+                cap,
+                BUDGET_SECONDS if self._alone else BESIDE_BUDGET_SECONDS,
+                self._clock,
+                longest_pass=math.inf if self._alone else BESIDE_PASS_SECONDS,
+            )
             if self._kept is not None and self._alone:
                 self._kept.write(Findings(profile=profile, verdict=self._verdict))
         found = self._verdict

@@ -45,9 +45,13 @@ def warm_up(
     budget_seconds: float = BUDGET_SECONDS,
     clock: Clock = time.monotonic,
     *,
+    longest_pass: float = math.inf,
     budget: MemoryBudget | None = None,
 ) -> Profile:
     """The profile up to `max_rows`, on the compute thread; teaches `cap` what does not fit.
+
+    No pass but the first is begun that is expected to take longer than `longest_pass` seconds: the
+    curve goes on beyond what was measured.
 
     Raises `CannotLoad` when a batch of examples fails: real ones would, too; and `DeviceLost`.
     """
@@ -65,8 +69,11 @@ def warm_up(
         seconds = model.handler.predicted_seconds(rows, length)
         if seconds is None:
             left = deadline - clock()
-            expected = _PASSES * expected_seconds(points, rows * length)
-            if points and expected > left:
+            expected = expected_seconds(points, rows * length)
+            if points and expected > longest_pass:
+                _log.info("no warm-up of %d x %d: it may take %.2f s", rows, length, expected)
+                continue
+            if points and _PASSES * expected > left:
                 _log.info("no warm-up of %d x %d: %.1f s are left", rows, length, max(0.0, left))
                 continue
             if budget.cost is not None and cost > budget.cost:

@@ -20,7 +20,7 @@ from batchedmodel_model_server.handlers.simulated import Simulated
 from batchedmodel_model_server.memory import MemoryCap
 from batchedmodel_model_server.profile_cache import Findings, ProfileCache, key_of
 from batchedmodel_model_server.self_test import Verdict
-from batchedmodel_model_server.trial import Trial
+from batchedmodel_model_server.trial import BESIDE_BUDGET_SECONDS, BESIDE_PASS_SECONDS, Trial
 from support.model_server_handlers import Clock, Echo, Timed, loaded
 
 FINDINGS = Findings(
@@ -111,6 +111,18 @@ def test_what_is_found_beside_a_version_that_serves_is_not_kept(tmp_path: Path) 
     model, settings = loaded(Timed(clock, 1e-4)), settings_in(tmp_path)
     Trial(model, settings, clock.read, alone=False).profile(MemoryCap())
     assert not profile_of_a_start(tmp_path).cached
+
+
+def test_beside_a_version_that_serves_passes_are_short_and_few(tmp_path: Path) -> None:
+    clock = Clock()
+    handler = Timed(clock, 1e-3)
+    trial = Trial(loaded(handler), settings_in(tmp_path, 4), clock.read, alone=False)
+    tried, began = len(handler.seen), clock.now
+    profile = trial.profile(MemoryCap())
+    work = {rows * length * 1e-3 for rows, length in handler.seen[tried:]}
+    assert max(work) <= BESIDE_PASS_SECONDS
+    assert len(profile.points) > 3
+    assert clock.now - began < BESIDE_BUDGET_SECONDS
 
 
 def test_a_start_on_a_slower_machine_measures_anew_and_keeps_that(tmp_path: Path) -> None:

@@ -76,6 +76,24 @@ def test_the_smallest_shape_is_run_whatever_the_time() -> None:
     assert [(p.rows, p.length) for p in profile.points] == [(1, 16)]
 
 
+def test_a_pass_that_may_take_too_long_is_skipped_and_the_curve_goes_on_without_it() -> None:
+    clock = Clock()
+    handler = Timed(clock)
+    profile = warm_up(
+        loaded(handler), 4, MemoryCap(), budget_seconds=1e9, clock=clock.read, longest_pass=70.0
+    )
+    assert set(handler.seen) == {(1, 16), (2, 16), (3, 16), (4, 16), (1, 63)}
+    assert profile.curve is not None
+    assert profile.curve.per_token == pytest.approx(1.0)
+
+
+def test_the_smallest_shape_is_run_however_long_it_takes() -> None:
+    clock = Clock()
+    model = loaded(Timed(clock))
+    profile = warm_up(model, 4, MemoryCap(), 1e9, clock.read, longest_pass=1.0)
+    assert [(p.rows, p.length) for p in profile.points] == [(1, 16)]
+
+
 def test_a_handler_that_knows_its_times_is_not_run() -> None:
     clock = Clock()
     handler = Simulated(clock.read, clock.sleep)
