@@ -7,6 +7,10 @@ is not known here: the self-test at load time tries it.
 
 The spans travel beside the call and not as an argument of the model, because models differ in which
 arguments they hand down, and because the mask, too, must not be made: it would be total x total.
+
+On a CPU each run of equal lengths is a call of its own. On a GPU, where many small calls cost more
+than padding, one kernel of torch's takes them all, or the row is refused and the self-test says why
+the model is padded.
 """
 
 from collections.abc import Iterator
@@ -20,8 +24,11 @@ from batchedmodel_model_server.batch import Packed
 
 NAME: Final = "batchedmodel_packed"
 _STOCK: Final = "sdpa"
-_HALF_BYTES: Final = 2  # per number in float16 and bfloat16, which is all that flash kernels take
-_WIDEST_HEAD: Final = 256  # of the flash kernels behind varlen_attn
+# What the flash kernels behind torch's varlen_attn take, as torch's own checks of them say.
+_FLASH_DTYPES: Final = ("torch.float16", "torch.bfloat16")
+_WIDEST_HEAD: Final = 256
+_HEAD_STEP: Final = 8
+_FIRST_CAPABILITY: Final = (8, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +50,8 @@ class _Spans:
     ends: Any
     """INT32 tensor on the device: 0, then the end of each item."""
     longest: int
+    capability: tuple[int, int] | None
+    """Of the GPU; None on a CPU."""
 
 
 _spans: ContextVar[_Spans | None] = ContextVar("spans", default=None)
@@ -73,7 +82,10 @@ def packed(row: Packed, device: str) -> Iterator[None]:
     import torch
 
     ends = torch.tensor([0, *row.ends.tolist()], dtype=torch.int32, device=device)
-    token = _spans.set(_Spans(runs=tuple(runs), ends=ends, longest=row.longest))
+    capability = torch.cuda.get_device_capability(device) if ends.is_cuda else None
+    token = _spans.set(
+        _Spans(runs=tuple(runs), ends=ends, longest=row.longest, capability=capability)
+    )
     try:
         yield
     finally:
@@ -123,10 +135,35 @@ def _attention(
     causal = bool(getattr(module, "is_causal", True)) if is_causal is None else is_causal
     # Counted as flash kernels count it: so many tokens to the left and, unless causal, the right.
     window = None if sliding_window is None else sliding_window - 1
-    head = max(query.shape[-1], value.shape[-1])
-    flash = query.is_cuda and query.element_size() == _HALF_BYTES and head <= _WIDEST_HEAD
-    compute = _by_flash_kernel if flash else _by_runs
-    return compute(spans, query, key, value, _Terms(scaling, causal, window)), None
+    terms = _Terms(scaling, causal, window)
+    if spans.capability is None:
+        return _by_runs(spans, query, key, value, terms), None
+    obstacle = flash_obstacle(
+        spans.capability, str(query.dtype), head=query.shape[-1], value_head=value.shape[-1]
+    )
+    if obstacle is not None:
+        raise NotImplementedError(f"torch's varlen_attn cannot be used: {obstacle}")
+    return _by_flash_kernel(spans, query, key, value, terms), None
+
+
+def flash_obstacle(
+    capability: tuple[int, int], dtype: str, *, head: int, value_head: int
+) -> str | None:
+    """Why one kernel cannot compute a packed row on a GPU of this capability; None if it can.
+
+    `head` and `value_head` are the sizes of a head in queries and in values.
+    """
+    if capability < _FIRST_CAPABILITY:
+        found, least = (".".join(map(str, one)) for one in (capability, _FIRST_CAPABILITY))
+        return f"the GPU's compute capability is {found}, below {least}"
+    if dtype not in _FLASH_DTYPES:
+        return f"it takes {' and '.join(_FLASH_DTYPES)}, and the model computes in {dtype}"
+    if head != value_head:
+        return f"heads of queries have size {head}, those of values {value_head}"
+    if head > _WIDEST_HEAD or head % _HEAD_STEP:
+        rule = f"multiples of {_HEAD_STEP} up to {_WIDEST_HEAD}"
+        return f"heads have size {head}, and it takes {rule}"
+    return None
 
 
 class _Terms(NamedTuple):
