@@ -2,12 +2,14 @@
 
 Called by `sources`. A fetched folder appears under its name at once and whole; until then its files
 grow in a hidden one, where a later process goes on. Processes that share the disk wait for each
-other by a lock, and where the file system has none they only do the same work twice: they write
-equal bytes to equal places, and nothing is used before its digest was compared.
+other by a lock. Where the file system has none they do the same work twice, each in a hidden folder
+of its own: the first that is done puts its own in place and removes the others, whose processes
+find the whole one there instead.
 
     FOLDER/owner--name/revisions/main             the commit that `main` was when last asked for
     FOLDER/owner--name/COMMIT-KEY/                whole; KEY stands for the kinds of files wanted
     FOLDER/owner--name/.COMMIT-KEY.partial/       growing; what lacks `.part` is complete and right
+    FOLDER/owner--name/.COMMIT-KEY.partial-HOST-PID/             the same, where there are no locks
     FOLDER/owner--name/.COMMIT-KEY.lock
 """
 
@@ -97,9 +99,9 @@ def _brought_up_to_date(
     if not target.is_dir():
         _log.info("fetching %s, commit %s, from %s", _named(wanted), commit, access.endpoint)
         home.mkdir(parents=True, exist_ok=True)
-        with _locked(home / f".{target.name}.lock"):
+        with _locked(home / f".{target.name}.lock") as alone:
             if not target.is_dir():
-                _complete(wanted, commit, target, patterns, access)
+                _complete(wanted, commit, target, patterns, access, alone=alone)
     if target != kept:
         _remember(home, wanted.revision, commit)
     return target
@@ -111,19 +113,32 @@ async def _commit(wanted: HuggingFace, access: HubAccess) -> str:
 
 
 def _complete(
-    wanted: HuggingFace, commit: str, target: Path, patterns: Sequence[str], access: HubAccess
+    wanted: HuggingFace,
+    commit: str,
+    target: Path,
+    patterns: Sequence[str],
+    access: HubAccess,
+    *,
+    alone: bool,
 ) -> None:
     partial = target.with_name(f".{target.name}.partial")
+    if not alone:
+        # A container that is started again has the same name and number, and goes on.
+        partial = partial.with_name(f"{partial.name}-{os.uname().nodename}-{os.getpid()}")
     partial.mkdir(exist_ok=True)
     try:
         asyncio.run(_download(wanted, commit, partial, patterns, access))
         _flush(partial)
         partial.rename(target)
     except OSError:
-        # Where locks are not kept another process may have been first, and took the files along.
-        if not target.is_dir():
+        # Another process may have been first.
+        if alone or not target.is_dir():
             raise
+        _log.info("another process has fetched this meanwhile")
     _flush_one(target.parent)
+    if not alone:
+        for left in target.parent.glob(f".{target.name}.partial*"):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 async def _download(
@@ -268,9 +283,13 @@ def _name(commit: str, patterns: Sequence[str]) -> str:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Alone with what the lock is for. It ends with the process, however that ends."""
+def _locked(path: Path) -> Iterator[bool]:
+    """Alone with what the lock is for, or False where the file system has no locks.
+
+    The lock ends with the process, however that ends.
+    """
     with path.open("w") as file:
+        alone = True
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -280,7 +299,8 @@ def _locked(path: Path) -> Iterator[None]:
             if error.errno not in _NO_LOCKS:
                 raise
             _log.warning("%s: this file system has no locks; work may be done twice", path.parent)
-        yield
+            alone = False
+        yield alone
 
 
 def _flush(folder: Path) -> None:

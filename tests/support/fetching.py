@@ -59,10 +59,28 @@ def whole_folders(cache: Path) -> list[Path]:
     ]
 
 
+WITHOUT_LOCKS = """
+import errno, fcntl, sys
+
+def flock(*_):
+    raise OSError(errno.ENOTSUP, "this file system has no locks")
+
+fcntl.flock = flock
+from batchedmodel_model_server.fetch import main
+sys.exit(main())
+"""
+"""The same program, as on a file system that has none."""
+
+
 async def start(
-    cache: Path, endpoint: str, repo: str = "us/small", revision: str = "main", **environ: str
+    cache: Path,
+    endpoint: str,
+    repo: str = "us/small",
+    revision: str = "main",
+    code: str = "",
+    **environ: str,
 ) -> Process:
-    """The program that an init container runs."""
+    """The program that an init container runs, or `code` in its place."""
     source = Source(hugging_face=HuggingFace(repo=repo, revision=revision))
     settings = FetchSettings(
         source=source_to_json(source),
@@ -73,8 +91,9 @@ async def start(
     # A token of whoever runs the tests is nobody's business here.
     own = {"HF_ENDPOINT": endpoint, "HF_HOME": str(cache / "home"), "HF_TOKEN": ""}
     variables = {**os.environ, **own, **to_environment(settings), **environ}
+    program = ("-c", code) if code else ("-m", "batchedmodel_model_server.fetch")
     return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "batchedmodel_model_server.fetch"), env=variables, stderr=PIPE
+        sys.executable, *program, env=variables, stderr=PIPE
     )
 
 

@@ -50,6 +50,8 @@ class ServedHub:
     ignores_ranges: bool = False
     held: asyncio.Event = field(default_factory=asyncio.Event)
     """Bodies of large files come once it is set, as it is at first."""
+    held_apart: dict[str, asyncio.Event] = field(default_factory=dict)
+    """By file: its body comes once this is set as well."""
 
     def __post_init__(self) -> None:
         self.held.set()
@@ -127,6 +129,8 @@ class ServedHub:
             return response
         if _is_large(path):
             await self.held.wait()
+        if path in self.held_apart:
+            await self.held_apart[path].wait()
         cut = self.cut_after.pop(path, None)
         if cut is None:
             await response.write(data[start:])
