@@ -28,19 +28,24 @@ class Content:
     """Of the version, where versions have sub-folders."""
     digest: str = ""
     """Differs when a file was added, removed or written."""
+    stays: bool = True
+    """Whether the files stay as they are once they are there: a version with a number is replaced
+    by another number. A folder without is one that somebody may copy other files into."""
 
 
 def content_of(folder: Path | None, *, numbered: bool) -> Content:
     """What the source's folder holds; `numbered` says that sub-folders may be versions.
 
-    Raises `CannotLoad`.
+    Where they may not be, the folder was made by us or comes with a package, and nobody writes to
+    it. Raises `CannotLoad`.
     """
     if folder is None:
         return Content()
     try:
         number = max(_numbers(folder), default=None) if numbered else None
         chosen = folder if number is None else folder / str(number)
-        return Content(folder=chosen, number=number, digest=_digest(chosen))
+        stays = number is not None or not numbered
+        return Content(folder=chosen, number=number, digest=_digest(chosen), stays=stays)
     except OSError as error:
         raise CannotLoad(f"{folder} cannot be read: {error}") from error
 

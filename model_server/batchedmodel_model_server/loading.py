@@ -16,6 +16,7 @@ from batchedmodel_model_server.declaration import declaration_of
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost
 from batchedmodel_model_server.faults import translated
 from batchedmodel_model_server.forward import LoadedModel
+from batchedmodel_model_server.mapped_weights import while_files
 from batchedmodel_model_server.processor import bound_operators
 from batchedmodel_model_server.registry import make_handler
 from batchedmodel_model_server.sources import model_folder
@@ -44,7 +45,7 @@ def load(
             for name in handler.libraries:
                 importlib.import_module(name)
             bound_operators()
-        with start.phase(LOAD):
+        with start.phase(LOAD), while_files(stay=content.stays):
             handler.load(content.folder, device)
         return LoadedModel(
             handler=handler,

@@ -2,7 +2,8 @@
 
 For handlers: `self.net = load_module(Net, path / "net.safetensors", device)`. The module is built
 without memory for its weights, which are then the mapped file itself: starting takes as long as the
-pages take to arrive, and several processes on a machine share them.
+pages take to arrive, and several processes on a machine share them. Files that may be written over
+while they are served are read instead.
 """
 
 import pickle
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from batchedmodel_model_server.errors import CannotLoad
+from batchedmodel_model_server.mapped_weights import on_device
 
 Module = TypeVar("Module")
 _PICKLES: Final = (".pt", ".pth")
@@ -47,7 +49,7 @@ def load_module(
             f"{type(net).__name__} computes {', '.join(unset)} when it is made; store them with "
             "the weights (persistent buffers), or load it without load_module"
         )
-    ready: Module = net.requires_grad_(False).eval().to(device)
+    ready: Module = on_device(net.requires_grad_(False).eval(), device)
     return ready
 
 

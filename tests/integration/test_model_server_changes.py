@@ -1,9 +1,15 @@
 """Changes of a model in the real process, with nobody in front of it."""
 
 import asyncio
+import os
 from pathlib import Path
+from typing import Any
 
-from batchedmodel_contract.server_api import ModelState, unload_path
+import orjson
+import pytest
+
+from batchedmodel_contract.server_api import ModelState, load_path, unload_path
+from support.checkpoints import text_checkpoint
 from support.model_server_process import NAME, ModelServerProcess, model_server
 
 HANDLERS = "support.model_server_handlers"
@@ -29,3 +35,55 @@ async def test_a_server_that_is_told_to_stop_while_it_unloads_ends_when_that_is_
         assert await unloading == 200
         assert "lingered long enough" in said
         assert "Traceback" not in said
+
+
+async def embedding(server: ModelServerProcess) -> tuple[str, list[float]]:
+    """The version that answered, and its answer to three tokens."""
+    entry = {"name": "input_ids", "datatype": "INT64", "shape": [1, 3], "data": [5, 6, 7]}
+    status, document = await server.post(orjson.dumps({"inputs": [entry]}))
+    assert status == 200, document
+    return document["model_version"], document["outputs"][0]["data"]
+
+
+async def loaded_again(server: ModelServerProcess) -> Any:
+    async with server.session.post(load_path(NAME)) as answer:
+        return answer.status, await answer.text()
+
+
+def is_mapped(server: ModelServerProcess, file: Path) -> bool:
+    return str(file) in Path(f"/proc/{server.process.pid}/maps").read_text()
+
+
+@pytest.mark.torch
+async def test_a_folder_without_numbers_may_be_written_over_in_place_while_it_is_served(
+    tmp_path: Path,
+) -> None:
+    weights = text_checkpoint(tmp_path / "model", "Bert") / "model.safetensors"
+    others = text_checkpoint(tmp_path / "others", "Bert", initializer_range=0.3)
+    source = {"path": str(tmp_path / "model")}
+    async with model_server(tmp_path, "hf", source=source, max_batch_size=2) as server:
+        event = await server.settled()
+        assert event.state is ModelState.READY, event.detail
+        assert not is_mapped(server, weights)
+        before = await embedding(server)
+        # As `cp` does it: the same file, cut to nothing and then written.
+        os.truncate(weights, 0)
+        assert await embedding(server) == before
+        status, reason = await loaded_again(server)
+        assert status == 400, "half of a model is none"
+        assert "cannot be loaded" in reason
+        weights.write_bytes((others / "model.safetensors").read_bytes())
+        assert await embedding(server) == before
+        assert (await loaded_again(server))[0] == 200
+        version, answer = await embedding(server)
+        assert version == "3", "the half one was the second"
+        assert answer != before[1]
+
+
+@pytest.mark.torch
+async def test_weights_of_a_numbered_version_are_the_mapped_file(tmp_path: Path) -> None:
+    folder = text_checkpoint(tmp_path / "model" / "1", "Bert")
+    source = {"path": str(tmp_path / "model")}
+    async with model_server(tmp_path, "hf", source=source, max_batch_size=2) as server:
+        assert (await server.settled()).state is ModelState.READY
+        assert is_mapped(server, folder / "model.safetensors")

@@ -14,6 +14,7 @@ from batchedmodel_model_server import packed_attention
 from batchedmodel_model_server.batch import Batch
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.handler import PARAMETERS
+from batchedmodel_model_server.mapped_weights import on_device
 
 TOKENS: Final = "input_ids"
 SEGMENTS: Final = "token_type_ids"
@@ -79,7 +80,7 @@ def load_model(kind: str, folder: Path, dtype: str, device: str, spare: str | No
     missing = sorted(key for key in info["missing_keys"] if not spare or not key.startswith(spare))
     if missing:
         raise CannotLoad(f"{folder} lacks weights: {', '.join(missing[:5])}")
-    return model.eval().to(device)
+    return on_device(model.eval(), device)
 
 
 class Encoder:
