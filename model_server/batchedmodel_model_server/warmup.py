@@ -29,6 +29,7 @@ _STEPS: Final = 4  # sizes of batches, and of lengths: enough to tell the curve'
 _PASSES: Final = 2
 _SAMPLES: Final = 3
 _CHEAP_SECONDS: Final = 0.1  # shapes below it are sampled more than once: short times are noisy
+_FEW_TIMES: Final = 4.0  # the smallest shape: what batches of even a slow model are longer than
 _DRIFT: Final = 2.0  # a machine that is this much slower or faster than its profile is another one
 _CHECKED_SECONDS: Final = 0.05  # a shape that takes about as long is long enough to be judged by
 _log = logging.getLogger(__name__)
@@ -50,8 +51,9 @@ def warm_up(
 ) -> Profile:
     """The profile up to `max_rows`, on the compute thread; teaches `cap` what does not fit.
 
-    No pass but the first is begun that is expected to take longer than `longest_pass` seconds: the
-    curve goes on beyond what was measured.
+    No pass is begun that is expected to take longer than `longest_pass` seconds, but for shapes
+    that are a few times the smallest at most: the curve goes on beyond what was measured, and needs
+    more than one point for that.
 
     Raises `CannotLoad` when a batch of examples fails: real ones would, too; and `DeviceLost`.
     """
@@ -70,7 +72,7 @@ def warm_up(
         if seconds is None:
             left = deadline - clock()
             expected = expected_seconds(points, rows * length)
-            if points and expected > longest_pass:
+            if points and expected > max(longest_pass, _FEW_TIMES * points[0].seconds):
                 _log.info("no warm-up of %d x %d: it may take %.2f s", rows, length, expected)
                 continue
             if points and _PASSES * expected > left:
