@@ -178,9 +178,10 @@ class ModelService:
         version = Version(self.name)
         try:
             await self._brought_up(version, start or StartUp())
+            return
         except CannotLoad as error:
-            await self._failed(version, str(error))
-            raise
+            # Another one: the frames of this hold the model whose memory is to be given back.
+            failure = CannotLoad(str(error))
         except DeviceLost as error:
             version.enter(ModelState.FAILED, str(error))
             self._lose(error)
@@ -190,9 +191,9 @@ class ModelService:
             raise
         except Exception as error:
             _log.exception("bringing up the model failed")
-            reason = f"{type(error).__name__}: {error}"
-            await self._failed(version, reason)
-            raise CannotLoad(reason) from error
+            failure = CannotLoad(f"{type(error).__name__}: {error}")
+        await self._failed(version, str(failure))
+        raise failure
 
     async def _brought_up(self, version: Version, start: StartUp) -> None:
         settings, serving = self._settings, self._known.serving

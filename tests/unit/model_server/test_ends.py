@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from batchedmodel_contract.server_api import ModelState
-from batchedmodel_model_server.errors import NotReady
+from batchedmodel_model_server.errors import CannotLoad, NotReady
 from support.model_server_handlers import Times, batch_of, version_of
 from support.versions import MakeService, ask, states, until_gone
 
@@ -159,11 +159,9 @@ class Circular(Times):
         self.myself = self
 
 
-@pytest.mark.parametrize(("kind", "everything"), [(Times, False), (Circular, True)])
-async def test_beside_a_version_that_serves_everything_is_searched_only_for_what_is_left(
-    tmp_path: Path, make_versions: MakeService, kind: type[Times], everything: bool
-) -> None:
-    alive: list[Any] = []
+def noting(kind: type[Times]) -> tuple[type[Times], list[int]]:
+    """The same kind of handler, and the factors of those that exist."""
+    alive: list[int] = []
 
     class Noted(kind):  # type: ignore[misc, valid-type]
         def load(self, path: Path | None, device: str) -> None:
@@ -173,8 +171,16 @@ async def test_beside_a_version_that_serves_everything_is_searched_only_for_what
         def __del__(self) -> None:
             alive.remove(self.factor)
 
+    return Noted, alive
+
+
+@pytest.mark.parametrize(("kind", "everything"), [(Times, False), (Circular, True)])
+async def test_beside_a_version_that_serves_everything_is_searched_only_for_what_is_left(
+    tmp_path: Path, make_versions: MakeService, kind: type[Times], everything: bool
+) -> None:
+    noted, alive = noting(kind)
     version_of(tmp_path / "model" / "1", factor=1)
-    service = make_versions(Noted)
+    service = make_versions(noted)
     await service.bring_up()
     gc.freeze()
     try:
@@ -188,3 +194,18 @@ async def test_beside_a_version_that_serves_everything_is_searched_only_for_what
         assert any(one is young for one in gc.get_objects()) is not everything
     finally:
         gc.unfreeze()
+
+
+async def test_of_a_version_that_failed_in_warm_up_nothing_is_left(
+    tmp_path: Path, make_versions: MakeService
+) -> None:
+    noted, alive = noting(Times)
+    version_of(tmp_path / "model" / "1", factor=1)
+    service = make_versions(noted)
+    await service.bring_up()
+    version_of(tmp_path / "model" / "2", factor=0)
+    young: list[int] = []
+    with pytest.raises(CannotLoad, match="failed in warm-up"):
+        await service.load()
+    assert alive == [1]
+    assert any(one is young for one in gc.get_objects()), "and not everything was searched for it"
