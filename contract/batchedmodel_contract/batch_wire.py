@@ -1,7 +1,8 @@
 """The batch extension: one v2 body that carries a whole batch of items of differing shapes.
 
 Spoken between the sidecar and our model server only. Each tensor's items are concatenated, never
-padded; beside ``<name>`` travels ``<name>:shapes`` (INT64, items x rank). The answer adds
+padded; beside ``<name>`` travels ``<name>:shapes`` (INT64, items x rank). A parameter that
+items' requests set travels as ``<name>:parameter``, one value for each item. The answer adds
 ``:status`` (INT32, one HTTP status per item) and ``:error`` (BYTES), so that one failed item
 stays inside a 200 answer and inside the standard's rule that parameters are scalars.
 """
@@ -10,7 +11,7 @@ import json
 import math
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from batchedmodel_contract.mistakes import InvalidInput
@@ -30,6 +31,7 @@ EXTENSION: Final = "batchedmodel.batch"
 """How a server says in its v2 metadata that it speaks this."""
 
 SHAPES: Final = ":shapes"
+PARAMETER: Final = ":parameter"
 STATUS: Final = ":status"
 ERROR: Final = ":error"
 OK: Final = 200
@@ -91,6 +93,8 @@ class BatchRequest:
     """What the sidecar hands over: every input of every item, in one order."""
 
     inputs: tuple[Ragged, ...]
+    params: tuple[Tensor, ...] = ()
+    """One value for each item, of those parameters that any item's request sets."""
     wanted_seconds: float | None = None
     """From its sending on, for how long anybody waits for any of its items; None: not told."""
     version: str | None = None
@@ -134,14 +138,24 @@ def write_request(request: BatchRequest, dumps: Dumps = _dumps) -> tuple[int, li
     head = {}
     if request.wanted_seconds is not None:
         head["parameters"] = {_WANTED: max(0, round(request.wanted_seconds * 1e6))}
-    return write_body(head, flattened(request.inputs), "inputs", dumps)
+    tensors = flattened(request.inputs)
+    for param in request.params:
+        tensors.append(replace(param, name=param.name + PARAMETER))
+    return write_body(head, tensors, "inputs", dumps)
 
 
 def to_request(head: dict[str, Any], tensors: Sequence[Tensor]) -> BatchRequest:
     """The batch in a body that was read already; raises `InvalidInput`."""
     is_told = isinstance(head.get("parameters"), dict) and _WANTED in head["parameters"]
+    inputs = _ragged([tensor for tensor in tensors if not tensor.name.endswith(PARAMETER)])
+    params = [tensor for tensor in tensors if tensor.name.endswith(PARAMETER)]
+    for param in params:
+        if param.shape != (len(inputs[0].shapes),):
+            raise InvalidInput(param.name, "is not one value for each item", param.shape)
     return BatchRequest(
-        inputs=_ragged(tensors), wanted_seconds=_number(head, _WANTED) / 1e6 if is_told else None
+        inputs=inputs,
+        params=tuple(replace(one, name=one.name.removesuffix(PARAMETER)) for one in params),
+        wanted_seconds=_number(head, _WANTED) / 1e6 if is_told else None,
     )
 
 

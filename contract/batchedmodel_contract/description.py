@@ -5,12 +5,13 @@ measures lengths by it and shows it to its own callers.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
 from batchedmodel_contract.batch_wire import EXTENSION
 from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.params import Param, param_from_mapping
 from batchedmodel_contract.tensors import Datatype
 
 RAGGED: Final = -1
@@ -104,6 +105,8 @@ class ModelDescription:
     """The FP32 output that gives one raw score (logit) for a pair of texts, query and document."""
     idempotent: bool = True
     """Whether a row may be run again after its batch failed."""
+    params: Mapping[str, Param] = field(default_factory=dict)
+    """What each request may set for its rows."""
 
     @property
     def classifies_tokens(self) -> bool:
@@ -146,6 +149,7 @@ class ModelDescription:
                 "classification": classification,
                 "ranking": self.ranking,
                 "idempotent": self.idempotent,
+                "parameters": {name: param.to_mapping() for name, param in self.params.items()},
             },
         }
 
@@ -168,6 +172,7 @@ def description_from_metadata(metadata: Mapping[str, Any]) -> ModelDescription:
             classification=_classification(ours["classification"]),
             ranking=ours["ranking"],
             idempotent=_truth(ours["idempotent"]),
+            params={name: param_from_mapping(one) for name, one in ours["parameters"].items()},
         )
     except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
         raise InvalidInput("metadata", f"is not a description of a model: {error!r}") from error

@@ -1,16 +1,18 @@
 """The valid items of one batch as a handler's `forward` gets them: padded, or packed into one row.
 
-Made by `forward` from what was collated. Importable without torch, which is touched only when a
-handler asks for a tensor.
+Made by `forward` from what was collated; beside the tensors, what each item's request set.
+Importable without torch, which is touched only when a handler asks for a tensor.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+ParamColumn = Array | tuple[str, ...]
+"""One parameter of every row: numbers, or texts."""
 
 
 class Packed:
@@ -46,6 +48,30 @@ class Packed:
         return _tensor((np.arange(self.total) - starts)[None], self._device)
 
 
+class Params:
+    """What each item's request set, by the name of the parameter; its default where it set nothing.
+
+    `batch.params["scale"]` belongs to the rows as `batch["x"]` does.
+    """
+
+    def __init__(self, columns: Mapping[str, ParamColumn], device: str) -> None:
+        self._columns = columns
+        self._device = device
+
+    def __getitem__(self, name: str) -> Any:
+        """A torch tensor on the device with one number for each row; of texts a tuple."""
+        column = self._columns[name]
+        return column if isinstance(column, tuple) else _tensor(column, self._device)
+
+    def __iter__(self) -> Iterator[str]:
+        """The names that the handler declares."""
+        return iter(self._columns)
+
+    def array(self, name: str) -> Array:
+        """A numpy array on the host with one value for each row, texts too."""
+        return np.asarray(self._columns[name])
+
+
 class Batch:
     """The valid items of one batch. Row i belongs to item i, whether padded or packed."""
 
@@ -58,6 +84,7 @@ class Batch:
         device: str,
         handed_over: float,
         packed: Mapping[str, Array] | None = None,
+        params: Mapping[str, ParamColumn] | None = None,
     ) -> None:
         self._arrays = arrays
         self._sizes = sizes
@@ -66,6 +93,7 @@ class Batch:
         self.rows = rows
         self.handed_over = handed_over
         """When the batch joined the compute queue, in monotonic seconds."""
+        self.params = Params(params or {}, device)
 
     def __contains__(self, name: str) -> bool:
         """Whether the model has an input of this name."""

@@ -6,16 +6,16 @@ Pure, numpy only. Both ways run off the compute thread.
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from batchedmodel_contract.batch_wire import Ragged
 from batchedmodel_contract.tensors import Datatype, Shape
-from batchedmodel_model_server.batch import Array, mask_of
+from batchedmodel_model_server.batch import Array, ParamColumn, mask_of
 from batchedmodel_model_server.declaration import Declaration, Sharing
-from batchedmodel_model_server.handler import Spec
+from batchedmodel_model_server.handler import DTYPES, Spec
 from batchedmodel_model_server.validation import Column, Examined, owners
 
 Sizes = Mapping[str, NDArray[np.int64]]
@@ -33,6 +33,8 @@ class Collated:
     """The inputs padded, rows x the longest; of a packed batch, those without lettered sizes."""
     packed: Mapping[str, Array] | None = None
     """The other inputs of a packed batch: the sum of the lengths x the other sizes."""
+    params: Mapping[str, ParamColumn] = field(default_factory=dict)
+    """Every declared parameter of each row."""
 
     @property
     def rows(self) -> int:
@@ -70,7 +72,11 @@ def collate(declaration: Declaration, examined: Examined) -> Collated:
             padded[name] = _pad(column, items, sizes)
     is_packed = declaration.sharing is Sharing.PACKED
     return Collated(
-        items=tuple(items), sizes=sizes, arrays=padded, packed=packed if is_packed else None
+        items=tuple(items),
+        sizes=sizes,
+        arrays=padded,
+        packed=packed if is_packed else None,
+        params=_params(declaration, examined, items),
     )
 
 
@@ -136,6 +142,21 @@ def _sizes(
     return sizes
 
 
+def _params(
+    declaration: Declaration, examined: Examined, items: Sequence[int]
+) -> dict[str, ParamColumn]:
+    """Every declared parameter of these items, with its default where nothing was sent."""
+    found: dict[str, ParamColumn] = {}
+    for name, param in declaration.params.items():
+        sent = examined.params.get(name)
+        values = [param.default if sent is None else sent[index] for index in items]
+        if param.datatype == Datatype.BYTES:
+            found[name] = tuple(map(str, values))
+        else:
+            found[name] = np.array(values, dtype=DTYPES[Datatype(param.datatype)])
+    return found
+
+
 def _pack(column: Column, items: Sequence[int]) -> Array:
     return np.concatenate([column.item(index) for index in items])
 
@@ -149,7 +170,8 @@ def _part(declaration: Declaration, collated: Collated, rows: slice) -> Collated
         ]
         for name, spec in declaration.inputs.items()
     }
-    return Collated(items=collated.items[rows], sizes=sizes, arrays=arrays)
+    params = {name: column[rows] for name, column in collated.params.items()}
+    return Collated(items=collated.items[rows], sizes=sizes, arrays=arrays, params=params)
 
 
 def _joined(outputs: Sequence[Output]) -> Output:

@@ -4,7 +4,7 @@ Validation, collation, warm-up and the v2 metadata all follow from it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
@@ -14,6 +14,7 @@ from batchedmodel_contract.description import (
     ModelDescription,
     TensorSpec,
 )
+from batchedmodel_contract.params import RESERVED, Param
 from batchedmodel_contract.tensors import Datatype
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.handler import Handler, Spec
@@ -45,6 +46,8 @@ class Declaration:
     """Whether the handler can take packed batches, as it says."""
     sharing: Sharing = Sharing.PADDED
     """As the self-test found, which is run after the declaration has been read."""
+    params: Mapping[str, Param] = field(default_factory=dict)
+    """What each item's request may set."""
 
     @property
     def length(self) -> str | None:
@@ -102,11 +105,26 @@ def declaration_of(handler: Handler) -> Declaration:
         cost_rule=handler.cost_rule if known else CostRule.ROWS,
         checks_items=type(handler).check is not Handler.check,
         packs=handler.packs and bool(known),
+        params=_params(handler),
     )
     for letter, (least, largest) in declaration.bounds.items():
         if least > largest:
             raise CannotLoad(f"inputs: {letter} is at least {least} here, at most {largest} there")
     return declaration
+
+
+def _params(handler: Handler) -> dict[str, Param]:
+    kind = type(handler).__name__
+    if not isinstance(handler.params, Mapping):
+        raise CannotLoad(f"{kind}.params is not a mapping of names to Param")
+    for name, param in handler.params.items():
+        if not isinstance(param, Param):
+            raise CannotLoad(f"{kind}.params[{name!r}] is not a Param")
+        if not str(name).isidentifier():
+            raise CannotLoad(f"{kind}.params: {name!r} is not a name")
+        if name in RESERVED:
+            raise CannotLoad(f"{kind}.params: {name} means something to every model already")
+    return dict(handler.params)
 
 
 def describe(
@@ -132,6 +150,7 @@ def describe(
         classification=handler.classification,
         ranking=handler.ranking,
         idempotent=idempotent,
+        params=declaration.params,
     )
 
 

@@ -78,6 +78,7 @@ def _pass(model: LoadedModel, collated: Collated, handed_over: float) -> dict[st
         device=model.device,
         handed_over=handed_over,
         packed=collated.packed,
+        params=collated.params,
     )
     # Fetching the outputs belongs here: a GPU reports the faults of a pass when it is awaited.
     return _outputs(model.declaration, model.handler.forward(batch), collated)

@@ -17,15 +17,28 @@ touched only when a handler asks for a tensor.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
 import numpy as np
 
 from batchedmodel_contract.description import Classification, CostRule, TextInput
+from batchedmodel_contract.params import Param
 from batchedmodel_contract.tensors import Datatype
-from batchedmodel_model_server.batch import Array, Batch, Packed
+from batchedmodel_model_server.batch import Array, Batch, Packed, Params
 
-__all__ = ["DTYPES", "PARAMETERS", "Array", "Batch", "Handler", "Invalid", "Packed", "Spec"]
+__all__ = [
+    "DTYPES",
+    "PARAMETERS",
+    "Array",
+    "Batch",
+    "Handler",
+    "Invalid",
+    "Packed",
+    "Param",
+    "Params",
+    "Spec",
+]
 
 DTYPES: Final[Mapping[Datatype, np.dtype[Any]]] = {
     Datatype.BOOL: np.dtype("?"),
@@ -104,6 +117,8 @@ class Handler:
 
     inputs: Mapping[str, Spec]
     outputs: Mapping[str, Spec]
+    params: Mapping[str, Param] = MappingProxyType({})
+    """What each request may set for its own items, which `forward` finds in `batch.params`."""
     cost_rule: CostRule = CostRule.PADDED
     packs: bool = False
     """Whether `forward` can take `batch.packed()`. All lettered inputs then have one and the same
@@ -119,7 +134,7 @@ class Handler:
     """Modules that `load` imports. Named here they are imported before it, so that the report on a
     start tells their time from that of the model's own files."""
     parameter_names: ClassVar[tuple[str, ...]] = ()
-    """What `spec.model.parameters` may hold; other names are refused."""
+    """What `spec.model.parameters` may hold, the manifest's; other names are refused."""
     parameters: Mapping[str, str]
     """What it does hold; set before `load`."""
     trusted: bool = False

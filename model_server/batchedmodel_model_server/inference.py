@@ -42,8 +42,10 @@ async def infer(
             return _response(
                 *write_reply(await runner.run(to_request(head, tensors)), orjson.dumps)
             )
-        options = read_options(head, [spec.name for spec in described.outputs], ())
-        reply = await runner.run(rows_as_items(tensors))
+        outputs = [spec.name for spec in described.outputs]
+        options = read_options(head, outputs, described.params)
+        items = rows_as_items(tensors, head.get("parameters"), described.params)
+        reply = await runner.run(items)
     answer = {"model_name": service.name, "model_version": described.version}
     if options.id is not None:
         answer["id"] = options.id

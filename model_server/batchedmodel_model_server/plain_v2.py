@@ -4,10 +4,12 @@ Rows of a rectangular tensor become items; the answer is rectangular again. A pl
 status, so one bad row fails it. Pure.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from batchedmodel_contract.batch_wire import OK, SHAPES, BatchReply, BatchRequest, Ragged
 from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.params import Param, columns, read_values
 from batchedmodel_contract.tensors import Tensor
 
 
@@ -24,8 +26,15 @@ def is_batch(tensors: Sequence[Tensor]) -> bool:
     return any(tensor.name.endswith(SHAPES) for tensor in tensors)
 
 
-def rows_as_items(tensors: Sequence[Tensor]) -> BatchRequest:
-    """Each row of the tensors as one item; raises `InvalidInput`."""
+def rows_as_items(
+    tensors: Sequence[Tensor],
+    parameters: Mapping[str, Any] | None = None,
+    known: Mapping[str, Param] | None = None,
+) -> BatchRequest:
+    """Each row of the tensors as one item; raises `InvalidInput`.
+
+    What the request's `parameters` set of the `known` ones holds for each of its items.
+    """
     inputs = []
     for tensor in tensors:
         if not tensor.shape or tensor.elements == 0:
@@ -41,7 +50,9 @@ def rows_as_items(tensors: Sequence[Tensor]) -> BatchRequest:
                 parts=(tensor.data,),
             )
         )
-    return BatchRequest(inputs=tuple(inputs))
+    values = read_values(parameters, known or {})
+    sent = columns([values] * len(inputs[0].shapes), known) if known and values else ()
+    return BatchRequest(inputs=tuple(inputs), params=sent)
 
 
 def items_as_rows(reply: BatchReply, selects: Callable[[str], bool]) -> list[Tensor]:

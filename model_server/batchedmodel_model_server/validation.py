@@ -6,14 +6,15 @@ item's alone. Pure; called off the compute thread.
 """
 
 import math
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from batchedmodel_contract.batch_wire import BatchRequest, Ragged
 from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.params import Scalar, column_values
 from batchedmodel_contract.tensors import Datatype, Shape
 from batchedmodel_model_server.declaration import Declaration
 from batchedmodel_model_server.handler import DTYPES, Array, Spec
@@ -45,6 +46,8 @@ class Examined:
     count: int
     columns: Mapping[str, Column]
     faults: Mapping[int, str]
+    params: Mapping[str, Sequence[Scalar]] = field(default_factory=dict)
+    """Of every item, the parameters that came with the batch; the others have their defaults."""
 
     @property
     def valid(self) -> list[int]:
@@ -54,7 +57,7 @@ class Examined:
     def only(self, items: Collection[int]) -> "Examined":
         """The same batch with these alone to be run; what stands against the others is left out."""
         others = {index: "" for index in range(self.count) if index not in items}
-        return Examined(count=self.count, columns=self.columns, faults=others)
+        return replace(self, faults=others)
 
 
 def examine(declaration: Declaration, request: BatchRequest) -> Examined:
@@ -77,14 +80,15 @@ def examine(declaration: Declaration, request: BatchRequest) -> Examined:
         alike = _fault_of_all(spec, given[name])
         if alike is not None:
             return Examined(count=count, columns={}, faults=dict.fromkeys(range(count), alike))
+    params = _params(declaration, request, count)
     columns = {name: _column(spec, given[name]) for name, spec in declaration.inputs.items()}
     faults: dict[int, str] = {}
     for column in columns.values():
         for index, fault in (*_wrong_shapes(column), *_wrong_values(column)):
             faults.setdefault(index, fault)
-    for index, fault in _unequal_letters(columns, count):
+    for index, fault in (*_unequal_letters(columns, count), *_wrong_params(declaration, params)):
         faults.setdefault(index, fault)
-    return Examined(count=count, columns=columns, faults=faults)
+    return Examined(count=count, columns=columns, faults=faults, params=params)
 
 
 def owners(positions: NDArray[np.intp], ends: NDArray[np.int64]) -> NDArray[np.intp]:
@@ -101,6 +105,34 @@ def _fault_of_all(spec: Spec, ragged: Ragged) -> str | None:
         rule = f"does not have the {len(spec.shape)} dimensions of {_form(spec)}"
         return str(InvalidInput(ragged.name, rule, ragged.shapes[0]))
     return None
+
+
+def _params(
+    declaration: Declaration, request: BatchRequest, count: int
+) -> dict[str, Sequence[Scalar]]:
+    found: dict[str, Sequence[Scalar]] = {}
+    for column in request.params:
+        param = declaration.params.get(column.name)
+        if param is None:
+            known = ", ".join(declaration.params) or "none"
+            rule = f"is not a parameter of this model; it takes {known}"
+            raise InvalidInput("parameters", rule, column.name)
+        found[column.name] = column_values(column, param)
+        if len(found[column.name]) != count:
+            rule = f"has {len(found[column.name])} values for {count} items"
+            raise InvalidInput(f"parameters.{column.name}", rule)
+    return found
+
+
+def _wrong_params(
+    declaration: Declaration, params: Mapping[str, Sequence[Scalar]]
+) -> Iterator[Fault]:
+    for name, values in params.items():
+        for index, value in enumerate(values):
+            try:
+                declaration.params[name].read(value, f"parameters.{name}")
+            except InvalidInput as error:
+                yield index, str(error)
 
 
 def _column(spec: Spec, ragged: Ragged) -> Column:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from batchedmodel_contract.batch_wire import BatchRequest, flattened, ragged
 from batchedmodel_contract.description import ModelDescription
+from batchedmodel_contract.params import Values, columns
 from batchedmodel_contract.tensors import Buffer, Datatype, Scattered, Shape, Tensor
 
 
@@ -36,6 +37,8 @@ class Call(NamedTuple):
     """Only rows of equal keys may share a batch."""
     equal_shapes: bool = False
     """Whether, beside that, only rows of equal shapes may, even within the call."""
+    params: Values | None = None
+    """What the call sets of the model's parameters; nothing that keeps its rows from others'."""
     envelope: Hashable = None
     """What a foreign server is asked beside the rows; a part of the key. None for our server."""
     trace: tuple[tuple[str, str], ...] = ()
@@ -59,14 +62,21 @@ class Call(NamedTuple):
 
 
 def request_of(
-    rows: Sequence[Row], description: ModelDescription, wanted_seconds: float
+    rows: Sequence[Row],
+    description: ModelDescription,
+    wanted_seconds: float,
+    params: Sequence[Values | None] = (),
 ) -> BatchRequest:
-    """Rows of any number of calls as one batch for the model that is described."""
+    """Rows of any number of calls as one batch for the model that is described.
+
+    `params`: for each row what its call sets, for a model that has parameters.
+    """
     return BatchRequest(
         inputs=tuple(
             ragged(spec.name, spec.datatype, [row.values[column] for row in rows])
             for column, spec in enumerate(description.inputs)
         ),
+        params=columns(params, description.params) if params else (),
         wanted_seconds=wanted_seconds,
         version=description.version,
     )

@@ -124,7 +124,9 @@ def batch_of(members: Sequence[tuple[LiveCall, int]], now: float) -> BatchReques
     first = members[0][0].call
     if first.envelope is None:
         wanted = max(live.deadline for live, _ in members) - now
-        return request_of(rows, first.description, wanted)
+        # Most models have none, and then nothing is looked at row by row.
+        params = [live.call.params for live, _ in members] if first.description.params else ()
+        return request_of(rows, first.description, wanted, params)
     return RawBatch(
         inputs=(),
         rows=tuple(rows),

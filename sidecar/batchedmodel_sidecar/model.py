@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from batchedmodel_contract.description import ModelDescription
+from batchedmodel_contract.params import Values
 from batchedmodel_contract.profile import Profile
 from batchedmodel_sidecar.calls import Call, Row
 from batchedmodel_sidecar.tokens import Tokens
@@ -32,14 +33,15 @@ class ReadyModel:
         mine = self.description
         return call.description is mine or call.description == mine
 
-    def call_of(self, rows: tuple[Row, ...]) -> Call:
-        """A call for this model; its rows were checked against the description."""
+    def call_of(self, rows: tuple[Row, ...], params: Values | None = None) -> Call:
+        """A call for this model; its rows and `params` were checked against the description."""
         return Call(
             rows=rows,
             description=self.description,
             # Two versions may be asked at a time, and each batch goes to one of them.
             key=self.description.version,
             equal_shapes=not self.rows_pad,
+            params=params,
         )
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.params import PRIORITY, TIMEOUT
 from batchedmodel_contract.rules import Broken, Whole
 from batchedmodel_contract.spec import Lateness
 from batchedmodel_scheduling.policy import FanOut, Priority
@@ -18,8 +19,6 @@ from batchedmodel_scheduling.policy import FanOut, Priority
 TIMEOUT_HEADER: Final = "x-request-timeout-ms"
 PRIORITY_HEADER: Final = "x-request-priority"
 GROUP_HEADER: Final = "x-request-group"
-TIMEOUT: Final = "timeout"
-PRIORITY: Final = "priority"
 TRACE_HEADER: Final = "traceparent"
 REQUEST_ID_HEADER: Final = "x-request-id"
 BATCH_HEADER: Final = "x-batch"

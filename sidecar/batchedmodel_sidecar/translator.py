@@ -75,7 +75,8 @@ class Translator:
         draft = wire.read_parsed(view, reply.sizes)
         if foreign:
             return foreign.parsed(draft, model)
-        return Parsed(call=model.call_of(draft.rows), memo=draft.memo, wishes=draft.wishes)
+        call = model.call_of(draft.rows, draft.params)
+        return Parsed(call=call, memo=draft.memo, wishes=draft.wishes)
 
     async def render(
         self,

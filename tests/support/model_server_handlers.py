@@ -14,7 +14,7 @@ from batchedmodel_contract.spec import MAX_LENGTH
 from batchedmodel_contract.tensors import Datatype
 from batchedmodel_model_server.declaration import declaration_of
 from batchedmodel_model_server.forward import LoadedModel
-from batchedmodel_model_server.handler import DTYPES, Array, Batch, Handler, Invalid, Spec
+from batchedmodel_model_server.handler import DTYPES, Array, Batch, Handler, Invalid, Param, Spec
 
 
 class OnHost(Handler):
@@ -94,6 +94,27 @@ class Sum(OnHost):
     def forward(self, batch: Batch) -> Mapping[str, Any]:
         """Add up."""
         return {"y": batch.array("x").sum(1)}
+
+
+class Scaled(OnHost):
+    """Answers its numbers as each item's request wants them."""
+
+    inputs: Mapping[str, Spec] = {"x": Spec("FP32", ("L",), max=100)}
+    outputs: Mapping[str, Spec] = {"y": Spec("FP32", ("L",))}
+    params: Mapping[str, Param] = {
+        "scale": Param("FP32", 1.0, min=-10, max=10),
+        "shift": Param("INT64", 0),
+        "negate": Param("BOOL", False),
+        "rounding": Param("BYTES", "none", choices=("none", "down", "up")),
+    }
+
+    def forward(self, batch: Batch) -> Mapping[str, Any]:
+        """Compute."""
+        params = batch.params
+        y = batch.array("x") * params.array("scale")[:, None] + params.array("shift")[:, None]
+        y = np.where(params.array("negate")[:, None], -y, y)
+        rounded = {"none": y, "down": np.floor(y), "up": np.ceil(y)}
+        return {"y": [rounded[wanted][row] for row, wanted in enumerate(params["rounding"])]}
 
 
 class Failing(Echo):

@@ -10,6 +10,7 @@ from hypothesis import reject
 from hypothesis import strategies as st
 
 from batchedmodel_contract.description import RAGGED, TensorSpec
+from batchedmodel_contract.params import Param
 from batchedmodel_contract.tensors import Datatype
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.routes import Endpoint
@@ -44,7 +45,10 @@ TEXTS: Final = replace(
 EVERYTHING: Final = replace(MODEL, description=EVERY_DATATYPE)
 PAIR: Final = replace(
     MODEL,
-    description=echoing(a=(Datatype.FP32, (2,)), b=(Datatype.BYTES, (RAGGED,))),
+    description=replace(
+        echoing(a=(Datatype.FP32, (2,)), b=(Datatype.BYTES, (RAGGED,))),
+        params={"scale": Param("FP32", 1.0, max=9), "way": Param("BYTES", "", choices=("", "a"))},
+    ),
     rows_pad=False,
 )
 
@@ -59,6 +63,11 @@ RIGHT: Final[list[Right]] = [
     (Endpoint.RERANK, TEXTS, {"query": "a", "documents": ["b", {"text": "c"}], "top_n": 1}),
     (Endpoint.V1_PREDICT, TEXTS, {"instances": ["a", {"text": "b"}]}),
     (Endpoint.V1_PREDICT, PAIR, {"instances": [{"a": [1, 2.5], "b": ["c", {"b64": "ZA=="}]}]}),
+    (
+        Endpoint.V1_PREDICT,
+        PAIR,
+        {"instances": [{"a": [1, 2], "b": ["c"]}], "parameters": {"way": "a"}},
+    ),
     (Endpoint.V1_PREDICT, MODEL, {"instances": [[1, 2], {"x": [3]}]}),
     (
         Endpoint.V2_INFER,
@@ -70,7 +79,7 @@ RIGHT: Final[list[Right]] = [
                 {"name": "b", "datatype": "BYTES", "shape": [2, 1], "data": ["c", "dd"]},
             ],
             "outputs": [{"name": "echo_a", "parameters": {"binary_data": True}}],
-            "parameters": {"binary_data_output": False, "timeout": 5, "priority": 1},
+            "parameters": {"binary_data_output": False, "timeout": 5, "priority": 1, "scale": 2},
         },
     ),
     (

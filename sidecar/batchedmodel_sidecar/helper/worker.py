@@ -82,7 +82,13 @@ class Worker:
         if not isinstance(job.by, Endpoint):
             return drafted(job.by, Asked(body=view, header_length=job.header_length))
         parsed = await self._adapters[job.by].parse(view, job.header_length, self._known())
-        return Draft(rows=parsed.call.rows, frame=None, memo=parsed.memo, wishes=parsed.wishes)
+        return Draft(
+            rows=parsed.call.rows,
+            frame=None,
+            memo=parsed.memo,
+            wishes=parsed.wishes,
+            params=parsed.call.params,
+        )
 
     def _rendered(self, job: RenderJob, view: memoryview) -> Body:
         asked = wire.read_question(view, job.sizes)

@@ -10,6 +10,7 @@ import orjson
 
 from batchedmodel_contract.description import TensorSpec
 from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.params import Param, Values, read_values
 from batchedmodel_contract.tensors import (
     Buffer,
     Datatype,
@@ -26,6 +27,7 @@ from batchedmodel_sidecar.protocols.json_bodies import json_object, nested
 from batchedmodel_sidecar.rows import rows_of_tensors, rows_of_texts
 
 _FIELDS: Final = frozenset({"instances"})
+_PARAMETERS: Final = "parameters"
 _MAX_RANK: Final = 16
 _BASE64: Final = "b64"
 
@@ -35,7 +37,9 @@ class PredictAdapter:
 
     async def parse(self, body: Buffer, header_length: str | None, model: ReadyModel) -> Parsed:
         """One row for each instance, whose sizes may differ where the model's may."""
-        instances = json_object(body, _FIELDS).get("instances")
+        known = model.description.params
+        asked = json_object(body, _FIELDS | {_PARAMETERS} if known else _FIELDS)
+        instances, params = asked.get("instances"), _params(asked.get(_PARAMETERS), known)
         if not isinstance(instances, list) or not instances:
             raise InvalidInput("instances", "must be a list of at least one instance")
         texts = _texts(instances, model)
@@ -53,7 +57,7 @@ class PredictAdapter:
                     f"instances[{index}]",
                 )
             )
-        return Parsed(call=model.call_of(rows), memo=None)
+        return Parsed(call=model.call_of(rows, params), memo=None)
 
     def texts(self, parsed: Parsed, answer: Answer) -> int:
         """All of them."""
@@ -74,6 +78,19 @@ class PredictAdapter:
     def error(self, error: CallError) -> Body:
         """`{"error": text}`."""
         return Body(data=orjson.dumps({"error": error.message}))
+
+
+def _params(given: object, known: Mapping[str, Param]) -> Values | None:
+    """What a request sets for all of its instances; raises `InvalidInput`."""
+    if given is None:
+        return None
+    if not isinstance(given, dict):
+        raise InvalidInput(_PARAMETERS, "is not an object", given)
+    for name in given:
+        if name not in known:
+            rule = f"is not a parameter that is taken here; known: {', '.join(known)}"
+            raise InvalidInput(_PARAMETERS, rule, name)
+    return read_values(given, known)
 
 
 def _texts(instances: list[Any], model: ReadyModel) -> list[str] | None:

@@ -6,6 +6,7 @@ import orjson
 
 from batchedmodel_contract.batch_wire import SHAPES
 from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.params import read_values
 from batchedmodel_contract.tensors import Buffer, Datatype, Tensor, split_byte_elements
 from batchedmodel_contract.v2 import (
     BINARY_EXTENSION,
@@ -41,14 +42,17 @@ class V2Adapter:
             return known
         head, tensors = read_body(body, header_length, "inputs", orjson.loads)
         outputs = [output.name for output in model.description.outputs]
-        options = read_options(head, outputs, PARAMETERS)
-        wishes = wishes_of_parameters(head.get("parameters"))
+        declared, given = model.description.params, head.get("parameters")
+        taken = PARAMETERS | declared.keys() if declared else PARAMETERS
+        options = read_options(head, outputs, taken)
+        wishes = wishes_of_parameters(given)
+        params = read_values(given, declared) if declared else None
         text = model.description.text
         if text is not None and len(tensors) == 1 and tensors[0].name == text.name:
             rows = await rows_of_texts(_texts(tensors[0]), model, f"inputs.{text.name}")
         else:
             rows = rows_of_tensors(tensors, model.description)
-        parsed = Parsed(call=model.call_of(rows), memo=options, wishes=wishes)
+        parsed = Parsed(call=model.call_of(rows, params), memo=options, wishes=wishes)
         if formed:
             self.forms.learn(bytes(body), tensors, parsed, head)
         return parsed

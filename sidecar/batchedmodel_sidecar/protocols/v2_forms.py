@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from batchedmodel_contract.description import ModelDescription
+from batchedmodel_contract.params import Values
 from batchedmodel_contract.tensors import Datatype, Shape, Tensor, rows, values_to_bytes
 from batchedmodel_contract.v2 import Options
 from batchedmodel_sidecar.calls import Row, Value
@@ -34,6 +35,7 @@ class _Form(NamedTuple):
     """Of each row."""
     options: Options
     wishes: Wishes
+    params: Values | None
 
 
 class Forms:
@@ -73,7 +75,8 @@ class Forms:
                 Tensor(name=form.name, datatype=form.datatype, shape=form.shape, data=data)
             )
         of_rows = tuple([Row(values=(Value(each, part),), length=form.length) for part in parts])
-        return Parsed(call=model.call_of(of_rows), memo=form.options, wishes=form.wishes)
+        call = model.call_of(of_rows, form.params)
+        return Parsed(call=call, memo=form.options, wishes=form.wishes)
 
     def learn(
         self, body: bytes, tensors: Sequence[Tensor], parsed: Parsed, head: Mapping[str, Any]
@@ -100,4 +103,5 @@ class Forms:
             length=parsed.call.rows[0].length,
             options=parsed.memo,
             wishes=parsed.wishes,
+            params=parsed.call.params,
         )

@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 
 from batchedmodel_contract.description import ModelDescription
 from batchedmodel_contract.mistakes import Unbatchable
+from batchedmodel_contract.params import Values
 from batchedmodel_contract.tensors import Buffer
 from batchedmodel_sidecar.calls import Answer, Call, Output, Row, Value
 from batchedmodel_sidecar.errors import CallError, Unserved
@@ -104,6 +105,8 @@ class Draft:
     memo: Any = None
     """What `render` will need."""
     wishes: Wishes = NO_WISHES
+    params: Values | None = None
+    """What it sets of our own server's model's parameters."""
 
 
 class Questions(Protocol):

@@ -66,7 +66,8 @@ def seen(parsed: Parsed) -> tuple[object, ...]:
         (row.length, [(value.shape, bytes(value.data)) for value in row.values])
         for row in parsed.call.rows
     ]
-    return rows, parsed.call.key, parsed.call.description, parsed.wishes, memo
+    call = parsed.call
+    return rows, call.key, call.description, call.params, parsed.wishes, memo
 
 
 async def here(endpoint: Endpoint, model: ReadyModel, body: bytes, head: str | None) -> object:
@@ -84,7 +85,8 @@ async def there(endpoint: Endpoint, model: ReadyModel, body: bytes, head: str | 
     if reply.result is Result.REFUSED:
         return told(wire.read_refusal(memory.view(), reply.sizes))
     draft = wire.read_parsed(memory.view(), reply.sizes)
-    return seen(Parsed(call=model.call_of(draft.rows), memo=draft.memo, wishes=draft.wishes))
+    call = model.call_of(draft.rows, draft.params)
+    return seen(Parsed(call=call, memo=draft.memo, wishes=draft.wishes))
 
 
 async def assert_equal_both_ways(

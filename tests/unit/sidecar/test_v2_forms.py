@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from batchedmodel_contract.description import RAGGED
 from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.params import Param
 from batchedmodel_contract.tensors import Datatype
 from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.model import ReadyModel
@@ -22,7 +23,9 @@ Outcome = Parsed | tuple[type[Exception], str]
 
 
 def taking(datatype: Datatype) -> ReadyModel:
-    return replace(MODEL, description=echoing(x=(datatype, (RAGGED,))))
+    params = {"scale": Param("FP32", 1.0, max=9)}
+    description = replace(echoing(x=(datatype, (RAGGED,))), params=params)
+    return replace(MODEL, description=description)
 
 
 MODELS: Final = {datatype: taking(datatype) for datatype in (Datatype.INT64, Datatype.FP32)}
@@ -36,6 +39,8 @@ FORMS: Final = [
     '{"inputs":[{"name":"x","datatype":"DT","shape":[SHAPE],"data":[1,2],"data":DATA}]}',
     '{"inputs":[{"name":"x","datatype":"DT","shape":[SHAPE],"data":DATA}],"parameters":'
     '{"timeout":5000,"priority":1},"outputs":[{"name":"echo_x","parameters":{"binary_data":true}}]}',
+    '{"inputs":[{"name":"x","datatype":"DT","shape":[SHAPE],"data":DATA}],"parameters":{"scale":2}}',
+    '{"inputs":[{"name":"x","datatype":"DT","shape":[SHAPE],"data":DATA}],"parameters":{"scale":10}}',
     '{"inputs":[{"name":"x","datatype":"DT","shape":[SHAPE],"parameters":{"data":DATA}}]}',
     '{"inputs":[{"name":"x","datatype":"DT","shape":[SHAPE],"data":DATA}],"id":"]}"} ',
     '{"inputs":[{"name":"x","datatype":"DT","shape":[SHAPE],"data":DATA},'
@@ -72,7 +77,7 @@ async def test_what_came_before_changes_nothing(
         assert await outcome(experienced, body, model) == await outcome(V2Adapter(), body, model)
 
 
-@pytest.mark.parametrize("form", [FORMS[0], FORMS[1], FORMS[2], FORMS[7], FORMS[9]])
+@pytest.mark.parametrize("form", [FORMS[0], FORMS[1], FORMS[2], FORMS[7], FORMS[8], FORMS[11]])
 async def test_other_numbers_in_a_known_form_are_read_alone(form: str) -> None:
     adapter, model = V2Adapter(), MODELS[Datatype.INT64]
     first, second = (
