@@ -75,6 +75,8 @@ class EmbeddingFiles:
     files: TextFiles
     pooling: Pooling
     normalize: bool
+    shortest: int | None
+    """From how many numbers on a vector is of use without the others; None: nothing is said."""
 
 
 def task_of(path: Path) -> TaskName:
@@ -129,10 +131,12 @@ def read_text_files(path: Path) -> TextFiles:
 def read_embedding(path: Path) -> EmbeddingFiles:
     """What the files in `path` say; raises `CannotLoad` for what is missing or unsupported."""
     listed = _modules(path)
+    files = read_text_files(path)
     return EmbeddingFiles(
-        files=read_text_files(path),
+        files=files,
         pooling=_pooling(path / listed.pooling) if listed.pooling else Pooling.MEAN,
         normalize=listed.normalize,
+        shortest=_shortest(files.config),
     )
 
 
@@ -203,6 +207,24 @@ def _pooling(folder: Path) -> Pooling:
             f"only one of {', '.join(Pooling)}"
         )
     return Pooling(modes[0])
+
+
+def _shortest(config: Mapping[str, Any]) -> int | None:
+    """The least of the sizes for which the model was trained (Matryoshka).
+
+    By the words that such checkpoints have in their config, as other servers read them too; whether
+    a model bears being cut cannot be seen from its weights.
+    """
+    listed = config.get("matryoshka_dimensions")
+    if listed is None:
+        return 1 if config.get("is_matryoshka") is True else None
+    if not isinstance(listed, list) or not listed or not all(_is_size(one) for one in listed):
+        raise CannotLoad("config.json: matryoshka_dimensions is not a list of sizes")
+    return int(min(listed))
+
+
+def _is_size(value: object) -> bool:
+    return type(value) is int and value >= 1
 
 
 def _text_settings(folder: Path) -> dict[str, Any]:

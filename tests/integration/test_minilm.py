@@ -77,6 +77,15 @@ async def test_embeddings_equal_the_reference_alone_in_company_and_in_every_form
     assert np.abs(np.array(output["data"]).reshape(2, 384) - reference[3:5]).max() < 1e-5
 
 
+async def test_embeddings_of_a_model_that_was_not_trained_for_it_are_not_cut(chain: Chain) -> None:
+    for dimensions, status in ((384, 200), (256, 400), (385, 400)):
+        asked = {"model": "m", "input": "a", "dimensions": dimensions}
+        async with chain.session.post(chain.url("/v1/embeddings"), json=asked) as response:
+            assert response.status == status
+            said = await response.text()
+        assert status == 200 or "this model's embeddings have 384 and may not be cut" in said
+
+
 async def test_a_token_beyond_the_vocabulary_fails_alone(chain: Chain) -> None:
     async def tokens(ids: list[int]) -> int:
         asked = {"model": "m", "input": ids}

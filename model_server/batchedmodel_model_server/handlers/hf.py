@@ -6,12 +6,13 @@ classification of tokens, classification or embeddings of images.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
+from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_model_server.batch import Batch
 from batchedmodel_model_server.checkpoint import TaskName, read_config, task_of
 from batchedmodel_model_server.errors import CannotLoad
-from batchedmodel_model_server.handler import Handler
+from batchedmodel_model_server.handler import PARAMETERS, Handler
 from batchedmodel_model_server.handlers.hf_images import image_classifier, image_embedding
 from batchedmodel_model_server.handlers.hf_texts import (
     text_classifier,
@@ -21,15 +22,21 @@ from batchedmodel_model_server.handlers.hf_texts import (
 from batchedmodel_model_server.handlers.tasks import Place, Task
 from batchedmodel_model_server.handlers.transformers_models import chosen_dtype, precision_of
 
+_SHORTEST: Final = "shortestEmbedding"
+
 
 class HuggingFace(Handler):
-    """Parameters: `dtype` (auto, float32, bfloat16, float16); `pixels` (float32, uint8)."""
+    """Parameters: `dtype` (auto, float32, bfloat16, float16), of images `pixels` (float32, uint8).
+
+    `shortestEmbedding`: to how few numbers callers may have embeddings of texts cut, where the
+    checkpoint does not say so itself.
+    """
 
     libraries: ClassVar[tuple[str, ...]] = (
         "transformers.modeling_utils",
         "transformers.models.auto",
     )
-    parameter_names: ClassVar[tuple[str, ...]] = ("dtype", "pixels")
+    parameter_names: ClassVar[tuple[str, ...]] = ("dtype", "pixels", _SHORTEST)
 
     def load(self, path: Path | None, device: str) -> None:
         """Read the checkpoint and declare the tensors by it; raises `CannotLoad`."""
@@ -41,21 +48,33 @@ class HuggingFace(Handler):
         self.inputs, self.outputs, self.packs = task.inputs, task.outputs, task.packs
         self.text, self.tokenizer = task.text, task.tokenizer
         self.embedding, self.ranking = task.embedding, task.ranking
+        self.shortest_embedding = task.shortest_embedding
         self.classification = task.classification
 
     def _made(self, path: Path, place: Place) -> Task:
-        name = task_of(path)
+        name, shortest = task_of(path), self._shortest()
+        if shortest is not None and name is not TaskName.TEXT_EMBEDDING:
+            raise CannotLoad(f"{PARAMETERS}.{_SHORTEST}: the model gives no embeddings of texts")
         if name in (TaskName.IMAGE_CLASSIFICATION, TaskName.IMAGE_EMBEDDING):
             pixels = self.parameters.get("pixels", "float32")
             make = image_classifier if name is TaskName.IMAGE_CLASSIFICATION else image_embedding
             return make(path, read_config(path), place, pixels)
         if "pixels" in self.parameters:
-            raise CannotLoad("spec.model.parameters.pixels: the model takes text, not images")
+            raise CannotLoad(f"{PARAMETERS}.pixels: the model takes text, not images")
         if name is TaskName.TEXT_EMBEDDING:
-            return text_embedding(path, place)
+            return text_embedding(path, place, shortest)
         if name is TaskName.TOKEN_CLASSIFICATION:
             return token_classifier(path, place)
         return text_classifier(path, place)
+
+    def _shortest(self) -> int | None:
+        given = self.parameters.get(_SHORTEST)
+        if given is None:
+            return None
+        # int() itself would refuse thousands of digits, in words of its own.
+        if not (given.isascii() and given.isdigit() and len(given) < 10 and int(given)):
+            raise InvalidInput(f"{PARAMETERS}.{_SHORTEST}", "is not a number above 0", given)
+        return int(given)
 
     def forward(self, batch: Batch) -> Mapping[str, Any]:
         """Whatever the task gives."""

@@ -33,12 +33,21 @@ SCORE: Final = "score"
 _POOLER: Final = "pooler."  # a head that some checkpoints lack and no embedding needs
 
 
-def text_embedding(path: Path, place: Place) -> Task:
-    """One vector for each text; raises `CannotLoad`."""
+def text_embedding(path: Path, place: Place, shortest: int | None = None) -> Task:
+    """One vector for each text, which may be cut as the checkpoint or `shortest` says.
+
+    Raises `CannotLoad`.
+    """
     checkpoint = read_embedding(path)
     files = checkpoint.files
     model = load_model("AutoModel", files.folder, place.dtype, place.device, spare=_POOLER)
     encoder, pool = Encoder(model, place.device), POOLING[checkpoint.pooling]
+    shortest = checkpoint.shortest if shortest is None else shortest
+    if shortest is not None and shortest > encoder.hidden_size:
+        raise CannotLoad(
+            f"embeddings of {encoder.hidden_size} numbers cannot be cut to {shortest}: by "
+            "spec.model.parameters.shortestEmbedding, or matryoshka_dimensions of config.json"
+        )
 
     def run(batch: Batch) -> Mapping[str, Any]:
         import torch
@@ -59,6 +68,7 @@ def text_embedding(path: Path, place: Place) -> Task:
         text=_text(encoder, files, with_segments=False),
         tokenizer=files.tokenizer,
         embedding=EMBEDDING,
+        shortest_embedding=shortest,
     )
 
 

@@ -20,6 +20,7 @@ class Task:
     text: TextInput | None = None
     tokenizer: bytes | None = field(default=None, repr=False)
     embedding: str | None = None
+    shortest_embedding: int | None = None
     classification: Classification | None = None
     ranking: str | None = None
 

@@ -258,3 +258,26 @@ def test_the_tokenizer_that_is_handed_out_lowers_case_where_the_model_wants_it(
 ) -> None:
     path = write({"sentence_bert_config.json": {"max_seq_length": 9, "do_lower_case": True}})
     assert b"Lowercase" in read(path).files.tokenizer
+
+
+@pytest.mark.parametrize(
+    ("said", "shortest"),
+    [
+        ({}, None),
+        ({"is_matryoshka": False}, None),
+        ({"is_matryoshka": True}, 1),
+        ({"matryoshka_dimensions": [64, 32, 128]}, 32),
+        ({"is_matryoshka": True, "matryoshka_dimensions": [64]}, 64),
+    ],
+)
+def test_embeddings_may_be_cut_where_the_checkpoint_was_trained_for_it(
+    write: Write, said: dict[str, object], shortest: int | None
+) -> None:
+    assert read(write({"config.json": CONFIG | said})).shortest == shortest
+
+
+@pytest.mark.parametrize("listed", [[], [0, 64], ["64"], 64, [True]])
+def test_sizes_that_are_none_are_refused(write: Write, listed: object) -> None:
+    path = write({"config.json": CONFIG | {"matryoshka_dimensions": listed}})
+    with pytest.raises(CannotLoad, match="matryoshka_dimensions is not a list of sizes"):
+        read(path)
