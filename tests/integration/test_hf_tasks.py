@@ -38,7 +38,8 @@ NOT_PACKABLE = ("MPNet", "DebertaV2")
 def served(path: Path, **parameters: str) -> LoadedModel:
     """The checkpoint as the server has it when it is ready."""
     handler = HuggingFace()
-    handler.parameters = parameters
+    # Equal within float32's rounding, whatever this processor would choose.
+    handler.parameters = {"dtype": "float32", **parameters}
     handler.load(path, "cpu")
     return with_sharing(loaded(handler, "cpu"))
 

@@ -63,7 +63,8 @@ def embed(handler: HuggingFace, ids: Sequence[Sequence[int]]) -> np.ndarray[Any,
 
 def load(path: Path, **parameters: str) -> HuggingFace:
     handler = HuggingFace()
-    handler.parameters = parameters
+    # Equal within float32's rounding, whatever this processor would choose.
+    handler.parameters = {"dtype": "float32", **parameters}
     handler.load(path, "cpu")
     return handler
 
@@ -71,7 +72,11 @@ def load(path: Path, **parameters: str) -> HuggingFace:
 async def test_minilm_is_served_equal_to_its_reference(tmp_path: Path) -> None:
     expected = oracle(minilm()).encode(TEXTS)
     async with model_server(
-        tmp_path, "hf", source={"pythonPackage": PACKAGE}, max_batch_size=4
+        tmp_path,
+        "hf",
+        source={"pythonPackage": PACKAGE},
+        parameters={"dtype": "float32"},
+        max_batch_size=4,
     ) as server:
         event = await server.settled()
         assert event.state is ModelState.READY, event.detail

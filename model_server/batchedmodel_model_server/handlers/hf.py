@@ -4,6 +4,7 @@ The architecture in its config decides the task: embeddings, classification or r
 classification of tokens, classification or embeddings of images.
 """
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -20,9 +21,14 @@ from batchedmodel_model_server.handlers.hf_texts import (
     token_classifier,
 )
 from batchedmodel_model_server.handlers.tasks import Place, Task
-from batchedmodel_model_server.handlers.transformers_models import chosen_dtype, precision_of
+from batchedmodel_model_server.handlers.transformers_models import (
+    chosen_dtype,
+    has_bfloat16,
+    precision_of,
+)
 
 _SHORTEST: Final = "shortestEmbedding"
+_log = logging.getLogger(__name__)
 
 
 class HuggingFace(Handler):
@@ -42,7 +48,9 @@ class HuggingFace(Handler):
         """Read the checkpoint and declare the tensors by it; raises `CannotLoad`."""
         if path is None:
             raise CannotLoad("handler hf needs a source")
-        dtype = chosen_dtype(self.parameters.get("dtype", "auto"), device)
+        wanted = self.parameters.get("dtype", "auto")
+        dtype = chosen_dtype(wanted, has_bfloat16=has_bfloat16(device))
+        _log.info("computing in %s, as dtype is %s", dtype, wanted)
         self.precision = precision_of(dtype)
         self._task = task = self._made(path, Place(device=device, dtype=dtype))
         self.inputs, self.outputs, self.packs = task.inputs, task.outputs, task.packs

@@ -15,6 +15,7 @@ from batchedmodel_model_server.batch import Batch
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.handler import PARAMETERS
 from batchedmodel_model_server.mapped_weights import on_device
+from batchedmodel_model_server.processor import read_processor
 
 TOKENS: Final = "input_ids"
 SEGMENTS: Final = "token_type_ids"
@@ -26,22 +27,27 @@ _PRECISIONS: Final[Mapping[str, str]] = {
 }
 
 
-def chosen_dtype(given: str, device: str) -> str:
+def chosen_dtype(given: str, *, has_bfloat16: bool) -> str:
     """The name of the dtype to compute in; raises `InvalidInput`.
 
-    `auto` is bfloat16 where a GPU computes in it, as every model trained in this decade bears
-    that and it halves memory and time. On a CPU it is float32: without instructions of its own
-    bfloat16 is slower there, and answers should not differ from node to node.
+    `auto` is bfloat16 where the device has instructions for it, as every model trained in this
+    decade bears that and it halves memory and time. Elsewhere it would be slower than float32.
     """
     if given in _PRECISIONS:
         return given
     if given != _AUTO:
         rule = f"is not one of {', '.join([_AUTO, *_PRECISIONS])}"
         raise InvalidInput(f"{PARAMETERS}.dtype", rule, given)
+    return "bfloat16" if has_bfloat16 else "float32"
+
+
+def has_bfloat16(device: str) -> bool:
+    """Whether the device computes in bfloat16 by itself."""
+    if not device.startswith("cuda"):
+        return read_processor().bfloat16
     import torch
 
-    on_gpu = device.startswith("cuda") and torch.cuda.is_bf16_supported(including_emulation=False)
-    return "bfloat16" if on_gpu else "float32"
+    return bool(torch.cuda.is_bf16_supported(including_emulation=False))
 
 
 def precision_of(dtype: str) -> str:
