@@ -148,7 +148,7 @@ class Handler:
     """Least number of dimensions to which callers may have embeddings cut; None: they may not."""
     classification: Classification | None = None
     """The output that answers classification requests, and its labels; where it has a row for each
-    token, callers see the labels in the metadata and ask over v2."""
+    token, callers are told the label of each."""
     ranking: str | None = None
     """The output that ranks pairs of texts: one raw score for each."""
 

@@ -14,7 +14,7 @@ from batchedmodel_contract.mistakes import InvalidInput, Unbatchable
 from batchedmodel_contract.tensors import Tensor, rows
 from batchedmodel_sidecar.calls import Row, Value
 from batchedmodel_sidecar.model import ReadyModel
-from batchedmodel_sidecar.tokens import Text, Tokenised
+from batchedmodel_sidecar.tokens import Text, Tokenised, Tokens
 
 
 def rows_of_tensors(
@@ -63,9 +63,15 @@ async def rows_of_texts(
     Texts that are too long are cut, unless they must stay `whole`. Raises `InvalidInput`, and
     `Rejected` while too much is being tokenised.
     """
+    tokens = tokens_of(model, field)
+    return rows_of_tokens(await tokens.encode(texts, whole=whole), model.description, field)
+
+
+def tokens_of(model: ReadyModel, field: str) -> Tokens:
+    """The model's tokenizer, for a `field` that holds text; raises `InvalidInput`."""
     if model.tokens is None:
         raise InvalidInput(field, "is text, but this model has no tokenizer; send token ids")
-    return rows_of_tokens(await model.tokens.encode(texts, whole=whole), model.description, field)
+    return model.tokens
 
 
 def rows_of_ids(
@@ -83,7 +89,8 @@ def rows_of_tokens(
 ) -> tuple[Row, ...]:
     """One row for each text; raises `InvalidInput` for an empty or long one."""
     spec, order = _token_inputs(description, field)
-    for index, (ids, _) in enumerate(tokenised):
+    for index, one in enumerate(tokenised):
+        ids = one.ids
         if not ids:
             raise InvalidInput(f"{field}[{index}]", "holds no token")
         if spec.max_length is not None and len(ids) > spec.max_length:
@@ -111,7 +118,7 @@ def _token_inputs(description: ModelDescription, field: str) -> tuple[TensorSpec
 
 
 def _part(tokenised: Tokenised, index: int) -> array[int]:
-    part = tokenised[index]
+    part = tokenised.segments if index else tokenised.ids
     assert part is not None, "segments were not asked for, although the model takes them: our bug"
     return part
 

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 from typing import Final, NamedTuple
 
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from batchedmodel_contract.description import TextInput
 from batchedmodel_contract.mistakes import InvalidInput
@@ -29,12 +29,26 @@ Text = str | tuple[str, str]
 """A text, or a pair of texts that the model reads as one."""
 
 
+class Mark(NamedTuple):
+    """A token that stands for a part of the text."""
+
+    place: int
+    """Among all tokens, those that the tokenizer adds included."""
+    word: str
+    """As the vocabulary has it."""
+    start: int
+    """Where in the text it begins, in characters."""
+    end: int
+
+
 class Tokenised(NamedTuple):
     """What a text became: INT64 arrays of one length."""
 
     ids: array[int]
     segments: array[int] | None
     """None when nobody asked for them."""
+    marks: tuple[Mark, ...] | None = None
+    """Of the tokens that are the text's own; None when nobody asked for them."""
 
 
 class Tokens:
@@ -59,21 +73,23 @@ class Tokens:
         self._characters = 0
         self._counting = Lock()
 
-    async def encode(self, texts: Sequence[Text], *, whole: bool = False) -> list[Tokenised]:
-        """Token ids of each text, special tokens included.
+    async def encode(
+        self, texts: Sequence[Text], *, whole: bool = False, marked: bool = False
+    ) -> list[Tokenised]:
+        """Token ids of each text, special tokens included, and where they come from if `marked`.
 
         Raises `Rejected`, and `InvalidInput` for a text that is too long if it must stay `whole`.
         """
         characters = sum(map(_characters, texts))
         if characters <= _INLINE_CHARACTERS:
-            return self._encode(texts, whole)
+            return self._encode(texts, whole, marked)
         if characters > _MOST_CHARACTERS:
             message = f"the texts have {characters} characters; {_MOST_CHARACTERS} are taken"
             raise Rejected(Rejection.TOO_LARGE, message)
         if self._characters + characters > _MOST_CHARACTERS:
             message = f"{self._characters} characters are being tokenised; no more fit"
             raise Rejected(Rejection.QUEUE_FULL, message, retry_after=1.0)
-        work = self._threads.submit(self._encode, texts, whole)
+        work = self._threads.submit(self._encode, texts, whole, marked)
         self._count(characters)
         # Work that has begun goes on when its caller leaves, so it counts until it is done.
         work.add_done_callback(lambda _: self._count(-characters))
@@ -83,8 +99,10 @@ class Tokens:
         with self._counting:  # the thread that ends a work says so itself
             self._characters += characters
 
-    def _encode(self, texts: Sequence[Text], whole: bool) -> list[Tokenised]:
-        encodings = self._tokenizer.encode_batch_fast(list(texts))
+    def _encode(self, texts: Sequence[Text], whole: bool, marked: bool) -> list[Tokenised]:
+        # The fast way keeps no places.
+        encode = self._tokenizer.encode_batch if marked else self._tokenizer.encode_batch_fast
+        encodings = encode(list(texts))
         if whole:
             for index, encoding in enumerate(encodings):
                 if encoding.overflowing:
@@ -94,9 +112,19 @@ class Tokens:
             Tokenised(
                 array("q", encoding.ids),
                 array("q", encoding.type_ids) if self._with_segments else None,
+                _marks(encoding) if marked else None,
             )
             for encoding in encodings
         ]
+
+
+def _marks(encoding: Encoding) -> tuple[Mark, ...]:
+    told = zip(encoding.tokens, encoding.offsets, encoding.special_tokens_mask, strict=True)
+    return tuple(
+        Mark(place, word, start, end)
+        for place, (word, (start, end), special) in enumerate(told)
+        if not special
+    )
 
 
 def _characters(text: Text) -> int:

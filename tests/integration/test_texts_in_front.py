@@ -18,6 +18,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 HANDLERS = ("Embedder", "Classifier", "Tagger", "Ranker")
 Chains = dict[str, Chain]
+LONG = "good " * 40
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -82,7 +83,6 @@ async def test_dimensions_that_the_model_does_not_have_are_refused(
     [
         ("Ranker", "/v1/embeddings", {"model": "m", "input": "a"}, "does not give embeddings"),
         ("Embedder", "/classify", {"inputs": "a"}, "does not classify"),
-        ("Tagger", "/classify", {"inputs": "a"}, "classifies tokens and not texts; v2"),
         ("Embedder", "/rerank", {"query": "a", "texts": ["b"]}, "does not rank"),
     ],
 )
@@ -127,6 +127,41 @@ async def test_classes_come_in_the_order_of_labels_in_vllms_form(chains: Chains)
     assert answer["usage"]["prompt_tokens"] == 8
 
 
+async def test_tokens_are_classified_with_their_places_in_the_text(chains: Chains) -> None:
+    chain, likely = chains["Tagger"], softmax(1, 0, 0)[0]
+    good = {"entity": "good", "score": pytest.approx(likely), "index": 3, "word": "good"}
+    odd = {"entity": "odd", "score": pytest.approx(likely), "index": 1, "word": "odd"}
+    for path in ("/classify", "/predict"):
+        status, answer = await ask(chain, path, {"inputs": "odd cat  good"})
+        assert status == 200
+        assert answer[0] == odd | {"start": 0, "end": 3}
+        # The likeliest of three that are equally likely is the first.
+        assert (answer[1]["word"], answer[1]["entity"]) == ("cat", "good")
+        assert answer[2] == good | {"start": 9, "end": 13}
+    _, several = await ask(chain, "/classify", {"inputs": [["odd"], ["odd odd"]]})
+    assert [[it["start"] for it in text] for text in several] == [[0], [0, 4]]
+    _, raw = await ask(chain, "/classify", {"inputs": "odd", "raw_scores": True})
+    assert raw == [odd | {"score": 1.0, "start": 0, "end": 3}]
+    _, cut = await ask(chain, "/classify", {"inputs": LONG})
+    assert len(cut) == 14
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({"input": "a"}, "input: is for models that classify texts; this one classifies tokens"),
+        ({"inputs": ["a", "b"]}, 'inputs: ["a", "b"] is a pair of texts, whose tokens this model'),
+        ({"inputs": LONG, "truncate": False}, "text 0: is longer than the 16 tokens"),
+    ],
+)
+async def test_tokens_that_cannot_be_classified_are_refused(
+    chains: Chains, document: Any, message: str
+) -> None:
+    status, answer = await ask(chains["Tagger"], "/classify", document)
+    assert status == 400
+    assert answer["error"].startswith(message)
+
+
 async def test_tokens_are_classified_over_v2_with_labels_in_the_metadata(chains: Chains) -> None:
     chain = chains["Tagger"]
     async with chain.session.get(chain.url("/v2/models/m")) as response:
@@ -164,9 +199,6 @@ async def test_ranks_in_the_form_of_cohere_and_jina(chains: Chains, path: str) -
     assert "document" not in answer["results"][0]
     _, answer = await ask(chains["Ranker"], path, document | {"return_documents": True})
     assert [it["document"] for it in answer["results"]] == [{"text": "cat dog"}, {"text": "dog"}]
-
-
-LONG = "good " * 40
 
 
 @pytest.mark.parametrize(

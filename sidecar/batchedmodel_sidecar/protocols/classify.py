@@ -1,6 +1,9 @@
-"""Classification of texts: TEI's `/predict` and vLLM's `/classify`, by the form of the question."""
+"""Classification: TEI's `/predict` and vLLM's `/classify`, by the form of the question.
 
-from dataclasses import dataclass
+Models that classify tokens are asked in TEI's form and answer in transformers'.
+"""
+
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import orjson
@@ -25,8 +28,9 @@ from batchedmodel_sidecar.protocols.scores import (
     probabilities,
     raw_scores,
 )
-from batchedmodel_sidecar.rows import rows_of_texts
-from batchedmodel_sidecar.tokens import Text
+from batchedmodel_sidecar.protocols.token_labels import labelled, one_by_one
+from batchedmodel_sidecar.rows import rows_of_texts, rows_of_tokens, tokens_of
+from batchedmodel_sidecar.tokens import Mark, Text
 
 _KNOWN: Final = TRUNCATION | {"inputs", "input", "model", "raw_scores", "user"}
 
@@ -40,6 +44,8 @@ class _Form:
     single: bool
     """In TEI's form: one text was asked about, not a list of them."""
     raw: bool
+    marks: tuple[tuple[Mark, ...], ...] | None = None
+    """Of each text, where its tokens come from; None where texts are classified, not tokens."""
 
 
 class ClassifyAdapter:
@@ -51,9 +57,6 @@ class ClassifyAdapter:
         require_model(asked, model, named=False)
         if model.description.classification is None:
             raise InvalidInput("model", "does not classify", model.description.name)
-        if model.description.classifies_tokens:
-            rule = "classifies tokens and not texts; v2 gives the scores of each token"
-            raise InvalidInput("model", rule, model.description.name)
         if ("inputs" in asked) == ("input" in asked):
             raise InvalidInput("inputs", "or input is required, and not both")
         if asked.get("user") is not None:
@@ -61,8 +64,18 @@ class ClassifyAdapter:
         tei = "inputs" in asked
         single, texts = _sequences(asked["inputs"]) if tei else _texts(asked["input"])
         field = "inputs" if tei else "input"
-        rows = await rows_of_texts(texts, model, field, whole=must_stay_whole(asked))
+        whole = must_stay_whole(asked)
         form = _Form(tei=tei, single=single, raw=flag(asked, "raw_scores", default=False))
+        if model.description.classifies_tokens:
+            if not tei:
+                rule = "is for models that classify texts; this one classifies tokens: send inputs"
+                raise InvalidInput("input", rule)
+            one_by_one(texts)
+            tokens = await tokens_of(model, field).encode(texts, whole=whole, marked=True)
+            rows = rows_of_tokens(tokens, model.description, field)
+            form = replace(form, marks=tuple(one.marks or () for one in tokens))
+        else:
+            rows = await rows_of_texts(texts, model, field, whole=whole)
         return Parsed(call=model.call_of(rows), memo=form)
 
     def texts(self, parsed: Parsed, answer: Answer) -> int:
@@ -70,10 +83,14 @@ class ClassifyAdapter:
         return answer.size
 
     def render(self, parsed: Parsed, answer: Answer, model: ReadyModel) -> Body:
-        """The labels of each text with their scores, in the form of the question."""
+        """The labels of each text, or of its tokens, with scores, in the form of the question."""
         form: _Form = parsed.memo
         classes = model.description.classification
         assert classes is not None, "asked of a model that does not classify: our bug"
+        if form.marks is not None:
+            each = zip(raw_scores(answer, classes.output), form.marks, strict=True)
+            told = [labelled(row, marks, classes, raw=form.raw) for row, marks in each]
+            return Body(data=orjson.dumps(told[0] if form.single else told))
         scores = [
             row if form.raw else probabilities(row, classes.activation)
             for row in raw_scores(answer, classes.output)
