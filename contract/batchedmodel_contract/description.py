@@ -168,27 +168,36 @@ def description_from_metadata(metadata: Mapping[str, Any]) -> ModelDescription:
             equal_lengths=_truth(ours["equalLengths"]),
             text=None if ours["text"] is None else _text(ours["text"]),
             embedding=ours["embedding"],
-            shortest_embedding=ours["shortestEmbedding"],
+            shortest_embedding=_size(ours["shortestEmbedding"]),
             classification=_classification(ours["classification"]),
             ranking=ours["ranking"],
             idempotent=_truth(ours["idempotent"]),
             params={name: param_from_mapping(one) for name, one in ours["parameters"].items()},
         )
-    except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, IndexError, OverflowError, TypeError, ValueError) as error:
         raise InvalidInput("metadata", f"is not a description of a model: {error!r}") from error
-    _check_roles(description)
+    check_roles(description)
     return description
 
 
-def _check_roles(description: ModelDescription) -> None:
-    """Refuse a description by which requests would be answered from tensors that do not fit."""
+def check_roles(description: ModelDescription) -> None:
+    """Refuse a description by which requests would be answered from tensors that do not fit.
+
+    Raises `InvalidInput`, which names the role.
+    """
     text, classes, ranking = description.text, description.classification, description.ranking
-    inputs = [spec.name for spec in description.inputs]
+    shortest = description.shortest_embedding
     for name in (text.tokens, text.segments) if text else ():
-        if name is not None and name not in inputs:
-            raise InvalidInput("text", "names an input that the model does not have", name)
+        if name is not None and text is not None:
+            _check_tokens(description, name, text.max_tokens)
     if description.embedding is not None:
-        _shape_of(description, "embedding", description.embedding)
+        shape = _shape_of(description, "embedding", description.embedding)
+        if not shape:
+            raise InvalidInput("embedding", "names an output that is one number", list(shape))
+        if shortest is not None and not 1 <= shortest <= shape[-1]:
+            raise InvalidInput("shortest_embedding", f"is not from 1 to {shape[-1]}", shortest)
+    elif shortest is not None:
+        raise InvalidInput("shortest_embedding", "is said of a model without embeddings", shortest)
     if classes is not None:
         shape = _shape_of(description, "classification", classes.output)
         if shape not in ((len(classes.labels),), (RAGGED, len(classes.labels))):
@@ -198,6 +207,18 @@ def _check_roles(description: ModelDescription) -> None:
         shape = _shape_of(description, "ranking", ranking)
         if shape not in ((), (1,)):
             raise InvalidInput("ranking", "is not one score for each pair", list(shape))
+
+
+def _check_tokens(description: ModelDescription, name: str, max_tokens: int) -> None:
+    """Tokens of texts go into INT64 inputs that are as long as they."""
+    spec = next((spec for spec in description.inputs if spec.name == name), None)
+    if spec is None:
+        raise InvalidInput("text", "names an input that the model does not have", name)
+    if spec.datatype is not Datatype.INT64 or spec.shape != (RAGGED,):
+        raise InvalidInput("text", "names an input that is not INT64 of one lettered size", name)
+    if spec.max_length is not None and max_tokens > spec.max_length:
+        rule = f"cuts texts to more tokens than {name} takes, {spec.max_length}"
+        raise InvalidInput("text", rule, max_tokens)
 
 
 def _shape_of(description: ModelDescription, role: str, output: str) -> tuple[int, ...]:
@@ -213,11 +234,17 @@ def _truth(value: object) -> bool:
     return value
 
 
+def _size(value: object) -> int | None:
+    if value is not None and type(value) is not int:
+        raise TypeError(f"{value!r} is not a size")
+    return value
+
+
 def _text(mapping: Mapping[str, Any]) -> TextInput:
     return TextInput(
         name=mapping["name"],
         tokens=mapping["tokens"],
-        max_tokens=mapping["maxTokens"],
+        max_tokens=int(mapping["maxTokens"]),
         segments=mapping["segments"],
     )
 
@@ -240,6 +267,6 @@ def _spec(entry: Mapping[str, Any], lengths: Mapping[str, int]) -> TensorSpec:
     return TensorSpec(
         name=entry["name"],
         datatype=Datatype(entry["datatype"]),
-        shape=tuple(entry["shape"][1:]),
-        max_length=lengths.get(entry["name"]),
+        shape=tuple(map(int, entry["shape"][1:])),
+        max_length=_size(lengths.get(entry["name"])),
     )

@@ -13,7 +13,9 @@ from batchedmodel_contract.description import (
     CostRule,
     ModelDescription,
     TensorSpec,
+    check_roles,
 )
+from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.params import RESERVED, Param
 from batchedmodel_contract.tensors import Datatype
 from batchedmodel_model_server.errors import CannotLoad
@@ -99,6 +101,10 @@ def declaration_of(handler: Handler) -> Declaration:
                 f"output {name}: {own[0]} is in no input, so it must be the only letter and the "
                 "first dimension"
             )
+    cost_rule: object = handler.cost_rule
+    if not isinstance(cost_rule, CostRule):
+        known_rules = ", ".join(f"CostRule.{rule.name}" for rule in CostRule)
+        raise CannotLoad(f"{type(handler).__name__}.cost_rule: {cost_rule!r} is no {known_rules}")
     declaration = Declaration(
         inputs=handler.inputs,
         outputs=handler.outputs,
@@ -110,7 +116,23 @@ def declaration_of(handler: Handler) -> Declaration:
     for letter, (least, largest) in declaration.bounds.items():
         if least > largest:
             raise CannotLoad(f"inputs: {letter} is at least {least} here, at most {largest} there")
+    _check_roles(handler, declaration)
     return declaration
+
+
+def _check_roles(handler: Handler, declaration: Declaration) -> None:
+    """Refuse what callers would find out later, and the proxy with nobody to tell."""
+    kind = type(handler).__name__
+    tokenizer: object = handler.tokenizer
+    if handler.text is not None and not isinstance(tokenizer, bytes):
+        given = "none" if tokenizer is None else f"a {type(tokenizer).__name__}"
+        raise CannotLoad(
+            f"{kind}.text needs {kind}.tokenizer, the bytes of a tokenizer.json; it is {given}"
+        )
+    try:
+        check_roles(describe("", handler, declaration))
+    except InvalidInput as error:
+        raise CannotLoad(f"{kind}.{error}") from error
 
 
 def _params(handler: Handler) -> dict[str, Param]:

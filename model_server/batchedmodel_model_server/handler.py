@@ -85,8 +85,11 @@ class Spec:
     def __post_init__(self) -> None:
         if self.datatype not in DTYPES:
             raise ValueError(f"datatype {self.datatype!r} is not one of {', '.join(DTYPES)}")
-        for size in self.shape:
-            if not (size.isidentifier() if isinstance(size, str) else size >= 1):
+        shape: Any = self.shape
+        if not isinstance(shape, tuple):
+            raise ValueError(f"shape {shape!r} is not a tuple; of one size it is ('L',) or (4,)")
+        for size in shape:
+            if not (size.isidentifier() if isinstance(size, str) else _is_size(size)):
                 raise ValueError(f"shape {self.shape}: {size!r} is neither a letter nor above 0")
         if self.max is not None and (self.max < 1 or not self.letters):
             raise ValueError(f"max {self.max} needs a lettered dimension and a value above 0")
@@ -106,6 +109,10 @@ class Spec:
     def letters(self) -> tuple[str, ...]:
         """The lettered dimensions, in order."""
         return tuple(size for size in self.shape if isinstance(size, str))
+
+
+def _is_size(size: object) -> bool:
+    return isinstance(size, int) and not isinstance(size, bool) and size >= 1
 
 
 class Handler:

@@ -37,6 +37,10 @@ def load(
         with start.phase(IMPORTS):
             handler = make_handler(settings.handler, dict(settings.parameters), folder, trust=trust)
             device = handler.device()
+            if not isinstance(device, str):
+                raise CannotLoad(
+                    f"handler {settings.handler}: device gave {device!r}, not a name such as 'cuda'"
+                )
         if content is None:
             # After the handler where that is elsewhere: its mistakes need not wait for a download.
             with start.phase(FETCH):

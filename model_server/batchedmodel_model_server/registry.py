@@ -18,6 +18,7 @@ _OURS: Final = {
     "simulated": "batchedmodel_model_server.handlers.simulated:Simulated",
 }
 
+_METHODS: Final = ("device", "load", "check", "forward", "predicted_seconds", "unload")
 _MODULE: Final = "batchedmodel_handler"
 """What a handler's own file is imported as."""
 
@@ -43,7 +44,7 @@ def make_handler(
             )
     try:
         handler = kind()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise CannotLoad(f"handler {name} cannot be made: {_shown(error)}") from error
     handler.parameters, handler.trusted = parameters, trust
     return handler
@@ -55,7 +56,7 @@ def _handler_class(name: str, path: str) -> type[Handler]:
         raise CannotLoad(f"handler {name} is not {', '.join(_OURS)} or package.module:Class")
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise CannotLoad(
             f"handler {name}: {module_name} cannot be imported: {_shown(error)}"
         ) from error
@@ -81,7 +82,7 @@ def _module_in(name: str, folder: Path | None, file_name: str, *, trust: bool) -
     sys.modules[_MODULE] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise CannotLoad(f"handler {name}: {file} cannot be run: {_shown(error)}") from error
     return module
 
@@ -95,8 +96,22 @@ def _class_in(name: str, module: ModuleType, class_name: str) -> type[Handler]:
         raise CannotLoad(f"handler {name}: {class_name} is not a subclass of {base}")
     if kind.forward is Handler.forward:
         raise CannotLoad(f"handler {name}: {class_name} has no forward method")
+    for method in _METHODS:
+        given = getattr(kind, method)
+        if not callable(given):
+            raise CannotLoad(f"handler {name}: {class_name}.{method} is not a method")
+        if inspect.iscoroutinefunction(given) or inspect.isasyncgenfunction(given):
+            raise CannotLoad(
+                f"handler {name}: {class_name}.{method} is async; methods of handlers run on a "
+                "thread of their own and are plain functions"
+            )
+    for field in ("parameter_names", "libraries"):
+        names = getattr(kind, field)
+        # Of a text alone each character would be a name.
+        if not isinstance(names, tuple) or not all(isinstance(one, str) for one in names):
+            raise CannotLoad(f"handler {name}: {class_name}.{field} is not a tuple of names")
     return kind
 
 
-def _shown(error: Exception) -> str:
+def _shown(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
