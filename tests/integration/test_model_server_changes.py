@@ -54,6 +54,10 @@ def is_mapped(server: ModelServerProcess, file: Path) -> bool:
     return str(file) in Path(f"/proc/{server.process.pid}/maps").read_text()
 
 
+AS_STORED = {"dtype": "float32"}
+"""Weights that are converted are mapped nowhere."""
+
+
 @pytest.mark.torch
 async def test_a_folder_without_numbers_may_be_written_over_in_place_while_it_is_served(
     tmp_path: Path,
@@ -61,7 +65,9 @@ async def test_a_folder_without_numbers_may_be_written_over_in_place_while_it_is
     weights = text_checkpoint(tmp_path / "model", "Bert") / "model.safetensors"
     others = text_checkpoint(tmp_path / "others", "Bert", initializer_range=0.3)
     source = {"path": str(tmp_path / "model")}
-    async with model_server(tmp_path, "hf", source=source, max_batch_size=2) as server:
+    async with model_server(
+        tmp_path, "hf", source=source, parameters=AS_STORED, max_batch_size=2
+    ) as server:
         event = await server.settled()
         assert event.state is ModelState.READY, event.detail
         assert not is_mapped(server, weights)
@@ -84,6 +90,8 @@ async def test_a_folder_without_numbers_may_be_written_over_in_place_while_it_is
 async def test_weights_of_a_numbered_version_are_the_mapped_file(tmp_path: Path) -> None:
     folder = text_checkpoint(tmp_path / "model" / "1", "Bert")
     source = {"path": str(tmp_path / "model")}
-    async with model_server(tmp_path, "hf", source=source, max_batch_size=2) as server:
+    async with model_server(
+        tmp_path, "hf", source=source, parameters=AS_STORED, max_batch_size=2
+    ) as server:
         assert (await server.settled()).state is ModelState.READY
         assert is_mapped(server, folder / "model.safetensors")
