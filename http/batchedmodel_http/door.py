@@ -8,6 +8,7 @@ back when that has answered it; unless nobody but aiohttp knows where it ends.
 import asyncio
 import logging
 import socket
+from collections.abc import Callable
 from enum import Enum, auto
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -86,7 +87,8 @@ class Door(asyncio.Protocol, Generic[AnyAsked]):
 
     __slots__ = (
         "_answers", "_behind", "_choked", "_deaf", "_errand", "_general", "_headings", "_house",
-        "_left", "_loop", "_patience", "_request", "_stage", "answered", "last_used", "transport",
+        "_left", "_left_early", "_loop", "_patience", "_request", "_stage", "answered", "last_used",
+        "transport",
     )  # fmt: skip
 
     def __init__(
@@ -95,11 +97,14 @@ class Door(asyncio.Protocol, Generic[AnyAsked]):
         answers: Answers[AnyAsked],
         headings: Headings[AnyAsked],
         loop: asyncio.AbstractEventLoop,
+        left_early: Callable[[], None] = lambda: None,
     ) -> None:
+        """`left_early` is told of a caller that left before all of its call was here."""
         self._house = house
         self._answers = answers
         self._headings = headings
         self._loop = loop
+        self._left_early = left_early
         self.transport: Any = None
         self.last_used = loop.time()
         self.answered = False
@@ -136,9 +141,20 @@ class Door(asyncio.Protocol, Generic[AnyAsked]):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The caller has left: nobody answers it any more."""
-        self._stop_waiting()
+        if self._patience is not None:
+            self._stop_waiting()
+            if self._begun(self._behind)[0] is not None:
+                self._left_early()
         if self._errand is not None:
             self._errand.cancel()
+        if self._general is None or self._generally_idle():
+            self._end(exc)
+        else:
+            # aiohttp begins with a request in the second turn after it came. Told of the loss
+            # before, it would forget one that nobody has counted yet.
+            self._loop.call_soon(self._loop.call_soon, self._end, exc)
+
+    def _end(self, exc: Exception | None) -> None:
         if self._general is not None:
             self._general.connection_lost(exc)
         self._house.left(self)
@@ -183,13 +199,9 @@ class Door(asyncio.Protocol, Generic[AnyAsked]):
 
     def _take(self, data: bytes) -> None:
         """Look at what begins with a request."""
-        end = data.find(_END_OF_HEAD, 0, LONGEST) + len(_END_OF_HEAD)
-        if end < len(_END_OF_HEAD):
-            self._wait(data) if len(data) < LONGEST else self._for_good(data)
-            return
-        asked = self._headings.of(data[:end])
+        asked, end = self._begun(data)
         if asked is None:
-            self._for_good(data)
+            self._for_good(data) if end or len(data) >= LONGEST else self._wait(data)
             return
         whole = end + asked.declared
         if asked.declared > _LARGEST or not self._answers.is_call(asked):
@@ -201,6 +213,11 @@ class Door(asyncio.Protocol, Generic[AnyAsked]):
                 self._stop_waiting()
             self._behind = data[whole:]
             self._answer(asked, data[:whole], data[end:whole])
+
+    def _begun(self, data: bytes) -> tuple[AnyAsked | None, int]:
+        """What is asked here, if it is plain, and where its body begins; 0 if that has not come."""
+        end = data.find(_END_OF_HEAD, 0, LONGEST) + len(_END_OF_HEAD)
+        return (self._headings.of(data[:end]), end) if end >= len(_END_OF_HEAD) else (None, 0)
 
     def _answer(self, asked: AnyAsked, request: bytes, body: bytes) -> None:
         self._stage = _Stage.ANSWERING
@@ -264,8 +281,7 @@ class Door(asyncio.Protocol, Generic[AnyAsked]):
     def _waited_enough(self) -> None:
         self._patience = None
         data, self._behind = self._behind, b""
-        end = data.find(_END_OF_HEAD) + len(_END_OF_HEAD)
-        asked = self._headings.of(data[:end]) if end >= len(_END_OF_HEAD) else None
+        asked, end = self._begun(data)
         if asked is None:
             self._for_good(data)
         else:

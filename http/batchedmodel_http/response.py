@@ -11,6 +11,10 @@ from batchedmodel_contract.tensors import Buffer
 SERVER: Final = "batchedmodel"
 LARGE: Final = 256 * 1024
 """Bytes from which on joining, parsing and making JSON take so long that the loop should not."""
+_WITHOUT_BODY: Final = frozenset(
+    {HTTPStatus.NO_CONTENT, HTTPStatus.RESET_CONTENT, HTTPStatus.NOT_MODIFIED}
+)
+_EMPTY: Final = "Content-Length: 0\r\n"
 _REASONS: Final = {status.value: status.phrase for status in HTTPStatus}
 _CLOSE: Final = "Connection: close\r\n"
 
@@ -18,7 +22,7 @@ Headers = tuple[tuple[str, str], ...]
 
 
 class Response(NamedTuple):
-    """An answer whose whole body is known."""
+    """An answer whose whole body is known; of a status that allows none, it goes without."""
 
     parts: Sequence[Buffer]
     content_type: str = "application/json"
@@ -34,17 +38,28 @@ class Response(NamedTuple):
 
         A small answer is one buffer; the parts of a large one are not copied.
         """
-        size = size_of(self.parts)
+        parts, size = self.parts, size_of(self.parts)
+        body = f"Content-Type: {_line(self.content_type)}\r\nContent-Length: {size}\r\n"
+        if is_empty(self.status):
+            parts, size = (), 0
+            body = _EMPTY if self.status == HTTPStatus.RESET_CONTENT else ""
         more = "".join([f"{name}: {_line(value)}\r\n" for name, value in self.headers])
         head = (
-            f"HTTP/1.1 {self.status} {_REASONS.get(self.status, '')}\r\n"
-            f"Content-Type: {_line(self.content_type)}\r\nContent-Length: {size}\r\n{more}"
+            f"HTTP/1.1 {self.status} {_REASONS.get(self.status, '')}\r\n{body}{more}"
             f"Date: {rfc822_formatted_time()}\r\nServer: {SERVER}\r\n"
             f"{_CLOSE if close else ''}\r\n"
         ).encode(errors="surrogateescape")  # a foreign server's headers are not always UTF-8
         if size > LARGE:
-            return [head, *self.parts]
-        return [b"".join((head, *self.parts))]
+            return [head, *parts]
+        return [b"".join((head, *parts))]
+
+
+def is_empty(status: int) -> bool:
+    """Whether an answer of this status ends with its head (RFC 9110, 15.2, 15.3.5, 15.3.6, 15.4.5).
+
+    A body behind such a head would be taken for the next answer.
+    """
+    return status in _WITHOUT_BODY or status < HTTPStatus.OK
 
 
 def size_of(parts: Sequence[Buffer]) -> int:

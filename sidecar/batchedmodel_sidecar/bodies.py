@@ -164,5 +164,6 @@ def answer_expectation(request: web.BaseRequest) -> None:
         raise Rejected(
             Rejection.INVALID, f"Expect: {shown(expectation)} is not understood", status=417
         )
-    if request.transport is not None:
+    # One that has left may be told nothing: to write to it is an error.
+    if request.transport is not None and not request.transport.is_closing():
         request.transport.write(_CONTINUE)

@@ -6,15 +6,12 @@ service; what is asked on a connection is its door's business.
 """
 
 import asyncio
-import logging
 import math
 import random
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler
 
 from batchedmodel_http.door import Door
@@ -22,23 +19,10 @@ from batchedmodel_http.doors import Doors
 from batchedmodel_http.headings import Headings
 from batchedmodel_sidecar.asked import Asked
 from batchedmodel_sidecar.front import Front
+from batchedmodel_sidecar.general import General, request_factory
 
 _SPREAD: Final = 0.2
 _IDLE_SECONDS: Final = 75.0
-_NEVER: Final = 1e9  # seconds: aiohttp does not see most requests, so idleness is judged here
-_LINGERING_SECONDS: Final = 2.0
-
-
-class _NotCallersFaults(logging.Filter):
-    """Drops what aiohttp says, with a traceback each, of bytes that are not HTTP."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record is worth a line."""
-        return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
-
-
-_server_logger: Final = logging.getLogger(f"{__name__}.http")
-_server_logger.addFilter(_NotCallersFaults())
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,19 +51,14 @@ class Connections:
         self._generals: dict[Any, Door[Asked]] = {}
         self._server = web.Server(
             self._handle,
-            request_factory=_request_factory(max_body_bytes),
+            request_factory=request_factory(max_body_bytes),
             handler_cancellation=True,
-            keepalive_timeout=_NEVER,
-            lingering_time=_LINGERING_SECONDS,
-            auto_decompress=False,  # the body reader does it, within its own bounds
-            access_log=None,
-            logger=_server_logger,
         )
         self._headings = Headings(self._loop, Asked)
 
     def open(self) -> Door[Asked]:
         """A door for a caller that comes."""
-        return Door(self, self._front, self._headings, self._loop)
+        return Door(self, self._front, self._headings, self._loop, self._front.left_early)
 
     async def close(self, seconds: float) -> None:
         """Hang up behind the answers that are under way, which have so long."""
@@ -119,7 +98,8 @@ class Connections:
 
     def general(self, door: Door[Asked]) -> RequestHandler:
         """aiohttp's side of a connection."""
-        general = self._terms[door].general = self._server()
+        general = General(self._server, self._front.unreadable, self._loop)
+        self._terms[door].general = general
         self._generals[general] = door
         return general
 
@@ -169,15 +149,3 @@ class Connections:
                 door.transport.abort()
             idle = 0.0
         term.idle = self._loop.call_later(_IDLE_SECONDS - idle, self._look_for_life, door)
-
-
-def _request_factory(max_body_bytes: int) -> Callable[..., web.BaseRequest]:
-    def make(
-        message: Any, payload: Any, protocol: RequestHandler, writer: Any, task: Any
-    ) -> web.BaseRequest:
-        loop = protocol._loop  # no public way to it, and the default factory does the same
-        return web.BaseRequest(
-            message, payload, protocol, writer, task, loop, client_max_size=max_body_bytes
-        )
-
-    return make

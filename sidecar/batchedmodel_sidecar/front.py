@@ -112,6 +112,15 @@ class Front:
         """Whether `respond` will answer with an inference, or say why not."""
         return (asked.way or self._way(asked)).adapter is not None
 
+    def left_early(self) -> None:
+        """Count a caller that left while its inference was still arriving."""
+        self._ledger.rejected[Rejection.ABANDONED] += 1
+
+    def unreadable(self, status: int, rule: str) -> Response:
+        """The answer to bytes that are no request, which breaks that rule of HTTP."""
+        nowhere = Asked(method="", path="", headers={}, declared=0)
+        return self._refused(nowhere, Rejected(Rejection.INVALID, rule, status=status))
+
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request that aiohttp received."""
         asked = Asked(
@@ -228,22 +237,24 @@ class Front:
         try:
             # Versions of a foreign server are its own business, and a part of the key.
             version = found.version if self._foreign is None else None
-            self._admit(asked.declared, head, version)
+            model = self._admit(asked.declared, head, version)
             manner = asked.manner or self._manner(asked)
             wishes = manner.wishes
             limit = limit_of(wishes, self._batcher.settings)
             body = await self._bodies.read(asked, source, held, limit, head)
-            # Now, not before: the model may have been restarted while the body arrived.
-            model = self._open_for_work()
-            if self._foreign is None and (other := other_version(found.version, model)):
-                raise other
+            if not isinstance(source, bytes):
+                # The model may have been restarted while the body arrived.
+                model = self._open_for_work()
+                if other := other_version(version, model):
+                    raise other
             # From now on this version is asked, even if another takes its place meanwhile.
             need.turn_to(model.users)
-            parsed = await within(
+            parsed, waited = await within(
                 limit - (self._clock() - arrived),
                 self._parsed(found, adapter, body, manner.encoding, held, head, model),
             )
-            self._open_for_work()
+            if waited:
+                self._open_for_work()
         except asyncio.CancelledError:
             # Nothing was promised yet, but the books must know of everyone who came.
             self._ledger.rejected[Rejection.ABANDONED] += 1
@@ -319,10 +330,10 @@ class Front:
             message = "this pod is stopping; another one will answer"
             raise Rejected(Rejection.DRAINING, message, retry_after=RETRY_NOT_READY)
 
-    def _admit(self, declared: int, head: str | None, version: str | None) -> None:
+    def _admit(self, declared: int, head: str | None, version: str | None) -> ReadyModel:
         """Refuse what can be refused before the body is read; raises `Rejected`."""
-        other = other_version(version, self._open_for_work())
-        if other is not None:
+        model = self._open_for_work()
+        if other := other_version(version, model):
             raise other
         self._bodies.refuse_declared(declared)
         if json_bytes(declared, head) > LARGE:
@@ -330,6 +341,7 @@ class Front:
         refusal = self._batcher.refusal()
         if refusal is not None:
             raise refusal
+        return model
 
     def _goes_alone(self, asked: Asked, way: Way) -> bool:
         """Whether a foreign server gets the request as it is; raises `Rejected`."""

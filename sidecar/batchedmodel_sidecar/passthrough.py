@@ -8,6 +8,7 @@ streams never wait for batches nor batches for streams.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
+from http import HTTPStatus
 from typing import Final
 
 import aiohttp
@@ -17,6 +18,7 @@ from yarl import URL
 from batchedmodel_contract.mistakes import shown
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_contract.tensors import Buffer
+from batchedmodel_http.response import is_empty
 from batchedmodel_sidecar.bodies import answer_expectation
 from batchedmodel_sidecar.buffers import BuffersBody, body_of
 from batchedmodel_sidecar.errors import CallError, Expired, Rejected, Unserved
@@ -136,7 +138,15 @@ class _Passage:
             data=data,
             allow_redirects=False,
         ) as answer:
+            if answer.status < HTTPStatus.OK:
+                # Its caller would wait for what follows, or take the connection for another's.
+                raise Unserved(f"the server behind answers {answer.status}", status=502)
             headers = _end_to_end(answer.headers, OF_THE_CONNECTION)
+            empty = is_empty(answer.status)
+            if empty:
+                headers = [one for one in headers if one[0].lower() != "content-length"]
+            if answer.status == HTTPStatus.RESET_CONTENT:
+                headers.append(("Content-Length", "0"))  # or else it would be sent in chunks
             named = request_id(request.headers)
             if named is not None and REQUEST_ID_HEADER not in answer.headers:
                 headers.append((REQUEST_ID_HEADER, named))
@@ -144,8 +154,9 @@ class _Passage:
                 status=answer.status, reason=answer.reason, headers=headers
             )
             await self.response.prepare(request)
-            async for piece in answer.content.iter_any():
-                await self.response.write(piece)
+            if not empty:
+                async for piece in answer.content.iter_any():
+                    await self.response.write(piece)
             await self.response.write_eof()
         return answer.status
 

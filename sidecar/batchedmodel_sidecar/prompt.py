@@ -12,13 +12,16 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 
-async def within(seconds: float, work: Coroutine[Any, Any, Result]) -> Result:
-    """What the work returns; raises `TimeoutError` when it has to wait and that lasts longer."""
+async def within(seconds: float, work: Coroutine[Any, Any, Result]) -> tuple[Result, bool]:
+    """What the work returns, and whether it had to wait, so that others ran meanwhile.
+
+    Raises `TimeoutError` when it has to wait and that lasts longer.
+    """
     try:
         awaited = work.send(None)
     except StopIteration as done:
         result: Result = done.value
-        return result
+        return result, False
     rest = asyncio.create_task(_finished(awaited, work))
     try:
         ended, _ = await asyncio.wait([rest], timeout=seconds)
@@ -26,7 +29,7 @@ async def within(seconds: float, work: Coroutine[Any, Any, Result]) -> Result:
             await _cut_short(rest)
             if rest.cancelled():
                 raise TimeoutError
-        return rest.result()
+        return rest.result(), True
     except asyncio.CancelledError:
         await _cut_short(rest)
         raise

@@ -12,7 +12,7 @@ import orjson
 from aiohttp import web
 
 from batchedmodel_contract.tensors import Buffer
-from batchedmodel_http.response import SERVER, Response, size_of
+from batchedmodel_http.response import SERVER, Response, is_empty, size_of
 from batchedmodel_sidecar.buffers import body_of
 from batchedmodel_sidecar.calls import Timing
 from batchedmodel_sidecar.encodings import Codec, wants_gzip
@@ -28,12 +28,13 @@ _RETRY_SPREAD: Final = 0.1  # callers that were refused together should not all 
 
 def as_web(response: Response) -> web.Response:
     """As aiohttp writes it."""
-    # As a header and not as an argument: a server's own may have parameters, such as a charset.
-    named = (
-        *response.headers, ("Content-Type", response.content_type), ("Server", SERVER)
-    )  # fmt: skip
+    named = (*response.headers, ("Server", SERVER))
+    body: Any = None
+    if not is_empty(response.status):
+        # As a header and not as an argument: a server's own may have parameters, as a charset.
+        named = (*named, ("Content-Type", response.content_type))
+        body = body_of(response.parts, response.content_type)
     headers = [(name, writable(value)) for name, value in named]
-    body: Any = body_of(response.parts, response.content_type)
     return web.Response(status=response.status, body=body, headers=headers)
 
 

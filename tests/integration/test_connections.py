@@ -183,6 +183,71 @@ async def test_callers_that_leave_anywhere_leave_the_books_balanced(
     await assert_books_balance(chain)
 
 
+EARLY: Final = {
+    "half a small body": request(INFER, row(*range(900)))[:-50],
+    "half a large body": request(INFER, row(*range(30_000)))[:-50],
+    "no body yet": request(INFER, row(1)).partition(b"{")[0],
+    "a part of a chunk": request(INFER, row(*range(900)), chunks=500)[:-50],
+    "half a compressed body": request(
+        INFER, gzip.compress(row(*range(900)), mtime=0), "Content-Encoding: gzip"
+    )[:-50],
+    "all of it": request(INFER, row(*range(30_000))),
+}
+
+
+@pytest.mark.parametrize("early", EARLY)
+@pytest.mark.parametrize("seconds", [0.0, 0.02, 0.08])
+@pytest.mark.parametrize("farewell", [True, False])
+async def test_whoever_asks_and_leaves_early_is_counted_once(
+    chain: Chain, early: str, seconds: float, farewell: bool
+) -> None:
+    callers = 10
+
+    async def comes_and_leaves() -> None:
+        async with RawCaller.calling(chain.port) as caller:
+            caller.sends(EARLY[early])
+            await caller.writer.drain()
+            await asyncio.sleep(seconds)
+            if farewell:
+                caller.writer.write_eof()
+
+    offered = "batchedmodel_requests_offered_total"
+    before = await chain.metric(offered)
+    await asyncio.gather(*(comes_and_leaves() for _ in range(callers)))
+    await chain.until(offered, lambda count: count >= before + callers)
+    await asyncio.sleep(0.02)
+    assert await chain.metric(offered) == before + callers
+    await assert_books_balance(chain)
+
+
+UNREADABLE: Final = {
+    b"NO\r\n\r\n": 400,
+    b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n": 400,
+    b"GET / HTTP/9.9\r\n\r\n": 400,
+    b"POST " + INFER.encode() + b" HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n": 400,
+    b"GET / HTTP/1.1\r\nHost: x\r\nx-large: " + b"y" * 10_000 + b"\r\n\r\n": 431,
+    b"GET /" + b"y" * 10_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n": 431,
+    b"GET / HTTP/1.1\r\nHost: x\r\n" + b"x: y\r\n" * 500 + b"\r\n": 400,
+}
+
+
+@pytest.mark.parametrize("sent", UNREADABLE, ids=lambda sent: repr(sent[:20]))
+async def test_bytes_that_are_no_request_are_refused_in_our_words_and_counted(
+    chain: Chain, sent: bytes
+) -> None:
+    name = "batchedmodel_requests_rejected_total"
+    before = await chain.metric(name, reason="invalid")
+    async with asyncio.timeout(SECONDS), RawCaller.calling(chain.port) as caller:
+        caller.sends(sent)
+        head = await caller.permission()
+        assert b"\r\nx-request-outcome: invalid\r\n" in head
+        assert b"\r\nContent-Type: application/json\r\n" in head
+        assert head.split()[1] == b"%d" % UNREADABLE[sent]
+        error = json.loads(await caller.rest())["error"]
+        assert 0 < len(error) < 300
+    assert await chain.metric(name, reason="invalid") == before + 1
+
+
 async def test_of_a_flood_without_reading_little_is_taken_and_others_are_served(
     chain: Chain,
 ) -> None:

@@ -25,6 +25,11 @@ class PretendFront:
 
     begun: int = 0
     cancelled: int = 0
+    left: int = 0
+    """Callers whose requests had begun to arrive."""
+
+    def left_early(self) -> None:
+        self.left += 1
 
     def is_call(self, asked: Asked) -> bool:
         return asked.method == "POST" and asked.path in ("/call", "/alone", "/broken", "/unsaid")
@@ -58,11 +63,14 @@ class PretendHouse:
     reads_first: bool = True
     inside: set[Door[Asked]] = field(default_factory=set)
     generals: list[RequestHandler] = field(default_factory=list)
+    begun: int = 0
+    """Requests that aiohttp began with."""
 
     def __post_init__(self) -> None:
         self._server = web.Server(self._handle, handler_cancellation=True, access_log=None)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        self.begun += 1
         body = await request.read() if self.reads_first else b""
         await asyncio.sleep(self.seconds)
         if not self.reads_first:
@@ -95,7 +103,8 @@ class DoorWorld:
 
     def __post_init__(self) -> None:
         loop = asyncio.get_running_loop()
-        self.door = Door(self.house, self.front, Headings(loop, Asked), loop)
+        left = self.front.left_early
+        self.door = Door(self.house, self.front, Headings(loop, Asked), loop, left)
         self.wire = Wire(self.door)
 
     @property

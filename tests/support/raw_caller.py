@@ -50,6 +50,14 @@ class RawCaller:
         """A head that no body follows."""
         return await self._reader.readuntil(b"\r\n\r\n")
 
+    async def body(self, size: int) -> bytes:
+        """So many bytes behind a head."""
+        return await self._reader.readexactly(size)
+
+    async def rest(self) -> bytes:
+        """All that comes until the other end hangs up."""
+        return await self._reader.read()
+
     async def answer(self) -> Told:
         """The next answer whose length is told; raises `IncompleteReadError` when none comes."""
         head = await self._reader.readuntil(b"\r\n\r\n")

@@ -20,6 +20,7 @@ from batchedmodel_sidecar.upstream.dialect import Posting, Response
 
 logger: Final = logging.getLogger(__name__)
 
+_FINAL: Final = 200
 _REFUSED: Final = 300
 _SERVER_ERROR: Final = 500
 _KEPT_SECONDS: Final = 4.0  # an idle connection; shorter than servers keep theirs (uvicorn: 5 s)
@@ -58,7 +59,8 @@ class Client:
     async def post(self, posting: Posting, seconds: float) -> Response:
         """The answer to a request, whatever its status, within so many seconds.
 
-        Raises `Deaf`, `Lost` when the connection broke, `Busy` when there was none.
+        Raises `Deaf`, `Lost` when the connection broke, `Busy` when there was none, `Unserved` for
+        a status that answers nothing.
         """
         headers = [("Content-Type", _JSON)]
         if any(name.lower() == "content-type" for name, _ in posting.headers):
@@ -73,6 +75,10 @@ class Client:
                     allow_redirects=False,
                 ) as response,
             ):
+                if response.status < _FINAL:
+                    # Whoever is told of it would wait for more, or take the connection for another.
+                    message = f"the model answers {response.status}, which ends no request"
+                    raise Unserved(message, status=502)
                 body = await _read(response)
         except TimeoutError as error:
             raise Deaf from error

@@ -95,14 +95,63 @@ async def test_a_caller_that_leaves_ends_what_is_done_for_it(world: DoorWorld, w
     assert not world.house.inside
 
 
-async def test_a_caller_that_leaves_before_its_request_is_whole_leaves_nothing(
+@pytest.mark.parametrize(
+    ("sent", "counted"),
+    [
+        (call(b"abc")[:-1], 1),
+        (call(b"abc")[:-3], 1),
+        (call(b"abc") + call(b"abc")[:-1], 1),
+        (call(b"abc")[:-4], 0),
+        (b"POST", 0),
+        (b"", 0),
+    ],
+)
+async def test_a_caller_that_leaves_before_its_request_is_whole_is_counted_and_no_more(
+    world: DoorWorld, sent: bytes, counted: int
+) -> None:
+    world.wire.sends(sent)
+    await turns()
+    begun = world.front.begun
+    world.wire.leaves()
+    await asyncio.sleep(1.0)
+    assert world.front.left == counted
+    assert world.front.begun == begun
+    assert not world.is_general
+
+
+async def test_a_caller_that_leaves_behind_its_answer_is_not_counted_again(
     world: DoorWorld,
 ) -> None:
     world.wire.sends(call(b"abc")[:-1])
+    world.wire.sends(b"c")
+    await turns()
     world.wire.leaves()
     await asyncio.sleep(1.0)
-    assert not world.is_general
-    assert not world.front.begun
+    assert world.front.left == 0
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        call(b"x" * 100_000)[:50_000],
+        call(b"x" * 100_000),
+        call(path="/other"),
+        b"POST /call HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n",
+    ],
+)
+@pytest.mark.parametrize("kept", [False, True])
+async def test_aiohttp_begins_with_what_it_was_given_even_if_the_caller_leaves_at_once(
+    world: DoorWorld, sent: bytes, kept: bool
+) -> None:
+    if kept:
+        world.wire.sends(call(path="/other"))
+        await turns()
+    before = world.house.begun
+    world.wire.sends(sent)
+    world.wire.leaves()
+    await asyncio.sleep(1.0)
+    assert world.house.begun == before + 1
+    assert not world.house.inside
 
 
 async def test_a_caller_that_leaves_aiohttp_is_told_to_it(world: DoorWorld) -> None:

@@ -33,6 +33,12 @@ class Answering:
     def is_call(self, asked: Asked) -> bool:
         return asked.path == "/call"
 
+    def left_early(self) -> None:
+        raise AssertionError("all callers here stay until they have asked")
+
+    def unreadable(self, status: int, rule: str) -> Response:
+        return Response((b"unreadable",), status=status)
+
     async def respond(self, asked: Asked, source: object) -> Response:
         await asyncio.sleep(float(asked.headers.get("x-seconds", 0)))
         return Response((b"answer",))
@@ -200,4 +206,14 @@ async def test_an_answer_that_is_read_slowly_is_read_to_its_end(caller: Callable
     assert not wire.aborted
     wire.reads()
     await asyncio.sleep(1.0)
+    assert wire.gone
+
+
+async def test_what_is_no_request_is_answered_by_the_front_and_ends_the_connection(
+    caller: Callable[[], Wire],
+) -> None:
+    wire = caller()
+    wire.sends(b"\x16\x03\x01 is no request\r\n\r\n")
+    await asyncio.sleep(1.0)
+    assert wire.answers == [(400, b"unreadable")]
     assert wire.gone

@@ -29,11 +29,11 @@ async def wrong(after: float) -> str:
 
 
 async def test_what_waits_for_nothing_needs_no_time() -> None:
-    assert await within(-1.0, at_once()) == "done"
+    assert await within(-1.0, at_once()) == ("done", False)
 
 
 async def test_what_waits_has_its_time_and_no_more() -> None:
-    assert await within(1.0, answer(0.3, 0.0, 0.3)) == "done"
+    assert await within(1.0, answer(0.3, 0.0, 0.3)) == ("done", True)
     with pytest.raises(TimeoutError):
         await within(1.0, answer(0.3, 0.3, 0.5))
     assert asyncio.get_running_loop().time() == pytest.approx(1.6)
@@ -102,4 +102,4 @@ async def test_futures_wake_the_work_that_waits_for_them() -> None:
     task = asyncio.create_task(within(1.0, work()))
     await asyncio.sleep(0.5)
     future.set_result("done")
-    assert await task == "done"
+    assert await task == ("done", True)

@@ -1,0 +1,120 @@
+"""A foreign server's answers that have no body reach callers without one, and without a length.
+
+What stood behind such a head would be taken for the next answer of the connection.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from batchedmodel_contract.spec import ServerProtocol
+from support.books import assert_books_balance
+from support.chain import Chain
+from support.raw_caller import RawCaller, request
+from support.row_server import in_front
+
+ABOUT: Final = "/v1/models/m"
+BATCHED: Final = "/v1/models/m:predict"
+ALONE: Final = "/elsewhere"
+READY: Final = b'{"name": "m", "ready": true}'
+ASKED: Final = b'{"instances": [1]}'
+SECONDS: Final = 20.0
+
+
+class BluntServer:
+    """Answers every question about the model well, and all else by the bytes that it was told."""
+
+    def __init__(self) -> None:
+        self.answer = b""
+        self.port = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                length = re.search(rb"(?i)\r\nContent-Length: (\d+)", head)
+                await reader.readexactly(int(length[1]) if length else 0)
+                about = head.startswith(f"GET {ABOUT} ".encode())
+                well = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(READY), READY)
+                writer.write(well if about else self.answer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[BluntServer]:
+    blunt = BluntServer()
+    listener = await asyncio.start_server(blunt.serve, "127.0.0.1", 0)
+    blunt.port = listener.sockets[0].getsockname()[1]
+    yield blunt
+    listener.close()
+
+
+@pytest.fixture
+async def chain(tmp_path: Path, server: BluntServer) -> AsyncIterator[Chain]:
+    url = f"http://127.0.0.1:{server.port}"
+    async with in_front(url, tmp_path, ServerProtocol.V1) as running:
+        yield running
+
+
+async def told(chain: Chain, path: str) -> bytes:
+    """The head that answers, once the next answer of the same connection was seen to be whole."""
+    async with asyncio.timeout(SECONDS), RawCaller.calling(chain.port) as caller:
+        caller.sends(request(path, ASKED))
+        head = await caller.permission()
+        if length := re.search(rb"(?i)\r\nContent-Length: (\d+)", head):
+            await caller.body(int(length[1]))
+        caller.sends(request(ABOUT, method="GET"))
+        assert await caller.answer() == (200, READY)
+    return head
+
+
+# Behind the heads of the others there is no body, whatever they say.
+@pytest.mark.parametrize(("status", "body"), [(204, b""), (205, b""), (205, b"hello"), (304, b"")])
+async def test_what_passes_as_it_is_has_no_body_and_no_length_that_says_so(
+    chain: Chain, server: BluntServer, status: int, body: bytes
+) -> None:
+    server.answer = b"HTTP/1.1 %d X\r\nx-about: a\r\nContent-Length: %d\r\n\r\n%b" % (
+        status,
+        len(body),
+        body,
+    )
+    head = await told(chain, ALONE)
+    assert head.startswith(b"HTTP/1.1 %d " % status)
+    assert b"x-about: a" in head
+    lengths = re.findall(rb"(?i)content-length: .*|transfer-encoding: .*", head)
+    assert lengths == ([b"Content-Length: 0\r"] if status == 205 else [])
+    await assert_books_balance(chain)
+
+
+async def test_a_batch_that_is_told_of_no_change_passes_that_on_as_a_head_alone(
+    chain: Chain, server: BluntServer
+) -> None:
+    server.answer = b"HTTP/1.1 304 X\r\nx-about: a\r\nContent-Length: 7\r\n\r\n"
+    head = await told(chain, BATCHED)
+    assert head.startswith(b"HTTP/1.1 304 ")
+    assert b"content-" not in head.lower()
+    await assert_books_balance(chain)
+
+
+@pytest.mark.parametrize("status", [204, 205])
+async def test_a_batch_without_an_answer_is_nobodys_answer(
+    chain: Chain, server: BluntServer, status: int
+) -> None:
+    server.answer = b"HTTP/1.1 %d X\r\nContent-Length: 0\r\n\r\n" % status
+    assert (await told(chain, BATCHED)).startswith(b"HTTP/1.1 502 ")
+    await assert_books_balance(chain)
+
+
+@pytest.mark.parametrize("path", [ALONE, BATCHED])
+async def test_nobody_is_told_of_a_change_of_protocol_that_it_did_not_ask_for(
+    chain: Chain, server: BluntServer, path: str
+) -> None:
+    server.answer = b"HTTP/1.1 101 X\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n"
+    assert (await told(chain, path)).startswith(b"HTTP/1.1 502 ")
+    await assert_books_balance(chain)
