@@ -29,8 +29,8 @@ EXIT_CANNOT_LISTEN: Final = 3
 EXIT_DEVICE_LOST: Final = 4
 """The model server ends with it when only a new process can use the device again."""
 
-UPSTREAM_PATTERN: Final = r"http://[^/\s]+"
-UPSTREAM_FORM: Final = "a URL such as http://127.0.0.1:8080"
+UPSTREAM_PATTERN: Final = r"https?://[^/\s]+"
+UPSTREAM_FORM: Final = "a URL such as http://127.0.0.1:8080 or https://models.example.com"
 """What the address of a server of one's own looks like."""
 
 _MEBIBYTE: Final = 1_048_576

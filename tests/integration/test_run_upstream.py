@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 import signal
+import ssl
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,6 +13,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from cluster.certificates import Authority
 from support.row_server import NAME, RowServer
 
 MANIFEST = f"""
@@ -26,14 +28,14 @@ spec:
 
 @asynccontextmanager
 async def command(
-    folder: Path, protocol: str, url: str
+    folder: Path, protocol: str, url: str, **variables: str
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """The command as a process; it is ended with the context."""
     (folder / "model.yaml").write_text(MANIFEST % protocol)
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "batchedmodel_cli", "run", str(folder / "model.yaml")),
         *("--port", "0", "--upstream", url),
-        env=dict(os.environ),
+        env={**os.environ, **variables},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
@@ -99,3 +101,43 @@ async def test_a_server_that_is_not_there_yet_is_waited_for_and_said_so(tmp_path
         await until(process, "model not ready: the model cannot be reached")
         async with server:
             await until(process, "m is ready")
+
+
+def shown(authority: Authority, address: str) -> ssl.SSLContext:
+    """What a server shows of itself that has this address."""
+    pair = authority.issue("server", common_name="server", addresses=[address])
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.certificate, pair.key)
+    return context
+
+
+async def test_a_server_with_a_certificate_is_asked_if_its_authority_is_trusted(
+    tmp_path: Path,
+) -> None:
+    authority = Authority(tmp_path, "authority")
+    trusted = {"SSL_CERT_FILE": str(authority.certificate)}
+    async with (
+        RowServer(tls=shown(authority, "127.0.0.1")) as server,
+        aiohttp.ClientSession() as session,
+        command(tmp_path, "V1", server.url, **trusted) as process,
+    ):
+        service = (await until(process, r"service +(http://\S+)"))[1]
+        async with session.post(f"{service}/v1/models/m:predict", json={"instances": [1]}) as told:
+            assert told.status == 200
+            assert len((await told.json())["predictions"]) == 1
+        async with session.get(f"{service}/v1/models") as passed_on:
+            assert await passed_on.json() == {"object": "list", "data": []}
+
+
+@pytest.mark.parametrize(("trusts", "address"), [(False, "127.0.0.1"), (True, "127.0.0.2")])
+async def test_a_server_whose_certificate_proves_nothing_is_sent_nothing(
+    tmp_path: Path, trusts: bool, address: str
+) -> None:
+    authority = Authority(tmp_path, "authority")
+    variables = {"SSL_CERT_FILE": str(authority.certificate)} if trusts else {}
+    async with (
+        RowServer(tls=shown(authority, address)) as server,
+        command(tmp_path, "V1", server.url, **variables) as process,
+    ):
+        await until(process, "model not ready: the model's certificate is not trusted: .*certif")
+        assert not server.bodies

@@ -6,6 +6,7 @@ the way; it can be told to refuse, to run out of memory, to be busy, or to answe
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -51,6 +52,8 @@ class RowServer:
     """What a v1 or OpenAI answer holds beside its rows, by their number."""
     outputs: Callable[[list[dict[str, Any]]], None] = lambda outputs: None
     """Changes the outputs of a v2 answer."""
+    tls: ssl.SSLContext | None = None
+    """What it shows of itself to callers; None: it speaks in the clear."""
 
     async def __aenter__(self) -> Self:
         application = web.Application(client_max_size=2**28, middlewares=[_refusing_nonsense])
@@ -66,7 +69,7 @@ class RowServer:
         route.add_post(f"/v2/models/{NAME}/versions/{{version}}/infer", self._v2)
         self._runner = web.AppRunner(application, shutdown_timeout=0.1)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
+        await web.TCPSite(self._runner, "127.0.0.1", self.port, ssl_context=self.tls).start()
         self.port = self._runner.addresses[0][1]
         return self
 
@@ -75,7 +78,7 @@ class RowServer:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
 
     def _json(self, document: object) -> Callable[[web.Request], Any]:
         async def answer(request: web.Request) -> web.Response:

@@ -28,7 +28,7 @@ _JSON: Final = "application/json"
 
 
 class Unreachable(Exception):
-    """Nobody answered a question."""
+    """Nobody who is trusted answered a question; the message says what is told of it."""
 
 
 class Deaf(Unserved):
@@ -39,7 +39,11 @@ class Deaf(Unserved):
 
 
 class Client:
-    """Connections to one server."""
+    """Connections to one server.
+
+    Where its address says `https`, its certificate must be signed by an authority that OpenSSL
+    trusts: those of the system, or of the file that the variable SSL_CERT_FILE names.
+    """
 
     def __init__(self, url: str) -> None:
         """`url` has no path."""
@@ -54,7 +58,7 @@ class Client:
                 return response.status, await response.read()
         except (aiohttp.ClientError, OSError) as error:
             logger.debug("GET %s: %r", path, error)
-            raise Unreachable from error
+            raise Unreachable(_unreachable(error)) from error
 
     async def post(self, posting: Posting, seconds: float) -> Response:
         """The answer to a request, whatever its status, within so many seconds.
@@ -84,7 +88,7 @@ class Client:
             raise Deaf from error
         except aiohttp.ClientConnectorError as error:
             # Nothing was sent, so nothing was in work.
-            raise Busy("the model cannot be reached") from error
+            raise Busy(_unreachable(error)) from error
         except (aiohttp.ClientError, OSError) as error:
             logger.debug("batch: %r", error)
             raise Lost("the model went away while it worked on this") from error
@@ -110,6 +114,13 @@ class Client:
         """Use no connection for a batch again; there is one batch at a time."""
         before, self._batches = self._batches, _session()
         await before.close()
+
+
+def _unreachable(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        said = getattr(error.certificate_error, "verify_message", error.certificate_error)
+        return f"the model's certificate is not trusted: {said}"
+    return "the model cannot be reached"
 
 
 async def _read(response: aiohttp.ClientResponse) -> Buffer | SharedMemory:

@@ -91,10 +91,8 @@ class ForeignLink:
                 # A server with one thread answers nothing while it computes, and that is no loss.
                 if not self._at_work:
                     self._lose("the model does not answer the question for readiness")
-            except (NotReady, InvalidInput) as error:
+            except (NotReady, InvalidInput, Unreachable) as error:
                 self._lose(str(error))
-            except Unreachable:
-                self._lose("the model cannot be reached")
             except Exception as bug:
                 # What a server says must not end the process that stands in front of it.
                 logger.error("check", exc_info=bug)

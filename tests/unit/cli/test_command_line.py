@@ -59,7 +59,7 @@ def test_a_wrong_port_is_named(port: str, capsys: pytest.CaptureFixture[str]) ->
     assert "is not a port (0 to 65535)" in refusal(capsys, "run", "x.yaml", f"--port={port}")
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:8080", "https://a", "http://a/v1", "http://"])
+@pytest.mark.parametrize("address", ["127.0.0.1:8080", "ftp://a", "http://a/v1", "https://"])
 def test_an_upstream_that_is_no_address_is_named(
     address: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

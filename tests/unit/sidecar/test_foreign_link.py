@@ -61,7 +61,7 @@ class Scripted(Client):
     async def ask(self, path: str) -> tuple[int, bytes]:
         self.asked.append(path)
         if not self.there:
-            raise Unreachable
+            raise Unreachable("the model cannot be reached")
         return 200, b'{"ready": true}'
 
     async def post(self, posting: Posting, seconds: float) -> Response:
