@@ -110,6 +110,7 @@ def processes(
         model_socket="" if upstream else str(folder / _SOCKET),
         upstream_url=upstream,
         upstream_protocol=model.protocol or ServerProtocol.V2,
+        replicated_outputs=model.replicated_outputs,
         idempotent=model.idempotent,
         settings_folder=str(folder / _SETTINGS),
         host=place.host,

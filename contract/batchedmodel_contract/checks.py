@@ -17,7 +17,7 @@ from batchedmodel_contract.kubernetes_names import ADMIN_PORT, DATA_PORT
 from batchedmodel_contract.mistakes import Mistake, shown
 from batchedmodel_contract.reading import Setting, declaration_at, value_at
 from batchedmodel_contract.rules import Schema, Whole
-from batchedmodel_contract.spec import Lateness, ScalingMetric, Spec
+from batchedmodel_contract.spec import Lateness, ScalingMetric, ServerProtocol, Spec
 
 _CEL_FILE_HANDLER: Final = f"self.model.handler.contains('{FILE_HANDLER}')"
 _PLACEHOLDER: Final = re.compile(r"\{([\w.]+)\}", re.ASCII)
@@ -140,6 +140,17 @@ CHECKS: Final[tuple[Check, ...]] = (
         holds="!has(self.model.protocol) || !has(self.model.parameters)"
         " || size(self.model.parameters) == 0",
         rule="is only for a handler",
+        reason=Reason.FORBIDDEN,
+    ),
+    Check(
+        name="outputs are replicated that no server of one's own has",
+        field="model.replicatedOutputs",
+        broken=lambda spec: (
+            spec.model.protocol is not ServerProtocol.V2 and spec.model.replicated_outputs != ()
+        ),
+        holds="!has(self.model.replicatedOutputs) || size(self.model.replicatedOutputs) == 0"
+        " || (has(self.model.protocol) && self.model.protocol == 'V2')",
+        rule="is only for protocol V2",
         reason=Reason.FORBIDDEN,
     ),
     Check(

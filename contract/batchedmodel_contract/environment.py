@@ -14,7 +14,7 @@ from batchedmodel_contract.mistakes import InvalidInput, InvalidManifest, Mistak
 from batchedmodel_contract.reading import Section, declarations, read, setting
 from batchedmodel_contract.rules import Broken, Choice, Real, Text, TextMap, Truth, Whole
 from batchedmodel_contract.source import Source
-from batchedmodel_contract.spec import MAX_BATCH_SIZE, ServerProtocol
+from batchedmodel_contract.spec import MAX_BATCH_SIZE, OUTPUT_NAMES, ServerProtocol
 
 PREFIX: Final = "BATCHEDMODEL_"
 """What the names of all these variables begin with."""
@@ -65,6 +65,12 @@ class SidecarSettings:
         Choice(of=ServerProtocol),
         "What the server at UPSTREAM_URL speaks.",
         default=ServerProtocol.V2,
+    )
+    replicated_outputs: tuple[str, ...] = setting(
+        "REPLICATED_OUTPUTS",
+        OUTPUT_NAMES,
+        "Outputs without rows of the server at UPSTREAM_URL, as a JSON list.",
+        default=(),
     )
     idempotent: bool = setting(
         "IDEMPOTENT",

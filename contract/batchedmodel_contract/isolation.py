@@ -44,13 +44,15 @@ class Isolation:
         idempotent: bool,
         fits: Callable[[Rows], bool] = lambda rows: True,
         gives_up: bool = True,
+        trial: bool = False,
     ) -> None:
         """`owners` is the call of each row; no row is sent again after its deadline.
 
         Rows that do not `fits` are cut without being tried. A search `gives_up` on what refuses
         everything in the same words: that is broken, and no row is to blame. One that does not
         tells every call apart; when more parts fail than a search for one bad call meets, it
-        goes on call by call, which is cheaper for many.
+        goes on call by call, which is cheaper for many. With a `trial` one call goes before all
+        others, if possible one that has not as many rows as these.
         """
         self._owners = owners
         self._deadlines = deadlines
@@ -62,6 +64,8 @@ class Isolation:
         self._sent = self._parts[0]
         members = len(set(owners))
         self._members = members
+        if trial and members > 1:
+            self._try_one_first(self._parts.pop())
         depth = math.ceil(math.log2(max(2, members)))
         self._patience = max(_PATIENCE, 2 * depth + 2)
         self._of_one_search = depth + 1
@@ -155,13 +159,21 @@ class Isolation:
         if self._gives_up or self._refusals <= self._of_one_search:
             self._split(part, self._boundary(part.rows), bad=True)
             return
-        calls = [tuple(rows) for _, rows in groupby(part.rows, key=self._owners.__getitem__)]
-        self._parts += [_Part(rows=rows) for rows in reversed(calls)]
+        self._parts += [_Part(rows=rows) for rows in reversed(self._calls(part.rows))]
 
     def _split(self, part: _Part, cut: int, *, bad: bool) -> None:
         right = _Part(rows=part.rows[cut:])
         left = _Part(rows=part.rows[:cut], twin=right if bad else None)
         self._parts += [right, left]
+
+    def _try_one_first(self, part: _Part) -> None:
+        calls = self._calls(part.rows)
+        first = next((call for call in calls if 2 * len(call) != len(part.rows)), calls[0])
+        others = tuple(row for row in part.rows if row not in first)
+        self._parts += [_Part(rows=others), _Part(rows=first)]
+
+    def _calls(self, rows: Rows) -> list[Rows]:
+        return [tuple(call) for _, call in groupby(rows, key=self._owners.__getitem__)]
 
     def _of_one_call(self, rows: Rows) -> bool:
         return self._owners[rows[0]] == self._owners[rows[-1]]

@@ -276,7 +276,7 @@ class Verbatim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """A list of names of Kubernetes objects."""
+    """A list of names, of Kubernetes objects or no longer than theirs."""
 
     at_most: int = 16
 

@@ -25,6 +25,7 @@ from batchedmodel_contract.source import Source
 
 MAX_LENGTH: Final = 1_048_576
 MAX_BATCH_SIZE: Final = 4096
+OUTPUT_NAMES: Final = Names()
 MAX_BATCH_TOKENS: Final = MAX_BATCH_SIZE * MAX_LENGTH
 DEFAULT_MODEL_PORT: Final = 8080
 DEFAULT_TARGET_UTILIZATION_PERCENT: Final = 80
@@ -99,6 +100,13 @@ class Model:
         "protocol",
         Choice(of=ServerProtocol),
         "What a container of one's own speaks: OIP v2, KServe v1 or OpenAI embeddings.",
+    )
+    replicated_outputs: tuple[str, ...] = setting(
+        "replicatedOutputs",
+        OUTPUT_NAMES,
+        "Outputs of a server of protocol V2 that have no batch dimension: each caller of a batch "
+        "gets them whole.",
+        default=(),
     )
     idempotent: bool = setting(
         "idempotent", Truth(), "Whether a row may be run again if its batch failed.", default=True

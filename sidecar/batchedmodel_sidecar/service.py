@@ -64,7 +64,9 @@ class Service:
         translator = Translator(
             self._helper, most_rows=lambda: self._batcher.settings.max_queue_size
         )
-        theirs = foreign(settings.upstream_protocol, settings.model_name)
+        theirs = foreign(
+            settings.upstream_protocol, settings.model_name, settings.replicated_outputs
+        )
         durations, loop = Durations(registry), asyncio.get_running_loop()
         self._link: Link = (
             ForeignLink(

@@ -87,7 +87,7 @@ class Translator:
         model: ReadyModel,
     ) -> Body:
         """The body that answers a call; raises `InvalidInput` or `Unserved`."""
-        if not isinstance(parsed.memo, Kept) and (
+        if not _is_kept(parsed, answer) and (
             answer.size <= LARGE_ANSWER or adapter.texts(parsed, answer) <= LARGE_ANSWER
         ):
             return adapter.render(parsed, answer, model)
@@ -126,6 +126,13 @@ class Translator:
             error = wire.read_refusal(view, reply.sizes)
             raise Unserved(error.message, status=500) if isinstance(error, Rejected) else error
         return view, reply.sizes
+
+
+def _is_kept(parsed: Parsed, answer: Answer) -> bool:
+    """Whether something of the question or of the answer can be read by the helper alone."""
+    return isinstance(parsed.memo, Kept) or any(
+        isinstance(said.frame, Kept) for said in answer.said
+    )
 
 
 def _taken(memory: SharedMemory) -> memoryview:

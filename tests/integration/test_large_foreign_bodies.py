@@ -16,7 +16,7 @@ import pytest
 from aiohttp import web
 
 from batchedmodel_contract.spec import ServerProtocol
-from support.chain import Chain
+from support.chain import Chain, in_front_of
 from support.large_bodies import LARGEST, MEBIBYTE, helper_of, numbers, v2_body
 from support.row_server import RowServer, in_front
 
@@ -182,6 +182,55 @@ async def test_a_large_answer_of_unknown_length_is_read_in_the_helper_as_well(
     assert status == 200
     assert answer["padding"] == "p" * MEBIBYTE
     assert answer["data"][0]["embedding"][2] == "97.0"
+
+
+async def test_a_refusal_without_end_is_told_in_words_of_ours_and_with_its_status(
+    tmp_path: Path, server: RowServer
+) -> None:
+    async with in_front(server, tmp_path, ServerProtocol.V1) as chain:
+        for size, whole in ((256 * 1024, True), (256 * 1024 + 1, False), (20 * MEBIBYTE, False)):
+            server.failure = (422, {}, "w" * size)
+            status, answer = await post(chain.url(V1), chain, b'{"instances": [1]}')
+            assert status == 422
+            if whole:
+                assert answer == b"w" * size
+            else:
+                told = json.loads(answer)["error"]
+                assert told.startswith("the model refused this with more than 262144 bytes")
+                assert told.endswith("www")
+                assert len(told) < 1000
+        server.failure = None
+        assert (await post(chain.url(V1), chain, b'{"instances": [1]}'))[0] == 200
+
+
+async def test_metadata_without_end_is_not_read_and_named(
+    tmp_path: Path, server: RowServer
+) -> None:
+    server.about = "w" * 2 * MEBIBYTE
+    async with in_front_of(server.url, tmp_path, upstream_protocol=ServerProtocol.V2) as chain:
+        await chain.sidecar.wait_for(
+            "model not ready: the answer at /v2/models/m: is longer than 1048576 bytes"
+        )
+
+
+@pytest.mark.parametrize("protocol", [ServerProtocol.V1, ServerProtocol.OPENAI])
+async def test_large_words_beside_the_rows_reach_each_caller_whose_rows_they_are_beside(
+    tmp_path: Path, server: RowServer, protocol: ServerProtocol
+) -> None:
+    words = "w" * MEBIBYTE
+    server.beside = lambda rows: {"words": words, "rows": 1.50}
+    body = {
+        ServerProtocol.V1: b'{"instances": [1, 2]}',
+        ServerProtocol.OPENAI: b'{"model": "m", "input": ["a", "b"]}',
+    }[protocol]
+    async with in_front(server, tmp_path, protocol) as chain:
+        url = chain.url(PATHS[protocol])
+        answers = await asyncio.gather(*(post(url, chain, body) for _ in "abc"))
+    assert server.rows == [6]
+    for status, answer in map(shown, answers):
+        assert status == 200
+        assert answer["words"] == words
+        assert answer["rows"] == "1.5"
 
 
 async def test_a_server_that_reads_json_is_asked_in_json_by_a_caller_who_sends_bytes(

@@ -105,6 +105,30 @@ async def test_the_loop_is_hardly_ever_late_under_bodies_of_thirteen_mebibytes(
     assert late_share(stretches, LATE * reading, SECONDS) <= LATE_SHARE, sorted(stretches)[-20:]
 
 
+@pytest.mark.parametrize(("status", "outcome"), [(200, "completed"), (422, "failed")])
+async def test_nor_is_it_by_what_a_server_says_beside_the_rows_or_in_place_of_them(
+    tmp_path: Path, status: int, outcome: str
+) -> None:
+    words = "w" * 13 * MEBIBYTE
+    (tmp_path / "body").write_bytes(b'{"instances": [1]}')
+    reading = reading_seconds(v2_body(numbers(LARGEST)))
+    async with (
+        RowServer(seconds=0.2) as server,
+        in_front(server, tmp_path, ServerProtocol.V1, **WATCHED) as chain,
+    ):
+        if status == 200:
+            server.beside = lambda rows: {"words": words}
+        else:
+            server.failure = (status, {}, words)
+        async with posting(chain, "/v1/models/m:predict", tmp_path / "body", status):
+            await stretches_of(chain)
+            await asyncio.sleep(SECONDS)
+            stretches = await stretches_of(chain)
+        name = "batchedmodel_requests_settled_total"
+        assert await chain.metric(name, outcome=outcome) >= 2
+    assert late_share(stretches, LATE * reading, SECONDS) <= LATE_SHARE, sorted(stretches)[-20:]
+
+
 def test_a_loop_that_reads_such_a_body_itself_would_be_found_out() -> None:
     """One such stretch in the whole of the measured time is above the bar already."""
     reading = 0.1

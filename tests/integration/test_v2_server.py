@@ -118,9 +118,13 @@ async def test_parameters_of_outputs_versions_and_ids_reach_each_caller(
 
 async def test_versions_are_asked_for_apart(chain: Chain, server: RowServer) -> None:
     one = tensor("INT64", [1, 1], "[1]")
-    answers = await asyncio.gather(*(infer(chain, one, version=str(i % 2)) for i in range(4)))
-    assert [json.loads(text)["model_version"] for _, text in answers] == ["0", "1", "0", "1"]
-    assert server.rows == [2, 2]
+    for _ in range(2):
+        answers = await asyncio.gather(*(infer(chain, one, version=str(i % 2)) for i in range(4)))
+        assert [json.loads(text)["model_version"] for _, text in answers] == ["0", "1", "0", "1"]
+        await infer(chain, tensor("INT64", [3, 1], "[1, 2, 3]"), version="0")
+        await infer(chain, tensor("INT64", [3, 1], "[1, 2, 3]"), version="1")
+    # At first nothing is known of a version, whose requests are then of one call each.
+    assert server.rows == [1, 1, 1, 1, 3, 3, 2, 2, 3, 3]
 
 
 async def test_parameters_that_are_not_per_row_are_part_of_the_key(
@@ -153,8 +157,10 @@ async def test_the_outputs_that_are_asked_for_are_part_of_the_key(
     chain: Chain, server: RowServer
 ) -> None:
     wishes = [', "outputs": [{"name": "y"}]', ""] * 2
+    await infer(chain, tensor("INT64", [1, 1], "[1]"), wishes[0])
+    server.bodies.clear()
     await asyncio.gather(*(infer(chain, tensor("INT64", [1, 1], "[1]"), w) for w in wishes))
-    assert server.rows == [2, 2]
+    assert server.rows == [1, 2, 2]
     assert sorted("outputs" in json.loads(body) for body in server.bodies) == [False, True]
 
 
@@ -172,6 +178,64 @@ async def test_an_output_without_a_row_for_each_row_is_refused_clearly(
     assert {status for status, _ in answers} == {502}
     assert "outputs.labels.shape" in answers[0][1]
     assert "rows in its first dimension" in answers[0][1]
+
+
+def with_labels(outputs: list[dict[str, Any]]) -> None:
+    """Three of them, whatever was asked: what metadata does not tell from three rows."""
+    outputs.append({"name": "labels", "datatype": "INT64", "shape": [3], "data": [7, 8, 9]})
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+@pytest.mark.parametrize("callers", [2, 3, 4])
+async def test_an_output_that_is_as_long_as_the_batch_by_chance_is_never_cut(
+    tmp_path: Path, server: RowServer, callers: int, idempotent: bool
+) -> None:
+    server.outputs = with_labels
+    async with in_front(server, tmp_path, ServerProtocol.V2, idempotent=idempotent) as chain:
+        for _ in range(3):
+            answers = await asyncio.gather(
+                *(infer(chain, tensor("INT64", [1, 1], f"[{n}]")) for n in range(callers))
+            )
+            assert {status for status, _ in answers} == {502}
+            assert all("outputs.labels.shape" in text for _, text in answers)
+        # Of somebody who is alone in a request and has three rows, all of it is.
+        status, text = await infer(chain, tensor("INT64", [3, 1], "[1, 2, 3]"))
+        assert status == 200
+        assert json.loads(text)["outputs"][1]["data"] == [7, 8, 9]
+
+
+@pytest.mark.parametrize("binary", [False, True])
+@pytest.mark.parametrize("callers", [1, 3, 4])
+async def test_an_output_that_the_manifest_names_reaches_each_caller_whole(
+    tmp_path: Path, server: RowServer, callers: int, binary: bool
+) -> None:
+    server.outputs = with_labels
+    wish = ', "parameters": {"binary_data_output": true}' if binary else ""
+    async with in_front(
+        server, tmp_path, ServerProtocol.V2, replicated_outputs=("labels",)
+    ) as chain:
+        body = '{"inputs": [%s]%s}'
+        asked = [body % (tensor("INT64", [2, 1], f"[{n}, 5]"), wish) for n in range(callers)]
+        url = chain.url(chain.infer_path)
+        answers = await asyncio.gather(*(told(chain, url, one.encode()) for one in asked))
+    assert server.rows == [2 * callers]
+    for number, (head, data) in enumerate(answers):
+        rows, labels = head["outputs"]
+        assert labels["shape"] == [3]
+        assert rows["shape"] == [2, 1]
+        if binary:
+            assert struct.unpack("<5q", data) == (number, 5, 7, 8, 9)
+        else:
+            assert (rows["data"], labels["data"]) == ([number, 5], [7, 8, 9])
+
+
+async def told(chain: Chain, url: str, body: bytes) -> tuple[dict[str, Any], bytes]:
+    """The head of an answer, and the bytes behind it."""
+    async with chain.session.post(url, data=body) as response:
+        text = await response.read()
+        assert response.status == 200, text
+        end = int(response.headers.get(LENGTH, len(text)))
+        return json.loads(text[:end]), text[end:]
 
 
 @pytest.mark.parametrize(

@@ -48,15 +48,18 @@ async def helper_of(chain: Chain, *, after: int = 0) -> int:
 
 
 @contextlib.asynccontextmanager
-async def posting(chain: Chain, path: str, body: Path) -> AsyncIterator[None]:
-    """Meanwhile another process posts the body again and again, and at least twice."""
+async def posting(chain: Chain, path: str, body: Path, status: int = 200) -> AsyncIterator[None]:
+    """Meanwhile another process posts the body again and again, and at least twice.
+
+    Each answer must be of that status.
+    """
     command = [sys.executable, "-c", _POSTS, str(chain.port), path, str(body)]
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     try:
-        assert await process.stdout.readline() == b"200\n"
+        assert await process.stdout.readline() == b"%d\n" % status
         yield
-        assert await process.stdout.readline() == b"200\n"
+        assert await process.stdout.readline() == b"%d\n" % status
     finally:
         process.kill()
         await process.wait()

@@ -52,6 +52,8 @@ class RowServer:
     """What a v1 or OpenAI answer holds beside its rows, by their number."""
     outputs: Callable[[list[dict[str, Any]]], None] = lambda outputs: None
     """Changes the outputs of a v2 answer."""
+    about: str | None = None
+    """What it says in place of the model's metadata."""
     tls: ssl.SSLContext | None = None
     """What it shows of itself to callers; None: it speaks in the clear."""
 
@@ -80,6 +82,16 @@ class RowServer:
     def url(self) -> str:
         return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
 
+    async def is_seen_by(self, chain: Chain) -> None:
+        """Answer one row by itself, and forget it."""
+        entry = {"name": "x", "datatype": "INT64", "shape": [1, 1], "data": [1]}
+        async with chain.session.post(
+            chain.url(chain.infer_path), json={"inputs": [entry]}
+        ) as response:
+            await response.read()
+        for seen in (self.rows, self.requests, self.bodies):
+            seen.clear()
+
     def _json(self, document: object) -> Callable[[web.Request], Any]:
         async def answer(request: web.Request) -> web.Response:
             return web.json_response(document)
@@ -87,6 +99,8 @@ class RowServer:
         return answer
 
     async def _metadata(self, request: web.Request) -> web.Response:
+        if self.about is not None:
+            return web.Response(text=self.about)
         tensor = {"datatype": "FP32", "shape": [-1, -1]}
         inputs, outputs = [{"name": "x", **tensor}], [{"name": "y", **tensor}]
         document = {"name": NAME, "platform": "theirs", "inputs": inputs, "outputs": outputs}
@@ -200,7 +214,10 @@ async def in_front(
     settings: BatchSettings = SHARING,
     **sidecar_settings: Any,
 ) -> AsyncIterator[Chain]:
-    """A sidecar alone, in front of the server, which may be an address; both are ready."""
+    """A sidecar alone, in front of the server, which may be an address; both are ready.
+
+    Of a v2 server that is well it has seen already that its output follows the rows.
+    """
     async with in_front_of(
         server if isinstance(server, str) else server.url,
         folder,
@@ -209,6 +226,8 @@ async def in_front(
         **sidecar_settings,
     ) as chain:
         await chain.ready()
+        if isinstance(server, RowServer) and protocol is ServerProtocol.V2:
+            await server.is_seen_by(chain)
         yield chain
 
 

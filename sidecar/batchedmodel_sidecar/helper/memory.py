@@ -4,17 +4,17 @@ A body is written into it piece by piece as it arrives, and its descriptor trave
 socket. Who maps it keeps it as long as anything refers to the mapping.
 """
 
+import contextlib
 import mmap
 import os
+import threading
 import weakref
-from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import Final
 
 from batchedmodel_contract.tensors import Buffer
 
 _NAME: Final = "batchedmodel-body"  # as /proc shows it
-# The kernel takes milliseconds to take ten megabytes back from whoever lets go of them last.
-_closer: Final = ThreadPoolExecutor(1, thread_name_prefix="memory")
 
 
 class SharedMemory:
@@ -26,7 +26,7 @@ class SharedMemory:
             descriptor = os.memfd_create(_NAME, os.MFD_CLOEXEC)
         self._descriptor = descriptor
         self.size = os.fstat(descriptor).st_size
-        self._close = weakref.finalize(self, _close_soon, self._descriptor)
+        self._close = weakref.finalize(self, _closer.close, self._descriptor)
 
     def __len__(self) -> int:
         """How many bytes it holds."""
@@ -54,7 +54,7 @@ class SharedMemory:
             return memoryview(b"")
         mapped = mmap.mmap(self.descriptor, self.size, prot=mmap.PROT_READ)
         # Kept open beyond the mapping, so that it is the thread that gives the pages back.
-        weakref.finalize(mapped, _close_soon, os.dup(self.descriptor))
+        weakref.finalize(mapped, _closer.close, os.dup(self.descriptor))
         return memoryview(mapped)
 
     def close(self) -> None:
@@ -62,8 +62,31 @@ class SharedMemory:
         self._close()
 
 
-def _close_soon(descriptor: int) -> None:
-    try:
-        _closer.submit(os.close, descriptor)
-    except RuntimeError:  # the interpreter ends, and its threads have ended
-        os.close(descriptor)
+class _Closer:
+    """Closes descriptors in a thread of its own, which is started when first needed.
+
+    The kernel takes milliseconds to take ten megabytes back from whoever lets go of them last.
+    What hands them over is often the collector, which may run within any call of this very thread.
+    So it must not wait for a lock: an executor holds one while it takes work, and to be given work
+    within that would be the end of everything.
+    """
+
+    def __init__(self) -> None:
+        self._given: SimpleQueue[int] = SimpleQueue()  # whose `put` may be entered again
+        self._started = False
+
+    def close(self, descriptor: int) -> None:
+        """Close it soon."""
+        self._given.put(descriptor)
+        if not self._started:
+            self._started = True
+            # What is still open when the process ends is closed by the kernel.
+            threading.Thread(target=self._work, name="memory", daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            with contextlib.suppress(OSError):
+                os.close(self._given.get())
+
+
+_closer: Final = _Closer()

@@ -83,7 +83,11 @@ Message = News | Job | Reply
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What an adapter remembers of a large body, still pickled: only the helper looks into it."""
+    """What is remembered of a large body beside its rows, still pickled.
+
+    Only the helper looks into it: of a caller's body what an adapter remembers, of a foreign
+    server's what its dialect keeps for every row.
+    """
 
     data: Buffer
 
@@ -126,17 +130,25 @@ class _ParsedHead(NamedTuple):
     """Without its rows."""
 
 
+class _Place(NamedTuple):
+    """Stands for a frame that lies behind the rows."""
+
+    number: int
+
+
 class _QuestionHead(NamedTuple):
     lengths: list[int]
     columns: list[_Column]
     answer: Answer
     """Without its rows."""
+    frames: list[int]
+    """Sizes of the frames that are carried unread."""
 
 
 class _DealtHead(NamedTuple):
     columns: list[_Column]
     dealt: Dealt
-    """Without its rows."""
+    """Without its rows and its frame."""
 
 
 class _BodyHead(NamedTuple):
@@ -183,23 +195,37 @@ def read_parsed(memory: Buffer, sizes: Sizes) -> Draft:
     data, memo, head = _cut(memory, sizes)
     pairs = zip(_rows(data, head.columns), head.lengths, strict=True)
     rows = tuple(Row(values=values, length=length) for values, length in pairs)
-    kept = pickle.loads(memo) if len(memo) <= _SMALL_MEMO else Kept(memo)
     draft: Draft = head.draft
-    return replace(draft, rows=rows, memo=kept)
+    return replace(draft, rows=rows, memo=_read_if_small(memo))
 
 
 def write_question(lengths: list[int], answer: Answer, memo: Any) -> Content:
     """The content for `RenderJob`."""
     columns, data = _table(answer.rows)
-    head = _QuestionHead(lengths, columns, answer._replace(rows=()))
-    return _content(data, memo.data if isinstance(memo, Kept) else pickle.dumps(memo), head)
+    # Rows of one request share what was said, here and there.
+    kept = {id(said): said for said in answer.said if isinstance(said.frame, Kept)}
+    frames = [said.frame.data for said in kept.values()]
+    placed = {
+        key: replace(said, frame=_Place(number)) for number, (key, said) in enumerate(kept.items())
+    }
+    said = tuple(placed.get(id(said), said) for said in answer.said)
+    rest = answer._replace(rows=(), said=said)
+    head = _QuestionHead(lengths, columns, rest, [len(frame) for frame in frames])
+    memo = memo.data if isinstance(memo, Kept) else pickle.dumps(memo)
+    return _content([*data, *frames], memo, head)
 
 
 def read_question(memory: Buffer, sizes: Sizes) -> Question:
     """What `write_question` wrote."""
     data, memo, head = _cut(memory, sizes)
+    behind = len(data) - sum(head.frames)
+    frames = [pickle.loads(frame) for frame in _slices(data[behind:], head.frames)]
     answer: Answer = head.answer._replace(rows=tuple(_rows(data, head.columns)))
-    return Question(head.lengths, answer, pickle.loads(memo))
+    said = tuple(
+        replace(said, frame=frames[said.frame.number]) if isinstance(said.frame, _Place) else said
+        for said in answer.said
+    )
+    return Question(head.lengths, answer._replace(said=said), pickle.loads(memo))
 
 
 def write_dealing(response: Response, lengths: list[int], *, alone: bool) -> Content:
@@ -216,14 +242,16 @@ def read_dealing(memory: Buffer, sizes: Sizes) -> Dealing:
 def write_dealt(dealt: Dealt) -> Content:
     """The content of a reply `DEALT`."""
     columns, data = _table(dealt.rows)
-    return _content(data, b"", _DealtHead(columns, replace(dealt, rows=())))
+    head = _DealtHead(columns, replace(dealt, rows=(), frame=None))
+    return _content(data, pickle.dumps(dealt.frame), head)
 
 
 def read_dealt(memory: Buffer, sizes: Sizes) -> Dealt:
     """What `write_dealt` wrote; the rows' bytes stay in the memory."""
-    data, _, head = _cut(memory, sizes)
+    data, frame, head = _cut(memory, sizes)
     dealt: Dealt = head.dealt
-    return replace(dealt, rows=tuple(_rows(data, head.columns)))
+    rows = tuple(_rows(data, head.columns))
+    return replace(dealt, rows=rows, frame=_read_if_small(frame))
 
 
 def write_rendered(body: Body) -> Content:
@@ -274,6 +302,10 @@ def read_refusal(memory: Buffer, sizes: Sizes) -> Refusal:
 def _content(data: Sequence[Buffer], memo: Buffer, head: object) -> Content:
     text = pickle.dumps(head)
     return Sizes(memo=len(memo), head=len(text)), [*data, memo, text]
+
+
+def _read_if_small(memo: memoryview) -> Any:
+    return pickle.loads(memo) if len(memo) <= _SMALL_MEMO else Kept(memo)
 
 
 def _cut(memory: Buffer, sizes: Sizes) -> tuple[memoryview, memoryview, Any]:

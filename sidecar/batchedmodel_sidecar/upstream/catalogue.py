@@ -3,7 +3,7 @@
 Used where the parts are put together, and by the front for its paths.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,10 +17,10 @@ from batchedmodel_sidecar.upstream.openai import OpenAI
 from batchedmodel_sidecar.upstream.v1 import V1
 from batchedmodel_sidecar.upstream.v2 import V2
 
-_SPOKEN: Final[Mapping[ServerProtocol, tuple[type[V2 | V1 | OpenAI], Endpoint]]] = {
-    ServerProtocol.V2: (V2, Endpoint.V2_INFER),
-    ServerProtocol.V1: (V1, Endpoint.V1_PREDICT),
-    ServerProtocol.OPENAI: (OpenAI, Endpoint.EMBEDDINGS),
+_ENDPOINTS: Final = {
+    ServerProtocol.V2: Endpoint.V2_INFER,
+    ServerProtocol.V1: Endpoint.V1_PREDICT,
+    ServerProtocol.OPENAI: Endpoint.EMBEDDINGS,
 }
 
 
@@ -46,8 +46,15 @@ class Foreign:
         )
 
 
-def foreign(protocol: ServerProtocol, name: str) -> Foreign:
-    """The protocol for a model of this name."""
-    speak, endpoint = _SPOKEN[protocol]
-    spoken = speak(name)
+def foreign(protocol: ServerProtocol, name: str, replicated: Collection[str] = ()) -> Foreign:
+    """The protocol for a model of this name; of its outputs, the `replicated` have no rows."""
+    spoken: V2 | V1 | OpenAI
+    match protocol:
+        case ServerProtocol.V2:
+            spoken = V2(name, replicated)
+        case ServerProtocol.V1:
+            spoken = V1(name)
+        case ServerProtocol.OPENAI:
+            spoken = OpenAI(name)
+    endpoint = _ENDPOINTS[protocol]
     return Foreign(probe=spoken, dialect=spoken, endpoint=endpoint, ours=adapters()[endpoint])

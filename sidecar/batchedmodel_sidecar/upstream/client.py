@@ -10,6 +10,7 @@ from typing import Final
 
 import aiohttp
 
+from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.tensors import Buffer
 from batchedmodel_contract.v2 import HEADER_LENGTH
 from batchedmodel_http.response import LARGE
@@ -23,6 +24,7 @@ logger: Final = logging.getLogger(__name__)
 _FINAL: Final = 200
 _REFUSED: Final = 300
 _SERVER_ERROR: Final = 500
+_LONGEST_REPLY: Final = 1_048_576  # about readiness or metadata, which are read in the loop
 _KEPT_SECONDS: Final = 4.0  # an idle connection; shorter than servers keep theirs (uvicorn: 5 s)
 _JSON: Final = "application/json"
 
@@ -52,13 +54,16 @@ class Client:
         self._batches = _session()
 
     async def ask(self, path: str) -> tuple[int, bytes]:
-        """Status and body of a GET; raises `Unreachable`."""
+        """Status and body of a GET; raises `Unreachable`, and `InvalidInput` for one too long."""
         try:
             async with self._questions.get(self._url + path) as response:
-                return response.status, await response.read()
+                body, whole = await _beginning(response, _LONGEST_REPLY)
         except (aiohttp.ClientError, OSError) as error:
             logger.debug("GET %s: %r", path, error)
             raise Unreachable(_unreachable(error)) from error
+        if not whole:
+            raise InvalidInput(f"the answer at {path}", f"is longer than {_LONGEST_REPLY} bytes")
+        return response.status, body
 
     async def post(self, posting: Posting, seconds: float) -> Response:
         """The answer to a request, whatever its status, within so many seconds.
@@ -83,7 +88,9 @@ class Client:
                     # Whoever is told of it would wait for more, or take the connection for another.
                     message = f"the model answers {response.status}, which ends no request"
                     raise Unserved(message, status=502)
-                body = await _read(response)
+                refused = response.status >= _REFUSED
+                words, whole = await _beginning(response, LARGE) if refused else (b"", True)
+                body = words if refused else await _read(response)
         except TimeoutError as error:
             raise Deaf from error
         except aiohttp.ClientConnectorError as error:
@@ -103,6 +110,7 @@ class Client:
             header_length=response.headers.get(HEADER_LENGTH),
             body=body.view() if isinstance(body, SharedMemory) else body,
             memory=body if isinstance(body, SharedMemory) else None,
+            whole=whole,
         )
 
     async def close(self) -> None:
@@ -123,12 +131,24 @@ def _unreachable(error: Exception) -> str:
     return "the model cannot be reached"
 
 
+async def _beginning(response: aiohttp.ClientResponse, most: int) -> tuple[bytes, bool]:
+    """So many bytes of a body, and whether they are all; the rest is never fetched."""
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in response.content.iter_any():
+        pieces.append(piece)
+        size += len(piece)
+        if size > most:
+            return b"".join(pieces)[:most], False
+    return b"".join(pieces), True
+
+
 async def _read(response: aiohttp.ClientResponse) -> Buffer | SharedMemory:
     """The body; where it answers with much JSON, it lies where the helper can reach it."""
     declared = response.content_length
     if declared is None or "Content-Encoding" in response.headers:
         declared = sys.maxsize
-    if declared <= LARGE or response.status >= _REFUSED:
+    if declared <= LARGE:
         return await response.read()
     if json_bytes(declared, response.headers.get(HEADER_LENGTH)) <= LARGE:
         return await read_whole(response)

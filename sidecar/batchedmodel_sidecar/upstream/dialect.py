@@ -70,6 +70,8 @@ class Response:
     body: Buffer
     memory: SharedMemory | None = None
     """Where the body lies when it is more JSON than is read in the loop."""
+    whole: bool = True
+    """Whether the body is all that was said, or the beginning of a refusal without end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +129,13 @@ class Questions(Protocol):
 
 class Answers(Protocol):
     """From the server to callers."""
+
+    def subject(self, envelope: Envelope) -> Hashable | None:
+        """What must be equal in requests whose answers are divided alike.
+
+        None where the protocol itself says which part of an answer belongs to which row.
+        """
+        ...
 
     def dealt(self, response: Response, rows: Sequence[Row], *, alone: bool) -> Dealt:
         """The answers in a response of status 200, which is one caller's alone or for several.

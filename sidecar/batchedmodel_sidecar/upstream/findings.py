@@ -88,10 +88,17 @@ def said_to(response: Response, dealt: Dealt, *, alone: bool) -> Said:
     )
 
 
-def _words(response: Response, *, alone: bool) -> tuple[Said, str]:
-    """What the refused are told, whole, and its beginning for logs."""
+def _words(response: Response, *, alone: bool) -> tuple[Said | None, str]:
+    """What the refused are told, whole, and its beginning for logs.
+
+    Half of a document says nothing to a program: in its place they get words of ours.
+    """
     given = end_to_end(response.headers) if alone else shared(response.headers, refused=True)
     body = bytes(response.body)
+    if not response.whole:
+        begins = body[:_SHOWN_BYTES].decode("utf-8", "replace")
+        message = f"the model refused this with more than {len(body)} bytes, which begin: {begins}"
+        return None, message
     said = Said(
         status=response.status,
         headers=given,
@@ -105,11 +112,11 @@ def refusal(response: Response, *, busy: bool, alone: bool) -> Unserved:
     """What all members of a batch are told that no row has spoilt."""
     said, message = _words(response, alone=alone)
     if not busy:
-        return Unserved(message, status=said.status, said=said)
+        return Unserved(message, status=response.status, said=said)
     seconds = _retry_after(response.headers)
     return Busy(
         message,
-        status=said.status,
+        status=response.status,
         retry_after=_REST_SECONDS if seconds is None else seconds,
         said=said,
     )

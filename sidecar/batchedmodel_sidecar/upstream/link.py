@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -25,12 +25,14 @@ from batchedmodel_sidecar.replies import RawReply
 from batchedmodel_sidecar.translator import Translator
 from batchedmodel_sidecar.upstream.client import Client, Deaf, Unreachable
 from batchedmodel_sidecar.upstream.dialect import (
+    Dealt,
     Dialect,
     NotReady,
     Posting,
     Probe,
     Response,
 )
+from batchedmodel_sidecar.upstream.evidence import Evidence
 from batchedmodel_sidecar.upstream.findings import Findings, refusal, said_to
 from batchedmodel_sidecar.upstream.refusals import MemoryRoom, Verdict, judged
 
@@ -74,6 +76,7 @@ class ForeignLink:
         self._at_work = 0
         """Batches that the server has now."""
         self._room = MemoryRoom(grow_after=_GROW_AFTER_SECONDS)
+        self._evidence = Evidence()
 
     @property
     def status(self) -> LinkStatus:
@@ -123,7 +126,13 @@ class ForeignLink:
 
     async def _served(self, batch: RawBatch, until: float) -> RawReply:
         clock = asyncio.get_running_loop().time
-        search = Isolation(batch.owners, batch.deadlines, idempotent=self._idempotent)
+        subject = self._dialect.subject(batch.envelope)
+        search = Isolation(
+            batch.owners,
+            batch.deadlines,
+            idempotent=self._idempotent,
+            trial=subject is not None and self._evidence.wants_trial(subject, len(batch.rows)),
+        )
         findings = Findings(batch.owners)
         started = clock()
         while (rows := search.next(clock())) is not None:
@@ -144,7 +153,7 @@ class ForeignLink:
                 # It is no row's fault: what has no answer yet fares as a whole batch would have.
                 findings.fault = fault
                 break
-            await self._judge(search, findings, verdict, rows, members, response)
+            await self._judge(search, findings, verdict, rows, members, response, subject)
         findings.failed(search.expired, Unserved("no time was left to try this alone", status=504))
         self._learn(search, clock())
         # One request that was refused took the time of nothing.
@@ -178,6 +187,7 @@ class ForeignLink:
         rows: Rows,
         members: Sequence[Row],
         response: Response,
+        subject: Hashable | None,
     ) -> None:
         """Tell the search what became of rows that were sent, and keep their answers.
 
@@ -191,15 +201,17 @@ class ForeignLink:
                         self._dialect, response, members, alone=alone
                     )
                 except InvalidInput as error:
-                    nonsense = Unserved(f"the model answers nonsense: {error}", status=502)
-                    findings.failed(search.spoilt(_NONSENSE), nonsense)
-                    if search.broken:
-                        raise nonsense from error
+                    self._evidence.contradicted(subject)
+                    _nobodys(search, findings, error)
                     return
                 except Unserved as failure:
                     # The server did its part: neither it nor a row is to blame.
                     search.fine()
                     findings.failed(rows, failure)
+                    return
+                doubt = self._doubt(subject, dealt, len(rows))
+                if doubt is not None and not alone:
+                    _nobodys(search, findings, doubt)
                     return
                 search.fine()
                 findings.answered(rows, dealt, said_to(response, dealt, alone=alone))
@@ -211,6 +223,16 @@ class ForeignLink:
             case _:  # outgrown: the others have ended the search
                 settled = search.outgrown()
         findings.refused(settled, response)
+
+    def _doubt(self, subject: Hashable | None, dealt: Dealt, rows: int) -> InvalidInput | None:
+        """Why this answer cannot be divided: it may only look as if it had a part for each row."""
+        if subject is None:
+            return None
+        unproven = self._evidence.saw(subject, [output.name for output in dealt.outputs], rows)
+        if unproven is None:
+            return None
+        rule = f"is {rows} long for {rows} rows, which may be chance: no other number was seen yet"
+        return InvalidInput(f"outputs.{unproven}.shape", rule)
 
     def _learn(self, search: Isolation, now: float) -> None:
         """Pass on what the server's memory seems to hold."""
@@ -230,6 +252,7 @@ class ForeignLink:
             return
         description = await self._probe.describe(self._client.ask)
         self._room = MemoryRoom(grow_after=_GROW_AFTER_SECONDS)
+        self._evidence = Evidence()
         self._model = ReadyModel(
             description=description, profile=None, tokens=None, depth=1, rows_pad=False
         )
@@ -242,3 +265,11 @@ class ForeignLink:
         self._model = None
         self._reason = reason
         self._listener.model_lost(reason)
+
+
+def _nobodys(search: Isolation, findings: Findings, error: InvalidInput) -> None:
+    """What was answered is no answer to these rows; raises `Unserved` when the server is broken."""
+    nonsense = Unserved(f"the model answers nonsense: {error}", status=502)
+    findings.failed(search.spoilt(_NONSENSE), nonsense)
+    if search.broken:
+        raise nonsense from error

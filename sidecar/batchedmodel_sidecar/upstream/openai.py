@@ -86,6 +86,9 @@ class OpenAI:
         """The rows' inputs, and beside them what their calls said."""
         return json_rows.posting(_INPUT, rows, envelope)
 
+    def subject(self, envelope: Envelope) -> None:
+        """The protocol says which part of an answer is whose."""
+
     def dealt(self, response: Response, rows: Sequence[Row], *, alone: bool) -> Dealt:
         """One entry of `data` for each row, and its part of the usage; raises `InvalidInput`."""
         given = json_text.fields(json_text.text_of(response.body))

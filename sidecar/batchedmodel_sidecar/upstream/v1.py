@@ -70,6 +70,9 @@ class V1:
         """The rows' instances, and beside them what their calls said."""
         return json_rows.posting(_INSTANCES, rows, envelope)
 
+    def subject(self, envelope: Envelope) -> None:
+        """The protocol says which part of an answer is whose."""
+
     def dealt(self, response: Response, rows: Sequence[Row], *, alone: bool) -> Dealt:
         """One prediction for each row; raises `InvalidInput`."""
         given = json_text.fields(json_text.text_of(response.body))

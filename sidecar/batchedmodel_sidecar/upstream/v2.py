@@ -6,7 +6,7 @@ speaks make the sidecar convert. What has no rows to be told apart (no batch dim
 inputs that disagree) goes alone, as it came.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -101,8 +101,10 @@ class _Said:
 class V2:
     """`POST /v2/models/{name}/infer`, with or without `/versions/{version}`."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, replicated: Collection[str] = ()) -> None:
+        """`replicated`: outputs that are for a request as a whole, so that each caller gets all."""
         self._name = name
+        self._replicated = frozenset(replicated)
         self._model = f"/v2/models/{name}"
         self._binary = False
         self._ranks: dict[str, int] = {}
@@ -206,6 +208,14 @@ class V2:
             headers = (*headers, ("Content-Type", _OCTETS), (HEADER_LENGTH, str(length)))
         return Posting(path=envelope.path, headers=headers, parts=[*head, *data])
 
+    def subject(self, envelope: Envelope) -> Hashable:
+        """The path, with the version, and the outputs that are asked for.
+
+        The metadata of many servers say of every output that it has rows, or nothing of outputs.
+        """
+        frame: _Frame = envelope.frame
+        return envelope.path, frame.outputs
+
     def dealt(self, response: Response, rows: Sequence[Row], *, alone: bool) -> Dealt:
         """Each output cut into rows; raises `InvalidInput`."""
         end = len(response.body)
@@ -220,23 +230,23 @@ class V2:
             raise InvalidInput("outputs", "is empty")
         said, columns = [], []
         for index, text in enumerate(listed):
-            one, column = output_of(text, f"outputs[{index}]", len(rows), tensors)
+            one, column = output_of(text, f"outputs[{index}]", len(rows), tensors, self._replicated)
             said.append(one)
-            columns.append(column)
+            if column is not None:
+                columns.append(column)
         kept = ((n, v) for n, v in head.items() if n not in ("outputs", "id"))
         return Dealt(
-            outputs=tuple(Output(one.name, one.datatype) for one in said),
-            rows=list(zip(*columns, strict=True)),
+            outputs=tuple(Output(one.name, one.datatype) for one in said if one.whole is None),
+            rows=list(zip(*columns, strict=True)) if columns else [()] * len(rows),
             frame=_Said(head=tuple(kept), outputs=tuple(said)),
         )
 
     def texts(self, memo: Any, answer: Answer) -> int:
         """The outputs whose form the server speaks and the caller does not want."""
         wanted: _Memo = memo
-        said = _in_common(answer)
         return sum(
-            size_of([value.data for value in answer.column(index)])
-            for index, output in enumerate(said.outputs)
+            size_of([value.data for value in values])
+            for output, values in _columns(answer)
             if wanted.wants_binary(output.name) != output.binary
         )
 
@@ -246,13 +256,12 @@ class V2:
         said = _in_common(answer)
         data: list[Buffer] = []
         entries = []
-        for index, output in enumerate(said.outputs):
-            values = answer.column(index)
+        for output, values in _columns(answer):
             shape = values[0].shape
             if any(value.shape != shape for value in values):
                 message = f"outputs.{output.name}: the rows of this request differ in shape"
                 raise Unserved(message, status=502)
-            whole = [len(values), *shape]
+            whole = [len(values), *shape] if output.whole is None else list(shape)
             items = [value.data for value in values]
             parameters = list(output.parameters)
             if wanted.wants_binary(output.name):
@@ -386,6 +395,17 @@ def _in_common(answer: Answer) -> _Said:
     if any(other.frame.outputs != said.outputs for other in answer.said):
         raise Unserved("the model answered parts of this request differently", status=502)
     return said
+
+
+def _columns(answer: Answer) -> Iterator[tuple[OutputSaid, Sequence[Value]]]:
+    """Each output with its rows, or with the one value that is for all; raises `Unserved`."""
+    index = 0
+    for output in _in_common(answer).outputs:
+        if output.whole is None:
+            yield output, answer.column(index)
+            index += 1
+        else:
+            yield output, (output.whole,)
 
 
 def _aligned(head: list[Buffer]) -> tuple[list[Buffer], int]:

@@ -5,7 +5,7 @@ Used by `upstream.v2` for requests and for answers.
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -223,20 +223,41 @@ class OutputSaid:
     datatype: Datatype
     parameters: Fields
     binary: bool
+    whole: Value | None = None
+    """All of it, where it is for every row that was asked."""
 
 
 def output_of(
-    text: str, field: str, rows_asked: int, tensors: dict[str, Tensor]
-) -> tuple[OutputSaid, list[Value]]:
-    """One output and its rows; raises `InvalidInput` when they are not as many as were asked."""
+    text: str,
+    field: str,
+    rows_asked: int,
+    tensors: dict[str, Tensor],
+    replicated: Collection[str] = (),
+) -> tuple[OutputSaid, list[Value] | None]:
+    """One output and its rows; raises `InvalidInput` when they are not as many as were asked.
+
+    One of the `replicated` has none.
+    """
     entry = json_text.fields(text, field)
     name = name_of(entry, field)
-    shape = shape_of(entry.get("shape", ""), smallest=0)
-    if shape is None or shape[0] != rows_asked:
-        rule = f"has not {rows_asked} rows in its first dimension"
-        raise InvalidInput(f"outputs.{name}.shape", rule, shape and list(shape))
     parameters = object_in(entry.get("parameters"), f"{field}.parameters")
     binary = parameters.pop(BINARY_SIZE, None) is not None
+    if name in replicated:
+        said = OutputSaid(
+            name=name,
+            datatype=datatype_of(entry, field),
+            parameters=tuple(parameters.items()),
+            binary=binary,
+            whole=_whole(entry, field, tensors.get(name) if binary else None),
+        )
+        return said, None
+    shape = shape_of(entry.get("shape", ""), smallest=0)
+    if shape is None or shape[0] != rows_asked:
+        rule = (
+            f"has not {rows_asked} rows in its first dimension; "
+            "an output without rows must be one of spec.model.replicatedOutputs"
+        )
+        raise InvalidInput(f"outputs.{name}.shape", rule, shape and list(shape))
     if binary:
         items = rows(tensors[name]) if tensors[name].elements else [b""] * rows_asked
     else:
@@ -256,6 +277,22 @@ def output_of(
         binary=binary,
     )
     return said, [Value(shape[1:], item) for item in items]
+
+
+def _whole(entry: Mapping[str, str], field: str, tensor: Tensor | None) -> Value:
+    """An output as it is, whatever its shape; raises `InvalidInput`."""
+    if tensor is not None:
+        return Value(tensor.shape, bytes(tensor.data))
+    try:
+        sizes = orjson.loads(entry.get("shape", ""))
+    except orjson.JSONDecodeError:
+        sizes = None
+    data = entry.get("data", "")
+    if not isinstance(sizes, list) or any(type(size) is not int or size < 0 for size in sizes):
+        raise InvalidInput(f"{field}.shape", "is not a shape")
+    if not data.startswith("["):
+        raise InvalidInput(f"{field}.data", "is not an array")
+    return Value(tuple(sizes), data[1:-1].encode())
 
 
 def as_bytes(output: OutputSaid, shape: list[int], items: list[Buffer]) -> bytes:

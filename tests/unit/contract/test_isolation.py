@@ -36,6 +36,7 @@ def course(
     idempotent: bool = True,
     known_to_hold: int = 10_000,
     gives_up: bool = True,
+    trial: bool = False,
 ) -> Course:
     """A whole search, against a server that holds so many rows; each request takes one second."""
     search = Isolation(
@@ -44,6 +45,7 @@ def course(
         idempotent=idempotent,
         fits=lambda rows: len(rows) <= known_to_hold,
         gives_up=gives_up,
+        trial=trial,
     )
     found = Course(search)
     now = 0.0
@@ -222,3 +224,24 @@ def test_without_idempotence_what_was_cut_before_its_first_try_is_still_tried() 
     assert found.sent == [(0, 1, 2, 3), (4, 5, 6, 7)]
     assert found.refused == [0, 1, 2, 3]
     assert found.answered == [4, 5, 6, 7]
+
+
+def test_a_trial_is_one_call_and_not_half_of_the_rows_if_there_is_another() -> None:
+    assert course([0, 0, 1, 2], never_bad, trial=True).sent == [(2,), (0, 1, 3)]
+    assert course([0, 1, 2], never_bad, trial=True, idempotent=False).sent == [(0,), (1, 2)]
+    assert course([0, 0, 1, 1], never_bad, trial=True).sent == [(0, 1), (2, 3)]
+    assert course([0, 0], never_bad, trial=True).sent == [(0, 1)]
+
+
+def never_bad(row: int) -> bool:
+    return False
+
+
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=30), st.sets(st.integers(0, 29)))
+def test_with_a_trial_every_row_is_settled_once_and_rightly(
+    owners: list[int], bad: set[int]
+) -> None:
+    found = course(owners, bad.__contains__, trial=True)
+    assert found.settled() == list(range(len(owners)))
+    guilty = {owner for row, owner in enumerate(owners) if row in bad}
+    assert sorted(found.refused) == [i for i, owner in enumerate(owners) if owner in guilty]

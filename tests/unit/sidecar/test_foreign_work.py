@@ -156,6 +156,30 @@ async def assert_answers_alike(
         await assert_renders_alike(dialect, memo, answer)
 
 
+async def test_what_is_large_beside_the_rows_is_carried_unread_and_renders_the_same() -> None:
+    dialect = await dialect_of(ServerProtocol.V1)
+    words = b'"' + b"w" * 100_000 + b'"'
+    body = ANSWERS[ServerProtocol.V1].replace(b'"m"', words)
+    rows = drafted(dialect, Asked(body=PLAIN[ServerProtocol.V1])).rows
+    response = Response(status=200, headers=(), content_type="x", header_length=None, body=body)
+    sizes, parts = wire.write_dealing(response, [1, 1], alone=True)
+    _, view, replied = await there(DealJob(dialect, sizes), stored(body, *parts))
+    dealt = wire.read_dealt(view, replied)
+    assert isinstance(dealt.frame, wire.Kept)
+    said = [Said(status=200, frame=frame) for frame in (dealt.frame, None)]
+    said[1] = Said(status=200, frame=dialect.dealt(response, rows, alone=True).frame)
+    rendered = []
+    for first, second in ((0, 0), (0, 1), (1, 1)):
+        answer = Answer(
+            outputs=dealt.outputs, rows=tuple(dealt.rows), said=(said[first], said[second])
+        )
+        sizes, parts = wire.write_question([1, 1], answer, None)
+        _, view, replied = await there(RenderJob(dialect, sizes), stored(*parts))
+        rendered.append(seen_of_body(wire.read_rendered(view, replied)))
+    assert rendered[0] == rendered[1] == rendered[2]
+    assert words in str(rendered[0]).encode()
+
+
 async def assert_renders_alike(dialect: Dialect, memo: object, answer: Answer) -> None:
     async def here() -> object:
         return seen_of_body(dialect.render(memo, answer))
