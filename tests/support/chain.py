@@ -23,6 +23,7 @@ from batchedmodel_contract.environment import ModelServerSettings, SidecarSettin
 
 START_SECONDS: Final = 60.0
 TESTS: Final = Path(__file__).parents[1]
+_LISTENING: Final = r"listening: data port (\d+), admin port (\d+)"
 DRAIN_TOKEN: Final = "token-of-the-tests"
 
 
@@ -150,6 +151,11 @@ class Chain:
         """Write other batch settings, as a whole."""
         write_settings(self.folder / "settings", settings)
 
+    async def listening(self, *, after: int = 0) -> None:
+        """Return once the ports are known that the sidecar names in a line from `after` on."""
+        found = await self.sidecar.wait_for(_LISTENING, after=after)
+        self.port, self.admin_port = int(found[1]), int(found[2])
+
     async def ready(self, *, after: int = 0) -> None:
         """Return once the sidecar has said that it is ready, in a line from `after` on."""
         await self.sidecar.wait_for(f"INFO ready: {self.name} on ", after=after)
@@ -227,8 +233,7 @@ async def running_chain(
             await sidecar.start()
             if start_model:
                 await model.start()
-            listening = await sidecar.wait_for(r"listening: data port (\d+), admin port (\d+)")
-            chain.port, chain.admin_port = int(listening[1]), int(listening[2])
+            await chain.listening()
             if start_model:
                 await chain.ready()
             yield chain

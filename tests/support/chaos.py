@@ -18,11 +18,17 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+import aiohttp
+
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.spec import PolicyName
 from support.chain import Chain
+from support.process_memory import resident_bytes
+from support.storm_handlers import VENOM
 
 REFUSALS: Final = {400, 408, 413, 429, 502, 503, 504}
+BEFORE_ANYTHING: Final = {429, 503}
+"""What anybody may be told, whatever is asked."""
 _AT_ONCE: Final = 512  # callers; more are not started until one has ended
 _GIVE_UP_SECONDS: Final = 60.0
 
@@ -37,6 +43,8 @@ class Diary:
     """What must never happen."""
     recoveries: list[float] = field(default_factory=list)
     """Seconds from the end of a fault to the first right answer to a question asked after it."""
+    resident: list[int] = field(default_factory=list)
+    """Bytes of memory that each sidecar had when it was killed."""
 
 
 class Chaos:
@@ -50,6 +58,9 @@ class Chaos:
         self._numbers = itertools.count(1)
         self._places = asyncio.Semaphore(_AT_ONCE)
         self._callers: set[asyncio.Task[None]] = set()
+        self._sidecars = 1
+        """How many there have been; a caller that met the end of one may be cut off."""
+        self._is_down = False
 
     async def rage(self, seconds: float, rate: float) -> None:
         """Callers at `rate` a second, ten times that for a while in the middle, and faults."""
@@ -82,8 +93,10 @@ class Chaos:
             self._leaver: 8,
             self._resetter: 4,
             self._poison: 6,
+            self._venom: 2,
             self._oversize: 2,
         }
+        met = self._sidecars
         kind = self._random.choices(list(kinds), list(kinds.values()))[0]
         name = kind.__name__.removeprefix("_")
         try:
@@ -93,8 +106,12 @@ class Chaos:
             told = "no answer"
             self.diary.complaints.append(f"{name}: no answer in {_GIVE_UP_SECONDS:g} s")
         except Exception as error:
+            cut_off = isinstance(error, aiohttp.ClientError | OSError)
             told = "broken"
-            self.diary.complaints.append(f"{name}: {error!r}")
+            if cut_off and (self._is_down or self._sidecars > met):
+                told = "cut off"
+            else:
+                self.diary.complaints.append(f"{name}: {error!r}")
         self.diary.told[f"{name}: {told}"] += 1
 
     async def _single(self) -> str:
@@ -140,6 +157,10 @@ class Chaos:
         entry = {"name": "x", "datatype": "INT64", "shape": [1, 2], "data": [1, "two"]}
         return await self._told([], json.dumps({"inputs": [entry]}).encode(), expected={400})
 
+    async def _venom(self) -> str:
+        """What only the model itself finds out; those who share its batch must not notice."""
+        return await self._told([], _body([[VENOM, 1]]), expected={500})
+
     async def _oversize(self) -> str:
         body = io.BytesIO(b" " * (2**20 + 1))
         return await self._told([], body, expected={413})
@@ -169,11 +190,14 @@ class Chaos:
                 if not rows or found != [value for row in rows for value in row]:
                     self.diary.complaints.append(f"{rows[:2]}... was answered {text[:200]!r}")
                 return "right"
-            if status not in REFUSALS or "x-request-outcome" not in response.headers:
+            if (
+                status not in REFUSALS | (expected or set())
+                or "x-request-outcome" not in response.headers
+            ):
                 self.diary.complaints.append(f"{status} without a reason: {text[:200]!r}")
             if status == 429 and "retry-after" not in response.headers:
                 self.diary.complaints.append(f"{status} does not say when to come back")
-            if expected is not None and status not in expected | {429, 503}:
+            if expected is not None and status not in expected | BEFORE_ANYTHING:
                 self.diary.complaints.append(f"{status} instead of {expected}: {text[:200]!r}")
         return str(status)
 
@@ -181,8 +205,15 @@ class Chaos:
 
     async def _faults(self, until: float) -> None:
         chain = self._chain
-        kinds = [self._kill, self._stop_model, self._stop_sidecar, self._edit, self._edit]
-        first = iter(kinds[:3])  # however short the storm is, it has one of each
+        kinds = [
+            self._kill,
+            self._kill_sidecar,
+            self._stop_model,
+            self._stop_sidecar,
+            self._edit,
+            self._edit,
+        ]
+        first = iter(kinds[:4])  # however short the storm is, it has one of each
         while time.monotonic() < until:
             await asyncio.sleep(self._random.uniform(0.3, 1.0))
             kind = next(first, None) or self._random.choice(kinds)
@@ -199,6 +230,20 @@ class Chaos:
         await self._chain.model.start()
         # The model server takes its time to load; the fault ends when it says that it is ready.
         await self._chain.ready(after=seen)
+
+    async def _kill_sidecar(self) -> None:
+        """The next one has other ports, so that nobody else can take them meanwhile."""
+        chain = self._chain
+        seen = len(chain.sidecar.lines)
+        self.diary.resident.append(resident_bytes(chain.sidecar.pid))
+        self._is_down = True
+        chain.sidecar.send(signal.SIGKILL)
+        await chain.sidecar.ended()
+        await chain.sidecar.start()
+        await chain.listening(after=seen)
+        self._sidecars += 1
+        self._is_down = False
+        await chain.ready(after=seen)
 
     async def _stop_model(self) -> None:
         await self._stopped(self._chain.model.send)
