@@ -1,0 +1,101 @@
+"""Whether calls are taken is asked once for a call that never waits, and again behind a wait."""
+
+import asyncio
+import json
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import pytest
+
+from batchedmodel_contract.outcomes import Rejection
+from batchedmodel_sidecar.asked import Asked
+from batchedmodel_sidecar.bodies import BodyReader
+from batchedmodel_sidecar.front import Front
+from batchedmodel_sidecar.helper.client import Helper
+from batchedmodel_sidecar.lifecycle import Lifecycle
+from batchedmodel_sidecar.link import Link
+from batchedmodel_sidecar.protocols.adapter import Parsed
+from batchedmodel_sidecar.translator import Translator
+from support.sidecar_world import World, world
+
+pytestmark = pytest.mark.looptime
+
+BODY: Final = json.dumps(
+    {"inputs": [{"name": "x", "datatype": "UINT8", "shape": [1, 2], "data": [1, 2]}]}
+).encode()
+
+
+@dataclass
+class Gate:
+    """A life cycle that counts how often it is asked."""
+
+    closed: bool = False
+    asked: int = 0
+
+    @property
+    def refusing(self) -> bool:
+        self.asked += 1
+        return self.closed
+
+
+class Slow(Translator):
+    """Reads bodies after a while."""
+
+    seconds = 0.0
+
+    async def parse(self, *arguments: Any) -> Parsed:
+        if self.seconds:
+            await asyncio.sleep(self.seconds)
+        return await super().parse(*arguments)
+
+
+@dataclass
+class Here:
+    """A front with nothing but what it needs for a small call."""
+
+    world: World
+    gate: Gate
+    front: Front
+
+    async def asks(self) -> int:
+        """The status of a call that came whole."""
+        asked = Asked(method="POST", path="/v2/models/m/infer", headers={}, declared=len(BODY))
+        return (await self.front.respond(asked, BODY)).status
+
+
+def here(seconds: float) -> Here:
+    clock = asyncio.get_running_loop().time
+    made, gate = world(), Gate()
+    translator = Slow(Helper(clock), most_rows=lambda: 100)
+    translator.seconds = seconds
+    front = Front(
+        "m",
+        batcher=made.batcher,
+        link=cast("Link", None),
+        lifecycle=cast("Lifecycle", gate),
+        ledger=made.ledger,
+        recorder=made.recorder,
+        bodies=BodyReader(max_bytes=10_000, max_held_bytes=10_000),
+        translator=translator,
+        foreign=None,
+        passthrough=None,
+        repository=None,
+        clock=clock,
+    )
+    return Here(made, gate, front)
+
+
+async def test_a_call_that_waits_for_nothing_asks_once() -> None:
+    place = here(seconds=0.0)
+    assert await place.asks() == 200
+    assert place.gate.asked == 1
+
+
+async def test_a_call_that_was_read_for_a_while_asks_again() -> None:
+    place = here(seconds=0.5)
+    call = asyncio.create_task(place.asks())
+    await asyncio.sleep(0.1)
+    place.gate.closed = True
+    assert await call == 503
+    assert place.gate.asked == 2
+    assert place.world.ledger.rejected == {Rejection.DRAINING: 1}
