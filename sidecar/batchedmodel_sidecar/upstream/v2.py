@@ -12,16 +12,11 @@ from typing import Any, Final
 
 import orjson
 
-from batchedmodel_contract.description import RAGGED, CostRule, ModelDescription, TensorSpec
+from batchedmodel_contract.description import ModelDescription
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_contract.tensors import (
-    Buffer,
-    Datatype,
-    Tensor,
-)
+from batchedmodel_contract.tensors import Buffer, Tensor
 from batchedmodel_contract.v2 import (
     BINARY,
-    BINARY_EXTENSION,
     BINARY_OUTPUT,
     BINARY_SIZE,
     HEADER_LENGTH,
@@ -45,6 +40,7 @@ from batchedmodel_sidecar.upstream.dialect import (
     Response,
     estimated_length,
 )
+from batchedmodel_sidecar.upstream.v2_about import described, names_binary
 from batchedmodel_sidecar.upstream.v2_rows import (
     Fields,
     Input,
@@ -121,10 +117,10 @@ class V2:
         status, body = await ask(self._model)
         if status != 200:
             raise NotReady(f"the model answers {status} to the question for metadata")
-        description = _described(self._name, body)
+        description = described(self._name, body)
         of_server, server = await ask("/v2")
         documents = [body, server] if of_server == 200 else [body]
-        self._binary = any(_names_binary(document) for document in documents)
+        self._binary = any(names_binary(document) for document in documents)
         self._ranks = {spec.name: 1 + len(spec.shape) for spec in description.inputs}
         return description
 
@@ -285,42 +281,6 @@ class V2:
             content_type=_OCTETS,
             headers=((HEADER_LENGTH, str(length)),),
         )
-
-
-def _described(name: str, document: bytes) -> ModelDescription:
-    """What can be learnt from v2 metadata; raises `InvalidInput` when it cannot be batched."""
-    try:
-        metadata = orjson.loads(document)
-        return ModelDescription(
-            name=name,
-            version=str((metadata.get("versions") or ["1"])[-1]),
-            platform=str(metadata.get("platform", "")),
-            # Some servers describe no model unless its author did.
-            inputs=tuple(_spec(entry) for entry in metadata.get("inputs") or []),
-            outputs=tuple(_spec(entry) for entry in metadata.get("outputs") or []),
-            cost_rule=CostRule.ROWS,
-        )
-    except InvalidInput:
-        raise
-    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
-        raise InvalidInput("metadata", f"is not that of a v2 model: {error!r}") from error
-
-
-def _spec(entry: Any) -> TensorSpec:
-    shape = tuple(int(size) for size in entry["shape"])
-    if not shape or shape[0] != RAGGED:
-        rule = "has no variable first dimension, so its rows cannot be batched"
-        raise InvalidInput(f"metadata of {entry['name']}", rule, list(shape))
-    return TensorSpec(name=entry["name"], datatype=Datatype(entry["datatype"]), shape=shape[1:])
-
-
-def _names_binary(document: bytes) -> bool:
-    try:
-        metadata = orjson.loads(document)
-    except orjson.JSONDecodeError:
-        return False
-    extensions = metadata.get("extensions") if isinstance(metadata, dict) else None
-    return isinstance(extensions, list) and BINARY_EXTENSION in extensions
 
 
 def _wanted(head: dict[str, str]) -> tuple[_Memo, Fields | None]:
