@@ -22,6 +22,7 @@ class SharedMemory:
 
     def __init__(self, descriptor: int | None = None) -> None:
         """New and empty, or what another process sent. Raises `OSError`."""
+        _closer.start()
         if descriptor is None:
             descriptor = os.memfd_create(_NAME, os.MFD_CLOEXEC)
         self._descriptor = descriptor
@@ -63,7 +64,7 @@ class SharedMemory:
 
 
 class _Closer:
-    """Closes descriptors in a thread of its own, which is started when first needed.
+    """Closes descriptors in a thread of its own.
 
     The kernel takes milliseconds to take ten megabytes back from whoever lets go of them last.
     What hands them over is often the collector, which may run within any call of this very thread.
@@ -75,13 +76,16 @@ class _Closer:
         self._given: SimpleQueue[int] = SimpleQueue()  # whose `put` may be entered again
         self._started = False
 
-    def close(self, descriptor: int) -> None:
-        """Close it soon."""
-        self._given.put(descriptor)
+    def start(self) -> None:
+        """Have the thread; called where memory is made, because a start takes locks as well."""
         if not self._started:
             self._started = True
             # What is still open when the process ends is closed by the kernel.
             threading.Thread(target=self._work, name="memory", daemon=True).start()
+
+    def close(self, descriptor: int) -> None:
+        """Close it soon."""
+        self._given.put(descriptor)
 
     def _work(self) -> None:
         while True:
