@@ -11,8 +11,8 @@ import json
 import math
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.tensors import (
@@ -44,8 +44,7 @@ def _dumps(head: Any) -> bytes:
     return json.dumps(head, separators=(",", ":")).encode()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ragged:
+class Ragged(NamedTuple):
     """One named tensor of every item of a batch; item i has `shapes[i]`, all of one rank."""
 
     name: str
@@ -140,7 +139,7 @@ def write_request(request: BatchRequest, dumps: Dumps = _dumps) -> tuple[int, li
         head["parameters"] = {_WANTED: max(0, round(request.wanted_seconds * 1e6))}
     tensors = flattened(request.inputs)
     for param in request.params:
-        tensors.append(replace(param, name=param.name + PARAMETER))
+        tensors.append(param._replace(name=param.name + PARAMETER))
     return write_body(head, tensors, "inputs", dumps)
 
 
@@ -154,7 +153,7 @@ def to_request(head: dict[str, Any], tensors: Sequence[Tensor]) -> BatchRequest:
             raise InvalidInput(param.name, "is not one value for each item", param.shape)
     return BatchRequest(
         inputs=inputs,
-        params=tuple(replace(one, name=one.name.removesuffix(PARAMETER)) for one in params),
+        params=tuple(one._replace(name=one.name.removesuffix(PARAMETER)) for one in params),
         wanted_seconds=_number(head, _WANTED) / 1e6 if is_told else None,
     )
 

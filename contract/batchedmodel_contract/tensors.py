@@ -8,10 +8,9 @@ import math
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain, pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from batchedmodel_contract.mistakes import InvalidInput
 
@@ -70,8 +69,7 @@ _NO_JSON: Final = frozenset({Datatype.FP16, Datatype.BF16})
 _BF16_SHIFT: Final = 16  # BF16 is the upper half of FP32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tensor:
+class Tensor(NamedTuple):
     """One rectangular tensor. `data` holds exactly the elements of `shape`."""
 
     name: str
@@ -85,8 +83,7 @@ class Tensor:
         return math.prod(self.shape)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scattered:
+class Scattered(NamedTuple):
     """A tensor that is only written, whose data lies in several buffers, one behind the other."""
 
     name: str

@@ -4,8 +4,7 @@ Pure; called by the runner when the last pass of a batch is over.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from batchedmodel_contract.batch_wire import OK, BatchReply, Ragged, ragged
 from batchedmodel_model_server.collate import Collated, Output, no_outputs, split
@@ -17,8 +16,7 @@ _INVALID: Final = 400
 _FAILED: Final = 500
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class Prepared(NamedTuple):
     """A batch on its way to the compute thread; `collated` is None when no item is valid."""
 
     examined: Examined
@@ -27,16 +25,14 @@ class Prepared:
     collated: Collated | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Part(NamedTuple):
     """Items that were answered by one pass."""
 
     collated: Collated
     outputs: Mapping[str, Output]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Computed:
+class Computed(NamedTuple):
     """What came of a batch's passes."""
 
     parts: tuple[Part, ...]

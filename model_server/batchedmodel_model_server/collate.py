@@ -6,7 +6,8 @@ Pure, numpy only. Both ways run off the compute thread.
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +23,7 @@ Sizes = Mapping[str, NDArray[np.int64]]
 """The size of each valid item by letter."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Collated:
+class Collated(NamedTuple):
     """Valid items, ready for one forward pass or, where they may not share it, for several."""
 
     items: tuple[int, ...]
@@ -42,8 +42,7 @@ class Collated:
         return len(self.items)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Output:
+class Output(NamedTuple):
     """One output of all valid items as `forward` gave it, on the host.
 
     `sizes` holds each row's size where the output has a letter of its own. It is packed when the

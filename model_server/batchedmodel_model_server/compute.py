@@ -8,9 +8,8 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from batchedmodel_model_server.errors import ModelServerError
 from batchedmodel_model_server.settling import settle
@@ -19,8 +18,7 @@ Result = TypeVar("Result")
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Job:
+class _Job(NamedTuple):
     work: Callable[[], Any]
     waiter: asyncio.Future[Any]
 

@@ -11,9 +11,9 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from batchedmodel_contract.batch_wire import BatchReply, BatchRequest
 from batchedmodel_contract.profile import Profile
@@ -34,8 +34,7 @@ _log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Pass:
+class _Pass(NamedTuple):
     """What came of one forward pass, and when it ran."""
 
     outcome: Mapping[str, Output] | ForwardFailed

@@ -8,6 +8,7 @@ item's alone. Pure; called off the compute thread.
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +24,7 @@ Fault = tuple[int, str]
 """An item and what is wrong with it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class Column(NamedTuple):
     """One input of every item: its values one behind the other, and where each item ends."""
 
     name: str

@@ -50,7 +50,7 @@ REPLY = BatchReply(
 
 def alike(reply: BatchReply) -> BatchReply:
     """The same with each output in one buffer, as whoever receives it has it."""
-    outputs = tuple(replace(output, parts=(bytes(output.data),)) for output in reply.outputs)
+    outputs = tuple(output._replace(parts=(bytes(output.data),)) for output in reply.outputs)
     return replace(reply, outputs=outputs)
 
 

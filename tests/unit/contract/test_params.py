@@ -1,7 +1,6 @@
 """Parameters of requests: what a declaration may say, what a request may set, how values travel."""
 
 import json
-from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -147,4 +146,4 @@ def test_a_column_of_another_datatype_is_none_of_the_parameters() -> None:
     (column,) = columns([{"count": 1}], KNOWN)
     assert isinstance(column, Tensor)
     with pytest.raises(InvalidInput, match="parameters.scale: .* is not FP32"):
-        column_values(replace(column, name="scale"), KNOWN["scale"])
+        column_values(column._replace(name="scale"), KNOWN["scale"])
