@@ -29,8 +29,10 @@ def load_module(
     """
     import torch
 
+    from batchedmodel_model_server.weightless import Weightless
+
     tensors = _tensors(weights, trusted=trusted)
-    with torch.device("meta"):
+    with Weightless(), torch.device("meta"):
         net = make()
     if not isinstance(net, torch.nn.Module):
         raise CannotLoad(f"load_module: {type(net).__name__} is not a torch.nn.Module")

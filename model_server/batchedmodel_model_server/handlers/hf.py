@@ -38,10 +38,7 @@ class HuggingFace(Handler):
     checkpoint does not say so itself.
     """
 
-    libraries: ClassVar[tuple[str, ...]] = (
-        "transformers.modeling_utils",
-        "transformers.models.auto",
-    )
+    libraries: ClassVar[tuple[str, ...]] = ("batchedmodel_model_server.handlers.lean_transformers",)
     parameter_names: ClassVar[tuple[str, ...]] = ("dtype", "pixels", _SHORTEST)
 
     def load(self, path: Path | None, device: str) -> None:

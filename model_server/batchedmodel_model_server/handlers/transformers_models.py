@@ -61,9 +61,10 @@ def load_model(kind: str, folder: Path, dtype: str, device: str, spare: str | No
     Weights whose names begin with `spare` may be missing.
     """
     import torch
-    import transformers
     from safetensors import SafetensorError
-    from transformers.utils import logging
+
+    from batchedmodel_model_server.handlers.lean_transformers import logging, transformers
+    from batchedmodel_model_server.weightless import Weightless
 
     # Progress bars would run through the log, and failures come as exceptions.
     logging.set_verbosity_error()
@@ -72,14 +73,15 @@ def load_model(kind: str, folder: Path, dtype: str, device: str, spare: str | No
     if made is None:
         raise CannotLoad(f"config.json: transformers has no class {kind}")
     try:
-        model, info = made.from_pretrained(
-            folder,
-            dtype=getattr(torch, dtype),
-            use_safetensors=True,
-            local_files_only=True,
-            trust_remote_code=False,
-            output_loading_info=True,
-        )
+        with Weightless():
+            model, info = made.from_pretrained(
+                folder,
+                dtype=getattr(torch, dtype),
+                use_safetensors=True,
+                local_files_only=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+            )
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         raise CannotLoad(f"{folder} cannot be loaded: {error}") from error
     # transformers fills what it does not find with random numbers, and would serve nonsense.
