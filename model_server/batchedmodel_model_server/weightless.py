@@ -1,4 +1,4 @@
-"""Makes modules without memory for their weights, and without what such weights need not cost.
+"""Makes modules without memory for their weights, and without reckoning for nobody.
 
 For whatever puts a checkpoint's weights into a module afterwards. Some operators on the meta device
 torch computes in Python, by its symbolic shapes: sympy, or all of its compiler, would be imported
@@ -7,16 +7,31 @@ imported late.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final, TypeGuard
 
 import torch
 from torch.overrides import TorchFunctionMode
 
+_META: Final = "meta"
+_DRAWN: Final = (torch.rand, torch.randn)
+# What tables of positions are made by when a module is; they are small.
+_SMALL: Final = (
+    torch.arange,
+    torch.div,
+    torch.Tensor.div,
+    torch.Tensor.__truediv__,
+    torch.Tensor.__rtruediv__,
+    torch.pow,
+    torch.Tensor.pow,
+    torch.Tensor.__pow__,
+    torch.Tensor.__rpow__,
+)
+
 
 class Weightless(TorchFunctionMode):  # type: ignore[misc]
-    """Within it, what is on the meta device is not filled, and made by the shortest way.
+    """Within it, some of what is on the meta device is made in a shorter way, with the same result.
 
-    Whatever else is done there, and all other devices, are as usual.
+    Whatever else is done there takes torch's own way, as does all on other devices.
     """
 
     def __torch_function__(
@@ -28,16 +43,26 @@ class Weightless(TorchFunctionMode):  # type: ignore[misc]
     ) -> Any:
         """As torch calls it, for every function of its own."""
         named = dict(kwargs or {})
-        first = args[0] if args else named.get("tensor")
-        if func is torch.arange and _is_meta(named.get("device")):
-            return func(*args, **{**named, "device": "cpu"}).to("meta")
-        if isinstance(first, torch.Tensor) and first.is_meta:
-            if getattr(func, "__module__", None) == torch.nn.init.__name__:
-                return first
-            if func is torch.empty_like and first.is_contiguous() and set(named) == {"device"}:
-                return torch.empty(first.shape, dtype=first.dtype, device=named["device"])
+        first: Any = args[0] if args else named.get("tensor")
+        if _is_meta(first) and getattr(func, "__module__", None) == torch.nn.init.__name__:
+            return first
+        device = named.get("device")
+        onto_meta = device is not None and torch.device(device).type == _META
+        if func in _DRAWN and onto_meta:
+            named.pop("generator", None)
+            return torch.empty(*args, **named)
+        if func in _SMALL and (onto_meta or any(map(_is_meta, args))):
+            if onto_meta:
+                named["device"] = "cpu"
+            return func(*map(_on_cpu, args), **named).to(_META)
+        if func is torch.empty_like and _is_meta(first) and set(named) == {"device"}:
+            return torch.empty(first.shape, dtype=first.dtype, device=device)
         return func(*args, **named)
 
 
-def _is_meta(device: Any) -> bool:
-    return device is not None and torch.device(device).type == "meta"
+def _is_meta(given: Any) -> TypeGuard[Any]:
+    return isinstance(given, torch.Tensor) and given.is_meta
+
+
+def _on_cpu(given: Any) -> Any:
+    return torch.ones(given.shape, dtype=given.dtype) if _is_meta(given) else given
