@@ -14,6 +14,7 @@ This module is what people import who write one. It must stay importable without
 touched only when a handler asks for a tensor.
 """
 
+import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -164,6 +165,11 @@ class Handler:
         import torch
 
         return "cuda" if torch.cuda.is_available() else "cpu"
+
+    def import_libraries(self) -> None:
+        """Import what `libraries` names; for handlers that do it in a way of their own."""
+        for name in self.libraries:
+            importlib.import_module(name)
 
     def load(self, path: Path | None, device: str) -> None:
         """Read the weights. `path` is the source's folder, None when the manifest has no source."""

@@ -4,7 +4,6 @@ Called by the service on a thread that may block; knows nothing of versions, nor
 loading.
 """
 
-import importlib
 from pathlib import Path
 
 from batchedmodel_contract.environment import ModelServerSettings
@@ -46,8 +45,7 @@ def load(
             with start.phase(FETCH):
                 content = source_content(settings, source)
         with start.phase(IMPORTS):
-            for name in handler.libraries:
-                importlib.import_module(name)
+            handler.import_libraries()
             bound_operators()
         with start.phase(LOAD), while_files(stay=content.stays):
             handler.load(content.folder, device)

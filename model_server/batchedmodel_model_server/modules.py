@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.mapped_weights import on_device
+from batchedmodel_model_server.weightless import weightless
 
 Module = TypeVar("Module")
 _PICKLES: Final = (".pt", ".pth")
@@ -29,10 +30,8 @@ def load_module(
     """
     import torch
 
-    from batchedmodel_model_server.weightless import Weightless
-
     tensors = _tensors(weights, trusted=trusted)
-    with Weightless(), torch.device("meta"):
+    with weightless(), torch.device("meta"):
         net = make()
     if not isinstance(net, torch.nn.Module):
         raise CannotLoad(f"load_module: {type(net).__name__} is not a torch.nn.Module")

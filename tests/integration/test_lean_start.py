@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from batchedmodel_contract.server_api import ModelState
+from batchedmodel_model_server.weightless import weightless
 from support.checkpoints import image_checkpoint, text_checkpoint
 from support.model_server_process import model_server
 
@@ -55,7 +56,10 @@ async def test_a_start_imports_no_compiler_and_nothing_for_several_machines(
 
 BEGINNING = """
 import sys
-from batchedmodel_model_server.handlers.lean_transformers import COMPILER, without_compiler
+from batchedmodel_model_server.handlers.lean_transformers import (
+    COMPILER, import_transformers, without_compiler
+)
+import_transformers()
 assert COMPILER not in sys.modules
 """
 
@@ -129,10 +133,8 @@ def test_whoever_wants_the_compiler_gets_all_of_it(code: str) -> None:
     subprocess.run([sys.executable, "-c", BEGINNING + code], check=True, timeout=120)
 
 
-def weightless(make: Callable[[], Any]) -> Any:
-    from batchedmodel_model_server.weightless import Weightless
-
-    with Weightless(), torch.device("meta"):
+def made_weightless(make: Callable[[], Any]) -> Any:
+    with weightless(), torch.device("meta"):
         return make()
 
 
@@ -154,7 +156,7 @@ def weightless(make: Callable[[], Any]) -> Any:
 def test_what_is_made_without_weights_is_as_torch_makes_it(make: Callable[[], Any]) -> None:
     with torch.device("meta"):
         expected = make()
-    found = weightless(make)
+    found = made_weightless(make)
     assert (found.shape, found.dtype, found.device) == (
         expected.shape,
         expected.dtype,
@@ -165,9 +167,7 @@ def test_what_is_made_without_weights_is_as_torch_makes_it(make: Callable[[], An
 
 
 def test_what_has_memory_is_filled_as_ever() -> None:
-    from batchedmodel_model_server.weightless import Weightless
-
-    with Weightless():
+    with weightless():
         assert torch.equal(torch.arange(4) / 2, torch.tensor([0.0, 0.5, 1.0, 1.5]))
         assert torch.nn.init.constant_(torch.zeros(2), 3.0).tolist() == [3.0, 3.0]
         assert torch.nn.Linear(8, 8).weight.abs().sum() > 0

@@ -20,6 +20,7 @@ from batchedmodel_model_server.handlers.hf_texts import (
     text_embedding,
     token_classifier,
 )
+from batchedmodel_model_server.handlers.lean_transformers import import_transformers
 from batchedmodel_model_server.handlers.tasks import Place, Task
 from batchedmodel_model_server.handlers.transformers_models import (
     chosen_dtype,
@@ -38,8 +39,11 @@ class HuggingFace(Handler):
     checkpoint does not say so itself.
     """
 
-    libraries: ClassVar[tuple[str, ...]] = ("batchedmodel_model_server.handlers.lean_transformers",)
     parameter_names: ClassVar[tuple[str, ...]] = ("dtype", "pixels", _SHORTEST)
+
+    def import_libraries(self) -> None:
+        """transformers, as far as this handler uses it."""
+        import_transformers()
 
     def load(self, path: Path | None, device: str) -> None:
         """Read the checkpoint and declare the tensors by it; raises `CannotLoad`."""

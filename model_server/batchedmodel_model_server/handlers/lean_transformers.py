@@ -7,8 +7,8 @@ classes are imported, another module stands in for the compiler, and transformer
 this torch has no `torch.distributed`, as some builds have none.
 
 Whoever needs more of the compiler than the marks, then or later, gets all of it; only the marks
-that transformers set meanwhile are missing. Named among a handler's `libraries`, and imported by
-all that uses transformers' models.
+that transformers set meanwhile are missing. Called by whatever uses transformers' models, before
+anything else of transformers is imported.
 """
 
 import importlib
@@ -21,6 +21,12 @@ from types import ModuleType
 from typing import Any, Final
 
 COMPILER: Final = "torch._dynamo"
+_CLASSES: Final = (
+    "transformers",
+    "transformers.masking_utils",
+    "transformers.modeling_utils",
+    "transformers.models.auto",
+)
 _TRACING: Final = f"{COMPILER}._trace_wrapped_higher_order_op"
 
 
@@ -114,6 +120,15 @@ def _unmarked(function: Any = None, *args: Any, **kwargs: Any) -> Any:
     return _unmarked if function is None else function
 
 
+def import_transformers() -> ModuleType:
+    """transformers, with its model classes; what has been imported before stays as it is."""
+    with without_compiler():
+        _on_one_machine()
+        for name in _CLASSES:
+            importlib.import_module(name)
+    return sys.modules["transformers"]
+
+
 def _on_one_machine() -> None:
     import torch
     from transformers.utils.import_utils import is_torch_distributed_available
@@ -125,14 +140,3 @@ def _on_one_machine() -> None:
         is_torch_distributed_available()
     finally:
         torch.distributed.is_available = real
-
-
-with without_compiler():
-    _on_one_machine()
-    import transformers
-    import transformers.masking_utils
-    import transformers.modeling_utils
-    import transformers.models.auto
-    from transformers.utils import logging
-
-__all__ = ["logging", "transformers"]

@@ -14,8 +14,10 @@ from batchedmodel_model_server import packed_attention
 from batchedmodel_model_server.batch import Batch
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.handler import PARAMETERS
+from batchedmodel_model_server.handlers.lean_transformers import import_transformers
 from batchedmodel_model_server.mapped_weights import on_device
 from batchedmodel_model_server.processor import read_processor
+from batchedmodel_model_server.weightless import weightless
 
 TOKENS: Final = "input_ids"
 SEGMENTS: Final = "token_type_ids"
@@ -63,9 +65,8 @@ def load_model(kind: str, folder: Path, dtype: str, device: str, spare: str | No
     import torch
     from safetensors import SafetensorError
 
-    from batchedmodel_model_server.handlers.lean_transformers import logging, transformers
-    from batchedmodel_model_server.weightless import Weightless
-
+    transformers = import_transformers()
+    logging = transformers.utils.logging
     # Progress bars would run through the log, and failures come as exceptions.
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -73,7 +74,7 @@ def load_model(kind: str, folder: Path, dtype: str, device: str, spare: str | No
     if made is None:
         raise CannotLoad(f"config.json: transformers has no class {kind}")
     try:
-        with Weightless():
+        with weightless():
             model, info = made.from_pretrained(
                 folder,
                 dtype=getattr(torch, dtype),
