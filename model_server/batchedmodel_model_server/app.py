@@ -189,6 +189,8 @@ async def _events(request: web.Request, service: ModelService) -> web.StreamResp
     await stream.prepare(request)
     async for event in service.lifecycle.follow():
         await stream.write(orjson.dumps(event.to_mapping()) + b"\n")
+    # The server ends with its stream, and should not wait for whoever might ask for more.
+    stream.force_close()
     return stream
 
 

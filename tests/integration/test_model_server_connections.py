@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 from batchedmodel_contract.batch_wire import BatchRequest, ragged, read_reply, write_request
-from batchedmodel_contract.server_api import ModelState, infer_path, model_path
+from batchedmodel_contract.server_api import ModelState, events_path, infer_path, model_path
 from batchedmodel_contract.tensors import Datatype
 from batchedmodel_contract.v2 import HEADER_LENGTH
 from support.model_server_process import NAME, ModelServerProcess, model_server, token_batch
@@ -170,3 +170,17 @@ async def test_a_caller_that_leaves_ends_its_batch_before_it_is_begun(tmp_path: 
             assert (await stays.asks(wire))[0] == 200
         # Of the eight at most one was on its way to the device already.
         assert asyncio.get_running_loop().time() - began < 1.5
+
+
+async def test_a_drain_does_not_wait_for_whoever_only_follows(tmp_path: Path) -> None:
+    async with model_server(tmp_path) as server:
+        assert (await server.settled()).state is ModelState.READY
+        async with calling(server) as follows:
+            follows.writer.write(request(events_path(NAME), method="GET"))
+            await asyncio.sleep(0.1)
+            began = asyncio.get_running_loop().time()
+            server.process.send_signal(signal.SIGTERM)
+            assert (await follows.hears_the_end()).endswith(b"0\r\n\r\n")
+            assert await server.process.wait() == 0
+        # Five seconds are what connections at work get at the end.
+        assert asyncio.get_running_loop().time() - began < 4
