@@ -83,9 +83,10 @@ images: ## Build the images with whichever of buildah, podman and docker answers
 	$(PYTHON) images/build_images.py $(if $(ENGINE),--engine $(ENGINE)) $(if $(BASE),--base $(BASE)) \
 		$(if $(MODEL_PACKAGE),--model-package $(MODEL_PACKAGE)) $(IMAGES)
 
-crds: $(LIGHT) ## Make the custom resource from the contract, for crds/ and for the chart
+crds: $(LIGHT) ## Make the custom resource from the contract, for crds/ and the chart, and its reference
 	$(BIN)/python crds/generate.py
 	cp crds/batchedmodels.yaml charts/batchedmodel/files/
+	$(BIN)/python crds/reference.py
 
 chart: crds ## Check the chart
 	$(BIN)/pytest tests/unit/chart tests/clustered/test_chart_rendering.py

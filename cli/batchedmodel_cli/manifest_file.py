@@ -15,6 +15,7 @@ import yaml
 
 from batchedmodel_contract.manifest import BatchedModel, read_manifest
 from batchedmodel_contract.mistakes import InvalidManifest, Mistake, shown
+from batchedmodel_contract.reading import value_at
 from batchedmodel_contract.spec import Model, Spec
 
 
@@ -91,20 +92,28 @@ def without_effect(manifest: BatchedModel) -> tuple[str, ...]:
 
 _PLAIN: Final = Spec(model=Model())
 _CLUSTER_ONLY: Final = (
+    "suspend",
     "replicas",
     "accelerator",
     "autoscaling",
     "sidecar",
     "startup",
     "drain",
+    "rollout",
     "service",
+    "disruption",
+    "security",
     "pod",
 )
 
 
 def _of_containers(model: Model) -> list[str]:
     plain = _PLAIN.model
-    given = [n for n in ("image", "resources") if getattr(model, n) != getattr(plain, n)]
+    given = [
+        name
+        for name in ("image", "resources", "volumeMounts")
+        if value_at(model, name) != value_at(plain, name)
+    ]
     repository = None if model.source is None else model.source.hugging_face
     if repository is not None and repository.token_secret_ref is not None:
         given.append("source.huggingFace.tokenSecretRef (the token is read from HF_TOKEN)")

@@ -13,13 +13,20 @@ from enum import StrEnum
 from typing import Final
 
 from batchedmodel_contract.handler_names import FILE_HANDLER, is_file_handler
-from batchedmodel_contract.kubernetes_names import ADMIN_PORT, DATA_PORT
+from batchedmodel_contract.kubernetes_names import (
+    ADMIN_PORT,
+    DATA_PORT,
+    MANAGED_BY_LABEL,
+    RESERVED_PREFIX,
+    VOLUMES,
+)
 from batchedmodel_contract.mistakes import Mistake, shown
 from batchedmodel_contract.reading import Setting, declaration_at, value_at
 from batchedmodel_contract.rules import Schema, Whole
 from batchedmodel_contract.spec import Lateness, ScalingMetric, ServerProtocol, Spec
 
 _CEL_FILE_HANDLER: Final = f"self.model.handler.contains('{FILE_HANDLER}')"
+_NONE: Final = (0, "0%")
 _PLACEHOLDER: Final = re.compile(r"\{([\w.]+)\}", re.ASCII)
 
 
@@ -92,6 +99,15 @@ def _asks_for_the_accelerator_twice(spec: Spec) -> bool:
     return spec.accelerator is not None and any(
         name == spec.accelerator.resource for name, _ in (*resources.requests, *resources.limits)
     )
+
+
+def _takes_a_volume_of_ours(spec: Spec) -> bool:
+    volumes = spec.pod.volumes or ()
+    return any(isinstance(one, dict) and one["name"] in VOLUMES for one in volumes)
+
+
+def _reserved(names: tuple[tuple[str, str], ...]) -> bool:
+    return any(name.startswith(RESERVED_PREFIX) for name, _ in names)
 
 
 CHECKS: Final[tuple[Check, ...]] = (
@@ -314,6 +330,44 @@ CHECKS: Final[tuple[Check, ...]] = (
         " || self.drain.timeoutSeconds >= self.batching.requestTimeoutSeconds",
         rule="is below requestTimeoutSeconds ({batching.requestTimeoutSeconds}): "
         "a drain would lose requests",
+    ),
+    Check(
+        name="no pod could be replaced",
+        field="rollout.maxUnavailable",
+        broken=lambda spec: (
+            spec.rollout.max_surge in _NONE and spec.rollout.max_unavailable in _NONE
+        ),
+        holds="!has(self.rollout.maxSurge) || !has(self.rollout.maxUnavailable)"
+        " || !((self.rollout.maxSurge == 0 || self.rollout.maxSurge == '0%')"
+        " && (self.rollout.maxUnavailable == 0 || self.rollout.maxUnavailable == '0%'))",
+        rule="is 0 as maxSurge is: no pod could be replaced",
+    ),
+    Check(
+        name="a pod has a label of the operator's",
+        field="pod.labels",
+        broken=lambda spec: _reserved(spec.pod.labels) or MANAGED_BY_LABEL in dict(spec.pod.labels),
+        holds="!has(self.pod.labels) || self.pod.labels.all(name,"
+        f" name != '{MANAGED_BY_LABEL}' && !name.startsWith('{RESERVED_PREFIX}'))",
+        rule=f"holds a label that the operator gives: {MANAGED_BY_LABEL} or {RESERVED_PREFIX}...",
+        reason=Reason.FORBIDDEN,
+    ),
+    Check(
+        name="a pod has an annotation of the operator's",
+        field="pod.annotations",
+        broken=lambda spec: _reserved(spec.pod.annotations),
+        holds="!has(self.pod.annotations) || !self.pod.annotations.exists(name,"
+        f" name.startsWith('{RESERVED_PREFIX}'))",
+        rule=f"holds an annotation that the operator gives: {RESERVED_PREFIX}...",
+        reason=Reason.FORBIDDEN,
+    ),
+    Check(
+        name="a volume has the name of one of the operator's",
+        field="pod.volumes",
+        broken=_takes_a_volume_of_ours,
+        holds="!has(self.pod.volumes) || self.pod.volumes.all(volume,"
+        f" !(volume.name in [{', '.join(repr(name) for name in VOLUMES)}]))",
+        rule=f"holds a name that the operator's own volumes have: {', '.join(VOLUMES)}",
+        reason=Reason.FORBIDDEN,
     ),
 )
 """In the order in which their messages are shown."""

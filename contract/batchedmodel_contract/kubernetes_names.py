@@ -13,6 +13,27 @@ MANAGED_BY: Final = "batchedmodel-operator"
 BATCHING_HASH_ANNOTATION: Final = f"{GROUP}/batching-hash"
 """On pods: the settings they should have; its change makes the kubelet refresh the mount."""
 
+RESERVED_PREFIX: Final = f"{GROUP}/"
+"""Of labels and annotations that are the operator's to give."""
+
+SOCKET_VOLUME: Final = "socket"
+SETTINGS_VOLUME: Final = "batching"
+CACHE_VOLUME: Final = "cache"
+TEMPORARY_VOLUME: Final = "temporary"
+BATCHER_TEMPORARY_VOLUME: Final = "batcher-temporary"
+MEMORY_VOLUME: Final = "memory"
+FILES_VOLUME: Final = "model-files"
+VOLUMES: Final = (
+    SOCKET_VOLUME,
+    SETTINGS_VOLUME,
+    CACHE_VOLUME,
+    TEMPORARY_VOLUME,
+    BATCHER_TEMPORARY_VOLUME,
+    MEMORY_VOLUME,
+    FILES_VOLUME,
+)
+"""Volumes of a pod that are the operator's to make."""
+
 BATCHER_CONTAINER: Final = "batcher"
 MODEL_CONTAINER: Final = "model"
 FETCH_CONTAINER: Final = "fetch-model"

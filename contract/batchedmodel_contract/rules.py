@@ -9,6 +9,7 @@ other way round: one manifest serves on one machine and in a cluster.
 import itertools
 import re
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Protocol
@@ -31,6 +32,13 @@ def anchored(pattern: str) -> str:
 
 class Broken(ValueError):
     """The value breaks the rule; the message completes ``<field>: <value> ...``."""
+
+
+def refuse_repeats(names: Iterable[object]) -> None:
+    """Raises `Broken` with the first name that is there more than once."""
+    repeated = [name for name, times in Counter(names).items() if times > 1]
+    if repeated:
+        raise Broken(f"names {repeated[0]} more than once")
 
 
 class Rule(Protocol):
@@ -288,9 +296,7 @@ class Names:
         for name in value:
             if not isinstance(name, str) or not 0 < len(name) <= LONGEST_OBJECT_NAME:
                 raise Broken("has an entry that is not a name")
-        repeated = [name for name, times in Counter(value).items() if times > 1]
-        if repeated:
-            raise Broken(f"names {repeated[0]} more than once")
+        refuse_repeats(value)
         return tuple(value)
 
     def schema(self) -> Schema:

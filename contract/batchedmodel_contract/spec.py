@@ -22,6 +22,7 @@ from batchedmodel_contract.rules import (
     Whole,
 )
 from batchedmodel_contract.source import Source
+from batchedmodel_contract.workload import Disruption, Pod, Rollout, Security, Service
 
 MAX_LENGTH: Final = 1_048_576
 MAX_BATCH_SIZE: Final = 4096
@@ -123,6 +124,11 @@ class Model:
     resources: Resources = section(
         "resources", Resources, "Resources of the model container.", default=Resources()
     )
+    volume_mounts: list[object] | None = setting(
+        "volumeMounts",
+        Verbatim(of=list, form="a list of core/v1 volume mounts"),
+        "Where the model container sees the volumes of `pod.volumes`.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,6 +226,14 @@ class ScalingMetric(StrEnum):
     """Rows that wait, per replica."""
 
 
+class ScalingProfile(StrEnum):
+    """How eagerly the number of pods follows the metric."""
+
+    BALANCED = "Balanced"
+    FAST = "Fast"
+    CONSERVATIVE = "Conservative"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Autoscaling:
     """How a stock HorizontalPodAutoscaler sizes the model."""
@@ -248,10 +262,19 @@ class Autoscaling:
         "Rows that may wait per pod; for metric `QueueLength`.",
         effective="`maxBatchSize` with metric `QueueLength`",
     )
+    profile: ScalingProfile = setting(
+        "profile",
+        Choice(of=ScalingProfile),
+        "`Balanced` doubles within a minute and takes pods away slowly after five calm minutes, "
+        "`Fast` trebles within 15 s and gives up pods after two, `Conservative` adds one pod a "
+        "minute and gives up one in five after a quarter of an hour.",
+        default=ScalingProfile.BALANCED,
+    )
     behavior: dict[str, object] | None = setting(
         "behavior",
         Verbatim(of=dict, form="an autoscaling/v2 behavior"),
-        "Scaling behaviour in the form of autoscaling/v2; Kubernetes' own when absent.",
+        "Scaling behaviour in the form of autoscaling/v2; its `scaleUp` and its `scaleDown` stand "
+        "above the profile's.",
     )
 
 
@@ -294,57 +317,16 @@ class Drain:
     )
 
 
-class ServiceType(StrEnum):
-    """How the Service is reached."""
-
-    CLUSTER_IP = "ClusterIP"
-    NODE_PORT = "NodePort"
-    LOAD_BALANCER = "LoadBalancer"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Service:
-    """The Service in front of the pods."""
-
-    type: ServiceType = setting(
-        "type", Choice(of=ServiceType), "How it is reached.", default=ServiceType.CLUSTER_IP
-    )
-    port: int = setting("port", Whole(minimum=1, maximum=65535), "Its port.", default=80)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pod:
-    """Where pods run."""
-
-    node_selector: tuple[tuple[str, str], ...] = setting(
-        "nodeSelector", TextMap(), "Labels that a node must have.", default=()
-    )
-    tolerations: list[object] | None = setting(
-        "tolerations",
-        Verbatim(of=list, form="a list of core/v1 tolerations"),
-        "Taints that are tolerated, beside that of the accelerator.",
-    )
-    affinity: dict[str, object] | None = setting(
-        "affinity", Verbatim(of=dict, form="a core/v1 affinity"), "Node and pod affinity."
-    )
-    priority_class_name: str | None = setting(
-        "priorityClassName", Text(at_most=253), "Priority class of the pods."
-    )
-    runtime_class_name: str | None = setting(
-        "runtimeClassName", Text(at_most=253), "Runtime class of the pods."
-    )
-    service_account_name: str | None = setting(
-        "serviceAccountName", Text(at_most=253), "Service account of the pods; no token is mounted."
-    )
-    image_pull_secrets: tuple[str, ...] = setting(
-        "imagePullSecrets", Names(), "Secrets with which images are pulled.", default=()
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
     """The whole `spec`."""
 
+    suspend: bool = setting(
+        "suspend",
+        Truth(),
+        "Whether the model rests: no pods, while its objects and its URL stay.",
+        default=False,
+    )
     replicas: int | None = setting(
         "replicas",
         Whole(minimum=0, maximum=1000),
@@ -364,5 +346,14 @@ class Spec:
     sidecar: Sidecar = section("sidecar", Sidecar, "The batching sidecar.", default=Sidecar())
     startup: Startup = section("startup", Startup, "How a pod begins.", default=Startup())
     drain: Drain = section("drain", Drain, "How a pod ends.", default=Drain())
+    rollout: Rollout = section(
+        "rollout", Rollout, "How pods are replaced by those of a new revision.", default=Rollout()
+    )
     service: Service = section("service", Service, "The Service in front.", default=Service())
-    pod: Pod = section("pod", Pod, "Where pods run.", default=Pod())
+    disruption: Disruption = section(
+        "disruption", Disruption, "What those may do to pods who drain nodes.", default=Disruption()
+    )
+    security: Security = section(
+        "security", Security, "What the pods' containers may do.", default=Security()
+    )
+    pod: Pod = section("pod", Pod, "Where pods run and what they carry.", default=Pod())

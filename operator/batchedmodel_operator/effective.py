@@ -1,10 +1,12 @@
 """Values in force of those fields whose default depends on other fields or on the chart."""
 
-from typing import Any
+from typing import Any, Final
 
 from batchedmodel_contract import effective as rules
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.spec import DEFAULT_MODEL_PORT, ScalingMetric, Spec
+
+_NONE: Final = (0, "0%")
 
 
 def replicas(spec: Spec) -> int:
@@ -12,6 +14,28 @@ def replicas(spec: Spec) -> int:
     if spec.autoscaling is not None:
         return spec.autoscaling.min_replicas
     return 1 if spec.replicas is None else spec.replicas
+
+
+def pods(spec: Spec) -> int:
+    """Pods that the operator asks for where it has the say."""
+    return 0 if spec.suspend else replicas(spec)
+
+
+def rolling_update(spec: Spec) -> dict[str, int | str]:
+    """How many pods may be too many and too few while others take their place."""
+    surge, missing = spec.rollout.max_surge, spec.rollout.max_unavailable
+    if surge is None:
+        # A spare accelerator cannot be counted on, and a surge pod that waits for one blocks the
+        # rollout for ever. The old pod goes first; with one replica that is a short gap.
+        surge = 0 if spec.accelerator is not None and missing not in _NONE else "25%"
+    if missing is None:
+        missing = 1 if surge in _NONE else 0
+    return {"maxSurge": surge, "maxUnavailable": missing}
+
+
+def most_replicas(spec: Spec) -> int:
+    """Pods that there may be."""
+    return replicas(spec) if spec.autoscaling is None else spec.autoscaling.max_replicas
 
 
 def drain_timeout_seconds(spec: Spec) -> int:

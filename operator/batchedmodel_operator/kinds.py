@@ -19,6 +19,7 @@ class Kind(StrEnum):
     SERVICE = "Service"
     DEPLOYMENT = "Deployment"
     AUTOSCALER = "HorizontalPodAutoscaler"
+    DISRUPTION_BUDGET = "PodDisruptionBudget"
     POD = "Pod"
 
 
@@ -42,10 +43,17 @@ RESOURCES: Final = {
     Kind.SERVICE: Resource(group="", version="v1", plural="services"),
     Kind.DEPLOYMENT: Resource(group="apps", version="v1", plural="deployments"),
     Kind.AUTOSCALER: Resource(group="autoscaling", version="v2", plural="horizontalpodautoscalers"),
+    Kind.DISRUPTION_BUDGET: Resource(group="policy", version="v1", plural="poddisruptionbudgets"),
     Kind.POD: Resource(group="", version="v1", plural="pods"),
 }
 
-CHILDREN: Final = (Kind.CONFIG_MAP, Kind.SERVICE, Kind.DEPLOYMENT, Kind.AUTOSCALER)
+CHILDREN: Final = (
+    Kind.CONFIG_MAP,
+    Kind.SERVICE,
+    Kind.DEPLOYMENT,
+    Kind.AUTOSCALER,
+    Kind.DISRUPTION_BUDGET,
+)
 """In the order in which they are applied: a pod mounts the ConfigMap, an autoscaler scales."""
 
 

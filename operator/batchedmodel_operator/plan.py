@@ -131,7 +131,8 @@ def _wanted(
     observed: Observed, spec: Spec, images: render.Images, revision: str
 ) -> Mapping[Kind, Body]:
     model, live = observed.model, observed.deployment
-    free = spec.autoscaling is not None and live is not None and not live.deleting
+    there = live is not None and not live.deleting
+    free = spec.autoscaling is not None and there and not spec.suspend
     wanted: dict[Kind, Body] = {
         Kind.CONFIG_MAP: render.config_map(model, BatchSettings.of(spec.batching)),
         Kind.SERVICE: render.service(model, spec),
@@ -142,11 +143,13 @@ def _wanted(
             revision=revision,
             pinned=render.pinned_batching(live, spec, revision),
             # A Deployment without a number would be created with one pod, whatever is asked for.
-            replicas=None if free else effective.replicas(spec),
+            replicas=None if free else effective.pods(spec),
         ),
     }
-    if spec.autoscaling is not None and free:
+    if spec.autoscaling is not None and there:
         wanted[Kind.AUTOSCALER] = render.autoscaler(model, spec, spec.autoscaling)
+    if render.needs_disruption_budget(spec):
+        wanted[Kind.DISRUPTION_BUDGET] = render.disruption_budget(model, spec)
     return wanted
 
 
@@ -181,7 +184,7 @@ def _applies(observed: Observed, spec: Spec, kind: Kind, manifest: Body) -> Iter
 
 
 def _must_hand_over(spec: Spec, live: Child) -> bool:
-    return spec.autoscaling is not None and holds_replicas(live.body)
+    return spec.autoscaling is not None and not spec.suspend and holds_replicas(live.body)
 
 
 def _differs(observed: Observed, live: Child, manifest: Body) -> bool:

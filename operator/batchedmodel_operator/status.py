@@ -45,6 +45,7 @@ class Reason(StrEnum):
     NO_READY_REPLICAS = "NoReadyReplicas"
     BELOW_MINIMUM = "BelowMinimum"
     SCALED_TO_ZERO = "ScaledToZero"
+    SUSPENDED = "Suspended"
 
     NEW_REVISION_ROLLING_OUT = "NewRevisionRollingOut"
     SCALING = "Scaling"
@@ -56,6 +57,8 @@ class Reason(StrEnum):
     RECONCILE_FAILED = "ReconcileFailed"
     MODEL_LOADING = "ModelLoading"
 
+
+_RESTS: Final = "no pods are wanted while spec.suspend is true"
 
 _PASSING: Final = frozenset({Reason.WAITING_FOR_DELETION, Reason.API_ERROR})
 """Reasons of not being reconciled that take only patience."""
@@ -224,6 +227,8 @@ def _available(observed: Observed, counts: _Counts) -> Verdict:
 
     deployment = observed.deployment
     pods = f"{counts.ready} of {counts.desired} pods are ready"
+    if _suspended(observed):
+        return verdict(False, Reason.SUSPENDED, _RESTS)
     if deployment is not None and counts.desired == 0:
         return verdict(True, Reason.SCALED_TO_ZERO, "no pods are wanted")
     if counts.ready == 0:
@@ -261,6 +266,8 @@ def _progressing(
     if counts.ready != counts.desired or counts.replicas != counts.desired:
         text = f"{counts.ready} of {counts.desired} pods are ready"
         return verdict(True, Reason.SCALING, text)
+    if _suspended(observed):
+        return verdict(False, Reason.SUSPENDED, _RESTS)
     if plan.unconfirmed:
         text = f"not known to use the present batch settings: {', '.join(plan.unconfirmed)}"
         return verdict(True, Reason.BATCH_SETTINGS_ROLLING_OUT, text)
@@ -281,6 +288,8 @@ def _ready(
     # What the API server could not take just now changes nothing about what serves.
     if not reconciled.holds and reconciled.reason != Reason.API_ERROR:
         return no(Reason.RECONCILE_FAILED, f"{reconciled.reason}: {reconciled.message}")
+    if available.reason == Reason.SUSPENDED:
+        return Verdict(type="Ready", holds=False, reason=Reason.SUSPENDED, message=_RESTS)
     if available.reason == Reason.SCALED_TO_ZERO:
         return Verdict(
             type="Ready", holds=True, reason=Reason.SCALED_TO_ZERO, message=available.message
@@ -295,6 +304,11 @@ def _ready(
     if living:
         return no(Reason.MODEL_LOADING, f"{len(living)} pods load their model")
     return no(Reason.NO_READY_REPLICAS, "the pods are not there yet")
+
+
+def _suspended(observed: Observed) -> bool:
+    spec = observed.model.spec
+    return spec is not None and spec.suspend
 
 
 def _url(model: Model, port: int) -> str:

@@ -100,6 +100,7 @@ def test_the_manifest_in_the_notes_is_accepted(server: ControlPlane, notes: str)
         "delete core services",
         "create core configmaps",
         "patch autoscaling horizontalpodautoscalers",
+        "delete policy poddisruptionbudgets",
         "patch core pods",
         "watch apiextensions.k8s.io customresourcedefinitions batchedmodels.batchedmodel.dev",
     ],

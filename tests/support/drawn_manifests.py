@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any, Final
 
+from batchedmodel_contract.object_rules import CountOrPercent, NamedEntries
 from batchedmodel_contract.reading import Section, declarations
 from batchedmodel_contract.rules import (
     AscendingWholes,
@@ -96,6 +97,12 @@ def _fitting(random: Random, rule: Rule) -> object:
             return {random.choice(_RESOURCES): random.choice(_QUANTITIES)}
         case Verbatim(of=kind):
             return {"a": None, "b": [1]} if kind is dict else [{"a": 1}]
+        case CountOrPercent():
+            return random.choice((0, 1, 1001, -1, "0%", "25%", "100%", "101%", "1", "%"))
+        case NamedEntries():
+            return random.choice(
+                ([{"name": "a", "b": 1}], [{"name": "a"}, {"name": "a"}], [{"name": "cache"}], [{}])
+            )
         case Names():
             return random.choice((["a"], ["a", "b"], ["a", "a"], []))
         case TextMap():

@@ -108,6 +108,7 @@ def grant_rights(plane: ControlPlane) -> None:
         {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": every},
         {"apiGroups": [""], "resources": ["services", "configmaps"], "verbs": every},
         {"apiGroups": ["autoscaling"], "resources": ["horizontalpodautoscalers"], "verbs": every},
+        {"apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": every},
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "patch"]},
     ]
     rbac = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": ACCOUNT}}

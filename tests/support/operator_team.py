@@ -11,7 +11,11 @@ from cluster import CommandFailed, ControlPlane
 from support.plane import apply, get, until
 
 CHILDREN = ("deployment/minilm", "service/minilm", "configmap/minilm-batching")
-_KINDS = ("Deployment", "Service", "ConfigMap", "HorizontalPodAutoscaler", "BatchedModel")
+_OTHERS = ("hpa/minilm", "pdb/minilm", "batchedmodel/minilm")
+_KINDS = (
+    *("Deployment", "Service", "ConfigMap"),
+    *("HorizontalPodAutoscaler", "PodDisruptionBudget", "BatchedModel"),
+)
 SIMULATED: dict[str, Any] = {"model": {"handler": "simulated"}}
 
 
@@ -72,7 +76,7 @@ class Team:
 
     def left(self) -> list[str]:
         """Whatever stands in the namespace that Kubernetes has not put there by itself."""
-        kinds = "deployments,replicasets,pods,services,configmaps,hpa"
+        kinds = "deployments,replicasets,pods,services,configmaps,hpa,pdb"
         names = [f"{one['kind']}/{one['metadata']['name']}" for one in self.get(kinds)["items"]]
         return [name for name in names if name != "ConfigMap/kube-root-ca.crt"]
 
@@ -102,13 +106,13 @@ class Team:
         }
 
     def _everything(self) -> dict[str, dict[str, Any]]:
-        """Those of the BatchedModel, its children and its autoscaler that are there, by name.
+        """Those of the BatchedModel and all its children that are there, by name.
 
         Raises:
             CommandFailed: the API server did not say; to whoever waits for quiet, two such looks
                 would be alike.
         """
-        names = (*CHILDREN, "hpa/minilm", "batchedmodel/minilm")
+        names = (*CHILDREN, *_OTHERS)
         text = self.plane.kubectl(
             *("get", *names, f"--namespace={self.namespace}", "--output=json"),
             *("--ignore-not-found", "--show-managed-fields"),

@@ -134,6 +134,10 @@ class World:
         )
         self.sidecars.answers[f"10.0.0.{name}"] = self.settings()
 
+    def remove_pod(self, name: str) -> None:
+        """A pod has ended and is gone."""
+        self.cluster.remove(Kind.POD, KEY.namespace, name)
+
     def deployment_status(self, **status: Any) -> None:
         """The Deployment's controller reports."""
         body = self.child(Kind.DEPLOYMENT)

@@ -10,6 +10,10 @@ from batchedmodel_operator.render.deployment import (
     revision,
     seed,
 )
+from batchedmodel_operator.render.disruption_budget import (
+    disruption_budget,
+    needs_disruption_budget,
+)
 from batchedmodel_operator.render.pod import Images
 from batchedmodel_operator.render.service import service
 
@@ -20,6 +24,8 @@ __all__ = [
     "autoscaler",
     "config_map",
     "deployment",
+    "disruption_budget",
+    "needs_disruption_budget",
     "pinned_batching",
     "revision",
     "seed",

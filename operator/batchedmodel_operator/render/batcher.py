@@ -7,8 +7,10 @@ from batchedmodel_contract.environment import SidecarSettings, to_environment
 from batchedmodel_contract.kubernetes_names import (
     ADMIN_PORT,
     BATCHER_CONTAINER,
+    BATCHER_TEMPORARY_VOLUME,
     DATA_PORT,
     SETTINGS_PATH,
+    SETTINGS_VOLUME,
     SOCKET_PATH,
 )
 from batchedmodel_contract.spec import ServerProtocol, Spec
@@ -16,15 +18,13 @@ from batchedmodel_operator import effective
 from batchedmodel_operator.observed import Model
 from batchedmodel_operator.render.common import Manifest
 from batchedmodel_operator.render.containers import (
-    BATCHER_TEMPORARY_VOLUME,
-    SETTINGS_VOLUME,
     SOCKET_MOUNT,
     TEMPORARY_PATH,
     PinnedBatching,
     admin_probe,
     environment,
+    of_our_container,
     resources,
-    restricted,
 )
 from batchedmodel_operator.settings import PullPolicy
 
@@ -68,7 +68,7 @@ def batcher(
             {"name": "admin", "containerPort": ADMIN_PORT, "protocol": "TCP"},
         ],
         "resources": resources(spec.sidecar.resources),
-        "securityContext": restricted(read_only=True),
+        "securityContext": of_our_container(spec.security.profile),
         "volumeMounts": [
             SOCKET_MOUNT,
             # The folder, not one file of it: a file that is mounted alone is never refreshed.

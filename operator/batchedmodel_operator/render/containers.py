@@ -5,16 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from batchedmodel_contract.kubernetes_names import ADMIN_PORT, SOCKET_FOLDER
+from batchedmodel_contract.kubernetes_names import ADMIN_PORT, SOCKET_FOLDER, SOCKET_VOLUME
 from batchedmodel_contract.spec import Resources
+from batchedmodel_contract.workload import SecurityProfile
 from batchedmodel_operator.render.common import Manifest
-
-SOCKET_VOLUME: Final = "socket"
-SETTINGS_VOLUME: Final = "batching"
-CACHE_VOLUME: Final = "cache"
-TEMPORARY_VOLUME: Final = "temporary"
-BATCHER_TEMPORARY_VOLUME: Final = "batcher-temporary"
-MEMORY_VOLUME: Final = "memory"
 
 CACHE_PATH: Final = "/var/cache/batchedmodel"
 TEMPORARY_PATH: Final = "/tmp"
@@ -30,6 +24,11 @@ class PinnedBatching:
     max_batch_size: int
     """Largest batch to warm up for."""
     drain_timeout_seconds: int
+
+
+_USER: Final = 65532
+GROUP_OF_FILES: Final = _USER
+OWN_USER: Final = {"runAsNonRoot": True, "runAsUser": _USER, "runAsGroup": _USER}
 
 
 def drain_token(uid: str) -> str:
@@ -55,6 +54,13 @@ def restricted(*, read_only: bool) -> Manifest:
         "capabilities": {"drop": ["ALL"]},
         "readOnlyRootFilesystem": read_only,
     }
+
+
+def of_our_container(profile: SecurityProfile) -> Manifest:
+    """The security context of a container of ours: without rights in every profile."""
+    context = restricted(read_only=True)
+    # A pod of this profile leaves the user to the images.
+    return context | OWN_USER if profile is SecurityProfile.BASELINE else context
 
 
 def admin_probe(path: str, **timing: int) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from batchedmodel_operator.render.pod import Images, pod_spec
 PINNED_ANNOTATION: Final = f"{GROUP}/pinned-batching"
 """On the Deployment: the batch settings that its present pod template was made with."""
 
-_REVISIONS_KEPT: Final = 3
 _PULL_SECONDS: Final = 600
 """How much longer than the model's start a rollout may take until it counts as stuck."""
 _FETCH_SECONDS: Final = 3600
@@ -37,7 +36,7 @@ def revision(model: Model, spec: Spec, images: Images) -> str:
         # A limit that is written down is no consequence of the batch settings.
         drain_timeout_seconds=spec.drain.timeout_seconds or _FOLLOWS_BATCHING,
     )
-    return digest(pod_spec(model, spec, images, unpinned))
+    return digest(_template(model, spec, images, unpinned))
 
 
 def pinned_batching(live: Child | None, spec: Spec, revision: str) -> PinnedBatching:
@@ -71,16 +70,15 @@ def deployment(
     replicas: int | None,
 ) -> Manifest:
     """The Deployment. `replicas` None: an autoscaler holds them, so they must not be sent."""
+    template = _template(model, spec, images, pinned)
+    template["metadata"]["labels"][REVISION_LABEL] = revision
     body: Manifest = {
         "selector": {"matchLabels": selector(model)},
-        "strategy": {"type": "RollingUpdate", "rollingUpdate": _rolling_update(spec)},
-        "minReadySeconds": 0,
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": effective.rolling_update(spec)},
+        "minReadySeconds": spec.rollout.min_ready_seconds,
         "progressDeadlineSeconds": _progress_seconds(spec),
-        "revisionHistoryLimit": _REVISIONS_KEPT,
-        "template": {
-            "metadata": {"labels": {**labels(model), REVISION_LABEL: revision}},
-            "spec": pod_spec(model, spec, images, pinned),
-        },
+        "revisionHistoryLimit": spec.rollout.revision_history_limit,
+        "template": template,
     }
     if replicas is not None:
         body["replicas"] = replicas
@@ -106,14 +104,14 @@ def seed(model: Model, live: Child, replicas: int) -> Manifest:
     }
 
 
+def _template(model: Model, spec: Spec, images: Images, pinned: PinnedBatching) -> Manifest:
+    metadata: Manifest = {"labels": dict(spec.pod.labels) | labels(model)}
+    if spec.pod.annotations:
+        metadata["annotations"] = dict(spec.pod.annotations)
+    return {"metadata": metadata, "spec": pod_spec(model, spec, images, pinned)}
+
+
 def _progress_seconds(spec: Spec) -> int:
     fetch = 0 if fetched_repository(spec.model) is None else _FETCH_SECONDS
-    return spec.startup.timeout_seconds + _PULL_SECONDS + fetch
-
-
-def _rolling_update(spec: Spec) -> Manifest:
-    if spec.accelerator is None:
-        return {"maxSurge": "25%", "maxUnavailable": 0}
-    # A spare accelerator cannot be counted on, and a surge pod that waits for one blocks the
-    # rollout for ever. The old pod goes first; with one replica that is a short gap.
-    return {"maxSurge": 0, "maxUnavailable": 1}
+    ready = spec.rollout.min_ready_seconds
+    return spec.startup.timeout_seconds + _PULL_SECONDS + fetch + ready

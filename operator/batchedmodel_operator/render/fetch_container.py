@@ -9,21 +9,24 @@ from batchedmodel_contract.environment import (
     source_to_json,
     to_environment,
 )
-from batchedmodel_contract.kubernetes_names import FETCH_CONTAINER
+from batchedmodel_contract.kubernetes_names import (
+    FETCH_CONTAINER,
+    FILES_VOLUME,
+    TEMPORARY_VOLUME,
+)
 from batchedmodel_contract.source import HuggingFace, Source
 from batchedmodel_contract.spec import Model, Resources
+from batchedmodel_contract.workload import SecurityProfile
 from batchedmodel_operator.render.common import Manifest
 from batchedmodel_operator.render.containers import (
     CACHE_PATH,
     TEMPORARY_PATH,
-    TEMPORARY_VOLUME,
     environment,
+    of_our_container,
     resources,
-    restricted,
 )
 from batchedmodel_operator.settings import PullPolicy
 
-FILES_VOLUME: Final = "model-files"
 """Holds the model's files, fetched or there before; the model's container only reads it."""
 
 _HUB_PATH: Final = f"{CACHE_PATH}/{HUB_FOLDER}"
@@ -68,7 +71,9 @@ def files_mounts(model: Model) -> list[Manifest]:
     return [{"name": FILES_VOLUME, "mountPath": _HUB_PATH, "readOnly": True}]
 
 
-def fetch_container(model: Model, *, image: str, pull_policy: PullPolicy) -> Manifest | None:
+def fetch_container(
+    model: Model, profile: SecurityProfile, *, image: str, pull_policy: PullPolicy
+) -> Manifest | None:
     """The container that fetches, once and before all others; None where nothing is to be fetched.
 
     Its image is the model server's: both agree on where files lie.
@@ -100,7 +105,7 @@ def fetch_container(model: Model, *, image: str, pull_policy: PullPolicy) -> Man
         "env": [*environment(variables), *tokens],
         # No more than the model's container: the pod as a whole then asks for nothing more.
         "resources": resources(_of_any_container(model.resources)),
-        "securityContext": restricted(read_only=True),
+        "securityContext": of_our_container(profile),
         "volumeMounts": [
             {"name": FILES_VOLUME, "mountPath": _HUB_PATH},
             {"name": TEMPORARY_VOLUME, "mountPath": TEMPORARY_PATH},

@@ -10,19 +10,24 @@ from batchedmodel_contract.environment import (
     source_to_json,
     to_environment,
 )
-from batchedmodel_contract.kubernetes_names import ADMIN_PORT, MODEL_CONTAINER, SOCKET_PATH
+from batchedmodel_contract.kubernetes_names import (
+    ADMIN_PORT,
+    CACHE_VOLUME,
+    MEMORY_VOLUME,
+    MODEL_CONTAINER,
+    SOCKET_PATH,
+    TEMPORARY_VOLUME,
+)
 from batchedmodel_contract.spec import Spec
+from batchedmodel_contract.workload import SecurityProfile
 from batchedmodel_operator import effective
 from batchedmodel_operator.observed import Model
 from batchedmodel_operator.render.common import Manifest
 from batchedmodel_operator.render.containers import (
     CACHE_PATH,
-    CACHE_VOLUME,
     MEMORY_PATH,
-    MEMORY_VOLUME,
     SOCKET_MOUNT,
     TEMPORARY_PATH,
-    TEMPORARY_VOLUME,
     PinnedBatching,
     admin_probe,
     environment,
@@ -72,14 +77,14 @@ def model_container(
         "imagePullPolicy": pull_policy.value,
         "env": environment(_variables(model, spec, pinned)),
         "resources": resources(spec.model.resources, **limits),
-        # User code and foreign images may write where they like within their own file system.
-        "securityContext": restricted(read_only=False),
+        "securityContext": _security_context(spec.security.profile),
         "volumeMounts": [
             SOCKET_MOUNT,
             {"name": CACHE_VOLUME, "mountPath": CACHE_PATH},
             {"name": TEMPORARY_VOLUME, "mountPath": TEMPORARY_PATH},
             {"name": MEMORY_VOLUME, "mountPath": MEMORY_PATH},
             *files_mounts(spec.model),
+            *(spec.model.volume_mounts or ()),
         ],
         "startupProbe": admin_probe(
             sidecar_api.MODEL_STARTUP,
@@ -102,6 +107,13 @@ def model_container(
         port = effective.model_port(spec)
         container["ports"] = [{"name": "model", "containerPort": port, "protocol": "TCP"}]
     return container
+
+
+def _security_context(profile: SecurityProfile) -> Manifest:
+    if profile is SecurityProfile.BASELINE:
+        return {}
+    # User code and foreign images may write where they like within their own file system.
+    return restricted(read_only=False)
 
 
 def _variables(model: Model, spec: Spec, pinned: PinnedBatching) -> dict[str, str]:

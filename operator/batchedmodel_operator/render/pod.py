@@ -3,18 +3,23 @@
 from dataclasses import dataclass
 from typing import Final
 
-from batchedmodel_contract.spec import Spec
-from batchedmodel_operator.kinds import Kind, child_name
-from batchedmodel_operator.observed import Model
-from batchedmodel_operator.render.batcher import batcher
-from batchedmodel_operator.render.common import Manifest
-from batchedmodel_operator.render.containers import (
+from batchedmodel_contract.kubernetes_names import (
     BATCHER_TEMPORARY_VOLUME,
     CACHE_VOLUME,
     MEMORY_VOLUME,
     SETTINGS_VOLUME,
     SOCKET_VOLUME,
     TEMPORARY_VOLUME,
+)
+from batchedmodel_contract.spec import Spec
+from batchedmodel_contract.workload import SecurityProfile
+from batchedmodel_operator.kinds import Kind, child_name
+from batchedmodel_operator.observed import Model
+from batchedmodel_operator.render.batcher import batcher
+from batchedmodel_operator.render.common import Manifest, selector
+from batchedmodel_operator.render.containers import (
+    GROUP_OF_FILES,
+    OWN_USER,
     PinnedBatching,
     drain_token,
 )
@@ -22,7 +27,7 @@ from batchedmodel_operator.render.fetch_container import fetch_container, files_
 from batchedmodel_operator.render.model_container import model_container
 from batchedmodel_operator.settings import PullPolicy
 
-_USER: Final = 65532
+_SPREAD_OVER: Final = ("topology.kubernetes.io/zone", "kubernetes.io/hostname")
 _STOP_MARGIN_SECONDS: Final = 15
 """What the containers may take to end after the drain, before the kubelet kills them."""
 
@@ -48,7 +53,9 @@ def pod_spec(model: Model, spec: Spec, images: Images, pinned: PinnedBatching) -
         token=token,
     )
     model_image = spec.model.image or images.model_server
-    fetch = fetch_container(spec.model, image=model_image, pull_policy=images.pull_policy)
+    fetch = fetch_container(
+        spec.model, spec.security.profile, image=model_image, pull_policy=images.pull_policy
+    )
     server = model_container(
         model,
         spec,
@@ -62,22 +69,15 @@ def pod_spec(model: Model, spec: Spec, images: Images, pinned: PinnedBatching) -
         # ends after it. It has nothing to do while files are fetched.
         "initContainers": [sidecar] if fetch is None else [fetch, sidecar],
         "containers": [server],
-        "volumes": [*_volumes(model), *files_volumes(spec.model)],
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": _USER,
-            "runAsGroup": _USER,
-            "fsGroup": _USER,
-            "fsGroupChangePolicy": "OnRootMismatch",
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "automountServiceAccountToken": False,
+        "volumes": [*_volumes(model), *files_volumes(spec.model), *(spec.pod.volumes or ())],
+        "securityContext": _security_context(spec.security.profile),
+        "automountServiceAccountToken": spec.pod.automount_service_account_token,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": (
             spec.drain.delay_seconds + pinned.drain_timeout_seconds + _STOP_MARGIN_SECONDS
         ),
     }
-    return body | _placement(spec)
+    return body | _placement(model, spec)
 
 
 def _volumes(model: Model) -> list[Manifest]:
@@ -93,7 +93,28 @@ def _volumes(model: Model) -> list[Manifest]:
     ]
 
 
-def _placement(spec: Spec) -> Manifest:
+def _security_context(profile: SecurityProfile) -> Manifest:
+    context: Manifest = {
+        # Whoever writes the socket, the sidecar can use it.
+        "fsGroup": GROUP_OF_FILES,
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    return context | OWN_USER if profile is SecurityProfile.RESTRICTED else context
+
+
+def _spread(model: Model, spec: Spec) -> list[Manifest]:
+    pods = {"labelSelector": {"matchLabels": selector(model)}}
+    given = spec.pod.topology_spread_constraints
+    if given is not None:
+        return [pods | one for one in given if isinstance(one, dict)]
+    return [
+        {"maxSkew": 1, "topologyKey": topology, "whenUnsatisfiable": "ScheduleAnyway", **pods}
+        for topology in _SPREAD_OVER
+    ]
+
+
+def _placement(model: Model, spec: Spec) -> Manifest:
     tolerations = list(spec.pod.tolerations or ())
     if spec.accelerator is not None:
         tolerations.append({"key": spec.accelerator.resource, "operator": "Exists"})
@@ -101,8 +122,10 @@ def _placement(spec: Spec) -> Manifest:
         "nodeSelector": dict(spec.pod.node_selector),
         "tolerations": tolerations,
         "affinity": spec.pod.affinity,
+        "topologySpreadConstraints": _spread(model, spec),
         "priorityClassName": spec.pod.priority_class_name,
         "runtimeClassName": spec.pod.runtime_class_name,
+        "schedulerName": spec.pod.scheduler_name,
         "serviceAccountName": spec.pod.service_account_name,
         "imagePullSecrets": [{"name": name} for name in spec.pod.image_pull_secrets],
     }

@@ -17,4 +17,7 @@ def service(model: Model, spec: Spec) -> Manifest:
         "targetPort": DATA_PORT,
     }
     body = {"type": spec.service.type.value, "selector": selector(model), "ports": [port]}
-    return child(model, Kind.SERVICE, spec=body)
+    manifest = child(model, Kind.SERVICE, spec=body)
+    if spec.service.annotations:
+        manifest["metadata"]["annotations"] = dict(spec.service.annotations)
+    return manifest

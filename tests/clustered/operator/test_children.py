@@ -15,9 +15,10 @@ from support.plane import apply, until
 
 def test_a_model_gets_its_children(running: OperatorProcess, team: Team) -> None:
     team.write({**SIMULATED, "autoscaling": {"maxReplicas": 3}})
-    until("all children are there", lambda: team.has_all(*CHILDREN, "hpa/minilm"))
+    wanted = (*CHILDREN, "hpa/minilm", "pdb/minilm")
+    until("all children are there", lambda: team.has_all(*wanted))
     uid = team.get("batchedmodel/minilm")["metadata"]["uid"]
-    for child in (*CHILDREN, "hpa/minilm"):
+    for child in wanted:
         (owner,) = team.get(child)["metadata"]["ownerReferences"]
         assert (owner["uid"], owner["controller"]) == (uid, True)
     metadata = team.get("batchedmodel/minilm")["metadata"]

@@ -31,13 +31,13 @@ def test_a_restart_writes_nothing_and_misses_nothing(
     running: OperatorProcess, plane: ControlPlane, team: Team, tmp_path: Path
 ) -> None:
     team.write({**SIMULATED, "autoscaling": {"maxReplicas": 3}})
-    until("all children are there", lambda: team.has_all(*CHILDREN, "hpa/minilm"))
+    until("all are there", lambda: team.has_all(*CHILDREN, "hpa/minilm", "pdb/minilm"))
     # What the operator says of the numbers changes only as long as they do.
     team.until("Ready", "False", "ModelLoading")
     until("the pod is counted", lambda: _updated(team) == 1)
     team.quiet()
     before = team.written()
-    assert before.keys() == {*CHILDREN, "hpa/minilm", "batchedmodel/minilm"}
+    assert before.keys() == {*CHILDREN, "hpa/minilm", "pdb/minilm", "batchedmodel/minilm"}
     assert all(entries for _, _, entries in before.values())
     # A second operator does what a restarted one does, while the first one goes on.
     with operator(plane, tmp_path, probe_port=PROBE_PORT + 1) as second:
@@ -53,7 +53,7 @@ def test_a_restart_writes_nothing_and_misses_nothing(
 def test_the_children_go_with_their_model(running: OperatorProcess, team: Team) -> None:
     """Not in the first file: the garbage collector learns of a new definition only every 30 s."""
     team.write({**SIMULATED, "autoscaling": {"maxReplicas": 3}})
-    until("all children are there", lambda: team.has_all(*CHILDREN, "hpa/minilm"))
+    until("all are there", lambda: team.has_all(*CHILDREN, "hpa/minilm", "pdb/minilm"))
     team.plane.kubectl("delete", "batchedmodel/minilm", f"--namespace={team.namespace}")
     until("nothing is left", lambda: not team.left(), 90)
 

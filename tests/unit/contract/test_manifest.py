@@ -297,8 +297,9 @@ WRONG: list[tuple[str, object, str]] = [
     (
         "spec.zzz",
         1,
-        "spec.zzz: is not a known field; known here: replicas, model, batching, "
-        "accelerator, autoscaling, sidecar, startup, drain, service, pod",
+        "spec.zzz: is not a known field; known here: suspend, replicas, model, batching, "
+        "accelerator, autoscaling, sidecar, startup, drain, rollout, service, disruption, "
+        "security, pod",
     ),
     (
         "spec.model.source.huggingface",

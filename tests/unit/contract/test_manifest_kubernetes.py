@@ -11,13 +11,11 @@ from batchedmodel_contract.spec import (
     Accelerator,
     Autoscaling,
     Drain,
-    Pod,
     Resources,
     ScalingMetric,
-    Service,
-    ServiceType,
     Spec,
 )
+from batchedmodel_contract.workload import Pod, Service, ServiceType
 from support.manifest_table import RightManifest, WrongManifest, right_manifests, wrong_manifests
 
 RIGHT = right_manifests()

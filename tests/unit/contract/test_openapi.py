@@ -75,6 +75,21 @@ def test_the_file_is_what_the_declarations_make() -> None:
     assert file.read_bytes() == made.encode(), "run `make crds`"
 
 
+def test_the_reference_is_what_the_custom_resource_makes() -> None:
+    made = runpy.run_path(str(CRDS / "reference.py"))["content"]()
+    file = CRDS.parent / "docs" / "reference.md"
+    assert file.read_bytes() == made.encode(), "run `make crds`"
+
+
+def test_the_reference_has_a_row_for_every_field_and_a_line_for_every_rule() -> None:
+    made = runpy.run_path(str(CRDS / "reference.py"))["content"]()
+    for path, _, field in FIELDS:
+        section = made.split(f"# `spec.{path}`".replace(f".{field.name}`", "`"))[1]
+        assert f"`{field.name}`" in section.split("\n#")[0], path
+    rules = made.split("## Rules")[1].split("\n## ")[0]
+    assert rules.count("\n- `spec.") == len(spec_schema()["x-kubernetes-validations"])
+
+
 def test_every_declared_field_is_in_the_schema_and_no_other() -> None:
     found = {path.removeprefix("spec.") for path, _ in SPEC_NODES if "[" not in path} - {"spec"}
     assert found == {path for path, _, _ in FIELDS}
@@ -120,6 +135,20 @@ def test_the_effective_values_are_those_of_fields_that_depend_on_others() -> Non
 @pytest.mark.parametrize("path", [path for path, *_ in FIELDS])
 def test_a_field_is_described(path: str) -> None:
     assert schema_at(path, spec_schema())["description"].endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("path", "schema"),
+    [
+        (path, schema)
+        for part in ("spec", "status")
+        for path, schema in nodes(OBJECT["properties"][part], part)
+        if "[" not in path.rpartition(".")[2]
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_kubectl_explains_every_field(path: str, schema: Schema) -> None:
+    assert schema["description"].endswith(".")
 
 
 @by_path

@@ -101,6 +101,56 @@ async def test_a_deployment_that_is_scaled_during_the_hand_over_keeps_its_number
     assert world.child(Kind.DEPLOYMENT)["spec"]["replicas"] == 5
 
 
+async def test_a_suspended_model_has_no_pods_and_keeps_its_other_children() -> None:
+    world = World({**SIMULATED, "replicas": 4})
+    await world.settle()
+    before = {kind for kind in CHILDREN if world.has(kind)}
+    world.spec({**SIMULATED, "replicas": 4, "suspend": True})
+    await world.settle()
+    assert world.child(Kind.DEPLOYMENT)["spec"]["replicas"] == 0
+    assert {kind for kind in CHILDREN if world.has(kind)} == before
+    world.spec({**SIMULATED, "replicas": 4})
+    await world.settle()
+    assert world.child(Kind.DEPLOYMENT)["spec"]["replicas"] == 4
+
+
+async def test_a_suspended_model_keeps_its_autoscaler_and_wakes_with_the_fewest() -> None:
+    world = World(SCALED)
+    await world.settle()
+    world.edit(Kind.DEPLOYMENT, {"spec": {"replicas": 5}})
+    world.spec({**SCALED, "suspend": True})
+    await world.settle()
+    assert world.child(Kind.DEPLOYMENT)["spec"]["replicas"] == 0
+    assert world.has(Kind.AUTOSCALER)
+    world.edit(Kind.DEPLOYMENT, {"spec": {"replicas": 3}})
+    await world.settle()
+    assert world.child(Kind.DEPLOYMENT)["spec"]["replicas"] == 0, "nobody wakes it by the back door"
+    world.spec(SCALED)
+    await world.settle()
+    assert world.child(Kind.DEPLOYMENT)["spec"]["replicas"] == 2
+    world.edit(Kind.DEPLOYMENT, {"spec": {"replicas": 5}})
+    await world.settle()
+    assert world.child(Kind.DEPLOYMENT)["spec"]["replicas"] == 5
+
+
+async def test_a_model_that_begins_suspended_begins_without_pods() -> None:
+    world = World({**SCALED, "suspend": True})
+    await world.settle()
+    assert world.child(Kind.DEPLOYMENT)["spec"]["replicas"] == 0
+
+
+async def test_a_budget_comes_and_goes_with_the_second_pod() -> None:
+    world = World()
+    await world.settle()
+    assert not world.has(Kind.DISRUPTION_BUDGET)
+    world.spec({**SIMULATED, "replicas": 2})
+    await world.settle()
+    assert world.child(Kind.DISRUPTION_BUDGET)["spec"]["maxUnavailable"] == 1
+    world.spec(SIMULATED)
+    await world.settle()
+    assert not world.has(Kind.DISRUPTION_BUDGET)
+
+
 async def test_what_an_autoscaler_scales_is_no_drift() -> None:
     world = World(SCALED)
     await world.settle()

@@ -66,6 +66,27 @@ async def test_no_pods_wanted_is_ready() -> None:
     assert world.verdict("Available") == ("True", "ScaledToZero")
 
 
+async def test_a_suspended_model_is_called_so() -> None:
+    world = await _world()
+    world.start_pod("1")
+    world.all_ready()
+    await world.settle()
+    world.spec({**SIMULATED, "suspend": True})
+    await world.settle()
+    world.deployment_status(replicas=1, readyReplicas=1, updatedReplicas=1)
+    await world.look()
+    assert world.verdict("Progressing") == ("True", "Scaling"), "a pod still drains"
+    world.remove_pod("1")
+    world.deployment_status()
+    await world.settle()
+    for condition in ("Ready", "Available", "Progressing"):
+        assert world.verdict(condition) == ("False", "Suspended")
+    assert world.verdict("Reconciled") == ("True", "Applied")
+    status = world.cluster.objects[Kind.BATCHED_MODEL, KEY.namespace, KEY.name]["status"]
+    assert status["url"] == "http://minilm.team.svc"
+    assert status["desiredReplicas"] == 0
+
+
 async def test_a_rollout_that_is_stuck_is_named() -> None:
     world = await _world()
     stuck = {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}

@@ -1,0 +1,79 @@
+"""Rules for fields that reach Kubernetes objects nearly as they are written.
+
+They follow the protocol of `rules`, beside whose kinds of values they stand.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from batchedmodel_contract.rules import Broken, Schema, Whole, anchored, refuse_repeats
+
+_LABEL: Final = 63
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedEntries:
+    """A list of parts that Kubernetes itself judges, but for their names, which are ours to see."""
+
+    form: str
+    at_most: int = 32
+
+    def read(self, value: object) -> list[object]:
+        if not isinstance(value, list):
+            raise Broken(f"is not {self.form}")
+        if len(value) > self.at_most:
+            raise Broken(f"has {len(value)} entries, more than the {self.at_most} allowed")
+        names = [entry.get("name") if isinstance(entry, dict) else None for entry in value]
+        if not all(isinstance(name, str) and 0 < len(name) <= _LABEL for name in names):
+            raise Broken(f"has an entry without a name of 1 to {_LABEL} characters")
+        refuse_repeats(names)
+        return value
+
+    def schema(self) -> Schema:
+        name = {"description": "Its name.", "type": "string", "minLength": 1, "maxLength": _LABEL}
+        return {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["name"],
+                "properties": {"name": name},
+                "x-kubernetes-preserve-unknown-fields": True,
+            },
+            "maxItems": self.at_most,
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["name"],
+        }
+
+    def __str__(self) -> str:
+        return self.form
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountOrPercent:
+    """A number of pods, or a share of them such as 25%."""
+
+    minimum: int = 0
+    maximum: int = 1000
+
+    def read(self, value: object) -> int | str:
+        if isinstance(value, str) and re.fullmatch(self._percent(), value, re.ASCII):
+            return value
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise Broken(f"is neither an integer nor a percentage from {self.minimum}% to 100%")
+        return Whole(minimum=self.minimum, maximum=self.maximum).read(value)
+
+    def schema(self) -> Schema:
+        return {
+            "x-kubernetes-int-or-string": True,
+            "minimum": self.minimum,
+            "maximum": self.maximum,
+            "maxLength": len("100%"),
+            "pattern": anchored(self._percent()),
+        }
+
+    def _percent(self) -> str:
+        return "([1-9][0-9]?|100)%" if self.minimum else "([0-9]|[1-9][0-9]|100)%"
+
+    def __str__(self) -> str:
+        return f"{self.minimum} to {self.maximum}, {self.minimum}% to 100%"

@@ -1,0 +1,129 @@
+"""Writes `docs/reference.md` from the custom resource, for `make crds`."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from batchedmodel_contract.custom_resource import custom_resource
+
+Schema = dict[str, Any]
+
+_HEAD: Final = """\
+# Reference of the resource BatchedModel
+
+Every field of `apiVersion: batchedmodel.dev/v1alpha1`, `kind: BatchedModel`, as an API server knows
+it and as `kubectl explain batchedmodel.spec` shows it. Written by `crds/reference.py` from the
+declarations in `contract/`; change those, then run `make crds`.
+
+Defaults are filled in by the API server, so that `kubectl get batchedmodel NAME -o yaml` shows what
+holds; what depends on other fields stands under `status.effective`.
+"""
+_RULES: Final = """\
+## Rules over several fields
+
+An API server refuses a manifest that breaks one of them, and so does `batchedmodel run`. Each line
+is what they say of the field; dots stand for a value.
+"""
+_TABLE: Final = ("| Field | Type | Default | Meaning |", "|---|---|---|---|")
+_MESSAGE: Final = re.compile(r'("(?:[^"\\]|\\.)*")\.format\(\[.*\]\)')
+_OWN_LIST: Final = {"integer": "integers", "string": "strings", "boolean": "truths"}
+
+
+def content() -> str:
+    """What the file should hold."""
+    (version,) = custom_resource()["spec"]["versions"]
+    schema = version["schema"]["openAPIV3Schema"]["properties"]
+    parts = [
+        _HEAD,
+        *_sections("spec", schema["spec"], level=2),
+        _RULES,
+        *_rules(schema["spec"]["x-kubernetes-validations"]),
+        "",
+        *_sections("status", schema["status"], level=2),
+    ]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _sections(path: str, schema: Schema, *, level: int) -> Iterator[str]:
+    """The section of an object and, after it, those of the objects within."""
+    yield f"{'#' * level} `{path}`\n"
+    if schema.get("description"):
+        yield f"{schema['description']}\n"
+    required = schema.get("required", ())
+    yield from _TABLE
+    for name, field in schema["properties"].items():
+        yield _row(f"{path}.{name}", name, field, required=name in required)
+    yield ""
+    for name, field in schema["properties"].items():
+        below = field.get("items", field)
+        if _has_section(below):
+            yield from _sections(f"{path}.{name}", below, level=3)
+
+
+def _has_section(schema: Schema) -> bool:
+    open_ended = schema.get("x-kubernetes-preserve-unknown-fields", False)
+    return "properties" in schema and not open_ended
+
+
+def _row(path: str, name: str, field: Schema, *, required: bool) -> str:
+    shown = f"[`{name}`](#{_anchor(path)})" if _has_section(field.get("items", field)) else name
+    default = "required" if required else _default(field)
+    cells = (shown if "[" in shown else f"`{name}`", _type(field), default, field["description"])
+    return f"| {' | '.join(cells)} |"
+
+
+def _anchor(path: str) -> str:
+    return re.sub(r"[^a-z0-9-]", "", path.lower())
+
+
+def _default(field: Schema) -> str:
+    given = field.get("default")
+    return "" if given in (None, {}) else f"`{json.dumps(given).strip(chr(34))}`"
+
+
+def _type(field: Schema) -> str:
+    if "enum" in field:
+        return ", ".join(f"`{value}`" for value in field["enum"])
+    if field.get("x-kubernetes-int-or-string"):
+        return f"integer {field['minimum']} to {field['maximum']}, or a percentage"
+    match field["type"]:
+        case "array":
+            return f"list of {_of(field['items'])}{_at_most(field.get('maxItems'))}"
+        case "object" if "additionalProperties" in field:
+            values = field["additionalProperties"]
+            what = "quantities" if "x-kubernetes-int-or-string" in values else "strings"
+            return f"{what} by name{_at_most(field.get('maxProperties'))}"
+        case "integer" if "minimum" in field and "maximum" in field:
+            return f"integer, {field['minimum']} to {field['maximum']}"
+        case kind:
+            return str(kind)
+
+
+def _of(items: Schema) -> str:
+    return _OWN_LIST.get(items["type"], "objects")
+
+
+def _at_most(count: int | None) -> str:
+    return "" if count is None else f", up to {count}"
+
+
+def _rules(validations: list[Schema]) -> Iterator[str]:
+    for validation in validations:
+        yield f"- `spec{validation['fieldPath']}` {_sentence(validation)}"
+
+
+def _sentence(validation: Schema) -> str:
+    """What the server says, but for the value of the field, with which it begins."""
+    if "message" in validation:
+        return str(validation["message"])
+    found = _MESSAGE.fullmatch(validation["messageExpression"])
+    assert found is not None, f"a message of another form: {validation['messageExpression']}"
+    sentence: str = json.loads(found[1])
+    return sentence.removeprefix("%s ").replace("%s", "...")
+
+
+if __name__ == "__main__":
+    file = Path(__file__).parents[1] / "docs" / "reference.md"
+    file.write_text(content(), "utf-8")

@@ -1,0 +1,181 @@
+"""What a person may say of a model's pods, at a real API server with real controllers."""
+
+import json
+from typing import Any
+
+import pytest
+
+from batchedmodel_contract.kubernetes_names import NAME_LABEL
+from cluster import CommandFailed
+from support.operator_process import OperatorProcess, PretendSidecar, run_pods
+from support.operator_team import CHILDREN, SIMULATED, Team
+from support.plane import until
+
+SCALED: dict[str, Any] = {**SIMULATED, "autoscaling": {"minReplicas": 2, "maxReplicas": 4}}
+
+
+def test_a_suspended_model_has_no_pods_and_keeps_its_objects_and_its_url(
+    running: OperatorProcess, team: Team, sidecar: PretendSidecar
+) -> None:
+    team.write(SCALED)
+    until("all is there", lambda: team.has_all(*CHILDREN, "hpa/minilm", "pdb/minilm"))
+    sidecar.settings_hash = team.settings()
+    until("both pods are there", lambda: len(run_pods(team.plane, team.namespace, sidecar)) == 2)
+    team.until("Progressing", "False", "Complete")
+    address = team.get("service/minilm")["spec"]["clusterIP"]
+
+    team.write({**SCALED, "suspend": True})
+    team.until("Ready", "False", "Suspended")
+    team.until("Available", "False", "Suspended")
+    until("no pod is wanted", lambda: _replicas(team) == 0)
+    until("no pod is left", lambda: all(_is_going(pod) for pod in team.get("pods")["items"]))
+    assert team.has_all(*CHILDREN, "hpa/minilm", "pdb/minilm")
+    assert team.get("service/minilm")["spec"]["clusterIP"] == address
+    status = team.get("batchedmodel/minilm")["status"]
+    assert (status["url"], status["desiredReplicas"]) == (f"http://minilm.{team.namespace}.svc", 0)
+    team.quiet()
+
+    team.write(SCALED)
+    until("it wakes with the fewest", lambda: _replicas(team) == 2)
+    team.plane.kubectl("scale", "deployment/minilm", "--replicas=4", f"-n={team.namespace}")
+    team.quiet()
+    assert _replicas(team) == 4, "the number is the autoscaler's again"
+
+
+def test_kubectl_scales_a_model_that_nothing_else_scales(
+    running: OperatorProcess, team: Team
+) -> None:
+    team.write(SIMULATED)
+    until("there is one", lambda: _replicas(team) == 1)
+    team.plane.kubectl("scale", "bm/minilm", "--replicas=3", f"-n={team.namespace}")
+    until("there are three", lambda: _replicas(team) == 3)
+    until("and they protect each other", lambda: team.has_all("pdb/minilm"))
+    until("all are counted", lambda: _scale(team)["status"].get("replicas") == 3)
+    selector = _scale(team)["status"]["selector"]
+    assert selector == f"{NAME_LABEL}=minilm"
+    assert len(team.get("pods", f"--selector={selector}")["items"]) == 3
+    team.plane.kubectl("scale", "bm/minilm", "--replicas=1", f"-n={team.namespace}")
+    until("there is one again", lambda: _replicas(team) == 1)
+    until("which nothing protects", lambda: team.has_none("pdb/minilm"))
+
+
+def test_a_budget_holds_back_the_second_eviction(
+    running: OperatorProcess, team: Team, sidecar: PretendSidecar
+) -> None:
+    team.write({**SIMULATED, "replicas": 2})
+    until("the budget is there", lambda: team.has_all("pdb/minilm"))
+    sidecar.settings_hash = team.settings()
+    until("both pods are there", lambda: len(run_pods(team.plane, team.namespace, sidecar)) == 2)
+    team.until("Progressing", "False", "Complete")
+    until("one may go", lambda: team.get("pdb/minilm")["status"].get("disruptionsAllowed") == 1)
+    first, second = (pod["metadata"]["name"] for pod in team.get("pods")["items"])
+    _evict(team, first)
+    with pytest.raises(CommandFailed, match="violate the pod's disruption budget"):
+        _evict(team, second)
+
+
+def test_a_budget_that_is_not_wanted_goes(running: OperatorProcess, team: Team) -> None:
+    team.write(SCALED)
+    until("the budget is there", lambda: team.has_all("pdb/minilm"))
+    team.write({**SCALED, "disruption": {"podDisruptionBudget": "Never"}})
+    until("it is gone", lambda: team.has_none("pdb/minilm"))
+
+
+def test_what_is_said_of_rollout_service_and_pods_is_taken_as_it_is_written(
+    running: OperatorProcess, team: Team
+) -> None:
+    team.write(
+        {
+            "model": {
+                "handler": "simulated",
+                "volumeMounts": [{"name": "data", "mountPath": "/d"}],
+            },
+            "replicas": 2,
+            "rollout": {"maxSurge": "50%", "maxUnavailable": 1, "minReadySeconds": 7},
+            "service": {"type": "NodePort", "annotations": {"example.com/scheme": "internal"}},
+            "disruption": {"maxUnavailable": "50%"},
+            "pod": {
+                "labels": {"team": "search"},
+                "annotations": {"example.com/scrape": "no"},
+                "schedulerName": "gang",
+                "automountServiceAccountToken": True,
+                "topologySpreadConstraints": [
+                    {"maxSkew": 1, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule"}
+                ],
+                "volumes": [{"name": "data", "emptyDir": {}}],
+            },
+        }
+    )
+    team.until("Reconciled", "True", "Applied")
+    until("both pods are there", lambda: len(team.get("pods")["items"]) == 2)
+    pod = team.get("pods")["items"][0]
+    assert pod["metadata"]["labels"]["team"] == "search"
+    assert pod["metadata"]["annotations"]["example.com/scrape"] == "no"
+    assert pod["spec"]["schedulerName"] == "gang"
+    assert [one["topologyKey"] for one in pod["spec"]["topologySpreadConstraints"]] == ["rack"]
+    deployment = team.get("deployment/minilm")["spec"]
+    assert deployment["strategy"]["rollingUpdate"] == {"maxSurge": "50%", "maxUnavailable": 1}
+    assert deployment["minReadySeconds"] == 7
+    assert deployment["selector"] == {"matchLabels": {NAME_LABEL: "minilm"}}
+    service = team.get("service/minilm")
+    assert service["metadata"]["annotations"]["example.com/scheme"] == "internal"
+    assert team.get("pdb/minilm")["spec"]["maxUnavailable"] == "50%"
+    team.quiet()
+
+
+def test_what_the_api_server_refuses_about_a_pod_is_said(
+    running: OperatorProcess, team: Team
+) -> None:
+    mount = {"name": "nowhere", "mountPath": "/data"}
+    team.write({"model": {"handler": "simulated", "volumeMounts": [mount]}})
+    team.until("Reconciled", "False", "InvalidPodTemplate")
+    (said,) = (
+        one["message"]
+        for one in team.get("batchedmodel/minilm")["status"]["conditions"]
+        if one["type"] == "Reconciled"
+    )
+    assert "volumeMounts" in said
+    assert 'Not found: "nowhere"' in said
+
+
+def test_a_namespace_of_the_baseline_takes_a_model_that_runs_as_root(
+    running: OperatorProcess, team: Team
+) -> None:
+    baseline = {**SIMULATED, "security": {"profile": "Baseline"}}
+    team.write(baseline)
+    team.until("Ready", "False", "InvalidPodTemplate")
+    team.plane.kubectl(
+        *("label", "namespace", team.namespace, "--overwrite"),
+        "pod-security.kubernetes.io/enforce=baseline",
+    )
+    # The Deployment's controller waits longer after each refusal.
+    team.write({**baseline, "drain": {"delaySeconds": 1}})
+    until("a pod is there", lambda: len(team.get("pods")["items"]) > 0)
+
+
+def _is_going(pod: dict[str, Any]) -> bool:
+    return "deletionTimestamp" in pod["metadata"]
+
+
+def _scale(team: Team) -> dict[str, Any]:
+    folder = f"/apis/batchedmodel.dev/v1alpha1/namespaces/{team.namespace}/batchedmodels"
+    found: dict[str, Any] = json.loads(team.plane.kubectl("get", "--raw", f"{folder}/minilm/scale"))
+    return found
+
+
+def _evict(team: Team, pod: str) -> None:
+    eviction = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": pod, "namespace": team.namespace},
+    }
+    team.plane.kubectl(
+        *("create", "--filename=-"),
+        f"--raw=/api/v1/namespaces/{team.namespace}/pods/{pod}/eviction",
+        stdin=json.dumps(eviction),
+    )
+
+
+def _replicas(team: Team) -> int:
+    deployment = team.get("deployment/minilm")
+    return -1 if deployment is None else int(deployment["spec"]["replicas"])
