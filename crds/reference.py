@@ -87,7 +87,9 @@ def _type(field: Schema) -> str:
     if "enum" in field:
         return ", ".join(f"`{value}`" for value in field["enum"])
     if field.get("x-kubernetes-int-or-string"):
-        return f"integer {field['minimum']} to {field['maximum']}, or a percentage"
+        if "minimum" not in field:
+            return "integer or percentage"
+        return f"integer, {field['minimum']} to {field['maximum']}, or a percentage"
     match field["type"]:
         case "array":
             return f"list of {_of(field['items'])}{_at_most(field.get('maxItems'))}"

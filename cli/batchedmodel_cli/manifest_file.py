@@ -106,14 +106,15 @@ _CLUSTER_ONLY: Final = (
     "pod",
 )
 
+_CONTAINER_ONLY: Final = (
+    *("image", "imagePullPolicy", "command", "args"),
+    *("envFrom", "resources", "volumeMounts"),
+)
+
 
 def _of_containers(model: Model) -> list[str]:
     plain = _PLAIN.model
-    given = [
-        name
-        for name in ("image", "resources", "volumeMounts")
-        if value_at(model, name) != value_at(plain, name)
-    ]
+    given = [name for name in _CONTAINER_ONLY if value_at(model, name) != value_at(plain, name)]
     repository = None if model.source is None else model.source.hugging_face
     if repository is not None and repository.token_secret_ref is not None:
         given.append("source.huggingFace.tokenSecretRef (the token is read from HF_TOKEN)")

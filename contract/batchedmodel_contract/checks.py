@@ -170,6 +170,23 @@ CHECKS: Final[tuple[Check, ...]] = (
         reason=Reason.FORBIDDEN,
     ),
     Check(
+        name="a handler has a command",
+        field="model.command",
+        broken=lambda spec: spec.model.handler is not None and spec.model.command != (),
+        holds="!has(self.model.handler) || !has(self.model.command)"
+        " || size(self.model.command) == 0",
+        rule="is only for a container of one's own (protocol)",
+        reason=Reason.FORBIDDEN,
+    ),
+    Check(
+        name="a handler has arguments",
+        field="model.args",
+        broken=lambda spec: spec.model.handler is not None and spec.model.args != (),
+        holds="!has(self.model.handler) || !has(self.model.args) || size(self.model.args) == 0",
+        rule="is only for a container of one's own (protocol)",
+        reason=Reason.FORBIDDEN,
+    ),
+    Check(
         name="handler hf lacks its source",
         field="model.source",
         broken=lambda spec: spec.model.handler == "hf" and spec.model.source is None,

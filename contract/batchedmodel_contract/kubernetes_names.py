@@ -23,6 +23,7 @@ TEMPORARY_VOLUME: Final = "temporary"
 BATCHER_TEMPORARY_VOLUME: Final = "batcher-temporary"
 MEMORY_VOLUME: Final = "memory"
 FILES_VOLUME: Final = "model-files"
+"""Holds the model's files, fetched or there before; the model's container only reads it."""
 VOLUMES: Final = (
     SOCKET_VOLUME,
     SETTINGS_VOLUME,

@@ -50,6 +50,37 @@ class NamedEntries:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Texts:
+    """A list of strings, any of which may be empty, in an order that matters."""
+
+    at_most: int = 256
+    longest: int = 8192
+
+    def read(self, value: object) -> tuple[str, ...]:
+        if not isinstance(value, list | tuple):
+            raise Broken("is not a list")
+        if len(value) > self.at_most:
+            raise Broken(f"has {len(value)} entries, more than the {self.at_most} allowed")
+        for index, text in enumerate(value):
+            if not isinstance(text, str):
+                raise Broken(f"has at [{index}] a value that is not a string (quote numbers)")
+            if len(text) > self.longest:
+                raise Broken(f"has at [{index}] more than {self.longest} characters")
+        return tuple(value)
+
+    def schema(self) -> Schema:
+        return {
+            "type": "array",
+            "items": {"type": "string", "maxLength": self.longest},
+            "maxItems": self.at_most,
+            "x-kubernetes-list-type": "atomic",
+        }
+
+    def __str__(self) -> str:
+        return f"up to {self.at_most} strings"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CountOrPercent:
     """A number of pods, or a share of them such as 25%."""
 

@@ -5,12 +5,15 @@ descriptions and defaults come from the records, rules over several fields from 
 """
 
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from batchedmodel_contract.checks import CHECKS
 from batchedmodel_contract.reading import Section, Setting, declarations
 from batchedmodel_contract.rules import Schema, Text
 from batchedmodel_contract.spec import Spec
+
+_KINDS: Final = ("type", "x-kubernetes-int-or-string")
+"""The keywords of which a value's schema has one."""
 
 
 def spec_schema() -> Schema:
@@ -47,8 +50,9 @@ def effective_schema(of: type[Any]) -> Schema:
             if below["properties"]:
                 properties[declared.name] = {"description": declared.doc, **below}
         elif declared.effective:
-            kind = declared.rule.schema()["type"]
-            properties[declared.name] = {"description": declared.doc, "type": kind}
+            bounded = declared.rule.schema()
+            kind = {name: bounded[name] for name in _KINDS if name in bounded}
+            properties[declared.name] = {"description": declared.doc, **kind}
     return {"type": "object", "properties": properties}
 
 

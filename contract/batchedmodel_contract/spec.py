@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Final
 
 from batchedmodel_contract.handler_names import HANDLER_NAME
+from batchedmodel_contract.object_rules import Texts
 from batchedmodel_contract.reading import section, setting
 from batchedmodel_contract.rules import (
     AscendingWholes,
@@ -62,6 +63,14 @@ class ServerProtocol(StrEnum):
     OPENAI = "OpenAI"
 
 
+class PullPolicy(StrEnum):
+    """When a node fetches an image."""
+
+    ALWAYS = "Always"
+    IF_NOT_PRESENT = "IfNotPresent"
+    NEVER = "Never"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
     """What a container asks for and may use at most."""
@@ -97,6 +106,20 @@ class Model:
         "Port on which a container of one's own listens.",
         effective=f"{DEFAULT_MODEL_PORT} when `protocol` is set",
     )
+    image_pull_policy: PullPolicy | None = setting(
+        "imagePullPolicy",
+        Choice(of=PullPolicy),
+        "When nodes fetch the image. Absent: as the chart says.",
+    )
+    command: tuple[str, ...] = setting(
+        "command",
+        Texts(),
+        "What a container of one's own runs; absent: what its image says.",
+        default=(),
+    )
+    args: tuple[str, ...] = setting(
+        "args", Texts(), "Arguments of a container of one's own.", default=()
+    )
     protocol: ServerProtocol | None = setting(
         "protocol",
         Choice(of=ServerProtocol),
@@ -120,6 +143,11 @@ class Model:
     )
     env: tuple[tuple[str, str], ...] = setting(
         "env", TextMap(), "Environment variables of the model container, by name.", default=()
+    )
+    env_from: list[object] | None = setting(
+        "envFrom",
+        Verbatim(of=list, form="a list of core/v1 sources of environment variables"),
+        "ConfigMaps and Secrets whose entries are variables of the model container.",
     )
     resources: Resources = section(
         "resources", Resources, "Resources of the model container.", default=Resources()

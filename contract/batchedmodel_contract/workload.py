@@ -18,13 +18,14 @@ class Rollout:
     max_surge: int | str | None = setting(
         "maxSurge",
         CountOrPercent(),
-        "Pods that may be there beside those that are wanted. Absent: 25%, and with an "
-        "accelerator, of which there may be none to spare, 0.",
+        "Pods that may be there beside those that are wanted.",
+        effective="25%; 0 with an accelerator, of which none may be to spare",
     )
     max_unavailable: int | str | None = setting(
         "maxUnavailable",
         CountOrPercent(),
-        "Pods that may be missing. Absent: 0 where there may be pods to spare, 1 otherwise.",
+        "Pods that may be missing meanwhile.",
+        effective="0 where there may be pods to spare, otherwise 1",
     )
     min_ready_seconds: int = setting(
         "minReadySeconds",

@@ -64,6 +64,7 @@ def effective(spec: Spec, model_server_image: str) -> dict[str, Any]:
         "model": model,
         "batching": {"maxQueueSize": BatchSettings.of(spec.batching).max_queue_size},
         "drain": {"timeoutSeconds": drain_timeout_seconds(spec)},
+        "rollout": rolling_update(spec),
     }
     scaling = spec.autoscaling
     if scaling is None:

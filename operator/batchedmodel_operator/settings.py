@@ -1,22 +1,14 @@
 """What the operator is told when it starts."""
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
 from batchedmodel_contract.environment import LogLevel
 from batchedmodel_contract.reading import setting
 from batchedmodel_contract.rules import Choice, Text, Whole
+from batchedmodel_contract.spec import PullPolicy
 
 _IMAGE: Final = Text(pattern=r"\S+", form="an image reference")
-
-
-class PullPolicy(StrEnum):
-    """When a node fetches an image."""
-
-    ALWAYS = "Always"
-    IF_NOT_PRESENT = "IfNotPresent"
-    NEVER = "Never"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

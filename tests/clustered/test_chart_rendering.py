@@ -16,7 +16,8 @@ from batchedmodel_contract.kubernetes_names import (
     QUEUE_LENGTH_METRIC,
     REQUIRED_REPLICAS_METRIC,
 )
-from batchedmodel_operator.settings import OperatorSettings, PullPolicy
+from batchedmodel_contract.spec import PullPolicy
+from batchedmodel_operator.settings import OperatorSettings
 from cluster.binaries import binaries
 from cluster.commands import run
 from cluster.errors import CommandFailed, Unavailable

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any, Final
 
-from batchedmodel_contract.object_rules import CountOrPercent, NamedEntries
+from batchedmodel_contract.object_rules import CountOrPercent, NamedEntries, Texts
 from batchedmodel_contract.reading import Section, declarations
 from batchedmodel_contract.rules import (
     AscendingWholes,
@@ -32,6 +32,10 @@ _TEXTS: Final = (
     *("hf", "simulated", "a:B", "a.b:C", "é:B", "9a:B", "owner/model", "a/b/c", "main", ".."),
     *("a_b", "nvidia.com/gpu", "image:1"),
 )
+_OF_MODELS: Final = (
+    *("handler", "source", "port", "parameters", "resources", "env"),
+    *("imagePullPolicy", "command", "args", "envFrom", "volumeMounts"),
+)
 _QUANTITIES: Final = (1, 0, "1", "500m", "2Gi", "1.5Gi", "1e3", "1.", "x", -1, 0.5)
 _RESOURCES: Final = ("cpu", "memory", "nvidia.com/gpu", "amd.com/gpu")
 
@@ -55,7 +59,7 @@ def _model(random: Random) -> object:
         ({"handler": "simulated"}, {"handler": "a:B"}, {"protocol": "V2", "image": "own:1"})
     )
     if random.random() < 0.3:
-        name = random.choice(("handler", "source", "port", "parameters", "resources", "env"))
+        name = random.choice(_OF_MODELS)
         model_type = next(one.of for _, one in declarations(Spec) if isinstance(one, Section))
         return server | {name: _value(random, model_type, name)}
     return server
@@ -97,6 +101,8 @@ def _fitting(random: Random, rule: Rule) -> object:
             return {random.choice(_RESOURCES): random.choice(_QUANTITIES)}
         case Verbatim(of=kind):
             return {"a": None, "b": [1]} if kind is dict else [{"a": 1}]
+        case Texts():
+            return random.choice((["a"], ["", "--b=c"], [1], [], "a"))
         case CountOrPercent():
             return random.choice((0, 1, 1001, -1, "0%", "25%", "100%", "101%", "1", "%"))
         case NamedEntries():

@@ -10,11 +10,11 @@ from batchedmodel_contract.kubernetes_names import (
     MODEL_CONTAINER,
     NAME_LABEL,
 )
+from batchedmodel_contract.spec import PullPolicy
 from batchedmodel_operator.kinds import RESOURCES, Kind, child_name
 from batchedmodel_operator.observed import REVISION_LABEL, Key
 from batchedmodel_operator.reconcile import Reconciler
 from batchedmodel_operator.render import Images
-from batchedmodel_operator.settings import PullPolicy
 from support.operator_cluster import FakeCluster, FakeSidecars
 
 KEY = Key(namespace="team", name="minilm")

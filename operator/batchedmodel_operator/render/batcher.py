@@ -13,7 +13,7 @@ from batchedmodel_contract.kubernetes_names import (
     SETTINGS_VOLUME,
     SOCKET_PATH,
 )
-from batchedmodel_contract.spec import ServerProtocol, Spec
+from batchedmodel_contract.spec import PullPolicy, ServerProtocol, Spec
 from batchedmodel_operator import effective
 from batchedmodel_operator.observed import Model
 from batchedmodel_operator.render.common import Manifest
@@ -26,7 +26,6 @@ from batchedmodel_operator.render.containers import (
     of_our_container,
     resources,
 )
-from batchedmodel_operator.settings import PullPolicy
 
 _START_SECONDS: Final = 120
 

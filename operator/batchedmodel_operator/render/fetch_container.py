@@ -15,7 +15,7 @@ from batchedmodel_contract.kubernetes_names import (
     TEMPORARY_VOLUME,
 )
 from batchedmodel_contract.source import HuggingFace, Source
-from batchedmodel_contract.spec import Model, Resources
+from batchedmodel_contract.spec import Model, PullPolicy, Resources
 from batchedmodel_contract.workload import SecurityProfile
 from batchedmodel_operator.render.common import Manifest
 from batchedmodel_operator.render.containers import (
@@ -25,9 +25,6 @@ from batchedmodel_operator.render.containers import (
     of_our_container,
     resources,
 )
-from batchedmodel_operator.settings import PullPolicy
-
-"""Holds the model's files, fetched or there before; the model's container only reads it."""
 
 _HUB_PATH: Final = f"{CACHE_PATH}/{HUB_FOLDER}"
 _VOLUME_PATH: Final = "/var/lib/batchedmodel/model"

@@ -18,7 +18,7 @@ from batchedmodel_contract.kubernetes_names import (
     SOCKET_PATH,
     TEMPORARY_VOLUME,
 )
-from batchedmodel_contract.spec import Spec
+from batchedmodel_contract.spec import PullPolicy, Spec
 from batchedmodel_contract.workload import SecurityProfile
 from batchedmodel_operator import effective
 from batchedmodel_operator.observed import Model
@@ -39,7 +39,6 @@ from batchedmodel_operator.render.fetch_container import (
     files_mounts,
     source_in_pod,
 )
-from batchedmodel_operator.settings import PullPolicy
 
 _STARTUP_PERIOD_SECONDS: Final = 2
 _ACCOUNT: Final = {
@@ -103,6 +102,12 @@ def model_container(
         # would be gone while requests still wait for it.
         "lifecycle": {"preStop": {"httpGet": drain}},
     }
+    given = {
+        "command": list(spec.model.command),
+        "args": list(spec.model.args),
+        "envFrom": spec.model.env_from,
+    }
+    container |= {name: value for name, value in given.items() if value}
     if spec.model.protocol is not None:
         port = effective.model_port(spec)
         container["ports"] = [{"name": "model", "containerPort": port, "protocol": "TCP"}]

@@ -11,7 +11,7 @@ from batchedmodel_contract.kubernetes_names import (
     SOCKET_VOLUME,
     TEMPORARY_VOLUME,
 )
-from batchedmodel_contract.spec import Spec
+from batchedmodel_contract.spec import PullPolicy, Spec
 from batchedmodel_contract.workload import SecurityProfile
 from batchedmodel_operator.kinds import Kind, child_name
 from batchedmodel_operator.observed import Model
@@ -25,7 +25,6 @@ from batchedmodel_operator.render.containers import (
 )
 from batchedmodel_operator.render.fetch_container import fetch_container, files_volumes
 from batchedmodel_operator.render.model_container import model_container
-from batchedmodel_operator.settings import PullPolicy
 
 _SPREAD_OVER: Final = ("topology.kubernetes.io/zone", "kubernetes.io/hostname")
 _STOP_MARGIN_SECONDS: Final = 15
@@ -53,14 +52,15 @@ def pod_spec(model: Model, spec: Spec, images: Images, pinned: PinnedBatching) -
         token=token,
     )
     model_image = spec.model.image or images.model_server
+    model_pull_policy = spec.model.image_pull_policy or images.pull_policy
     fetch = fetch_container(
-        spec.model, spec.security.profile, image=model_image, pull_policy=images.pull_policy
+        spec.model, spec.security.profile, image=model_image, pull_policy=model_pull_policy
     )
     server = model_container(
         model,
         spec,
         image=model_image,
-        pull_policy=images.pull_policy,
+        pull_policy=model_pull_policy,
         pinned=pinned,
         token=token,
     )

@@ -10,6 +10,7 @@ import pytest
 
 from batchedmodel_contract.environment import from_environment
 from batchedmodel_contract.mistakes import InvalidManifest
+from batchedmodel_contract.spec import PullPolicy
 from batchedmodel_operator.cluster import translated
 from batchedmodel_operator.errors import (
     ClusterError,
@@ -21,7 +22,7 @@ from batchedmodel_operator.errors import (
     Refused,
     Unreachable,
 )
-from batchedmodel_operator.settings import OperatorSettings, PullPolicy
+from batchedmodel_operator.settings import OperatorSettings
 from batchedmodel_operator.sidecars import SidecarAdmin
 
 

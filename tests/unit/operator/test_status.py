@@ -43,6 +43,7 @@ async def test_the_numbers_are_the_deployments() -> None:
     assert status["url"] == "http://minilm.team.svc:8080"
     assert status["effective"]["drain"] == {"timeoutSeconds": 35}
     assert status["effective"]["replicas"] == 2
+    assert status["effective"]["rollout"] == {"maxSurge": "25%", "maxUnavailable": 0}
 
 
 async def test_a_new_generation_is_never_called_ready_by_the_old_pods() -> None:

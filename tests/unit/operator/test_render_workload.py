@@ -1,0 +1,228 @@
+"""How pods are replaced, protected, placed, scaled and reached, as the manifests say."""
+
+from typing import Any
+
+import pytest
+
+from batchedmodel_operator import render
+from support.operator_world import SIMULATED
+from support.rendered import (
+    containers_of,
+    deployment_of,
+    fetch_of,
+    from_hub,
+    mounts_of,
+    pod_of,
+    read_model,
+    volumes_of,
+)
+
+
+def _rolling_update(spec: dict[str, Any]) -> Any:
+    return deployment_of({**SIMULATED, **spec})["spec"]["strategy"]["rollingUpdate"]
+
+
+@pytest.mark.parametrize(
+    ("rollout", "without", "with_accelerator"),
+    [
+        ({"maxSurge": 2}, (2, 0), (2, 0)),
+        ({"maxSurge": 0}, (0, 1), (0, 1)),
+        ({"maxUnavailable": "50%"}, ("25%", "50%"), (0, "50%")),
+        ({"maxUnavailable": 0}, ("25%", 0), ("25%", 0)),
+        ({"maxSurge": "10%", "maxUnavailable": 3}, ("10%", 3), ("10%", 3)),
+    ],
+    ids=str,
+)
+def test_what_is_not_said_of_a_rollout_lets_it_go_on(
+    rollout: dict[str, Any], without: tuple[Any, Any], with_accelerator: tuple[Any, Any]
+) -> None:
+    plain = _rolling_update({"rollout": rollout})
+    scarce = _rolling_update({"rollout": rollout, "accelerator": {}})
+    assert (plain["maxSurge"], plain["maxUnavailable"]) == without
+    assert (scarce["maxSurge"], scarce["maxUnavailable"]) == with_accelerator
+
+
+def test_without_a_spare_accelerator_the_old_pod_goes_first() -> None:
+    def rolling(spec: dict[str, Any]) -> Any:
+        return deployment_of(spec)["spec"]["strategy"]["rollingUpdate"]
+
+    assert rolling(SIMULATED) == {"maxSurge": "25%", "maxUnavailable": 0}
+    assert rolling({**SIMULATED, "accelerator": {}}) == {"maxSurge": 0, "maxUnavailable": 1}
+
+
+def test_a_pod_that_is_watched_for_long_does_not_count_as_stuck() -> None:
+    usual, watched = (
+        deployment_of({**SIMULATED, "rollout": rollout})["spec"]
+        for rollout in ({}, {"minReadySeconds": 3600, "revisionHistoryLimit": 20})
+    )
+    assert (watched["minReadySeconds"], watched["revisionHistoryLimit"]) == (3600, 20)
+    assert watched["progressDeadlineSeconds"] == usual["progressDeadlineSeconds"] + 3600
+
+
+def test_by_the_baseline_the_model_is_who_its_image_says_and_the_others_have_no_rights() -> None:
+    spec = {**from_hub(), "security": {"profile": "Baseline"}}
+    pod = pod_of(spec)
+    assert "runAsUser" not in pod["securityContext"]
+    assert "runAsNonRoot" not in pod["securityContext"]
+    assert pod["securityContext"]["fsGroup"] == 65532, "both can use the socket"
+    batcher, model = containers_of(spec)
+    assert model["securityContext"] == {}
+    for container in (batcher, fetch_of(spec)):
+        context = container["securityContext"]
+        assert (context["runAsNonRoot"], context["runAsUser"]) == (True, 65532)
+        assert context["capabilities"] == {"drop": ["ALL"]}
+        assert context["readOnlyRootFilesystem"] is True
+
+
+def test_what_a_pod_carries_is_in_its_template_and_selects_nothing() -> None:
+    carried = {
+        "labels": {"team": "search"},
+        "annotations": {"example.com/scrape": "no"},
+        "volumes": [{"name": "data", "emptyDir": {}}],
+    }
+    mount = {"name": "data", "mountPath": "/data"}
+    spec = {"model": {"handler": "simulated", "volumeMounts": [mount]}, "pod": carried}
+    body = deployment_of(spec)["spec"]
+    metadata = body["template"]["metadata"]
+    assert (
+        metadata["labels"].items() >= {"team": "search", "batchedmodel.dev/name": "minilm"}.items()
+    )
+    assert metadata["annotations"] == {"example.com/scrape": "no"}
+    assert body["selector"] == {"matchLabels": {"batchedmodel.dev/name": "minilm"}}
+    assert volumes_of(spec)["data"] == {"name": "data", "emptyDir": {}}
+    batcher, model = containers_of(spec)
+    assert mounts_of(model)["data"] == mount
+    assert "data" not in mounts_of(batcher)
+    assert "annotations" not in deployment_of(SIMULATED)["spec"]["template"]["metadata"]
+
+
+def test_pods_are_spread_over_zones_and_nodes_unless_said_otherwise() -> None:
+    selector = {"matchLabels": {"batchedmodel.dev/name": "minilm"}}
+    usual = pod_of(SIMULATED)["topologySpreadConstraints"]
+    assert [one["topologyKey"] for one in usual] == [
+        "topology.kubernetes.io/zone",
+        "kubernetes.io/hostname",
+    ]
+    assert {one["whenUnsatisfiable"] for one in usual} == {"ScheduleAnyway"}
+    assert all(one["labelSelector"] == selector for one in usual)
+    racks = {"maxSkew": 1, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule"}
+    own = {"matchLabels": {"team": "search"}}
+    given = [racks, racks | {"labelSelector": own}]
+    spread = pod_of({**SIMULATED, "pod": {"topologySpreadConstraints": given}})
+    assert spread["topologySpreadConstraints"] == [
+        racks | {"labelSelector": selector},
+        racks | {"labelSelector": own},
+    ]
+    none = pod_of({**SIMULATED, "pod": {"topologySpreadConstraints": []}})
+    assert "topologySpreadConstraints" not in none
+
+
+def test_a_service_has_the_annotations_of_the_manifest() -> None:
+    annotations = {"example.com/scheme": "internal"}
+    model, spec = read_model({**SIMULATED, "service": {"annotations": annotations}})
+    assert render.service(model, spec)["metadata"]["annotations"] == annotations
+
+
+def test_a_budget_protects_pods_that_serve_and_no_others() -> None:
+    model, spec = read_model({**SIMULATED, "replicas": 2, "disruption": {"maxUnavailable": "50%"}})
+    assert render.disruption_budget(model, spec)["spec"] == {
+        "selector": {"matchLabels": {"batchedmodel.dev/name": "minilm"}},
+        "maxUnavailable": "50%",
+        "unhealthyPodEvictionPolicy": "AlwaysAllow",
+    }
+
+
+@pytest.mark.parametrize(
+    ("more", "needed"),
+    [
+        ({}, False),
+        ({"replicas": 2}, True),
+        ({"autoscaling": {"maxReplicas": 1}}, False),
+        ({"autoscaling": {"maxReplicas": 2}}, True),
+        ({"replicas": 2, "disruption": {"podDisruptionBudget": "Never"}}, False),
+    ],
+    ids=str,
+)
+def test_a_budget_is_for_models_of_two_pods_or_more(more: dict[str, Any], needed: bool) -> None:
+    _, spec = read_model({**SIMULATED, **more})
+    assert render.needs_disruption_budget(spec) is needed
+
+
+def test_a_profile_says_how_eagerly_an_autoscaler_follows() -> None:
+    behaviors = {
+        profile: _autoscaler({"maxReplicas": 9, "profile": profile})["behavior"]
+        for profile in ("Conservative", "Balanced", "Fast")
+    }
+    calm = [one["scaleDown"]["stabilizationWindowSeconds"] for one in behaviors.values()]
+    assert calm == [900, 300, 120]
+    assert behaviors["Balanced"] == _autoscaler({"maxReplicas": 9})["behavior"]
+    assert behaviors["Balanced"]["scaleUp"]["policies"] == [
+        {"type": "Percent", "value": 100, "periodSeconds": 60},
+        {"type": "Pods", "value": 2, "periodSeconds": 60},
+    ]
+
+
+def test_a_behaviour_of_ones_own_stands_above_the_profile_in_its_direction() -> None:
+    own = {"stabilizationWindowSeconds": 60}
+    scaling = {"maxReplicas": 3, "profile": "Fast", "behavior": {"scaleDown": own}}
+    behavior = _autoscaler(scaling)["behavior"]
+    assert behavior["scaleDown"] == own
+    fast = _autoscaler({"maxReplicas": 3, "profile": "Fast"})["behavior"]
+    assert behavior["scaleUp"] == fast["scaleUp"]
+
+
+def test_placement_is_passed_on() -> None:
+    placement = {
+        "nodeSelector": {"zone": "a"},
+        "affinity": {"podAntiAffinity": {}},
+        "priorityClassName": "high",
+        "runtimeClassName": "nvidia",
+        "schedulerName": "gang",
+        "serviceAccountName": "models",
+        "automountServiceAccountToken": True,
+        "imagePullSecrets": ["hub"],
+    }
+    pod = pod_of({**SIMULATED, "pod": placement})
+    expected = {**placement, "imagePullSecrets": [{"name": "hub"}]}
+    assert {name: pod[name] for name in expected} == expected
+
+
+def _autoscaler(scaling: dict[str, Any]) -> dict[str, Any]:
+    model, spec = read_model({**SIMULATED, "autoscaling": scaling})
+    assert spec.autoscaling is not None
+    body: dict[str, Any] = render.autoscaler(model, spec, spec.autoscaling)["spec"]
+    return body
+
+
+def test_the_autoscaler_follows_the_metric_of_the_model() -> None:
+    load = _autoscaler({"maxReplicas": 3})
+    (metric,) = load["metrics"]
+    assert metric["object"]["describedObject"]["kind"] == "BatchedModel"
+    assert metric["object"]["metric"]["name"] == "batchedmodel_required_replicas"
+    assert metric["object"]["target"] == {"type": "AverageValue", "averageValue": "1"}
+    assert (load["minReplicas"], load["maxReplicas"]) == (1, 3)
+    queue = _autoscaler({"maxReplicas": 3, "metric": "QueueLength"})
+    assert queue["metrics"][0]["object"]["metric"]["name"] == "batchedmodel_queue_length"
+    assert queue["metrics"][0]["object"]["target"]["averageValue"] == "32"
+
+
+def test_the_service_leads_to_the_sidecars_only() -> None:
+    model, spec = read_model({**SIMULATED, "service": {"port": 81, "type": "NodePort"}})
+    body = render.service(model, spec)["spec"]
+    assert body["type"] == "NodePort"
+    assert body["selector"] == {"batchedmodel.dev/name": "minilm"}
+    (port,) = body["ports"]
+    assert (port["port"], port["targetPort"]) == (81, 8000)
+
+
+def test_the_pod_meets_the_restricted_standard() -> None:
+    pod = pod_of(SIMULATED)
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["runAsUser"] == pod["securityContext"]["fsGroup"] == 65532
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod["automountServiceAccountToken"] is False
+    for container in containers_of(SIMULATED):
+        context = container["securityContext"]
+        assert context["allowPrivilegeEscalation"] is False
+        assert context["capabilities"] == {"drop": ["ALL"]}
+    assert containers_of(SIMULATED)[0]["securityContext"]["readOnlyRootFilesystem"] is True
