@@ -65,7 +65,7 @@ class Kube:
 
     def children(self, name: str) -> list[str]:
         """Everything in the namespace that carries the BatchedModel's label."""
-        kinds = "deployments,replicasets,pods,services,configmaps,horizontalpodautoscalers"
+        kinds = "deployments,replicasets,pods,services,configmaps,horizontalpodautoscalers,pdb"
         selector = f"--selector={NAME_LABEL}={name}"
         return self.kubectl("get", kinds, selector, "--output=name").split()
 

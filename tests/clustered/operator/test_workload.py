@@ -1,6 +1,7 @@
 """What a person may say of a model's pods, at a real API server with real controllers."""
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -81,6 +82,16 @@ def test_a_budget_that_is_not_wanted_goes(running: OperatorProcess, team: Team) 
     until("it is gone", lambda: team.has_none("pdb/minilm"))
 
 
+def test_every_scaling_profile_is_a_behaviour_that_kubernetes_takes(
+    running: OperatorProcess, team: Team
+) -> None:
+    for profile, seconds in (("Fast", 120), ("Conservative", 900), ("Balanced", 300)):
+        team.write({**SIMULATED, "autoscaling": {"maxReplicas": 4, "profile": profile}})
+        until("the autoscaler follows", partial(_is_calm_for, team, seconds))
+    team.until("Reconciled", "True", "Applied")
+    team.quiet()
+
+
 def test_what_is_said_of_rollout_service_and_pods_is_taken_as_it_is_written(
     running: OperatorProcess, team: Team
 ) -> None:
@@ -151,6 +162,14 @@ def test_a_namespace_of_the_baseline_takes_a_model_that_runs_as_root(
     # The Deployment's controller waits longer after each refusal.
     team.write({**baseline, "drain": {"delaySeconds": 1}})
     until("a pod is there", lambda: len(team.get("pods")["items"]) > 0)
+
+
+def _is_calm_for(team: Team, seconds: int) -> bool:
+    autoscaler = team.get("hpa/minilm")
+    if autoscaler is None:
+        return False
+    down = autoscaler["spec"]["behavior"]["scaleDown"]
+    return bool(down["stabilizationWindowSeconds"] == seconds)
 
 
 def _is_going(pod: dict[str, Any]) -> bool:

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent, indent
 
@@ -191,3 +192,13 @@ def test_what_only_a_cluster_uses_is_said_to_be_without_effect() -> None:
     (warning,) = without_effect(with_model(handler="simulated", image="ours:1"))
     assert warning == "used on Kubernetes only, not by this run: spec.model.image"
     assert without_effect(with_model(handler="simulated", env={"A": "b"})) == ()
+    own = with_model(protocol="V2", image="own:1", args=["-v"], volumeMounts=[{"name": "data"}])
+    (warning,) = without_effect(own)
+    assert warning.endswith("spec.model.image, spec.model.args, spec.model.volumeMounts")
+
+
+def test_a_model_that_should_rest_is_served_here_all_the_same_and_said_so() -> None:
+    resting = with_model(handler="simulated")
+    resting = replace(resting, spec=replace(resting.spec, suspend=True))
+    (warning,) = without_effect(resting)
+    assert warning.endswith(": spec.suspend")
