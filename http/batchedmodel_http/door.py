@@ -16,7 +16,7 @@ from aiohttp.web_protocol import RequestHandler
 
 from batchedmodel_http.asked import AnyAsked, Asked
 from batchedmodel_http.errand import Errand
-from batchedmodel_http.headings import LONGEST, Headings
+from batchedmodel_http.headings import LONGEST, UNREADABLE, Headings
 from batchedmodel_http.response import Response
 
 logger: Final = logging.getLogger(__name__)
@@ -27,6 +27,7 @@ _MOST_BEHIND: Final = 64 * 1024
 """Bytes that are taken while an earlier request is being answered."""
 _PATIENCE: Final = 0.05
 """Seconds for the rest of a request that came in pieces; aiohttp bounds the time of slower ones."""
+_BAD_REQUEST: Final = 400
 _END_OF_HEAD: Final = b"\r\n\r\n"
 
 AskedIn = TypeVar("AskedIn", bound=Asked, contravariant=True)
@@ -45,6 +46,10 @@ class Answers(Protocol[AskedIn]):
 
     async def respond(self, asked: AskedIn, source: bytes) -> Response:
         """The answer to a call with this body; raises nothing but `NotHere`."""
+        ...
+
+    def unreadable(self, status: int, rule: str) -> Response:
+        """The answer to bytes that are no request."""
         ...
 
 
@@ -125,11 +130,12 @@ class Door(asyncio.Protocol, Generic[AnyAsked]):
 
     @property
     def at_work(self) -> bool:
-        """Whether a request is being answered; what was answered may still be unread."""
+        """Whether a request is here that is not answered; what was answered may still be unread."""
         if self.transport.is_closing():
             return False
-        general = self._stage in (_Stage.GENERAL, _Stage.GENERAL_FOR_GOOD)
-        return not self._generally_idle() if general else self._errand is not None
+        if self._stage in (_Stage.GENERAL, _Stage.GENERAL_FOR_GOOD):
+            return not self._generally_idle()
+        return self._stage in (_Stage.ANSWERING, _Stage.DUE) or self._patience is not None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A caller is there."""
@@ -315,7 +321,13 @@ class Door(asyncio.Protocol, Generic[AnyAsked]):
             self._general.connection_made(self.transport)
             if self._choked:
                 self._general.pause_writing()
-        self._general.data_received(data)
+        try:
+            self._general.data_received(data)
+        except UNREADABLE:
+            # aiohttp answers what its own parser refuses; a few targets break another's beneath it.
+            told = self._answers.unreadable(_BAD_REQUEST, "the target of the request is no URL")
+            self.transport.writelines(told.to_wire(close=True))
+            self.transport.close()
 
     def _generally_idle(self) -> bool:
         """Whether aiohttp has answered all that it was given, and waits for more."""

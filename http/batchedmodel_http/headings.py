@@ -18,6 +18,8 @@ from batchedmodel_http.asked import AnyAsked
 LONGEST: Final = 4096
 """Bytes of a head that is read here."""
 _MOST: Final = 1024
+UNREADABLE: Final = (HttpProcessingError, ValueError, IndexError)
+"""Of bytes that are no request; the last two of the library that reads targets."""
 _BUFFER: Final = 64 * 1024
 
 
@@ -46,7 +48,7 @@ class Headings(Generic[AnyAsked]):
         parser = HttpRequestParser(self._protocol, self._loop, _BUFFER, auto_decompress=False)
         try:
             messages, _, tail = parser.feed_data(head)
-        except HttpProcessingError:
+        except UNREADABLE:
             return None
         if len(messages) != 1 or tail:
             return None

@@ -31,7 +31,9 @@ from batchedmodel_model_server.service import ModelService
 from batchedmodel_model_server.settling import either
 from batchedmodel_model_server.startup import StartUp, process_age
 
-_KEEP_ALIVE_SECONDS: Final = 3600.0  # the proxy keeps its connections; closing one races with it
+# The proxy keeps its connections. aiohttp does not see most of the batches on one, and would close
+# it under them for want of use.
+_KEEP_ALIVE_SECONDS: Final = 1e9
 _LAST_WRITES_SECONDS: Final = 5.0
 _JOIN_SECONDS: Final = 0.5
 _OBJECTS_BETWEEN_COLLECTIONS: Final = 100_000  # while the model is brought up

@@ -42,6 +42,7 @@ def make_app(service: ModelService) -> web.Application:
     """The application around a service, which its caller brings up and drains."""
     app = web.Application(middlewares=[_errors], client_max_size=MAX_BODY_BYTES)
     app[_SERVICE] = service
+    app.on_response_prepare.append(_last_one)
     app.add_routes(
         [
             web.get("/v2", _server),
@@ -96,6 +97,12 @@ async def _errors(
         return _web(told(error.status, f"{request.method} {request.path}: {error.reason}"))
     except Exception as error:
         return _web(failure(error, f"{request.method} {request.path}"))
+
+
+async def _last_one(request: web.Request, response: web.StreamResponse) -> None:
+    """Have a connection end behind its answer when the server ends, which waits for both."""
+    if request.app[_SERVICE].lifecycle.ended:
+        response.force_close()
 
 
 async def _server(request: web.Request) -> web.Response:

@@ -18,7 +18,7 @@ from batchedmodel_http.door import Door
 from batchedmodel_http.doors import Doors
 from batchedmodel_http.headings import Headings
 from batchedmodel_http.response import Response
-from batchedmodel_model_server.failures import failure
+from batchedmodel_model_server.failures import failure, told
 from batchedmodel_model_server.inference import infer
 from batchedmodel_model_server.service import ModelService
 
@@ -74,6 +74,10 @@ class Connections:
             return await infer(self._service, asked.version, asked.header_length, source)
         except Exception as error:
             return failure(error, f"{asked.method} {asked.path}")
+
+    def unreadable(self, status: int, rule: str) -> Response:
+        """The answer to bytes that are no request."""
+        return told(status, rule)
 
     def general(self, door: Door[Asked]) -> RequestHandler:
         """aiohttp's side of a connection."""

@@ -60,9 +60,10 @@ class Carrier:
         Raises `Unreachable`, `BrokenOff` or `Garbled`, and `TimeoutError` when there is none within
         so many seconds. Cancelling it hangs up.
         """
+        until = self._loop.time() + seconds
         connection = self._idle.pop() if self._idle else await self._connected(seconds)
         try:
-            answer = await connection.ask(head, parts, seconds)
+            answer = await connection.ask(head, parts, until)
         except BaseException:
             connection.hang_up()
             raise
@@ -105,11 +106,11 @@ class _Connection(asyncio.Protocol):
         self._lacks = 0
         self.usable = True
 
-    async def ask(self, head: str, parts: Sequence[Buffer], seconds: float) -> Answered:
-        """Send a request and wait for its answer."""
+    async def ask(self, head: str, parts: Sequence[Buffer], until: float) -> Answered:
+        """Send a request and wait for its answer, until a time of the loop."""
         self._waiter = self._loop.create_future()
         # Not `asyncio.timeout`, which costs five times as much for each batch.
-        patience = self._loop.call_later(seconds, self._fail, TimeoutError())
+        patience = self._loop.call_at(until, self._fail, TimeoutError())
         start = f"{head}\r\nContent-Length: {size_of(parts)}\r\n\r\n".encode()
         if size_of(parts) > LARGE:
             self._transport.writelines([start, *parts])

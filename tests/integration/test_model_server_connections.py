@@ -134,21 +134,27 @@ async def test_a_batch_with_a_large_body_is_answered(simulated: ModelServerProce
     assert len(read_reply(answer, headers[HEADER_LENGTH.lower()]).statuses) == 2
 
 
-async def test_a_drain_answers_what_is_at_work_and_hangs_up_behind_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("chunks", [0, _CHUNK], ids=["received here", "received by aiohttp"])
+async def test_a_drain_answers_what_is_at_work_and_hangs_up_behind_it(
+    tmp_path: Path, chunks: int
+) -> None:
     slow = {"fixedSeconds": "0.5", "rowSeconds": "0"}
     body, header = batch([1])
-    wire = request(infer_path(NAME), body, header)
+    wire = request(infer_path(NAME), body, header, chunks=chunks)
     async with model_server(tmp_path, parameters=slow) as server:
         assert (await server.settled()).state is ModelState.READY
         async with calling(server) as at_work, calling(server) as idle:
             assert (await idle.asks(wire))[0] == 200
             at_work.writer.write(wire)
             await asyncio.sleep(0.1)
+            told = asyncio.get_running_loop().time()
             server.process.send_signal(signal.SIGTERM)
             assert (await at_work.hears())[0] == 200
             assert await at_work.hears_the_end() == b""
             assert await idle.hears_the_end() == b""
         assert await server.process.wait() == 0
+        # Five seconds are what a connection gets that does not end behind its answer.
+        assert asyncio.get_running_loop().time() - told < 4
 
 
 async def test_a_caller_that_leaves_ends_its_batch_before_it_is_begun(tmp_path: Path) -> None:

@@ -34,6 +34,9 @@ class PretendFront:
     def is_call(self, asked: Asked) -> bool:
         return asked.method == "POST" and asked.path in ("/call", "/alone", "/broken", "/unsaid")
 
+    def unreadable(self, status: int, rule: str) -> Response:
+        return Response((f"unreadable: {rule}".encode(),), status=status)
+
     async def respond(self, asked: Asked, source: bytes) -> Response:
         self.begun += 1
         try:

@@ -79,9 +79,9 @@ class _Closer:
     def start(self) -> None:
         """Have the thread; called where memory is made, because a start takes locks as well."""
         if not self._started:
-            self._started = True
             # What is still open when the process ends is closed by the kernel.
             threading.Thread(target=self._work, name="memory", daemon=True).start()
+            self._started = True  # behind it: without a thread the next one tries again
 
     def close(self, descriptor: int) -> None:
         """Close it soon."""

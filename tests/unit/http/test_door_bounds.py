@@ -203,7 +203,7 @@ async def test_it_is_at_work_from_the_request_to_its_answer_and_not_while_that_i
 ) -> None:
     assert not world.door.at_work
     world.wire.sends(call(b"abc")[:-1])
-    assert not world.door.at_work
+    assert world.door.at_work
     world.wire.sends(b"c")
     assert not world.door.at_work
     world.wire.stops_reading()
@@ -226,3 +226,17 @@ async def test_it_is_at_work_while_aiohttp_writes_an_answer_that_is_read_slowly(
     world.wire.reads()
     await turns()
     assert not world.door.at_work
+
+
+@pytest.mark.parametrize(
+    "length", [10, 5_000], ids=["a short head", "a head beyond what is read here"]
+)
+async def test_a_target_that_breaks_the_reader_of_targets_is_refused(
+    world: DoorWorld, length: int
+) -> None:
+    world.wire.sends(
+        b"GET http://[::1]:%80@/a HTTP/1.1\r\nHost: x\r\nX-More: " + b"a" * length + b"\r\n\r\n"
+    )
+    await turns()
+    assert world.wire.written.startswith(b"HTTP/1.1 400 ")
+    assert world.wire.is_closing()
