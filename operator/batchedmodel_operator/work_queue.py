@@ -1,8 +1,10 @@
 """Which BatchedModel is looked at next, and when. `WorkQueue` decides, `Workers` act.
 
 Many events about one key make one look; a key is never looked at twice at the same time; an event
-that comes during a look makes another one after it. The times follow the work queues of Kubernetes'
-own controllers (client-go's `workqueue`).
+that comes during a look makes another one after it; and all looks together keep to a rate, so that
+a thousand keys that fall due at once do not fall upon the API server at once. The times follow the
+work queues of Kubernetes' own controllers (client-go's `workqueue`), the rate is the generic cell
+rate algorithm.
 """
 
 import asyncio
@@ -21,6 +23,12 @@ SPACING_SECONDS: Final = 0.2
 """A rollout makes dozens of events a second; one look answers all that came since the last."""
 FIRST_RETRY_SECONDS: Final = 0.5
 LONGEST_RETRY_SECONDS: Final = 300.0
+LOOKS_PER_SECOND: Final = 100.0
+"""Each asks for some seven objects. One process gets no further than this anyway."""
+LOOKS_IN_A_BURST: Final = 100
+_SHORTEST_SLEEP_SECONDS: Final = 0.001
+"""A timer rounds, and a wait of nothing at all would be a busy loop."""
+_SHARE_SECONDS: Final = 1 / LOOKS_PER_SECOND
 _JITTER: Final = 0.2
 
 
@@ -44,6 +52,8 @@ class WorkQueue(Generic[K]):
         self._entries: dict[K, _Entry] = {}
         self._heap: list[tuple[float, int, K]] = []
         self._count = 0
+        self._paid_until = float("-inf")
+        """When the looks so far would end if each took its share of the rate."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -58,18 +68,23 @@ class WorkQueue(Generic[K]):
 
     def take(self, now: float) -> K | None:
         """A key that is due; it counts as being looked at until `succeeded` or `failed`."""
+        if now < self._allowed_at():
+            return None
         while self._heap and self._heap[0][0] <= now:
             due, _, key = heapq.heappop(self._heap)
             entry = self._entries.get(key)
             if entry is None or entry.running or entry.due != due:
                 continue  # something earlier has replaced this time
             entry.running, entry.due, entry.started = True, None, now
+            self._paid_until = max(self._paid_until, now) + _SHARE_SECONDS
             return key
         return None
 
     def wake_at(self) -> float | None:
         """When the next key is due, or an earlier time; None: not before an event."""
-        return self._heap[0][0] if self._heap else None
+        if not self._heap:
+            return None
+        return max(self._heap[0][0], self._allowed_at())
 
     def succeeded(self, key: K, now: float, come_back_after: float | None) -> None:
         """The look ended well; None forgets the key."""
@@ -102,6 +117,10 @@ class WorkQueue(Generic[K]):
         """Seconds since the beginning of the look that takes longest; 0 without any."""
         running = (now - entry.started for entry in self._entries.values() if entry.running)
         return max(running, default=0.0)
+
+    def _allowed_at(self) -> float:
+        # Half a share more, or rounding would decide whether the last of a burst is in it.
+        return self._paid_until - (LOOKS_IN_A_BURST - 0.5) * _SHARE_SECONDS
 
     def _ended(self, key: K) -> _Entry:
         entry = self._entries[key]
@@ -142,6 +161,8 @@ class Workers(Generic[K]):
         self._wake = asyncio.Event()
         self._looks: set[asyncio.Task[None]] = set()
         self._closing = False
+        self.looks = {"succeeded": 0, "failed": 0, "overtaken": 0}
+        """How many looks ended, by outcome."""
 
     def add(self, key: K) -> None:
         """Something happened to the key."""
@@ -151,6 +172,10 @@ class Workers(Generic[K]):
     def longest_look(self) -> float:
         """Seconds since the beginning of the look that takes longest."""
         return self._queue.longest_look(self._clock())
+
+    def __len__(self) -> int:
+        """Keys that are known, those at rest included."""
+        return len(self._queue)
 
     async def run(self) -> None:
         """Work until `close`; the looks that have begun are then ended first."""
@@ -179,7 +204,8 @@ class Workers(Generic[K]):
     async def _sleep(self) -> None:
         due = self._queue.wake_at() if len(self._looks) < self._at_most else None
         try:
-            async with asyncio.timeout(None if due is None else max(0.0, due - self._clock())):
+            wait = None if due is None else max(_SHORTEST_SLEEP_SECONDS, due - self._clock())
+            async with asyncio.timeout(wait):
                 await self._wake.wait()
         except TimeoutError:
             pass
@@ -194,11 +220,15 @@ class Workers(Generic[K]):
         except ClusterError as error:
             delay = self._queue.failed(key, self._clock())
             # To be overtaken is normal where several write the same objects.
-            level = logging.INFO if isinstance(error, Conflict) else logging.WARNING
+            overtaken = isinstance(error, Conflict)
+            self.looks["overtaken" if overtaken else "failed"] += 1
+            level = logging.INFO if overtaken else logging.WARNING
             _log.log(level, "%s: %s; again in %.1f s", key, error, delay)
         except Exception:
             # Our bug, met by this key only: the others must be served all the same.
             delay = self._queue.failed(key, self._clock())
+            self.looks["failed"] += 1
             _log.exception("%s: failed unexpectedly; again in %.1f s", key, delay)
         else:
+            self.looks["succeeded"] += 1
             self._queue.succeeded(key, self._clock(), come_back_after)

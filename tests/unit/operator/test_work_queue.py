@@ -1,12 +1,18 @@
 """The order and the times of work, in numbers only; the workers in virtual time."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 
 import pytest
 
 from batchedmodel_operator.errors import Unreachable
-from batchedmodel_operator.work_queue import Workers, WorkQueue
+from batchedmodel_operator.work_queue import (
+    LOOKS_IN_A_BURST,
+    LOOKS_PER_SECOND,
+    Workers,
+    WorkQueue,
+)
 
 
 def _queue(jitter: float = 0.0) -> WorkQueue[str]:
@@ -107,6 +113,61 @@ def test_the_longest_look_is_told() -> None:
     assert queue.longest_look(5.0) == 4
 
 
+def test_a_thousand_keys_at_once_are_looked_at_at_a_rate() -> None:
+    queue: WorkQueue[int] = WorkQueue(lambda: 0.0)
+    for key in range(1000):
+        queue.add(key, now=0.0)
+    times: dict[int, float] = {}
+    now, turns = 0.0, 0
+    while len(times) < 1000 and turns < 2500:
+        turns += 1
+        taken = queue.take(now)
+        if taken is None:
+            due = queue.wake_at()
+            assert due is not None
+            assert due > now, "it would be asked again and again"
+            now = due
+        else:
+            times[taken] = now
+            queue.succeeded(taken, now, come_back_after=600.0)
+    assert sum(at == 0 for at in times.values()) == LOOKS_IN_A_BURST
+    assert now == pytest.approx((1000 - LOOKS_IN_A_BURST) / LOOKS_PER_SECOND, rel=0.02)
+    assert len(times) == 1000
+
+
+def test_after_a_pause_a_burst_is_allowed_again_and_no_more() -> None:
+    queue: WorkQueue[int] = WorkQueue(lambda: 0.0)
+    for round_ in (0.0, 100.0):
+        for key in range(LOOKS_IN_A_BURST + 50):
+            queue.add(key, now=round_)
+        taken = 0
+        while queue.take(round_) is not None:
+            taken += 1
+        assert taken == LOOKS_IN_A_BURST
+        for key in range(LOOKS_IN_A_BURST):
+            queue.succeeded(key, round_, come_back_after=None)
+        for key in range(LOOKS_IN_A_BURST, LOOKS_IN_A_BURST + 50):
+            assert queue.take(round_ + 50) == key
+            queue.succeeded(key, round_ + 50, come_back_after=None)
+
+
+def test_all_that_was_looked_at_at_once_comes_back_spread_over_minutes() -> None:
+    spread = iter(number / 100 for number in range(100))
+    queue: WorkQueue[int] = WorkQueue(lambda: next(spread))
+    for key in range(100):
+        queue.add(key, now=0.0)
+    for key in range(100):
+        assert queue.take(0.0) == key
+        queue.succeeded(key, 0.0, come_back_after=600.0)
+    minutes: Counter[int] = Counter()
+    for second in range(601):
+        while (taken := queue.take(float(second))) is not None:
+            assert taken in range(100)
+            minutes[second // 60] += 1
+    assert sum(minutes.values()) == 100
+    assert max(minutes.values()) < 60
+
+
 class _Bench:
     """Workers whose looks a test ends."""
 
@@ -198,3 +259,22 @@ async def test_the_end_waits_for_looks_that_have_begun() -> None:
     await asyncio.sleep(1)
     await bench.end()
     assert ended
+
+
+@pytest.mark.looptime
+async def test_workers_keep_to_the_rate_and_sleep_between() -> None:
+    looks: list[float] = []
+
+    async def look(key: str) -> float | None:
+        looks.append(bench.clock())
+        return None
+
+    bench = _Bench(look, at_most=16)
+    began = bench.clock()
+    for number in range(300):
+        bench.workers.add(str(number))
+    await asyncio.sleep(30)
+    assert len(looks) == 300
+    assert looks[-1] - began == pytest.approx(2.0, abs=0.1)
+    assert bench.workers.looks["succeeded"] == 300
+    await bench.end()
