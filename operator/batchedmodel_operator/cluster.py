@@ -60,10 +60,10 @@ class KubernetesCluster:
             return False
         return any(one.get("name") == resource.plural for one in found.get("resources") or ())
 
-    async def pods(self, namespace: str, model: str) -> Sequence[Body]:
-        """The pods that carry a BatchedModel's label."""
+    async def labelled(self, kind: Kind, namespace: str, model: str) -> Sequence[Body]:
+        """The objects of a kind that carry a BatchedModel's label."""
         query = {"labelSelector": f"{NAME_LABEL}={model}"}
-        found = await self._request("GET", _path(Kind.POD, namespace), query)
+        found = await self._request("GET", _path(kind, namespace), query)
         items: Sequence[Body] = found.get("items") or ()
         return items
 
@@ -73,6 +73,15 @@ class KubernetesCluster:
         path = _path(Kind(manifest["kind"]), metadata["namespace"], metadata["name"], subresource)
         query = {"fieldManager": manager, "force": "true"}
         return await self._request("PATCH", path, query, manifest, content_type=_APPLY)
+
+    async def replace(self, manifest: Body) -> Body:
+        """Write the whole object, if it still has the manifest's version; the object as it then is.
+
+        Without a version it must not be there yet, which only some kinds allow.
+        """
+        metadata = manifest["metadata"]
+        path = _path(Kind(manifest["kind"]), metadata["namespace"], metadata["name"])
+        return await self._request("PUT", path, body=manifest)
 
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
         """Delete exactly this object; nothing to do when it is gone."""

@@ -55,9 +55,12 @@ def target_queue_length(spec: Spec) -> int:
     return rules.target_queue_length(given, max_batch_size=spec.batching.max_batch_size)
 
 
-def effective(spec: Spec, model_server_image: str) -> dict[str, Any]:
-    """All of them, under the names and in the nesting of the manifest."""
-    model: dict[str, Any] = {"image": spec.model.image or model_server_image}
+def effective(spec: Spec, model_image: str) -> dict[str, Any]:
+    """All of them, under the names and in the nesting of the manifest.
+
+    `model_image`: what the pods run, which an earlier operator may have chosen.
+    """
+    model: dict[str, Any] = {"image": model_image}
     if spec.model.protocol is not None:
         model["port"] = model_port(spec)
     found: dict[str, Any] = {

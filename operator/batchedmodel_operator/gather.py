@@ -20,6 +20,7 @@ from batchedmodel_operator.observed import (
     child_from,
     model_from,
     pod_from,
+    revisions_from,
 )
 from batchedmodel_operator.ports import Body, Cluster, Sidecars
 
@@ -33,15 +34,17 @@ async def gather(
         # Owner references delete the children.
         return None
     model = model_from(body)
-    found, bodies = await asyncio.gather(
+    found, kept, bodies = await asyncio.gather(
         asyncio.gather(*(_child(cluster, key, kind) for kind in CHILDREN)),
-        cluster.pods(key.namespace, key.name),
+        cluster.labelled(Kind.CONTROLLER_REVISION, key.namespace, key.name),
+        cluster.labelled(Kind.POD, key.namespace, key.name),
     )
     # A pod that was evicted stays as a record of itself.
     pods = tuple(pod_from(pod) for pod in bodies if not _has_ended(pod))
     observed = Observed(
         model=model,
         children={child.kind: child for child in found if child is not None},
+        revisions=revisions_from(kept, model),
         pods=pods,
         memory=memory,
     )

@@ -21,6 +21,9 @@ class Kind(StrEnum):
     AUTOSCALER = "HorizontalPodAutoscaler"
     DISRUPTION_BUDGET = "PodDisruptionBudget"
     POD = "Pod"
+    CONTROLLER_REVISION = "ControllerRevision"
+    EVENT = "Event"
+    LEASE = "Lease"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +48,9 @@ RESOURCES: Final = {
     Kind.AUTOSCALER: Resource(group="autoscaling", version="v2", plural="horizontalpodautoscalers"),
     Kind.DISRUPTION_BUDGET: Resource(group="policy", version="v1", plural="poddisruptionbudgets"),
     Kind.POD: Resource(group="", version="v1", plural="pods"),
+    Kind.CONTROLLER_REVISION: Resource(group="apps", version="v1", plural="controllerrevisions"),
+    Kind.EVENT: Resource(group="", version="v1", plural="events"),
+    Kind.LEASE: Resource(group="coordination.k8s.io", version="v1", plural="leases"),
 }
 
 CHILDREN: Final = (

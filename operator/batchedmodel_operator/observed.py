@@ -5,7 +5,7 @@ Made by `gather` from the API's JSON. Nothing in here decides or talks to anybod
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -85,6 +85,17 @@ class Pod:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Revision:
+    """A pod template that was kept."""
+
+    name: str
+    uid: str
+    number: int
+    """Larger for later ones."""
+    template: Body
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
     """What an apply of ours did, so that the next look tells drift from our own work."""
 
@@ -132,6 +143,8 @@ class Observed:
 
     model: Model
     children: Mapping[Kind, Child]
+    revisions: tuple[Revision, ...]
+    """This BatchedModel's, by number."""
     pods: tuple[Pod, ...]
     memory: Memory
 
@@ -205,6 +218,24 @@ def pod_from(body: Body) -> Pod:
         settings_annotation=(metadata.get("annotations") or {}).get(BATCHING_HASH_ANNOTATION, ""),
         body=body,
     )
+
+
+def revisions_from(bodies: Iterable[Body], model: Model) -> tuple[Revision, ...]:
+    """The records of the templates that were kept for this BatchedModel, by number."""
+    found = [
+        Revision(
+            name=body["metadata"]["name"],
+            uid=body["metadata"]["uid"],
+            number=body.get("revision", 0),
+            template=template,
+        )
+        for body in bodies
+        if "deletionTimestamp" not in body["metadata"]
+        and owned(child_from(Kind.CONTROLLER_REVISION, body), model)
+        # What somebody else wrote there is as good as nothing.
+        and (template := (body.get("data") or {}).get("template"))
+    ]
+    return tuple(sorted(found, key=lambda one: (one.number, one.name)))
 
 
 def owned(child: Child, model: Model) -> bool:

@@ -27,6 +27,7 @@ from batchedmodel_operator.ports import Body
 
 RESYNC_SECONDS: Final = 600.0
 """A watch that fell silent costs at most this much delay."""
+_TEMPLATES_KEPT: Final = 3  # beside the one in use
 _AT_ONCE: Final = 0.0
 _COLLECTION_SECONDS: Final = 2.0
 _CONFLICT_SECONDS: Final = 60.0  # a stranger's object is not watched, so its end makes no event
@@ -55,6 +56,8 @@ class Apply:
     """Of the object that was judged ours; empty when there is none yet."""
     version: str = ""
     """Of the object as it was seen, where a later change must not be overwritten."""
+    after: Kind | None = None
+    """A child that the API server must not have refused just before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +77,8 @@ class Obstacle:
     name: str
     by_stranger: bool
     """Otherwise by an object on its way out, which takes only patience."""
+    owner: str = ""
+    """Whose it is, in words, as far as the object says so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +89,8 @@ class Plan:
     applies: tuple[Apply, ...] = ()
     refreshes: tuple[Refresh, ...] = ()
     obstacles: tuple[Obstacle, ...] = ()
+    model_image: str = ""
+    """Of the model's container in the pod template that is wanted."""
     inquiries: Mapping[str, Inquiry] = field(default_factory=dict)
     """To be remembered, by uid of a pod."""
     unconfirmed: tuple[str, ...] = ()
@@ -98,8 +105,9 @@ def plan(observed: Observed, images: render.Images, now: float) -> Plan:
     if spec is None:
         # What the contract refuses cannot be rendered; the last good children stay.
         return Plan()
-    revision = render.revision(model, spec, images)
-    wanted = _wanted(observed, spec, images, revision)
+    name = render.revision_name(model, spec)
+    template = _template(observed, spec, images, name)
+    wanted = _wanted(observed, spec, template)
     obstacles = tuple(_obstacles(observed, wanted))
     blocked = {obstacle.kind for obstacle in obstacles}
     applies = tuple(
@@ -108,6 +116,7 @@ def plan(observed: Observed, images: render.Images, now: float) -> Plan:
         if kind not in blocked
         for step in _applies(observed, spec, kind, manifest)
     )
+    keeping = _keeping(observed, name, template)
     settings = BatchSettings.of(spec.batching).digest()
     unconfirmed = tuple(_unconfirmed(observed, settings))
     due = tuple(_inquiries(observed, unconfirmed, settings, now))
@@ -117,9 +126,10 @@ def plan(observed: Observed, images: render.Images, now: float) -> Plan:
         if (before := observed.memory.inquiry(pod.uid, settings)) is not None
     } | {pod.uid: inquiry for pod, inquiry in due}
     return Plan(
-        deletions=tuple(_deletions(observed, wanted)),
-        applies=applies,
+        deletions=(*_deletions(observed, wanted), *_outdated(observed, name)),
+        applies=(*applies, *(() if Kind.DEPLOYMENT in blocked else keeping)),
         refreshes=tuple(step for pod, _ in due for step in _refresh(observed, pod, settings)),
+        model_image=template["spec"]["containers"][0]["image"],
         inquiries=inquiries,
         obstacles=obstacles,
         unconfirmed=tuple(pod.name for pod in unconfirmed),
@@ -127,9 +137,32 @@ def plan(observed: Observed, images: render.Images, now: float) -> Plan:
     )
 
 
-def _wanted(
-    observed: Observed, spec: Spec, images: render.Images, revision: str
-) -> Mapping[Kind, Body]:
+def _template(observed: Observed, spec: Spec, images: render.Images, name: str) -> Body:
+    """The one that was kept for this state of the manifest; only without one a new one is made."""
+    for kept in observed.revisions:
+        if kept.name == name:
+            return kept.template
+    model = observed.model
+    revision = render.revision(model, spec, images)
+    pinned = render.pinned_batching(observed.deployment, spec, revision)
+    return render.pod_template(model, spec, images, pinned)
+
+
+def _keeping(observed: Observed, name: str, template: Body) -> Iterator[Apply]:
+    if all(kept.name != name for kept in observed.revisions):
+        number = 1 + max((kept.number for kept in observed.revisions), default=0)
+        manifest = render.revision_child(observed.model, name, number, template)
+        # What no Deployment can be made of must not outlive the operator that rendered it.
+        yield Apply(kind=Kind.CONTROLLER_REVISION, manifest=manifest, after=Kind.DEPLOYMENT)
+
+
+def _outdated(observed: Observed, name: str) -> Iterator[Deletion]:
+    others = [kept for kept in observed.revisions if kept.name != name]
+    for kept in others[:-_TEMPLATES_KEPT]:
+        yield Deletion(kind=Kind.CONTROLLER_REVISION, name=kept.name, uid=kept.uid)
+
+
+def _wanted(observed: Observed, spec: Spec, template: Body) -> Mapping[Kind, Body]:
     model, live = observed.model, observed.deployment
     there = live is not None and not live.deleting
     free = spec.autoscaling is not None and there and not spec.suspend
@@ -139,9 +172,7 @@ def _wanted(
         Kind.DEPLOYMENT: render.deployment(
             model,
             spec,
-            images,
-            revision=revision,
-            pinned=render.pinned_batching(live, spec, revision),
+            template,
             # A Deployment without a number would be created with one pod, whatever is asked for.
             replicas=None if free else effective.pods(spec),
         ),
@@ -162,7 +193,16 @@ def _obstacles(observed: Observed, wanted: Mapping[Kind, Body]) -> Iterator[Obst
         if ours and not child.deleting:
             continue
         stranger = not ours and not left_behind(child, observed.model)
-        yield Obstacle(kind=kind, name=child.name, by_stranger=stranger)
+        yield Obstacle(kind=kind, name=child.name, by_stranger=stranger, owner=_owner_of(child))
+
+
+def _owner_of(child: Child) -> str:
+    owners = sorted(child.owners, key=lambda owner: not owner.get("controller"))
+    if owners:
+        return f"it belongs to {owners[0].get('kind')} {owners[0].get('name')}"
+    # The first entry is the oldest, mostly that of whoever made it.
+    entries = child.body["metadata"].get("managedFields") or ()
+    return next((f"it was made by {one['manager']}" for one in entries if "manager" in one), "")
 
 
 def _applies(observed: Observed, spec: Spec, kind: Kind, manifest: Body) -> Iterator[Apply]:

@@ -19,8 +19,8 @@ class Cluster(Protocol):
         """The object, or None when it, its namespace or its kind is not there."""
         ...
 
-    async def pods(self, namespace: str, model: str) -> Sequence[Body]:
-        """The pods that carry a BatchedModel's label."""
+    async def labelled(self, kind: Kind, namespace: str, model: str) -> Sequence[Body]:
+        """The objects of a kind that carry a BatchedModel's label."""
         ...
 
     async def apply(self, manifest: Body, *, manager: str, subresource: str = "") -> Body:
@@ -33,6 +33,21 @@ class Cluster(Protocol):
 
     async def annotate(self, pod: str, namespace: str, uid: str, annotation: Body) -> None:
         """Set annotations of exactly this pod; nothing to do when it is gone."""
+        ...
+
+
+class Leases(Protocol):
+    """Where several operators agree on who leads. Raises only `ClusterError`s."""
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Body | None:
+        """The object, or None when it, its namespace or its kind is not there."""
+        ...
+
+    async def replace(self, manifest: Body) -> Body:
+        """Write the whole object, if it still has the manifest's version; the object as it then is.
+
+        Without a version it must not be there yet.
+        """
         ...
 
 

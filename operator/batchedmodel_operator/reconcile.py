@@ -10,7 +10,8 @@ from datetime import datetime
 from typing import Final
 
 from batchedmodel_operator import status
-from batchedmodel_operator.errors import Conflict, Gone, Refused
+from batchedmodel_operator.announce import announcements
+from batchedmodel_operator.errors import ClusterError, Conflict, Gone, Refused
 from batchedmodel_operator.gather import gather
 from batchedmodel_operator.kinds import FIELD_MANAGER
 from batchedmodel_operator.observed import Key, Memory, Observed, child_from
@@ -72,12 +73,12 @@ class Reconciler:
     async def _report(self, observed: Observed, planned: Plan, outcome: Outcome) -> None:
         live = {kind: child_from(kind, body) for kind, body in outcome.live.items()}
         model = observed.model
+        at = self._calendar().strftime("%Y-%m-%dT%H:%M:%SZ")
         found = status.report(
             replace(observed, children={**observed.children, **live}),
             planned,
             outcome.failure,
-            model_server_image=self._images.model_server,
-            at=self._calendar().strftime("%Y-%m-%dT%H:%M:%SZ"),
+            at=at,
         )
         if status.same(found, model.status):
             return
@@ -87,6 +88,13 @@ class Reconciler:
         except Refused as error:
             # Pods matter more than what is said about them.
             _log.error("%s: the status was refused: %s", model.key, error)
+            return
+        # After the status, by which the next look tells what has been announced.
+        for event in announcements(model, found["conditions"], at=at):
+            try:
+                await self._cluster.apply(event, manager=FIELD_MANAGER)
+            except ClusterError as error:
+                _log.warning("%s: an event was not taken: %s", model.key, error)
 
 
 def _remembered(observed: Observed, planned: Plan, outcome: Outcome) -> Memory:

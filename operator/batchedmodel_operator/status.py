@@ -83,9 +83,7 @@ class Verdict:
     message: str
 
 
-def report(
-    observed: Observed, plan: Plan, failure: Failure | None, *, model_server_image: str, at: str
-) -> dict[str, Any]:
+def report(observed: Observed, plan: Plan, failure: Failure | None, *, at: str) -> dict[str, Any]:
     """The whole `status`; `at` is the time of the look, as RFC 3339 writes it.
 
     `observed` must hold the children as they are after the steps of `plan`: otherwise a status of
@@ -107,7 +105,7 @@ def report(
     }
     if model.spec is not None:
         status["url"] = _url(model, model.spec.service.port)
-        status["effective"] = effective.effective(model.spec, model_server_image)
+        status["effective"] = effective.effective(model.spec, plan.model_image)
     return status
 
 
@@ -197,7 +195,8 @@ def _reconciled(observed: Observed, plan: Plan, failure: Failure | None) -> Verd
     for obstacle in sorted(plan.obstacles, key=lambda one: not one.by_stranger):
         what = f"{obstacle.kind} {obstacle.name}"
         if obstacle.by_stranger:
-            text = f"{what} exists and does not belong to this BatchedModel; delete or rename one"
+            known = f" ({obstacle.owner})" if obstacle.owner else ""
+            text = f"{what} exists{known} and is none of this BatchedModel's; delete or rename one"
             return no(Reason.NAME_CONFLICT, text)
         return no(Reason.WAITING_FOR_DELETION, f"{what} is being deleted and will be made anew")
     return Verdict(

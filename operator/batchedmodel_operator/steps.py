@@ -42,7 +42,10 @@ async def take(cluster: Cluster, key: Key, plan: Plan) -> Outcome:
             _log.info("%s: deleted %s %s", key, deletion.kind, deletion.name)
         except (Refused, Unreachable) as error:
             failure = failure or Failure(kind=deletion.kind, name=deletion.name, error=error)
+    refused: set[Kind] = set()
     for step in plan.applies:
+        if step.after in refused:
+            continue
         try:
             body = await _apply(cluster, step)
         except (Refused, Unreachable) as error:
@@ -50,6 +53,7 @@ async def take(cluster: Cluster, key: Key, plan: Plan) -> Outcome:
             failure = failure or Failure(kind=step.kind, name=name, error=error)
             if isinstance(error, Unreachable):
                 break
+            refused.add(step.kind)
             continue
         live[step.kind] = body
         if step.manager == FIELD_MANAGER:

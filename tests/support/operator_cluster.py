@@ -36,12 +36,13 @@ class FakeCluster:
     async def get(self, kind: Kind, namespace: str, name: str) -> Body | None:
         return copy.deepcopy(self.objects.get((kind, namespace, name)))
 
-    async def pods(self, namespace: str, model: str) -> Sequence[Body]:
-        self.before_pods()
+    async def labelled(self, kind: Kind, namespace: str, model: str) -> Sequence[Body]:
+        if kind is Kind.POD:
+            self.before_pods()
         return [
             copy.deepcopy(body)
-            for (kind, where, _), body in self.objects.items()
-            if kind == Kind.POD
+            for (one, where, _), body in self.objects.items()
+            if one == kind
             and where == namespace
             and body["metadata"].get("labels", {}).get(NAME_LABEL) == model
         ]

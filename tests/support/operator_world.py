@@ -47,12 +47,12 @@ class World:
         self.cluster.put(manifest(spec))
         self.restart()
 
-    def restart(self) -> None:
-        """The operator starts anew and remembers nothing."""
+    def restart(self, images: Images = IMAGES) -> None:
+        """The operator starts anew and remembers nothing; another one may be told other images."""
         self._reconciler = Reconciler(
             cluster=self.cluster,
             sidecars=self.sidecars,
-            images=IMAGES,
+            images=images,
             clock=lambda: self.now,
             calendar=lambda: datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.now),
         )
@@ -83,6 +83,17 @@ class World:
 
     def has(self, kind: Kind) -> bool:
         return (kind, KEY.namespace, child_name(kind, KEY.name)) in self.cluster.objects
+
+    def events(self) -> list[tuple[str, str, str]]:
+        """Type, reason and message of each Event that there is, by their age."""
+        kind = Kind.EVENT
+        found = [body for (one, _, _), body in self.cluster.objects.items() if one == kind]
+        return [(one["type"], one["reason"], one["message"]) for one in found]
+
+    def revisions(self) -> list[str]:
+        """Names of the pod templates that are kept."""
+        kind = Kind.CONTROLLER_REVISION
+        return [name for one, _, name in self.cluster.objects if one == kind]
 
     def edit(self, kind: Kind, change: Mapping[str, Any]) -> None:
         self.cluster.edit(kind, KEY.namespace, child_name(kind, KEY.name), change)

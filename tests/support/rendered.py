@@ -20,8 +20,8 @@ def read_model(spec: dict[str, Any]) -> tuple[Model, Spec]:
 
 def deployment_of(spec: dict[str, Any]) -> dict[str, Any]:
     model, read = read_model(spec)
-    revision = render.revision(model, read, IMAGES)
-    return render.deployment(model, read, IMAGES, revision=revision, pinned=PINNED, replicas=1)
+    template = render.pod_template(model, read, IMAGES, PINNED)
+    return render.deployment(model, read, template, replicas=1)
 
 
 def pod_of(spec: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from batchedmodel_operator.render.deployment import (
     PINNED_ANNOTATION,
     deployment,
     pinned_batching,
+    pod_template,
     revision,
     seed,
 )
@@ -14,6 +15,7 @@ from batchedmodel_operator.render.disruption_budget import (
     disruption_budget,
     needs_disruption_budget,
 )
+from batchedmodel_operator.render.kept_template import revision_child, revision_name
 from batchedmodel_operator.render.pod import Images
 from batchedmodel_operator.render.service import service
 
@@ -27,7 +29,10 @@ __all__ = [
     "disruption_budget",
     "needs_disruption_budget",
     "pinned_batching",
+    "pod_template",
     "revision",
+    "revision_child",
+    "revision_name",
     "seed",
     "service",
 ]

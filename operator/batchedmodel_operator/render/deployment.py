@@ -1,7 +1,7 @@
 """The Deployment: how many pods, how they are replaced, and which revision of them is wanted.
 
-Batch settings must never roll pods, although two of them are told to a pod at its start. They are
-pinned: kept with the Deployment as they were when this revision began, and used for as long as
+Batch settings must never roll pods, although two of them are told to a pod at its start. They stay
+as they were when the template was made, which is kept (`kept_template`) and used for as long as
 nothing else about the pods changes.
 """
 
@@ -13,13 +13,14 @@ from batchedmodel_contract.spec import Spec
 from batchedmodel_operator import effective
 from batchedmodel_operator.kinds import RESOURCES, Kind
 from batchedmodel_operator.observed import REVISION_LABEL, Child, Model, digest
+from batchedmodel_operator.ports import Body
 from batchedmodel_operator.render.common import Manifest, child, labels, selector
 from batchedmodel_operator.render.containers import PinnedBatching
 from batchedmodel_operator.render.fetch_container import fetched_repository
 from batchedmodel_operator.render.pod import Images, pod_spec
 
 PINNED_ANNOTATION: Final = f"{GROUP}/pinned-batching"
-"""On the Deployment: the batch settings that its present pod template was made with."""
+"""On Deployments from before templates were kept: the batch settings that theirs was made with."""
 
 _PULL_SECONDS: Final = 600
 """How much longer than the model's start a rollout may take until it counts as stuck."""
@@ -40,7 +41,7 @@ def revision(model: Model, spec: Spec, images: Images) -> str:
 
 
 def pinned_batching(live: Child | None, spec: Spec, revision: str) -> PinnedBatching:
-    """What the template is to be made with: as before while the revision stays the same."""
+    """What a template is to be made with: as in a Deployment that has the same one already."""
     present = PinnedBatching(
         max_batch_size=spec.batching.max_batch_size,
         drain_timeout_seconds=effective.drain_timeout_seconds(spec),
@@ -60,38 +61,26 @@ def pinned_batching(live: Child | None, spec: Spec, revision: str) -> PinnedBatc
         return present
 
 
-def deployment(
-    model: Model,
-    spec: Spec,
-    images: Images,
-    *,
-    revision: str,
-    pinned: PinnedBatching,
-    replicas: int | None,
-) -> Manifest:
-    """The Deployment. `replicas` None: an autoscaler holds them, so they must not be sent."""
+def pod_template(model: Model, spec: Spec, images: Images, pinned: PinnedBatching) -> Manifest:
+    """The pod template, labelled with its revision."""
     template = _template(model, spec, images, pinned)
-    template["metadata"]["labels"][REVISION_LABEL] = revision
+    template["metadata"]["labels"][REVISION_LABEL] = revision(model, spec, images)
+    return template
+
+
+def deployment(model: Model, spec: Spec, template: Body, *, replicas: int | None) -> Manifest:
+    """The Deployment. `replicas` None: an autoscaler holds them, so they must not be sent."""
     body: Manifest = {
         "selector": {"matchLabels": selector(model)},
         "strategy": {"type": "RollingUpdate", "rollingUpdate": effective.rolling_update(spec)},
         "minReadySeconds": spec.rollout.min_ready_seconds,
         "progressDeadlineSeconds": _progress_seconds(spec),
         "revisionHistoryLimit": spec.rollout.revision_history_limit,
-        "template": template,
+        "template": dict(template),
     }
     if replicas is not None:
         body["replicas"] = replicas
-    manifest = child(model, Kind.DEPLOYMENT, spec=body)
-    manifest["metadata"]["annotations"] = {
-        PINNED_ANNOTATION: json.dumps(
-            {
-                "drainTimeoutSeconds": pinned.drain_timeout_seconds,
-                "maxBatchSize": pinned.max_batch_size,
-            }
-        )
-    }
-    return manifest
+    return child(model, Kind.DEPLOYMENT, spec=body)
 
 
 def seed(model: Model, live: Child, replicas: int) -> Manifest:

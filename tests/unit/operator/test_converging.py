@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_operator import render
 from batchedmodel_operator.kinds import CHILDREN, Kind
-from batchedmodel_operator.observed import child_from, model_from
+from batchedmodel_operator.observed import REVISION_LABEL, model_from
 from support.operator_cluster import contains
 from support.operator_world import IMAGES, KEY, SIMULATED, World
 
@@ -38,7 +38,6 @@ _DRIFTS: tuple[tuple[Kind, Mapping[str, Any]], ...] = (
     (Kind.DEPLOYMENT, {"spec": {"template": {"spec": {"containers": []}}}}),
     (Kind.DEPLOYMENT, {"spec": {"replicas": 4}}),
     (Kind.DEPLOYMENT, {"metadata": {"annotations": {"deployment.kubernetes.io/revision": "7"}}}),
-    (Kind.DEPLOYMENT, {"metadata": {"annotations": {render.PINNED_ANNOTATION: "nonsense"}}}),
     (Kind.AUTOSCALER, {"spec": {"maxReplicas": 99}}),
 )
 
@@ -111,14 +110,16 @@ def _is_as_the_spec_says(world: World) -> None:
     model = model_from(world.cluster.objects[Kind.BATCHED_MODEL, KEY.namespace, KEY.name])
     spec = model.spec
     assert spec is not None
-    live = child_from(Kind.DEPLOYMENT, world.child(Kind.DEPLOYMENT))
-    revision = render.revision(model, spec, IMAGES)
-    pinned = render.pinned_batching(live, spec, revision)
+    kept = world.cluster.objects[
+        Kind.CONTROLLER_REVISION, KEY.namespace, render.revision_name(model, spec)
+    ]
+    template = kept["data"]["template"]
+    assert template["metadata"]["labels"][REVISION_LABEL] == render.revision(model, spec, IMAGES)
     replicas = None if spec.autoscaling else spec.replicas or 1
     wanted = [
         render.config_map(model, BatchSettings.of(spec.batching)),
         render.service(model, spec),
-        render.deployment(model, spec, IMAGES, revision=revision, pinned=pinned, replicas=replicas),
+        render.deployment(model, spec, template, replicas=replicas),
     ]
     for manifest in wanted:
         assert contains(world.child(Kind(manifest["kind"])), manifest)

@@ -198,10 +198,39 @@ async def test_a_strangers_object_is_named_and_the_others_are_made() -> None:
     world.cluster.put({"apiVersion": "v1", "kind": "Service", "metadata": stranger})
     await world.settle()
     assert world.verdict("Reconciled") == ("False", "NameConflict")
+    said = world.condition("Reconciled")["message"]
+    assert said == (
+        "Service minilm exists and is none of this BatchedModel's; delete or rename one"
+    )
     assert world.verdict("Ready") == ("False", "ReconcileFailed")
     assert "ownerReferences" not in world.child(Kind.SERVICE)["metadata"]
     assert world.has(Kind.DEPLOYMENT)
     assert await world.look() == 60, "strangers are not watched"
+
+
+@pytest.mark.parametrize(
+    ("metadata", "owner"),
+    [
+        (
+            {
+                "ownerReferences": [
+                    {"kind": "Team", "name": "a", "uid": "8"},
+                    {"kind": "Shop", "name": "web", "uid": "9", "controller": True},
+                ]
+            },
+            "it belongs to Shop web",
+        ),
+        ({"managedFields": [{"manager": "helm"}]}, "it was made by helm"),
+    ],
+)
+async def test_a_stranger_is_named_as_far_as_its_object_says(
+    metadata: dict[str, Any], owner: str
+) -> None:
+    world = World()
+    place = {"name": KEY.name, "namespace": KEY.namespace}
+    world.cluster.put({"apiVersion": "v1", "kind": "Service", "metadata": place | metadata})
+    await world.settle()
+    assert f"Service minilm exists ({owner})" in world.condition("Reconciled")["message"]
 
 
 @pytest.mark.parametrize("kind", CHILDREN[:3])

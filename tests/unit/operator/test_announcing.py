@@ -1,0 +1,72 @@
+"""Which Events a BatchedModel gets, at an API server in memory."""
+
+from batchedmodel_operator.errors import Forbidden, Invalid
+from batchedmodel_operator.kinds import Kind
+from support.operator_world import KEY, SIMULATED, World
+
+
+def _said(world: World) -> list[tuple[str, str]]:
+    return [(kind, reason) for kind, reason, _ in world.events()]
+
+
+async def test_a_new_model_is_announced_once() -> None:
+    world = World()
+    await world.settle()
+    assert ("Normal", "Applied") in _said(world)
+    before = _said(world)
+    for _ in range(10):
+        world.now += 600
+        await world.look()
+    world.restart()
+    await world.look()
+    assert _said(world) == before
+
+
+async def test_a_pod_that_becomes_ready_is_announced_and_an_edit_that_changes_nothing_is_not() -> (
+    None
+):
+    world = World()
+    await world.settle()
+    world.start_pod("1")
+    world.all_ready()
+    await world.settle()
+    assert ("Normal", "Serving") in _said(world)
+    before = _said(world)
+    world.now += 10
+    world.spec({**SIMULATED, "batching": {"maxBatchSize": 8}})
+    await world.settle()
+    assert _said(world) == before, "that settings are on their way is no news for days"
+
+
+async def test_a_refusal_is_a_warning_in_the_api_servers_words() -> None:
+    world = World()
+    await world.settle()
+    world.spec({"model": {"handler": "simulated", "env": {"A": "b"}}})
+    world.cluster.failures[Kind.DEPLOYMENT] = Invalid("spec.template: no")
+    for _ in range(3):
+        world.now += 1
+        try:
+            await world.look()
+        except Invalid:
+            continue
+    found = [one for one in world.events() if one[0] == "Warning"]
+    assert ("Warning", "ReconcileFailed") in _said(world)
+    assert sum("spec.template: no" in message for _, _, message in found) == 2
+    assert len(found) == 2, "one of Reconciled, one of Ready, although it was tried three times"
+
+
+async def test_an_event_names_its_object_and_who_tells() -> None:
+    world = World()
+    await world.settle()
+    (event, *_) = [one for (kind, _, _), one in world.cluster.objects.items() if kind == Kind.EVENT]
+    about = event["involvedObject"]
+    assert (about["kind"], about["name"], about["uid"]) == ("BatchedModel", KEY.name, "uid-1")
+    assert event["source"] == {"component": "batchedmodel-operator"}
+
+
+async def test_events_that_are_refused_cost_nothing_else() -> None:
+    world = World()
+    world.cluster.failures[Kind.EVENT] = Forbidden("no")
+    await world.settle()
+    assert world.verdict("Reconciled") == ("True", "Applied")
+    assert world.events() == []
