@@ -1,32 +1,39 @@
-"""Process entry of the operator: settings from the environment, then watch and work until told off.
+"""Process entry of the operator: settings from the environment, the election, then watch and work.
 
-Exit codes: 0 after SIGTERM or SIGINT, 1 when no API server is configured, 2 for wrong settings.
+Exit codes: 0 after SIGTERM or SIGINT, 1 when no API server is configured or the port for probes is
+taken, 2 for wrong settings, 3 when the Lease was lost.
 """
 
 import asyncio
 import logging
 import os
 import random
+import socket
 import sys
 import time
+import uuid
 from datetime import UTC, datetime
 from typing import Final
 
 from batchedmodel_contract.environment import EXIT_WRONG_SETTINGS, LogLevel, from_environment
 from batchedmodel_contract.mistakes import InvalidManifest
 from batchedmodel_operator.cluster import KubernetesCluster, load_configuration
+from batchedmodel_operator.election import Election
 from batchedmodel_operator.errors import ClusterError
+from batchedmodel_operator.fenced import FencedCluster
 from batchedmodel_operator.handlers import registry, watch
 from batchedmodel_operator.kinds import Kind
 from batchedmodel_operator.observed import Key
+from batchedmodel_operator.probes import Vitals, serve_probes
 from batchedmodel_operator.reconcile import Reconciler
 from batchedmodel_operator.render import Images
 from batchedmodel_operator.settings import OperatorSettings
 from batchedmodel_operator.sidecars import SidecarAdmin
-from batchedmodel_operator.watching import Definition, keep_watching, listen
+from batchedmodel_operator.watching import Definition, keep_watching, listen, unless
 from batchedmodel_operator.work_queue import Workers, WorkQueue
 
 _log: Final = logging.getLogger("batchedmodel_operator")
+EXIT_LEASE_LOST: Final = 3
 _LOOKS_AT_ONCE: Final = 16
 
 
@@ -50,7 +57,7 @@ def main() -> int:
             logging.getLogger(foreign).setLevel(logging.WARNING)
     try:
         asyncio.run(_run(settings))
-    except ClusterError as error:
+    except (ClusterError, OSError) as error:
         _log.error("%s", error)
         return 1
     return 0
@@ -60,9 +67,18 @@ async def _run(settings: OperatorSettings) -> None:
     told = asyncio.Event()
     listen(told)
     cluster = KubernetesCluster(await load_configuration())
+    election = Election(
+        cluster,
+        namespace=settings.namespace,
+        name=settings.lease_name,
+        # In a pod the host's name is the pod's, which lasts longer than a process.
+        identity=f"{socket.gethostname()}_{uuid.uuid4()}",
+        clock=time.monotonic,
+        calendar=_calendar,
+    )
     sidecars = SidecarAdmin()
     reconciler = Reconciler(
-        cluster=cluster,
+        cluster=FencedCluster(cluster, may_write=election.leads),
         sidecars=sidecars,
         images=Images(
             sidecar=settings.sidecar_image,
@@ -70,7 +86,7 @@ async def _run(settings: OperatorSettings) -> None:
             pull_policy=settings.image_pull_policy,
         ),
         clock=time.monotonic,
-        calendar=lambda: datetime.now(UTC),
+        calendar=_calendar,
     )
     workers: Workers[Key] = Workers(
         WorkQueue(jitter=random.random),
@@ -79,22 +95,61 @@ async def _run(settings: OperatorSettings) -> None:
         clock=time.monotonic,
     )
 
+    def vitals() -> Vitals:
+        return Vitals(
+            leads=election.leads(),
+            longest_look_seconds=workers.longest_look(),
+            keys=len(workers),
+            looks=workers.looks,
+        )
+
+    probes = await serve_probes(settings.probe_port, vitals)
+    try:
+        await unless(told, election.won())
+        if not told.is_set():
+            await _lead(cluster, election, workers, told)
+    finally:
+        # Not before the last look has ended: from then on somebody else may write.
+        await election.release()
+        probes.close()
+        sidecars.close()
+        await cluster.close()
+
+
+async def _lead(
+    cluster: KubernetesCluster, election: Election, workers: Workers[Key], told: asyncio.Event
+) -> None:
     async def watch_once(definition: Definition, stop: asyncio.Event) -> None:
         await watch(
-            registry(workers.add, workers.longest_look, definition.changed),
-            probe_port=settings.probe_port,
+            registry(workers.add, definition.changed),
             stop=stop,
             take_signals=lambda: listen(told),
         )
 
+    # Before Kopf's own tasks, with which it would end.
+    losing = asyncio.create_task(_end_when_lost(election), name="lease")
     working = asyncio.create_task(workers.run(), name="workers")
     try:
         await keep_watching(watch_once, lambda: _serves_models(cluster), told)
     finally:
         workers.close()
         await working
-        sidecars.close()
-        await cluster.close()
+        losing.cancel()
+
+
+async def _end_when_lost(election: Election) -> None:
+    try:
+        await election.lost()
+        _log.error("the lease was lost: whoever takes it goes on")
+    except Exception:
+        # Our bug; without renewals the lease is lost all the same.
+        _log.exception("renewing the lease failed unexpectedly")
+    # At once. An orderly end would wait for looks, and their writes are no longer ours to make.
+    os._exit(EXIT_LEASE_LOST)
+
+
+def _calendar() -> datetime:
+    return datetime.now(UTC)
 
 
 async def _serves_models(cluster: KubernetesCluster) -> bool:

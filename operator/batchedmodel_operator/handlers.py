@@ -24,7 +24,8 @@ from batchedmodel_operator.kinds import CHILDREN, RESOURCES, Kind
 from batchedmodel_operator.observed import Key, condition, keys_of
 
 _DEFINITIONS: Final = ("apiextensions.k8s.io", "v1", "customresourcedefinitions")
-_STUCK_SECONDS: Final = 180.0
+_WATCHED: Final = (*CHILDREN, Kind.CONTROLLER_REVISION, Kind.POD)
+"""Those that carry our label."""
 _SERVER_SECONDS: Final = 240
 _CLIENT_SECONDS: Final = 250
 _CONNECT_SECONDS: Final = 10
@@ -35,10 +36,9 @@ _LONGEST_BACKOFF_SECONDS: Final = 30
 
 def registry(
     add: Callable[[Key], None],
-    longest_look: Callable[[], float],
     definition_changed: Callable[[bool], None],
 ) -> kopf.OperatorRegistry:
-    """Handlers that call `add` for each event and `longest_look` when the process is probed.
+    """Handlers that call `add` for each event.
 
     `definition_changed` hears of the custom resource: whether it is there and established.
     """
@@ -70,7 +70,7 @@ def registry(
         for key in keys_of(body):
             add(key)
 
-    for kind in (*CHILDREN, Kind.POD):
+    for kind in _WATCHED:
         resource = RESOURCES[kind]
         watched = kopf.on.event(
             resource.group,
@@ -81,20 +81,12 @@ def registry(
         )
         watched(child_changed)
 
-    @kopf.on.probe(id="longest_look_seconds", registry=found)
-    async def longest_look_seconds(**_: Any) -> float:
-        seconds = longest_look()
-        if seconds > _STUCK_SECONDS:
-            raise kopf.PermanentError(f"one look has been taking {seconds:.0f} s")
-        return round(seconds, 1)
-
     return found
 
 
 async def watch(
     found: kopf.OperatorRegistry,
     *,
-    probe_port: int,
     stop: asyncio.Event,
     take_signals: Callable[[], None],
 ) -> None:
@@ -107,7 +99,6 @@ async def watch(
     tasks = await kopf.spawn_tasks(
         registry=found,
         clusterwide=True,
-        liveness_endpoint=f"http://0.0.0.0:{probe_port}/healthz",
         stop_flag=stop,
     )
     # To take them was the last that Kopf did, and the loop has not run since: none is lost.
@@ -149,7 +140,7 @@ def _configure(settings: kopf.OperatorSettings) -> None:
     settings.watching.chunk_size = _CHUNK
     # Of the definitions ours is enough, so that the right to watch it is enough.
     settings.watching.field_selectors[_DEFINITIONS] = f"metadata.name={PLURAL}.{GROUP}"
-    for kind in (*CHILDREN, Kind.POD):
+    for kind in _WATCHED:
         # Otherwise all pods of the cluster would come by.
         resource = RESOURCES[kind]
         key = resource.group, resource.version, resource.plural

@@ -24,6 +24,15 @@ class OperatorSettings:
         "Image of the model server, for handlers whose manifest names none.",
         required=True,
     )
+    namespace: str = setting(
+        "NAMESPACE", Text(), "Namespace it runs in, where its Lease is.", required=True
+    )
+    lease_name: str = setting(
+        "LEASE_NAME",
+        Text(),
+        "Of all operators with the same Lease one works.",
+        default="batchedmodel-operator",
+    )
     image_pull_policy: PullPolicy = setting(
         "IMAGE_PULL_POLICY",
         Choice(of=PullPolicy),
@@ -31,7 +40,10 @@ class OperatorSettings:
         default=PullPolicy.IF_NOT_PRESENT,
     )
     probe_port: int = setting(
-        "PROBE_PORT", Whole(minimum=1, maximum=65535), "Port of /healthz.", default=8080
+        "PROBE_PORT",
+        Whole(minimum=1, maximum=65535),
+        "Port of probes and metrics.",
+        default=8080,
     )
     log_level: LogLevel = setting(
         "LOG_LEVEL", Choice(of=LogLevel), "How much to log.", default=LogLevel.INFO

@@ -5,11 +5,12 @@ import contextlib
 import logging
 import signal
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 _log: Final = logging.getLogger(__name__)
 _AGAIN_SECONDS: Final = 2.0
 _LOOK_SECONDS: Final = 0.5
+_T = TypeVar("_T")
 
 
 class Definition:
@@ -72,7 +73,7 @@ async def _watch_once(
     told: asyncio.Event,
 ) -> bool:
     """Whether it ended because the definition has come back."""
-    there = await _unless(told, served())
+    there = await unless(told, served())
     if there is None:
         return False
     definition = Definition(served=there)
@@ -94,13 +95,13 @@ async def _watch_once(
     return True
 
 
-async def _unless(told: asyncio.Event, look: Coroutine[Any, Any, bool]) -> bool | None:
-    """What the look says; None, and it is given up, when we are `told` to stop before that."""
-    looking = asyncio.create_task(look)
+async def unless(told: asyncio.Event, waiting: Coroutine[Any, Any, _T]) -> _T | None:
+    """What it returns; None, and it is given up, when we are `told` to stop before that."""
+    task = asyncio.create_task(waiting)
     telling = asyncio.create_task(told.wait())
     try:
-        await asyncio.wait((looking, telling), return_when=asyncio.FIRST_COMPLETED)
-        return looking.result() if looking.done() else None
+        await asyncio.wait((task, telling), return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
     finally:
-        looking.cancel()
+        task.cancel()
         telling.cancel()

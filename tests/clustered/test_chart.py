@@ -103,6 +103,12 @@ def test_the_manifest_in_the_notes_is_accepted(server: ControlPlane, notes: str)
         "delete policy poddisruptionbudgets",
         "patch core pods",
         "watch apiextensions.k8s.io customresourcedefinitions batchedmodels.batchedmodel.dev",
+        "get coordination.k8s.io leases bm-batchedmodel-operator chart",
+        "create apps controllerrevisions",
+        "delete apps controllerrevisions",
+        "create core events",
+        "create coordination.k8s.io leases bm-batchedmodel-operator chart",
+        "update coordination.k8s.io leases bm-batchedmodel-operator chart",
     ],
 )
 def test_the_operator_may(server: ControlPlane, notes: str, question: str) -> None:
@@ -113,6 +119,8 @@ def test_the_operator_may(server: ControlPlane, notes: str, question: str) -> No
     "question",
     [
         "get core secrets",
+        "update coordination.k8s.io leases bm-batchedmodel-operator kube-system",
+        "update coordination.k8s.io leases other chart",
         "create core pods",
         "delete core pods",
         "create core pods/exec",

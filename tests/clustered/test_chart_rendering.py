@@ -60,9 +60,23 @@ def test_the_operator_gets_settings_that_it_understands(render: Render) -> None:
     assert settings == OperatorSettings(
         sidecar_image="localhost/batchedmodel-sidecar:dev",
         model_server_image="localhost/batchedmodel-model-server:dev",
+        namespace="models",
+        lease_name="bm-batchedmodel-operator",
         image_pull_policy=PullPolicy.NEVER,
     )
     assert _ports(container) == {"probes": settings.probe_port}
+
+
+def test_the_operators_of_a_release_share_a_lease_that_only_they_may_write(render: Render) -> None:
+    objects = render("operator.replicas=3")
+    name = "bm-batchedmodel-operator"
+    assert objects["Deployment", name]["spec"]["replicas"] == 3
+    lease = _environment(_container(objects, name))["BATCHEDMODEL_LEASE_NAME"]
+    (rule,) = objects["Role", name]["rules"]
+    assert (rule["resources"], rule["resourceNames"]) == (["leases"], [lease])
+    assert objects["Role", name]["metadata"]["namespace"] == "models"
+    (subject,) = objects["RoleBinding", name]["subjects"]
+    assert subject["name"] == name
 
 
 def test_the_autoscaler_gets_settings_that_it_understands(render: Render) -> None:
@@ -201,7 +215,8 @@ def test_pods_are_placed_as_the_values_say(render: Render) -> None:
 @pytest.mark.parametrize(
     ("assignment", "complaint"),
     [
-        ("operator.replicas=2", "replicas"),
+        ("operator.replicas=0", "operator.replicas"),
+        ("autoscaler.replicas=2", "replicas"),
         ("operatr.logLevel=info", "operatr"),
         ("autoscaler.logLevel=loud", "autoscaler.logLevel"),
         ("autoscaler.pollSeconds=0", "autoscaler.pollSeconds"),

@@ -5,7 +5,9 @@ There is no node: pods stay as the API server got them, and tests write their st
 
 import json
 import signal
+import socket
 import subprocess
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,7 +35,8 @@ from support.process_memory import peak_bytes
 
 HOME = "operator-home"
 ACCOUNT = "batchedmodel-operator"
-PROBE_PORT = 18081
+OTHER_LEASE = "batchedmodel-operator-other"
+"""For an operator that is to work beside the one of the tests' fixture."""
 
 
 class PretendSidecar(PretendAdminPort):
@@ -55,9 +58,24 @@ class PretendSidecar(PretendAdminPort):
 class OperatorProcess:
     """A running operator."""
 
-    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], log: Path, probe_port: int) -> None:
         self._process = process
         self._log = log
+        self._probe_port = probe_port
+
+    def told(self, path: str) -> str:
+        """What it says to probes and to Prometheus; raises `OSError` where it says nothing."""
+        url = f"http://127.0.0.1:{self._probe_port}/{path}"
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            text: str = answer.read().decode()
+        return text
+
+    def leads(self) -> bool | None:
+        """Whether it says that it leads; None when it says nothing."""
+        try:
+            return json.loads(self.told("healthz"))["leads"] is True
+        except OSError:
+            return None
 
     def log(self) -> str:
         return self._log.read_text()
@@ -70,6 +88,23 @@ class OperatorProcess:
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(20)
 
+    def kill(self) -> None:
+        """End it as a node that dies does."""
+        self._process.kill()
+        self._process.wait()
+
+    def freeze(self) -> None:
+        """Take the processor away from it."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on where it was."""
+        self._process.send_signal(signal.SIGCONT)
+
+    def ended(self, seconds: float) -> int:
+        """Its exit code, once it has ended by itself."""
+        return self._process.wait(seconds)
+
     def memory_megabytes(self) -> float:
         """Resident memory at its highest."""
         return peak_bytes(self._process.pid) / 2**20
@@ -77,19 +112,40 @@ class OperatorProcess:
 
 @contextmanager
 def operator(
-    plane: ControlPlane, folder: Path, *, probe_port: int = PROBE_PORT
+    plane: ControlPlane,
+    folder: Path,
+    *,
+    lease: str = ACCOUNT,
+    tag: str = "1",
+    server: str = "",
+    may_end_with: tuple[int, ...] = (0,),
 ) -> Iterator[OperatorProcess]:
-    """The process; stopped at the end of the block, unless the test has done it."""
-    kubeconfig = Account(namespace=HOME, name=ACCOUNT).kubeconfig(plane, folder)
+    """The process; stopped at the end of the block, unless the test has done it.
+
+    `tag`: of the images that it is told of. `server`: where it finds the API server, if not where
+    everybody does. Those that share a `lease` work one after the other.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        probe_port = free.getsockname()[1]
+    kubeconfig = Account(namespace=HOME, name=ACCOUNT).kubeconfig(plane, folder, server=server)
     environment = {
-        "BATCHEDMODEL_SIDECAR_IMAGE": "registry.example/sidecar:1",
-        "BATCHEDMODEL_MODEL_SERVER_IMAGE": "registry.example/model-server:1",
+        "BATCHEDMODEL_SIDECAR_IMAGE": f"registry.example/sidecar:{tag}",
+        "BATCHEDMODEL_MODEL_SERVER_IMAGE": f"registry.example/model-server:{tag}",
         "BATCHEDMODEL_PROBE_PORT": str(probe_port),
+        "BATCHEDMODEL_NAMESPACE": HOME,
+        "BATCHEDMODEL_LEASE_NAME": lease,
     }
     with running_module(
-        "batchedmodel_operator", kubeconfig, environment, may_end_with=(0,)
+        "batchedmodel_operator", kubeconfig, environment, may_end_with=may_end_with
     ) as running:
-        yield OperatorProcess(running.process, running.log)
+        process = OperatorProcess(running.process, running.log, probe_port)
+        try:
+            yield process
+        finally:
+            # One that is killed keeps its Lease for a while from the next test's.
+            if process.alive():
+                process.stop()
 
 
 def grant_rights(plane: ControlPlane) -> None:
@@ -105,16 +161,26 @@ def grant_rights(plane: ControlPlane) -> None:
         definitions,
         {"apiGroups": [GROUP], "resources": [PLURAL], "verbs": ["get", "list", "watch"]},
         {"apiGroups": [GROUP], "resources": [f"{PLURAL}/status"], "verbs": ["patch"]},
+        {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]},
         {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": every},
+        {"apiGroups": ["apps"], "resources": ["controllerrevisions"], "verbs": every[1:]},
         {"apiGroups": [""], "resources": ["services", "configmaps"], "verbs": every},
         {"apiGroups": ["autoscaling"], "resources": ["horizontalpodautoscalers"], "verbs": every},
         {"apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": every},
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "patch"]},
     ]
     rbac = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": ACCOUNT}}
+    leases = {
+        "apiGroups": ["coordination.k8s.io"],
+        "resources": ["leases"],
+        "resourceNames": [ACCOUNT, OTHER_LEASE],
+        "verbs": ["get", "create", "update"],
+    }
+    there = {**rbac, "metadata": {"name": ACCOUNT, "namespace": HOME}}
     subject = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": HOME}
     group = "rbac.authorization.k8s.io"
     role = {"apiGroup": group, "kind": "ClusterRole", "name": ACCOUNT}
+    local = {"apiGroup": group, "kind": "Role", "name": ACCOUNT}
     account = {"name": ACCOUNT, "namespace": HOME}
     apply(
         plane,
@@ -122,6 +188,8 @@ def grant_rights(plane: ControlPlane) -> None:
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account},
         {**rbac, "kind": "ClusterRole", "rules": rules},
         {**rbac, "kind": "ClusterRoleBinding", "roleRef": role, "subjects": [subject]},
+        {**there, "kind": "Role", "rules": [leases]},
+        {**there, "kind": "RoleBinding", "roleRef": local, "subjects": [subject]},
     )
 
 

@@ -66,6 +66,18 @@ class Team:
                 return one["status"], one["reason"]
         return "", ""
 
+    def message(self, name: str) -> str:
+        """The sentence of a condition."""
+        model = self.get("batchedmodel/minilm") or {}
+        conditions = model.get("status", {}).get("conditions", [])
+        return next((str(one["message"]) for one in conditions if one["type"] == name), "")
+
+    def events(self) -> list[tuple[str, str]]:
+        """Type and reason of each Event about the BatchedModel."""
+        field = "--field-selector=involvedObject.kind=BatchedModel"
+        found = self.get("events", field) or {"items": []}
+        return [(one["type"], one["reason"]) for one in found["items"]]
+
     def until(self, condition: str, status: str, reason: str, seconds: float = 15) -> None:
         model = ""
         try:

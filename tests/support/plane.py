@@ -72,11 +72,13 @@ class Account:
     namespace: str
     name: str
 
-    def kubeconfig(self, plane: ControlPlane, folder: Path) -> Path:
-        """Writes how it reaches the API server."""
+    def kubeconfig(self, plane: ControlPlane, folder: Path, *, server: str = "") -> Path:
+        """Writes how it reaches the API server, or whoever stands at `server` in front of it."""
         config = json.loads(plane.kubeconfig.read_text())
         token = plane.kubectl("create", "token", self.name, f"--namespace={self.namespace}")
         config["users"][0]["user"] = {"token": token.strip()}
+        if server:
+            config["clusters"][0]["cluster"] = {"server": server}
         path = folder / f"{self.name}.kubeconfig"
         path.touch(mode=0o600)
         path.write_text(json.dumps(config))

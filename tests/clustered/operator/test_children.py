@@ -128,6 +128,9 @@ def test_a_strangers_object_is_never_taken_over(running: OperatorProcess, team: 
     apply(team.plane, stranger)
     team.write(SIMULATED)
     team.until("Reconciled", "False", "NameConflict")
+    assert "Service minilm exists (it was made by kubectl-client-side-apply)" in team.message(
+        "Reconciled"
+    )
     until("the others are made", lambda: team.has_all("deployment/minilm"))
     kept = team.get("service/minilm")
     assert kept["spec"]["ports"][0]["port"] == 4711

@@ -92,7 +92,32 @@ def test_an_object_that_kubernetes_refuses_is_named_and_the_last_good_stays(
     before = team.get("deployment/minilm")["spec"]["template"]
     team.write({**SIMULATED, "pod": {"affinity": {"nodeAffinity": "nonsense"}}})
     team.until("Reconciled", "False", "InvalidPodTemplate")
+    sentence = team.message("Reconciled")
+    assert sentence.startswith("Deployment minilm: ")
+    assert "nodeAffinity" in sentence, "the API server's own words"
     assert team.condition("Ready") == ("False", "ReconcileFailed")
     assert team.get("deployment/minilm")["spec"]["template"] == before
     team.write(SIMULATED)
     team.until("Reconciled", "True", "Applied")
+
+
+def test_events_tell_of_changes_and_not_of_what_lasts(
+    running: OperatorProcess, team: Team, sidecar: PretendSidecar
+) -> None:
+    team.write(SIMULATED)
+    until("the child is there", team.has_all)
+    sidecar.settings_hash = team.settings()
+    until("the pod is there", lambda: len(run_pods(team.plane, team.namespace, sidecar)) == 1)
+    team.until("Ready", "True", "Serving")
+    until("it is announced", lambda: ("Normal", "Serving") in team.events())
+    assert ("Normal", "Applied") in team.events()
+    team.quiet()
+    before = sorted(team.events())
+    for number in range(5):
+        # Each makes several looks, and a new generation of every condition.
+        team.write({**SIMULATED, "batching": {"maxBatchSize": number + 1}})
+        time.sleep(0.5)
+    team.quiet()
+    assert sorted(team.events()) == before
+    team.write({**SIMULATED, "pod": {"affinity": {"nodeAffinity": "nonsense"}}})
+    until("it is announced", lambda: ("Warning", "InvalidPodTemplate") in team.events())

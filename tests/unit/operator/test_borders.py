@@ -139,12 +139,18 @@ def test_the_settings_name_what_is_missing_or_wrong() -> None:
     assert [mistake.field for mistake in caught.value.mistakes] == [
         "BATCHEDMODEL_SIDECAR_IMAGE",
         "BATCHEDMODEL_MODEL_SERVER_IMAGE",
+        "BATCHEDMODEL_NAMESPACE",
         "BATCHEDMODEL_IMAGE_PULL_POLICY",
     ]
 
 
-def test_images_are_enough_settings() -> None:
-    images = {"BATCHEDMODEL_SIDECAR_IMAGE": "a:1", "BATCHEDMODEL_MODEL_SERVER_IMAGE": "b:1"}
-    settings = from_environment(OperatorSettings, images)
+def test_images_and_a_namespace_are_enough_settings() -> None:
+    told = {
+        "BATCHEDMODEL_SIDECAR_IMAGE": "a:1",
+        "BATCHEDMODEL_MODEL_SERVER_IMAGE": "b:1",
+        "BATCHEDMODEL_NAMESPACE": "system",
+    }
+    settings = from_environment(OperatorSettings, told)
+    assert settings.lease_name == "batchedmodel-operator"
     assert settings.image_pull_policy is PullPolicy.IF_NOT_PRESENT
     assert settings.probe_port == 8080

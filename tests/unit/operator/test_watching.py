@@ -182,14 +182,13 @@ def _kopf_at_its_login(asked: asyncio.Event) -> kopf.OperatorRegistry:
 @pytest.mark.parametrize("number", _SIGNALS)
 @pytest.mark.parametrize("moment", ["before", "while it runs", "after"])
 async def test_a_signal_is_heard_before_kopf_runs_and_while_and_after(
-    moment: str, number: signal.Signals, unused_tcp_port: int
+    moment: str, number: signal.Signals
 ) -> None:
     told, asked, stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
     listen(told)
     running = asyncio.create_task(
         watch(
             _kopf_at_its_login(asked),
-            probe_port=unused_tcp_port,
             stop=stop,
             take_signals=lambda: listen(told),
         )
@@ -224,8 +223,8 @@ async def main():
         if attempts == 2:
             await asyncio.sleep(3600)
             return
-        found = registry(lambda key: None, lambda: 0.0, definition.changed)
-        await watch(found, probe_port={port}, stop=stop, take_signals=lambda: listen(told))
+        found = registry(lambda key: None, definition.changed)
+        await watch(found, stop=stop, take_signals=lambda: listen(told))
 
     async def served():
         return True
@@ -239,11 +238,11 @@ with asyncio.Runner(loop_factory=looptime.new_event_loop) as runner:
 
 
 def test_no_timer_of_a_watching_that_failed_kills_the_one_that_began_anew(
-    unused_tcp_port: int, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     """In virtual time, and in a process of its own: Kopf's way to end one is SIGKILL."""
     ended = subprocess.run(
-        [sys.executable, "-c", _AN_HOUR_AFTER_A_FAILURE.format(port=unused_tcp_port)],
+        [sys.executable, "-c", _AN_HOUR_AFTER_A_FAILURE],
         env={name: value for name, value in os.environ.items() if name != "KUBECONFIG"}
         | {"HOME": str(tmp_path)},
         capture_output=True,

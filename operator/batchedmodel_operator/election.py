@@ -1,0 +1,133 @@
+"""Takes part in the election among the operators of a cluster: reads and writes the Lease.
+
+Called by the process entry. `elector` decides; here are the calls, their time limits and the
+waiting between them. Whatever goes wrong with a call makes a failed try and nothing else.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from batchedmodel_operator.elector import (
+    LEASE_SECONDS,
+    RETRY_SECONDS,
+    Claim,
+    Elector,
+    Record,
+)
+from batchedmodel_operator.errors import ClusterError
+from batchedmodel_operator.kinds import RESOURCES, Kind
+from batchedmodel_operator.ports import Body, Leases
+
+_log: Final = logging.getLogger(__name__)
+_TRY_SECONDS: Final = 3.0
+"""For reading and writing together. Two such tries fit between a good one and the deadline."""
+
+
+class Election:
+    """One operator's part in it."""
+
+    def __init__(
+        self,
+        leases: Leases,
+        *,
+        namespace: str,
+        name: str,
+        identity: str,
+        clock: Callable[[], float],
+        calendar: Callable[[], datetime],
+    ) -> None:
+        """`clock`: monotonic seconds; `calendar`: the time for people, with its zone."""
+        self._leases = leases
+        self._namespace = namespace
+        self._name = name
+        self._identity = identity
+        self._elector = Elector(identity)
+        self._clock = clock
+        self._calendar = calendar
+
+    def leads(self) -> bool:
+        """Whether this operator may write, at this moment."""
+        return self._elector.remaining(self._clock()) > 0
+
+    async def won(self) -> None:
+        """Wait until this operator leads."""
+        _log.info("%s waits for the lease %s/%s", self._identity, self._namespace, self._name)
+        while True:
+            began = self._clock()
+            await self._try(_TRY_SECONDS)
+            if self.leads():
+                _log.info("%s leads", self._identity)
+                return
+            await asyncio.sleep(began + RETRY_SECONDS - self._clock())
+
+    async def lost(self) -> None:
+        """Renew for as long as it goes, and return at once when this operator leads no more."""
+        began = self._clock()
+        while (remaining := self._elector.remaining(self._clock())) > 0:
+            # A try that took all its time is followed by another without a rest.
+            rest = began + RETRY_SECONDS - self._clock()
+            await asyncio.sleep(min(rest, remaining))
+            began = self._clock()
+            if (remaining := self._elector.remaining(began)) > 0:
+                await self._try(min(_TRY_SECONDS, remaining))
+
+    async def release(self) -> None:
+        """Give the Lease back; nothing may be written after it. Who waits has it within a try."""
+        with contextlib.suppress(ClusterError, TimeoutError):
+            async with asyncio.timeout(_TRY_SECONDS):
+                body = await self._read()
+                claim = self._elector.resign(_record(body))
+                if claim is not None:
+                    await self._leases.replace(self._manifest(claim))
+                    _log.info("%s gave the lease back", self._identity)
+
+    async def _try(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                body = await self._read()
+                now = self._clock()
+                claim = self._elector.step(_record(body), now)
+                if claim is not None:
+                    await self._leases.replace(self._manifest(claim))
+                    self._elector.confirmed(now)
+        except (ClusterError, TimeoutError) as error:
+            what = str(error) or f"no answer within {seconds:.1f} s"
+            _log.warning("the lease %s/%s: %s", self._namespace, self._name, what)
+
+    async def _read(self) -> Body | None:
+        return await self._leases.get(Kind.LEASE, self._namespace, self._name)
+
+    def _manifest(self, claim: Claim) -> dict[str, Any]:
+        now = self._calendar().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        metadata = {"name": self._name, "namespace": self._namespace}
+        if claim.version:
+            metadata["resourceVersion"] = claim.version
+        return {
+            "apiVersion": RESOURCES[Kind.LEASE].api_version,
+            "kind": Kind.LEASE.value,
+            "metadata": metadata,
+            "spec": {
+                "holderIdentity": claim.holder,
+                # For people and for other tools: an elector goes by its own clock.
+                "leaseDurationSeconds": int(LEASE_SECONDS),
+                "leaseTransitions": claim.transitions,
+                "acquireTime": claim.acquired or now,
+                "renewTime": now,
+            },
+        }
+
+
+def _record(body: Body | None) -> Record | None:
+    if body is None:
+        return None
+    spec = body.get("spec") or {}
+    return Record(
+        holder=spec.get("holderIdentity") or "",
+        version=body["metadata"]["resourceVersion"],
+        transitions=spec.get("leaseTransitions") or 0,
+        acquired=spec.get("acquireTime") or "",
+    )

@@ -1,0 +1,98 @@
+"""Which of several operators leads, decided from a Lease. Pure: time is an argument, nothing waits.
+
+Called by `election`, which reads and writes the Lease. The rules follow Kubernetes' own leader
+election (client-go's `leaderelection`): who does not lead waits until the holder has been silent
+for a while by the waiter's own clock, so that no two clocks are ever compared; who leads stops some
+time before that, counted from the moment at which its last good write was sent.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+LEASE_SECONDS: Final = 10.0
+"""After so long a silence of the holder somebody else takes the Lease."""
+RENEW_SECONDS: Final = 7.0
+"""A holder that could not renew for so long leads no more; the rest is for what is under way."""
+RETRY_SECONDS: Final = 2.0
+"""Between two tries, of a holder as of one who waits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """A Lease as it was read."""
+
+    holder: str
+    """Empty: given back."""
+    version: str
+    """Every write makes another one."""
+    transitions: int = 0
+    acquired: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What to write, if the Lease still is what it was when it was read."""
+
+    holder: str
+    """Empty: give it back."""
+    version: str
+    """Of the record that it replaces; empty when there was none."""
+    transitions: int
+    acquired: str
+    """Kept from the record; empty: from now on."""
+
+
+class Elector:
+    """One operator's view of the Lease."""
+
+    def __init__(self, identity: str) -> None:
+        """`identity`: nobody else's, not even an earlier run's of the same process."""
+        self._identity = identity
+        self._seen: Record | None = None
+        self._seen_at = float("-inf")
+        self._leads_until = float("-inf")
+
+    def step(self, record: Record | None, now: float) -> Claim | None:
+        """What to write; None: somebody else leads.
+
+        `record`: as the API server had it before `now`; None when there is no Lease.
+        """
+        if record is not None and record != self._seen:
+            self._seen, self._seen_at = record, now
+        # Of a Lease that was deleted the holder need not know yet: it counts as one that is silent.
+        last = self._seen
+        if last is not None and last.holder not in ("", self._identity):
+            self._leads_until = float("-inf")
+            if now < self._seen_at + LEASE_SECONDS:
+                return None
+        ours = last is not None and last.holder == self._identity
+        transitions = 0 if last is None else last.transitions
+        return Claim(
+            holder=self._identity,
+            version="" if record is None else record.version,
+            transitions=transitions if ours or last is None else transitions + 1,
+            acquired=last.acquired if last is not None and ours else "",
+        )
+
+    def confirmed(self, stepped: float) -> None:
+        """The claim was written; `stepped`: the time of the step that made it.
+
+        Not the time of the answer: others count from when the API server had it, which was before.
+        """
+        self._leads_until = stepped + RENEW_SECONDS
+
+    def resign(self, record: Record | None) -> Claim | None:
+        """What to write so that others need not wait; None: it is not ours to give back."""
+        self._leads_until = float("-inf")
+        if record is None or record.holder != self._identity:
+            return None
+        return Claim(
+            holder="",
+            version=record.version,
+            transitions=record.transitions,
+            acquired=record.acquired,
+        )
+
+    def remaining(self, now: float) -> float:
+        """Seconds for which this operator still leads whatever happens; 0 when it does not."""
+        return max(0.0, self._leads_until - now)

@@ -1,0 +1,112 @@
+"""The port for the kubelet's probes and for the operator's own metrics, plain HTTP.
+
+Called by the process entry, before the election: who waits for the Lease answers too, which Kopf's
+own probes would not. Knows nothing of what the answers mean. Ours because the libraries that serve
+HTTP belong to other processes, and two fixed answers need none.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final
+
+STUCK_SECONDS: Final = 180.0
+"""A look that takes longer will never end: the process is to be started anew."""
+_READ_SECONDS: Final = 5.0
+_LARGEST_REQUEST: Final = 8_192
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vitals:
+    """What is told of the process."""
+
+    leads: bool
+    longest_look_seconds: float
+    keys: int
+    """BatchedModels in the queue, those that rest included."""
+    looks: Mapping[str, int]
+    """How many looks ended, by outcome."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    status: HTTPStatus
+    type: str
+    text: str
+
+
+async def serve_probes(port: int, vitals: Callable[[], Vitals]) -> asyncio.Server:
+    """Answer `/healthz` and `/metrics` from now on. Raises `OSError` when the port is taken."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(_READ_SECONDS):
+                head = await reader.readuntil(b"\r\n\r\n")
+                writer.write(_written(_answer(head, vitals())))
+                await writer.drain()
+        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # whoever asked in vain asks again
+        finally:
+            writer.close()
+
+    return await asyncio.start_server(serve, port=port, limit=_LARGEST_REQUEST)
+
+
+def health(vitals: Vitals) -> tuple[HTTPStatus, str]:
+    """Whether the process does its work, or waits as it should; and a JSON text about it."""
+    stuck = vitals.longest_look_seconds > STUCK_SECONDS
+    text = {
+        "leads": vitals.leads,
+        "longest_look_seconds": round(vitals.longest_look_seconds, 1),
+    }
+    return (HTTPStatus.SERVICE_UNAVAILABLE if stuck else HTTPStatus.OK), f"{json.dumps(text)}\n"
+
+
+def exposition(vitals: Vitals) -> str:
+    """The metrics, in the text format of Prometheus."""
+    prefix = "batchedmodel_operator"
+    lines = [
+        f"# HELP {prefix}_leader 1 for the operator that works, 0 for one that waits.",
+        f"# TYPE {prefix}_leader gauge",
+        f"{prefix}_leader {int(vitals.leads)}",
+        f"# HELP {prefix}_keys BatchedModels that the operator keeps an eye on.",
+        f"# TYPE {prefix}_keys gauge",
+        f"{prefix}_keys {vitals.keys}",
+        f"# HELP {prefix}_longest_look_seconds Age of the reconcile that takes longest just now.",
+        f"# TYPE {prefix}_longest_look_seconds gauge",
+        f"{prefix}_longest_look_seconds {vitals.longest_look_seconds:.3f}",
+        f"# HELP {prefix}_looks_total Reconciles that ended, by outcome.",
+        f"# TYPE {prefix}_looks_total counter",
+    ]
+    for outcome, count in sorted(vitals.looks.items()):
+        lines.append(f'{prefix}_looks_total{{outcome="{outcome}"}} {count}')
+    return "\n".join(lines) + "\n"
+
+
+def _answer(head: bytes, vitals: Vitals) -> _Answer:
+    method, _, rest = head.partition(b" ")
+    path = rest.partition(b" ")[0].partition(b"?")[0]
+    if method != b"GET":
+        return _plain(HTTPStatus.METHOD_NOT_ALLOWED)
+    if path == b"/healthz":
+        status, text = health(vitals)
+        return _Answer(status=status, type="application/json", text=text)
+    if path == b"/metrics":
+        kind = "text/plain; version=0.0.4; charset=utf-8"
+        return _Answer(status=HTTPStatus.OK, type=kind, text=exposition(vitals))
+    return _plain(HTTPStatus.NOT_FOUND)
+
+
+def _plain(status: HTTPStatus) -> _Answer:
+    return _Answer(status=status, type="text/plain; charset=utf-8", text=f"{status.phrase}\n")
+
+
+def _written(answer: _Answer) -> bytes:
+    body = answer.text.encode()
+    head = (
+        f"HTTP/1.1 {answer.status.value} {answer.status.phrase}\r\n"
+        f"Content-Type: {answer.type}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + body

@@ -1,0 +1,188 @@
+"""Electors with their waiting and time limits, in virtual time, at an API server that fails."""
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from batchedmodel_operator.election import Election
+from batchedmodel_operator.elector import LEASE_SECONDS, RENEW_SECONDS, RETRY_SECONDS
+from batchedmodel_operator.errors import Conflict, Unreachable
+from batchedmodel_operator.fenced import FencedCluster
+from batchedmodel_operator.kinds import Kind
+from batchedmodel_operator.ports import Body
+from support.operator_cluster import FakeCluster
+from support.operator_world import manifest
+
+
+class _Leases:
+    """One Lease, and an API server that is away for some of its callers."""
+
+    def __init__(self) -> None:
+        self.body: dict[str, Any] | None = None
+        self.mood = "well"
+        self.requests = 0
+        self._versions = 0
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Body | None:
+        await self._delay()
+        return self.body
+
+    async def replace(self, manifest: Body) -> Body:
+        await self._delay()
+        version = "" if self.body is None else self.body["metadata"]["resourceVersion"]
+        if manifest["metadata"].get("resourceVersion", "") != version:
+            raise Conflict("it has changed")
+        self._versions += 1
+        metadata = {**manifest["metadata"], "resourceVersion": str(self._versions)}
+        self.body = {**manifest, "metadata": metadata}
+        return self.body
+
+    async def _delay(self) -> None:
+        self.requests += 1
+        if self.mood == "hangs":
+            await asyncio.Event().wait()
+        if self.mood == "refuses":
+            raise Unreachable("429: too many requests")
+
+
+class _Client:
+    """The same Lease by a connection of one's own."""
+
+    def __init__(self, leases: _Leases) -> None:
+        self._leases = leases
+        self.cut = False
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Body | None:
+        await self._pass()
+        return await self._leases.get(kind, namespace, name)
+
+    async def replace(self, manifest: Body) -> Body:
+        await self._pass()
+        return await self._leases.replace(manifest)
+
+    async def _pass(self) -> None:
+        if self.cut:
+            await asyncio.Event().wait()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _election(leases: _Leases | _Client, identity: str) -> Election:
+    return Election(
+        leases,
+        namespace="system",
+        name="operator",
+        identity=identity,
+        clock=_now,
+        calendar=lambda: datetime(2026, 1, 1, tzinfo=UTC),
+    )
+
+
+@pytest.mark.looptime
+async def test_a_lease_says_who_holds_it_since_when_and_for_how_long() -> None:
+    leases = _Leases()
+    await _election(leases, "a").won()
+    assert leases.body is not None
+    assert leases.body["spec"] == {
+        "holderIdentity": "a",
+        "leaseDurationSeconds": 10,
+        "leaseTransitions": 0,
+        "acquireTime": "2026-01-01T00:00:00.000000Z",
+        "renewTime": "2026-01-01T00:00:00.000000Z",
+    }
+
+
+@pytest.mark.looptime
+async def test_a_graceful_end_hands_over_within_one_try() -> None:
+    leases = _Leases()
+    first, second = _election(leases, "a"), _election(leases, "b")
+    await first.won()
+    waiting = asyncio.create_task(second.won())
+    await asyncio.sleep(5)
+    await first.release()
+    assert not first.leads()
+    began = _now()
+    await waiting
+    assert _now() - began <= RETRY_SECONDS
+
+
+@pytest.mark.looptime
+async def test_a_leader_that_is_cut_off_is_followed_after_it_has_stopped() -> None:
+    leases = _Leases()
+    client = _Client(leases)
+    first, second = _election(client, "a"), _election(leases, "b")
+    await first.won()
+    losing, waiting = asyncio.create_task(first.lost()), asyncio.create_task(second.won())
+    await asyncio.sleep(30)
+    assert first.leads()
+    client.cut = True
+    began = _now()
+    await losing
+    assert _now() - began <= RENEW_SECONDS
+    assert not waiting.done(), "between the two nobody leads"
+    await waiting
+    assert _now() - began <= LEASE_SECONDS + RETRY_SECONDS
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("mood", ["hangs", "refuses"])
+async def test_a_short_outage_costs_nobody_the_lease(mood: str) -> None:
+    leases = _Leases()
+    election = _election(leases, "a")
+    await election.won()
+    losing = asyncio.create_task(election.lost())
+    await asyncio.sleep(10)
+    leases.mood = mood
+    await asyncio.sleep(3)
+    leases.mood = "well"
+    await asyncio.sleep(60)
+    assert not losing.done()
+    losing.cancel()
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("mood", ["hangs", "refuses"])
+async def test_a_long_outage_does_and_is_not_answered_with_a_storm(mood: str) -> None:
+    leases = _Leases()
+    election = _election(leases, "a")
+    await election.won()
+    losing = asyncio.create_task(election.lost())
+    leases.mood, leases.requests = mood, 0
+    await losing
+    assert not election.leads()
+    waiting = asyncio.create_task(_election(leases, "b").won())
+    await asyncio.sleep(600)
+    assert leases.requests < 320
+    leases.mood = "well"
+    await waiting
+
+
+@pytest.mark.looptime
+async def test_a_release_at_an_api_server_that_hangs_ends() -> None:
+    leases = _Leases()
+    election = _election(leases, "a")
+    await election.won()
+    leases.mood = "hangs"
+    async with asyncio.timeout(4):
+        await election.release()
+
+
+async def test_who_does_not_lead_reads_and_does_not_write() -> None:
+    cluster = FakeCluster()
+    cluster.put(manifest())
+    fenced = FencedCluster(cluster, may_write=lambda: False)
+    assert await fenced.get(Kind.BATCHED_MODEL, "team", "minilm") is not None
+    assert await fenced.labelled(Kind.POD, "team", "minilm") == []
+    writes = cluster.writes
+    for write in (
+        lambda: fenced.apply(manifest(), manager="us"),
+        lambda: fenced.delete(Kind.SERVICE, "team", "minilm", "1"),
+        lambda: fenced.annotate("pod", "team", "1", {}),
+    ):
+        with pytest.raises(Unreachable, match="leads no more"):
+            await write()
+    assert cluster.writes == writes

@@ -1,0 +1,60 @@
+"""What the kubelet and Prometheus are told, over a real socket."""
+
+import asyncio
+import json
+from dataclasses import replace
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from batchedmodel_operator.probes import Vitals, health, serve_probes
+
+WELL = Vitals(
+    leads=True,
+    longest_look_seconds=0.25,
+    keys=3,
+    looks={"succeeded": 7, "failed": 1, "overtaken": 0},
+)
+
+
+async def _ask(port: int, request: bytes) -> tuple[bytes, bytes]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request)
+    head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+    return head.partition(b"\r\n")[0], body
+
+
+async def test_a_probe_is_answered_and_what_else_is_asked_is_refused(unused_tcp_port: int) -> None:
+    server = await serve_probes(unused_tcp_port, lambda: WELL)
+    status, body = await _ask(unused_tcp_port, b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert status == b"HTTP/1.1 200 OK"
+    assert json.loads(body) == {"leads": True, "longest_look_seconds": 0.2}
+    for request, expected in (
+        (b"GET / HTTP/1.1\r\n\r\n", b"404"),
+        (b"POST /healthz HTTP/1.1\r\n\r\n", b"405"),
+        (b"nonsense\r\n\r\n", b"405"),
+    ):
+        status, _ = await _ask(unused_tcp_port, request)
+        assert status.split()[1] == expected
+    assert (await _ask(unused_tcp_port, b"x" * 100_000))[0] == b"", "it is cut off"
+    server.close()
+
+
+@pytest.mark.parametrize("leads", [True, False])
+async def test_the_metrics_are_what_prometheus_reads(leads: bool, unused_tcp_port: int) -> None:
+    server = await serve_probes(unused_tcp_port, lambda: replace(WELL, leads=leads))
+    _, body = await _ask(unused_tcp_port, b"GET /metrics HTTP/1.1\r\n\r\n")
+    families = {one.name: one for one in text_string_to_metric_families(body.decode())}
+    prefix = "batchedmodel_operator"
+    assert families[f"{prefix}_leader"].samples[0].value == leads
+    assert families[f"{prefix}_keys"].samples[0].value == 3
+    looks = {one.labels["outcome"]: one.value for one in families[f"{prefix}_looks"].samples}
+    assert looks == WELL.looks
+    server.close()
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_only_a_look_that_never_ends_is_ill(leads: bool) -> None:
+    assert health(replace(WELL, leads=leads))[0] == 200
+    assert health(replace(WELL, leads=leads, longest_look_seconds=181))[0] == 503
