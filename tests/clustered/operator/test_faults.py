@@ -1,0 +1,109 @@
+"""An operator behind a network and an API server that misbehave: it gets there, and never spins."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster import ControlPlane
+from support.faulty_proxy import Fault, FaultyProxy
+from support.operator_process import OTHER_LEASE, OperatorProcess, operator
+from support.operator_team import SIMULATED, Team
+from support.plane import until
+
+_OUTAGE_SECONDS = 8.0
+_REQUESTS_A_SECOND = 15.0
+"""Retries of some seven watches and of one model; a loop without a rest makes hundreds."""
+
+
+@pytest.fixture(scope="module")
+def proxy(plane: ControlPlane) -> Iterator[FaultyProxy]:
+    with FaultyProxy(plane).running() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def behind(
+    plane: ControlPlane, proxy: FaultyProxy, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OperatorProcess]:
+    """An operator that knows the API server by the proxy only."""
+    folder = tmp_path_factory.mktemp("behind")
+    with operator(plane, folder, server=proxy.url) as process:
+        yield process
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_an_edit_during_an_outage_is_applied_after_it(
+    behind: OperatorProcess, proxy: FaultyProxy, team: Team, status: int
+) -> None:
+    team.write(SIMULATED)
+    until("all children are there", team.has_all)
+    team.quiet()
+    began = time.monotonic()
+    with proxy.fault(Fault(status=status)):
+        _edit(team, 7)
+        time.sleep(_OUTAGE_SECONDS)
+        asked = proxy.since(began)
+        assert '"max_batch_size": 7' not in team.settings_file()
+    print(f"{status}: {len(asked)} requests in {_OUTAGE_SECONDS:g} s")  # noqa: T201
+    assert 0 < len(asked) < _OUTAGE_SECONDS * _REQUESTS_A_SECOND
+    until("the edit is applied", lambda: '"max_batch_size": 7' in team.settings_file(), 20)
+    team.until("Reconciled", "True", "Applied")
+    assert behind.alive()
+
+
+def test_requests_that_are_never_answered_are_given_up(
+    behind: OperatorProcess, proxy: FaultyProxy, team: Team
+) -> None:
+    team.write(SIMULATED)
+    until("all children are there", team.has_all)
+    team.quiet()
+    began = time.monotonic()
+    with proxy.fault(Fault()):
+        _edit(team, 8)
+        # Those of this time wait for the time limit of whoever asked.
+        time.sleep(3)
+    until("the edit is applied", lambda: '"max_batch_size": 8' in team.settings_file(), 60)
+    took = time.monotonic() - began
+    asked = proxy.since(began)
+    print(f"no answers: {len(asked)} requests, applied after {took:.0f} s")  # noqa: T201
+    assert len(asked) < took * _REQUESTS_A_SECOND
+    assert behind.alive()
+
+
+def test_a_watch_that_falls_silent_is_noticed(
+    behind: OperatorProcess, proxy: FaultyProxy, team: Team
+) -> None:
+    team.write(SIMULATED)
+    until("all children are there", team.has_all)
+    team.quiet()
+    proxy.freeze_watches()
+    began = time.monotonic()
+    _edit(team, 9)
+    until("the edit is applied", lambda: '"max_batch_size": 9' in team.settings_file(), 100)
+    took = time.monotonic() - began
+    asked = proxy.since(began)
+    print(f"frozen watches: {len(asked)} requests, applied after {took:.0f} s")  # noqa: T201
+    assert len(asked) < took * _REQUESTS_A_SECOND
+
+
+def test_a_leader_that_cannot_renew_ends_and_the_next_start_goes_on(
+    plane: ControlPlane, team: Team, tmp_path: Path
+) -> None:
+    with FaultyProxy(plane).running() as proxy:
+        with operator(
+            plane, tmp_path, lease=OTHER_LEASE, server=proxy.url, may_end_with=(3,)
+        ) as cut_off:
+            until("it leads", lambda: cut_off.leads() is True)
+            with proxy.fault(Fault(status=503, leases_too=True)):
+                assert cut_off.ended(15) == 3
+            assert "the lease was lost" in cut_off.log()
+        with operator(plane, tmp_path, lease=OTHER_LEASE, server=proxy.url) as again:
+            until("it leads", lambda: again.leads() is True)
+            team.write(SIMULATED)
+            until("all children are there", team.has_all)
+
+
+def _edit(team: Team, size: int) -> None:
+    team.write({**SIMULATED, "batching": {"maxBatchSize": size}})
