@@ -143,9 +143,10 @@ def _template(observed: Observed, spec: Spec, images: render.Images, name: str) 
         if kept.name == name:
             return kept.template
     model = observed.model
-    revision = render.revision(model, spec, images)
-    pinned = render.pinned_batching(observed.deployment, spec, revision)
-    return render.pod_template(model, spec, images, pinned)
+    earlier = render.earlier_template(observed.deployment, model)
+    if earlier is not None and not observed.revisions:
+        return earlier
+    return render.pod_template(model, spec, images, render.pinned_batching(spec))
 
 
 def _keeping(observed: Observed, name: str, template: Body) -> Iterator[Apply]:

@@ -6,6 +6,7 @@ from batchedmodel_operator.render.containers import PinnedBatching
 from batchedmodel_operator.render.deployment import (
     PINNED_ANNOTATION,
     deployment,
+    earlier_template,
     pinned_batching,
     pod_template,
     revision,
@@ -27,6 +28,7 @@ __all__ = [
     "config_map",
     "deployment",
     "disruption_budget",
+    "earlier_template",
     "needs_disruption_budget",
     "pinned_batching",
     "pod_template",

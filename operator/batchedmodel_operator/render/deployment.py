@@ -5,14 +5,13 @@ as they were when the template was made, which is kept (`kept_template`) and use
 nothing else about the pods changes.
 """
 
-import json
 from typing import Final
 
 from batchedmodel_contract.kubernetes_names import GROUP
 from batchedmodel_contract.spec import Spec
 from batchedmodel_operator import effective
 from batchedmodel_operator.kinds import RESOURCES, Kind
-from batchedmodel_operator.observed import REVISION_LABEL, Child, Model, digest
+from batchedmodel_operator.observed import REVISION_LABEL, Child, Model, condition, digest
 from batchedmodel_operator.ports import Body
 from batchedmodel_operator.render.common import Manifest, child, labels, selector
 from batchedmodel_operator.render.containers import PinnedBatching
@@ -20,7 +19,7 @@ from batchedmodel_operator.render.fetch_container import fetched_repository
 from batchedmodel_operator.render.pod import Images, pod_spec
 
 PINNED_ANNOTATION: Final = f"{GROUP}/pinned-batching"
-"""On Deployments from before templates were kept: the batch settings that theirs was made with."""
+"""On Deployments from before templates were kept; none is made with it any more."""
 
 _PULL_SECONDS: Final = 600
 """How much longer than the model's start a rollout may take until it counts as stuck."""
@@ -40,25 +39,29 @@ def revision(model: Model, spec: Spec, images: Images) -> str:
     return digest(_template(model, spec, images, unpinned))
 
 
-def pinned_batching(live: Child | None, spec: Spec, revision: str) -> PinnedBatching:
-    """What a template is to be made with: as in a Deployment that has the same one already."""
-    present = PinnedBatching(
+def pinned_batching(spec: Spec) -> PinnedBatching:
+    """What a template that is made now tells pods of the batch settings."""
+    return PinnedBatching(
         max_batch_size=spec.batching.max_batch_size,
         drain_timeout_seconds=effective.drain_timeout_seconds(spec),
     )
-    if live is None:
-        return present
-    try:
-        template = live.body["spec"]["template"]["metadata"]["labels"]
-        pinned = json.loads(live.body["metadata"]["annotations"][PINNED_ANNOTATION])
-        earlier = PinnedBatching(
-            max_batch_size=int(pinned["maxBatchSize"]),
-            drain_timeout_seconds=int(pinned["drainTimeoutSeconds"]),
-        )
-        return earlier if template[REVISION_LABEL] == revision else present
-    except (KeyError, TypeError, ValueError):
-        # Somebody edited it: this rolls the pods once and puts it right.
-        return present
+
+
+def earlier_template(live: Child | None, model: Model) -> Body | None:
+    """The template of a Deployment from before templates were kept, if the manifest is still its.
+
+    It is taken as it lives, with all that the API server has added: to apply it changes nothing.
+    """
+    if live is None or PINNED_ANNOTATION not in (live.body["metadata"].get("annotations") or {}):
+        return None
+    reconciled = condition(model.status, "Reconciled")
+    if (reconciled.get("status"), reconciled.get("observedGeneration")) != (
+        "True",
+        model.generation,
+    ):
+        return None
+    found: Body = live.body["spec"]["template"]
+    return found
 
 
 def pod_template(model: Model, spec: Spec, images: Images, pinned: PinnedBatching) -> Manifest:

@@ -10,7 +10,7 @@ from batchedmodel_contract.kubernetes_names import NAME_LABEL
 from batchedmodel_operator import render
 from batchedmodel_operator.errors import Invalid
 from batchedmodel_operator.kinds import Kind
-from batchedmodel_operator.observed import model_from
+from batchedmodel_operator.observed import REVISION_LABEL, model_from
 from support.drawn_manifests import drawn_manifests
 from support.operator_world import IMAGES, KEY, SIMULATED, World
 
@@ -119,19 +119,45 @@ async def test_what_another_model_of_the_name_kept_is_not_used() -> None:
     assert _image(world) == NEWER.model_server
 
 
-async def test_deployments_from_before_templates_were_kept_are_left_as_they_are() -> None:
-    world = World({**SIMULATED, "batching": {"maxBatchSize": 8}})
-    await world.settle()
+def _made_before_templates_were_kept(world: World) -> None:
     for name in world.revisions():
         world.cluster.remove(Kind.CONTROLLER_REVISION, KEY.namespace, name)
-    pinned = '{"drainTimeoutSeconds": 30, "maxBatchSize": 8}'
-    world.edit(Kind.DEPLOYMENT, {"metadata": {"annotations": {render.PINNED_ANNOTATION: pinned}}})
+    world.edit(Kind.DEPLOYMENT, {"metadata": {"annotations": {render.PINNED_ANNOTATION: "{}"}}})
+    # It was rendered otherwise, and the API server has added to it.
+    labels = {REVISION_LABEL: "by-another-rule"}
+    world.edit(
+        Kind.DEPLOYMENT,
+        {
+            "spec": {
+                "template": {"metadata": {"labels": labels}, "spec": {"restartPolicy": "Always"}}
+            }
+        },
+    )
+
+
+async def test_deployments_from_before_templates_were_kept_are_left_as_they_are() -> None:
+    world = World()
+    await world.settle()
+    _made_before_templates_were_kept(world)
     before = _template(world)
-    world.restart()
+    world.restart(NEWER)
+    await world.settle()
     world.spec({**SIMULATED, "batching": {"maxBatchSize": 64}})
     await world.settle()
     assert _template(world) == before
     assert len(world.revisions()) == 1
+
+
+async def test_deployments_from_before_are_rendered_anew_when_the_manifest_is_another_by_now() -> (
+    None
+):
+    world = World()
+    await world.settle()
+    _made_before_templates_were_kept(world)
+    world.restart(NEWER)
+    world.spec(ANOTHER)
+    await world.settle()
+    assert _image(world) == NEWER.model_server
 
 
 def test_whatever_changes_the_pods_changes_the_name_of_their_template() -> None:
