@@ -22,7 +22,11 @@ class Evidence:
 
     def wants_trial(self, subject: Hashable, rows: int) -> bool:
         """Whether an answer to so many rows could prove nothing, without one to fewer before it."""
-        return all(size == rows for size in self._seen.get(subject, {}).values())
+        seen = self._seen.get(subject)
+        if seen is None:
+            return True
+        # Where every output was for the request as a whole there is nothing to prove.
+        return bool(seen) and all(size == rows for size in seen.values())
 
     def saw(self, subject: Hashable, outputs: Iterable[str], rows: int) -> str | None:
         """These were as long as the rows; returns one of which that proves nothing yet."""

@@ -31,6 +31,15 @@ def test_an_output_that_follows_the_rows_is_proven_by_the_second_number_of_them(
         assert evidence.saw("all", ["y"], rows) == (None if known else "y")
 
 
+def test_where_nothing_is_left_to_prove_one_answer_ends_the_trial() -> None:
+    evidence = Evidence()
+    assert evidence.wants_trial("all", 3)
+    assert evidence.saw("all", [], 1) is None
+    assert not evidence.wants_trial("all", 3)
+    evidence.contradicted("all")
+    assert evidence.wants_trial("all", 3)
+
+
 def test_what_is_asked_otherwise_is_known_apart() -> None:
     evidence = Evidence()
     for rows in (1, 2):
