@@ -34,7 +34,7 @@ class _Part:
 
 
 class Isolation:
-    """The search in one batch: `next`, then one of `fine`, `spoilt`, `outgrown`, `whole`."""
+    """The search in one batch: `next`, then `fine`, `doubted`, `spoilt`, `outgrown` or `whole`."""
 
     def __init__(
         self,
@@ -44,28 +44,28 @@ class Isolation:
         idempotent: bool,
         fits: Callable[[Rows], bool] = lambda rows: True,
         gives_up: bool = True,
-        trial: bool = False,
+        trial: Callable[[Rows], bool] = lambda rows: False,
     ) -> None:
         """`owners` is the call of each row; no row is sent again after its deadline.
 
         Rows that do not `fits` are cut without being tried. A search `gives_up` on what refuses
         everything in the same words: that is broken, and no row is to blame. One that does not
         tells every call apart; when more parts fail than a search for one bad call meets, it
-        goes on call by call, which is cheaper for many. With a `trial` one call goes before all
-        others, if possible one that has not as many rows as these.
+        goes on call by call, which is cheaper for many. Of several calls whose rows want a
+        `trial` when their turn comes, one goes before the others, if possible one that has not
+        as many rows as these.
         """
         self._owners = owners
         self._deadlines = deadlines
         self._idempotent = idempotent
         self._fits = fits
+        self._wants_trial = trial
         self._gives_up = gives_up
         ordered = sorted(range(len(owners)), key=lambda row: owners[row])
         self._parts = [_Part(rows=tuple(ordered))]
         self._sent = self._parts[0]
         members = len(set(owners))
         self._members = members
-        if trial and members > 1:
-            self._try_one_first(self._parts.pop())
         depth = math.ceil(math.log2(max(2, members)))
         self._patience = max(_PATIENCE, 2 * depth + 2)
         self._of_one_search = depth + 1
@@ -93,6 +93,9 @@ class Isolation:
             if part.bad and not self._of_one_call(part.rows):
                 self._cut(part)
                 continue
+            if not self._of_one_call(part.rows) and self._wants_trial(part.rows):
+                self._try_one_first(part)
+                continue
             if len(part.rows) > 1 and not self._fits(part.rows):
                 self._split(part, len(part.rows) // 2, bad=False)
                 continue
@@ -107,6 +110,19 @@ class Isolation:
         self.largest_fine = max(self.largest_fine, len(self._sent.rows))
         if self._sent.twin is not None:
             self._sent.twin.bad = True
+
+    def doubted(self) -> Rows:
+        """The rows were answered, but whose part is whose is not known; returns who is told so.
+
+        Nobody is to blame: neither half is known to be bad, whatever becomes of the other.
+        """
+        self._alike = 0
+        part = self._sent
+        self.largest_fine = max(self.largest_fine, len(part.rows))
+        if not self._idempotent or self._of_one_call(part.rows):
+            return part.rows
+        self._split(part, self._boundary(part.rows), bad=False)
+        return ()
 
     def spoilt(self, words: Hashable) -> Rows:
         """The rows were refused, in these words; returns the rows whose answer that is."""

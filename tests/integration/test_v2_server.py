@@ -229,6 +229,37 @@ async def test_an_output_that_the_manifest_names_reaches_each_caller_whole(
             assert (rows["data"], labels["data"]) == ([number, 5], [7, 8, 9])
 
 
+async def test_a_server_whose_every_output_is_whole_is_asked_once_for_each_batch(
+    tmp_path: Path, server: RowServer
+) -> None:
+    replicated = ("y", "labels")
+    server.outputs = with_labels
+    async with in_front(
+        server, tmp_path, ServerProtocol.V2, replicated_outputs=replicated
+    ) as chain:
+        for _ in range(2):
+            answers = await asyncio.gather(
+                *(infer(chain, tensor("INT64", [1, 1], f"[{n}]")) for n in range(3))
+            )
+            assert [status for status, _ in answers] == [200] * 3
+    assert server.rows == [3, 3]
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+async def test_a_trial_that_is_refused_costs_nobody_else_an_answer(
+    tmp_path: Path, server: RowServer, idempotent: bool
+) -> None:
+    texts = ['"poison"', '"a"', '"b"', '"c"']
+    async with in_front(server, tmp_path, ServerProtocol.V2, idempotent=idempotent) as chain:
+        # Of a version that was not asked for yet nothing is known.
+        answers = await asyncio.gather(
+            *(infer(chain, tensor("BYTES", [1, 1], f"[{text}]"), version="7") for text in texts)
+        )
+    assert [status for status, _ in answers] == [422, 200, 200, 200]
+    assert [output(answer)["data"] for answer in answers[1:]] == [["a"], ["b"], ["c"]]
+    assert server.rows == [1, 1, 2]
+
+
 async def told(chain: Chain, url: str, body: bytes) -> tuple[dict[str, Any], bytes]:
     """The head of an answer, and the bytes behind it."""
     async with chain.session.post(url, data=body) as response:

@@ -131,7 +131,8 @@ class ForeignLink:
             batch.owners,
             batch.deadlines,
             idempotent=self._idempotent,
-            trial=subject is not None and self._evidence.wants_trial(subject, len(batch.rows)),
+            # Asked before each request: a trial that was refused has proven nothing.
+            trial=lambda rows: self._wants_trial(subject, len(rows)),
         )
         findings = Findings(batch.owners)
         started = clock()
@@ -211,7 +212,7 @@ class ForeignLink:
                     return
                 doubt = self._doubt(subject, dealt, len(rows))
                 if doubt is not None and not alone:
-                    _nobodys(search, findings, doubt)
+                    findings.failed(search.doubted(), _nonsense(doubt))
                     return
                 search.fine()
                 findings.answered(rows, dealt, said_to(response, dealt, alone=alone))
@@ -223,6 +224,9 @@ class ForeignLink:
             case _:  # outgrown: the others have ended the search
                 settled = search.outgrown()
         findings.refused(settled, response)
+
+    def _wants_trial(self, subject: Hashable | None, rows: int) -> bool:
+        return subject is not None and self._evidence.wants_trial(subject, rows)
 
     def _doubt(self, subject: Hashable | None, dealt: Dealt, rows: int) -> InvalidInput | None:
         """Why this answer cannot be divided: it may only look as if it had a part for each row."""
@@ -269,7 +273,11 @@ class ForeignLink:
 
 def _nobodys(search: Isolation, findings: Findings, error: InvalidInput) -> None:
     """What was answered is no answer to these rows; raises `Unserved` when the server is broken."""
-    nonsense = Unserved(f"the model answers nonsense: {error}", status=502)
+    nonsense = _nonsense(error)
     findings.failed(search.spoilt(_NONSENSE), nonsense)
     if search.broken:
         raise nonsense from error
+
+
+def _nonsense(error: InvalidInput) -> Unserved:
+    return Unserved(f"the model answers nonsense: {error}", status=502)

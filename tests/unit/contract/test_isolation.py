@@ -45,7 +45,7 @@ def course(
         idempotent=idempotent,
         fits=lambda rows: len(rows) <= known_to_hold,
         gives_up=gives_up,
-        trial=trial,
+        trial=lambda rows: trial and not found.answered,
     )
     found = Course(search)
     now = 0.0
@@ -231,6 +231,42 @@ def test_a_trial_is_one_call_and_not_half_of_the_rows_if_there_is_another() -> N
     assert course([0, 1, 2], never_bad, trial=True, idempotent=False).sent == [(0,), (1, 2)]
     assert course([0, 0, 1, 1], never_bad, trial=True).sent == [(0, 1), (2, 3)]
     assert course([0, 0], never_bad, trial=True).sent == [(0, 1)]
+
+
+def test_a_trial_that_was_refused_is_followed_by_another_until_one_is_answered() -> None:
+    for idempotent in (True, False):
+        found = course([0, 1, 2, 3], {0}.__contains__, trial=True, idempotent=idempotent)
+        assert found.sent == [(0,), (1,), (2, 3)]
+        assert found.refused == [0]
+        worse = course([0, 1, 2, 3, 4], {0, 1}.__contains__, trial=True, idempotent=idempotent)
+        assert worse.sent == [(0,), (1,), (2,), (3, 4)]
+        assert worse.refused == [0, 1]
+
+
+@pytest.mark.parametrize("bad", range(32))
+def test_a_trial_does_not_make_the_search_for_one_bad_call_of_32_longer(bad: int) -> None:
+    found = course(singles(32), lambda row: row == bad, words=lambda rows: "no", trial=True)
+    assert found.refused == [bad]
+    assert len(found.sent) <= 11
+
+
+def test_what_was_only_doubted_is_cut_and_neither_half_is_taken_for_bad() -> None:
+    search = Isolation([0, 0, 1, 2], [NEVER] * 4, idempotent=True)
+    assert search.next(0.0) == (0, 1, 2, 3)
+    assert search.doubted() == ()
+    assert search.next(0.0) == (0, 1)
+    search.fine()
+    assert search.next(0.0) == (2, 3), "as a whole: nothing is known against it"
+    search.fine()
+    assert search.next(0.0) is None
+    assert not search.broken
+
+
+def test_what_was_doubted_and_must_not_be_sent_twice_is_settled_by_that() -> None:
+    search = Isolation([0, 1, 2], [NEVER] * 3, idempotent=False)
+    assert search.next(0.0) == (0, 1, 2)
+    assert search.doubted() == (0, 1, 2)
+    assert search.next(0.0) is None
 
 
 def never_bad(row: int) -> bool:
