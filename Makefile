@@ -56,6 +56,7 @@ bench: $(FULL) ## Quick benchmarks
 	$(BIN)/python bench/throughput.py --quick
 	$(BIN)/python bench/model_server.py --quick
 	$(BIN)/python bench/scheduling.py --quick
+	$(BIN)/python bench/autoscaling.py --quick
 	$(BIN)/python bench/fidelity.py --quick
 
 lint: $(LIGHT) ## Rules and format of the code (ruff)

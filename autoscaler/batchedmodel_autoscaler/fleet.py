@@ -9,28 +9,16 @@ from typing import Final
 
 from batchedmodel_autoscaler.errors import NotFound
 from batchedmodel_autoscaler.objects import Model, ModelKey, Pod, Size
-from batchedmodel_autoscaler.replicas import (
-    SYNC_SECONDS,
-    Demand,
-    ModelSight,
-    PodSight,
-    Target,
-)
-from batchedmodel_autoscaler.windows import (
-    SHORTEST_SECONDS,
-    WINDOW_SECONDS,
-    History,
-    Window,
-    covered_seconds,
-)
 from batchedmodel_contract.stats import SidecarStats
+from batchedmodel_scheduling.scaling.formula import ModelSight, Target
+from batchedmodel_scheduling.scaling.hpa import SYNC_SECONDS
+from batchedmodel_scheduling.scaling.sight import PodState, model_sight
+from batchedmodel_scheduling.scaling.windows import WINDOW_SECONDS, History, Window
 
 UNKNOWN_STARTUP_SECONDS: Final = 30.0
 """Assumed until a pod of the model has got ready."""
 LONGEST_STARTUP_SECONDS: Final = 600.0
 """A longer one is more often a pod that was ready before than a start."""
-_POLLS_MISSED: Final = 3
-_GRACE_SECONDS: Final = 1.0
 MOST_POLLS_PER_SECOND: Final = 600.0
 """A third of a core."""
 
@@ -130,37 +118,20 @@ class Fleet:
 
     def sight(self, key: ModelKey, now: float) -> ModelSight:
         """What can be seen of a model."""
-        departed = [window for window in self._departed.get(key, ()) if not window.over(now)]
-        pods = [(self._pods[uid], self._histories.get(uid)) for uid in self._pods_of.get(key, ())]
-        windows = [history.window() for _, history in pods if history is not None]
-        told = [window for window in windows if window is not None]
-        seconds = max(SHORTEST_SECONDS, covered_seconds([*departed, *told], now))
-        return ModelSight(
+        uids = self._pods_of.get(key, ())
+        return model_sight(
+            [self._state(uid) for uid in uids],
+            self._departed.get(key, ()),
             present=self._sizes.get(key),
-            pods=tuple(self._pod_sight(pod, history, seconds, now) for pod, history in pods),
-            departed_rate=sum(window.work(now) for window in departed) / seconds,
-            reaction_seconds=self._startup_seconds(key) + self.poll_seconds + SYNC_SECONDS,
+            startup_seconds=self._startup_seconds(key),
+            poll_seconds=self.poll_seconds,
+            sync_seconds=SYNC_SECONDS,
+            now=now,
         )
 
-    def _pod_sight(self, pod: Pod, history: History | None, seconds: float, now: float) -> PodSight:
-        expected = pod.ready and not pod.leaving
-        if history is None:
-            return PodSight(expected=expected, answers=False, now=Demand(), last=Demand())
-        stale = _POLLS_MISSED * self.poll_seconds + _GRACE_SECONDS
-        answers = now - history.received <= stale
-        window = history.window()
-        rate = window.work(now) / seconds if window is not None else 0.0
-        if not answers:
-            last = window.rate if window is not None else 0.0
-            return PodSight(
-                expected=expected,
-                answers=False,
-                now=Demand(work_rate=rate),
-                last=_demand(history, last),
-            )
-        # What waits in a pod that leaves is worked off by that pod itself.
-        asked = Demand(work_rate=rate) if pod.leaving else _demand(history, rate)
-        return PodSight(expected=expected, answers=True, now=asked, last=asked)
+    def _state(self, uid: str) -> PodState:
+        pod = self._pods[uid]
+        return PodState(ready=pod.ready, leaving=pod.leaving, history=self._histories.get(uid))
 
     def _leave_behind(self, key: ModelKey, window: Window | None) -> None:
         if window is not None and key in self._models:
@@ -175,15 +146,3 @@ class Fleet:
             # Remembered for the time when no pod is ready.
             self._learnt_startup[key] = statistics.median_low(known)
         return self._learnt_startup.get(key, UNKNOWN_STARTUP_SECONDS)
-
-
-def _demand(history: History, rate: float) -> Demand:
-    stats, gauges = history.stats, history.gauges()
-    if stats is None:
-        return Demand()
-    if stats.profile_known:
-        return Demand(work_rate=rate, backlog=gauges.backlog_work, queue_length=gauges.queue_length)
-    return Demand(
-        batches=gauges.outstanding / max(1, stats.max_batch_size),
-        queue_length=gauges.queue_length,
-    )

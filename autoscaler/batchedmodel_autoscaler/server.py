@@ -1,6 +1,6 @@
 """Serves `custom.metrics.k8s.io` to the API server: paths, trust, and one error form.
 
-A thin layer over `fleet` and `replicas`; the documents are made in `documents`.
+A thin layer over `fleet` and the formula; the documents are made in `documents`.
 """
 
 import json
@@ -15,6 +15,7 @@ from batchedmodel_autoscaler import documents
 from batchedmodel_autoscaler.documents import Document, Measurement
 from batchedmodel_autoscaler.errors import (
     BadRequest,
+    Blind,
     NotAcceptable,
     NotAllowed,
     NotFound,
@@ -22,21 +23,22 @@ from batchedmodel_autoscaler.errors import (
 )
 from batchedmodel_autoscaler.metrics import Telemetry
 from batchedmodel_autoscaler.objects import FrontProxy, ModelKey
-from batchedmodel_autoscaler.replicas import (
-    ModelSight,
-    Target,
-    Verdict,
-    queue_length,
-    required_replicas,
-)
 from batchedmodel_autoscaler.resources import METRICS_VERSIONS
 from batchedmodel_autoscaler.trust import require_front_proxy
-from batchedmodel_autoscaler.windows import GAUGE_SECONDS, WINDOW_SECONDS
 from batchedmodel_contract.kubernetes_names import (
     METRICS_GROUP,
     QUEUE_LENGTH_METRIC,
     REQUIRED_REPLICAS_METRIC,
 )
+from batchedmodel_scheduling.scaling.formula import (
+    ModelSight,
+    Target,
+    Unseen,
+    Verdict,
+    queue_length,
+    required_replicas,
+)
+from batchedmodel_scheduling.scaling.windows import GAUGE_SECONDS, WINDOW_SECONDS
 
 logger: Final = logging.getLogger(__name__)
 
@@ -134,8 +136,7 @@ class MetricsApi:
             raise BadRequest(f"{name} has no labels that metricLabelSelector could select by")
         decide, seconds = _DECISIONS[name]
         try:
-            target = self._fleet.target(key)
-            verdict = decide(self._fleet.sight(key, self._clock()), target)
+            verdict = self._verdict(decide, key)
         except RefusedAnswer as error:
             self._telemetry.answered(name, type(error).__name__)
             raise
@@ -151,6 +152,13 @@ class MetricsApi:
             taken=datetime.now(tz=UTC),
             window_seconds=round(seconds),
         )
+
+    def _verdict(self, decide: Callable[[ModelSight, Target], Verdict], key: ModelKey) -> Verdict:
+        target = self._fleet.target(key)
+        try:
+            return decide(self._fleet.sight(key, self._clock()), target)
+        except Unseen as unseen:
+            raise Blind(str(unseen)) from unseen
 
 
 async def _ok(request: web.Request) -> web.Response:

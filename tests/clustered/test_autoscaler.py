@@ -2,12 +2,20 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from batchedmodel_autoscaler.metrics import REGISTERED
-from batchedmodel_contract.kubernetes_names import METRICS_GROUP, REQUIRED_REPLICAS_METRIC
+from batchedmodel_contract.kubernetes_names import (
+    METRICS_GROUP,
+    QUEUE_LENGTH_METRIC,
+    REQUIRED_REPLICAS_METRIC,
+)
+from batchedmodel_scheduling.scaling.behavior import read_behavior
+from batchedmodel_scheduling.scaling.hpa import Autoscaler, Memory, step
 from cluster import CommandFailed, ControlPlane
 from support.autoscaler_cluster import (
     API_SERVICES,
@@ -20,11 +28,23 @@ from support.autoscaler_cluster import (
     make_ready,
     model,
     probed,
+    scaled_by_queue,
 )
-from support.autoscaler_world import busy
+from support.autoscaler_world import CALM, busy
 from support.plane import apply, install_crd, until
 
 TEAM = "autoscaled-team"
+ARITHMETIC = [
+    (1, 11),  # exactly the tolerance
+    (1, 12),  # beyond it
+    (2, 38),  # 3.8 is rounded up
+    (1, 85),  # 9, but five at a time
+    (4, 95),  # 10, but nine at most
+    (6, 55),  # 8 % below
+    (6, 52),  # 13 % below, and 5.2 is rounded up
+    (7, 1),  # 1, but half at a time: 3.5 is rounded down
+]
+"""Replicas there are, and rows that wait where ten are wanted per replica."""
 METRIC = f"namespaces/{TEAM}/batchedmodels.batchedmodel.dev/minilm/{REQUIRED_REPLICAS_METRIC}"
 
 
@@ -58,8 +78,20 @@ def available(plane: ControlPlane) -> bool:
     return all(field(plane, "apiservice", name, path=path) == "True" for name in API_SERVICES)
 
 
-def desired(plane: ControlPlane) -> str:
-    return field(plane, "hpa", "minilm", f"--namespace={TEAM}", path=".status.desiredReplicas")
+def desired(plane: ControlPlane, name: str = "minilm") -> str:
+    return field(plane, "hpa", name, f"--namespace={TEAM}", path=".status.desiredReplicas")
+
+
+def desires(plane: ControlPlane, name: str, replicas: int) -> bool:
+    return desired(plane, name) == str(replicas)
+
+
+def tells(plane: ControlPlane, rows: int) -> bool:
+    """Whether the queue is that long, by what the API server passes on."""
+    path = f"/apis/{METRICS_GROUP}/v1beta2/{METRIC}"
+    path = path.replace(REQUIRED_REPLICAS_METRIC, QUEUE_LENGTH_METRIC)
+    (item,) = json.loads(plane.kubectl("get", "--raw", path))["items"]
+    return bool(item["value"] == str(rows))
 
 
 def test_it_registers_itself_and_is_asked_in_both_versions(
@@ -113,6 +145,36 @@ def test_a_stock_hpa_follows_the_work_up_and_down_and_holds_when_blind(
             lambda: field(plane, "hpa", "minilm", f"--namespace={TEAM}", path=active) == "False",
         )
         assert desired(plane) == "3"
+
+
+def test_a_running_controller_does_the_arithmetic_that_the_simulator_does(
+    plane: ControlPlane, sidecar: PretendSidecar, tmp_path: Path
+) -> None:
+    """Tolerance, rounding, policies of pods and of percent, bounds; the windows are left at 0."""
+    behavior = {
+        "scaleUp": {
+            "stabilizationWindowSeconds": 0,
+            "policies": [{"type": "Pods", "value": 5, "periodSeconds": 60}],
+        },
+        "scaleDown": {
+            "stabilizationWindowSeconds": 0,
+            "policies": [{"type": "Percent", "value": 50, "periodSeconds": 60}],
+        },
+    }
+    ours = Autoscaler(
+        min_replicas=1, max_replicas=9, average_value=10, behavior=read_behavior(behavior)
+    )
+    with autoscaler(plane, tmp_path):
+        for number, (start, rows) in enumerate(ARITHMETIC):
+            # A name of its own each time: the controller remembers nothing of it.
+            name = f"arithmetic-{number}"
+            # Another run of the sidecar, so that no average of before is told.
+            sidecar.stats = replace(CALM, instance=name, queue_length=rows)
+            until("the queue is told", partial(tells, plane, rows))
+            apply(plane, *scaled_by_queue(TEAM, name, "minilm", start, ours, behavior))
+            made = step(ours, Memory(), value=rows, present=start, now=0.0).replicas
+            until(f"{rows} rows make {made} of {start}", partial(desires, plane, name, made), 60)
+            plane.kubectl("delete", "hpa,deploy", name, f"--namespace={TEAM}", "--wait=false")
 
 
 def test_before_it_is_ready_again_its_new_authority_stands_beside_the_old_one(

@@ -16,10 +16,12 @@ from batchedmodel_contract.kubernetes_names import (
     GROUP,
     METRICS_GROUP,
     NAME_LABEL,
+    QUEUE_LENGTH_METRIC,
     REQUIRED_REPLICAS_METRIC,
 )
 from batchedmodel_contract.sidecar_api import STATS
 from batchedmodel_contract.stats import SidecarStats
+from batchedmodel_scheduling.scaling.hpa import Autoscaler
 from cluster import CommandFailed, ControlPlane
 from support.plane import (
     Account,
@@ -228,32 +230,69 @@ def model(namespace: str, name: str) -> list[Manifest]:
             "spec": {"model": {"handler": "simulated"}, "autoscaling": {"maxReplicas": 8}},
         },
         deployment(namespace, name, {NAME_LABEL: name}, replicas=1),
-        {
-            "apiVersion": "autoscaling/v2",
-            "kind": "HorizontalPodAutoscaler",
-            "metadata": metadata,
-            "spec": {
-                "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name},
-                "minReplicas": 1,
-                "maxReplicas": 8,
-                "behavior": {"scaleDown": {"stabilizationWindowSeconds": 0}},
-                "metrics": [
-                    {
-                        "type": "Object",
-                        "object": {
-                            "describedObject": {
-                                "apiVersion": "batchedmodel.dev/v1alpha1",
-                                "kind": "BatchedModel",
-                                "name": name,
-                            },
-                            "metric": {"name": REQUIRED_REPLICAS_METRIC},
-                            "target": {"type": "AverageValue", "averageValue": "1"},
-                        },
-                    }
-                ],
-            },
-        },
+        _hpa(
+            metadata,
+            scaled=name,
+            described=name,
+            metric=REQUIRED_REPLICAS_METRIC,
+            autoscaler=Autoscaler(min_replicas=1, max_replicas=8),
+            behavior={"scaleDown": {"stabilizationWindowSeconds": 0}},
+        ),
     ]
+
+
+def scaled_by_queue(
+    namespace: str,
+    name: str,
+    described: str,
+    replicas: int,
+    autoscaler: Autoscaler,
+    behavior: Manifest,
+) -> list[Manifest]:
+    """A Deployment of nobody's, scaled on the queue of a BatchedModel."""
+    return [
+        deployment(namespace, name, {"app": name}, replicas=replicas),
+        _hpa(
+            {"name": name, "namespace": namespace},
+            scaled=name,
+            described=described,
+            metric=QUEUE_LENGTH_METRIC,
+            autoscaler=autoscaler,
+            behavior=behavior,
+        ),
+    ]
+
+
+def _hpa(
+    metadata: Manifest,
+    *,
+    scaled: str,
+    described: str,
+    metric: str,
+    autoscaler: Autoscaler,
+    behavior: Manifest,
+) -> Manifest:
+    source = {
+        "describedObject": {
+            "apiVersion": "batchedmodel.dev/v1alpha1",
+            "kind": "BatchedModel",
+            "name": described,
+        },
+        "metric": {"name": metric},
+        "target": {"type": "AverageValue", "averageValue": str(autoscaler.average_value)},
+    }
+    return {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": metadata,
+        "spec": {
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": scaled},
+            "minReplicas": autoscaler.min_replicas,
+            "maxReplicas": autoscaler.max_replicas,
+            "behavior": behavior,
+            "metrics": [{"type": "Object", "object": source}],
+        },
+    }
 
 
 def make_ready(plane: ControlPlane, namespace: str, address: str) -> None:

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from batchedmodel_autoscaler.errors import Blind, NotFound
+from batchedmodel_autoscaler.errors import NotFound
 from batchedmodel_autoscaler.fleet import MOST_POLLS_PER_SECOND, Fleet
 from batchedmodel_autoscaler.objects import Model, ModelKey
-from batchedmodel_autoscaler.replicas import required_replicas
-from batchedmodel_autoscaler.windows import History, Window, covered_seconds
 from batchedmodel_contract.stats import BUCKETS
+from batchedmodel_scheduling.scaling.formula import Unseen, required_replicas
+from batchedmodel_scheduling.scaling.windows import History, Window, covered_seconds
 from support.autoscaler_world import CALM, KEY, busy, fleet, pod
 
 NOW = 1000.0
@@ -35,6 +35,26 @@ def test_an_answer_that_ages_loses_what_leaves_the_minute() -> None:
     assert window.work(NOW + 10.5) == sum(range(10, 60)) - 5.0
     assert window.work(NOW + 60) == 0.0
     assert window.over(NOW + 60)
+
+
+def test_the_panic_window_is_the_last_six_whole_seconds() -> None:
+    buckets = (0.0,) * 53 + (3.0,) * 6 + (100.0,)
+    window = Window(received=NOW, age_seconds=3600, buckets=buckets)
+    assert window.panic_rate == pytest.approx(3.0)
+    assert window.work(NOW + 2, 6.0) == pytest.approx(100.0 + 3 * 3.0)
+    assert window.work(NOW + 6, 6.0) == 0.0
+
+
+def test_a_sudden_rise_is_seen_in_all_pods_together_those_gone_included() -> None:
+    known = fleet([pod(1), pod(2)])
+    rising = (0.2,) * 53 + (2.0,) * 7
+    for uid in ("uid-1", "uid-2"):
+        known.answered(uid, replace(CALM, offered_work=rising), NOW)
+    known.pod_gone(pod(2))
+    sight = known.sight(KEY, NOW)
+    assert sight.pods[0].now.panic_rate == pytest.approx(2.0)
+    assert sight.departed_panic_rate == pytest.approx(2.0)
+    assert known.sight(KEY, NOW + 6).departed_panic_rate == 0.0
 
 
 def test_a_missed_poll_loses_nothing() -> None:
@@ -132,7 +152,7 @@ def test_a_pod_is_silent_after_three_polls_without_an_answer() -> None:
 def test_a_ready_pod_that_was_never_heard_is_missed() -> None:
     known = fleet([pod(1)])
     assert known.sight(KEY, NOW).pods[0].expected
-    with pytest.raises(Blind):
+    with pytest.raises(Unseen):
         required_replicas(known.sight(KEY, NOW), known.target(KEY))
 
 

@@ -1,7 +1,7 @@
 """What the autoscaler remembers of one sidecar: the work of its last minute and a few gauges.
 
-Pure: times are arguments, monotonic seconds. Owned by `fleet`; knows nothing of pods' names, of
-Kubernetes or of how stats arrive.
+Times are arguments, monotonic seconds. Owned by the autoscaler's `fleet`, or by the simulated loop;
+knows nothing of pods' names, of Kubernetes or of how stats arrive.
 """
 
 from collections import deque
@@ -13,6 +13,8 @@ from batchedmodel_contract.stats import BUCKET_SECONDS, BUCKETS, SidecarStats
 
 WINDOW_SECONDS: Final = BUCKETS * BUCKET_SECONDS
 """Over which the rate of offered work is taken."""
+PANIC_SECONDS: Final = 6.0
+"""Over which a sudden rise is seen: well within one look of the HPA. Knative's panic window."""
 SHORTEST_SECONDS: Final = 10.0
 """A rate is taken over at least this, or the first second of a young model would be one."""
 GAUGE_SECONDS: Final = 30.0
@@ -43,14 +45,23 @@ class Window:
         start, end = self.counted
         return sum(self.buckets) / max(SHORTEST_SECONDS, end - start)
 
-    def work(self, now: float) -> float:
-        """Device-seconds that arrived in the last minute before `now`."""
-        late = max(0.0, now - self.received) / BUCKET_SECONDS
-        whole = int(late)
-        if whole >= BUCKETS:
+    @property
+    def panic_rate(self) -> float:
+        """The same over the panic window; the newest second is not over yet and is left out."""
+        newest = round(PANIC_SECONDS / BUCKET_SECONDS)
+        return sum(self.buckets[-newest - 1 : -1]) / PANIC_SECONDS
+
+    def work(self, now: float, seconds: float = WINDOW_SECONDS) -> float:
+        """Device-seconds that arrived in the last so many seconds before `now`, up to a minute."""
+        span = (seconds - max(0.0, now - self.received)) / BUCKET_SECONDS
+        if span <= 0:
             return 0.0
-        # Of the bucket that is just leaving the minute, the part that is still in it.
-        return sum(self.buckets[whole:]) - (late - whole) * self.buckets[whole]
+        whole = int(span)
+        work = sum(self.buckets[BUCKETS - whole :])
+        if whole < BUCKETS:
+            # Of the bucket that is just leaving the window, the part that is still in it.
+            work += (span - whole) * self.buckets[BUCKETS - whole - 1]
+        return work
 
     def over(self, now: float) -> bool:
         """Whether nothing of it lies within the last minute."""

@@ -4,13 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_autoscaler.errors import Blind
-from batchedmodel_autoscaler.replicas import (
+from batchedmodel_scheduling.scaling.formula import (
+    PANIC_MARGIN,
     Demand,
     ModelSight,
     PodSight,
     Reason,
     Target,
+    Unseen,
     drain_seconds,
     queue_length,
     required_replicas,
@@ -34,7 +35,13 @@ def unready(asked: Demand) -> PodSight:
 
 
 def sight(*pods: PodSight, present: int | None, departed: float = 0.0) -> ModelSight:
-    return ModelSight(present=present, pods=pods, departed_rate=departed, reaction_seconds=REACTION)
+    return ModelSight(
+        present=present,
+        pods=pods,
+        departed_rate=departed,
+        departed_panic_rate=0.0,
+        reaction_seconds=REACTION,
+    )
 
 
 def test_a_backlog_is_to_drain_no_faster_than_new_pods_can_come() -> None:
@@ -66,6 +73,28 @@ def test_replicas_follow_work_and_backlog(
     pods.append(hears(backlog=backlog))
     verdict = required_replicas(sight(*pods, present=present), TARGET)
     assert (verdict.value, verdict.reason) == (expected, reason)
+
+
+def test_a_sudden_rise_counts_before_the_minute_shows_it() -> None:
+    verdict = required_replicas(sight(hears(work_rate=1.3, panic_rate=4.0), present=1), TARGET)
+    assert (verdict.value, verdict.reason) == (5, Reason.MORE_WORK)  # 4.0 / 1.1 / 0.8 = 4.5
+    assert "by the last 6 s" in verdict.sentence
+
+
+def test_a_rise_within_the_noise_of_seconds_does_not() -> None:
+    verdict = required_replicas(sight(hears(work_rate=0.8, panic_rate=0.88), present=1), TARGET)
+    assert (verdict.value, verdict.reason) == (1, Reason.IN_BAND)
+    assert "by the last 60 s" in verdict.sentence
+
+
+def test_a_lull_of_seconds_is_no_calm() -> None:
+    verdict = required_replicas(sight(hears(work_rate=2.4, panic_rate=0.0), present=3), TARGET)
+    assert verdict.value == 3
+
+
+def test_a_rise_that_moves_from_pod_to_pod_is_none() -> None:
+    pods = [hears(work_rate=0.8, panic_rate=1.6), hears(work_rate=0.8, panic_rate=0.0)]
+    assert required_replicas(sight(*pods, present=2), TARGET).value == 2
 
 
 def test_a_high_target_leaves_no_band_above_a_pods_whole_time() -> None:
@@ -135,12 +164,12 @@ def test_silence_is_never_read_as_calm(
     ],
 )
 def test_who_hears_nobody_says_so(decide, pods: list[PodSight]) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(Blind, match="ready pods answers"):
+    with pytest.raises(Unseen, match="ready pods answers"):
         decide(sight(*pods, present=3), TARGET)
 
 
 def test_without_a_known_size_there_is_no_answer() -> None:
-    with pytest.raises(Blind, match="size of its Deployment"):
+    with pytest.raises(Unseen, match="size of its Deployment"):
         required_replicas(sight(hears(work_rate=0.4), present=None), TARGET)
 
 
@@ -179,7 +208,12 @@ def test_a_silent_pods_queue_holds_the_size() -> None:
 
 _AMOUNTS = st.floats(min_value=0, max_value=50, allow_nan=False)
 _DEMANDS = st.builds(
-    Demand, work_rate=_AMOUNTS, backlog=_AMOUNTS, batches=_AMOUNTS, queue_length=_AMOUNTS
+    Demand,
+    work_rate=_AMOUNTS,
+    panic_rate=_AMOUNTS,
+    backlog=_AMOUNTS,
+    batches=_AMOUNTS,
+    queue_length=_AMOUNTS,
 )
 _SIZES = st.integers(min_value=1, max_value=60)
 _TARGETS = st.builds(
@@ -193,7 +227,8 @@ def test_more_work_never_means_fewer_replicas(
 ) -> None:
     pods = [PodSight(expected=True, answers=True, now=one, last=one) for one in demands]
     less = required_replicas(sight(*pods, present=present), target)
-    busier = required_replicas(sight(*pods, hears(work_rate=more), present=present), target)
+    another = hears(work_rate=more, panic_rate=more)
+    busier = required_replicas(sight(*pods, another, present=present), target)
     assert busier.value >= less.value
 
 
@@ -203,9 +238,11 @@ def test_the_answer_lies_between_the_present_size_and_what_the_work_needs(
 ) -> None:
     pods = [PodSight(expected=True, answers=True, now=one, last=one) for one in demands]
     drain = drain_seconds(REACTION, target.utilization)
-    need = sum(
-        (one.work_rate + one.backlog / drain) / target.utilization + one.batches for one in demands
+    rate = max(
+        sum(one.work_rate for one in demands), sum(one.panic_rate for one in demands) / PANIC_MARGIN
     )
+    backlog = sum(one.backlog for one in demands) / drain
+    need = (rate + backlog) / target.utilization + sum(one.batches for one in demands)
     value = required_replicas(sight(*pods, present=present), target).value
     assert value == int(value)
     assert min(present, need - 1e-6) <= value <= max(present, need + 1)

@@ -1,11 +1,14 @@
 """How many replicas a model needs, and what to say while some of its pods cannot be heard.
 
-Pure; called by `fleet` for every question of an HPA. Silence is never read as calm: see `_seen`.
+Called by the autoscaler for every question of an HPA, and by `loop` for the simulated one. Silence
+is never read as calm: see `_seen`.
 
     required = (rate of offered work + backlog / tau) / rho
 
 The rate feeds forward, so that the answer is right for any load at once; the backlog is only a
-trim, and with a drain time below tau it would overshoot (scheduling.md 5.3).
+trim, and with a drain time below tau it would overshoot: a loop with a delay swings back and forth
+unless delay / (rho tau) is at most 1/e. Work is in seconds of a device as its own curve has it, so
+that a pod's capacity is 1 by construction, and a revision that is slower offers more work.
 """
 
 import math
@@ -14,11 +17,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from batchedmodel_autoscaler.errors import Blind
+from batchedmodel_scheduling.scaling.windows import PANIC_SECONDS, WINDOW_SECONDS
 
-SYNC_SECONDS: Final = 15.0
-"""How often the HPA looks, when nobody has changed it."""
 SHORTEST_DRAIN_SECONDS: Final = 30.0
+PANIC_MARGIN: Final = 1.1
+"""The panic window counts less this factor: over so short a time a rate is noisy."""
 _DOWN_BAND: Final = 0.1
 _UP_BAND: Final = 0.1
 """As wide as the HPA's own tolerance, which integers below ten slip through."""
@@ -44,7 +47,9 @@ class Demand:
     """What is asked of one pod."""
 
     work_rate: float = 0.0
-    """Device-seconds offered per second."""
+    """Device-seconds offered per second, over the last minute."""
+    panic_rate: float = 0.0
+    """The same over the panic window."""
     backlog: float = 0.0
     """Device-seconds that wait or are under way."""
     batches: float = 0.0
@@ -75,8 +80,14 @@ class ModelSight:
     pods: tuple[PodSight, ...]
     departed_rate: float
     """Device-seconds per second that were offered to pods and sidecars since gone."""
+    departed_panic_rate: float
+    """The same over the panic window."""
     reaction_seconds: float
     """From a change of load to a pod that serves it."""
+
+
+class Unseen(Exception):
+    """Nothing is known that a size could rest on; the message says what is missing."""
 
 
 class Reason(StrEnum):
@@ -116,20 +127,28 @@ def drain_seconds(reaction_seconds: float, utilization: float) -> float:
 
 
 def required_replicas(sight: ModelSight, target: Target) -> Verdict:
-    """A whole number of replicas; raises `Blind`.
+    """A whole number of replicas; raises `Unseen`.
 
     Whole, because the HPA divides by the pods there are, those of a rollout's surge included: a
     fraction above 1 would add a pod in every rollout.
     """
     drain = drain_seconds(sight.reaction_seconds, target.utilization)
+    minute = sight.departed_rate + sum(pod.now.work_rate for pod in sight.pods)
+    panic = sight.departed_panic_rate + sum(pod.now.panic_rate for pod in sight.pods)
+    rises = panic / PANIC_MARGIN > minute
+    window = PANIC_SECONDS if rises else WINDOW_SECONDS
+
+    def rate(minute: float, panic: float) -> float:
+        return panic / PANIC_MARGIN if rises else minute
 
     def replicas(demand: Demand) -> float:
-        work = demand.work_rate + demand.backlog / drain
+        work = rate(demand.work_rate, demand.panic_rate) + demand.backlog / drain
         return work / target.utilization + demand.batches
 
     # A pod may be used up to half-way between its target and its limit before another is added.
     up_band = min(_UP_BAND, (1 - target.utilization) / (2 * target.utilization))
-    seen = _seen(sight, replicas, departed=sight.departed_rate / target.utilization, band=up_band)
+    departed = rate(sight.departed_rate, sight.departed_panic_rate) / target.utilization
+    seen = _seen(sight, replicas, departed=departed, band=up_band)
     match seen.direction:
         case _Direction.UP:
             value = _ceil(seen.amount)
@@ -140,12 +159,13 @@ def required_replicas(sight: ModelSight, target: Target) -> Verdict:
     return Verdict(
         value=value,
         reason=seen.reason,
-        sentence=f"{seen.sentence}; tau {drain:.0f} s, rho {target.utilization:.2f}",
+        sentence=f"{seen.sentence}; by the last {window:.0f} s, tau {drain:.0f} s, "
+        f"rho {target.utilization:.2f}",
     )
 
 
 def queue_length(sight: ModelSight, target: Target) -> Verdict:
-    """Rows that wait in all pods together; raises `Blind`."""
+    """Rows that wait in all pods together; raises `Unseen`."""
     per_pod = target.queue_length
     seen = _seen(sight, lambda demand: demand.queue_length / per_pod, departed=0.0, band=_UP_BAND)
     return Verdict(value=seen.amount * per_pod, reason=seen.reason, sentence=seen.sentence)
@@ -173,9 +193,9 @@ def _seen(
     expected = sum(pod.expected for pod in sight.pods)
     answering = sum(pod.answers for pod in sight.pods)
     if sight.present is None:
-        raise Blind("the size of its Deployment is not known")
+        raise Unseen("the size of its Deployment is not known")
     if not answering or (expected and len(silent) == expected):
-        raise Blind(f"none of its {expected} ready pods answers")
+        raise Unseen(f"none of its {expected} ready pods answers")
     present = sight.present
     known = departed + sum(replicas(pod.now) for pod in sight.pods)
     heard = f"{answering} pods need {known:.3f} replicas, {present} are there"

@@ -1,0 +1,234 @@
+"""How well the number of pods follows the load: every figure that we claim for scaling.
+
+All is simulated in virtual time, with the autoscaler's own windows and formula and with the HPA's
+arithmetic as a running controller was seen to do it. A value is the worst of all seeds. Beside the
+metric `Load` stands `QueueLength`, which most models elsewhere are scaled on.
+
+    python bench/autoscaling.py [--quick] [--json FILE]
+"""
+
+import multiprocessing
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from batchedmodel_contract.effective import target_queue_length, target_utilization_percent
+from batchedmodel_contract.scaling_profiles import ScalingProfile, scaling_behavior
+from batchedmodel_contract.spec import ScalingMetric
+from batchedmodel_scheduling.scaling import loads
+from batchedmodel_scheduling.scaling.behavior import read_behavior
+from batchedmodel_scheduling.scaling.formula import Target, queue_length, required_replicas
+from batchedmodel_scheduling.scaling.hpa import Autoscaler
+from batchedmodel_scheduling.scaling.loads import Load
+from batchedmodel_scheduling.scaling.loop import Outage, Result, Setup, run
+from batchedmodel_scheduling.scaling.pods import Device
+from batchedmodel_scheduling.simulator.traces import read_trace
+from bench_report import Figure, at_least, at_most, new_parser, report
+
+MOST_COST: Final = 1.10
+LEAST_ON_TIME: Final = 0.97
+MOST_REVERSALS: Final = 1.0
+AZURE_CONVERSATION: Final = Path(__file__).parent / "data" / "azure_conversation.csv"
+_PROCESSES: Final = 2
+_FULL: Final = range(2001, 2006)
+_QUICK: Final = range(2001, 2002)
+_DEVICE: Final = Device(
+    fixed=0.030,
+    per_row=0.0015,
+    max_batch_size=32,
+    target_seconds=0.4,
+    timeout_seconds=10.0,
+    max_queue_size=1024,
+)
+_STARTUP_SECONDS: Final = 60.0
+_SLOW_STARTUP_SECONDS: Final = 300.0
+_MOST_PODS: Final = 12
+_QUIET: Final = loads.steps("constant load", (900, 4.0))
+_BLACKOUT: Final = (300.0, 360.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaling:
+    """A way to scale; a name of its own."""
+
+    name: str
+    metric: ScalingMetric
+    profile: ScalingProfile | None
+    """None: Kubernetes' own behaviour, which a manifest without `behavior` gets."""
+    startup_seconds: float = _STARTUP_SECONDS
+
+
+DEFAULT: Final = Scaling(name="Load", metric=ScalingMetric.LOAD, profile=None)
+BALANCED: Final = replace(DEFAULT, name="Load, Balanced", profile=ScalingProfile.BALANCED)
+FAST: Final = replace(DEFAULT, name="Load, Fast", profile=ScalingProfile.FAST)
+CONSERVATIVE: Final = replace(
+    DEFAULT, name="Load, Conservative", profile=ScalingProfile.CONSERVATIVE
+)
+QUEUE: Final = replace(DEFAULT, name="QueueLength", metric=ScalingMetric.QUEUE_LENGTH)
+CAREFUL_QUEUE: Final = replace(QUEUE, name="QueueLength, Balanced", profile=ScalingProfile.BALANCED)
+SLOW: Final = replace(
+    BALANCED, name="Load, Balanced, start-up 300 s", startup_seconds=_SLOW_STARTUP_SECONDS
+)
+
+
+def setup_of(scaling: Scaling, seed: int, outages: tuple[Outage, ...] = ()) -> Setup:
+    """The loop as a manifest with nothing but bounds and this way to scale would make it."""
+    queue = target_queue_length(None, max_batch_size=_DEVICE.max_batch_size)
+    by_load = scaling.metric is ScalingMetric.LOAD
+    profile = scaling.profile
+    startup = scaling.startup_seconds
+    behavior = (
+        None
+        if profile is None
+        else read_behavior(scaling_behavior(profile, scaling.metric, startup))
+    )
+    return Setup(
+        device=_DEVICE,
+        autoscaler=Autoscaler(
+            min_replicas=1,
+            max_replicas=_MOST_PODS,
+            average_value=1.0 if by_load else queue,
+            behavior=behavior,
+        ),
+        target=Target(utilization=target_utilization_percent(None) / 100, queue_length=queue),
+        startup_seconds=startup,
+        decide=required_replicas if by_load else queue_length,
+        outages=outages,
+        sync_offset=seed * 4,  # where within its fifteen seconds the load meets the HPA
+    )
+
+
+def step() -> Load:
+    """Four times as much, for good."""
+    return loads.steps("x4 step", (600, 2.0), (2400, 8.0))
+
+
+def ramp() -> Load:
+    """Four times as much within twenty minutes, and back."""
+    return loads.ramp("ramp", 2.0, 8.0, rest=600, climb=1200)
+
+
+def sine() -> Load:
+    """Between the same bounds, once an hour."""
+    return loads.sine("sine", 2.0, 8.0, period=3600, periods=2)
+
+
+def hour() -> Load:
+    """Nearly nothing, a rush, half of it, nearly nothing."""
+    return loads.steps("rush hour", (600, 0.15), (1200, 3.4), (1200, 1.7), (600, 0.15))
+
+
+def trace() -> Load:
+    """Azure's conversations, their rate in every ten seconds scaled to four pods on average."""
+    times = read_trace(AZURE_CONVERSATION.read_text(encoding="utf-8")).times
+    return loads.recorded("trace", [at / 1e9 for at in times], bin_seconds=10.0, mean=4.0)
+
+
+def quiet() -> Load:
+    """Four pods' capacities all the time."""
+    return _QUIET
+
+
+OUTAGES: Final = {
+    "60 s without any metric": Outage(start=_BLACKOUT[0], end=_BLACKOUT[1]),
+    "60 s without half of the pods": Outage(start=_BLACKOUT[0], end=_BLACKOUT[1], silent_share=0.5),
+    "autoscaler restarted": Outage(start=_BLACKOUT[0], end=_BLACKOUT[0] + 5, forgets=True),
+}
+
+
+def once(
+    scaling: Scaling, load: Callable[[], Load], seed: int, outages: tuple[Outage, ...] = ()
+) -> Result:
+    """One run; a load is named by its function, which another process can be told."""
+    return run(setup_of(scaling, seed, outages), load(), seed)
+
+
+class Runs:
+    """The runs of all seeds, in other processes."""
+
+    def __init__(self, pool: ProcessPoolExecutor, seeds: Sequence[int]) -> None:
+        self._pool = pool
+        self._seeds = seeds
+
+    def of(
+        self, scaling: Scaling, load: Callable[[], Load], *outages: Outage
+    ) -> list[Future[Result]]:
+        """Have them done."""
+        return [self._pool.submit(once, scaling, load, seed, outages) for seed in self._seeds]
+
+
+def measure(seeds: Sequence[int]) -> list[Figure]:
+    """All figures, in the order of the table."""
+    spawning = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(_PROCESSES, mp_context=spawning) as pool:
+        runs = Runs(pool, seeds)
+        followed = [
+            (scaling, load(), runs.of(scaling, load))
+            for load in (step, ramp, sine, hour, trace)
+            for scaling in (DEFAULT, BALANCED, QUEUE)
+        ]
+        followed += [
+            (scaling, step(), runs.of(scaling, step))
+            for scaling in (FAST, CONSERVATIVE, SLOW, CAREFUL_QUEUE)
+        ]
+        unheard = [
+            (f"{name}, {scaling.name}", runs.of(scaling, quiet, outage))
+            for name, outage in OUTAGES.items()
+            for scaling in (DEFAULT, BALANCED)
+        ]
+        figures = []
+        for scaling, load, results in followed:
+            figures += _followed(scaling, load, [one.result() for one in results])
+        for name, results in unheard:
+            events = [one.result().events for one in results]
+            figures.append(_worst(f"{name}: scale events", "", events, at_most, 0))
+    return figures
+
+
+def _followed(scaling: Scaling, load: Load, results: Sequence[Result]) -> list[Figure]:
+    """What one load came to; goals are for the metric that we advise, as it comes."""
+    name = f"{load.name}, {scaling.name}"
+    cost = [result.cost for result in results]
+    on_time = [result.on_time_share for result in results]
+    promised = scaling in (DEFAULT, BALANCED)
+    is_trace, is_step = load.name == trace.__name__, load.name == "x4 step"
+    costs = at_most if promised and load.name in (ramp.__name__, sine.__name__) else None
+    times = at_least if promised and is_step else None
+    turns = at_most if promised and not is_trace else None
+    # A trace changes all the time: there reversals are counted and not divided.
+    changes = 1 if is_trace else load.changes
+    reversals = [result.reversals / changes for result in results]
+    what = "reversals" if is_trace else "reversals per load change"
+    return [
+        _worst(f"{name}: replica-seconds against ideal", "", cost, costs, MOST_COST),
+        _worst(f"{name}: on time", "", on_time, times, LEAST_ON_TIME, least=True),
+        _worst(f"{name}: {what}", "", reversals, turns, MOST_REVERSALS),
+    ]
+
+
+def _worst(
+    name: str,
+    unit: str,
+    values: Iterable[float],
+    goal: Callable[[str, float, str, float], Figure] | None,
+    bound: float,
+    *,
+    least: bool = False,
+) -> Figure:
+    rounds = tuple(values)
+    value = min(rounds) if least else max(rounds)
+    figure = goal(name, value, unit, bound) if goal else Figure(name=name, value=value, unit=unit)
+    return replace(figure, rounds=rounds)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and report; returns the exit code."""
+    options = new_parser("How well the number of pods follows the load.").parse_args(arguments)
+    return report(measure(_QUICK if options.quick else _FULL), options.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,161 @@
+"""A simulated pod: a device that serves batches of what has arrived, and its sidecar's stats.
+
+Arrivals are Poisson: spread at random over the pods, a Poisson stream stays one. Batches are those
+of a policy that never idles; rows that cannot be in time any more go last and harm nobody (the
+product's `lateness: Serve`). The device pays a + b x rows for a batch.
+"""
+
+import math
+from collections import defaultdict, deque
+from dataclasses import dataclass
+
+from numpy.random import Generator
+
+from batchedmodel_contract.stats import BUCKETS, SidecarStats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """What a pod can do. Seconds, rows."""
+
+    fixed: float
+    per_row: float
+    max_batch_size: int
+    target_seconds: float
+    timeout_seconds: float
+    max_queue_size: int
+
+    def seconds(self, rows: int) -> float:
+        """Of one batch."""
+        return self.fixed + self.per_row * rows
+
+    @property
+    def work(self) -> float:
+        """Of one row: its share of a full batch."""
+        return self.seconds(self.max_batch_size) / self.max_batch_size
+
+
+@dataclass(slots=True)
+class Tally:
+    """Rows of all pods together."""
+
+    offered: int = 0
+    on_time: int = 0
+
+
+class SimulatedPod:
+    """One pod. Times are seconds since the start of the run and only go forward."""
+
+    def __init__(
+        self,
+        name: str,
+        device: Device,
+        random: Generator,
+        tally: Tally,
+        *,
+        born: float,
+        ready: float,
+    ) -> None:
+        self.name = name
+        self.ready_at = ready
+        self.leaving_since: float | None = None
+        self._born = born
+        self._device = device
+        self._random = random
+        self._tally = tally
+        self._free = ready
+        self._running = 0
+        self._waiting: deque[tuple[float, int]] = deque()
+        self._late: deque[tuple[float, int]] = deque()
+        self._rows = 0
+        """Waiting, late ones included."""
+        self._offered: defaultdict[int, float] = defaultdict(float)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits."""
+        return self._rows == 0
+
+    def advance(self, start: float, end: float, rate: float) -> None:
+        """Serve while rows come at a rate per second."""
+        now = max(self._free, start)
+        drawn = start
+        while now < end:
+            if now > drawn:
+                self._arrive(int(self._random.poisson(rate * (now - drawn))), (drawn + now) / 2)
+                drawn = now
+            rows = self._form(now)
+            if not rows:
+                gap = self._random.exponential(1 / rate) if rate > 0 else math.inf
+                if now + gap >= end:
+                    return
+                now = drawn = now + gap
+                self._arrive(1, now)
+                rows = self._form(now)
+            self._running = rows
+            now += self._device.seconds(rows)
+            self._free = now
+        self._arrive(int(self._random.poisson(rate * (end - drawn))), (drawn + end) / 2)
+
+    def stats(self, now: float) -> SidecarStats:
+        """What its sidecar would tell."""
+        device, second = self._device, math.floor(now)
+        for old in [one for one in self._offered if one <= second - BUCKETS]:
+            del self._offered[old]
+        outstanding = self._rows + (self._running if self._free > now else 0)
+        return SidecarStats(
+            instance=self.name,
+            model_ready=now >= self.ready_at,
+            draining=self.leaving_since is not None,
+            profile_known=now >= self.ready_at,
+            offered_work=tuple(
+                self._offered.get(one, 0.0) for one in range(second - BUCKETS + 1, second + 1)
+            ),
+            age_seconds=now - self._born,
+            backlog_work=outstanding * device.work,
+            queue_length=self._rows,
+            outstanding=outstanding,
+            settings_hash="",
+            max_batch_size=device.max_batch_size,
+        )
+
+    def _arrive(self, count: int, at: float) -> None:
+        if not count:
+            return
+        self._tally.offered += count
+        self._offered[math.floor(at)] += count * self._device.work
+        taken = min(count, self._device.max_queue_size - self._rows)
+        if taken > 0:
+            self._waiting.append((at, taken))
+            self._rows += taken
+
+    def _form(self, now: float) -> int:
+        """Take the rows of the next batch out of the queue; counts those that will be in time."""
+        device = self._device
+        most = device.max_batch_size
+        likely = now + device.seconds(min(most, max(1, self._rows)))
+        while self._waiting and self._waiting[0][0] + device.target_seconds < likely:
+            self._late.append(self._waiting.popleft())
+        while self._late and self._late[0][0] + device.timeout_seconds < now:
+            self._rows -= self._late.popleft()[1]
+        chosen = _take(self._waiting, most)
+        rows = sum(count for _, count in chosen)
+        rows += sum(count for _, count in _take(self._late, most - rows))
+        ends = now + device.seconds(rows)
+        self._tally.on_time += sum(
+            count for at, count in chosen if ends <= at + device.target_seconds
+        )
+        self._rows -= rows
+        return rows
+
+
+def _take(queue: deque[tuple[float, int]], most: int) -> list[tuple[float, int]]:
+    taken = []
+    while queue and most > 0:
+        at, count = queue.popleft()
+        if count > most:
+            queue.appendleft((at, count - most))
+            count = most
+        taken.append((at, count))
+        most -= count
+    return taken

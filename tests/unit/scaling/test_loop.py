@@ -1,0 +1,146 @@
+"""The closed loop: a pod serves as its device can, and the size follows the load."""
+
+from dataclasses import replace
+
+import pytest
+
+from batchedmodel_contract.scaling_profiles import ScalingProfile, scaling_behavior
+from batchedmodel_contract.spec import ScalingMetric
+from batchedmodel_scheduling.scaling import loads
+from batchedmodel_scheduling.scaling.behavior import read_behavior
+from batchedmodel_scheduling.scaling.formula import Target, queue_length
+from batchedmodel_scheduling.scaling.hpa import Autoscaler
+from batchedmodel_scheduling.scaling.loop import Outage, Result, Setup, ideal_replicas, run
+from batchedmodel_scheduling.scaling.pods import Device, SimulatedPod, Tally
+from batchedmodel_scheduling.simulator.streams import stream
+
+DEVICE = Device(
+    fixed=0.030,
+    per_row=0.0015,
+    max_batch_size=32,
+    target_seconds=0.4,
+    timeout_seconds=10.0,
+    max_queue_size=1024,
+)
+CAPACITY = 1 / DEVICE.work
+SETUP = Setup(
+    device=DEVICE,
+    autoscaler=Autoscaler(min_replicas=1, max_replicas=12),
+    target=Target(utilization=0.8, queue_length=16),
+    startup_seconds=60.0,
+)
+
+
+def served(
+    rate: float, *, seconds: int = 200, device: Device = DEVICE
+) -> tuple[SimulatedPod, Tally]:
+    """A pod that has been serving for some time."""
+    tally = Tally()
+    pod = SimulatedPod("pod", device, stream(1, "pod"), tally, born=0.0, ready=0.0)
+    for second in range(seconds):
+        pod.advance(float(second), second + 1.0, rate)
+    return pod, tally
+
+
+def test_a_row_is_its_share_of_a_full_batch() -> None:
+    assert pytest.approx(410, abs=1) == CAPACITY
+
+
+def test_below_its_capacity_a_pod_answers_all_in_time() -> None:
+    pod, tally = served(0.8 * CAPACITY)
+    assert tally.on_time >= 0.999 * (tally.offered - 100)
+    assert tally.offered == pytest.approx(200 * 0.8 * CAPACITY, rel=0.02)
+    assert sum(pod.stats(200.0).offered_work) / 59 == pytest.approx(0.8, rel=0.03)
+
+
+def test_above_it_a_pod_still_answers_in_time_what_it_can() -> None:
+    pod, tally = served(2 * CAPACITY)
+    assert tally.on_time == pytest.approx(200 * CAPACITY, rel=0.05)
+    assert pod.stats(200.0).queue_length <= DEVICE.max_queue_size
+
+
+def test_refused_rows_were_offered_all_the_same() -> None:
+    pod, _ = served(2 * CAPACITY, device=replace(DEVICE, max_queue_size=64))
+    stats = pod.stats(200.0)
+    assert sum(stats.offered_work) / 59 == pytest.approx(2.0, rel=0.03)
+    assert stats.queue_length <= 64
+
+
+def test_without_arrivals_nothing_happens() -> None:
+    pod, tally = served(0.0)
+    assert (pod.idle, tally.offered, pod.stats(200.0).outstanding) == (True, 0, 0)
+
+
+def test_loads_are_what_their_names_say() -> None:
+    stairs = loads.steps("stairs", (10, 1.0), (20, 4.0))
+    assert [stairs.at(now) for now in (0, 9.9, 10, 29, 31)] == [1.0, 1.0, 4.0, 4.0, 4.0]
+    slope = loads.ramp("slope", 2.0, 8.0, rest=10, climb=60)
+    assert [slope.at(now) for now in (0, 40, 75, 110, 150)] == [2.0, 5.0, 8.0, 5.0, 2.0]
+    wave = loads.sine("wave", 2.0, 8.0, period=100, periods=2)
+    assert [round(wave.at(now), 9) for now in (0, 25, 50, 100)] == [2.0, 5.0, 8.0, 2.0]
+    heard = loads.recorded("heard", [0.0, 1.0, 2.0, 12.0], bin_seconds=10.0, mean=4.0)
+    assert (heard.seconds, heard.at(5.0), heard.at(15.0)) == (20.0, 6.0, 2.0)
+
+
+def test_the_ideal_is_the_fewest_pods_whose_capacity_at_the_target_covers_the_load() -> None:
+    assert [ideal_replicas(SETUP, amount) for amount in (0.0, 0.8, 0.81, 8.0, 99.0)] == [
+        *(1, 1, 2, 10, 12)
+    ]
+
+
+def test_equal_arguments_give_equal_runs() -> None:
+    load = loads.steps("step", (60, 1.0), (120, 3.0))
+    assert run(SETUP, load, 7) == run(SETUP, load, 7)
+    assert run(SETUP, load, 7) != run(SETUP, load, 8)
+
+
+def test_a_step_is_followed_once_and_at_once() -> None:
+    found = run(SETUP, loads.steps("step", (120, 2.0), (480, 8.0)), 1)
+    assert found.sizes[-1][1] == 10
+    assert found.sizes[-1][0] <= 120 + 4 * 15
+    assert found.reversals == 0
+
+
+def test_a_queue_is_followed_to_and_fro() -> None:
+    by_queue = replace(
+        SETUP,
+        autoscaler=replace(SETUP.autoscaler, average_value=16.0),
+        decide=queue_length,
+    )
+    found = run(by_queue, loads.steps("constant", (1200, 4.0)), 1)
+    assert found.reversals >= 3
+    assert run(SETUP, loads.steps("constant", (1200, 4.0)), 1).events == 0
+
+
+@pytest.mark.parametrize(
+    "outage",
+    [
+        pytest.param(Outage(start=100, end=160), id="nothing is heard for a minute"),
+        pytest.param(Outage(start=100, end=160, silent_share=0.5), id="half is silent"),
+        pytest.param(Outage(start=100, end=105, forgets=True), id="the autoscaler restarts"),
+    ],
+)
+@pytest.mark.parametrize("profile", [None, *ScalingProfile])
+def test_whoever_is_blind_holds_still(outage: Outage, profile: ScalingProfile | None) -> None:
+    behavior = None
+    if profile is not None:
+        behavior = read_behavior(scaling_behavior(profile, ScalingMetric.LOAD, 60.0))
+    setup = replace(
+        SETUP,
+        outages=(outage,),
+        autoscaler=replace(SETUP.autoscaler, behavior=behavior),
+    )
+    assert run(setup, loads.steps("constant", (500, 4.0)), 1).events == 0
+
+
+def test_a_rise_in_the_dark_is_followed_when_it_is_light_again() -> None:
+    setup = replace(SETUP, outages=(Outage(start=100, end=200),))
+    sizes = run(setup, loads.steps("step", (120, 2.0), (240, 8.0)), 1).sizes
+    assert [size for at, size in sizes if at < 200] == [3]
+    assert sizes[-1][1] == 10
+
+
+def test_a_change_that_takes_back_the_one_before_is_a_reversal() -> None:
+    sizes = [(0.0, 3), (15.0, 5), (30.0, 6), (45.0, 4), (60.0, 5)]
+    assert Result(sizes=sizes).reversals == 2
+    assert Result(sizes=sizes).events == 4
