@@ -36,6 +36,9 @@ class SidecarStats:
     """Rows that wait or are under way."""
     settings_hash: str
     max_batch_size: int
+    sustainable_share: float | None = None
+    """Of what full batches would answer, the part that this server can answer within its latency
+    target; None without a target, a profile, or a target that it can meet."""
 
     def to_mapping(self) -> dict[str, Any]:
         """The JSON document."""
@@ -60,8 +63,18 @@ def stats_from_mapping(mapping: Mapping[str, Any]) -> SidecarStats:
             outstanding=int(mapping["outstanding"]),
             settings_hash=str(mapping["settings_hash"]),
             max_batch_size=int(mapping["max_batch_size"]),
+            sustainable_share=_share(mapping.get("sustainable_share")),
         )
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, InvalidInput):
             raise
         raise InvalidInput("stats", f"cannot be read: {error!r}") from error
+
+
+def _share(found: object) -> float | None:
+    """Sidecars of an earlier version do not tell it."""
+    if found is None:
+        return None
+    if not isinstance(found, int | float) or not 0 < found <= 1:
+        raise InvalidInput("sustainable_share", "is not a share above 0 and at most 1", found)
+    return float(found)

@@ -16,7 +16,7 @@ _WEIGHT: Final = 0.1  # of the newest batch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signals:
-    """The state of the adaptation; the last three are None without a profile or a target."""
+    """The state of the adaptation; the last four are None without a profile or a target."""
 
     effective_batch_size: float
     """Rows, over the recent batches."""
@@ -28,6 +28,9 @@ class Signals:
     """Whether a row of usual length on an idle server meets the target."""
     sustainable_rate: float | None
     """Rows a second of usual length that one server can answer within the target."""
+    sustainable_share: float | None
+    """The same as a share of what full batches would answer, above 0 and at most 1; None also for a
+    target that not even one row meets."""
     smallest_feasible_target_seconds: float | None
     """What such a row needs on an idle server."""
 
@@ -58,19 +61,22 @@ class Recent:
 
 def signals(recent: Recent, times: BatchTimes, hand_off: float, settings: BatchSettings) -> Signals:
     """Averages of what was done, and what the device allows."""
-    feasible, rate, smallest = None, None, None
+    feasible, rate, share, smallest = None, None, None, None
     if times.profiled:
         table = times.upper_table(max(1, round(recent.length)), settings.max_batch_size)
         smallest = hand_off + table[1]
         target = settings.target_seconds
         feasible = None if target is None else smallest <= target
         rate = sustainable_rate(table[: settings.max_batch_size + 1], target)
+        full = settings.max_batch_size / table[settings.max_batch_size]
+        share = min(1.0, rate / full) if rate else None
     return Signals(
         effective_batch_size=recent.batch_size,
         effective_wait_seconds=recent.wait,
         predicted_lateness_seconds=recent.lateness,
         target_feasible=feasible,
         sustainable_rate=rate,
+        sustainable_share=share,
         smallest_feasible_target_seconds=smallest,
     )
 

@@ -129,7 +129,7 @@ class Batcher:
             self._clock(),
             model_ready=self.model is not None,
             draining=draining,
-            profile_known=self._policy.pipeline.times.profiled,
+            signals=self.signals(),
         )
 
     async def submit(

@@ -9,6 +9,7 @@ from typing import Final
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.stats import SidecarStats
+from batchedmodel_scheduling.signals import Signals
 from batchedmodel_sidecar.ledger import Ledger
 from batchedmodel_sidecar.work_meter import WorkMeter
 
@@ -41,14 +42,16 @@ class Offered:
         *,
         model_ready: bool,
         draining: bool,
-        profile_known: bool,
+        signals: Signals,
     ) -> SidecarStats:
         """What the autoscaler is told."""
         return SidecarStats(
             instance=self._instance,
             model_ready=model_ready,
             draining=draining,
-            profile_known=profile_known,
+            # Whatever is known of the device comes from its profile.
+            profile_known=signals.sustainable_rate is not None,
+            sustainable_share=signals.sustainable_share,
             offered_work=self._meter.buckets(now),
             age_seconds=self._meter.age(now),
             backlog_work=max(0.0, self._ledger.work_live),

@@ -103,8 +103,9 @@ def run(setup: Setup, load: Load, seed: int) -> Result:
 
 
 def ideal_replicas(setup: Setup, amount: float) -> int:
-    """The fewest pods whose capacity at the target covers an amount of pods' capacities."""
-    needed = math.ceil(amount / setup.target.utilization - 1e-9)
+    """The fewest pods whose capacity at the target covers an amount of full pods' capacities."""
+    capacity = setup.target.utilization * setup.device.sustainable_share
+    needed = math.ceil(amount / capacity - 1e-9)
     return max(setup.autoscaler.min_replicas, min(setup.autoscaler.max_replicas, needed))
 
 

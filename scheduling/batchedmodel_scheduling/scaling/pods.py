@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from numpy.random import Generator
 
 from batchedmodel_contract.stats import BUCKETS, SidecarStats
+from batchedmodel_scheduling.signals import sustainable_rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,12 @@ class Device:
     def work(self) -> float:
         """Of one row: its share of a full batch."""
         return self.seconds(self.max_batch_size) / self.max_batch_size
+
+    @property
+    def sustainable_share(self) -> float:
+        """Of what full batches would answer, the part that is answered within the target."""
+        table = [self.seconds(rows) for rows in range(self.max_batch_size + 1)]
+        return sustainable_rate(table, self.target_seconds) * self.work
 
 
 @dataclass(slots=True)
@@ -117,6 +124,7 @@ class SimulatedPod:
             outstanding=outstanding,
             settings_hash="",
             max_batch_size=device.max_batch_size,
+            sustainable_share=device.sustainable_share,
         )
 
     def _arrive(self, count: int, at: float) -> None:

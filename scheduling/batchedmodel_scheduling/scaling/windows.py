@@ -106,13 +106,18 @@ class History:
         return left
 
     def window(self) -> Window | None:
-        """The work of its last minute; None where work is not yet in seconds of a device."""
+        """The work of its last minute; None where work is not yet in seconds of a device.
+
+        A second's worth of full batches takes longer than a second where the latency target allows
+        only smaller ones: work counts as the time that it takes within the target.
+        """
         if self.stats is None or not self.stats.profile_known:
             return None
+        share = self.stats.sustainable_share or 1.0
         return Window(
             received=self.received,
             age_seconds=self.stats.age_seconds,
-            buckets=self.stats.offered_work,
+            buckets=tuple(work / share for work in self.stats.offered_work),
         )
 
     def gauges(self) -> Gauges:

@@ -57,6 +57,14 @@ def test_a_sudden_rise_is_seen_in_all_pods_together_those_gone_included() -> Non
     assert known.sight(KEY, NOW + 6).departed_panic_rate == 0.0
 
 
+def test_work_counts_as_the_time_that_it_takes_within_the_latency_target() -> None:
+    known = fleet([pod(1), pod(2)])
+    known.answered("uid-1", busy(0.5, sustainable_share=0.5), NOW)
+    known.answered("uid-2", busy(0.25), NOW)
+    assert rate(known) == pytest.approx(1.25, rel=0.02)
+    assert known.sight(KEY, NOW).pods[0].now.panic_rate == pytest.approx(1.0)
+
+
 def test_a_missed_poll_loses_nothing() -> None:
     known = fleet([pod(1)])
     known.answered("uid-1", busy(0.0), NOW - 8)

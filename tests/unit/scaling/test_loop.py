@@ -88,6 +88,16 @@ def test_the_ideal_is_the_fewest_pods_whose_capacity_at_the_target_covers_the_lo
     ]
 
 
+def test_a_tight_target_asks_for_more_pods_and_they_meet_it() -> None:
+    hurried = replace(SETUP, device=replace(DEVICE, target_seconds=0.1))
+    assert hurried.device.sustainable_share == pytest.approx(0.64, abs=0.005)
+    assert ideal_replicas(hurried, 4.0) == 8
+    found = run(replace(hurried, initial=5), loads.steps("constant", (600, 4.0)), 1)
+    assert found.sizes[-1][1] == 8
+    later = run(hurried, loads.steps("constant", (600, 4.0)), 1)
+    assert later.on_time_share >= 0.995
+
+
 def test_equal_arguments_give_equal_runs() -> None:
     load = loads.steps("step", (60, 1.0), (120, 3.0))
     assert run(SETUP, load, 7) == run(SETUP, load, 7)

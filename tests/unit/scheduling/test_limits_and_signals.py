@@ -128,10 +128,26 @@ def test_a_longer_target_never_sustains_less() -> None:
     assert shown(None).sustainable_rate == pytest.approx(rates[-1])
 
 
+@pytest.mark.parametrize(
+    ("target", "share"),
+    [
+        pytest.param(None, 1.0, id="full batches without a target"),
+        pytest.param(0.110, 1.0, id="time enough for full ones"),
+        pytest.param(0.095, (7 / 0.045) / (8 / 0.050), id="7 of 8 rows"),
+        pytest.param(0.017, None, id="not even one row beside another"),
+    ],
+)
+def test_a_target_that_allows_small_batches_only_leaves_a_share_of_what_full_ones_do(
+    target: float | None, share: float | None
+) -> None:
+    assert shown(target).sustainable_share == (None if share is None else pytest.approx(share))
+
+
 def test_without_a_profile_nothing_is_said_about_the_device() -> None:
     found = shown(profiled=False)
     assert found.target_feasible is None
     assert found.sustainable_rate is None
+    assert found.sustainable_share is None
     assert found.smallest_feasible_target_seconds is None
 
 

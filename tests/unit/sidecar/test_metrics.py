@@ -16,6 +16,7 @@ SIGNALS = Signals(
     effective_wait_seconds=0.002,
     predicted_lateness_seconds=0.0,
     target_feasible=False,
+    sustainable_share=0.5,
     sustainable_rate=812.5,
     smallest_feasible_target_seconds=0.012,
 )

@@ -1,0 +1,28 @@
+"""What a sidecar tells the autoscaler, as a document."""
+
+from dataclasses import replace
+
+import pytest
+
+from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.stats import stats_from_mapping
+from support.autoscaler_world import CALM
+
+
+@pytest.mark.parametrize("share", [None, 0.25, 1.0])
+def test_stats_come_back_as_they_were_told(share: float | None) -> None:
+    told = replace(CALM, sustainable_share=share)
+    assert stats_from_mapping(told.to_mapping()) == told
+
+
+def test_a_sidecar_of_an_earlier_version_tells_no_share() -> None:
+    document = CALM.to_mapping()
+    del document["sustainable_share"]
+    assert stats_from_mapping(document).sustainable_share is None
+
+
+@pytest.mark.parametrize("share", [0, -0.5, 1.5, "0.5", float("nan")])
+def test_a_share_that_is_none_is_refused(share: object) -> None:
+    document = CALM.to_mapping() | {"sustainable_share": share}
+    with pytest.raises(InvalidInput, match="sustainable_share"):
+        stats_from_mapping(document)

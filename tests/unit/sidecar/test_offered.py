@@ -1,0 +1,39 @@
+"""What the autoscaler is told of a sidecar."""
+
+from dataclasses import replace
+
+import pytest
+
+from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.profile import Profile
+from batchedmodel_contract.stats import SidecarStats
+from batchedmodel_scheduling.policies import new_policy
+from batchedmodel_sidecar.ledger import Ledger
+from batchedmodel_sidecar.offered import Offered
+from support.scheduling import row_profile
+
+SETTINGS = BatchSettings(max_batch_size=8, target_seconds=0.095)
+PROFILE = row_profile(0.010, 0.005, range(1, 9))
+
+
+def told(settings: BatchSettings, profile: Profile | None) -> SidecarStats:
+    offered = Offered(Ledger(), 0.0)
+    offered.add(0.25, 1.0)
+    signals = new_policy(settings, profile).signals()
+    return offered.stats(settings, 2.0, model_ready=True, draining=False, signals=signals)
+
+
+def test_the_share_of_full_batches_that_the_target_leaves_stands_beside_the_work() -> None:
+    stats = told(SETTINGS, PROFILE)
+    assert stats.profile_known
+    assert stats.sustainable_share == pytest.approx((7 / 0.045) / (8 / 0.050))
+    assert sum(stats.offered_work) == 0.25
+
+
+def test_without_a_target_full_batches_are_what_a_pod_can_do() -> None:
+    assert told(replace(SETTINGS, target_seconds=None), PROFILE).sustainable_share == 1.0
+
+
+def test_without_a_profile_neither_is_known() -> None:
+    stats = told(SETTINGS, None)
+    assert (stats.profile_known, stats.sustainable_share) == (False, None)
