@@ -207,9 +207,9 @@ def _followed(scaling: Scaling, load: Load, results: Sequence[Result]) -> list[F
     name = f"{load.name}, {scaling.name}"
     cost = [result.cost for result in results]
     on_time = [result.on_time_share for result in results]
-    promised = scaling in (DEFAULT, BALANCED)
-    is_trace, is_step = load.name == trace.__name__, load.name == "x4 step"
-    costs = at_most if promised and load.name in (ramp.__name__, sine.__name__) else None
+    promised = scaling in (DEFAULT, BALANCED, HURRIED, HURRIED_BALANCED)
+    is_trace, is_step = load.name == "trace", load.name == "x4 step"
+    costs = at_most if promised and load.name in ("ramp", "low ramp", "sine") else None
     times = at_least if promised and is_step else None
     turns = at_most if promised and not is_trace else None
     # A trace changes all the time: there reversals are counted and not divided.
