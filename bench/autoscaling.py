@@ -45,6 +45,15 @@ _DEVICE: Final = Device(
 )
 _HURRIED: Final = replace(_DEVICE, target_seconds=0.1)
 """Its target leaves time for batches of 13 rows, with which it does 64 % of what full ones do."""
+_HEAVY: Final = Device(
+    fixed=1.0,
+    per_row=4.0,
+    max_batch_size=4,
+    target_seconds=60.0,
+    timeout_seconds=120.0,
+    max_queue_size=64,
+)
+"""Of its rows only a few come in a minute, which is noise to any rate."""
 _STARTUP_SECONDS: Final = 60.0
 _SLOW_STARTUP_SECONDS: Final = 300.0
 _MOST_PODS: Final = 12
@@ -74,6 +83,7 @@ QUEUE: Final = replace(DEFAULT, name="QueueLength", metric=ScalingMetric.QUEUE_L
 CAREFUL_QUEUE: Final = replace(QUEUE, name="QueueLength, Balanced", profile=ScalingProfile.BALANCED)
 HURRIED: Final = replace(DEFAULT, name="Load, target 100 ms", device=_HURRIED)
 HURRIED_BALANCED: Final = replace(BALANCED, name="Load, Balanced, target 100 ms", device=_HURRIED)
+HEAVY: Final = replace(DEFAULT, name="Load, rows of 4 s", device=_HEAVY)
 SLOW: Final = replace(
     BALANCED, name="Load, Balanced, start-up 300 s", startup_seconds=_SLOW_STARTUP_SECONDS
 )
@@ -188,6 +198,7 @@ def measure(seeds: Sequence[int]) -> list[Figure]:
             (scaling, low_ramp(), runs.of(scaling, low_ramp))
             for scaling in (HURRIED, HURRIED_BALANCED)
         ]
+        followed.append((HEAVY, quiet(), runs.of(HEAVY, quiet)))
         unheard = [
             (f"{name}, {scaling.name}", runs.of(scaling, quiet, outage))
             for name, outage in OUTAGES.items()
@@ -213,7 +224,7 @@ def _followed(scaling: Scaling, load: Load, results: Sequence[Result]) -> list[F
     times = at_least if promised and is_step else None
     turns = at_most if promised and not is_trace else None
     # A trace changes all the time: there reversals are counted and not divided.
-    changes = 1 if is_trace else load.changes
+    changes = 1 if is_trace else max(1, load.changes)
     reversals = [result.reversals / changes for result in results]
     what = "reversals" if is_trace else "reversals per load change"
     return [

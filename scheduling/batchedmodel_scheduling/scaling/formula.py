@@ -20,8 +20,8 @@ from typing import Final
 from batchedmodel_scheduling.scaling.windows import PANIC_SECONDS, WINDOW_SECONDS
 
 SHORTEST_DRAIN_SECONDS: Final = 30.0
-PANIC_MARGIN: Final = 1.1
-"""The panic window counts less this factor: over so short a time a rate is noisy."""
+PANIC_DEVIATIONS: Final = 2.0
+"""The panic window counts less so many standard deviations of what chance makes of it."""
 _DOWN_BAND: Final = 0.1
 _UP_BAND: Final = 0.1
 """As wide as the HPA's own tolerance, which integers below ten slip through."""
@@ -50,6 +50,8 @@ class Demand:
     """Device-seconds offered per second, over the last minute."""
     panic_rate: float = 0.0
     """The same over the panic window."""
+    panic_variance: float = 0.0
+    """Of the panic rate, by chance."""
     backlog: float = 0.0
     """Device-seconds that wait or are under way."""
     batches: float = 0.0
@@ -135,11 +137,13 @@ def required_replicas(sight: ModelSight, target: Target) -> Verdict:
     drain = drain_seconds(sight.reaction_seconds, target.utilization)
     minute = sight.departed_rate + sum(pod.now.work_rate for pod in sight.pods)
     panic = sight.departed_panic_rate + sum(pod.now.panic_rate for pod in sight.pods)
-    rises = panic / PANIC_MARGIN > minute
+    chance = math.sqrt(sum(pod.now.panic_variance for pod in sight.pods))
+    sure = panic - PANIC_DEVIATIONS * chance
+    rises = sure > minute
     window = PANIC_SECONDS if rises else WINDOW_SECONDS
 
-    def rate(minute: float, panic: float) -> float:
-        return panic / PANIC_MARGIN if rises else minute
+    def rate(steady: float, lately: float) -> float:
+        return lately * sure / panic if rises else steady
 
     def replicas(demand: Demand) -> float:
         work = rate(demand.work_rate, demand.panic_rate) + demand.backlog / drain

@@ -129,7 +129,6 @@ class _Loop:
             self._add(-_WARM_UP_TICKS * TICK_SECONDS, startup_seconds=0.0)
         for tick in range(-_WARM_UP_TICKS, 0):
             self._tick(tick, load.at(0.0))
-        self._tally.offered = self._tally.on_time = 0
         result = Result(sizes=[(0.0, size)])
         for tick in range(round(load.seconds / TICK_SECONDS)):
             amount = load.at(tick * TICK_SECONDS)

@@ -44,7 +44,7 @@ class Device:
 
 @dataclass(slots=True)
 class Tally:
-    """Rows of all pods together."""
+    """Rows of all pods together that came at 0 or later; what came before warms a run up."""
 
     offered: int = 0
     on_time: int = 0
@@ -130,7 +130,8 @@ class SimulatedPod:
     def _arrive(self, count: int, at: float) -> None:
         if not count:
             return
-        self._tally.offered += count
+        if at >= 0:
+            self._tally.offered += count
         self._offered[math.floor(at)] += count * self._device.work
         taken = min(count, self._device.max_queue_size - self._rows)
         if taken > 0:
@@ -151,7 +152,7 @@ class SimulatedPod:
         rows += sum(count for _, count in _take(self._late, most - rows))
         ends = now + device.seconds(rows)
         self._tally.on_time += sum(
-            count for at, count in chosen if ends <= at + device.target_seconds
+            count for at, count in chosen if at >= 0 and ends <= at + device.target_seconds
         )
         self._rows -= rows
         return rows

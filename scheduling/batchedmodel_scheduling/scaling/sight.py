@@ -4,7 +4,7 @@ Pure; called by the autoscaler's `fleet` and by the simulated loop, judged by `f
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from batchedmodel_scheduling.scaling.formula import Demand, ModelSight, PodSight
@@ -70,27 +70,27 @@ def _pod_sight(pod: PodState, seconds: float, stale: float, now: float) -> PodSi
             answers=False,
             now=Demand(work_rate=rate, panic_rate=panic),
             # Its panic window has gone by unseen: what it had told of is the minute.
-            last=_demand(history, last, last),
+            last=_waiting(history, Demand(work_rate=last, panic_rate=last)),
         )
-    panic = window.panic_rate if window is not None else 0.0
+    if window is None:
+        asked = Demand()
+    else:
+        asked = Demand(
+            work_rate=rate, panic_rate=window.panic_rate, panic_variance=window.panic_variance
+        )
     # What waits in a pod that leaves is worked off by that pod itself.
-    asked = (
-        Demand(work_rate=rate, panic_rate=panic) if pod.leaving else _demand(history, rate, panic)
-    )
+    if not pod.leaving:
+        asked = _waiting(history, asked)
     return PodSight(expected=expected, answers=True, now=asked, last=asked)
 
 
-def _demand(history: History, rate: float, panic: float) -> Demand:
+def _waiting(history: History, asked: Demand) -> Demand:
+    """What is asked of a pod, with what waits in it; without a profile that is all."""
     stats, gauges = history.stats, history.gauges()
     if stats is None:
         return Demand()
     if stats.profile_known:
-        return Demand(
-            work_rate=rate,
-            panic_rate=panic,
-            backlog=gauges.backlog_work,
-            queue_length=gauges.queue_length,
-        )
+        return replace(asked, backlog=gauges.backlog_work, queue_length=gauges.queue_length)
     return Demand(
         batches=gauges.outstanding / max(1, stats.max_batch_size),
         queue_length=gauges.queue_length,

@@ -7,6 +7,7 @@ knows nothing of pods' names, of Kubernetes or of how stats arrive.
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from batchedmodel_contract.stats import BUCKET_SECONDS, BUCKETS, SidecarStats
@@ -50,6 +51,19 @@ class Window:
         """The same over the panic window; the newest second is not over yet and is left out."""
         newest = round(PANIC_SECONDS / BUCKET_SECONDS)
         return sum(self.buckets[-newest - 1 : -1]) / PANIC_SECONDS
+
+    @property
+    def panic_variance(self) -> float:
+        """Of the panic rate: how far chance alone moves it.
+
+        From the differences of one second to the next (von Neumann's estimate), which a rise of
+        the rate hardly touches: rows that cost little leave it near nothing, and a few heavy ones,
+        which would look like a rise, do not.
+        """
+        seen = max(2, min(BUCKETS - 1, int(self.age_seconds / BUCKET_SECONDS)))
+        buckets = self.buckets[-seen - 1 : -1]
+        squares = sum((later - earlier) ** 2 for earlier, later in pairwise(buckets))
+        return squares / (2 * (seen - 1) * BUCKET_SECONDS * PANIC_SECONDS)
 
     def work(self, now: float, seconds: float = WINDOW_SECONDS) -> float:
         """Device-seconds that arrived in the last so many seconds before `now`, up to a minute."""

@@ -45,6 +45,20 @@ def test_the_panic_window_is_the_last_six_whole_seconds() -> None:
     assert window.work(NOW + 6, 6.0) == 0.0
 
 
+def test_chance_is_told_from_a_rise_by_how_seconds_follow_each_other() -> None:
+    def window(*buckets: float, age: float = 3600) -> Window:
+        return Window(received=NOW, age_seconds=age, buckets=buckets)
+
+    constant = window(*(2.0,) * BUCKETS)
+    assert constant.panic_variance == 0.0
+    heavy = window(*(0.0, 4.0) * 30)  # a variance of 4 by the second, 8 by their differences
+    assert heavy.panic_variance == pytest.approx(58 * 16 / (2 * 58 * 6))
+    risen = window(*(1.0,) * 53, *(4.0,) * 7)
+    assert risen.panic_variance == pytest.approx(9 / (2 * 58 * 6))
+    young = window(*(0.0,) * 50, *(2.0, 4.0) * 5, age=8.0)
+    assert young.panic_variance == pytest.approx(4 / (2 * 6))
+
+
 def test_a_sudden_rise_is_seen_in_all_pods_together_those_gone_included() -> None:
     known = fleet([pod(1), pod(2)])
     rising = (0.2,) * 53 + (2.0,) * 7
@@ -62,7 +76,8 @@ def test_work_counts_as_the_time_that_it_takes_within_the_latency_target() -> No
     known.answered("uid-1", busy(0.5, sustainable_share=0.5), NOW)
     known.answered("uid-2", busy(0.25), NOW)
     assert rate(known) == pytest.approx(1.25, rel=0.02)
-    assert known.sight(KEY, NOW).pods[0].now.panic_rate == pytest.approx(1.0)
+    rates = sorted(one.now.panic_rate for one in known.sight(KEY, NOW).pods)
+    assert rates == pytest.approx([0.25, 1.0])
 
 
 def test_a_missed_poll_loses_nothing() -> None:

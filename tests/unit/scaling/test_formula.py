@@ -1,11 +1,13 @@
 """How many replicas are asked for, seeing all, a part, or nothing."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from batchedmodel_scheduling.scaling.formula import (
-    PANIC_MARGIN,
+    PANIC_DEVIATIONS,
     Demand,
     ModelSight,
     PodSight,
@@ -77,14 +79,21 @@ def test_replicas_follow_work_and_backlog(
 
 def test_a_sudden_rise_counts_before_the_minute_shows_it() -> None:
     verdict = required_replicas(sight(hears(work_rate=1.3, panic_rate=4.0), present=1), TARGET)
-    assert (verdict.value, verdict.reason) == (5, Reason.MORE_WORK)  # 4.0 / 1.1 / 0.8 = 4.5
+    assert (verdict.value, verdict.reason) == (5, Reason.MORE_WORK)
     assert "by the last 6 s" in verdict.sentence
 
 
-def test_a_rise_within_the_noise_of_seconds_does_not() -> None:
-    verdict = required_replicas(sight(hears(work_rate=0.8, panic_rate=0.88), present=1), TARGET)
+def test_a_rise_within_what_chance_makes_of_seconds_does_not() -> None:
+    noisy = hears(work_rate=0.8, panic_rate=2.4, panic_variance=0.64)
+    verdict = required_replicas(sight(noisy, present=1), TARGET)
     assert (verdict.value, verdict.reason) == (1, Reason.IN_BAND)
     assert "by the last 60 s" in verdict.sentence
+
+
+def test_of_a_rise_beyond_chance_what_is_sure_counts() -> None:
+    noisy = hears(work_rate=0.8, panic_rate=4.8, panic_variance=0.64)
+    verdict = required_replicas(sight(noisy, present=1), TARGET)
+    assert verdict.value == 4  # (4.8 - 2 x 0.8) / 0.8
 
 
 def test_a_lull_of_seconds_is_no_calm() -> None:
@@ -211,6 +220,7 @@ _DEMANDS = st.builds(
     Demand,
     work_rate=_AMOUNTS,
     panic_rate=_AMOUNTS,
+    panic_variance=_AMOUNTS,
     backlog=_AMOUNTS,
     batches=_AMOUNTS,
     queue_length=_AMOUNTS,
@@ -238,9 +248,9 @@ def test_the_answer_lies_between_the_present_size_and_what_the_work_needs(
 ) -> None:
     pods = [PodSight(expected=True, answers=True, now=one, last=one) for one in demands]
     drain = drain_seconds(REACTION, target.utilization)
-    rate = max(
-        sum(one.work_rate for one in demands), sum(one.panic_rate for one in demands) / PANIC_MARGIN
-    )
+    chance = math.sqrt(sum(one.panic_variance for one in demands))
+    sure = sum(one.panic_rate for one in demands) - PANIC_DEVIATIONS * chance
+    rate = max(sum(one.work_rate for one in demands), sure)
     backlog = sum(one.backlog for one in demands) / drain
     need = (rate + backlog) / target.utilization + sum(one.batches for one in demands)
     value = required_replicas(sight(*pods, present=present), target).value
