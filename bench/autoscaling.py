@@ -1,27 +1,30 @@
 """How well the number of pods follows the load: every figure that we claim for scaling.
 
-All is simulated in virtual time, with the autoscaler's own windows and formula and with the HPA's
-arithmetic as a running controller was seen to do it. A value is the worst of all seeds. Beside the
-metric `Load` stands `QueueLength`, which most models elsewhere are scaled on.
+All is simulated in virtual time: the HPA is the one that the operator renders of a manifest, the
+autoscaler's windows and formula are its own, and the HPA's arithmetic is that of a running
+controller. A value is the worst of all seeds. Beside the metric `Load` stands `QueueLength`, which
+most models elsewhere are scaled on.
 
     python bench/autoscaling.py [--quick] [--json FILE]
 """
 
 import multiprocessing
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from batchedmodel_contract.effective import target_queue_length, target_utilization_percent
-from batchedmodel_contract.scaling_profiles import ScalingProfile, scaling_behavior
+from batchedmodel_contract.kubernetes_names import GROUP, VERSION
 from batchedmodel_contract.spec import ScalingMetric
+from batchedmodel_operator.kinds import Kind
+from batchedmodel_operator.observed import model_from
+from batchedmodel_operator.render.autoscaler import autoscaler
 from batchedmodel_scheduling.scaling import loads
-from batchedmodel_scheduling.scaling.behavior import read_behavior
 from batchedmodel_scheduling.scaling.formula import Target, queue_length, required_replicas
-from batchedmodel_scheduling.scaling.hpa import Autoscaler
+from batchedmodel_scheduling.scaling.hpa import read_autoscaler
 from batchedmodel_scheduling.scaling.loads import Load
 from batchedmodel_scheduling.scaling.loop import Outage, Result, Setup, run
 from batchedmodel_scheduling.scaling.pods import Device
@@ -33,7 +36,7 @@ LEAST_ON_TIME: Final = 0.97
 MOST_REVERSALS: Final = 1.0
 AZURE_CONVERSATION: Final = Path(__file__).parent / "data" / "azure_conversation.csv"
 _PROCESSES: Final = 2
-_FULL: Final = range(2001, 2006)
+_FULL: Final = range(2001, 2004)
 _QUICK: Final = range(2001, 2002)
 _DEVICE: Final = Device(
     fixed=0.030,
@@ -66,51 +69,52 @@ class Scaling:
     """A way to scale; a name of its own."""
 
     name: str
-    metric: ScalingMetric
-    profile: ScalingProfile | None
-    """None: Kubernetes' own behaviour, which a manifest without `behavior` gets."""
+    wishes: Mapping[str, object]
+    """The manifest's `autoscaling`."""
     startup_seconds: float = _STARTUP_SECONDS
     device: Device = _DEVICE
 
 
-DEFAULT: Final = Scaling(name="Load", metric=ScalingMetric.LOAD, profile=None)
-BALANCED: Final = replace(DEFAULT, name="Load, Balanced", profile=ScalingProfile.BALANCED)
-FAST: Final = replace(DEFAULT, name="Load, Fast", profile=ScalingProfile.FAST)
-CONSERVATIVE: Final = replace(
-    DEFAULT, name="Load, Conservative", profile=ScalingProfile.CONSERVATIVE
+_PLAIN: Final = {"maxReplicas": _MOST_PODS}
+_BY_QUEUE: Final = _PLAIN | {"metric": "QueueLength"}
+_STOCK: Final[dict[str, object]] = {"scaleUp": {}, "scaleDown": {}}
+DEFAULT: Final = Scaling(name="Load", wishes=_PLAIN)
+FAST: Final = Scaling(name="Load, Fast", wishes=_PLAIN | {"profile": "Fast"})
+CONSERVATIVE: Final = Scaling(
+    name="Load, Conservative", wishes=_PLAIN | {"profile": "Conservative"}
 )
-QUEUE: Final = replace(DEFAULT, name="QueueLength", metric=ScalingMetric.QUEUE_LENGTH)
-CAREFUL_QUEUE: Final = replace(QUEUE, name="QueueLength, Balanced", profile=ScalingProfile.BALANCED)
+QUEUE: Final = Scaling(name="QueueLength", wishes=_BY_QUEUE)
+STOCK_QUEUE: Final = Scaling(
+    name="QueueLength, Kubernetes' behaviour", wishes=_BY_QUEUE | {"behavior": _STOCK}
+)
 HURRIED: Final = replace(DEFAULT, name="Load, target 100 ms", device=_HURRIED)
-HURRIED_BALANCED: Final = replace(BALANCED, name="Load, Balanced, target 100 ms", device=_HURRIED)
 HEAVY: Final = replace(DEFAULT, name="Load, rows of 4 s", device=_HEAVY)
-SLOW: Final = replace(
-    BALANCED, name="Load, Balanced, start-up 300 s", startup_seconds=_SLOW_STARTUP_SECONDS
-)
+SLOW: Final = replace(DEFAULT, name="Load, start-up 300 s", startup_seconds=_SLOW_STARTUP_SECONDS)
 
 
 def setup_of(scaling: Scaling, seed: int, outages: tuple[Outage, ...] = ()) -> Setup:
     """The loop as a manifest with nothing but bounds and this way to scale would make it."""
-    queue = target_queue_length(None, max_batch_size=_DEVICE.max_batch_size)
-    by_load = scaling.metric is ScalingMetric.LOAD
-    profile = scaling.profile
-    startup = scaling.startup_seconds
-    behavior = (
-        None
-        if profile is None
-        else read_behavior(scaling_behavior(profile, scaling.metric, startup))
+    manifest = {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": Kind.BATCHED_MODEL.value,
+        "metadata": {"name": "model", "namespace": "bench", "uid": "bench", "generation": 1},
+        "spec": {"model": {"handler": "simulated"}, "autoscaling": scaling.wishes},
+    }
+    model = model_from(manifest)
+    if model.spec is None or model.spec.autoscaling is None:
+        raise ValueError(f"{scaling.name}: {model.mistakes}")
+    wishes = model.spec.autoscaling
+    rendered = autoscaler(model, model.spec, wishes)["spec"]
+    queue = target_queue_length(
+        wishes.target_queue_length, max_batch_size=model.spec.batching.max_batch_size
     )
+    utilization = target_utilization_percent(wishes.target_utilization_percent) / 100
     return Setup(
         device=scaling.device,
-        autoscaler=Autoscaler(
-            min_replicas=1,
-            max_replicas=_MOST_PODS,
-            average_value=1.0 if by_load else queue,
-            behavior=behavior,
-        ),
-        target=Target(utilization=target_utilization_percent(None) / 100, queue_length=queue),
-        startup_seconds=startup,
-        decide=required_replicas if by_load else queue_length,
+        autoscaler=read_autoscaler(rendered),
+        target=Target(utilization=utilization, queue_length=queue),
+        startup_seconds=scaling.startup_seconds,
+        decide=required_replicas if wishes.metric is ScalingMetric.LOAD else queue_length,
         outages=outages,
         sync_offset=seed * 4,  # where within its fifteen seconds the load meets the HPA
     )
@@ -188,21 +192,17 @@ def measure(seeds: Sequence[int]) -> list[Figure]:
         followed = [
             (scaling, load(), runs.of(scaling, load))
             for load in (step, ramp, sine, hour, trace)
-            for scaling in (DEFAULT, BALANCED, QUEUE)
+            for scaling in (DEFAULT, QUEUE, STOCK_QUEUE)
         ]
         followed += [
-            (scaling, step(), runs.of(scaling, step))
-            for scaling in (FAST, CONSERVATIVE, SLOW, CAREFUL_QUEUE)
+            (scaling, step(), runs.of(scaling, step)) for scaling in (FAST, CONSERVATIVE, SLOW)
         ]
-        followed += [
-            (scaling, low_ramp(), runs.of(scaling, low_ramp))
-            for scaling in (HURRIED, HURRIED_BALANCED)
-        ]
+        followed.append((HURRIED, low_ramp(), runs.of(HURRIED, low_ramp)))
         followed.append((HEAVY, quiet(), runs.of(HEAVY, quiet)))
         unheard = [
             (f"{name}, {scaling.name}", runs.of(scaling, quiet, outage))
             for name, outage in OUTAGES.items()
-            for scaling in (DEFAULT, BALANCED)
+            for scaling in (DEFAULT, FAST)
         ]
         figures = []
         for scaling, load, results in followed:
@@ -218,7 +218,7 @@ def _followed(scaling: Scaling, load: Load, results: Sequence[Result]) -> list[F
     name = f"{load.name}, {scaling.name}"
     cost = [result.cost for result in results]
     on_time = [result.on_time_share for result in results]
-    promised = scaling in (DEFAULT, BALANCED, HURRIED, HURRIED_BALANCED)
+    promised = scaling in (DEFAULT, HURRIED)
     is_trace, is_step = load.name == "trace", load.name == "x4 step"
     costs = at_most if promised and load.name in ("ramp", "low ramp", "sine") else None
     times = at_least if promised and is_step else None

@@ -51,7 +51,7 @@ _SMALL: Final = (
     ),
     Expected(
         recipe=AUTOSCALER,
-        packages="contract autoscaler",
+        packages="contract scheduling autoscaler",
         megabytes=450,
         missing="BATCHEDMODEL_NAMESPACE",
     ),

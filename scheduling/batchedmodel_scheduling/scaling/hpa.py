@@ -6,10 +6,10 @@ in tests. Time is `now` in seconds; what it remembers goes in and comes out.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from batchedmodel_scheduling.scaling.behavior import (
     DOWN_WINDOW_SECONDS,
@@ -18,6 +18,7 @@ from batchedmodel_scheduling.scaling.behavior import (
     PolicyType,
     Rules,
     Select,
+    read_behavior,
 )
 
 SYNC_SECONDS: Final = 15.0
@@ -35,6 +36,19 @@ class Autoscaler:
     average_value: float = 1.0
     behavior: Behavior | None = None
     """None where the object has none: then the controller goes by older rules than the defaults."""
+
+
+def read_autoscaler(spec: Mapping[str, Any]) -> Autoscaler:
+    """An autoscaler's `spec` in autoscaling/v2, whose first metric has an AverageValue target in
+    plain numbers.
+    """
+    behavior = spec.get("behavior")
+    return Autoscaler(
+        min_replicas=spec.get("minReplicas", 1),
+        max_replicas=spec["maxReplicas"],
+        average_value=float(spec["metrics"][0]["object"]["target"]["averageValue"]),
+        behavior=None if behavior is None else read_behavior(behavior),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

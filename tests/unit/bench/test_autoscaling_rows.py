@@ -5,14 +5,26 @@ from dataclasses import replace
 import pytest
 
 import autoscaling
-from autoscaling import BALANCED, CAREFUL_QUEUE, DEFAULT, FAST, HURRIED, QUEUE, SLOW, once, setup_of
+from autoscaling import (
+    CONSERVATIVE,
+    DEFAULT,
+    FAST,
+    HEAVY,
+    HURRIED,
+    QUEUE,
+    SLOW,
+    STOCK_QUEUE,
+    once,
+    setup_of,
+)
 from batchedmodel_scheduling.scaling.formula import queue_length, required_replicas
 from batchedmodel_scheduling.scaling.loop import Outage
 
 
 def test_the_default_is_what_a_manifest_without_wishes_gets() -> None:
     setup = setup_of(DEFAULT, seed=1)
-    assert setup.autoscaler.behavior is None
+    assert setup.autoscaler.behavior is not None
+    assert setup.autoscaler.behavior.down.window_seconds == 300
     assert setup.autoscaler.average_value == 1.0
     assert setup.target.utilization == 0.8
     assert setup.decide is required_replicas
@@ -24,7 +36,7 @@ def test_the_queue_is_scaled_on_by_its_own_metric_and_target() -> None:
 
 
 def test_names_of_ways_to_scale_are_their_own() -> None:
-    ways = (DEFAULT, BALANCED, CAREFUL_QUEUE, FAST, HURRIED, QUEUE, SLOW)
+    ways = (CONSERVATIVE, DEFAULT, FAST, HEAVY, HURRIED, QUEUE, SLOW, STOCK_QUEUE)
     assert len({way.name for way in ways}) == len(ways)
 
 

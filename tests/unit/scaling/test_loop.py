@@ -4,10 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from batchedmodel_contract.scaling_profiles import ScalingProfile, scaling_behavior
-from batchedmodel_contract.spec import ScalingMetric
 from batchedmodel_scheduling.scaling import loads
-from batchedmodel_scheduling.scaling.behavior import read_behavior
+from batchedmodel_scheduling.scaling.behavior import Behavior, read_behavior
 from batchedmodel_scheduling.scaling.formula import Target, queue_length
 from batchedmodel_scheduling.scaling.hpa import Autoscaler
 from batchedmodel_scheduling.scaling.loop import Outage, Result, Setup, ideal_replicas, run
@@ -130,11 +128,16 @@ def test_a_queue_is_followed_to_and_fro() -> None:
         pytest.param(Outage(start=100, end=105, forgets=True), id="the autoscaler restarts"),
     ],
 )
-@pytest.mark.parametrize("profile", [None, *ScalingProfile])
-def test_whoever_is_blind_holds_still(outage: Outage, profile: ScalingProfile | None) -> None:
-    behavior = None
-    if profile is not None:
-        behavior = read_behavior(scaling_behavior(profile, ScalingMetric.LOAD, 60.0))
+@pytest.mark.parametrize(
+    "behavior",
+    [
+        pytest.param(None, id="Kubernetes' own"),
+        pytest.param(
+            read_behavior({"scaleDown": {"stabilizationWindowSeconds": 0}}), id="no window"
+        ),
+    ],
+)
+def test_whoever_is_blind_holds_still(outage: Outage, behavior: Behavior | None) -> None:
     setup = replace(
         SETUP,
         outages=(outage,),
