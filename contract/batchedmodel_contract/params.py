@@ -4,6 +4,8 @@ A handler declares them, each with a type and a default; the sidecar reads them 
 declaration, they travel per item, and items that differ in them share a batch all the same. Pure.
 """
 
+import math
+import struct
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +28,7 @@ Values = Mapping[str, Scalar]
 
 _LARGEST: Final = {Datatype.INT64: 2**63 - 1, Datatype.FP32: (2 - 2**-23) * 2.0**127}
 _SMALLEST: Final = {Datatype.INT64: -(2**63), Datatype.FP32: -_LARGEST[Datatype.FP32]}
+_SINGLE: Final = struct.Struct("<f")
 _CODES: Final = {Datatype.BOOL: "B", Datatype.INT64: "q", Datatype.FP32: "f"}
 _KINDS: Final[Mapping[Datatype, tuple[str, tuple[type, ...]]]] = {
     Datatype.BOOL: ("true or false", (bool,)),
@@ -39,9 +42,9 @@ _KINDS: Final[Mapping[Datatype, tuple[str, tuple[type, ...]]]] = {
 class Param:
     """One parameter: its datatype (BOOL, INT64, FP32, or BYTES for a text) and its default.
 
-    `min` and `max` bound numbers, `choices` names the texts that are taken; a text without
-    choices may have `LONGEST_TEXT` bytes. Raises `ValueError` when the declaration contradicts
-    itself.
+    `min` and `max` bound numbers, within what the datatype holds; those of FP32 mean the nearest
+    single-precision numbers. `choices` names the texts that are taken; a text without choices may
+    have `LONGEST_TEXT` bytes. Raises `ValueError` when the declaration contradicts itself.
     """
 
     datatype: str
@@ -55,6 +58,9 @@ class Param:
             raise ValueError(f"datatype {self.datatype!r} is not one of {', '.join(_KINDS)}")
         if self.datatype not in _LARGEST and (self.min is not None or self.max is not None):
             raise ValueError(f"min and max are for numbers, not for {self.datatype}")
+        for name, bound in (("min", self.min), ("max", self.max)):
+            if bound is not None:
+                self._check_bound(name, bound)
         if self.choices and self.datatype != Datatype.BYTES:
             raise ValueError(f"choices are for BYTES, not for {self.datatype}")
         choices: Any = self.choices
@@ -75,14 +81,23 @@ class Param:
         if isinstance(given, str):
             return self._text(given, field)
         if isinstance(given, int | float) and datatype in _LARGEST:
-            least = _SMALLEST[datatype] if self.min is None else self.min
-            largest = _LARGEST[datatype] if self.max is None else self.max
+            least = _held(_SMALLEST[datatype] if self.min is None else self.min, datatype)
+            largest = _held(_LARGEST[datatype] if self.max is None else self.max, datatype)
+            value = _held(given, datatype)
             # Not the other way round: NaN is neither below nor above anything.
-            if not least <= given <= largest:
+            if not least <= value <= largest:
                 raise InvalidInput(field, f"is not {name} from {least:g} to {largest:g}", given)
-            return float(given) if datatype is Datatype.FP32 else given
+            return value
         assert isinstance(given, bool), "a kind without a rule: our bug"
         return given
+
+    def _check_bound(self, name: str, bound: object) -> None:
+        datatype = Datatype(self.datatype)
+        if not isinstance(bound, int | float) or isinstance(bound, bool):
+            raise ValueError(f"{name} {bound!r} is not a number")
+        least, largest = _SMALLEST[datatype], _LARGEST[datatype]
+        if not least <= _held(bound, datatype) <= largest:
+            raise ValueError(f"{name} {bound!r} is not within what {datatype} holds")
 
     def _text(self, given: str, field: str) -> str:
         if self.choices and given not in self.choices:
@@ -148,6 +163,20 @@ def column_values(column: Tensor, param: Param) -> list[Scalar]:
         raise InvalidInput(field, f"is not {param.datatype}", column.datatype)
     values: list[Scalar] = bytes_to_values(column.data, column.datatype, field)
     return values
+
+
+def _held(number: float, datatype: Datatype) -> float:
+    """The number as it travels: of FP32 the nearest that it holds, infinity beyond them.
+
+    Both ends judge this one. As a double 0.8 is on the bound 0.8, as it arrives it is above it.
+    """
+    if datatype is not Datatype.FP32:
+        return number
+    try:
+        single: float = _SINGLE.unpack(_SINGLE.pack(float(number)))[0]
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
+    return single
 
 
 def _column(name: str, param: Param, values: Sequence[Any]) -> Tensor:

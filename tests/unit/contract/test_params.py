@@ -4,7 +4,7 @@ import json
 from typing import Any, Final
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from batchedmodel_contract.batch_wire import BatchRequest, ragged, to_request, write_request
@@ -48,6 +48,14 @@ def test_a_declaration_survives_its_way_to_the_proxy(param: Param) -> None:
         (("INT64", 1, None, None, ("1",)), "choices are for BYTES, not for INT64"),
         (("BYTES", "a", None, None, "abc"), "choices 'abc' are not a tuple of texts"),
         (("BYTES", "c", None, None, ("a", "b")), 'default: "c" is not one of a, b'),
+        (("INT64", 0, 0, 2**64 - 1), "max 18446744073709551615 is not within what INT64 holds"),
+        (("INT64", 0, -(2.0**64)), r"min -1.8\d+e\+19 is not within what INT64 holds"),
+        (("FP32", 0.0, 0, 1e300), r"max 1e\+300 is not within what FP32 holds"),
+        (("FP32", 0.0, -(10**400)), "min -10+ is not within what FP32 holds"),
+        (("FP32", 0.0, float("-inf")), "min -inf is not within what FP32 holds"),
+        (("FP32", 0.0, 0, float("nan")), "max nan is not within what FP32 holds"),
+        (("FP32", 0.0, "0"), "min '0' is not a number"),
+        (("FP32", 1e300), r"default: 1e\+300 is not a number from"),
     ],
 )
 def test_a_declaration_that_contradicts_itself_is_refused(
@@ -98,6 +106,31 @@ def test_what_a_request_sets_is_read_by_the_declaration(
 def test_a_value_that_does_not_fit_is_refused_by_name(name: str, value: Any, rule: str) -> None:
     with pytest.raises(InvalidInput, match=f"^parameters.{name}: .*{rule}"):
         read_values({name: value}, KNOWN)
+
+
+@given(
+    st.floats(-3e38, 3e38),
+    st.floats(-3e38, 3e38),
+    st.floats(-3e38, 3e38) | st.integers(-(10**6), 10**6),
+)
+@example(0.9, 0.1, 0.8)
+@example(0.1, 0.8, 0.1)
+@example(0.9, 0.9, 0.9)
+def test_both_ends_judge_a_number_alike_on_the_bounds_too(a: float, b: float, c: float) -> None:
+    least, value, largest = sorted((a, b, c))
+    for default, given_ in ((least, largest), (largest, least), (value, value)):
+        param = Param("FP32", default, min=least, max=largest)
+        (column,) = columns([read_values({"p": given_}, {"p": param}), None], {"p": param})
+        arrived = column_values(column, param)
+        assert [param.read(one, "p") for one in arrived] == arrived
+
+
+@pytest.mark.parametrize("largest", [3.4028235e38, 3.4028234663852886e38])
+def test_the_largest_number_is_taken_as_single_precision_prints_it(largest: float) -> None:
+    param = Param("FP32", 0.0, max=largest)
+    assert param.read(3.4028235e38, "p") == 3.4028234663852886e38
+    with pytest.raises(InvalidInput, match="is not a number from"):
+        param.read(3.41e38, "p")
 
 
 VALUES: Final = st.none() | st.fixed_dictionaries(

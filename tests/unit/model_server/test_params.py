@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from batchedmodel_contract.batch_wire import BatchRequest
 from batchedmodel_contract.description import description_from_metadata
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_contract.params import Values, columns
+from batchedmodel_contract.params import Values, columns, read_values
 from batchedmodel_contract.tensors import Datatype, Tensor
 from batchedmodel_model_server.batch import ParamColumn
 from batchedmodel_model_server.collate import collate, parts
@@ -53,6 +53,21 @@ async def test_an_item_whose_parameter_does_not_fit_fails_alone(compute: Compute
     assert reply.errors[0] == "parameters.scale: 11.0 is not a number from -10 to 10"
     assert reply.errors[2] == 'parameters.rounding: "sideways" is not one of none, down, up'
     assert arrays_of(reply.outputs[0])[1].tolist() == [2]
+
+
+async def test_a_number_on_its_bound_is_taken_and_so_is_a_default(compute: ComputeThread) -> None:
+    class Bounded(Echo):
+        params: Mapping[str, Param] = {
+            "high": Param("FP32", 0.8, min=0.1, max=0.8),
+            "low": Param("FP32", 0.9, min=0.9, max=1),
+        }
+
+    known = Bounded.params
+    given_ = ({"high": 0.8, "low": 0.9}, {"high": 0.1}, None)
+    rows = [read_values(one, known) for one in given_]
+    request = replace(batch_of(x=[[1]] * 3), params=columns(rows, known))
+    reply = await runner_of(loaded(Bounded()), compute).run(request)
+    assert (reply.statuses, reply.errors) == ((200,) * 3, ("",) * 3)
 
 
 @pytest.mark.parametrize(
