@@ -289,19 +289,19 @@ class Batcher:
             if live.partly_shown:
                 partly_shown[live] = None
             self._durations.queue.observe(now - item.arrived)
-        request, seconds = batch_of(members, now), patience(batch, self._settings, now)
         self._ledger.batch_leaves(batch.reason, len(batch.items), now)
         self._durations.batch_size.observe(len(batch.items))
         logger.debug("batch %d: %s", batch.id, Told(batch, self._rows))
         self._policy.observe(HandedOver(batch=batch.id), now)
-        self._flights.start(batch, self._carry(batch, request, seconds))
+        self._flights.start(batch, self._carry(batch, members, now))
         for live in partly_shown:
             for index in self._turns.show_more(live, self._policy, now):
                 self._rows[live.ids[index]] = (live, index)
 
-    async def _carry(self, batch: Batch, request: BatchRequest, seconds: float) -> None:
-        """Send one batch and settle its members, whatever happens."""
-        reply = await carried(self._infer(request, seconds))
+    async def _carry(self, batch: Batch, members: list[tuple[LiveCall, int]], now: float) -> None:
+        """Make and send one batch and settle its members, whatever happens."""
+        seconds = patience(batch, self._settings, now)
+        reply = await carried(lambda: self._infer(batch_of(members, now), seconds))
         if isinstance(reply, Unserved):
             self._unserved(batch.items, reply)
             self._finish(batch, None)

@@ -81,10 +81,10 @@ def patience(batch: Batch, settings: BatchSettings, now: float) -> float:
     return max(last, *[item.deadline for item in batch.items]) - now + _GRACE
 
 
-async def carried(reply: Awaitable[BatchReply]) -> BatchReply | Unserved:
-    """The reply to a batch, or why there is none."""
+async def carried(ask: Callable[[], Awaitable[BatchReply]]) -> BatchReply | Unserved:
+    """The reply to a batch, or why there is none, be it that it could not even be asked for."""
     try:
-        return await reply
+        return await ask()
     except Unserved as error:
         return error
     except Exception as bug:

@@ -10,6 +10,7 @@ from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.outcomes import Outcome, Rejection, ReleaseReason
 from batchedmodel_contract.spec import Lateness, PolicyName
 from batchedmodel_scheduling.policy import Priority
+from batchedmodel_sidecar.calls import Row
 from batchedmodel_sidecar.errors import Busy, Expired, GivenUp, Lost, Rejected, Unserved
 from batchedmodel_sidecar.terms import Wishes
 from support.sidecar_world import DESCRIPTION, FIXED, MODEL, PER_ROW, call_of, rows_of, world
@@ -164,6 +165,19 @@ async def test_a_row_that_fails_alone_harms_no_neighbour() -> None:
     assert caught.value.status == 400
     with pytest.raises(Unserved, match="^row 1: refused$"):
         await mixed
+
+
+async def test_a_batch_that_cannot_be_made_fails_and_the_next_one_leaves() -> None:
+    w = world()
+    # Of no value that the model's description has a place for: our bug, wherever it was made.
+    broken = call_of([b"a"])._replace(rows=(Row(values=(), length=1),))
+    failing, other = asyncio.ensure_future(w.batcher.submit(broken)), w.send(b"b")
+    results = await asyncio.gather(failing, other, return_exceptions=True)
+    assert [r.status for r in results if isinstance(r, Unserved)] == [500, 500]
+    assert w.ledger.settled == {Outcome.FAILED: 2}
+    assert rows_of(await w.send(b"c")) == [b"c"]
+    assert w.server.rows == [b"c"]
+    await w.batcher.idle()
 
 
 async def test_a_reply_of_too_few_rows_is_an_error_for_all_and_shifts_nobody() -> None:
