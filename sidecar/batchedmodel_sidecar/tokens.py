@@ -29,16 +29,19 @@ Text = str | tuple[str, str]
 """A text, or a pair of texts that the model reads as one."""
 
 
-class Mark(NamedTuple):
-    """A token that stands for a part of the text."""
+class Marks(NamedTuple):
+    """The tokens that stand for parts of a text, in order; those that the tokenizer adds do not.
 
-    place: int
-    """Among all tokens, those that the tokenizer adds included."""
-    word: str
-    """As the vocabulary has it."""
-    start: int
-    """Where in the text it begins, in characters."""
-    end: int
+    By columns, which are pickled in a fraction of the time that records take.
+    """
+
+    places: array[int]
+    """Of each token among all of them."""
+    words: tuple[str, ...]
+    """As the vocabulary has them."""
+    starts: array[int]
+    """Where in the text each begins, in characters."""
+    ends: array[int]
 
 
 class Tokenised(NamedTuple):
@@ -47,7 +50,7 @@ class Tokenised(NamedTuple):
     ids: array[int]
     segments: array[int] | None
     """None when nobody asked for them."""
-    marks: tuple[Mark, ...] | None = None
+    marks: Marks | None = None
     """Of the tokens that are the text's own; None when nobody asked for them."""
 
 
@@ -118,12 +121,14 @@ class Tokens:
         ]
 
 
-def _marks(encoding: Encoding) -> tuple[Mark, ...]:
-    told = zip(encoding.tokens, encoding.offsets, encoding.special_tokens_mask, strict=True)
-    return tuple(
-        Mark(place, word, start, end)
-        for place, (word, (start, end), special) in enumerate(told)
-        if not special
+def _marks(encoding: Encoding) -> Marks:
+    words, offsets = encoding.tokens, encoding.offsets
+    places = array("q", [i for i, added in enumerate(encoding.special_tokens_mask) if not added])
+    return Marks(
+        places=places,
+        words=tuple([words[place] for place in places]),
+        starts=array("q", [offsets[place][0] for place in places]),
+        ends=array("q", [offsets[place][1] for place in places]),
     )
 
 

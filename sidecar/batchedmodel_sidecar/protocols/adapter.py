@@ -36,7 +36,7 @@ class Adapter(Protocol):
         ...
 
     def texts(self, parsed: Parsed, answer: Answer) -> int:
-        """How many bytes of the answer's tensors `render` would turn into JSON."""
+        """How many bytes of tensors `render` turns into JSON, or what takes it as long."""
         ...
 
     def render(self, parsed: Parsed, answer: Answer, model: ReadyModel) -> Body:

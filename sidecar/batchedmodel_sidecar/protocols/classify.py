@@ -28,9 +28,9 @@ from batchedmodel_sidecar.protocols.scores import (
     probabilities,
     raw_scores,
 )
-from batchedmodel_sidecar.protocols.token_labels import labelled, one_by_one
+from batchedmodel_sidecar.protocols.token_labels import TOKEN, labelled, one_by_one
 from batchedmodel_sidecar.rows import rows_of_texts, rows_of_tokens, tokens_of
-from batchedmodel_sidecar.tokens import Mark, Text
+from batchedmodel_sidecar.tokens import Marks, Text
 
 _KNOWN: Final = TRUNCATION | {"inputs", "input", "model", "raw_scores", "user"}
 
@@ -44,7 +44,7 @@ class _Form:
     single: bool
     """In TEI's form: one text was asked about, not a list of them."""
     raw: bool
-    marks: tuple[tuple[Mark, ...], ...] | None = None
+    marks: tuple[Marks, ...] | None = None
     """Of each text, where its tokens come from; None where texts are classified, not tokens."""
 
 
@@ -73,14 +73,16 @@ class ClassifyAdapter:
             one_by_one(texts)
             tokens = await tokens_of(model, field).encode(texts, whole=whole, marked=True)
             rows = rows_of_tokens(tokens, model.description, field)
-            form = replace(form, marks=tuple(one.marks or () for one in tokens))
+            form = replace(form, marks=tuple(one.marks for one in tokens if one.marks))
         else:
             rows = await rows_of_texts(texts, model, field, whole=whole)
         return Parsed(call=model.call_of(rows), memo=form)
 
     def texts(self, parsed: Parsed, answer: Answer) -> int:
-        """All of them."""
-        return answer.size
+        """All of them, and of tokens what an entry is beside its scores."""
+        form: _Form = parsed.memo
+        entries = sum(len(marks.places) for marks in form.marks or ())
+        return answer.size + TOKEN * entries
 
     def render(self, parsed: Parsed, answer: Answer, model: ReadyModel) -> Body:
         """The labels of each text, or of its tokens, with scores, in the form of the question."""

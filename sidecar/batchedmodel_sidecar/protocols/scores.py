@@ -29,6 +29,13 @@ def probabilities(raw: list[float], activation: Activation) -> list[float]:
     return [power / total for power in powers]
 
 
+def probability(highest: float, raw: list[float], activation: Activation) -> float:
+    """Of the highest of the raw scores alone, what `probabilities` says of it."""
+    if activation is Activation.SIGMOID:
+        return sigmoid(highest)
+    return 1.0 / math.fsum([math.exp(score - highest) for score in raw])
+
+
 def sigmoid(score: float) -> float:
     """1 / (1 + e^-score), for scores of any size."""
     if score >= 0:

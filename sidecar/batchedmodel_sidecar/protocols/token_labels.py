@@ -10,11 +10,14 @@ from typing import Any, Final
 
 from batchedmodel_contract.description import Classification
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_sidecar.protocols.scores import probabilities
-from batchedmodel_sidecar.tokens import Mark, Text
+from batchedmodel_sidecar.protocols.scores import probability
+from batchedmodel_sidecar.tokens import Marks, Text
 
 _OUTSIDE: Final = "O"
 """By convention the label of tokens that are part of nothing."""
+
+TOKEN: Final = 64
+"""Bytes of tensors that take as long to become JSON as an entry does beside its own scores."""
 
 
 def one_by_one(texts: Sequence[Text]) -> None:
@@ -26,23 +29,25 @@ def one_by_one(texts: Sequence[Text]) -> None:
 
 
 def labelled(
-    scores: list[float], marks: Sequence[Mark], classes: Classification, *, raw: bool
+    scores: list[float], marks: Marks, classes: Classification, *, raw: bool
 ) -> list[dict[str, Any]]:
     """An entry for each token of interest; `scores` are those of all tokens, one after another."""
-    entries, width = [], len(classes.labels)
-    for mark in marks:
-        own = scores[mark.place * width : (mark.place + 1) * width]
-        own = own if raw else probabilities(own, classes.activation)
-        best = own.index(max(own))
-        if classes.labels[best] != _OUTSIDE:
+    entries, labels, width = [], classes.labels, len(classes.labels)
+    for place, word, start, end in zip(*marks, strict=True):
+        own = scores[place * width : (place + 1) * width]
+        highest = max(own)
+        label = labels[own.index(highest)]
+        # Before its probability is looked for: most tokens are part of nothing.
+        if label != _OUTSIDE:
+            score = highest if raw else probability(highest, own, classes.activation)
             entries.append(
                 {
-                    "entity": classes.labels[best],
-                    "score": own[best],
-                    "index": mark.place,
-                    "word": mark.word,
-                    "start": mark.start,
-                    "end": mark.end,
+                    "entity": label,
+                    "score": score,
+                    "index": place,
+                    "word": word,
+                    "start": start,
+                    "end": end,
                 }
             )
     return entries

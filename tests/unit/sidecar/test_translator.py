@@ -1,11 +1,21 @@
 """Where bodies are parsed and made, and what callers are told when the helper cannot."""
 
 import time
+from array import array
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, Final
 
 import orjson
 import pytest
 
+from batchedmodel_contract.description import (
+    RAGGED,
+    Activation,
+    Classification,
+    TensorSpec,
+    TextInput,
+)
 from batchedmodel_contract.tensors import Datatype
 from batchedmodel_http.response import LARGE
 from batchedmodel_sidecar.bodies import placed
@@ -16,8 +26,10 @@ from batchedmodel_sidecar.helper.client import MOST_BODIES, Helper, HelperFailed
 from batchedmodel_sidecar.helper.memory import SharedMemory
 from batchedmodel_sidecar.protocols.table import adapters
 from batchedmodel_sidecar.routes import Endpoint
+from batchedmodel_sidecar.tokens import Tokens
 from batchedmodel_sidecar.translator import LARGE_ANSWER, Translator
 from support.sidecar_world import MODEL
+from support.text_handlers import tokenizer_json
 
 OURS: Final = adapters()[Endpoint.V2_INFER]
 
@@ -107,3 +119,36 @@ async def test_a_large_answer_that_the_helper_fails_at_is_an_error_of_its_call()
     with pytest.raises(Unserved) as failed:
         await ours.render(Endpoint.V2_INFER, OURS, parsed, answer(LARGE_ANSWER + 1), MODEL)
     assert (failed.value.status, failed.value.retry_after) == (503, 1.0)
+
+
+@pytest.mark.parametrize(("words", "helped"), [(20, False), (500, False), (1000, True)])
+async def test_labels_of_many_tokens_are_made_by_the_helper(words: int, helped: bool) -> None:
+    text = TextInput(name="text", tokens="ids", max_tokens=4096)
+    labels = Classification(output="y", labels=("A", "B"), activation=Activation.SOFTMAX)
+    description = replace(
+        MODEL.description,
+        inputs=(TensorSpec(name="ids", datatype=Datatype.INT64, shape=(RAGGED,), max_length=4096),),
+        outputs=(TensorSpec(name="y", datatype=Datatype.FP32, shape=(RAGGED, 2)),),
+        text=text,
+        classification=labels,
+    )
+    tokens = Tokens(tokenizer_json(), text, ThreadPoolExecutor(1))
+    tagger = replace(MODEL, description=description, tokens=tokens)
+    helper = NoHelper()
+    ours, classify = translator(helper), adapters()[Endpoint.CLASSIFY]
+    body = orjson.dumps({"inputs": " ".join(["w1"] * words)})
+    parsed = await ours.parse(Endpoint.CLASSIFY, classify, body, None, tagger)
+    length = parsed.call.rows[0].length
+    scores = Value((length, 2), array("f", [1, 3] * length).tobytes())
+    # Of a size that is nothing to write when the numbers are all there is.
+    given = Answer(outputs=(Output("y", Datatype.FP32),), rows=((scores,),))
+    assert given.size < LARGE_ANSWER
+    if helped:
+        with pytest.raises(Unserved):
+            await ours.render(Endpoint.CLASSIFY, classify, parsed, given, tagger)
+    else:
+        told = await ours.render(Endpoint.CLASSIFY, classify, parsed, given, tagger)
+        entries = orjson.loads(bytes(told.data))
+        assert len(entries) >= words
+        assert {entry["entity"] for entry in entries} == {"B"}
+    assert len(helper.jobs) == helped
