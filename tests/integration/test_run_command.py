@@ -271,6 +271,10 @@ def test_a_model_that_cannot_use_its_settings_ends_the_batcher_too(workplace: Pa
 def test_output_that_nobody_reads_any_more_ends_the_run_in_order(workplace: Path) -> None:
     with running(workplace) as run:
         run.until("curl")
+        # Else the model's first line might be what is lost, and the batcher be killed while the run
+        # stops it in order, which is a failure.
+        if not any(line.startswith("model") for line in run.lines):
+            run.until("model   | pid")
         assert run.popen.stdout is not None
         run.popen.stdout.close()
         os.kill(run.pid_of("batcher"), signal.SIGKILL)  # which the run would like to tell
