@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 import uvloop
 from aiohttp import web
@@ -57,12 +57,12 @@ def main() -> int:
     )
     bound_threads(read_processor(), os.environ)
     try:
-        return uvloop.run(_serve(settings, source))
+        uvloop.run(_serve(settings, source))
     except OSError as error:
         return _mistaken(f"{PREFIX}MODEL_SOCKET: {settings.model_socket}: {error}")
 
 
-async def _serve(settings: ModelServerSettings, source: Source | None) -> int:
+async def _serve(settings: ModelServerSettings, source: Source | None) -> NoReturn:
     path = Path(settings.model_socket)
     listening = unix_socket.bind(path)
     bound = unix_socket.identity(path)
@@ -106,13 +106,10 @@ async def _serve(settings: ModelServerSettings, source: Source | None) -> int:
     compute.join(_JOIN_SECONDS)
     code = EXIT_DEVICE_LOST if service.lost.is_set() else 0
     _log.info("stopped")
-    if compute.alive or service.loading_beside or code:
-        # Loading and a pass that hangs cannot be interrupted, and an interpreter that ends under a
-        # thread inside torch, or over a device that is lost, may crash or hang. Nothing is owed to
-        # anybody any more.
-        logging.shutdown()
-        os._exit(code)
-    return code
+    # Not by the interpreter's own end: under a thread inside torch, over a lost device, and on a
+    # busy machine even without either, that crashed or hung. Nothing is owed to anybody any more.
+    logging.shutdown()
+    os._exit(code)
 
 
 async def _bring_up(service: ModelService) -> None:

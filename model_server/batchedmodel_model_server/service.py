@@ -169,11 +169,6 @@ class ModelService:
         """Whether batches are at work that will not be answered."""
         return self._hopeless.is_set() and not self.lost.is_set()
 
-    @property
-    def loading_beside(self) -> bool:
-        """Whether the thread that loads new versions has not ended."""
-        return self._loader is not None and self._loader.alive
-
     async def _load(self, start: StartUp | None = None) -> None:
         version = Version(self.name)
         try:

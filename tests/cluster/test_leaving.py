@@ -20,10 +20,12 @@ from cluster.settings import Settings
 from cluster.slots import Slot
 
 _OWNER = """\
-import os, time
+import os, signal, time
 from cluster import Settings, running_cluster
 from cluster.images import pause_image
 from cluster.signals import termination_as_interrupt
+# A shell starts what it leaves in the background with this signal ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 settings = Settings.from_environment(os.environ)
 with termination_as_interrupt(), running_cluster(settings) as cluster:
     image = pause_image(settings).tag

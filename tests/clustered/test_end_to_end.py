@@ -121,7 +121,8 @@ async def test_minilm_is_served_batched_and_edited_without_restart(
     reference = await asyncio.to_thread(minilm_vectors, TEXTS)
     worst = max(abs(a - b) for ours, ref in zip(vectors, reference, strict=True)
                 for a, b in zip(ours, ref, strict=True))  # fmt: skip
-    assert worst < 1e-5
+    # In bfloat16 where the processor has it: far nearer than any other text's vector.
+    assert worst < 4e-3
 
     kube.patch("minilm", {"spec": {"batching": {"maxBatchSize": 5}}})
     wanted = BatchSettings.of(
