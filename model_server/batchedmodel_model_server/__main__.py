@@ -34,6 +34,8 @@ from batchedmodel_model_server.startup import StartUp, process_age
 # The proxy keeps its connections. aiohttp does not see most of the batches on one, and would close
 # it under them for want of use.
 _KEEP_ALIVE_SECONDS: Final = 1e9
+# A caller that finds a Unix socket's queue full is not made to wait, but refused.
+_BACKLOG: Final = 4096
 _LAST_WRITES_SECONDS: Final = 5.0
 _JOIN_SECONDS: Final = 0.5
 _OBJECTS_BETWEEN_COLLECTIONS: Final = 100_000  # while the model is brought up
@@ -85,7 +87,7 @@ async def _serve(settings: ModelServerSettings, source: Source | None) -> NoRetu
     await runner.setup()
     assert runner.server is not None, "an application that is set up has a server"
     connections = Connections(service, runner.server)
-    server = await loop.create_unix_server(connections.open, sock=listening)
+    server = await loop.create_unix_server(connections.open, sock=listening, backlog=_BACKLOG)
     _log.info("serving %s on %s", settings.model_name, path)
     bringing_up = asyncio.create_task(_bring_up(service))
     await either(told_to_stop, service.lost)

@@ -3,7 +3,9 @@ aiohttp, and nobody can tell the two apart.
 """
 
 import asyncio
+import contextlib
 import signal
+import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -193,3 +195,17 @@ async def test_a_drain_does_not_wait_for_whoever_only_follows(tmp_path: Path) ->
             assert await server.process.wait() == 0
         # Five seconds are what connections at work get at the end.
         assert asyncio.get_running_loop().time() - began < 4
+
+
+async def test_a_server_that_is_held_up_refuses_no_connection(
+    simulated: ModelServerProcess,
+) -> None:
+    simulated.process.send_signal(signal.SIGSTOP)
+    try:
+        with contextlib.ExitStack() as connections:
+            for _ in range(300):
+                caller = connections.enter_context(socket.socket(socket.AF_UNIX))
+                caller.setblocking(False)
+                caller.connect(str(simulated.socket))
+    finally:
+        simulated.process.send_signal(signal.SIGCONT)
