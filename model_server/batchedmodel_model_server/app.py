@@ -195,7 +195,10 @@ async def _events(request: web.Request, service: ModelService) -> web.StreamResp
     stream = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
     await stream.prepare(request)
     async for event in service.lifecycle.follow():
-        await stream.write(orjson.dumps(event.to_mapping()) + b"\n")
+        try:
+            await stream.write(orjson.dumps(event.to_mapping()) + b"\n")
+        except ConnectionResetError:
+            break  # the reader has left, and this handler was not cancelled yet
     # The server ends with its stream, and should not wait for whoever might ask for more.
     stream.force_close()
     return stream
