@@ -78,7 +78,9 @@ def build(cluster_settings: Settings) -> Build:
 
 
 @pytest.fixture(scope="module")
-def inside(cluster_settings: Settings) -> Iterator[Inside]:
+def inside(
+    cluster_settings: Settings, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Inside]:
     """Runs a command in a container of an image, with the image's user and variables."""
 
     @functools.cache
@@ -88,13 +90,24 @@ def inside(cluster_settings: Settings) -> Iterator[Inside]:
         return name
 
     def ran(image: Image, *command: str) -> subprocess.CompletedProcess[str]:
-        words = ("run", "--isolation", "chroot", container(image), "--", *command)
-        return subprocess.run(
+        # By files: what buildah hands on of a short command's output may lack all of it.
+        said = {name: tmp_path_factory.mktemp("said") / name for name in ("stdout", "stderr")}
+        for file in said.values():
+            file.touch()
+            file.chmod(0o666)
+        volumes = [f"--volume={file}:/{name}" for name, file in said.items()]
+        shell = ("sh", "-c", 'exec "$@" >/stdout 2>/stderr', "sh")
+        words = ("run", "--isolation=chroot", *volumes, container(image), "--", *shell, *command)
+        done = subprocess.run(
             buildah(cluster_settings, *words),
             capture_output=True,
             text=True,
             timeout=300,
             check=False,
+        )
+        stdout, stderr = (said[name].read_text() for name in ("stdout", "stderr"))
+        return subprocess.CompletedProcess(
+            command, done.returncode, stdout=stdout, stderr=stderr + done.stderr
         )
 
     containers: list[str] = []
@@ -140,7 +153,8 @@ def test_an_image_runs_as_a_numbered_user_and_says_what_it_is(
     configuration = _configuration(cluster_settings, image)
     # kubelet cannot tell whether a name is root's.
     assert configuration["User"] == "65532:65532"
-    assert inside(image, "id", "-u").stdout == "65532\n"
+    done = inside(image, "id", "-u")
+    assert (done.returncode, done.stdout) == (0, "65532\n"), done.stderr
     title = configuration["Labels"]["org.opencontainers.image.title"]
     assert title == f"batchedmodel-{expected.recipe.name}"
 
@@ -151,7 +165,9 @@ def test_an_image_holds_its_own_packages_alone(
 ) -> None:
     code = "import pkgutil; print(*sorted(m.name for m in pkgutil.iter_modules()))"
     image = build(expected)
-    modules = set(inside(image, "python", "-c", code).stdout.split())
+    done = inside(image, "python", "-c", code)
+    assert done.returncode == 0, done.stderr
+    modules = set(done.stdout.split())
     ours = {f"batchedmodel_{package}" for package in expected.packages.split()}
     assert {name for name in modules if name.startswith("batchedmodel_")} == ours
     assert ("torch" in modules) is (expected is _LARGE)
