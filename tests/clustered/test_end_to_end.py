@@ -103,7 +103,7 @@ async def test_minilm_is_served_batched_and_edited_without_restart(
     kube: Kube, session: aiohttp.ClientSession
 ) -> None:
     kube.kubectl("apply", f"--filename={ROOT / 'examples/minilm.yaml'}")
-    await kube.ready("minilm", within=300)
+    await kube.serves("minilm", within=300)
     url = kube.service_url("minilm") + "/v1/embeddings"
 
     async def embedded(text: str) -> tuple[float, ...]:
@@ -166,7 +166,7 @@ async def test_a_model_is_fetched_once_with_a_token_and_kept_on_a_claim(
         put_token(kube, "hf_wrong")
         await _not_ready(kube, "fetched", "FetchFailed", "not to be seen with this token")
         put_token(kube, "hf_right")
-        await kube.ready("fetched", within=300)
+        await kube.serves("fetched", within=300)
         assert served.authorized["store"] == {None}
         assert len(served.ranges) == 1, "it went on where the connection broke"
 
@@ -201,7 +201,7 @@ async def test_what_new_pods_lack_is_named_and_no_request_fails_until_they_have_
     kube: Kube,
 ) -> None:
     kube.apply(simulated("lacking", replicas=2))
-    await kube.ready("lacking")
+    await kube.serves("lacking")
     good = _uids(kube, "lacking")
     assert len(good) == 2
     url = kube.service_url("lacking") + "/v2/models/lacking/infer"
@@ -281,7 +281,7 @@ async def test_a_foreign_v2_container_is_batched_too(
     manifest["spec"]["model"] = {"protocol": "V2", "image": image.tag, "port": 8080}
     manifest["spec"]["batching"] = {"policy": "Window", "maxWaitMilliseconds": 200}
     kube.apply(manifest)
-    await kube.ready("foreign")
+    await kube.serves("foreign")
     url = kube.service_url("foreign") + "/v2/models/foreign/infer"
 
     async def doubled(number: int) -> bool:
@@ -304,7 +304,7 @@ async def _scaling(kube: Kube) -> None:
     calm = {"scaleDown": {"stabilizationWindowSeconds": 10}}
     scaling = {"minReplicas": 1, "maxReplicas": 2, "behavior": calm}
     kube.apply(simulated("sim", autoscaling=scaling, drain={"delaySeconds": 3}))
-    await kube.ready("sim")
+    await kube.serves("sim")
     first = kube.ready_pods("sim")[0]
     load = SteadyLoad(kube.service_url("sim") + "/v2/models/sim/infer", connections=64, rate=80.0)
     async with load.running():

@@ -1,9 +1,11 @@
 """What the end-to-end tests ask of a cluster, in their words."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -97,6 +99,22 @@ class Kube:
             lambda: self.condition(name, "Ready").get("status") == "True",
             within=within,
         )
+
+    async def serves(self, name: str, *, within: float = 240) -> None:
+        """It is ready, and its Service's address leads to it, which kube-proxy sees to in a while.
+
+        What is sent there before goes astray, and so does whatever follows on that connection.
+        """
+        await self.ready(name, within=within)
+        service = self.get("service", name)["spec"]
+        address = (service["clusterIP"], service["ports"][0]["port"])
+
+        def connects() -> bool:
+            with contextlib.suppress(OSError), socket.create_connection(address, timeout=1.0):
+                return True
+            return False
+
+        await self.eventually(f"{name} is reached by its Service", connects, within=30)
 
     def _picture(self) -> str:
         """The namespace as it stands, for the reader of a failed test."""

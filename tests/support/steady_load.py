@@ -18,6 +18,7 @@ class SteadyLoad:
         self.outcomes: Counter[str] = Counter()
         self.rate = rate
         self._url = url
+        self._began = 0.0
         self._connections = connections
 
     @property
@@ -29,6 +30,7 @@ class SteadyLoad:
     async def running(self) -> AsyncIterator["SteadyLoad"]:
         """Ask until the block ends; requests under way are awaited."""
         stop = asyncio.Event()
+        self._began = time.monotonic()
         callers = [
             asyncio.create_task(self._caller(number, stop)) for number in range(self._connections)
         ]
@@ -53,13 +55,14 @@ class SteadyLoad:
                 due = max(due + self._connections / self.rate, time.monotonic())
 
     async def _ask(self, session: aiohttp.ClientSession, number: int, turn: int) -> str:
+        asked = time.monotonic() - self._began
         try:
             async with session.post(self._url, json=echo_body(number, turn)) as response:
                 if response.status != 200:
                     return f"status {response.status}"
                 document = json.loads(await response.read())
         except (aiohttp.ClientError, OSError) as error:
-            return type(error).__name__
+            return f"{type(error).__name__} of what was asked at {asked:.1f} s"
         return "right" if document["outputs"][0]["data"] == [number, turn] else "wrong"
 
 
