@@ -18,7 +18,7 @@ from typing import Final
 
 from batchedmodel_contract.effective import target_queue_length, target_utilization_percent
 from batchedmodel_contract.kubernetes_names import GROUP, VERSION
-from batchedmodel_contract.spec import ScalingMetric
+from batchedmodel_contract.workload import ScalingMetric
 from batchedmodel_operator.kinds import Kind
 from batchedmodel_operator.observed import model_from
 from batchedmodel_operator.render.autoscaler import autoscaler

@@ -1,17 +1,9 @@
-"""The rules of a manifest that no single field can judge, each in the two languages that judge it.
+"""The rules of a manifest that no single field can judge. What comes of them, `check` says."""
 
-`manifest` applies them where a file is read, `openapi` states them to an API server in CEL. Both
-halves of a rule stand side by side, and their sentence exists once, so that an author hears the
-same on one machine and in a cluster.
-"""
-
-import json
-import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Callable
 from typing import Final
 
+from batchedmodel_contract.check import Check, Reason
 from batchedmodel_contract.handler_names import FILE_HANDLER, is_file_handler
 from batchedmodel_contract.kubernetes_names import (
     ADMIN_PORT,
@@ -20,70 +12,11 @@ from batchedmodel_contract.kubernetes_names import (
     RESERVED_PREFIX,
     VOLUMES,
 )
-from batchedmodel_contract.mistakes import Mistake, shown
-from batchedmodel_contract.reading import Setting, declaration_at, value_at
-from batchedmodel_contract.rules import Schema, Whole
-from batchedmodel_contract.spec import Lateness, ScalingMetric, ServerProtocol, Spec
+from batchedmodel_contract.spec import Lateness, Model, ServerProtocol, Spec
+from batchedmodel_contract.workload import ScalingMetric
 
 _CEL_FILE_HANDLER: Final = f"self.model.handler.contains('{FILE_HANDLER}')"
 _NONE: Final = (0, "0%")
-_PLACEHOLDER: Final = re.compile(r"\{([\w.]+)\}", re.ASCII)
-
-
-class Reason(StrEnum):
-    """What kind of mistake an API server reports."""
-
-    REQUIRED = "FieldValueRequired"
-    FORBIDDEN = "FieldValueForbidden"
-    INVALID = "FieldValueInvalid"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """One rule over several fields."""
-
-    name: str
-    """The fault that it finds."""
-    field: str
-    """Where the fault is shown: a path below `spec`."""
-    broken: Callable[[Spec], bool]
-    holds: str
-    """The same in CEL, true when the rule is kept; `self` is the spec with its defaults."""
-    rule: str
-    """End of the sentence; ``{drain.timeoutSeconds}`` stands for the value of that field."""
-    reason: Reason = Reason.INVALID
-
-    def mistakes(self, spec: Spec) -> Iterator[Mistake]:
-        """The mistake, if the spec breaks the rule."""
-        if self.broken(spec):
-            yield Mistake(
-                field=f"spec.{self.field}",
-                rule=_PLACEHOLDER.sub(lambda found: str(value_at(spec, found[1])), self.rule),
-                value=shown(value_at(spec, self.field)) if self._shows_its_value() else "",
-            )
-
-    def validation(self) -> Schema:
-        """The rule as an entry of the spec's `x-kubernetes-validations`."""
-        said = {"message": self.rule}
-        fields = _PLACEHOLDER.findall(self.rule)
-        sentence = _PLACEHOLDER.sub("%s", self.rule)
-        if self._shows_its_value():
-            fields, sentence = [self.field, *fields], f"%s {sentence}"
-        if fields:
-            # Joining texts by `+` would exceed the cost that an API server allows.
-            values = ", ".join(f"self.{field}" for field in fields)
-            said = {"messageExpression": f"{json.dumps(sentence)}.format([{values}])"}
-        return {
-            "rule": self.holds,
-            **said,
-            "fieldPath": f".{self.field}",
-            "reason": self.reason.value,
-        }
-
-    def _shows_its_value(self) -> bool:
-        # A text may be long and a section has no one value; a number says it all.
-        declared = declaration_at(Spec, self.field)
-        return isinstance(declared, Setting) and isinstance(declared.rule, Whole)
 
 
 def _given_sources(spec: Spec) -> int:
@@ -110,6 +43,30 @@ def _reserved(names: tuple[tuple[str, str], ...]) -> bool:
     return any(name.startswith(RESERVED_PREFIX) for name, _ in names)
 
 
+def _only_for_a_handler(name: str, field: str, given: Callable[[Model], bool], cel: str) -> Check:
+    """A rule against a field of `model`; `cel` says that it is given."""
+    return Check(
+        name=name,
+        field=field,
+        broken=lambda spec: spec.model.protocol is not None and given(spec.model),
+        holds=f"!has(self.model.protocol) || !({cel})",
+        rule="is only for a handler",
+        reason=Reason.FORBIDDEN,
+    )
+
+
+def _only_for_ones_own(name: str, field: str, given: Callable[[Model], bool], cel: str) -> Check:
+    """The other way round."""
+    return Check(
+        name=name,
+        field=field,
+        broken=lambda spec: spec.model.handler is not None and given(spec.model),
+        holds=f"!has(self.model.handler) || !({cel})",
+        rule="is only for a container of one's own (protocol)",
+        reason=Reason.FORBIDDEN,
+    )
+
+
 CHECKS: Final[tuple[Check, ...]] = (
     Check(
         name="the server is not chosen",
@@ -126,13 +83,11 @@ CHECKS: Final[tuple[Check, ...]] = (
         rule="is required with protocol",
         reason=Reason.REQUIRED,
     ),
-    Check(
-        name="a handler has the port of a container of one's own",
-        field="model.port",
-        broken=lambda spec: spec.model.handler is not None and spec.model.port is not None,
-        holds="!has(self.model.handler) || !has(self.model.port)",
-        rule="is only for a container of one's own (protocol)",
-        reason=Reason.FORBIDDEN,
+    _only_for_ones_own(
+        "a handler has the port of a container of one's own",
+        "model.port",
+        lambda model: model.port is not None,
+        "has(self.model.port)",
     ),
     Check(
         name="the port is the sidecar's",
@@ -141,22 +96,17 @@ CHECKS: Final[tuple[Check, ...]] = (
         holds=f"!has(self.model.port) || !(self.model.port in [{DATA_PORT}, {ADMIN_PORT}])",
         rule="is taken by the batching sidecar, with which the container shares its ports",
     ),
-    Check(
-        name="a container of one's own has a source",
-        field="model.source",
-        broken=lambda spec: spec.model.protocol is not None and spec.model.source is not None,
-        holds="!has(self.model.protocol) || !has(self.model.source)",
-        rule="is only for a handler",
-        reason=Reason.FORBIDDEN,
+    _only_for_a_handler(
+        "a container of one's own has a source",
+        "model.source",
+        lambda model: model.source is not None,
+        "has(self.model.source)",
     ),
-    Check(
-        name="a container of one's own has parameters",
-        field="model.parameters",
-        broken=lambda spec: spec.model.protocol is not None and spec.model.parameters != (),
-        holds="!has(self.model.protocol) || !has(self.model.parameters)"
-        " || size(self.model.parameters) == 0",
-        rule="is only for a handler",
-        reason=Reason.FORBIDDEN,
+    _only_for_a_handler(
+        "a container of one's own has parameters",
+        "model.parameters",
+        lambda model: model.parameters != (),
+        "has(self.model.parameters) && size(self.model.parameters) != 0",
     ),
     Check(
         name="outputs are replicated that no server of one's own has",
@@ -169,22 +119,17 @@ CHECKS: Final[tuple[Check, ...]] = (
         rule="is only for protocol V2",
         reason=Reason.FORBIDDEN,
     ),
-    Check(
-        name="a handler has a command",
-        field="model.command",
-        broken=lambda spec: spec.model.handler is not None and spec.model.command != (),
-        holds="!has(self.model.handler) || !has(self.model.command)"
-        " || size(self.model.command) == 0",
-        rule="is only for a container of one's own (protocol)",
-        reason=Reason.FORBIDDEN,
+    _only_for_ones_own(
+        "a handler has a command",
+        "model.command",
+        lambda model: model.command != (),
+        "has(self.model.command) && size(self.model.command) != 0",
     ),
-    Check(
-        name="a handler has arguments",
-        field="model.args",
-        broken=lambda spec: spec.model.handler is not None and spec.model.args != (),
-        holds="!has(self.model.handler) || !has(self.model.args) || size(self.model.args) == 0",
-        rule="is only for a container of one's own (protocol)",
-        reason=Reason.FORBIDDEN,
+    _only_for_ones_own(
+        "a handler has arguments",
+        "model.args",
+        lambda model: model.args != (),
+        "has(self.model.args) && size(self.model.args) != 0",
     ),
     Check(
         name="handler hf lacks its source",
@@ -218,13 +163,11 @@ CHECKS: Final[tuple[Check, ...]] = (
         rule="is required with a handler in a file, which is looked for there",
         reason=Reason.REQUIRED,
     ),
-    Check(
-        name="a container of one's own is trusted",
-        field="model.trust",
-        broken=lambda spec: spec.model.protocol is not None and spec.model.trust,
-        holds="!has(self.model.protocol) || !self.model.trust",
-        rule="is only for a handler",
-        reason=Reason.FORBIDDEN,
+    _only_for_a_handler(
+        "a container of one's own is trusted",
+        "model.trust",
+        lambda model: model.trust,
+        "self.model.trust",
     ),
     Check(
         name="the source is not one",

@@ -5,7 +5,8 @@ The declarations in `spec` say the same in words. Used by the operator, the auto
 the queue is part of the batch settings, see `batching`.
 """
 
-from batchedmodel_contract.spec import DEFAULT_TARGET_UTILIZATION_PERCENT, DRAIN_MARGIN_SECONDS
+from batchedmodel_contract.spec import DRAIN_MARGIN_SECONDS
+from batchedmodel_contract.workload import DEFAULT_TARGET_UTILIZATION_PERCENT
 
 
 def drain_timeout_seconds(given: int | None, *, request_timeout_seconds: int) -> int:

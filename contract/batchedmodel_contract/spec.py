@@ -23,14 +23,21 @@ from batchedmodel_contract.rules import (
     Whole,
 )
 from batchedmodel_contract.source import Source
-from batchedmodel_contract.workload import Disruption, Pod, Rollout, Security, Service
+from batchedmodel_contract.workload import (
+    Accelerator,
+    Autoscaling,
+    Disruption,
+    Pod,
+    Rollout,
+    Security,
+    Service,
+)
 
 MAX_LENGTH: Final = 1_048_576
 MAX_BATCH_SIZE: Final = 4096
 OUTPUT_NAMES: Final = Names()
 MAX_BATCH_TOKENS: Final = MAX_BATCH_SIZE * MAX_LENGTH
 DEFAULT_MODEL_PORT: Final = 8080
-DEFAULT_TARGET_UTILIZATION_PERCENT: Final = 80
 DRAIN_MARGIN_SECONDS: Final = 5
 """How much longer a drain may take than a request."""
 
@@ -226,83 +233,6 @@ class Batching:
         "as one class if there are none; `Deadline` merges neighbours where that is cheaper, and "
         "chooses classes itself if there are none.",
         default=(),
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accelerator:
-    """The device that each pod's model container needs."""
-
-    resource: str = setting(
-        "resource",
-        Text(
-            pattern=r"[a-z0-9.-]+/[A-Za-z0-9._-]+",
-            form="an extended resource such as nvidia.com/gpu",
-        ),
-        "Extended resource of the node.",
-        default="nvidia.com/gpu",
-    )
-    count: int = setting("count", Whole(minimum=1, maximum=16), "Devices per pod.", default=1)
-
-
-class ScalingMetric(StrEnum):
-    """What the number of pods follows."""
-
-    LOAD = "Load"
-    """Offered work and backlog, in replicas."""
-    QUEUE_LENGTH = "QueueLength"
-    """Rows that wait, per replica."""
-
-
-class ScalingProfile(StrEnum):
-    """How eagerly the number of pods follows the metric."""
-
-    BALANCED = "Balanced"
-    FAST = "Fast"
-    CONSERVATIVE = "Conservative"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Autoscaling:
-    """How a stock HorizontalPodAutoscaler sizes the model."""
-
-    min_replicas: int = setting(
-        "minReplicas", Whole(minimum=1, maximum=1000), "Fewest pods.", default=1
-    )
-    max_replicas: int = setting(
-        "maxReplicas", Whole(minimum=1, maximum=1000), "Most pods.", required=True
-    )
-    metric: ScalingMetric = setting(
-        "metric",
-        Choice(of=ScalingMetric),
-        "`Load` follows the work that is offered, `QueueLength` the rows that wait.",
-        default=ScalingMetric.LOAD,
-    )
-    target_utilization_percent: int | None = setting(
-        "targetUtilizationPercent",
-        Whole(minimum=20, maximum=95),
-        "Share of a pod's capacity that is to be used; for metric `Load`.",
-        effective=f"{DEFAULT_TARGET_UTILIZATION_PERCENT} with metric `Load`",
-    )
-    target_queue_length: int | None = setting(
-        "targetQueueLength",
-        Whole(minimum=1, maximum=1_000_000),
-        "Rows that may wait per pod; for metric `QueueLength`.",
-        effective="`maxBatchSize` with metric `QueueLength`",
-    )
-    profile: ScalingProfile = setting(
-        "profile",
-        Choice(of=ScalingProfile),
-        "`Balanced` doubles within a minute and takes pods away slowly after five calm minutes, "
-        "`Fast` trebles within 15 s and gives up pods after two, `Conservative` adds one pod a "
-        "minute and gives up one in five after a quarter of an hour.",
-        default=ScalingProfile.BALANCED,
-    )
-    behavior: dict[str, object] | None = setting(
-        "behavior",
-        Verbatim(of=dict, form="an autoscaling/v2 behavior"),
-        "Scaling behaviour in the form of autoscaling/v2; its `scaleUp` and its `scaleDown` stand "
-        "above the profile's.",
     )
 
 

@@ -4,7 +4,8 @@ from typing import Any, Final
 
 from batchedmodel_contract import effective as rules
 from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.spec import DEFAULT_MODEL_PORT, ScalingMetric, Spec
+from batchedmodel_contract.spec import DEFAULT_MODEL_PORT, Spec
+from batchedmodel_contract.workload import ScalingMetric
 
 _NONE: Final = (0, "0%")
 

@@ -3,7 +3,8 @@
 from typing import Final
 
 from batchedmodel_contract.kubernetes_names import QUEUE_LENGTH_METRIC, REQUIRED_REPLICAS_METRIC
-from batchedmodel_contract.spec import Autoscaling, ScalingMetric, ScalingProfile, Spec
+from batchedmodel_contract.spec import Spec
+from batchedmodel_contract.workload import Autoscaling, ScalingMetric, ScalingProfile
 from batchedmodel_operator import effective
 from batchedmodel_operator.kinds import RESOURCES, Kind, child_name
 from batchedmodel_operator.observed import Model

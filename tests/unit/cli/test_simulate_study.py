@@ -11,14 +11,8 @@ from batchedmodel_cli.simulate.answers import Latency, Measure, Trial
 from batchedmodel_cli.simulate.study import Question, answer, smallest
 from batchedmodel_cli.simulate.variants import changes
 from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.spec import (
-    Autoscaling,
-    Batching,
-    Lateness,
-    Model,
-    PolicyName,
-    Spec,
-)
+from batchedmodel_contract.spec import Batching, Lateness, Model, PolicyName, Spec
+from batchedmodel_contract.workload import Autoscaling
 
 
 @dataclass

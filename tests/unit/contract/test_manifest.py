@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from batchedmodel_contract.checks import CHECKS, Check
+from batchedmodel_contract.check import Check
+from batchedmodel_contract.checks import CHECKS
 from batchedmodel_contract.manifest import read_manifest
 from batchedmodel_contract.mistakes import InvalidManifest
 from batchedmodel_contract.source import HuggingFace, Source

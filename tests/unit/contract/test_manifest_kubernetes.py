@@ -4,18 +4,19 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_contract.checks import CHECKS, Check
+from batchedmodel_contract.check import Check
+from batchedmodel_contract.checks import CHECKS
 from batchedmodel_contract.manifest import read_manifest
 from batchedmodel_contract.mistakes import InvalidManifest
-from batchedmodel_contract.spec import (
+from batchedmodel_contract.spec import Drain, Resources, Spec
+from batchedmodel_contract.workload import (
     Accelerator,
     Autoscaling,
-    Drain,
-    Resources,
+    Pod,
     ScalingMetric,
-    Spec,
+    Service,
+    ServiceType,
 )
-from batchedmodel_contract.workload import Pod, Service, ServiceType
 from support.manifest_table import RightManifest, WrongManifest, right_manifests, wrong_manifests
 
 RIGHT = right_manifests()
