@@ -1,0 +1,123 @@
+"""What is planned where something is in the way: strangers, refusals, what is going."""
+
+from typing import Any
+
+import pytest
+
+from batchedmodel_operator.errors import (
+    Conflict,
+    Forbidden,
+    Gone,
+    Invalid,
+    QuotaExceeded,
+    Unreachable,
+)
+from batchedmodel_operator.kinds import CHILDREN, Kind
+from support.operator_world import KEY, SIMULATED, World
+
+
+async def test_a_strangers_object_is_named_and_the_others_are_made() -> None:
+    world = World()
+    stranger = {"name": KEY.name, "namespace": KEY.namespace}
+    world.cluster.put({"apiVersion": "v1", "kind": "Service", "metadata": stranger})
+    await world.settle()
+    assert world.verdict("Reconciled") == ("False", "NameConflict")
+    said = world.condition("Reconciled")["message"]
+    assert said == (
+        "Service minilm exists and is none of this BatchedModel's; delete or rename one"
+    )
+    assert world.verdict("Ready") == ("False", "ReconcileFailed")
+    assert "ownerReferences" not in world.child(Kind.SERVICE)["metadata"]
+    assert world.has(Kind.DEPLOYMENT)
+    assert await world.look() == 60, "strangers are not watched"
+
+
+@pytest.mark.parametrize(
+    ("metadata", "owner"),
+    [
+        (
+            {
+                "ownerReferences": [
+                    {"kind": "Team", "name": "a", "uid": "8"},
+                    {"kind": "Shop", "name": "web", "uid": "9", "controller": True},
+                ]
+            },
+            "it belongs to Shop web",
+        ),
+        ({"managedFields": [{"manager": "helm"}]}, "it was made by helm"),
+    ],
+)
+async def test_a_stranger_is_named_as_far_as_its_object_says(
+    metadata: dict[str, Any], owner: str
+) -> None:
+    world = World()
+    place = {"name": KEY.name, "namespace": KEY.namespace}
+    world.cluster.put({"apiVersion": "v1", "kind": "Service", "metadata": place | metadata})
+    await world.settle()
+    assert f"Service minilm exists ({owner})" in world.condition("Reconciled")["message"]
+
+
+@pytest.mark.parametrize("kind", CHILDREN[:3])
+async def test_a_child_of_an_earlier_model_of_the_name_is_waited_for(kind: Kind) -> None:
+    world = World()
+    await world.settle()
+    owner = {**world.child(kind)["metadata"]["ownerReferences"][0], "uid": "earlier"}
+    world.edit(kind, {"metadata": {"ownerReferences": [owner]}})
+    assert await world.look() == 2
+    assert world.verdict("Reconciled") == ("False", "WaitingForDeletion")
+    world.remove(kind)
+    await world.settle()
+    assert world.verdict("Reconciled") == ("True", "Applied")
+
+
+async def test_a_child_that_is_being_deleted_is_waited_for() -> None:
+    world = World({**SIMULATED, "autoscaling": {"minReplicas": 2, "maxReplicas": 5}})
+    await world.settle()
+    world.edit(Kind.DEPLOYMENT, {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})
+    await world.look()
+    assert world.verdict("Reconciled") == ("False", "WaitingForDeletion")
+    assert world.has(Kind.AUTOSCALER), "it will be needed again"
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (Forbidden("no right"), "Forbidden"),
+        (QuotaExceeded("exceeded quota: none"), "QuotaExceeded"),
+        (Invalid("spec.template: bad"), "InvalidPodTemplate"),
+        (Unreachable("webhook timed out"), "ApiError"),
+    ],
+)
+async def test_a_refusal_is_named_and_tried_again(error: Any, reason: str) -> None:
+    world = World()
+    world.cluster.failures[Kind.DEPLOYMENT] = error
+    with pytest.raises(type(error)):
+        await world.look()
+    assert world.verdict("Reconciled") == ("False", reason)
+    assert world.has(Kind.CONFIG_MAP)
+    world.cluster.failures.clear()
+    await world.settle()
+    assert world.verdict("Reconciled") == ("True", "Applied")
+
+
+async def test_a_refusal_of_one_child_does_not_keep_the_others_back() -> None:
+    world = World()
+    world.cluster.failures[Kind.CONFIG_MAP] = Invalid("no")
+    with pytest.raises(Invalid):
+        await world.look()
+    assert world.has(Kind.SERVICE)
+    assert world.verdict("Reconciled") == ("False", "InvalidObject")
+
+
+async def test_in_a_namespace_that_is_going_nothing_is_tried_again() -> None:
+    world = World()
+    world.cluster.failures[Kind.CONFIG_MAP] = Gone("is being terminated")
+    assert await world.look() is not None
+    assert not world.has(Kind.SERVICE)
+
+
+async def test_who_was_overtaken_looks_again() -> None:
+    world = World()
+    world.cluster.failures[Kind.SERVICE] = Conflict("has changed")
+    with pytest.raises(Conflict):
+        await world.look()
