@@ -34,69 +34,71 @@ def first(plane: ControlPlane, tmp_path: Path) -> Iterator[OperatorProcess]:
         yield process
 
 
+@pytest.fixture
+def standby(
+    first: OperatorProcess, plane: ControlPlane, tmp_path: Path
+) -> Iterator[OperatorProcess]:
+    """Another, which has had the time to lead if it could."""
+    with _second(plane, tmp_path) as process:
+        time.sleep(3)
+        assert process.leads() is False
+        yield process
+
+
 def test_after_a_leader_was_killed_the_other_works_within_twenty_seconds(
-    first: OperatorProcess, plane: ControlPlane, team: Team, tmp_path: Path
+    first: OperatorProcess, standby: OperatorProcess, plane: ControlPlane, team: Team
 ) -> None:
     team.write(SIMULATED)
     until("all children are there", team.has_all)
-    with _second(plane, tmp_path) as second:
-        time.sleep(3)
-        assert second.leads() is False
-        assert "batchedmodel_operator_leader 0" in second.told("metrics")
-        assert "batchedmodel_operator_leader 1" in first.told("metrics")
-        first.kill()
-        began = time.monotonic()
-        team.write({**SIMULATED, "batching": {"maxBatchSize": 7}})
-        until("the edit is applied", lambda: '"max_batch_size": 7' in team.settings_file(), 20)
-        print(f"after a kill: {time.monotonic() - began:.1f} s")  # noqa: T201
+    assert "batchedmodel_operator_leader 0" in standby.told("metrics")
+    assert "batchedmodel_operator_leader 1" in first.told("metrics")
+    first.kill()
+    began = time.monotonic()
+    team.write({**SIMULATED, "batching": {"maxBatchSize": 7}})
+    until("the edit is applied", lambda: '"max_batch_size": 7' in team.settings_file(), 20)
+    print(f"after a kill: {time.monotonic() - began:.1f} s")  # noqa: T201
     lease = get(plane, HOME, f"lease/{ACCOUNT}") or {}
     assert lease["spec"]["leaseTransitions"] >= 1
 
 
 def test_a_leader_that_is_told_to_end_hands_over_at_once(
-    first: OperatorProcess, plane: ControlPlane, team: Team, tmp_path: Path
+    first: OperatorProcess, standby: OperatorProcess, team: Team
 ) -> None:
-    with _second(plane, tmp_path) as second:
-        time.sleep(3)
-        assert first.stop() == 0
-        began = time.monotonic()
-        until("the other leads", lambda: second.leads() is True, 4)
-        print(f"after a graceful end: {time.monotonic() - began:.1f} s")  # noqa: T201
-        team.write(SIMULATED)
-        until("all children are there", team.has_all)
+    assert first.stop() == 0
+    began = time.monotonic()
+    until("the other leads", lambda: standby.leads() is True, 4)
+    print(f"after a graceful end: {time.monotonic() - began:.1f} s")  # noqa: T201
+    team.write(SIMULATED)
+    until("all children are there", team.has_all)
 
 
 def test_a_leader_that_was_frozen_ends_without_another_write(
-    first: OperatorProcess, plane: ControlPlane, team: Team, tmp_path: Path
+    first: OperatorProcess, standby: OperatorProcess, team: Team
 ) -> None:
     team.write(SIMULATED)
     until("all children are there", team.has_all)
-    with _second(plane, tmp_path) as second:
-        time.sleep(3)
-        first.freeze()
-        until("the other leads", lambda: second.leads() is True, 20)
-        until("it has looked", lambda: team.condition("Reconciled")[0] == "True")
-        team.quiet()
-        before = team.written()
-        first.thaw()
-        assert first.ended(10) == _LOST
-        assert team.written() == before
-        assert second.leads() is True
+    first.freeze()
+    until("the other leads", lambda: standby.leads() is True, 20)
+    until("it has looked", lambda: team.condition("Reconciled")[0] == "True")
+    team.quiet()
+    before = team.written()
+    first.thaw()
+    assert first.ended(10) == _LOST
+    assert team.written() == before
+    assert standby.leads() is True
 
 
 def test_an_api_server_that_is_away_for_longer_than_a_leader_lasts_is_survived_by_two(
-    first: OperatorProcess, plane: ControlPlane, team: Team, tmp_path: Path
+    first: OperatorProcess, standby: OperatorProcess, plane: ControlPlane, team: Team
 ) -> None:
     team.write(SIMULATED)
     until("all children are there", team.has_all)
-    with _second(plane, tmp_path) as second:
-        time.sleep(3)
-        plane.stop_program("kube-apiserver")
-        assert first.ended(12) == _LOST
-        plane.start_program("kube-apiserver")
-        team.write({**SIMULATED, "batching": {"maxBatchSize": 7}})
-        until("the edit is applied", lambda: '"max_batch_size": 7' in team.settings_file(), 60)
-        assert second.alive()
+    plane.stop_program("kube-apiserver")
+    assert first.ended(12) == _LOST
+    plane.start_program("kube-apiserver")
+    team.write({**SIMULATED, "batching": {"maxBatchSize": 7}})
+    until("the edit is applied", lambda: '"max_batch_size": 7' in team.settings_file(), 60)
+    assert standby.alive()
 
 
 def test_another_operator_with_other_images_rolls_no_pods_until_somebody_asks_for_it(
