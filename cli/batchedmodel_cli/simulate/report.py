@@ -4,10 +4,11 @@ The keys of the document are promised in docs/simulate.md.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from batchedmodel_cli import words
 from batchedmodel_cli.simulate.answers import Answers, Comparison, Measure, Trial, Tried
 from batchedmodel_cli.simulate.study import IN_TIME, MOST_REPLICAS
 from batchedmodel_contract.batching import BatchSettings
@@ -17,9 +18,7 @@ VERSION: Final = 1
 """Of the document; grows when a key changes its meaning or goes."""
 
 _WIDEST: Final = 40
-_WHOLE: Final = 1000  # tenths of a percent
 _NONE: Final = "0.0%"
-_SHOWN_AS_SECONDS: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +75,7 @@ def table(setup: Setup, answers: Answers) -> Iterator[str]:
         f"{setup.settings.policy}, up to {setup.settings.max_batch_size} rows a batch"
     )
     yield ""
-    yield from _aligned(list(_facts(setup, answers, offered)), indent=2)
+    yield from words.aligned(list(_facts(setup, answers, offered)), indent=2)
     yield ""
     yield from _compared(answers.comparison)
     yield ""
@@ -100,12 +99,12 @@ def advice(answers: Answers) -> str:
     change = best.change
     said = (
         f"worth changing: {change.field} from {change.present} to {change.value} "
-        f"({_gain(best, comparison.measure)} at {_rate(comparison.rate)}/s)"
+        f"({_gain(best, comparison.measure)} at {words.rate(comparison.rate)}/s)"
     )
     if comparison.rate_with_advised is not None:
         said += (
-            f"; {_sustain(answers.replicas)} {_rate(comparison.rate_with_advised)}/s with it, "
-            f"{_rate(answers.highest_rate)}/s without"
+            f"; {_sustain(answers.replicas)} {words.rate(comparison.rate_with_advised)}/s with it, "
+            f"{words.rate(answers.highest_rate)}/s without"
         )
     if change.settings.lateness is Lateness.REFUSE and change.field == "lateness":
         said += "; what would be late is then refused instead of served"
@@ -117,9 +116,9 @@ def advice(answers: Answers) -> str:
 def _facts(setup: Setup, answers: Answers, offered: Trial) -> Iterator[tuple[str, str]]:
     target = setup.settings.target_seconds
     within = setup.settings.request_timeout_seconds if target is None else target
-    yield "offered", f"{_rate(answers.rate)}/s, {setup.traffic}, {offered.requests:,} requests"
+    yield "offered", f"{words.rate(answers.rate)}/s, {setup.traffic}, {offered.requests:,} requests"
     in_time, *gone = _ends(offered)
-    yield f"answered in {_time(within)}", f"{in_time}, {_rate(offered.goodput)}/s"
+    yield f"answered in {words.time(within)}", f"{in_time}, {words.rate(offered.goodput)}/s"
     for name, part in zip(("late", "refused", "given up", "timed out"), gone, strict=True):
         if part != _NONE:
             yield name, part
@@ -131,15 +130,15 @@ def _facts(setup: Setup, answers: Answers, offered: Trial) -> Iterator[tuple[str
             ("p95", latency.p95),
             ("p99", latency.p99),
         )
-        yield "latency", ", ".join(f"{name} {_time(at)}" for name, at in named)
-    yield "device busy", _percent(offered.busy_share)
+        yield "latency", ", ".join(f"{name} {words.time(at)}" for name, at in named)
+    yield "device busy", words.percent(offered.busy_share)
     yield "mean batch", f"{offered.mean_batch:.1f} rows"
     meaning = (
-        f"{_percent(setup.utilisation)} of the throughput"
+        f"{words.percent(setup.utilisation)} of the throughput"
         if target is None
         else f"{IN_TIME:.0%} in time"
     )
-    yield _sustain(answers.replicas), f"{_rate(answers.highest_rate)}/s ({meaning})"
+    yield _sustain(answers.replicas), f"{words.rate(answers.highest_rate)}/s ({meaning})"
     needed = answers.replicas_needed
     yield (
         "replicas needed",
@@ -148,24 +147,17 @@ def _facts(setup: Setup, answers: Answers, offered: Trial) -> Iterator[tuple[str
 
 
 def _compared(comparison: Comparison) -> Iterator[str]:
-    yield f"one setting changed, the same requests at {_rate(comparison.rate)}/s:"
+    yield f"one setting changed, the same requests at {words.rate(comparison.rate)}/s:"
     rows = [("", "in time", "p99", "gain"), ("as it is", *_columns(comparison.present), "")]
     for tried in comparison.tried:
         mark = " (not measured)" if tried.beyond_profile else ""
         rows.append((_named(tried), *_columns(tried.trial), f"{_signed(tried.gain)}{mark}"))
-    yield from _aligned(rows, indent=2)
+    yield from words.aligned(rows, indent=2)
 
 
 def _columns(trial: Trial) -> tuple[str, str]:
     latency = trial.latency
-    return _ends(trial)[0], "" if latency is None else _time(latency.p99)
-
-
-def _aligned(rows: Sequence[tuple[str, ...]], *, indent: int) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        yield (" " * indent + "   ".join(cells)).rstrip()
+    return _ends(trial)[0], "" if latency is None else words.time(latency.p99)
 
 
 def _named(tried: Tried) -> str:
@@ -203,10 +195,6 @@ def _sustain(replicas: int) -> str:
     return f"{_pods(replicas)} {'sustains' if replicas == 1 else 'sustain'}"
 
 
-def _rate(rate: float) -> str:
-    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
-
-
 def _ends(trial: Trial) -> list[str]:
     """How the traffic ended: in time, late, refused, given up, timed out.
 
@@ -220,26 +208,8 @@ def _ends(trial: Trial) -> list[str]:
         trial.shed_share,
         trial.expired_share,
     )
-    tenths = [math.floor(share * _WHOLE) for share in shares]
-    by_loss = sorted(range(len(shares)), key=lambda n: tenths[n] - shares[n] * _WHOLE)
-    for n in by_loss[: max(0, _WHOLE - sum(tenths))]:
+    tenths = [math.floor(share * words.WHOLE) for share in shares]
+    by_loss = sorted(range(len(shares)), key=lambda n: tenths[n] - shares[n] * words.WHOLE)
+    for n in by_loss[: max(0, words.WHOLE - sum(tenths))]:
         tenths[n] += 1
-    return [_shown(part, share) for part, share in zip(tenths, shares, strict=True)]
-
-
-def _percent(share: float) -> str:
-    return _shown(round(share * _WHOLE), share)
-
-
-def _shown(tenths: int, share: float) -> str:
-    """Tenths of a percent; nothing and all are said only of what is exactly that."""
-    if tenths == 0 and share > 0:
-        return "<0.1%"
-    return ">99.9%" if tenths == _WHOLE and share < 1 else f"{tenths / 10:.1f}%"
-
-
-def _time(seconds: float) -> str:
-    if seconds >= _SHOWN_AS_SECONDS:
-        return f"{seconds:,.3g} s" if seconds < 1000 else f"{seconds:,.0f} s"
-    milliseconds = seconds * 1000
-    return f"{milliseconds:,.0f} ms" if milliseconds >= 100 else f"{milliseconds:.3g} ms"
+    return [words.tenths(part, share) for part, share in zip(tenths, shares, strict=True)]

@@ -50,12 +50,22 @@ class Question:
     """Rows of the largest batch in the profile."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """How replicas fare as they are."""
+
+    offered: Trial
+    throughput: float
+    """Requests a second that one replica answers, however late, when more wait."""
+    highest_rate: float
+    """Requests a second that the replicas sustain; 0 if not even a trickle is."""
+
+
 def answer(question: Question, laboratory: Laboratory) -> Answers:
     """Every answer; some thirty simulations."""
     settings = BatchSettings.of(question.spec.batching)
-    offered = laboratory.run(settings, question.replicas, laboratory.rate)
-    throughput = laboratory.throughput(settings)
-    highest = _highest_rate(question, settings, throughput, laboratory)
+    found = outlook(question, laboratory)
+    offered, throughput, highest = found.offered, found.throughput, found.highest_rate
     return Answers(
         replicas=question.replicas,
         rate=laboratory.rate,
@@ -64,6 +74,17 @@ def answer(question: Question, laboratory: Laboratory) -> Answers:
         highest_rate=highest,
         replicas_needed=_replicas_needed(question, settings, highest, laboratory),
         comparison=_comparison(question, offered, throughput, highest, laboratory),
+    )
+
+
+def outlook(question: Question, laboratory: Laboratory) -> Outlook:
+    """How the offered traffic fares, and what is sustained at most; some ten simulations."""
+    settings = BatchSettings.of(question.spec.batching)
+    throughput = laboratory.throughput(settings)
+    return Outlook(
+        offered=laboratory.run(settings, question.replicas, laboratory.rate),
+        throughput=throughput,
+        highest_rate=_highest_rate(question, settings, throughput, laboratory),
     )
 
 
