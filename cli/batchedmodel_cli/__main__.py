@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 from batchedmodel_cli import run
 from batchedmodel_cli.console import lead_nowhere
+from batchedmodel_cli.diff import command as diff
 from batchedmodel_cli.simulate import command as simulate
 
 
@@ -31,7 +32,7 @@ class Command(Protocol):
 
 
 _NOT_READ: Final = 141  # as a shell has it of a tool that SIGPIPE ends
-_COMMANDS: Final[tuple[Command, ...]] = (run, simulate)
+_COMMANDS: Final[tuple[Command, ...]] = (run, simulate, diff)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

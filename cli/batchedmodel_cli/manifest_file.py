@@ -18,6 +18,8 @@ from batchedmodel_contract.mistakes import InvalidManifest, Mistake, shown
 from batchedmodel_contract.reading import value_at
 from batchedmodel_contract.spec import Model, Spec
 
+_TIMESTAMP: Final = "tag:yaml.org,2002:timestamp"
+
 
 class UnusableManifest(ValueError):
     """The file cannot be served from here; one message per mistake, without the file's name."""
@@ -30,9 +32,42 @@ class UnusableManifest(ValueError):
 def read_manifest_file(file: Path) -> BatchedModel:
     """The manifest in a YAML (or JSON) file; raises `UnusableManifest`."""
     try:
-        return read_manifest(_only_document(_text(file)))
+        return read_manifest(read_document(read_text(file)))
     except InvalidManifest as error:
         raise UnusableManifest(*map(str, error.mistakes)) from error
+
+
+def read_text(file: Path) -> str:
+    """A file's text; raises `UnusableManifest`."""
+    try:
+        return file.read_text("utf-8")
+    except FileNotFoundError:
+        raise UnusableManifest("no such file") from None
+    except IsADirectoryError:
+        raise UnusableManifest("is a folder; name the manifest in it") from None
+    except UnicodeDecodeError as error:
+        raise UnusableManifest(f"is not UTF-8 text: {error.reason}") from error
+    except OSError as error:
+        raise UnusableManifest(f"cannot be read: {error.strerror}") from error
+
+
+def read_document(text: str) -> object:
+    """The one document that a YAML (or JSON) text holds; raises `UnusableManifest`."""
+    try:
+        documents = list(yaml.load_all(text, _Loader))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise UnusableManifest(f"is not YAML: {place}{error.problem}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UnusableManifest(f"is not YAML: {' '.join(str(error).split())}") from error
+    # A file that ends in `---` has an empty last document.
+    documents = [document for document in documents if document is not None]
+    if not documents:
+        raise UnusableManifest("is empty")
+    if len(documents) > 1:
+        raise UnusableManifest(f"holds {len(documents)} documents; one manifest per file")
+    return documents[0]
 
 
 def on_this_machine(manifest: BatchedModel, folder: Path) -> BatchedModel:
@@ -123,39 +158,11 @@ def _of_containers(model: Model) -> list[str]:
     return given
 
 
-def _text(file: Path) -> str:
-    try:
-        return file.read_text("utf-8")
-    except FileNotFoundError:
-        raise UnusableManifest("no such file") from None
-    except IsADirectoryError:
-        raise UnusableManifest("is a folder; name the manifest in it") from None
-    except UnicodeDecodeError as error:
-        raise UnusableManifest(f"is not UTF-8 text: {error.reason}") from error
-    except OSError as error:
-        raise UnusableManifest(f"cannot be read: {error.strerror}") from error
-
-
-def _only_document(text: str) -> object:
-    try:
-        documents = list(yaml.load_all(text, _Loader))
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise UnusableManifest(f"is not YAML: {place}{error.problem}") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UnusableManifest(f"is not YAML: {' '.join(str(error).split())}") from error
-    # A file that ends in `---` has an empty last document.
-    documents = [document for document in documents if document is not None]
-    if not documents:
-        raise UnusableManifest("is empty")
-    if len(documents) > 1:
-        raise UnusableManifest(f"holds {len(documents)} documents; one manifest per file")
-    return documents[0]
-
-
 class _Loader(yaml.SafeLoader):
-    """YAML as Kubernetes reads it: a key given twice is a mistake, not a silent choice."""
+    """YAML as Kubernetes reads it: a key given twice is a mistake, not a silent choice.
+
+    A date is a text, for there are none in JSON.
+    """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -167,6 +174,12 @@ class _Loader(yaml.SafeLoader):
                     )
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in known if tag != _TIMESTAMP]
+    for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 
 
 def _require_installed(package: str) -> None:

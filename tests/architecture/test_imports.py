@@ -19,6 +19,7 @@ from support.repository import FOLDERS, ROOT
 
 SHARED = {"batchedmodel_contract", "batchedmodel_scheduling"}
 SERVERS = {"batchedmodel_contract", "batchedmodel_http"}
+SHARED_WITH_CLI = {f"batchedmodel_{name}" for name in ("contract", "operator", "autoscaler")}
 PACKAGES = {f"batchedmodel_{folder}" for folder in FOLDERS}
 TORCH = {"torch", "transformers", "safetensors", "sentence_transformers", "huggingface_hub"}
 CLUSTER = {"kopf", "kubernetes", "kubernetes_asyncio"}
@@ -47,7 +48,8 @@ BLOCKED: dict[str, set[str]] = {
     "autoscaler": PACKAGES - SHARED
     | TORCH
     | {"asyncinotify", "kopf", "numpy", "orjson", "tokenizers", "uvloop"},
-    "cli": PACKAGES - {"batchedmodel_contract"} | TORCH | CLUSTER | SERVING | {"numpy"},
+    # Of operator and autoscaler it has what is pure, so that their libraries are none of its own.
+    "cli": PACKAGES - SHARED_WITH_CLI | TORCH | CLUSTER | SERVING | {"numpy"},
 }
 STANDARD_LIBRARY_ONLY = "contract"
 
@@ -174,6 +176,7 @@ def lint_imports(root: Path, *paths: Path) -> subprocess.CompletedProcess[str]:
 def test_import_contracts_hold() -> None:
     ran = lint_imports(ROOT, *(ROOT / folder for folder in FOLDERS))
     assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "No matches for ignored import" not in ran.stdout
 
 
 def test_import_contracts_can_be_broken(tmp_path: Path) -> None:

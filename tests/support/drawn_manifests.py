@@ -54,28 +54,29 @@ def drawn_manifests(count: int, *, seed: int) -> Iterator[dict[str, Any]]:
 
 def _model(random: Random) -> object:
     if random.random() < 0.2:
-        return _value(random, Spec, "model")
+        return drawn_value(random, Spec, "model")
     server = random.choice(
         ({"handler": "simulated"}, {"handler": "a:B"}, {"protocol": "V2", "image": "own:1"})
     )
     if random.random() < 0.3:
         name = random.choice(_OF_MODELS)
         model_type = next(one.of for _, one in declarations(Spec) if isinstance(one, Section))
-        return server | {name: _value(random, model_type, name)}
+        return server | {name: drawn_value(random, model_type, name)}
     return server
 
 
 def _record(random: Random, of: type[Any], share: float) -> dict[str, Any]:
     """A mapping with about that share of the record's fields."""
     found = {
-        declared.name: _value(random, of, declared.name)
+        declared.name: drawn_value(random, of, declared.name)
         for _, declared in declarations(of)
         if random.random() < (0.95 if declared.required else share)
     }
     return found | ({"unknown": 1} if random.random() < 0.01 else {})
 
 
-def _value(random: Random, of: type[Any], name: str) -> object:
+def drawn_value(random: Random, of: type[Any], name: str) -> object:
+    """A value for a field or section of that record; more often than not it follows the rule."""
     declared = next(one for _, one in declarations(of) if one.name == name)
     if random.random() < 0.05:
         return random.choice(_SENSELESS)
@@ -85,7 +86,6 @@ def _value(random: Random, of: type[Any], name: str) -> object:
 
 
 def _fitting(random: Random, rule: Rule) -> object:
-    """A value that more often than not follows the rule."""
     match rule:
         case Whole(minimum=minimum, maximum=maximum):
             near = min(maximum, max(minimum, random.randint(1, 60)))

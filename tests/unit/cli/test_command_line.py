@@ -22,7 +22,9 @@ def test_the_version_is_the_distributions(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().out.startswith("batchedmodel 0.")
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["run", "--help"], ["simulate", "--help"]])
+@pytest.mark.parametrize(
+    "argv", [["--help"], ["run", "--help"], ["simulate", "--help"], ["diff", "--help"]]
+)
 def test_help_is_given(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(argv)

@@ -80,7 +80,7 @@ def test_a_folder_is_no_manifest(tmp_path: Path) -> None:
         pytest.param(b"a: b: c\n", "is not YAML: line 1, column 5: ", id="nested colon"),
         pytest.param(b"a: !!python/none x\n", "is not YAML: line 1, column 4: ", id="foreign tag"),
         pytest.param(b"a: 1\x00\n", "is not YAML: ", id="control character"),
-        pytest.param(b"a: 2024-13-40\n", "is not YAML: ", id="impossible date"),
+        pytest.param(b"a: !!timestamp 2024-13-40\n", "is not YAML: ", id="impossible date"),
         pytest.param(b"\xff\xfe\xff", "is not UTF-8 text: ", id="not text"),
         pytest.param(b"", "is empty", id="empty"),
         pytest.param(b"# only a comment\n", "is empty", id="comment only"),
@@ -202,3 +202,8 @@ def test_a_model_that_should_rest_is_served_here_all_the_same_and_said_so() -> N
     resting = replace(resting, spec=replace(resting.spec, suspend=True))
     (warning,) = without_effect(resting)
     assert warning.endswith(": spec.suspend")
+
+
+def test_a_date_is_a_text_as_kubernetes_reads_it(tmp_path: Path) -> None:
+    file = written(tmp_path, "model: {handler: simulated, env: {SINCE: 2026-01-02}}\n")
+    assert read_manifest_file(file).spec.model.env == (("SINCE", "2026-01-02"),)

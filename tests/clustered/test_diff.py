@@ -1,0 +1,67 @@
+"""`batchedmodel diff` with kubectl and a real API server."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from batchedmodel_cli.__main__ import main
+from cluster.kubernetes import ControlPlane
+
+DEFINITION: Final = Path(__file__).parents[2] / "crds" / "batchedmodels.yaml"
+NAMESPACE: Final = "looked-at-before"
+MANIFEST: Final = """
+apiVersion: batchedmodel.dev/v1alpha1
+kind: BatchedModel
+metadata: {{name: minilm, namespace: {namespace}}}
+spec:
+  model: {{handler: simulated}}
+  batching: {{maxBatchSize: {rows}}}
+"""
+
+
+@pytest.fixture(scope="module")
+def server(control_plane: ControlPlane) -> Iterator[ControlPlane]:
+    """The control plane with the custom resource, and a namespace for these tests."""
+    control_plane.kubectl("apply", "--server-side", "--filename", DEFINITION)
+    control_plane.kubectl(
+        *("wait", "crd/batchedmodels.batchedmodel.dev", "--timeout=30s"),
+        "--for=condition=Established",
+    )
+    control_plane.kubectl("create", "namespace", NAMESPACE)
+    yield control_plane
+    control_plane.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
+
+
+def test_an_edit_is_compared_with_the_object_that_the_api_server_has(
+    server: ControlPlane,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    file = tmp_path / "model.yaml"
+
+    file.write_text(MANIFEST.format(namespace=NAMESPACE, rows=16), "utf-8")
+    assert main(["diff", str(file)]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert 'kubectl: Error from server (NotFound): batchedmodels.batchedmodel.dev "minilm"' in (
+        said.err
+    )
+
+    server.kubectl("apply", "--filename", file)
+    # The API server has filled in its defaults; they are no difference.
+    assert main(["diff", str(file)]) == 0
+    assert capsys.readouterr().out == "minilm: nothing is different\n"
+
+    file.write_text(MANIFEST.format(namespace=NAMESPACE, rows=32), "utf-8")
+    assert main(["diff", str(file)]) == 1
+    assert "spec.batching.maxBatchSize   16 -> 32   EffectiveAtOnce" in capsys.readouterr().out
+
+    assert main(["diff", str(file), "--namespace=default"]) == 2
+    assert "does not match the namespace" in capsys.readouterr().err
+    assert main(["diff", str(file), "--context=nobody's"]) == 2
+    assert "kubectl: " in capsys.readouterr().err
