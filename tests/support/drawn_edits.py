@@ -25,6 +25,7 @@ _SECTIONS: Final[tuple[Drawn, ...]] = (
     *({"model": {"handler": "a:B", "source": source}} for source in _FROM),
     {"model": {"protocol": "V1", "image": "own:1"}},
     {"accelerator": {}},
+    {"suspend": True, "autoscaling": {"maxReplicas": 9}},
     {"autoscaling": {"maxReplicas": 9}},
     {"autoscaling": {"minReplicas": 3, "maxReplicas": 3, "metric": "QueueLength"}},
 )

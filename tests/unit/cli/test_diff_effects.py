@@ -199,3 +199,11 @@ async def test_pods_may_roll_where_their_template_is_made_anew_after_earlier_bat
 
 def by_field(found: Difference) -> dict[str, tuple[Effect, ...]]:
     return {one.edit.path: one.effects for one in found.edited}
+
+
+async def test_a_model_that_rested_begins_with_the_fewest_pods_of_its_autoscaler() -> None:
+    spec = {**SIMULATED, "autoscaling": {"minReplicas": 2, "maxReplicas": 4}}
+    edited = await Edited.of({**spec, "suspend": True}, spec)
+    assert by_field(edited.foretold) == {"spec.suspend": (Effect.SCALES_PODS,)}
+    assert (edited.foretold.before.pods, edited.foretold.after.pods) == (0, 2)
+    assert edited.claimed == edited.seen
