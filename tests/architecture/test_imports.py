@@ -19,7 +19,6 @@ from support.repository import FOLDERS, ROOT
 
 SHARED = {"batchedmodel_contract", "batchedmodel_scheduling"}
 SERVERS = {"batchedmodel_contract", "batchedmodel_http"}
-SHARED_WITH_CLI = {f"batchedmodel_{name}" for name in ("contract", "operator", "autoscaler")}
 PACKAGES = {f"batchedmodel_{folder}" for folder in FOLDERS}
 TORCH = {"torch", "transformers", "safetensors", "sentence_transformers", "huggingface_hub"}
 CLUSTER = {"kopf", "kubernetes", "kubernetes_asyncio"}
@@ -49,7 +48,11 @@ BLOCKED: dict[str, set[str]] = {
     | TORCH
     | {"asyncinotify", "kopf", "numpy", "orjson", "tokenizers", "uvloop"},
     # Of operator and autoscaler it has what is pure, so that their libraries are none of its own.
-    "cli": PACKAGES - SHARED_WITH_CLI | TORCH | CLUSTER | SERVING | {"numpy"},
+    "cli": PACKAGES - SHARED - {"batchedmodel_operator", "batchedmodel_autoscaler"}
+    | TORCH
+    | CLUSTER
+    | SERVING
+    | {"numpy"},
 }
 STANDARD_LIBRARY_ONLY = "contract"
 

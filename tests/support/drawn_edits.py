@@ -9,6 +9,7 @@ from batchedmodel_contract.manifest import read_manifest
 from batchedmodel_contract.mistakes import InvalidManifest
 from batchedmodel_contract.reading import Section, declarations
 from batchedmodel_contract.spec import Spec
+from batchedmodel_contract.workload import ScalingMetric
 from support.drawn_manifests import drawn_manifests, drawn_value
 from support.operator_world import manifest
 
@@ -26,8 +27,8 @@ _SECTIONS: Final[tuple[Drawn, ...]] = (
     {"model": {"protocol": "V1", "image": "own:1"}},
     {"accelerator": {}},
     {"suspend": True, "autoscaling": {"maxReplicas": 9}},
-    {"autoscaling": {"maxReplicas": 9}},
-    {"autoscaling": {"minReplicas": 3, "maxReplicas": 3, "metric": "QueueLength"}},
+    {"autoscaling": {"minReplicas": 3, "maxReplicas": 3}},
+    *({"autoscaling": {"maxReplicas": 9, "metric": metric.value}} for metric in ScalingMetric),
 )
 """What is rarely drawn."""
 

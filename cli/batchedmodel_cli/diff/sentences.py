@@ -90,7 +90,7 @@ def _rolled(how: Replacement) -> str:
         said += f" and {how.fewer} fewer"
     said += " meanwhile"
     if how.resource:
-        said += f": {_devices(how.devices, how.resource)} must be to spare, or it waits"
+        said += f", which takes {_devices(how.devices, how.resource)} to spare"
     return said
 
 

@@ -12,6 +12,7 @@ from support.drawn_edits import read_spec
 
 MODEL = {"handler": "simulated"}
 OTHER = {**MODEL, "env": {"A": "b"}}
+IN_PLACE = {"maxSurge": 0, "maxUnavailable": 1}
 GPU = {"resource": "nvidia.com/gpu", "count": 2}
 
 
@@ -36,19 +37,19 @@ def said(effect: Effect, found: Difference) -> str:
         ({"replicas": 3}, "3 pods are replaced, with up to 1 more meanwhile"),
         ({"replicas": 8}, "8 pods are replaced, with up to 2 more meanwhile"),
         (
-            {"replicas": 3, "accelerator": GPU},
+            {"replicas": 3, "accelerator": GPU, "rollout": IN_PLACE},
             "3 pods are replaced in place, 1 at a time: 2 serve meanwhile; "
             "no nvidia.com/gpu has to be to spare",
         ),
         (
-            {"accelerator": GPU},
+            {"accelerator": GPU, "rollout": IN_PLACE},
             "1 pod is replaced in place, 1 at a time: none serves meanwhile; "
             "no nvidia.com/gpu has to be to spare",
         ),
         (
-            {"replicas": 3, "accelerator": GPU, "rollout": {"maxSurge": 1}},
-            "3 pods are replaced, with up to 1 more meanwhile: "
-            "2 nvidia.com/gpu must be to spare, or it waits",
+            {"replicas": 3, "accelerator": GPU, "rollout": {"maxSurge": 1, "maxUnavailable": 0}},
+            "3 pods are replaced, with up to 1 more meanwhile, "
+            "which takes 2 nvidia.com/gpu to spare",
         ),
         (
             {"replicas": 10, "rollout": {"maxSurge": "25%", "maxUnavailable": "25%"}},
