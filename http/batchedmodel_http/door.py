@@ -15,6 +15,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from aiohttp.web_protocol import RequestHandler
 
 from batchedmodel_http.asked import AnyAsked, Asked
+from batchedmodel_http.breaks import tell_reader
 from batchedmodel_http.errand import Errand
 from batchedmodel_http.headings import LONGEST, UNREADABLE, Headings
 from batchedmodel_http.response import Response
@@ -323,6 +324,7 @@ class Door(asyncio.Protocol, Generic[AnyAsked]):
                 self._general.pause_writing()
         try:
             self._general.data_received(data)
+            tell_reader(self._general)
         except UNREADABLE:
             # aiohttp answers what its own parser refuses; a few targets break another's beneath it.
             told = self._answers.unreadable(_BAD_REQUEST, "the target of the request is no URL")

@@ -26,6 +26,7 @@ from batchedmodel_contract.server_api import (
     unload_path,
 )
 from batchedmodel_contract.v2 import BINARY_EXTENSION, HEADER_LENGTH
+from batchedmodel_http.breaks import is_broken
 from batchedmodel_http.response import Response
 from batchedmodel_model_server.errors import UnknownModel
 from batchedmodel_model_server.failures import failure, told
@@ -40,9 +41,8 @@ _VERSION: Final = "{version}"
 
 def make_app(service: ModelService) -> web.Application:
     """The application around a service, which its caller brings up and drains."""
-    app = web.Application(middlewares=[_errors], client_max_size=MAX_BODY_BYTES)
+    app = web.Application(middlewares=[_answered], client_max_size=MAX_BODY_BYTES)
     app[_SERVICE] = service
-    app.on_response_prepare.append(_last_one)
     app.add_routes(
         [
             web.get("/v2", _server),
@@ -86,23 +86,26 @@ def _of_model(handle: ServiceHandler) -> RequestHandler:
 
 
 @web.middleware
-async def _errors(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
+async def _answered(request: web.Request, handler: RequestHandler) -> web.StreamResponse:
+    response = await _with_errors(request, handler)
+    # The server's end waits for the connections', and behind a broken body nobody knows where the
+    # next request begins.
+    if request.app[_SERVICE].lifecycle.ended or is_broken(request):
+        response.force_close()
+    return response
+
+
+async def _with_errors(request: web.Request, handler: RequestHandler) -> web.StreamResponse:
     try:
         return await handler(request)
     except web.HTTPRequestEntityTooLarge:
         return _web(told(413, f"the body is larger than {MAX_BODY_BYTES} bytes"))
+    except web.RequestPayloadError:
+        return _web(told(400, "body: cannot be decoded as its headers say"))
     except web.HTTPException as error:
         return _web(told(error.status, f"{request.method} {request.path}: {error.reason}"))
     except Exception as error:
         return _web(failure(error, f"{request.method} {request.path}"))
-
-
-async def _last_one(request: web.Request, response: web.StreamResponse) -> None:
-    """Have a connection end behind its answer when the server ends, which waits for both."""
-    if request.app[_SERVICE].lifecycle.ended:
-        response.force_close()
 
 
 async def _server(request: web.Request) -> web.Response:

@@ -85,7 +85,7 @@ class Connections:
 
     def ends(self, door: Door[Asked]) -> bool:
         """Whether a connection should end behind its present answer."""
-        return self._doors.closing
+        return self._doors.closing or self._service.lifecycle.ended
 
     def entered(self, door: Door[Asked]) -> bool:
         """A caller has come; only the proxy and those beside it can, so everybody may stay."""

@@ -20,6 +20,7 @@ from batchedmodel_sidecar.errors import Rejected
 from batchedmodel_sidecar.helper.memory import SharedMemory
 
 _RETRY_SOON: Final = 1.0
+UNDECODABLE: Final = "body: cannot be decoded as its headers say"
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 Received = Buffer | SharedMemory
@@ -71,8 +72,7 @@ class BodyReader:
         except (ConnectionError, web.RequestPayloadError) as error:
             if request.transport is None or request.transport.is_closing():
                 raise Rejected(Rejection.ABANDONED, "the body ended early") from error
-            message = "body: cannot be decoded as its headers say"
-            raise Rejected(Rejection.INVALID, message) from error
+            raise Rejected(Rejection.INVALID, UNDECODABLE) from error
 
     async def decoded(
         self, body: Received, encoding: Encoding | None, held: Hold, head: str | None = None

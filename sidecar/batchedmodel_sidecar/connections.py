@@ -14,6 +14,7 @@ from typing import Any, Final
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
+from batchedmodel_http.breaks import is_broken
 from batchedmodel_http.door import Door
 from batchedmodel_http.doors import Doors
 from batchedmodel_http.headings import Headings
@@ -112,7 +113,7 @@ class Connections:
             response = await self._front.handle(request)
         finally:
             door.used()
-        if self.ends(door):
+        if self.ends(door) or is_broken(request):
             response.force_close()
         return response
 

@@ -26,12 +26,15 @@ _HEAD_TOO_LARGE: Final = 431
 _SHOWN: Final = 200  # characters of what the parser says, which may quote all that was sent
 
 
+_THEIRS: Final = (HttpProcessingError, web.RequestPayloadError)
+
+
 class _NotCallersFaults(logging.Filter):
     """Drops what aiohttp says, with a traceback each, of bytes that are not HTTP."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the record is worth a line."""
-        return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+        return not (record.exc_info and isinstance(record.exc_info[1], _THEIRS))
 
 
 _logger: Final = logging.getLogger(f"{__name__}.http")

@@ -19,7 +19,7 @@ from batchedmodel_contract.mistakes import shown
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_contract.tensors import Buffer
 from batchedmodel_http.response import is_empty
-from batchedmodel_sidecar.bodies import answer_expectation
+from batchedmodel_sidecar.bodies import UNDECODABLE, answer_expectation
 from batchedmodel_sidecar.buffers import BuffersBody, body_of
 from batchedmodel_sidecar.errors import CallError, Expired, Rejected, Unserved
 from batchedmodel_sidecar.ledger import Ledger
@@ -83,7 +83,7 @@ class Passthrough:
                 outcome = Outcome.CANCELLED
             message = "the server behind cannot be reached, or broke off"
             unserved = Unserved(message, status=502, retry_after=_RETRY_SOON)
-            passage.broken_off(passage.too_much or unserved, error)
+            passage.broken_off(passage.refusal or unserved, error)
         finally:
             self._ledger.passed(outcome)
             if not self._ledger.passing:
@@ -117,7 +117,8 @@ class _Passage:
 
     def __init__(self, request: web.BaseRequest, body: Buffer | None, max_bytes: int) -> None:
         self.response = web.StreamResponse()
-        self.too_much: CallError | None = None
+        self.refusal: CallError | None = None
+        """What is wrong with the request's body."""
         self._request = request
         self._body = body
         self._max_bytes = max_bytes
@@ -170,15 +171,19 @@ class _Passage:
             self._request.transport.abort()
 
     async def _pieces(self) -> AsyncIterator[bytes]:
+        # The client wraps whatever is raised here, so it is kept.
         size = 0
-        async for piece in self._request.content.iter_any():
-            size += len(piece)
-            if size > self._max_bytes:
-                # The client wraps whatever is raised here, so it is kept.
-                message = _TOO_LARGE.format(self._max_bytes)
-                self.too_much = Unserved(message, status=413)
-                raise self.too_much
-            yield piece
+        try:
+            async for piece in self._request.content.iter_any():
+                size += len(piece)
+                if size > self._max_bytes:
+                    message = _TOO_LARGE.format(self._max_bytes)
+                    self.refusal = Unserved(message, status=413)
+                    raise self.refusal
+                yield piece
+        except web.RequestPayloadError:
+            self.refusal = Unserved(UNDECODABLE, status=400)
+            raise
 
 
 def _end_to_end(headers: Mapping[str, str], dropped: frozenset[str]) -> list[tuple[str, str]]:

@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import re
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -246,6 +247,22 @@ async def test_bytes_that_are_no_request_are_refused_in_our_words_and_counted(
         error = json.loads(await caller.rest())["error"]
         assert 0 < len(error) < 300
     assert await chain.metric(name, reason="invalid") == before + 1
+
+
+@pytest.mark.parametrize("manner", ["x-nothing: 1", "x-batch: off"])
+@pytest.mark.parametrize("pause", [0.0, 0.1])
+async def test_a_body_that_goes_on_with_no_chunk_is_refused_at_once_and_ends_the_connection(
+    chain: Chain, foreign: Chain, manner: str, pause: float
+) -> None:
+    begun = request(INFER, row(1), manner, chunks=10).removesuffix(b"0\r\n\r\n")
+    for each in (chain, foreign):
+        async with asyncio.timeout(SECONDS / 4), RawCaller.calling(each.port) as caller:
+            caller.sends(begun)
+            await asyncio.sleep(pause)
+            caller.sends(b"two\r\n")
+            answer = await caller.rest()
+            assert answer.split()[1] == b"400", answer
+            assert len(re.findall(rb"HTTP/1\.[01] ", answer)) == 1
 
 
 async def test_of_a_flood_without_reading_little_is_taken_and_others_are_served(

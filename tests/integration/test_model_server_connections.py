@@ -139,6 +139,19 @@ async def test_a_batch_with_a_large_body_is_answered(simulated: ModelServerProce
     assert len(read_reply(answer, headers[HEADER_LENGTH.lower()]).statuses) == 2
 
 
+async def test_a_body_that_goes_on_with_no_chunk_is_refused_and_ends_the_connection(
+    simulated: ModelServerProcess,
+) -> None:
+    body, header = batch([1])
+    wire = request(infer_path(NAME), body, header, chunks=_CHUNK)
+    async with asyncio.timeout(5.0), calling(simulated) as caller:
+        caller.writer.write(wire.removesuffix(b"0\r\n\r\n"))
+        await asyncio.sleep(0.1)
+        status, headers, _ = await caller.asks(b"two\r\n")
+        assert (status, headers["connection"]) == (400, "close")
+        assert await caller.hears_the_end() == b""
+
+
 @pytest.mark.parametrize("chunks", [0, _CHUNK], ids=["received here", "received by aiohttp"])
 async def test_a_drain_answers_what_is_at_work_and_hangs_up_behind_it(
     tmp_path: Path, chunks: int
@@ -154,7 +167,8 @@ async def test_a_drain_answers_what_is_at_work_and_hangs_up_behind_it(
             await asyncio.sleep(0.1)
             told = asyncio.get_running_loop().time()
             server.process.send_signal(signal.SIGTERM)
-            assert (await at_work.hears())[0] == 200
+            status, headers, _ = await at_work.hears()
+            assert (status, headers["connection"]) == (200, "close")
             assert await at_work.hears_the_end() == b""
             assert await idle.hears_the_end() == b""
         assert await server.process.wait() == 0

@@ -74,10 +74,13 @@ class PretendHouse:
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         self.begun += 1
-        body = await request.read() if self.reads_first else b""
-        await asyncio.sleep(self.seconds)
-        if not self.reads_first:
-            body = await request.read()
+        try:
+            body = await request.read() if self.reads_first else b""
+            await asyncio.sleep(self.seconds)
+            if not self.reads_first:
+                body = await request.read()
+        except web.RequestPayloadError:
+            return web.Response(status=400, body=b"broken", headers={"Connection": "close"})
         return web.Response(body=b"general:" + body)
 
     def general(self, door: Door[Asked]) -> RequestHandler:

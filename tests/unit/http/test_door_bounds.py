@@ -1,6 +1,7 @@
 """One connection: floods, slow readers, callers that leave, and answers that cannot be given."""
 
 import asyncio
+from typing import Final
 
 import pytest
 
@@ -240,3 +241,33 @@ async def test_a_target_that_breaks_the_reader_of_targets_is_refused(
     await turns()
     assert world.wire.written.startswith(b"HTTP/1.1 400 ")
     assert world.wire.is_closing()
+
+
+CHUNKED: Final = b"POST /call HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+NO_CHUNK: Final = b"two\r\n"
+
+
+@pytest.mark.parametrize("reads_first", [True, False], ids=["while", "before"])
+@pytest.mark.parametrize("begun", [True, False], ids=["begun", "not begun"])
+async def test_who_reads_a_body_that_goes_on_with_no_chunk_is_told_so(
+    world: DoorWorld, reads_first: bool, begun: bool
+) -> None:
+    world.house.reads_first = reads_first
+    world.wire.sends(CHUNKED + b"1\r\na\r\n")
+    if begun:
+        await turns()
+    world.wire.sends(NO_CHUNK)
+    await turns()
+    assert world.wire.answers == [(400, b"broken")]
+    assert world.wire.gone
+
+
+async def test_nonsense_behind_a_whole_request_leaves_that_its_answer(world: DoorWorld) -> None:
+    world.house.seconds = 1.0
+    world.house.reads_first = False
+    world.wire.sends(CHUNKED + b"1\r\na\r\n0\r\n\r\n")
+    await turns()
+    world.wire.sends(b"\x00\r\n\r\n")
+    await asyncio.sleep(2.0)
+    assert world.wire.answers[0] == (200, b"general:a")
+    assert [status for status, _ in world.wire.answers] == [200, 400]
