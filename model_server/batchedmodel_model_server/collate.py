@@ -6,7 +6,6 @@ Pure, numpy only. Both ways run off the compute thread.
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from typing import NamedTuple
 
 import numpy as np
@@ -31,10 +30,10 @@ class Collated(NamedTuple):
     sizes: Sizes
     arrays: Mapping[str, Array]
     """The inputs padded, rows x the longest; of a packed batch, those without lettered sizes."""
+    params: Mapping[str, ParamColumn]
+    """Every declared parameter of each row."""
     packed: Mapping[str, Array] | None = None
     """The other inputs of a packed batch: the sum of the lengths x the other sizes."""
-    params: Mapping[str, ParamColumn] = field(default_factory=dict)
-    """Every declared parameter of each row."""
 
     @property
     def rows(self) -> int:
