@@ -71,9 +71,10 @@ class Watchdog:
         """Look no more."""
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
 
     def _look(self) -> None:
-        self._timer = None
+        self.close()  # the end of a pass calls beside the timer
         present = self._pass
         if present is None:
             self._say(None)

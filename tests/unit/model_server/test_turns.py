@@ -2,10 +2,25 @@
 
 import asyncio
 import threading
+from collections.abc import Callable
+from typing import cast
 
 from batchedmodel_model_server.compute import ComputeThread
 from batchedmodel_model_server.turns import LONGEST_SECONDS, Turns
 from batchedmodel_model_server.watchdog import Watchdog
+
+
+class WithoutDelay:
+    """A loop whose timers are due at once."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def call_later(self, seconds: float, call: Callable[[], None]) -> asyncio.Handle:
+        return self._loop.call_soon(call)
+
+    def call_soon_threadsafe(self, call: Callable[[], None]) -> asyncio.Handle:
+        return self._loop.call_soon_threadsafe(call)
 
 
 async def test_the_clock_stands_still_while_a_turn_is_waited_for(compute: ComputeThread) -> None:
@@ -58,12 +73,13 @@ async def test_a_trial_pass_that_hangs_is_noticed_by_whoever_waits_behind_it(
         assert ends.wait(5)
 
     heard: list[str | None] = []
-    watchdog = Watchdog(loop, tell, lambda: now)
+    watchdog = Watchdog(cast("asyncio.AbstractEventLoop", WithoutDelay(loop)), tell, lambda: now)
     turns = Turns(loop, compute, watchdog)
     loading = asyncio.create_task(asyncio.to_thread(turns.take, trial))
     await begun.wait()
     now = LONGEST_SECONDS + 1
-    watchdog._look()  # what the timer of a batch that waits behind it calls
+    with watchdog.awaited():  # by a batch behind it
+        await asyncio.wait_for(told.wait(), 5)
     assert heard[0] is not None
     assert "60 s" in heard[0]
     told.clear()
