@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 import uvloop
-from aiohttp import web
 
 from batchedmodel_contract.environment import (
     EXIT_DEVICE_LOST,
@@ -23,7 +22,7 @@ from batchedmodel_contract.environment import (
 from batchedmodel_contract.mistakes import InvalidInput, InvalidManifest
 from batchedmodel_contract.source import Source
 from batchedmodel_model_server import unix_socket
-from batchedmodel_model_server.app import make_app
+from batchedmodel_model_server.app import make_runner
 from batchedmodel_model_server.compute import ComputeThread
 from batchedmodel_model_server.connections import Connections
 from batchedmodel_model_server.processor import bound_threads, read_processor
@@ -31,9 +30,6 @@ from batchedmodel_model_server.service import ModelService
 from batchedmodel_model_server.settling import either
 from batchedmodel_model_server.startup import StartUp, process_age
 
-# The proxy keeps its connections. aiohttp does not see most of the batches on one, and would close
-# it under them for want of use.
-_KEEP_ALIVE_SECONDS: Final = 1e9
 # A caller that finds a Unix socket's queue full is not made to wait, but refused.
 _BACKLOG: Final = 4096
 _LAST_WRITES_SECONDS: Final = 5.0
@@ -75,15 +71,7 @@ async def _serve(settings: ModelServerSettings, source: Source | None) -> NoRetu
     compute = ComputeThread(loop)
     compute.start()
     service = ModelService(settings, source, compute)
-    # A caller that leaves cancels its handler: a stream must not outlive its reader, and a batch
-    # that nobody waits for any more need not begin.
-    runner = web.AppRunner(
-        make_app(service),
-        access_log=None,
-        handler_cancellation=True,
-        keepalive_timeout=_KEEP_ALIVE_SECONDS,
-        shutdown_timeout=_LAST_WRITES_SECONDS,
-    )
+    runner = make_runner(service, shutdown_timeout=_LAST_WRITES_SECONDS)
     await runner.setup()
     assert runner.server is not None, "an application that is set up has a server"
     connections = Connections(service, runner.server)

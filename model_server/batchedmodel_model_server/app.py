@@ -34,6 +34,9 @@ from batchedmodel_model_server.inference import infer
 from batchedmodel_model_server.service import ModelService
 
 MAX_BODY_BYTES: Final = 1 << 30
+# The proxy keeps its connections. aiohttp does not see most of the batches on one, and would close
+# it under them for want of use.
+_KEEP_ALIVE_SECONDS: Final = 1e9
 _SERVICE: Final = web.AppKey("service", ModelService)
 _NAME: Final = "{name}"
 _VERSION: Final = "{version}"
@@ -69,6 +72,19 @@ def _of_version(version: str | None) -> list[web.RouteDef]:
         web.get(tokenizer_path(_NAME, version), _of_model(_tokenizer)),
         web.post(infer_path(_NAME, version), _of_model(_infer)),
     ]
+
+
+def make_runner(service: ModelService, *, shutdown_timeout: float) -> web.AppRunner:
+    """aiohttp around the application, for `connections`; `shutdown_timeout` is in seconds."""
+    return web.AppRunner(
+        make_app(service),
+        access_log=None,
+        # A caller that leaves cancels its handler: a stream must not outlive its reader, and a
+        # batch that nobody waits for any more need not begin.
+        handler_cancellation=True,
+        keepalive_timeout=_KEEP_ALIVE_SECONDS,
+        shutdown_timeout=shutdown_timeout,
+    )
 
 
 ServiceHandler = Callable[[web.Request, ModelService], Awaitable[web.StreamResponse]]

@@ -63,7 +63,7 @@ class SharedMemory:
         self._close()
 
 
-class _Closer:
+class Closer:
     """Closes descriptors in a thread of its own.
 
     The kernel takes milliseconds to take ten megabytes back from whoever lets go of them last.
@@ -93,4 +93,4 @@ class _Closer:
                 os.close(self._given.get())
 
 
-_closer: Final = _Closer()
+_closer: Final = Closer()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from batchedmodel_sidecar.carrier import BrokenOff, Carrier, Garbled, Unreachable
+from support.wire import Wire
 
 HEAD = "POST /x HTTP/1.1\r\nHost: model"
 SMALL = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX-Number: 7\r\n\r\nhello"
@@ -134,6 +135,25 @@ async def test_no_answer_in_time_is_told_as_such_and_the_connection_is_given_up(
             await carrier.post(HEAD, [b"abc"], 0.05)
         await asyncio.wait_for(hung_up.wait(), SECONDS)
         assert (await carrier.post(HEAD, [b"abc"], SECONDS)).status == 200
+
+
+@pytest.mark.looptime
+async def test_the_time_to_connect_is_a_part_of_the_time_for_the_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = asyncio.get_running_loop()
+
+    async def slow(make: Callable[[], asyncio.Protocol], path: str) -> tuple[Wire, object]:
+        await asyncio.sleep(6.0)
+        protocol = make()
+        return Wire(protocol), protocol
+
+    monkeypatch.setattr(loop, "create_unix_connection", slow)
+    for seconds in (4.0, 10.0):
+        began = loop.time()
+        with pytest.raises(TimeoutError):
+            await Carrier("unused").post(HEAD, [b"abc"], seconds)
+        assert loop.time() - began == pytest.approx(seconds)
 
 
 async def test_an_end_in_the_middle_is_told_as_such(tmp_path: Path) -> None:

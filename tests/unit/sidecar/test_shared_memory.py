@@ -2,11 +2,12 @@
 
 import gc
 import os
+import threading
 import time
 
 import pytest
 
-from batchedmodel_sidecar.helper.memory import SharedMemory
+from batchedmodel_sidecar.helper.memory import Closer, SharedMemory
 
 SECONDS = 10.0
 
@@ -61,3 +62,18 @@ def test_memory_that_the_collector_finds_while_other_memory_is_given_up_stops_no
         gc.enable()
     gc.collect()
     assert all(map(closed, descriptors))
+
+
+def test_a_thread_that_could_not_be_started_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    closer = Closer()
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", refused)
+        with pytest.raises(RuntimeError):
+            closer.start()
+    descriptor = os.memfd_create("given up")
+    closer.start()
+    closer.close(descriptor)
+    assert closed(descriptor)
