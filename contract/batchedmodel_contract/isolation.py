@@ -185,7 +185,8 @@ class Isolation:
     def _try_one_first(self, part: _Part) -> None:
         calls = self._calls(part.rows)
         first = next((call for call in calls if 2 * len(call) != len(part.rows)), calls[0])
-        others = tuple(row for row in part.rows if row not in first)
+        caller = self._owners[first[0]]
+        others = tuple(row for row in part.rows if self._owners[row] != caller)
         self._parts += [_Part(rows=others), _Part(rows=first)]
 
     def _calls(self, rows: Rows) -> list[Rows]:
