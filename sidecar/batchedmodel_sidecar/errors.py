@@ -1,7 +1,7 @@
 """Every way in which a call can go wrong, in our words, and the HTTP status of each.
 
 Foreign exceptions are translated where they occur: those of the HTTP client in `model_link`, those
-of the HTTP server in `front`, broken input in the protocol adapters.
+of the HTTP server in `ports`, broken input in the protocol adapters.
 """
 
 from typing import Final

@@ -13,11 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from batchedmodel_contract.environment import SidecarSettings
 from batchedmodel_scheduling.policy import MemoryCap
-from batchedmodel_sidecar.admin import Admin
 from batchedmodel_sidecar.batcher import Batcher
-from batchedmodel_sidecar.bodies import BodyReader
-from batchedmodel_sidecar.connections import Connections
-from batchedmodel_sidecar.front import Front
 from batchedmodel_sidecar.helper.client import Helper
 from batchedmodel_sidecar.ledger import Ledger
 from batchedmodel_sidecar.lifecycle import DrainEnd, Lifecycle
@@ -25,7 +21,11 @@ from batchedmodel_sidecar.link import Link
 from batchedmodel_sidecar.metrics import Durations, LedgerCollector
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.model_link import ModelLink
-from batchedmodel_sidecar.passthrough import Passthrough
+from batchedmodel_sidecar.ports.admin import Admin
+from batchedmodel_sidecar.ports.bodies import BodyReader
+from batchedmodel_sidecar.ports.connections import Connections
+from batchedmodel_sidecar.ports.front import Front
+from batchedmodel_sidecar.ports.passthrough import Passthrough
 from batchedmodel_sidecar.recorder import FlightRecorder
 from batchedmodel_sidecar.repository import Repository
 from batchedmodel_sidecar.settings_folder import SettingsFolder

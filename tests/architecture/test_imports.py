@@ -185,9 +185,8 @@ def test_import_contracts_hold() -> None:
 def test_import_contracts_can_be_broken(tmp_path: Path) -> None:
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     for folder in FOLDERS:
-        package = tmp_path / f"batchedmodel_{folder}"
-        package.mkdir()
-        (package / "__init__.py").touch()
+        package = f"batchedmodel_{folder}"
+        shutil.copytree(ROOT / folder / package, tmp_path / package)
     (tmp_path / "batchedmodel_scheduling/planted.py").write_text("import asyncio\n")
     ran = lint_imports(tmp_path, tmp_path)
     assert ran.returncode == 1

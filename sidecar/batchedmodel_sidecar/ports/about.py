@@ -11,8 +11,8 @@ from batchedmodel_http.response import Response
 from batchedmodel_sidecar.errors import CallError, ModelNotFound
 from batchedmodel_sidecar.link import LinkStatus
 from batchedmodel_sidecar.model import ReadyModel
+from batchedmodel_sidecar.ports.responses import json_response
 from batchedmodel_sidecar.protocols import openai, v2
-from batchedmodel_sidecar.responses import json_response
 from batchedmodel_sidecar.routes import Endpoint, Found
 
 RETRY_NOT_READY: Final = 1.0

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from batchedmodel_contract.v2 import HEADER_LENGTH
 from batchedmodel_http import asked
-from batchedmodel_sidecar.encodings import Encoding
+from batchedmodel_sidecar.ports.encodings import Encoding
 from batchedmodel_sidecar.protocols.adapter import Adapter
 from batchedmodel_sidecar.routes import Found, Lost
 from batchedmodel_sidecar.terms import Wishes

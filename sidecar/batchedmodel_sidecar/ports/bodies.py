@@ -12,12 +12,12 @@ from batchedmodel_contract.mistakes import shown
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_contract.tensors import Buffer
 from batchedmodel_http.response import LARGE
-from batchedmodel_sidecar.asked import Asked
 from batchedmodel_sidecar.buffers import Room, json_bytes
-from batchedmodel_sidecar.byte_budget import ByteBudget, Hold
-from batchedmodel_sidecar.encodings import Codec, Encoding
 from batchedmodel_sidecar.errors import Rejected
 from batchedmodel_sidecar.helper.memory import SharedMemory
+from batchedmodel_sidecar.ports.asked import Asked
+from batchedmodel_sidecar.ports.byte_budget import ByteBudget, Hold
+from batchedmodel_sidecar.ports.encodings import Codec, Encoding
 
 _RETRY_SOON: Final = 1.0
 UNDECODABLE: Final = "body: cannot be decoded as its headers say"

@@ -18,9 +18,9 @@ from batchedmodel_http.breaks import is_broken
 from batchedmodel_http.door import Door
 from batchedmodel_http.doors import Doors
 from batchedmodel_http.headings import Headings
-from batchedmodel_sidecar.asked import Asked
-from batchedmodel_sidecar.front import Front
-from batchedmodel_sidecar.general import General, request_factory
+from batchedmodel_sidecar.ports.asked import Asked
+from batchedmodel_sidecar.ports.front import Front
+from batchedmodel_sidecar.ports.general import General, request_factory
 
 _SPREAD: Final = 0.2
 _IDLE_SECONDS: Final = 75.0

@@ -16,25 +16,25 @@ from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_contract.tensors import Buffer
 from batchedmodel_http.door import NotHere
 from batchedmodel_http.response import LARGE, Response
-from batchedmodel_sidecar.about import RETRY_NOT_READY, other_version, told
-from batchedmodel_sidecar.asked import Asked, Manner, Way
 from batchedmodel_sidecar.batcher import Batcher
-from batchedmodel_sidecar.bodies import BodyReader, Received, Source
 from batchedmodel_sidecar.buffers import json_bytes
-from batchedmodel_sidecar.byte_budget import Hold
-from batchedmodel_sidecar.encodings import Encoding, encoding_of
 from batchedmodel_sidecar.errors import CallError, Rejected, TooLate
 from batchedmodel_sidecar.helper.memory import SharedMemory
 from batchedmodel_sidecar.ledger import Ledger
 from batchedmodel_sidecar.lifecycle import Lifecycle
 from batchedmodel_sidecar.link import Link
 from batchedmodel_sidecar.model import ReadyModel
-from batchedmodel_sidecar.passthrough import Passthrough
-from batchedmodel_sidecar.prompt import within
+from batchedmodel_sidecar.ports.about import RETRY_NOT_READY, other_version, told
+from batchedmodel_sidecar.ports.asked import Asked, Manner, Way
+from batchedmodel_sidecar.ports.bodies import BodyReader, Received, Source
+from batchedmodel_sidecar.ports.byte_budget import Hold
+from batchedmodel_sidecar.ports.encodings import Encoding, encoding_of
+from batchedmodel_sidecar.ports.passthrough import Passthrough
+from batchedmodel_sidecar.ports.prompt import within
+from batchedmodel_sidecar.ports.responses import as_web, error_response, model_response
 from batchedmodel_sidecar.protocols.adapter import Adapter, Parsed
 from batchedmodel_sidecar.recorder import FlightRecorder
 from batchedmodel_sidecar.repository import MOST_BYTES, Repository
-from batchedmodel_sidecar.responses import as_web, error_response, model_response
 from batchedmodel_sidecar.routes import Endpoint, Found, Lost, Routes
 from batchedmodel_sidecar.terms import (
     BATCH_HEADER,

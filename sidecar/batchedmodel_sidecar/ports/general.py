@@ -14,7 +14,7 @@ from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 from aiohttp.web_protocol import RequestHandler
 
 from batchedmodel_http.response import Response
-from batchedmodel_sidecar.responses import as_web
+from batchedmodel_sidecar.ports.responses import as_web
 
 Unreadable = Callable[[int, str], Response]
 """The answer to bytes that are no request: the status, and what is wrong with them."""

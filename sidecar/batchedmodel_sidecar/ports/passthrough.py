@@ -19,11 +19,11 @@ from batchedmodel_contract.mistakes import shown
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_contract.tensors import Buffer
 from batchedmodel_http.response import is_empty
-from batchedmodel_sidecar.bodies import UNDECODABLE, answer_expectation
 from batchedmodel_sidecar.buffers import BuffersBody, body_of
 from batchedmodel_sidecar.errors import CallError, Expired, Rejected, Unserved
 from batchedmodel_sidecar.ledger import Ledger
-from batchedmodel_sidecar.responses import writable
+from batchedmodel_sidecar.ports.bodies import UNDECODABLE, answer_expectation
+from batchedmodel_sidecar.ports.responses import writable
 from batchedmodel_sidecar.terms import REQUEST_ID_HEADER, request_id
 from batchedmodel_sidecar.upstream.headers import OF_THE_CONNECTION
 

@@ -15,8 +15,8 @@ from batchedmodel_contract.tensors import Buffer
 from batchedmodel_http.response import SERVER, Response, is_empty, size_of
 from batchedmodel_sidecar.buffers import body_of
 from batchedmodel_sidecar.calls import Timing
-from batchedmodel_sidecar.encodings import Codec, wants_gzip
 from batchedmodel_sidecar.errors import CallError
+from batchedmodel_sidecar.ports.encodings import Codec, wants_gzip
 from batchedmodel_sidecar.protocols.adapter import Body
 
 _OUTCOME_HEADER: Final = "x-request-outcome"

@@ -8,9 +8,9 @@ import pytest
 from aiohttp import web
 
 from batchedmodel_http.response import Response
-from batchedmodel_sidecar.asked import Asked
-from batchedmodel_sidecar.connections import Connections
-from batchedmodel_sidecar.front import Front
+from batchedmodel_sidecar.ports.asked import Asked
+from batchedmodel_sidecar.ports.connections import Connections
+from batchedmodel_sidecar.ports.front import Front
 from support.wire import Wire
 
 pytestmark = pytest.mark.looptime

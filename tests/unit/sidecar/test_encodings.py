@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_sidecar.encodings import Encoding, encoding_of, inflated, wants_gzip
 from batchedmodel_sidecar.errors import Rejected
+from batchedmodel_sidecar.ports.encodings import Encoding, encoding_of, inflated, wants_gzip
 
 DATA = b"some data, some data, some data"
 LIMIT = 1000

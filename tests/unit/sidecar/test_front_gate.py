@@ -8,12 +8,12 @@ from typing import Any, Final, cast
 import pytest
 
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_sidecar.asked import Asked
-from batchedmodel_sidecar.bodies import BodyReader
-from batchedmodel_sidecar.front import Front
 from batchedmodel_sidecar.helper.client import Helper
 from batchedmodel_sidecar.lifecycle import Lifecycle
 from batchedmodel_sidecar.link import Link
+from batchedmodel_sidecar.ports.asked import Asked
+from batchedmodel_sidecar.ports.bodies import BodyReader
+from batchedmodel_sidecar.ports.front import Front
 from batchedmodel_sidecar.protocols.adapter import Parsed
 from batchedmodel_sidecar.translator import Translator
 from support.sidecar_world import World, world

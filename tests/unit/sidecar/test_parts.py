@@ -12,8 +12,8 @@ import pytest
 
 from batchedmodel_contract.batching import FILE_NAME, BatchSettings
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_sidecar.byte_budget import ByteBudget
 from batchedmodel_sidecar.deadlines import Deadlines
+from batchedmodel_sidecar.ports.byte_budget import ByteBudget
 from batchedmodel_sidecar.settings_folder import SettingsFolder
 from batchedmodel_sidecar.timer import TimerFd
 

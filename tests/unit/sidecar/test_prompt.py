@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from batchedmodel_sidecar.prompt import within
+from batchedmodel_sidecar.ports.prompt import within
 
 pytestmark = pytest.mark.looptime
 

@@ -18,12 +18,12 @@ from batchedmodel_contract.description import (
 )
 from batchedmodel_contract.tensors import Datatype
 from batchedmodel_http.response import LARGE
-from batchedmodel_sidecar.bodies import placed
 from batchedmodel_sidecar.buffers import json_bytes
 from batchedmodel_sidecar.calls import Answer, Output, Value
 from batchedmodel_sidecar.errors import Rejected, Unserved
 from batchedmodel_sidecar.helper.client import MOST_BODIES, Helper, HelperFailed
 from batchedmodel_sidecar.helper.memory import SharedMemory
+from batchedmodel_sidecar.ports.bodies import placed
 from batchedmodel_sidecar.protocols.table import adapters
 from batchedmodel_sidecar.routes import Endpoint
 from batchedmodel_sidecar.tokens import Tokens
