@@ -7,11 +7,11 @@ makes no Event, however often it is looked at.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from batchedmodel_operator.conditions import Reason
 from batchedmodel_operator.diagnosis import Trouble
 from batchedmodel_operator.kinds import FIELD_MANAGER, RESOURCES, Kind
 from batchedmodel_operator.observed import Model, digest
 from batchedmodel_operator.ports import Body
-from batchedmodel_operator.status import Reason
 
 _WARNINGS: Final = frozenset(
     {

@@ -11,6 +11,7 @@ from typing import Final
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.spec import Spec
 from batchedmodel_operator import effective, render
+from batchedmodel_operator.errors import ClusterError
 from batchedmodel_operator.kinds import CHILDREN, FIELD_MANAGER, SEED_MANAGER, Kind
 from batchedmodel_operator.observed import (
     Child,
@@ -79,6 +80,15 @@ class Obstacle:
     """Otherwise by an object on its way out, which takes only patience."""
     owner: str = ""
     """Whose it is, in words, as far as the object says so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A step of the plan that did not succeed."""
+
+    kind: Kind
+    name: str
+    error: ClusterError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,8 @@ from batchedmodel_contract.kubernetes_names import BATCHING_HASH_ANNOTATION
 from batchedmodel_operator.errors import Conflict, Gone, Refused, Unreachable
 from batchedmodel_operator.kinds import FIELD_MANAGER, Kind
 from batchedmodel_operator.observed import Applied, Key, content, digest
-from batchedmodel_operator.plan import Apply, Plan
+from batchedmodel_operator.plan import Apply, Failure, Plan
 from batchedmodel_operator.ports import Body, Cluster
-from batchedmodel_operator.status import Failure
 
 _log: Final = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from batchedmodel_operator.conditions import Verdict, listed
 from batchedmodel_operator.kinds import Kind
-from batchedmodel_operator.status import Verdict, conditions
 from support.operator_world import KEY, SIMULATED, World
 
 
@@ -293,15 +293,15 @@ def _verdict(holds: bool, reason: str, message: str = "") -> Verdict:
 
 
 def test_the_time_of_a_condition_moves_only_with_its_status() -> None:
-    first = conditions([], [_verdict(False, "A")], generation=1, at="noon")
+    first = listed([], [_verdict(False, "A")], generation=1, at="noon")
     assert first[0]["lastTransitionTime"] == "noon"
-    second = conditions(first, [_verdict(False, "B", "why")], generation=2, at="later")
+    second = listed(first, [_verdict(False, "B", "why")], generation=2, at="later")
     assert second[0]["lastTransitionTime"] == "noon"
     assert (second[0]["reason"], second[0]["observedGeneration"]) == ("B", 2)
-    third = conditions(second, [_verdict(True, "C")], generation=2, at="evening")
+    third = listed(second, [_verdict(True, "C")], generation=2, at="evening")
     assert third[0]["lastTransitionTime"] == "evening"
 
 
 def test_a_long_message_is_cut() -> None:
-    (found,) = conditions([], [_verdict(False, "A", "x" * 5000)], generation=1, at="noon")
+    (found,) = listed([], [_verdict(False, "A", "x" * 5000)], generation=1, at="noon")
     assert len(found["message"]) == 1024

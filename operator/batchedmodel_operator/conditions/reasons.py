@@ -1,0 +1,32 @@
+"""Reasons of conditions; those of pods in trouble stand in `diagnosis.Trouble`."""
+
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """As `reason` stands in a condition."""
+
+    APPLIED = "Applied"
+    INVALID_SPEC = "InvalidSpec"
+    NAME_CONFLICT = "NameConflict"
+    WAITING_FOR_DELETION = "WaitingForDeletion"
+    INVALID_OBJECT = "InvalidObject"
+    FORBIDDEN = "Forbidden"
+    QUOTA_EXCEEDED = "QuotaExceeded"
+    API_ERROR = "ApiError"
+
+    MINIMUM_REPLICAS_AVAILABLE = "MinimumReplicasAvailable"
+    NO_READY_REPLICAS = "NoReadyReplicas"
+    BELOW_MINIMUM = "BelowMinimum"
+    SCALED_TO_ZERO = "ScaledToZero"
+    SUSPENDED = "Suspended"
+
+    NEW_REVISION_ROLLING_OUT = "NewRevisionRollingOut"
+    SCALING = "Scaling"
+    BATCH_SETTINGS_ROLLING_OUT = "BatchSettingsRollingOut"
+    PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"
+    COMPLETE = "Complete"
+
+    SERVING = "Serving"
+    RECONCILE_FAILED = "ReconcileFailed"
+    MODEL_LOADING = "ModelLoading"
