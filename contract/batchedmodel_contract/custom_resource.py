@@ -98,10 +98,28 @@ def _object_schema() -> Schema:
     }
 
 
-def _status_schema() -> Schema:
-    def text(description: str) -> Schema:
-        return {"description": description, "type": "string"}
+def _rollout_schema() -> Schema:
+    return {
+        "description": "What was decided of the rollout; it stays until another one is asked for.",
+        "type": "object",
+        "properties": {
+            "targetRevision": _text("Revision that the manifest asks for: a ControllerRevision."),
+            "goodRevision": _text("Revision of which all pods were available last."),
+            "strategy": _text("Surge or InPlace, as it is in force."),
+            "strategyReason": _text("Why."),
+            "strategyLatched": _text("InPlace, when Surge found no accelerator."),
+            "failedRevision": _text("Revision that was taken back: the target, or absent."),
+            "failedReason": _text("Why its containers failed."),
+            "failedMessage": _text("The same, for people."),
+        },
+    }
 
+
+def _text(description: str) -> Schema:
+    return {"description": description, "type": "string"}
+
+
+def _status_schema() -> Schema:
     def count(description: str) -> Schema:
         return {"description": description, "type": "integer"}
 
@@ -121,8 +139,9 @@ def _status_schema() -> Schema:
             "readyReplicas": count("Pods that serve."),
             "updatedReplicas": count("Pods of the newest revision."),
             "desiredReplicas": count("Pods that are wanted, by replicas or by the autoscaler."),
-            "selector": text("Label selector of the pods."),
-            "url": text("Where callers inside the cluster reach the model."),
+            "selector": _text("Label selector of the pods."),
+            "rollout": _rollout_schema(),
+            "url": _text("Where callers inside the cluster reach the model."),
             "effective": {
                 "description": "Values in force of fields that depend on others.",
                 **effective_schema(Spec),

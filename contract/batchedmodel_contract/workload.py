@@ -91,21 +91,45 @@ class Autoscaling:
     )
 
 
+class RolloutStrategy(StrEnum):
+    """Which pods go first."""
+
+    AUTO = "Auto"
+    """`Surge`, unless there may be no accelerator to spare."""
+    SURGE = "Surge"
+    """New pods come beside the old ones."""
+    IN_PLACE = "InPlace"
+    """Old pods make room for the new ones."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
     """How pods are replaced by those of a new revision."""
 
+    strategy: RolloutStrategy = setting(
+        "strategy",
+        Choice(of=RolloutStrategy),
+        "`Surge` puts new pods beside the old ones, `InPlace` takes old pods away first, `Auto` is "
+        "`Surge` unless no accelerator may be to spare, and changes to `InPlace` where none comes.",
+        default=RolloutStrategy.AUTO,
+    )
+    auto_rollback: bool = setting(
+        "autoRollback",
+        Truth(),
+        "Whether the last good revision comes back when containers of a new one start and fail.",
+        default=True,
+    )
     max_surge: int | str | None = setting(
         "maxSurge",
         CountOrPercent(),
         "Pods that may be there beside those that are wanted.",
-        effective="25%; 0 with an accelerator, of which none may be to spare",
+        effective="25%, 1 with an accelerator; 0 where old pods go first",
     )
     max_unavailable: int | str | None = setting(
         "maxUnavailable",
         CountOrPercent(),
         "Pods that may be missing meanwhile.",
-        effective="0 where there may be pods to spare, otherwise 1",
+        effective="0; 1 where old pods go first",
     )
     min_ready_seconds: int = setting(
         "minReadySeconds",
