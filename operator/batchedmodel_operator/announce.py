@@ -24,9 +24,17 @@ _WARNINGS: Final = frozenset(
         Reason.BELOW_MINIMUM,
         Reason.PROGRESS_DEADLINE_EXCEEDED,
         Reason.RECONCILE_FAILED,
+        Reason.SWITCHED_TO_IN_PLACE,
+        Reason.ROLLOUT_FAILED,
+        Reason.ROLLED_BACK,
+        Reason.PARTIAL_REPLICAS,
+        Reason.HEALTH_CHECK_FAILING,
         *Trouble,
     }
 )
+_GOOD_NEWS: Final = frozenset({"Ready", "Reconciled", "Available"})
+"""Conditions that are announced when all is well, too. That pods come and go is every day's
+business under an autoscaler."""
 
 
 def announcements(model: Model, conditions: Sequence[Body], *, at: str) -> Iterator[Body]:
@@ -37,14 +45,20 @@ def announcements(model: Model, conditions: Sequence[Body], *, at: str) -> Itera
     before: Mapping[str, Body] = {
         one.get("type", ""): one for one in model.status.get("conditions") or ()
     }
-    for one in conditions:
-        was = before.get(one["type"], {})
-        same = (was.get("status"), was.get("reason")) == (one["status"], one["reason"])
+    changed = [one for one in conditions if not _is_as_before(one, before)]
+    # Several conditions may have one reason: the first that changes for it speaks for them.
+    told = {one["reason"] for one in conditions if one not in changed}
+    for one in changed:
         warning = one["reason"] in _WARNINGS
-        # That pods come and go is every day's business under an autoscaler.
-        if same or (one["type"] == "Progressing" and not warning):
+        if one["reason"] in told or not (warning or one["type"] in _GOOD_NEWS):
             continue
+        told.add(one["reason"])
         yield _event(model, one, "Warning" if warning else "Normal", at)
+
+
+def _is_as_before(one: Body, before: Mapping[str, Body]) -> bool:
+    was = before.get(one["type"], {})
+    return (was.get("status"), was.get("reason")) == (one["status"], one["reason"])
 
 
 def _event(model: Model, condition: Body, kind: str, at: str) -> Body:

@@ -1,6 +1,6 @@
 """Reads out of pods and Deployments why a model does not serve, in reasons of ours. Pure."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -26,7 +26,11 @@ class Trouble(StrEnum):
     OUT_OF_MEMORY = "OOMKilled"
     CRASH_LOOPING = "CrashLooping"
     INSUFFICIENT_ACCELERATOR = "InsufficientAccelerator"
+    VOLUME_NOT_BOUND = "VolumeNotBound"
+    CLAIM_NOT_ALLOCATED = "ClaimNotAllocated"
     UNSCHEDULABLE = "Unschedulable"
+    NODE_AFFINITY_MISMATCH = "NodeAffinityMismatch"
+    TAINT_NOT_TOLERATED = "TaintNotTolerated"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +52,23 @@ _IMAGE_REASONS: Final = frozenset(
         "SignatureValidationFailed",
     }
 )
+_REFUSALS: Final = (
+    ("persistentvolumeclaim", Trouble.VOLUME_NOT_BOUND),
+    ("persistent volume", Trouble.VOLUME_NOT_BOUND),
+    ("volume node affinity", Trouble.VOLUME_NOT_BOUND),
+    ("resourceclaim", Trouble.CLAIM_NOT_ALLOCATED),
+    ("allocate all claims", Trouble.CLAIM_NOT_ALLOCATED),
+    ("insufficient ", Trouble.UNSCHEDULABLE),
+    ("node affinity/selector", Trouble.NODE_AFFINITY_MISMATCH),
+    ("untolerated taint", Trouble.TAINT_NOT_TOLERATED),
+)
+"""What a scheduler says of nodes, in small letters. It names each node's reason: those of a node
+that would nearly do come first, and control planes have taints everywhere."""
+_STARTED_AND_FAILED: Final = frozenset(
+    {Trouble.MODEL_FAILED, Trouble.OUT_OF_MEMORY, Trouble.CRASH_LOOPING}
+)
+"""What only another revision mends. Files that cannot be fetched are like an image that cannot be
+pulled: mostly somebody else is down, and the revision before would fare no better."""
 _PULL_REASONS: Final = frozenset({"ErrImagePull", "ImagePullBackOff"})
 """Those in which the registry was asked."""
 _CONFIG_REASONS: Final = frozenset({"CreateContainerConfigError", "CreateContainerError"})
@@ -68,21 +89,57 @@ def diagnose(
 
     `startups`: by uid of a pod, what its sidecar says of the model's start.
     """
-    found = [*_of_deployment(deployment)]
+    found = [refused_for(deployment)]
     for pod in pods:
         if not pod.deleting and not pod.ready:
             found.extend(_of_pod(spec, pod))
             found.extend(_of_model(pod, startups.get(pod.uid, "")))
-    return min(found, key=lambda one: list(Trouble).index(one.trouble), default=None)
+    return worst(found)
 
 
-def _of_deployment(deployment: Child | None) -> Iterator[Diagnosis]:
-    if deployment is None:
-        return
-    failure = condition(deployment.body.get("status") or {}, "ReplicaFailure")
-    if failure.get("status") == "True":
-        message = failure.get("message") or "the API server refused a pod"
-        yield Diagnosis(trouble=refused_pod(message), message=message)
+def failed_start(
+    spec: Spec | None, pods: tuple[Pod, ...], startups: Mapping[str, str]
+) -> Diagnosis | None:
+    """Why a container of these pods started and failed; None for pods that only wait."""
+    found = [
+        one
+        for pod in pods
+        if not pod.deleting and not pod.ready
+        for one in (*_of_pod(spec, pod), *_of_model(pod, startups.get(pod.uid, "")))
+        if one.trouble in _STARTED_AND_FAILED
+    ]
+    return worst(found)
+
+
+def unscheduled(spec: Spec | None, pod: Pod) -> Diagnosis | None:
+    """Why a pod has no node, or None when it has one or nobody has looked for one yet."""
+    scheduled = condition(pod.body.get("status") or {}, "PodScheduled")
+    if scheduled.get("status") != "False":
+        return None
+    message = scheduled.get("message") or ""
+    return Diagnosis(trouble=_refusal(spec, message), message=f"pod {pod.name}: {message}")
+
+
+def lacks_accelerator(spec: Spec | None, pod: Pod) -> bool:
+    """Whether a pod has no node because none has an accelerator for it."""
+    found = unscheduled(spec, pod)
+    return found is not None and found.trouble is Trouble.INSUFFICIENT_ACCELERATOR
+
+
+def worst(found: Iterable[Diagnosis | None]) -> Diagnosis | None:
+    """The one that matters most; of equal ones the first."""
+    known = [one for one in found if one is not None]
+    return min(known, key=lambda one: list(Trouble).index(one.trouble), default=None)
+
+
+def refused_for(deployment: Child | None) -> Diagnosis | None:
+    """Why the API server takes no pod of a Deployment, or None when it does."""
+    status = {} if deployment is None else deployment.body.get("status") or {}
+    failure = condition(status, "ReplicaFailure")
+    if failure.get("status") != "True":
+        return None
+    message = failure.get("message") or "the API server refused a pod"
+    return Diagnosis(trouble=refused_pod(message), message=message)
 
 
 def refused_pod(message: str) -> Trouble:
@@ -96,9 +153,9 @@ def refused_pod(message: str) -> Trouble:
 
 def _of_pod(spec: Spec | None, pod: Pod) -> Iterator[Diagnosis]:
     status = pod.body.get("status") or {}
-    scheduled = condition(status, "PodScheduled")
-    if scheduled.get("status") == "False":
-        yield _unscheduled(spec, pod, scheduled.get("message") or "")
+    homeless = unscheduled(spec, pod)
+    if homeless is not None:
+        yield homeless
     secrets = spec.pod.image_pull_secrets if spec is not None else ()
     for part in ("initContainerStatuses", "containerStatuses"):
         for container in status.get(part) or ():
@@ -112,11 +169,12 @@ def _of_model(pod: Pod, said: str) -> Iterator[Diagnosis]:
         yield Diagnosis(trouble=Trouble.MODEL_FAILED, message=text)
 
 
-def _unscheduled(spec: Spec | None, pod: Pod, message: str) -> Diagnosis:
+def _refusal(spec: Spec | None, message: str) -> Trouble:
     resource = spec.accelerator.resource if spec is not None and spec.accelerator else None
-    lacking = resource is not None and f"Insufficient {resource}" in message
-    trouble = Trouble.INSUFFICIENT_ACCELERATOR if lacking else Trouble.UNSCHEDULABLE
-    return Diagnosis(trouble=trouble, message=f"pod {pod.name}: {message}")
+    if resource is not None and f"Insufficient {resource}" in message:
+        return Trouble.INSUFFICIENT_ACCELERATOR
+    said = message.lower()
+    return next((one for words, one in _REFUSALS if words in said), Trouble.UNSCHEDULABLE)
 
 
 def _of_container(pod: Pod, container: Body, pull_secrets: tuple[str, ...]) -> Iterator[Diagnosis]:

@@ -1,13 +1,12 @@
 """Values in force of those fields whose default depends on other fields or on the chart."""
 
-from typing import Any, Final
+from typing import Any
 
 from batchedmodel_contract import effective as rules
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.spec import DEFAULT_MODEL_PORT, Spec
 from batchedmodel_contract.workload import ScalingMetric
-
-_NONE: Final = (0, "0%")
+from batchedmodel_operator.rollout import Mode
 
 
 def replicas(spec: Spec) -> int:
@@ -22,16 +21,14 @@ def pods(spec: Spec) -> int:
     return 0 if spec.suspend else replicas(spec)
 
 
-def rolling_update(spec: Spec) -> dict[str, int | str]:
+def rolling_update(spec: Spec, mode: Mode) -> dict[str, int | str]:
     """How many pods may be too many and too few while others take their place."""
     surge, missing = spec.rollout.max_surge, spec.rollout.max_unavailable
+    if mode is Mode.IN_PLACE:
+        return {"maxSurge": 0, "maxUnavailable": 1 if missing is None else missing}
     if surge is None:
-        # A spare accelerator cannot be counted on, and a surge pod that waits for one blocks the
-        # rollout for ever. The old pod goes first; with one replica that is a short gap.
-        surge = 0 if spec.accelerator is not None and missing not in _NONE else "25%"
-    if missing is None:
-        missing = 1 if surge in _NONE else 0
-    return {"maxSurge": surge, "maxUnavailable": missing}
+        surge = "25%" if spec.accelerator is None else 1
+    return {"maxSurge": surge, "maxUnavailable": 0 if missing is None else missing}
 
 
 def most_replicas(spec: Spec) -> int:
@@ -56,10 +53,11 @@ def target_queue_length(spec: Spec) -> int:
     return rules.target_queue_length(given, max_batch_size=spec.batching.max_batch_size)
 
 
-def effective(spec: Spec, model_image: str) -> dict[str, Any]:
+def effective(spec: Spec, model_image: str, mode: Mode) -> dict[str, Any]:
     """All of them, under the names and in the nesting of the manifest.
 
-    `model_image`: what the pods run, which an earlier operator may have chosen.
+    `model_image`: what the pods run, which an earlier operator may have chosen. `mode`: how they
+    are replaced.
     """
     model: dict[str, Any] = {"image": model_image}
     if spec.model.protocol is not None:
@@ -68,7 +66,7 @@ def effective(spec: Spec, model_image: str) -> dict[str, Any]:
         "model": model,
         "batching": {"maxQueueSize": BatchSettings.of(spec.batching).max_queue_size},
         "drain": {"timeoutSeconds": drain_timeout_seconds(spec)},
-        "rollout": rolling_update(spec),
+        "rollout": rolling_update(spec, mode),
     }
     scaling = spec.autoscaling
     if scaling is None:

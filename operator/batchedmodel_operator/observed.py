@@ -130,6 +130,8 @@ class Memory:
     """By uid of a pod, for those that do not use the settings yet."""
     startups: Mapping[str, str] = field(default_factory=dict)
     """By uid of a pod: what its sidecar said last of the model's start."""
+    lacking_since: Mapping[str, float] = field(default_factory=dict)
+    """By uid of a pod: since when it has lacked an accelerator, in monotonic seconds."""
 
     def inquiry(self, uid: str, settings: str) -> Inquiry | None:
         """The inquiries about these settings; those about earlier ones no longer count."""

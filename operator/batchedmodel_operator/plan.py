@@ -4,13 +4,13 @@ Level-triggered: whatever happened before, the answer follows from what is there
 differs nothing is planned, so that a second look, a restart or a second operator writes nothing.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Final
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.spec import Spec
-from batchedmodel_operator import effective, render
+from batchedmodel_operator import effective, render, rollout
 from batchedmodel_operator.errors import ClusterError
 from batchedmodel_operator.kinds import CHILDREN, FIELD_MANAGER, SEED_MANAGER, Kind
 from batchedmodel_operator.observed import (
@@ -25,10 +25,12 @@ from batchedmodel_operator.observed import (
     owned,
 )
 from batchedmodel_operator.ports import Body
+from batchedmodel_operator.rollout import Mode, Record
+from batchedmodel_operator.rollout_signs import lacking_since, signs
 
 RESYNC_SECONDS: Final = 600.0
 """A watch that fell silent costs at most this much delay."""
-_TEMPLATES_KEPT: Final = 3  # beside the one in use
+_TEMPLATES_KEPT: Final = 3  # beside the one in use and the last good one
 _AT_ONCE: Final = 0.0
 _COLLECTION_SECONDS: Final = 2.0
 _CONFLICT_SECONDS: Final = 60.0  # a stranger's object is not watched, so its end makes no event
@@ -101,6 +103,10 @@ class Plan:
     obstacles: tuple[Obstacle, ...] = ()
     model_image: str = ""
     """Of the model's container in the pod template that is wanted."""
+    rollout: Record = field(default_factory=Record)
+    """How pods are replaced, and whether the last good ones have come back."""
+    lacking_since: Mapping[str, float] = field(default_factory=dict)
+    """To be remembered: by uid of a pod, since when it has lacked an accelerator."""
     inquiries: Mapping[str, Inquiry] = field(default_factory=dict)
     """To be remembered, by uid of a pod."""
     unconfirmed: tuple[str, ...] = ()
@@ -114,10 +120,15 @@ def plan(observed: Observed, images: render.Images, now: float) -> Plan:
     model, spec = observed.model, observed.model.spec
     if spec is None:
         # What the contract refuses cannot be rendered; the last good children stay.
-        return Plan()
+        return Plan(rollout=Record.of(model.status))
     name = render.revision_name(model, spec)
-    template = _template(observed, spec, images, name)
-    wanted = _wanted(observed, spec, template)
+    target = _template(observed, spec, images, name)
+    lacking = lacking_since(spec, observed.pods, observed.memory.lacking_since, now)
+    seen = signs(observed, spec, name, target, lacking, now)
+    decided = rollout.decide(seen, Record.of(model.status))
+    wait = rollout.seconds_left(seen, decided)
+    template = target if decided.fault is None else _kept(observed, decided.good)
+    wanted = _wanted(observed, spec, template, decided.mode)
     obstacles = tuple(_obstacles(observed, wanted))
     blocked = {obstacle.kind for obstacle in obstacles}
     applies = tuple(
@@ -126,7 +137,7 @@ def plan(observed: Observed, images: render.Images, now: float) -> Plan:
         if kind not in blocked
         for step in _applies(observed, spec, kind, manifest)
     )
-    keeping = _keeping(observed, name, template)
+    keeping = _keeping(observed, name, target)
     settings = BatchSettings.of(spec.batching).digest()
     unconfirmed = tuple(_unconfirmed(observed, settings))
     due = tuple(_inquiries(observed, unconfirmed, settings, now))
@@ -136,14 +147,16 @@ def plan(observed: Observed, images: render.Images, now: float) -> Plan:
         if (before := observed.memory.inquiry(pod.uid, settings)) is not None
     } | {pod.uid: inquiry for pod, inquiry in due}
     return Plan(
-        deletions=(*_deletions(observed, wanted), *_outdated(observed, name)),
+        deletions=(*_deletions(observed, wanted), *_outdated(observed, {name, decided.good})),
         applies=(*applies, *(() if Kind.DEPLOYMENT in blocked else keeping)),
         refreshes=tuple(step for pod, _ in due for step in _refresh(observed, pod, settings)),
         model_image=template["spec"]["containers"][0]["image"],
+        rollout=decided,
+        lacking_since=lacking,
         inquiries=inquiries,
         obstacles=obstacles,
         unconfirmed=tuple(pod.name for pod in unconfirmed),
-        come_back_after=min(_delays(observed, wanted, obstacles, inquiries, now)),
+        come_back_after=min(*_delays(observed, wanted, obstacles, inquiries, now), wait),
     )
 
 
@@ -159,6 +172,10 @@ def _template(observed: Observed, spec: Spec, images: render.Images, name: str) 
     return render.pod_template(model, spec, images, render.pinned_batching(spec))
 
 
+def _kept(observed: Observed, name: str) -> Body:
+    return next(kept.template for kept in observed.revisions if kept.name == name)
+
+
 def _keeping(observed: Observed, name: str, template: Body) -> Iterator[Apply]:
     if all(kept.name != name for kept in observed.revisions):
         number = 1 + max((kept.number for kept in observed.revisions), default=0)
@@ -167,13 +184,13 @@ def _keeping(observed: Observed, name: str, template: Body) -> Iterator[Apply]:
         yield Apply(kind=Kind.CONTROLLER_REVISION, manifest=manifest, after=Kind.DEPLOYMENT)
 
 
-def _outdated(observed: Observed, name: str) -> Iterator[Deletion]:
-    others = [kept for kept in observed.revisions if kept.name != name]
+def _outdated(observed: Observed, in_use: Set[str]) -> Iterator[Deletion]:
+    others = [kept for kept in observed.revisions if kept.name not in in_use]
     for kept in others[:-_TEMPLATES_KEPT]:
         yield Deletion(kind=Kind.CONTROLLER_REVISION, name=kept.name, uid=kept.uid)
 
 
-def _wanted(observed: Observed, spec: Spec, template: Body) -> Mapping[Kind, Body]:
+def _wanted(observed: Observed, spec: Spec, template: Body, mode: Mode) -> Mapping[Kind, Body]:
     model, live = observed.model, observed.deployment
     there = live is not None and not live.deleting
     free = spec.autoscaling is not None and there and not spec.suspend
@@ -184,6 +201,7 @@ def _wanted(observed: Observed, spec: Spec, template: Body) -> Mapping[Kind, Bod
             model,
             spec,
             template,
+            mode=mode,
             # A Deployment without a number would be created with one pod, whatever is asked for.
             replicas=None if free else effective.pods(spec),
         ),

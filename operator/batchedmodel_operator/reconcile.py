@@ -14,10 +14,11 @@ from batchedmodel_operator.announce import announcements
 from batchedmodel_operator.errors import ClusterError, Conflict, Gone, Refused
 from batchedmodel_operator.gather import gather
 from batchedmodel_operator.kinds import FIELD_MANAGER
-from batchedmodel_operator.observed import Key, Memory, Observed, child_from
+from batchedmodel_operator.observed import Key, Memory, Model, Observed, child_from
 from batchedmodel_operator.plan import Plan, plan
 from batchedmodel_operator.ports import Cluster, Sidecars
 from batchedmodel_operator.render import Images
+from batchedmodel_operator.rollout import Record
 from batchedmodel_operator.steps import Outcome, take
 
 _log: Final = logging.getLogger(__name__)
@@ -56,6 +57,7 @@ class Reconciler:
             return None
         planned = plan(observed, self._images, now)
         try:
+            await self._latch(observed.model, planned)
             outcome = await take(self._cluster, key, planned)
             self._memories[key] = _remembered(observed, planned, outcome)
             await self._report(observed, planned, outcome)
@@ -69,6 +71,19 @@ class Reconciler:
         if outcome.failure is not None:
             raise outcome.failure.error
         return planned.come_back_after
+
+    async def _latch(self, model: Model, planned: Plan) -> None:
+        """Write down what must not be tried again, before it is acted on.
+
+        Pods that failed are gone soon after; whoever went on from there without a word of it would
+        try the same revision again.
+        """
+        before, decided = Record.of(model.status), planned.rollout
+        if decided.latches == before.latches or not (decided.latched or decided.fault):
+            return
+        found = {**model.status, "rollout": decided.to_status()}
+        manifest = status.status_manifest(model, found)
+        await self._cluster.apply(manifest, manager=FIELD_MANAGER, subresource="status")
 
     async def _report(self, observed: Observed, planned: Plan, outcome: Outcome) -> None:
         live = {kind: child_from(kind, body) for kind, body in outcome.live.items()}
@@ -102,4 +117,5 @@ def _remembered(observed: Observed, planned: Plan, outcome: Outcome) -> Memory:
         observed.memory,
         applied={**observed.memory.applied, **outcome.applied},
         inquiries=planned.inquiries,
+        lacking_since=planned.lacking_since,
     )

@@ -38,9 +38,12 @@ def report(observed: Observed, plan: Plan, failure: Failure | None, *, at: str) 
         "desiredReplicas": view.counts.desired,
         "selector": f"{NAME_LABEL}={model.key.name}",
     }
+    rollout = plan.rollout
+    if rollout.target:
+        status["rollout"] = rollout.to_status()
     if model.spec is not None:
         status["url"] = _url(model, model.spec.service.port)
-        status["effective"] = effective.effective(model.spec, plan.model_image)
+        status["effective"] = effective.effective(model.spec, plan.model_image, rollout.mode)
     return status
 
 

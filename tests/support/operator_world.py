@@ -157,4 +157,5 @@ class World:
     def all_ready(self) -> None:
         """Every pod that exists is ready and of the present revision."""
         count = sum(kind == Kind.POD for kind, _, _ in self.cluster.objects)
-        self.deployment_status(replicas=count, readyReplicas=count, updatedReplicas=count)
+        names = ("replicas", "readyReplicas", "availableReplicas", "updatedReplicas")
+        self.deployment_status(**dict.fromkeys(names, count))

@@ -5,6 +5,7 @@ from typing import Any
 from batchedmodel_contract.spec import Spec
 from batchedmodel_operator import render
 from batchedmodel_operator.observed import Model, model_from
+from batchedmodel_operator.rollout import Mode
 from support.operator_world import IMAGES, manifest
 
 PINNED = render.PinnedBatching(max_batch_size=16, drain_timeout_seconds=40)
@@ -18,10 +19,10 @@ def read_model(spec: dict[str, Any]) -> tuple[Model, Spec]:
     return model, model.spec
 
 
-def deployment_of(spec: dict[str, Any]) -> dict[str, Any]:
+def deployment_of(spec: dict[str, Any], mode: Mode = Mode.SURGE) -> dict[str, Any]:
     model, read = read_model(spec)
     template = render.pod_template(model, read, IMAGES, PINNED)
-    return render.deployment(model, read, template, replicas=1)
+    return render.deployment(model, read, template, mode=mode, replicas=1)
 
 
 def pod_of(spec: dict[str, Any]) -> dict[str, Any]:

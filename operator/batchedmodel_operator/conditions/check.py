@@ -5,12 +5,11 @@ A check is a function named for what it finds. The form follows cert-manager's p
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from batchedmodel_operator.conditions.view import View
+from batchedmodel_operator.messages import presentable
 from batchedmodel_operator.ports import Body
-
-_LONGEST_MESSAGE: Final = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +62,11 @@ def no(reason: str, message: str) -> Finding:
     return Finding(holds=False, reason=reason, message=message)
 
 
+def unknown(reason: str, message: str) -> Finding:
+    """Nobody can know yet."""
+    return Finding(holds=None, reason=reason, message=message)
+
+
 def listed(
     before: Sequence[Body], verdicts: Sequence[Verdict], *, generation: int, at: str
 ) -> list[dict[str, Any]]:
@@ -78,15 +82,9 @@ def listed(
                 "type": verdict.type,
                 "status": status,
                 "reason": verdict.reason,
-                "message": _shortened(verdict.message),
+                "message": presentable(verdict.message),
                 "lastTransitionTime": was["lastTransitionTime"] if kept else at,
                 "observedGeneration": generation,
             }
         )
     return found
-
-
-def _shortened(message: str) -> str:
-    if len(message) <= _LONGEST_MESSAGE:
-        return message
-    return f"{message[: _LONGEST_MESSAGE - 3]}..."

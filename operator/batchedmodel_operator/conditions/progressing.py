@@ -21,7 +21,8 @@ def _nothing_can_begin(view: View) -> Finding | None:
     return no(Reason.RECONCILE_FAILED, _held_up(view, text))
 
 
-def _the_deadline_passed(view: View) -> Finding | None:
+def the_deadline_passed(view: View) -> Finding | None:
+    """The Deployment's controller has given up waiting for pods."""
     progress = condition(view.deployment_status, "Progressing")
     if progress.get("reason") != "ProgressDeadlineExceeded":
         return None
@@ -29,13 +30,32 @@ def _the_deadline_passed(view: View) -> Finding | None:
     return no(Reason.PROGRESS_DEADLINE_EXCEEDED, _held_up(view, text))
 
 
-def _a_revision_rolls_out(view: View) -> Finding | None:
-    counts = view.counts
-    known = view.observed.deployment is not None and counts.current
-    if known and not view.older and counts.updated >= counts.replicas:
+def _the_last_good_revision_comes_back(view: View) -> Finding | None:
+    if not view.taken_back or not _is_rolling(view):
         return None
+    counts = view.counts
+    text = f"{counts.updated} of {counts.desired} pods are of the last good revision"
+    return yes(Reason.ROLLING_BACK, _held_up(view, f"{text}; {view.taken_back}"))
+
+
+def _a_revision_rolls_out(view: View) -> Finding | None:
+    if not _is_rolling(view):
+        return None
+    counts, rollout = view.counts, view.plan.rollout
     text = f"{counts.updated} of {counts.desired} pods are of the newest revision"
-    return yes(Reason.NEW_REVISION_ROLLING_OUT, _held_up(view, text))
+    if not view.older:
+        return yes(Reason.NEW_REVISION_ROLLING_OUT, _held_up(view, text))
+    switched = rollout.latched
+    reason = Reason.SWITCHED_TO_IN_PLACE if switched else Reason.NEW_REVISION_ROLLING_OUT
+    return yes(reason, _held_up(view, f"{text}; {rollout.sentence}"))
+
+
+def _is_rolling(view: View) -> bool:
+    counts = view.counts
+    if view.observed.deployment is None or view.older:
+        return True
+    # Where its controller has not looked yet the pods say more than the numbers.
+    return counts.updated < counts.replicas if counts.current else not view.living
 
 
 def _pods_come_or_go(view: View) -> Finding | None:
@@ -57,6 +77,10 @@ def _settings_are_on_their_way(view: View) -> Finding | None:
     return yes(Reason.BATCH_SETTINGS_ROLLING_OUT, _held_up(view, text))
 
 
+def _an_earlier_revision_is_back(view: View) -> Finding | None:
+    return None if not view.taken_back else no(Reason.ROLLED_BACK, view.taken_back)
+
+
 def _all_is_done(view: View) -> Finding | None:
     return no(Reason.COMPLETE, "all pods are ready and use the present settings")
 
@@ -69,11 +93,13 @@ PROGRESSING: Final = Condition(
     type="Progressing",
     checks=(
         _nothing_can_begin,
-        _the_deadline_passed,
+        the_deadline_passed,
+        _the_last_good_revision_comes_back,
         _a_revision_rolls_out,
         _pods_come_or_go,
         _it_rests,
         _settings_are_on_their_way,
+        _an_earlier_revision_is_back,
         _all_is_done,
     ),
 )

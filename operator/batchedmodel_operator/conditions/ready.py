@@ -22,6 +22,12 @@ def _it_rests(view: View) -> Finding | None:
     return no(Reason.SUSPENDED, RESTS) if view.suspended else None
 
 
+def _the_revision_failed(view: View) -> Finding | None:
+    if not view.taken_back:
+        return None
+    return no(Reason.ROLLOUT_FAILED, _beside_older(view, view.taken_back))
+
+
 def _no_pods_are_wanted(view: View) -> Finding | None:
     return yes(Reason.SCALED_TO_ZERO, "no pods are wanted") if view.empty else None
 
@@ -60,6 +66,7 @@ READY: Final = Condition(
     checks=(
         _it_is_not_reconciled,
         _it_rests,
+        _the_revision_failed,
         _no_pods_are_wanted,
         _new_pods_serve,
         _pods_are_in_trouble,

@@ -22,6 +22,9 @@ class Reason(StrEnum):
     SUSPENDED = "Suspended"
 
     NEW_REVISION_ROLLING_OUT = "NewRevisionRollingOut"
+    SWITCHED_TO_IN_PLACE = "SwitchedToInPlace"
+    ROLLING_BACK = "RollingBack"
+    ROLLED_BACK = "RolledBack"
     SCALING = "Scaling"
     BATCH_SETTINGS_ROLLING_OUT = "BatchSettingsRollingOut"
     PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"
@@ -30,3 +33,16 @@ class Reason(StrEnum):
     SERVING = "Serving"
     RECONCILE_FAILED = "ReconcileFailed"
     MODEL_LOADING = "ModelLoading"
+    ROLLOUT_FAILED = "RolloutFailed"
+
+    SCHEDULED = "Scheduled"
+    WAITING_FOR_SCHEDULER = "WaitingForScheduler"
+    NO_PODS = "NoPods"
+
+    LOADED = "Loaded"
+    DOWNLOADING = "Downloading"
+    HEALTH_CHECK_FAILING = "HealthCheckFailing"
+    NOT_STARTED = "NotStarted"
+
+    PARTIAL_REPLICAS = "PartialReplicas"
+    AS_EXPECTED = "AsExpected"

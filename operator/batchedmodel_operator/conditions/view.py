@@ -85,6 +85,14 @@ class View:
         )
 
     @property
+    def taken_back(self) -> str:
+        """What became of the revision that the manifest asks for, if an earlier one is back."""
+        rollout = self.plan.rollout
+        if rollout.fault is None:
+            return ""
+        return f"{rollout.target} was taken back: {rollout.fault.reason}: {rollout.fault.message}"
+
+    @property
     def deployment_status(self) -> Body:
         """Empty where there is no Deployment."""
         deployment = self.observed.deployment

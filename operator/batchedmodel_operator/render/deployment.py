@@ -17,6 +17,7 @@ from batchedmodel_operator.render.common import Manifest, child, labels, selecto
 from batchedmodel_operator.render.containers import PinnedBatching
 from batchedmodel_operator.render.fetch_container import fetched_repository
 from batchedmodel_operator.render.pod import Images, pod_spec
+from batchedmodel_operator.rollout import Mode
 
 PINNED_ANNOTATION: Final = f"{GROUP}/pinned-batching"
 """On Deployments from before templates were kept; none is made with it any more."""
@@ -71,11 +72,16 @@ def pod_template(model: Model, spec: Spec, images: Images, pinned: PinnedBatchin
     return template
 
 
-def deployment(model: Model, spec: Spec, template: Body, *, replicas: int | None) -> Manifest:
+def deployment(
+    model: Model, spec: Spec, template: Body, *, mode: Mode, replicas: int | None
+) -> Manifest:
     """The Deployment. `replicas` None: an autoscaler holds them, so they must not be sent."""
     body: Manifest = {
         "selector": {"matchLabels": selector(model)},
-        "strategy": {"type": "RollingUpdate", "rollingUpdate": effective.rolling_update(spec)},
+        "strategy": {
+            "type": "RollingUpdate",
+            "rollingUpdate": effective.rolling_update(spec, mode),
+        },
         "minReadySeconds": spec.rollout.min_ready_seconds,
         "progressDeadlineSeconds": _progress_seconds(spec),
         "revisionHistoryLimit": spec.rollout.revision_history_limit,

@@ -11,6 +11,7 @@ from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_operator import render
 from batchedmodel_operator.kinds import CHILDREN, Kind
 from batchedmodel_operator.observed import REVISION_LABEL, model_from
+from batchedmodel_operator.rollout import Mode
 from support.operator_cluster import contains
 from support.operator_world import IMAGES, KEY, SIMULATED, World
 
@@ -116,10 +117,12 @@ def _is_as_the_spec_says(world: World) -> None:
     template = kept["data"]["template"]
     assert template["metadata"]["labels"][REVISION_LABEL] == render.revision(model, spec, IMAGES)
     replicas = None if spec.autoscaling else spec.replicas or 1
+    # Nothing runs in this world, so that only the manifest has a say.
+    mode = Mode.IN_PLACE if spec.accelerator else Mode.SURGE
     wanted = [
         render.config_map(model, BatchSettings.of(spec.batching)),
         render.service(model, spec),
-        render.deployment(model, spec, template, replicas=replicas),
+        render.deployment(model, spec, template, mode=mode, replicas=replicas),
     ]
     for manifest in wanted:
         assert contains(world.child(Kind(manifest["kind"])), manifest)

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from batchedmodel_operator import render
+from batchedmodel_operator.rollout import Mode
 from support.operator_world import SIMULATED
 from support.rendered import (
     containers_of,
@@ -18,36 +19,28 @@ from support.rendered import (
 )
 
 
-def _rolling_update(spec: dict[str, Any]) -> Any:
-    return deployment_of({**SIMULATED, **spec})["spec"]["strategy"]["rollingUpdate"]
-
-
 @pytest.mark.parametrize(
-    ("rollout", "without", "with_accelerator"),
+    ("rollout", "surge", "in_place"),
     [
-        ({"maxSurge": 2}, (2, 0), (2, 0)),
-        ({"maxSurge": 0}, (0, 1), (0, 1)),
+        ({}, ("25%", 0), (0, 1)),
+        ({"maxSurge": 2}, (2, 0), (0, 1)),
         ({"maxUnavailable": "50%"}, ("25%", "50%"), (0, "50%")),
-        ({"maxUnavailable": 0}, ("25%", 0), ("25%", 0)),
-        ({"maxSurge": "10%", "maxUnavailable": 3}, ("10%", 3), ("10%", 3)),
+        ({"maxSurge": "10%", "maxUnavailable": 3}, ("10%", 3), (0, 3)),
     ],
     ids=str,
 )
 def test_what_is_not_said_of_a_rollout_lets_it_go_on(
-    rollout: dict[str, Any], without: tuple[Any, Any], with_accelerator: tuple[Any, Any]
+    rollout: dict[str, Any], surge: tuple[Any, Any], in_place: tuple[Any, Any]
 ) -> None:
-    plain = _rolling_update({"rollout": rollout})
-    scarce = _rolling_update({"rollout": rollout, "accelerator": {}})
-    assert (plain["maxSurge"], plain["maxUnavailable"]) == without
-    assert (scarce["maxSurge"], scarce["maxUnavailable"]) == with_accelerator
+    for mode, (beside, missing) in ((Mode.SURGE, surge), (Mode.IN_PLACE, in_place)):
+        spec = deployment_of({**SIMULATED, "rollout": rollout}, mode)["spec"]
+        budget = {"maxSurge": beside, "maxUnavailable": missing}
+        assert spec["strategy"] == {"type": "RollingUpdate", "rollingUpdate": budget}
 
 
-def test_without_a_spare_accelerator_the_old_pod_goes_first() -> None:
-    def rolling(spec: dict[str, Any]) -> Any:
-        return deployment_of(spec)["spec"]["strategy"]["rollingUpdate"]
-
-    assert rolling(SIMULATED) == {"maxSurge": "25%", "maxUnavailable": 0}
-    assert rolling({**SIMULATED, "accelerator": {}}) == {"maxSurge": 0, "maxUnavailable": 1}
+def test_of_accelerators_one_is_asked_for_beside_those_in_use() -> None:
+    spec = deployment_of({**SIMULATED, "accelerator": {}}, Mode.SURGE)["spec"]
+    assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
 
 
 def test_a_pod_that_is_watched_for_long_does_not_count_as_stuck() -> None:
