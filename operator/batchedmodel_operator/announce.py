@@ -32,9 +32,9 @@ _WARNINGS: Final = frozenset(
         *Trouble,
     }
 )
-_GOOD_NEWS: Final = frozenset({"Ready", "Reconciled", "Available"})
-"""Conditions that are announced when all is well, too. That pods come and go is every day's
-business under an autoscaler."""
+_SUMMARIES: Final = frozenset({"Ready", "Reconciled", "Available"})
+"""Conditions that are announced when all is well, too. That pods come and go, of which the others
+tell, is every day's business under an autoscaler."""
 
 
 def announcements(model: Model, conditions: Sequence[Body], *, at: str) -> Iterator[Body]:
@@ -46,13 +46,16 @@ def announcements(model: Model, conditions: Sequence[Body], *, at: str) -> Itera
         one.get("type", ""): one for one in model.status.get("conditions") or ()
     }
     changed = [one for one in conditions if not _is_as_before(one, before)]
-    # Several conditions may have one reason: the first that changes for it speaks for them.
-    told = {one["reason"] for one in conditions if one not in changed}
+    lasting = {one["reason"] for one in conditions if one not in changed}
+    told: set[str] = set()
     for one in changed:
-        warning = one["reason"] in _WARNINGS
-        if one["reason"] in told or not (warning or one["type"] in _GOOD_NEWS):
+        reason, summary = one["reason"], one["type"] in _SUMMARIES
+        warning = reason in _WARNINGS
+        # Several conditions may have one reason: the first that changes for it speaks for them.
+        known = reason in told or (reason in lasting and not summary)
+        if known or not (warning or summary):
             continue
-        told.add(one["reason"])
+        told.add(reason)
         yield _event(model, one, "Warning" if warning else "Normal", at)
 
 

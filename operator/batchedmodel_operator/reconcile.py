@@ -14,7 +14,7 @@ from batchedmodel_operator.announce import announcements
 from batchedmodel_operator.errors import ClusterError, Conflict, Gone, Refused
 from batchedmodel_operator.gather import gather
 from batchedmodel_operator.kinds import FIELD_MANAGER
-from batchedmodel_operator.observed import Key, Memory, Model, Observed, child_from
+from batchedmodel_operator.observed import Key, Memory, Observed, child_from
 from batchedmodel_operator.plan import Plan, plan
 from batchedmodel_operator.ports import Cluster, Sidecars
 from batchedmodel_operator.render import Images
@@ -57,7 +57,7 @@ class Reconciler:
             return None
         planned = plan(observed, self._images, now)
         try:
-            await self._latch(observed.model, planned)
+            await self._latch(observed, planned)
             outcome = await take(self._cluster, key, planned)
             self._memories[key] = _remembered(observed, planned, outcome)
             await self._report(observed, planned, outcome)
@@ -72,23 +72,23 @@ class Reconciler:
             raise outcome.failure.error
         return planned.come_back_after
 
-    async def _latch(self, model: Model, planned: Plan) -> None:
+    async def _latch(self, observed: Observed, planned: Plan) -> None:
         """Write down what must not be tried again, before it is acted on.
 
         Pods that failed are gone soon after; whoever went on from there without a word of it would
         try the same revision again.
         """
-        before, decided = Record.of(model.status), planned.rollout
+        before, decided = Record.of(observed.model.status), planned.rollout
         if decided.latches == before.latches or not (decided.latched or decided.fault):
             return
-        found = {**model.status, "rollout": decided.to_status()}
-        manifest = status.status_manifest(model, found)
+        found = status.report(observed, planned, None, at=self._at())
+        manifest = status.status_manifest(observed.model, found)
         await self._cluster.apply(manifest, manager=FIELD_MANAGER, subresource="status")
 
     async def _report(self, observed: Observed, planned: Plan, outcome: Outcome) -> None:
         live = {kind: child_from(kind, body) for kind, body in outcome.live.items()}
         model = observed.model
-        at = self._calendar().strftime("%Y-%m-%dT%H:%M:%SZ")
+        at = self._at()
         found = status.report(
             replace(observed, children={**observed.children, **live}),
             planned,
@@ -110,6 +110,9 @@ class Reconciler:
                 await self._cluster.apply(event, manager=FIELD_MANAGER)
             except ClusterError as error:
                 _log.warning("%s: an event was not taken: %s", model.key, error)
+
+    def _at(self) -> str:
+        return self._calendar().strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _remembered(observed: Observed, planned: Plan, outcome: Outcome) -> Memory:
