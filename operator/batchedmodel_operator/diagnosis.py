@@ -1,7 +1,7 @@
 """Reads out of pods and Deployments why a model does not serve, in reasons of ours. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -10,6 +10,7 @@ from batchedmodel_contract.server_api import ModelState
 from batchedmodel_contract.spec import Spec
 from batchedmodel_operator.observed import Child, Pod, condition
 from batchedmodel_operator.ports import Body
+from batchedmodel_operator.redaction import redacted
 
 
 class Trouble(StrEnum):
@@ -101,14 +102,13 @@ def failed_start(
     spec: Spec | None, pods: tuple[Pod, ...], startups: Mapping[str, str]
 ) -> Diagnosis | None:
     """Why a container of these pods started and failed; None for pods that only wait."""
-    found = [
+    return worst(
         one
         for pod in pods
         if not pod.deleting and not pod.ready
         for one in (*_of_pod(spec, pod), *_of_model(pod, startups.get(pod.uid, "")))
         if one.trouble in _STARTED_AND_FAILED
-    ]
-    return worst(found)
+    )
 
 
 def unscheduled(spec: Spec | None, pod: Pod) -> Diagnosis | None:
@@ -127,9 +127,10 @@ def lacks_accelerator(spec: Spec | None, pod: Pod) -> bool:
 
 
 def worst(found: Iterable[Diagnosis | None]) -> Diagnosis | None:
-    """The one that matters most; of equal ones the first."""
+    """The one that matters most, of equal ones the first, without what looks like a secret."""
     known = [one for one in found if one is not None]
-    return min(known, key=lambda one: list(Trouble).index(one.trouble), default=None)
+    first = min(known, key=lambda one: list(Trouble).index(one.trouble), default=None)
+    return first and replace(first, message=redacted(first.message))
 
 
 def refused_for(deployment: Child | None) -> Diagnosis | None:

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping
 from batchedmodel_contract.spec import Spec
 from batchedmodel_operator import effective
 from batchedmodel_operator.diagnosis import failed_start, lacks_accelerator
-from batchedmodel_operator.messages import presentable
 from batchedmodel_operator.observed import REVISION_LABEL, Observed, Pod, condition
 from batchedmodel_operator.ports import Body
 from batchedmodel_operator.rollout import Fault, Signs
@@ -36,7 +35,7 @@ def signs(
         waited=max(waits, default=None),
         fault=None
         if diagnosis is None
-        else Fault(reason=diagnosis.trouble, message=presentable(diagnosis.message)),
+        else Fault(reason=diagnosis.trouble, message=diagnosis.message),
         serving=any(pod.ready for pod in of_target),
         overdue=_is_overdue(observed, wanted),
         complete=_is_complete(observed, wanted),

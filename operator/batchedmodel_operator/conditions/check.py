@@ -5,11 +5,12 @@ A check is a function named for what it finds. The form follows cert-manager's p
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from batchedmodel_operator.conditions.view import View
-from batchedmodel_operator.messages import presentable
 from batchedmodel_operator.ports import Body
+
+_LONGEST_MESSAGE: Final = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,9 +83,15 @@ def listed(
                 "type": verdict.type,
                 "status": status,
                 "reason": verdict.reason,
-                "message": presentable(verdict.message),
+                "message": _shortened(verdict.message),
                 "lastTransitionTime": was["lastTransitionTime"] if kept else at,
                 "observedGeneration": generation,
             }
         )
     return found
+
+
+def _shortened(message: str) -> str:
+    if len(message) <= _LONGEST_MESSAGE:
+        return message
+    return f"{message[: _LONGEST_MESSAGE - 3]}..."
