@@ -12,11 +12,11 @@ from batchedmodel_contract.kubernetes_names import (
     RESERVED_PREFIX,
     VOLUMES,
 )
+from batchedmodel_contract.rollout_checks import ROLLOUT_CHECKS
 from batchedmodel_contract.spec import Lateness, Model, ServerProtocol, Spec
-from batchedmodel_contract.workload import RolloutStrategy, ScalingMetric
+from batchedmodel_contract.workload import ScalingMetric
 
 _CEL_FILE_HANDLER: Final = f"self.model.handler.contains('{FILE_HANDLER}')"
-_NONE: Final = (0, "0%")
 
 
 def _given_sources(spec: Spec) -> int:
@@ -291,49 +291,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         rule="is below requestTimeoutSeconds ({batching.requestTimeoutSeconds}): "
         "a drain would lose requests",
     ),
-    Check(
-        name="no pod could be replaced",
-        field="rollout.maxUnavailable",
-        broken=lambda spec: (
-            spec.rollout.max_surge in _NONE and spec.rollout.max_unavailable in _NONE
-        ),
-        holds="!has(self.rollout.maxSurge) || !has(self.rollout.maxUnavailable)"
-        " || !((self.rollout.maxSurge == 0 || self.rollout.maxSurge == '0%')"
-        " && (self.rollout.maxUnavailable == 0 || self.rollout.maxUnavailable == '0%'))",
-        rule="is 0 as maxSurge is: no pod could be replaced",
-    ),
-    Check(
-        name="a surge of no pods",
-        field="rollout.maxSurge",
-        broken=lambda spec: (
-            spec.rollout.strategy is RolloutStrategy.SURGE and spec.rollout.max_surge in _NONE
-        ),
-        holds="self.rollout.strategy != 'Surge' || !has(self.rollout.maxSurge)"
-        " || !(self.rollout.maxSurge == 0 || self.rollout.maxSurge == '0%')",
-        rule="is 0, but strategy Surge puts new pods beside the old ones",
-    ),
-    Check(
-        name="a surge although old pods go first",
-        field="rollout.maxSurge",
-        broken=lambda spec: (
-            spec.rollout.strategy is RolloutStrategy.IN_PLACE
-            and spec.rollout.max_surge not in (None, *_NONE)
-        ),
-        holds="self.rollout.strategy != 'InPlace' || !has(self.rollout.maxSurge)"
-        " || self.rollout.maxSurge == 0 || self.rollout.maxSurge == '0%'",
-        rule="is not 0, but strategy InPlace takes old pods away first",
-    ),
-    Check(
-        name="no pod may go first",
-        field="rollout.maxUnavailable",
-        broken=lambda spec: (
-            spec.rollout.strategy is RolloutStrategy.IN_PLACE
-            and spec.rollout.max_unavailable in _NONE
-        ),
-        holds="self.rollout.strategy != 'InPlace' || !has(self.rollout.maxUnavailable)"
-        " || !(self.rollout.maxUnavailable == 0 || self.rollout.maxUnavailable == '0%')",
-        rule="is 0, but strategy InPlace takes old pods away first",
-    ),
+    *ROLLOUT_CHECKS,
     Check(
         name="a pod has a label of the operator's",
         field="pod.labels",
