@@ -16,14 +16,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from batchedmodel_contract.effective import target_queue_length, target_utilization_percent
+from batchedmodel_autoscaler.objects import read_model
 from batchedmodel_contract.kubernetes_names import GROUP, VERSION
 from batchedmodel_contract.workload import ScalingMetric
 from batchedmodel_operator.kinds import Kind
 from batchedmodel_operator.observed import model_from
 from batchedmodel_operator.render.autoscaler import autoscaler
 from batchedmodel_scheduling.scaling import loads
-from batchedmodel_scheduling.scaling.formula import Target, queue_length, required_replicas
+from batchedmodel_scheduling.scaling.formula import queue_length, required_replicas
 from batchedmodel_scheduling.scaling.hpa import read_autoscaler
 from batchedmodel_scheduling.scaling.loads import Load
 from batchedmodel_scheduling.scaling.loop import Outage, Result, Setup, run
@@ -105,14 +105,10 @@ def setup_of(scaling: Scaling, seed: int, outages: tuple[Outage, ...] = ()) -> S
         raise ValueError(f"{scaling.name}: {model.mistakes}")
     wishes = model.spec.autoscaling
     rendered = autoscaler(model, model.spec, wishes)["spec"]
-    queue = target_queue_length(
-        wishes.target_queue_length, max_batch_size=model.spec.batching.max_batch_size
-    )
-    utilization = target_utilization_percent(wishes.target_utilization_percent) / 100
     return Setup(
         device=scaling.device,
         autoscaler=read_autoscaler(rendered),
-        target=Target(utilization=utilization, queue_length=queue),
+        target=read_model(manifest).target,
         startup_seconds=scaling.startup_seconds,
         decide=required_replicas if wishes.metric is ScalingMetric.LOAD else queue_length,
         outages=outages,

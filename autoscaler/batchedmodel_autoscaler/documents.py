@@ -11,8 +11,10 @@ from batchedmodel_autoscaler.resources import METRICS_VERSIONS
 from batchedmodel_contract.kubernetes_names import (
     GROUP,
     METRICS_GROUP,
+    OUTSTANDING_METRIC,
     PLURAL,
     QUEUE_LENGTH_METRIC,
+    QUEUE_WAIT_METRIC,
     REQUIRED_REPLICAS_METRIC,
 )
 from batchedmodel_contract.manifest import API_VERSION, KIND
@@ -20,7 +22,12 @@ from batchedmodel_contract.manifest import API_VERSION, KIND
 Document = dict[str, Any]
 
 RESOURCE: Final = f"{PLURAL}.{GROUP}"
-METRICS: Final = (REQUIRED_REPLICAS_METRIC, QUEUE_LENGTH_METRIC)
+METRICS: Final = (
+    REQUIRED_REPLICAS_METRIC,
+    QUEUE_LENGTH_METRIC,
+    OUTSTANDING_METRIC,
+    QUEUE_WAIT_METRIC,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

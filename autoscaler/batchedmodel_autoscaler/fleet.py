@@ -114,7 +114,7 @@ class Fleet:
         model = self._models.get(key)
         if model is None:
             raise NotFound(f'batchedmodels.batchedmodel.dev "{key.name}" not found')
-        return Target(utilization=model.utilization, queue_length=model.target_queue_length)
+        return model.target
 
     def sight(self, key: ModelKey, now: float) -> ModelSight:
         """What can be seen of a model."""

@@ -11,9 +11,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from batchedmodel_contract.effective import target_queue_length, target_utilization_percent
+from batchedmodel_contract.effective import (
+    target_outstanding,
+    target_queue_length,
+    target_queue_wait_milliseconds,
+    target_utilization_percent,
+)
 from batchedmodel_contract.kubernetes_names import NAME_LABEL
 from batchedmodel_contract.spec import Batching
+from batchedmodel_scheduling.scaling.formula import Target
 
 Object = Mapping[str, Any]
 
@@ -32,8 +38,7 @@ class Model:
     """A BatchedModel's wishes."""
 
     key: ModelKey
-    utilization: float
-    target_queue_length: int
+    target: Target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,13 +102,21 @@ class FrontProxy:
 def read_model(found: Object) -> Model:
     """The schema has made sure of ranges; a field that is absent has its default here."""
     spec = found.get("spec") or {}
-    scaling = spec.get("autoscaling") or {}
-    batch = (spec.get("batching") or {}).get("maxBatchSize") or Batching().max_batch_size
+    scaling, batching = spec.get("autoscaling") or {}, spec.get("batching") or {}
+    batch = batching.get("maxBatchSize") or Batching().max_batch_size
+    wait = target_queue_wait_milliseconds(
+        scaling.get("targetQueueWaitMilliseconds"),
+        target_latency_milliseconds=batching.get("targetLatencyMilliseconds"),
+    )
     return Model(
         key=ModelKey(found["metadata"]["namespace"], found["metadata"]["name"]),
-        utilization=target_utilization_percent(scaling.get("targetUtilizationPercent")) / 100,
-        target_queue_length=target_queue_length(
-            scaling.get("targetQueueLength"), max_batch_size=batch
+        target=Target(
+            utilization=target_utilization_percent(scaling.get("targetUtilizationPercent")) / 100,
+            queue_length=target_queue_length(
+                scaling.get("targetQueueLength"), max_batch_size=batch
+            ),
+            outstanding=target_outstanding(scaling.get("targetOutstanding"), max_batch_size=batch),
+            queue_wait_seconds=wait / 1000,
         ),
     )
 

@@ -27,7 +27,9 @@ from batchedmodel_autoscaler.resources import METRICS_VERSIONS
 from batchedmodel_autoscaler.trust import require_front_proxy
 from batchedmodel_contract.kubernetes_names import (
     METRICS_GROUP,
+    OUTSTANDING_METRIC,
     QUEUE_LENGTH_METRIC,
+    QUEUE_WAIT_METRIC,
     REQUIRED_REPLICAS_METRIC,
 )
 from batchedmodel_scheduling.scaling.formula import (
@@ -35,7 +37,9 @@ from batchedmodel_scheduling.scaling.formula import (
     Target,
     Unseen,
     Verdict,
+    outstanding,
     queue_length,
+    queue_wait,
     required_replicas,
 )
 from batchedmodel_scheduling.scaling.windows import GAUGE_SECONDS, WINDOW_SECONDS
@@ -47,6 +51,8 @@ _AGGREGATED: Final = "as=apigroupdiscoverylist"
 _DECISIONS: Final[dict[str, tuple[Callable[[ModelSight, Target], Verdict], float]]] = {
     REQUIRED_REPLICAS_METRIC: (required_replicas, WINDOW_SECONDS),
     QUEUE_LENGTH_METRIC: (queue_length, GAUGE_SECONDS),
+    OUTSTANDING_METRIC: (outstanding, GAUGE_SECONDS),
+    QUEUE_WAIT_METRIC: (queue_wait, GAUGE_SECONDS),
 }
 
 
@@ -130,7 +136,7 @@ class MetricsApi:
         key = ModelKey(request.match_info["namespace"], request.match_info["name"])
         name = request.match_info["metric"]
         if name not in _DECISIONS:
-            known = " and ".join(_DECISIONS)
+            known = ", ".join(_DECISIONS)
             raise NotFound(f'the metric "{name}" is not known; there are {known}')
         if request.query.get("metricLabelSelector"):
             raise BadRequest(f"{name} has no labels that metricLabelSelector could select by")

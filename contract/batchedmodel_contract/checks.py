@@ -14,7 +14,7 @@ from batchedmodel_contract.kubernetes_names import (
 )
 from batchedmodel_contract.rollout_checks import ROLLOUT_CHECKS
 from batchedmodel_contract.spec import Lateness, Model, ServerProtocol, Spec
-from batchedmodel_contract.workload import ScalingMetric
+from batchedmodel_contract.workload import Autoscaling, ScalingMetric
 
 _CEL_FILE_HANDLER: Final = f"self.model.handler.contains('{FILE_HANDLER}')"
 
@@ -65,6 +65,37 @@ def _only_for_ones_own(name: str, field: str, given: Callable[[Model], bool], ce
         rule="is only for a container of one's own (protocol)",
         reason=Reason.FORBIDDEN,
     )
+
+
+def _only_for_metrics(
+    name: str,
+    field: str,
+    metrics: tuple[ScalingMetric, ...],
+    target: Callable[[Autoscaling], int | None],
+) -> Check:
+    """A rule against a target that the metric chosen does not have."""
+
+    def broken(spec: Spec) -> bool:
+        scaling = spec.autoscaling
+        return scaling is not None and scaling.metric not in metrics and target(scaling) is not None
+
+    chosen = " || ".join(f"self.autoscaling.metric == '{metric}'" for metric in metrics)
+    return Check(
+        name=name,
+        field=f"autoscaling.{field}",
+        broken=broken,
+        holds=f"!has(self.autoscaling) || {chosen} || !has(self.autoscaling.{field})",
+        rule=f"is only for metric {' or '.join(metrics)}",
+        reason=Reason.FORBIDDEN,
+    )
+
+
+def _scales_on_a_cpu_that_is_not_asked_for(spec: Spec) -> bool:
+    # Kubernetes takes a limit for the request that is missing.
+    resources = spec.model.resources
+    asked = {name for name, _ in (*resources.requests, *resources.limits)}
+    scaling = spec.autoscaling
+    return scaling is not None and scaling.metric is ScalingMetric.CPU and "cpu" not in asked
 
 
 CHECKS: Final[tuple[Check, ...]] = (
@@ -243,31 +274,39 @@ CHECKS: Final[tuple[Check, ...]] = (
         " || self.autoscaling.minReplicas <= self.autoscaling.maxReplicas",
         rule="is above maxReplicas ({autoscaling.maxReplicas})",
     ),
-    Check(
-        name="the target utilisation is for another metric",
-        field="autoscaling.targetUtilizationPercent",
-        broken=lambda spec: (
-            spec.autoscaling is not None
-            and spec.autoscaling.metric is not ScalingMetric.LOAD
-            and spec.autoscaling.target_utilization_percent is not None
-        ),
-        holds="!has(self.autoscaling) || self.autoscaling.metric == 'Load'"
-        " || !has(self.autoscaling.targetUtilizationPercent)",
-        rule="is only for metric Load",
-        reason=Reason.FORBIDDEN,
+    _only_for_metrics(
+        "the target utilisation is for another metric",
+        "targetUtilizationPercent",
+        (ScalingMetric.LOAD, ScalingMetric.CPU),
+        lambda scaling: scaling.target_utilization_percent,
+    ),
+    _only_for_metrics(
+        "the target queue is for another metric",
+        "targetQueueLength",
+        (ScalingMetric.QUEUE_LENGTH,),
+        lambda scaling: scaling.target_queue_length,
+    ),
+    _only_for_metrics(
+        "the target of rows outstanding is for another metric",
+        "targetOutstanding",
+        (ScalingMetric.OUTSTANDING,),
+        lambda scaling: scaling.target_outstanding,
+    ),
+    _only_for_metrics(
+        "the target wait is for another metric",
+        "targetQueueWaitMilliseconds",
+        (ScalingMetric.QUEUE_WAIT,),
+        lambda scaling: scaling.target_queue_wait_milliseconds,
     ),
     Check(
-        name="the target queue is for another metric",
-        field="autoscaling.targetQueueLength",
-        broken=lambda spec: (
-            spec.autoscaling is not None
-            and spec.autoscaling.metric is not ScalingMetric.QUEUE_LENGTH
-            and spec.autoscaling.target_queue_length is not None
-        ),
-        holds="!has(self.autoscaling) || self.autoscaling.metric == 'QueueLength'"
-        " || !has(self.autoscaling.targetQueueLength)",
-        rule="is only for metric QueueLength",
-        reason=Reason.FORBIDDEN,
+        name="nothing says what the cpu's use is a share of",
+        field="autoscaling.metric",
+        broken=_scales_on_a_cpu_that_is_not_asked_for,
+        holds="!has(self.autoscaling) || self.autoscaling.metric != 'CPU'"
+        " || (has(self.model.resources)"
+        " && ((has(self.model.resources.requests) && 'cpu' in self.model.resources.requests)"
+        " || (has(self.model.resources.limits) && 'cpu' in self.model.resources.limits)))",
+        rule="is CPU, which is a share of model.resources.requests.cpu: give one",
     ),
     Check(
         name="the number of pods has two owners",

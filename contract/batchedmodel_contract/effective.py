@@ -6,7 +6,10 @@ the queue is part of the batch settings, see `batching`.
 """
 
 from batchedmodel_contract.spec import DRAIN_MARGIN_SECONDS
-from batchedmodel_contract.workload import DEFAULT_TARGET_UTILIZATION_PERCENT
+from batchedmodel_contract.workload import (
+    DEFAULT_TARGET_QUEUE_WAIT_MILLISECONDS,
+    DEFAULT_TARGET_UTILIZATION_PERCENT,
+)
 
 
 def drain_timeout_seconds(given: int | None, *, request_timeout_seconds: int) -> int:
@@ -18,10 +21,30 @@ def drain_timeout_seconds(given: int | None, *, request_timeout_seconds: int) ->
 
 
 def target_utilization_percent(given: int | None) -> int:
-    """Share of a pod's capacity that is to be used, for metric `Load`."""
+    """Share that is to be used, for the metrics `Load` and `CPU`."""
     return DEFAULT_TARGET_UTILIZATION_PERCENT if given is None else given
 
 
 def target_queue_length(given: int | None, *, max_batch_size: int) -> int:
     """Rows that may wait per pod, for metric `QueueLength`."""
     return max_batch_size if given is None else given
+
+
+def target_outstanding(given: int | None, *, max_batch_size: int) -> int:
+    """Rows that may wait or be under way per pod, for metric `Outstanding`.
+
+    A full batch: what is offered then keeps a pod busy by seven to eight and a half tenths, the
+    more the less of a batch's time is the same for any number of rows.
+    """
+    return max_batch_size if given is None else given
+
+
+def target_queue_wait_milliseconds(
+    given: int | None, *, target_latency_milliseconds: int | None
+) -> int:
+    """How long a row may wait on average, for metric `QueueWait`."""
+    if given is not None:
+        return given
+    if target_latency_milliseconds is not None:
+        return max(1, target_latency_milliseconds // 2)
+    return DEFAULT_TARGET_QUEUE_WAIT_MILLISECONDS

@@ -39,6 +39,14 @@ class SidecarStats:
     sustainable_share: float | None = None
     """Of what full batches would answer, the part that this server can answer within its latency
     target; None without a target, a profile, or a target that it can meet."""
+    waited_row_seconds: float | None = None
+    """Seconds that rows have waited since the start, of all rows together."""
+    released_rows: int | None = None
+    """Rows that have waited since the start and wait no more."""
+    rows_per_second: float | None = None
+    """What this server can answer within its latency target; None without a profile."""
+    shortest_latency_seconds: float | None = None
+    """What a row of usual length takes on an idle server; None without a profile."""
 
     def to_mapping(self) -> dict[str, Any]:
         """The JSON document."""
@@ -64,11 +72,29 @@ def stats_from_mapping(mapping: Mapping[str, Any]) -> SidecarStats:
             settings_hash=str(mapping["settings_hash"]),
             max_batch_size=int(mapping["max_batch_size"]),
             sustainable_share=_share(mapping.get("sustainable_share")),
+            waited_row_seconds=_amount(mapping, "waited_row_seconds"),
+            released_rows=_count(_amount(mapping, "released_rows")),
+            rows_per_second=_amount(mapping, "rows_per_second"),
+            shortest_latency_seconds=_amount(mapping, "shortest_latency_seconds"),
         )
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, InvalidInput):
             raise
         raise InvalidInput("stats", f"cannot be read: {error!r}") from error
+
+
+def _amount(mapping: Mapping[str, Any], name: str) -> float | None:
+    """Sidecars of an earlier version do not tell it."""
+    found = mapping.get(name)
+    if found is None:
+        return None
+    if not isinstance(found, int | float) or not 0 <= found < float("inf"):
+        raise InvalidInput(name, "is not a number from 0 on", found)
+    return float(found)
+
+
+def _count(amount: float | None) -> int | None:
+    return None if amount is None else int(amount)
 
 
 def _share(found: object) -> float | None:

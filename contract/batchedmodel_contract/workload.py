@@ -12,6 +12,7 @@ from batchedmodel_contract.reading import setting
 from batchedmodel_contract.rules import Choice, Names, Text, TextMap, Truth, Verbatim, Whole
 
 DEFAULT_TARGET_UTILIZATION_PERCENT: Final = 80
+DEFAULT_TARGET_QUEUE_WAIT_MILLISECONDS: Final = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,12 @@ class ScalingMetric(StrEnum):
     """Offered work and backlog, in replicas."""
     QUEUE_LENGTH = "QueueLength"
     """Rows that wait, per replica."""
+    OUTSTANDING = "Outstanding"
+    """Rows that wait or are under way, per replica."""
+    QUEUE_WAIT = "QueueWait"
+    """How long rows wait."""
+    CPU = "CPU"
+    """Of the model's container, as the kubelet measures it."""
 
 
 class ScalingProfile(StrEnum):
@@ -60,20 +67,36 @@ class Autoscaling:
     metric: ScalingMetric = setting(
         "metric",
         Choice(of=ScalingMetric),
-        "`Load` follows the work that is offered, `QueueLength` the rows that wait.",
+        "`Load` follows the work that is offered, `QueueLength` the rows that wait, `Outstanding` "
+        "those under way too, `QueueWait` how long rows wait, `CPU` what the model's container "
+        "uses of the cpu that it asks for.",
         default=ScalingMetric.LOAD,
     )
     target_utilization_percent: int | None = setting(
         "targetUtilizationPercent",
         Whole(minimum=20, maximum=95),
-        "Share of a pod's capacity that is to be used; for metric `Load`.",
-        effective=f"{DEFAULT_TARGET_UTILIZATION_PERCENT} with metric `Load`",
+        "Share that is to be used: of a pod's capacity with metric `Load`, of the requested cpu "
+        "with metric `CPU`.",
+        effective=f"{DEFAULT_TARGET_UTILIZATION_PERCENT} with metric `Load` or `CPU`",
     )
     target_queue_length: int | None = setting(
         "targetQueueLength",
         Whole(minimum=1, maximum=1_000_000),
         "Rows that may wait per pod; for metric `QueueLength`.",
         effective="`maxBatchSize` with metric `QueueLength`",
+    )
+    target_outstanding: int | None = setting(
+        "targetOutstanding",
+        Whole(minimum=1, maximum=1_000_000),
+        "Rows that may wait or be under way per pod; for metric `Outstanding`.",
+        effective="`maxBatchSize` with metric `Outstanding`",
+    )
+    target_queue_wait_milliseconds: int | None = setting(
+        "targetQueueWaitMilliseconds",
+        Whole(minimum=1, maximum=3_600_000),
+        "How long a row may wait on average until its batch begins; for metric `QueueWait`.",
+        effective="with metric `QueueWait` half of `targetLatencyMilliseconds`, or "
+        f"{DEFAULT_TARGET_QUEUE_WAIT_MILLISECONDS} without one",
     )
     profile: ScalingProfile = setting(
         "profile",

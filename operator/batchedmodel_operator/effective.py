@@ -5,7 +5,7 @@ from typing import Any
 from batchedmodel_contract import effective as rules
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.spec import DEFAULT_MODEL_PORT, Spec
-from batchedmodel_contract.workload import ScalingMetric
+from batchedmodel_contract.workload import Autoscaling, ScalingMetric
 from batchedmodel_operator.rollout import Mode
 
 
@@ -47,10 +47,25 @@ def model_port(spec: Spec) -> int:
     return DEFAULT_MODEL_PORT if spec.model.port is None else spec.model.port
 
 
-def target_queue_length(spec: Spec) -> int:
-    """Rows that may wait per pod, for metric `QueueLength`."""
-    given = None if spec.autoscaling is None else spec.autoscaling.target_queue_length
-    return rules.target_queue_length(given, max_batch_size=spec.batching.max_batch_size)
+def scaling_target(spec: Spec, scaling: Autoscaling) -> tuple[str, int]:
+    """What the metric is to be, and the field of `autoscaling` that says so."""
+    batch = spec.batching.max_batch_size
+    match scaling.metric:
+        case ScalingMetric.LOAD | ScalingMetric.CPU:
+            percent = rules.target_utilization_percent(scaling.target_utilization_percent)
+            return "targetUtilizationPercent", percent
+        case ScalingMetric.QUEUE_LENGTH:
+            rows = rules.target_queue_length(scaling.target_queue_length, max_batch_size=batch)
+            return "targetQueueLength", rows
+        case ScalingMetric.OUTSTANDING:
+            rows = rules.target_outstanding(scaling.target_outstanding, max_batch_size=batch)
+            return "targetOutstanding", rows
+        case ScalingMetric.QUEUE_WAIT:
+            wait = rules.target_queue_wait_milliseconds(
+                scaling.target_queue_wait_milliseconds,
+                target_latency_milliseconds=spec.batching.target_latency_milliseconds,
+            )
+            return "targetQueueWaitMilliseconds", wait
 
 
 def effective(spec: Spec, model_image: str, mode: Mode) -> dict[str, Any]:
@@ -71,9 +86,7 @@ def effective(spec: Spec, model_image: str, mode: Mode) -> dict[str, Any]:
     scaling = spec.autoscaling
     if scaling is None:
         found["replicas"] = replicas(spec)
-    elif scaling.metric is ScalingMetric.LOAD:
-        percent = rules.target_utilization_percent(scaling.target_utilization_percent)
-        found["autoscaling"] = {"targetUtilizationPercent": percent}
     else:
-        found["autoscaling"] = {"targetQueueLength": target_queue_length(spec)}
+        name, target = scaling_target(spec, scaling)
+        found["autoscaling"] = {name: target}
     return found

@@ -19,6 +19,8 @@ class Level:
     """
 
     value: int = 0
+    lowered: int = 0
+    """By how much it has gone down in all."""
     _integral: float = 0.0
     _since: float = 0.0
 
@@ -27,6 +29,8 @@ class Level:
         self._integral += self.value * (now - self._since)
         self._since = now
         self.value += by
+        if by < 0:
+            self.lowered -= by
 
     def integral(self, now: float) -> float:
         """Of the number, in its unit times seconds."""

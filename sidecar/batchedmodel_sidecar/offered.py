@@ -59,4 +59,9 @@ class Offered:
             outstanding=self._ledger.rows_live,
             settings_hash=settings.digest(),
             max_batch_size=settings.max_batch_size,
+            waited_row_seconds=self._ledger.waiting_rows.integral(now),
+            released_rows=self._ledger.waiting_rows.lowered,
+            # No rate at all is the verdict on the target and says nothing about the device.
+            rows_per_second=signals.sustainable_rate or None,
+            shortest_latency_seconds=signals.smallest_feasible_target_seconds,
         )

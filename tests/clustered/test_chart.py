@@ -9,6 +9,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from batchedmodel_autoscaler.documents import METRICS
 from batchedmodel_autoscaler.resources import (
     API_SERVICES,
     FRONT_PROXY,
@@ -173,7 +174,7 @@ def test_the_autoscaler_may_not(server: ControlPlane, notes: str, question: str)
     assert not _may(server, _AUTOSCALER, question)
 
 
-@pytest.mark.parametrize("metric", ["batchedmodel_required_replicas", "batchedmodel_queue_length"])
+@pytest.mark.parametrize("metric", METRICS)
 def test_the_hpa_may_read_what_it_scales_by(server: ControlPlane, notes: str, metric: str) -> None:
     # In this API the kind of the described object, group included, stands where resources stand.
     question = f"get custom.metrics.k8s.io batchedmodels.batchedmodel.dev/{metric} m models"

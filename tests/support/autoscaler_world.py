@@ -7,8 +7,11 @@ from typing import Any
 from batchedmodel_autoscaler.fleet import Fleet
 from batchedmodel_autoscaler.objects import Model, ModelKey, Pod, Size
 from batchedmodel_contract.stats import BUCKETS, SidecarStats
+from batchedmodel_scheduling.scaling.formula import Target
 
 KEY = ModelKey("team", "minilm")
+TARGET = Target(utilization=0.8, queue_length=32, outstanding=32, queue_wait_seconds=0.5)
+MODEL = Model(key=KEY, target=TARGET)
 
 CALM = SidecarStats(
     instance="first",
@@ -22,6 +25,8 @@ CALM = SidecarStats(
     outstanding=0,
     settings_hash="0123456789abcdef",
     max_batch_size=32,
+    waited_row_seconds=0.0,
+    released_rows=0,
 )
 
 
@@ -47,7 +52,7 @@ def pod(number: int, **more: Any) -> Pod:
 def fleet(pods: Sequence[Pod] = (), *, present: int | None = None) -> Fleet:
     """A fleet that knows one model with its pods; nobody has been asked yet."""
     made = Fleet(2.0)
-    made.model_seen(Model(key=KEY, utilization=0.8, target_queue_length=32))
+    made.model_seen(MODEL)
     made.size_seen(Size(model=KEY, replicas=len(pods) if present is None else present))
     for one in pods:
         made.pod_seen(one)

@@ -1,8 +1,18 @@
-"""The stock HorizontalPodAutoscaler, fed by one Object metric of the BatchedModel."""
+"""The stock HorizontalPodAutoscaler, fed by one metric.
+
+That is an Object metric of the BatchedModel, which the autoscaler serves, or the cpu of the model's
+container, which the cluster's own metrics server does.
+"""
 
 from typing import Final
 
-from batchedmodel_contract.kubernetes_names import QUEUE_LENGTH_METRIC, REQUIRED_REPLICAS_METRIC
+from batchedmodel_contract.kubernetes_names import (
+    MODEL_CONTAINER,
+    OUTSTANDING_METRIC,
+    QUEUE_LENGTH_METRIC,
+    QUEUE_WAIT_METRIC,
+    REQUIRED_REPLICAS_METRIC,
+)
 from batchedmodel_contract.spec import Spec
 from batchedmodel_contract.workload import Autoscaling, ScalingMetric, ScalingProfile
 from batchedmodel_operator import effective
@@ -39,24 +49,6 @@ _BEHAVIORS: Final[dict[ScalingProfile, Manifest]] = {
 
 def autoscaler(model: Model, spec: Spec, scaling: Autoscaling) -> Manifest:
     """The autoscaler of the Deployment."""
-    described = {
-        "apiVersion": RESOURCES[Kind.BATCHED_MODEL].api_version,
-        "kind": Kind.BATCHED_MODEL.value,
-        "name": model.key.name,
-    }
-    if scaling.metric is ScalingMetric.LOAD:
-        # The metric is the number of replicas itself, hence one unit each.
-        name, average = REQUIRED_REPLICAS_METRIC, 1
-    else:
-        name, average = QUEUE_LENGTH_METRIC, effective.target_queue_length(spec)
-    metric = {
-        "type": "Object",
-        "object": {
-            "describedObject": described,
-            "metric": {"name": name},
-            "target": {"type": "AverageValue", "averageValue": str(average)},
-        },
-    }
     body: Manifest = {
         "scaleTargetRef": {
             "apiVersion": RESOURCES[Kind.DEPLOYMENT].api_version,
@@ -65,7 +57,44 @@ def autoscaler(model: Model, spec: Spec, scaling: Autoscaling) -> Manifest:
         },
         "minReplicas": scaling.min_replicas,
         "maxReplicas": scaling.max_replicas,
-        "metrics": [metric],
+        "metrics": [_metric(model, spec, scaling)],
     }
     body["behavior"] = _BEHAVIORS[scaling.profile] | (scaling.behavior or {})
     return child(model, Kind.AUTOSCALER, spec=body)
+
+
+def _metric(model: Model, spec: Spec, scaling: Autoscaling) -> Manifest:
+    _, target = effective.scaling_target(spec, scaling)
+    match scaling.metric:
+        case ScalingMetric.LOAD:
+            # The metric is the number of replicas itself, hence one unit each.
+            return _of_the_model(model, REQUIRED_REPLICAS_METRIC, "1")
+        case ScalingMetric.QUEUE_LENGTH:
+            return _of_the_model(model, QUEUE_LENGTH_METRIC, f"{target}")
+        case ScalingMetric.OUTSTANDING:
+            return _of_the_model(model, OUTSTANDING_METRIC, f"{target}")
+        case ScalingMetric.QUEUE_WAIT:
+            return _of_the_model(model, QUEUE_WAIT_METRIC, _seconds(target))
+        case ScalingMetric.CPU:
+            # Of this container: what the sidecar does for a row is no measure of the model.
+            used = {"type": "Utilization", "averageUtilization": target}
+            source = {"name": "cpu", "container": MODEL_CONTAINER, "target": used}
+            return {"type": "ContainerResource", "containerResource": source}
+
+
+def _of_the_model(model: Model, name: str, average: str) -> Manifest:
+    described = {
+        "apiVersion": RESOURCES[Kind.BATCHED_MODEL].api_version,
+        "kind": Kind.BATCHED_MODEL.value,
+        "name": model.key.name,
+    }
+    # Of type Value it would be multiplied by the pods that are ready, which may be none.
+    target = {"type": "AverageValue", "averageValue": average}
+    source = {"describedObject": described, "metric": {"name": name}, "target": target}
+    return {"type": "Object", "object": source}
+
+
+def _seconds(milliseconds: int) -> str:
+    """As the API server writes it back: whole where it can be."""
+    seconds, rest = divmod(milliseconds, 1000)
+    return f"{milliseconds}m" if rest else f"{seconds}"

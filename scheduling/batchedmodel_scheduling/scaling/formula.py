@@ -13,7 +13,7 @@ that a pod's capacity is 1 by construction, and a revision that is slower offers
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -36,9 +36,14 @@ class Target:
     """Share of a pod's time to be used, above 0 and below 1."""
     queue_length: int
     """Rows that may wait per pod."""
+    outstanding: int
+    """Rows that may wait or be under way per pod."""
+    queue_wait_seconds: float
+    """How long a row may wait."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.utilization < 1 or self.queue_length < 1:
+        least = min(self.queue_length, self.outstanding)
+        if not 0 < self.utilization < 1 or least < 1 or self.queue_wait_seconds <= 0:
             raise ValueError("a target is a share below 1 and at least one row; this is a bug")
 
 
@@ -58,6 +63,10 @@ class Demand:
     """Full batches that wait or are under way, where no profile tells their time."""
     queue_length: float = 0.0
     """Rows that wait."""
+    outstanding: float = 0.0
+    """Rows that wait or are under way."""
+    queue_wait: float | None = 0.0
+    """Seconds that a row waits; None where the sidecar has not told enough yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,8 +179,35 @@ def required_replicas(sight: ModelSight, target: Target) -> Verdict:
 
 def queue_length(sight: ModelSight, target: Target) -> Verdict:
     """Rows that wait in all pods together; raises `Unseen`."""
-    per_pod = target.queue_length
-    seen = _seen(sight, lambda demand: demand.queue_length / per_pod, departed=0.0, band=_UP_BAND)
+    return _total(sight, lambda demand: demand.queue_length, per_pod=target.queue_length)
+
+
+def outstanding(sight: ModelSight, target: Target) -> Verdict:
+    """Rows that wait or are under way in all pods together; raises `Unseen`."""
+    return _total(sight, lambda demand: demand.outstanding, per_pod=target.outstanding)
+
+
+def queue_wait(sight: ModelSight, target: Target) -> Verdict:
+    """Seconds that a row waits, summed over the pods; raises `Unseen`.
+
+    A sum, which the HPA divides by the target, asks for as many times the pods that answer as the
+    wait is above the target: what a target of type Value does with the pods that are ready. Pods
+    that still start add nothing, so that none is ordered twice; and unlike there, none are ready
+    does not mean that none are needed.
+    """
+    told = tuple(
+        pod if pod.now.queue_wait is not None else replace(pod, answers=False) for pod in sight.pods
+    )
+    return _total(
+        replace(sight, pods=told),
+        lambda demand: demand.queue_wait or 0.0,
+        per_pod=target.queue_wait_seconds,
+    )
+
+
+def _total(sight: ModelSight, amount: Callable[[Demand], float], *, per_pod: float) -> Verdict:
+    """Of a gauge that the HPA divides by what is right for one pod."""
+    seen = _seen(sight, lambda demand: amount(demand) / per_pod, departed=0.0, band=_UP_BAND)
     return Verdict(value=seen.amount * per_pod, reason=seen.reason, sentence=seen.sentence)
 
 

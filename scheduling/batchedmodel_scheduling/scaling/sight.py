@@ -89,9 +89,12 @@ def _waiting(history: History, asked: Demand) -> Demand:
     stats, gauges = history.stats, history.gauges()
     if stats is None:
         return Demand()
-    if stats.profile_known:
-        return replace(asked, backlog=gauges.backlog_work, queue_length=gauges.queue_length)
-    return Demand(
-        batches=gauges.outstanding / max(1, stats.max_batch_size),
+    asked = replace(
+        asked,
         queue_length=gauges.queue_length,
+        outstanding=gauges.outstanding,
+        queue_wait=gauges.queue_wait,
     )
+    if stats.profile_known:
+        return replace(asked, backlog=gauges.backlog_work)
+    return replace(asked, batches=gauges.outstanding / max(1, stats.max_batch_size))

@@ -5,7 +5,7 @@ knows nothing of pods' names, of Kubernetes or of how stats arrive.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -91,6 +91,8 @@ class Gauges:
     queue_length: float = 0.0
     outstanding: float = 0.0
     """Rows."""
+    queue_wait: float | None = 0.0
+    """Seconds that a row waited; None while too little was told."""
 
 
 class History:
@@ -100,7 +102,7 @@ class History:
         self.stats: SidecarStats | None = None
         """The newest answer."""
         self.received = float("-inf")
-        self._samples: deque[tuple[float, Gauges]] = deque()
+        self._samples: deque[tuple[float, SidecarStats]] = deque()
 
     def record(self, stats: SidecarStats, now: float) -> Window | None:
         """Take an answer in; returns what an earlier run of the sidecar leaves behind."""
@@ -109,12 +111,7 @@ class History:
             left = self.window()
             self._samples.clear()
         self.stats, self.received = stats, now
-        gauges = Gauges(
-            backlog_work=stats.backlog_work,
-            queue_length=stats.queue_length,
-            outstanding=stats.outstanding,
-        )
-        self._samples.append((now, gauges))
+        self._samples.append((now, stats))
         while self._samples[0][0] <= now - GAUGE_SECONDS:
             self._samples.popleft()
         return left
@@ -136,13 +133,33 @@ class History:
 
     def gauges(self) -> Gauges:
         """Averages of the last answers. Polls are jittered, so a plain mean has no bias."""
-        samples = [gauges for _, gauges in self._samples]
+        samples = [stats for _, stats in self._samples]
         count = max(1, len(samples))
         return Gauges(
             backlog_work=sum(one.backlog_work for one in samples) / count,
             queue_length=sum(one.queue_length for one in samples) / count,
             outstanding=sum(one.outstanding for one in samples) / count,
+            queue_wait=_queue_wait(samples),
         )
+
+
+def _queue_wait(samples: Sequence[SidecarStats]) -> float | None:
+    """How long a row waited, from the first of the answers to the last.
+
+    By Little's law: exact whatever happened between two answers. While nothing leaves, it is as
+    long as the rows were seen to wait.
+    """
+    if not samples:
+        return None
+    last = samples[-1]
+    waited, released = last.waited_row_seconds, last.released_rows
+    if len(samples) > 1:
+        before, left = samples[0].waited_row_seconds, samples[0].released_rows
+    else:
+        before, left = (0.0, 0) if last.age_seconds <= GAUGE_SECONDS else (None, None)
+    if waited is None or released is None or before is None or left is None:
+        return None
+    return max(0.0, waited - before) / (released - left or max(1, last.queue_length))
 
 
 def covered_seconds(windows: Iterable[Window], now: float) -> float:

@@ -19,6 +19,7 @@ from batchedmodel_autoscaler.objects import (
 )
 from batchedmodel_autoscaler.trust import require_front_proxy
 from batchedmodel_contract.kubernetes_names import NAME_LABEL, REQUIRED_REPLICAS_METRIC
+from batchedmodel_scheduling.scaling.formula import Target
 
 KEY = ModelKey("team", "minilm")
 MEASURED = Measurement(
@@ -71,6 +72,8 @@ def test_discovery_names_each_metric_of_a_model(version: str) -> None:
     assert [resource["name"] for resource in found["resources"]] == [
         "batchedmodels.batchedmodel.dev/batchedmodel_required_replicas",
         "batchedmodels.batchedmodel.dev/batchedmodel_queue_length",
+        "batchedmodels.batchedmodel.dev/batchedmodel_outstanding",
+        "batchedmodels.batchedmodel.dev/batchedmodel_queue_wait_seconds",
     ]
     assert all(resource["verbs"] == ["get"] for resource in found["resources"])
 
@@ -147,18 +150,27 @@ def test_the_front_proxy_is_read_from_its_config_map() -> None:
     assert read_front_proxy({"data": data}) == FRONT
 
 
-def test_a_model_without_wishes_has_the_defaults() -> None:
+def wishes(**spec: object) -> Target:
     metadata = {"namespace": "team", "name": "minilm"}
-    plain = read_model({"metadata": metadata, "spec": {"model": {}}})
-    assert (plain.utilization, plain.target_queue_length) == (0.8, 32)
-    spec: dict[str, object] = {
-        "batching": {"maxBatchSize": 64},
-        "autoscaling": {"maxReplicas": 4, "targetUtilizationPercent": 65},
-    }
-    given = read_model({"metadata": metadata, "spec": spec})
-    assert (given.utilization, given.target_queue_length) == (0.65, 64)
-    spec = {"autoscaling": {"maxReplicas": 4, "metric": "QueueLength", "targetQueueLength": 7}}
-    assert read_model({"metadata": metadata, "spec": spec}).target_queue_length == 7
+    return read_model({"metadata": metadata, "spec": {"model": {}, **spec}}).target
+
+
+def test_a_model_without_wishes_has_the_defaults() -> None:
+    assert wishes() == Target(
+        utilization=0.8, queue_length=32, outstanding=32, queue_wait_seconds=0.5
+    )
+
+
+def test_targets_that_are_not_given_follow_the_batching() -> None:
+    found = wishes(batching={"maxBatchSize": 64, "targetLatencyMilliseconds": 150})
+    assert (found.queue_length, found.outstanding, found.queue_wait_seconds) == (64, 64, 0.075)
+
+
+def test_targets_that_are_given_hold() -> None:
+    assert wishes(autoscaling={"targetUtilizationPercent": 65}).utilization == 0.65
+    assert wishes(autoscaling={"targetQueueLength": 7}).queue_length == 7
+    assert wishes(autoscaling={"targetOutstanding": 9}).outstanding == 9
+    assert wishes(autoscaling={"targetQueueWaitMilliseconds": 20}).queue_wait_seconds == 0.02
 
 
 POD = {

@@ -6,11 +6,11 @@ import pytest
 
 from batchedmodel_autoscaler.errors import NotFound
 from batchedmodel_autoscaler.fleet import MOST_POLLS_PER_SECOND, Fleet
-from batchedmodel_autoscaler.objects import Model, ModelKey
+from batchedmodel_autoscaler.objects import ModelKey
 from batchedmodel_contract.stats import BUCKETS
 from batchedmodel_scheduling.scaling.formula import Unseen, required_replicas
 from batchedmodel_scheduling.scaling.windows import History, Window, covered_seconds
-from support.autoscaler_world import CALM, KEY, busy, fleet, pod
+from support.autoscaler_world import CALM, KEY, MODEL, busy, fleet, pod
 
 NOW = 1000.0
 
@@ -146,6 +146,39 @@ def test_a_restarted_sidecar_starts_its_averages_anew() -> None:
     assert history.gauges().queue_length == 10
 
 
+def test_a_wait_is_that_of_the_rows_between_two_answers() -> None:
+    history = History()
+    for second, waited, released in ((0, 1000.0, 5000), (2, 1003.0, 5006), (4, 1008.0, 5010)):
+        stats = replace(CALM, waited_row_seconds=waited, released_rows=released)
+        history.record(stats, NOW + second)
+    assert history.gauges().queue_wait == pytest.approx(8.0 / 10)
+
+
+def test_a_wait_needs_two_answers_or_a_young_sidecar() -> None:
+    history = History()
+    history.record(replace(CALM, waited_row_seconds=1000.0, released_rows=500), NOW)
+    assert history.gauges().queue_wait is None
+    young = replace(CALM, instance="b", age_seconds=9.0, waited_row_seconds=20.0, released_rows=10)
+    history.record(young, NOW + 2)
+    assert history.gauges().queue_wait == 2.0
+
+
+def test_where_nothing_leaves_rows_waited_for_as_long_as_they_were_seen_to() -> None:
+    history = History()
+    for second in (0, 10):
+        waited = 40.0 * second
+        stats = replace(CALM, waited_row_seconds=waited, released_rows=3, queue_length=40)
+        history.record(stats, NOW + second)
+    assert history.gauges().queue_wait == 10.0
+
+
+def test_a_sidecar_of_an_earlier_version_tells_no_wait() -> None:
+    history = History()
+    for second in (0, 2):
+        history.record(replace(CALM, waited_row_seconds=None, released_rows=None), NOW + second)
+    assert history.gauges().queue_wait is None
+
+
 def test_before_a_profile_rows_count_and_work_does_not() -> None:
     known = fleet([pod(1)])
     stats = busy(7.0, profile_known=False, outstanding=80, backlog_work=9.0)
@@ -212,7 +245,7 @@ def test_an_unknown_model_is_not_found() -> None:
 def test_a_deleted_model_leaves_nothing_behind() -> None:
     known = fleet([pod(1)])
     known.answered("uid-1", busy(0.6), NOW)
-    known.model_gone(Model(key=KEY, utilization=0.8, target_queue_length=32))
+    known.model_gone(MODEL)
     known.pod_gone(pod(1))
     assert known.counts == (0, 0)
     assert known.sight(KEY, NOW).departed_rate == 0.0

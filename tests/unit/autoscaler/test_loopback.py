@@ -6,7 +6,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,13 @@ from batchedmodel_autoscaler.listener import TlsListener
 from batchedmodel_autoscaler.metrics import Telemetry
 from batchedmodel_autoscaler.objects import FrontProxy
 from batchedmodel_autoscaler.poller import Poller
+from batchedmodel_autoscaler.resources import METRICS_VERSIONS
 from batchedmodel_autoscaler.server import MetricsApi
 from batchedmodel_autoscaler.sidecars import Sidecars
 from batchedmodel_contract.kubernetes_names import ADMIN_PORT
 from batchedmodel_contract.sidecar_api import STATS
 from cluster.certificates import Authority, Pair
-from support.autoscaler_world import busy, fleet, pod
+from support.autoscaler_world import CALM, busy, fleet, pod
 
 NAME = "batchedmodel-autoscaler.batchedmodel.svc"
 BASE = "/apis/custom.metrics.k8s.io"
@@ -129,6 +130,30 @@ async def test_the_api_server_gets_one_value_and_the_answer_is_counted(
             'answers_total{metric="batchedmodel_required_replicas",reason="MoreWork"} 1.0'
             in counted
         )
+
+
+@pytest.mark.parametrize("version", METRICS_VERSIONS)
+async def test_whatever_discovery_lists_is_served(people: People, version: str) -> None:
+    known = fleet([pod(1)])
+    for second in (2, 0):
+        waited, released = 100.0 - 3 * second, 40 - 2 * second
+        told = replace(CALM, queue_length=5, outstanding=9)
+        told = replace(told, waited_row_seconds=waited, released_rows=released)
+        known.answered("uid-1", told, time.monotonic() - second)
+    async with serving(known, people) as server:
+        _, listed = await server.get(f"{BASE}/{version}", shows=people.front)
+        values = {}
+        for resource in listed["resources"]:
+            metric = resource["name"].partition("/")[2]
+            code, found = await server.get(f"{BASE}/{version}/{MODEL}/{metric}", shows=people.front)
+            assert code == 200
+            values[metric] = found["items"][0]["value"]
+        assert values == {
+            "batchedmodel_required_replicas": "0",
+            "batchedmodel_queue_length": "5",
+            "batchedmodel_outstanding": "9",
+            "batchedmodel_queue_wait_seconds": "1500m",
+        }
 
 
 async def test_discovery(people: People) -> None:

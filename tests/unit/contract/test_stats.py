@@ -26,3 +26,23 @@ def test_a_share_that_is_none_is_refused(share: object) -> None:
     document = CALM.to_mapping() | {"sustainable_share": share}
     with pytest.raises(InvalidInput, match="sustainable_share"):
         stats_from_mapping(document)
+
+
+LATER = ("waited_row_seconds", "released_rows", "rows_per_second", "shortest_latency_seconds")
+
+
+def test_amounts_come_back_as_they_were_told() -> None:
+    amounts = {name: number for number, name in enumerate(LATER)}
+    told = replace(CALM, **amounts)  # type: ignore[arg-type]
+    assert stats_from_mapping(told.to_mapping()) == told
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_an_amount_may_be_missing_and_may_not_be_nonsense(name: str) -> None:
+    document = CALM.to_mapping()
+    assert getattr(stats_from_mapping(document | {name: None}), name) is None
+    del document[name]
+    assert getattr(stats_from_mapping(document), name) is None
+    for wrong in (-1, "1", float("inf"), float("nan")):
+        with pytest.raises(InvalidInput, match=name):
+            stats_from_mapping(document | {name: wrong})

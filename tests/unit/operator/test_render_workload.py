@@ -199,6 +199,43 @@ def test_the_autoscaler_follows_the_metric_of_the_model() -> None:
     assert queue["metrics"][0]["object"]["target"]["averageValue"] == "32"
 
 
+@pytest.mark.parametrize(
+    ("scaling", "name", "average"),
+    [
+        ({"metric": "Outstanding"}, "batchedmodel_outstanding", "32"),
+        ({"metric": "Outstanding", "targetOutstanding": 9}, "batchedmodel_outstanding", "9"),
+        ({"metric": "QueueWait"}, "batchedmodel_queue_wait_seconds", "500m"),
+        (
+            {"metric": "QueueWait", "targetQueueWaitMilliseconds": 2000},
+            "batchedmodel_queue_wait_seconds",
+            "2",
+        ),
+    ],
+    ids=str,
+)
+def test_a_gauge_is_divided_by_what_is_right_for_one_pod(
+    scaling: dict[str, Any], name: str, average: str
+) -> None:
+    (metric,) = _autoscaler({"maxReplicas": 3, **scaling})["metrics"]
+    assert metric["object"]["metric"]["name"] == name
+    assert metric["object"]["target"] == {"type": "AverageValue", "averageValue": average}
+
+
+def test_cpu_is_that_of_the_models_container() -> None:
+    resources = {"requests": {"cpu": "2"}}
+    model, spec = read_model(
+        {
+            "model": {"handler": "simulated", "resources": resources},
+            "autoscaling": {"maxReplicas": 3, "metric": "CPU", "targetUtilizationPercent": 60},
+        }
+    )
+    assert spec.autoscaling is not None
+    (metric,) = render.autoscaler(model, spec, spec.autoscaling)["spec"]["metrics"]
+    target = {"type": "Utilization", "averageUtilization": 60}
+    used = {"name": "cpu", "container": "model", "target": target}
+    assert metric == {"type": "ContainerResource", "containerResource": used}
+
+
 def test_the_service_leads_to_the_sidecars_only() -> None:
     model, spec = read_model({**SIMULATED, "service": {"port": 81, "type": "NodePort"}})
     body = render.service(model, spec)["spec"]

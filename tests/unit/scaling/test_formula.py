@@ -1,6 +1,7 @@
 """How many replicas are asked for, seeing all, a part, or nothing."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -15,11 +16,13 @@ from batchedmodel_scheduling.scaling.formula import (
     Target,
     Unseen,
     drain_seconds,
+    outstanding,
     queue_length,
+    queue_wait,
     required_replicas,
 )
 
-TARGET = Target(utilization=0.8, queue_length=32)
+TARGET = Target(utilization=0.8, queue_length=32, outstanding=32, queue_wait_seconds=0.5)
 REACTION = 47.0  # start-up 30 s, poll 2 s, sync 15 s
 
 
@@ -107,7 +110,7 @@ def test_a_rise_that_moves_from_pod_to_pod_is_none() -> None:
 
 
 def test_a_high_target_leaves_no_band_above_a_pods_whole_time() -> None:
-    tight = Target(utilization=0.95, queue_length=32)
+    tight = replace(TARGET, utilization=0.95)
     verdict = required_replicas(sight(hears(work_rate=0.99), present=1), tight)
     assert verdict.value == 2
 
@@ -226,9 +229,7 @@ _DEMANDS = st.builds(
     queue_length=_AMOUNTS,
 )
 _SIZES = st.integers(min_value=1, max_value=60)
-_TARGETS = st.builds(
-    Target, utilization=st.floats(min_value=0.2, max_value=0.95), queue_length=st.just(32)
-)
+_TARGETS = st.floats(0.2, 0.95).map(lambda share: replace(TARGET, utilization=share))
 
 
 @given(st.lists(_DEMANDS, min_size=1, max_size=6), _AMOUNTS, _SIZES, _TARGETS)
@@ -301,3 +302,35 @@ def test_without_a_ready_pod_no_answer_is_below_the_present_size(
     assert required_replicas(found, target).value == max(
         present, required_replicas(heard, target).value
     )
+
+
+def test_rows_outstanding_are_those_of_all_pods() -> None:
+    pods = [hears(outstanding=40.0), hears(outstanding=60.0)]
+    verdict = outstanding(sight(*pods, present=2), TARGET)
+    assert (verdict.value, verdict.reason) == (100.0, Reason.MORE_WORK)
+
+
+def test_a_wait_asks_for_as_many_times_the_pods_as_it_is_too_long() -> None:
+    verdict = queue_wait(sight(*[hears(queue_wait=1.0)] * 3, present=3), TARGET)
+    assert verdict.value / TARGET.queue_wait_seconds == 6.0
+
+
+def test_a_wait_orders_nothing_twice_while_pods_start() -> None:
+    starting = [unready(Demand())] * 3
+    verdict = queue_wait(sight(*[hears(queue_wait=1.0)] * 3, *starting, present=6), TARGET)
+    assert verdict.value / TARGET.queue_wait_seconds == 6.0
+
+
+def test_a_wait_that_is_not_known_yet_is_silence_and_no_calm() -> None:
+    unknown = replace(hears(), now=Demand(queue_wait=None))
+    with pytest.raises(Unseen):
+        queue_wait(sight(unknown, present=1), TARGET)
+    verdict = queue_wait(sight(unknown, hears(queue_wait=0.0), present=2), TARGET)
+    assert (verdict.value, verdict.reason) == (1.0, Reason.HELD)
+    assert queue_length(sight(unknown, present=1), TARGET).value == 0.0
+
+
+@pytest.mark.parametrize("decide", [queue_length, outstanding, queue_wait])
+def test_no_ready_pod_takes_none_away(decide) -> None:  # type: ignore[no-untyped-def]
+    verdict = decide(sight(unready(Demand()), present=2), TARGET)
+    assert verdict.reason is Reason.NONE_READY

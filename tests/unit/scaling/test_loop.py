@@ -24,7 +24,7 @@ CAPACITY = 1 / DEVICE.work
 SETUP = Setup(
     device=DEVICE,
     autoscaler=Autoscaler(min_replicas=1, max_replicas=12),
-    target=Target(utilization=0.8, queue_length=16),
+    target=Target(utilization=0.8, queue_length=16, outstanding=16, queue_wait_seconds=0.5),
     startup_seconds=60.0,
 )
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.outcomes import ReleaseReason
 from batchedmodel_contract.profile import Profile
 from batchedmodel_contract.stats import SidecarStats
 from batchedmodel_scheduling.policies import new_policy
@@ -14,6 +15,25 @@ from support.scheduling import row_profile
 
 SETTINGS = BatchSettings(max_batch_size=8, target_seconds=0.095)
 PROFILE = row_profile(0.010, 0.005, range(1, 9))
+
+
+def test_how_long_rows_waited_is_told_for_all_of_them_together() -> None:
+    ledger = Ledger()
+    offered = Offered(ledger, 0.0)
+    ledger.accept(3, 0.1, 1.0)
+    ledger.batch_leaves(ReleaseReason.FULL, 2, 3.0)
+    signals = new_policy(SETTINGS, None).signals()
+    stats = offered.stats(SETTINGS, 4.0, model_ready=True, draining=False, signals=signals)
+    assert (stats.waited_row_seconds, stats.released_rows) == (2 * 2 + 3, 2)
+
+
+def test_what_a_pod_can_do_and_how_fast_one_row_is() -> None:
+    stats = told(SETTINGS, PROFILE)
+    assert stats.rows_per_second == pytest.approx(7 / 0.045, rel=0.05)
+    assert stats.shortest_latency_seconds == pytest.approx(0.015, rel=0.2)
+    hopeless = told(replace(SETTINGS, target_seconds=0.001), PROFILE)
+    assert hopeless.rows_per_second is None
+    assert hopeless.shortest_latency_seconds == stats.shortest_latency_seconds
 
 
 def told(settings: BatchSettings, profile: Profile | None) -> SidecarStats:
