@@ -1,4 +1,4 @@
-"""The API server, as the autoscaler uses it: lists, watches, two kinds of writes.
+"""The API server, as the autoscaler uses it: lists, watches, three kinds of writes.
 
 The only module that knows the Kubernetes client. Its typed methods are passed by: they would build
 an object for every field of every pod. Every call has a time limit, and every foreign exception
@@ -9,6 +9,7 @@ import json
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
+from urllib.parse import urlencode
 
 import aiohttp
 from kubernetes.aio import client, config
@@ -23,6 +24,8 @@ _WATCH_SECONDS: Final = 240
 _PAGE: Final = 500
 _LONGEST_LINE: Final = 4 * 1_048_576
 _MERGE_PATCH: Final = "application/merge-patch+json"
+_APPLY_PATCH: Final = "application/apply-patch+yaml"
+"""JSON is YAML."""
 
 
 class Cluster:
@@ -102,6 +105,14 @@ class Cluster:
     async def merge_patch(self, path: str, patch: Object) -> None:
         """Change some fields of an object; raises `ClusterError`, 409 if it differs meanwhile."""
         await self._call("PATCH", path, patch, _MERGE_PATCH)
+
+    async def apply(self, path: str, manifest: Object, *, manager: str) -> None:
+        """Have these fields of an object as they are here, whoever set them before.
+
+        Raises `ClusterError`, 409 where another object has its name.
+        """
+        query = urlencode({"fieldManager": manager, "force": "true"})
+        await self._call("PATCH", f"{path}?{query}", manifest, _APPLY_PATCH)
 
     async def delete(self, path: str, *, uid: str) -> None:
         """Delete that very object; one that is gone already is no error. Raises `ClusterError`."""

@@ -4,11 +4,13 @@ Owned by the event loop's one thread. The caches of `informer` write the objects
 the answers, `server` asks. Times are arguments, monotonic seconds; decides nothing by itself.
 """
 
-import statistics
+from collections.abc import Iterator
 from typing import Final
 
 from batchedmodel_autoscaler.errors import NotFound
+from batchedmodel_autoscaler.learning import ReadyPod, learnt
 from batchedmodel_autoscaler.objects import Model, ModelKey, Pod, Size
+from batchedmodel_contract.capacity import Capacity
 from batchedmodel_contract.stats import SidecarStats
 from batchedmodel_scheduling.scaling.formula import ModelSight, Target
 from batchedmodel_scheduling.scaling.hpa import SYNC_SECONDS
@@ -17,8 +19,6 @@ from batchedmodel_scheduling.scaling.windows import WINDOW_SECONDS, History, Win
 
 UNKNOWN_STARTUP_SECONDS: Final = 30.0
 """Assumed until a pod of the model has got ready."""
-LONGEST_STARTUP_SECONDS: Final = 600.0
-"""A longer one is more often a pod that was ready before than a start."""
 MOST_POLLS_PER_SECOND: Final = 600.0
 """A third of a core."""
 
@@ -34,7 +34,9 @@ class Fleet:
         self._pods_of: dict[ModelKey, set[str]] = {}
         self._histories: dict[str, History] = {}
         self._startups: dict[str, float] = {}
-        self._learnt_startup: dict[ModelKey, float] = {}
+        self._watched: set[str] = set()
+        """Pods that were seen before they were ready."""
+        self._learnt: dict[ModelKey, Capacity] = {}
         self._departed: dict[ModelKey, list[Window]] = {}
 
     # What the caches write.
@@ -46,7 +48,7 @@ class Fleet:
     def model_gone(self, model: Model) -> None:
         """A model is no more."""
         self._models.pop(model.key, None)
-        self._learnt_startup.pop(model.key, None)
+        self._learnt.pop(model.key, None)
         self._departed.pop(model.key, None)
 
     def size_seen(self, size: Size) -> None:
@@ -64,15 +66,17 @@ class Fleet:
             self.pod_gone(known)
         self._pods[pod.uid] = pod
         self._pods_of.setdefault(pod.model, set()).add(pod.uid)
+        if pod.fresh:
+            self._watched.add(pod.uid)
         if pod.startup_seconds is not None:
             # A pod that loses its readiness and gets it back has not started again.
-            first = self._startups.get(pod.uid, LONGEST_STARTUP_SECONDS)
-            self._startups[pod.uid] = min(first, pod.startup_seconds)
+            self._startups.setdefault(pod.uid, pod.startup_seconds)
 
     def pod_gone(self, pod: Pod) -> None:
         """A pod is no more; the work that was offered to it still counts for a minute."""
         known = self._pods.pop(pod.uid, None)
         self._startups.pop(pod.uid, None)
+        self._watched.discard(pod.uid)
         history = self._histories.pop(pod.uid, None)
         if known is None:
             return
@@ -100,6 +104,7 @@ class Fleet:
         pod = self._pods.get(uid)
         if pod is not None:
             history = self._histories.setdefault(uid, History())
+            history.rows_per_second = self._remembered_rate(pod)
             self._leave_behind(pod.model, history.record(stats, now))
 
     # What is asked.
@@ -129,6 +134,18 @@ class Fleet:
             now=now,
         )
 
+    def models(self) -> list[Model]:
+        """All there are."""
+        return list(self._models.values())
+
+    def capacity(self, key: ModelKey) -> Capacity | None:
+        """What is learnt or remembered of a model's newest pods."""
+        found = learnt(tuple(self._ready_pods(key)), self._remembered(key))
+        if found is not None and key in self._models:
+            # Remembered for the time when no pod is ready.
+            self._learnt[key] = found
+        return found
+
     def _state(self, uid: str) -> PodState:
         pod = self._pods[uid]
         return PodState(ready=pod.ready, leaving=pod.leaving, history=self._histories.get(uid))
@@ -140,9 +157,34 @@ class Fleet:
             left.append(window)
 
     def _startup_seconds(self, key: ModelKey) -> float:
-        pods = self._pods_of.get(key, ())
-        known = [self._startups[uid] for uid in pods if uid in self._startups]
-        if known:
-            # Remembered for the time when no pod is ready.
-            self._learnt_startup[key] = statistics.median_low(known)
-        return self._learnt_startup.get(key, UNKNOWN_STARTUP_SECONDS)
+        known = self.capacity(key)
+        if known is None or known.startup_seconds is None:
+            return UNKNOWN_STARTUP_SECONDS
+        return known.startup_seconds
+
+    def _remembered(self, key: ModelKey) -> Capacity | None:
+        """As of the last look; before the first one what its status says."""
+        model = self._models.get(key)
+        return self._learnt.get(key) or (None if model is None else model.capacity)
+
+    def _remembered_rate(self, pod: Pod) -> float | None:
+        known = self._remembered(pod.model)
+        if known is None or known.revision != pod.revision:
+            return None
+        return known.rows_per_second
+
+    def _ready_pods(self, key: ModelKey) -> Iterator[ReadyPod]:
+        for uid in self._pods_of.get(key, ()):
+            pod, history = self._pods[uid], self._histories.get(uid)
+            stats = None if history is None else history.stats
+            if pod.ready and not pod.leaving:
+                yield ReadyPod(
+                    revision=pod.revision,
+                    created=pod.created,
+                    startup_seconds=self._startups.get(uid),
+                    watched=uid in self._watched,
+                    rows_per_second=None if stats is None else stats.rows_per_second,
+                    shortest_latency_seconds=(
+                        None if stats is None else stats.shortest_latency_seconds
+                    ),
+                )

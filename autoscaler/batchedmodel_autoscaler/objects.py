@@ -11,19 +11,21 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+from batchedmodel_contract.capacity import Capacity, capacity_of
 from batchedmodel_contract.effective import (
     target_outstanding,
     target_queue_length,
     target_queue_wait_milliseconds,
     target_utilization_percent,
 )
-from batchedmodel_contract.kubernetes_names import NAME_LABEL
+from batchedmodel_contract.kubernetes_names import NAME_LABEL, REVISION_LABEL
 from batchedmodel_contract.spec import Batching
 from batchedmodel_scheduling.scaling.formula import Target
 
 Object = Mapping[str, Any]
 
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})
+_TAKEN_UP_SECONDS: Final = 5.0
 
 
 class ModelKey(NamedTuple):
@@ -38,7 +40,10 @@ class Model:
     """A BatchedModel's wishes."""
 
     key: ModelKey
+    uid: str
     target: Target
+    capacity: Capacity | None
+    """What its status remembers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +59,12 @@ class Pod:
     leaving: bool
     startup_seconds: float | None
     """From its creation to when it was last seen to get ready; None while it is not ready."""
+    fresh: bool
+    """Whether it has not been ready yet; one that is not ready any more has."""
+    created: str
+    """When, as RFC 3339 writes it."""
+    revision: str
+    """Empty where the operator made it not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +121,8 @@ def read_model(found: Object) -> Model:
     )
     return Model(
         key=ModelKey(found["metadata"]["namespace"], found["metadata"]["name"]),
+        uid=found["metadata"]["uid"],
+        capacity=capacity_of(found.get("status") or {}),
         target=Target(
             utilization=target_utilization_percent(scaling.get("targetUtilizationPercent")) / 100,
             queue_length=target_queue_length(
@@ -137,7 +150,16 @@ def read_pod(found: Object) -> Pod:
         leaving="deletionTimestamp" in metadata,
         # Both times are the cluster's, so that our own clock plays no part.
         startup_seconds=_seconds_between(metadata["creationTimestamp"], since) if since else None,
+        fresh=not is_ready and _is_fresh(ready, status),
+        created=metadata["creationTimestamp"],
+        revision=metadata["labels"].get(REVISION_LABEL, ""),
     )
+
+
+def _is_fresh(ready: Object | None, status: Object) -> bool:
+    since, started = (ready or {}).get("lastTransitionTime"), status.get("startTime")
+    # A kubelet says that a pod is not ready as soon as it takes it up.
+    return since is None or started is None or _seconds_between(started, since) <= _TAKEN_UP_SECONDS
 
 
 def read_size(found: Object) -> Size:

@@ -1,8 +1,8 @@
 """What the autoscaler watches in a cluster, as addresses with selectors; and what a watch tells.
 
 Rights follow from this list: the chart's `autoscaler-rbac.yaml` allows listing and watching these,
-and beyond them only patching and deleting the two APIServices. A role of
-Kubernetes' own allows `FRONT_PROXY`.
+and beyond them only patching and deleting the two APIServices, and patching the status of
+BatchedModels. A role of Kubernetes' own allows `FRONT_PROXY`.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Final
 from urllib.parse import quote, urlencode
 
-from batchedmodel_autoscaler.objects import Object
+from batchedmodel_autoscaler.objects import ModelKey, Object
 from batchedmodel_contract.kubernetes_names import GROUP, METRICS_GROUP, NAME_LABEL, PLURAL, VERSION
 
 METRICS_VERSIONS: Final = ("v1beta2", "v1beta1")
@@ -74,6 +74,12 @@ API_SERVICES: Final = tuple(
 FRONT_PROXY: Final = Resource(
     path="/api/v1/namespaces/kube-system/configmaps", name="extension-apiserver-authentication"
 )
+
+
+def status_path(key: ModelKey) -> str:
+    """The address of a BatchedModel's status."""
+    namespace, name = quote(key.namespace, safe=""), quote(key.name, safe="")
+    return f"/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{PLURAL}/{name}/status"
 
 
 def own_namespace(namespace: str) -> Resource:

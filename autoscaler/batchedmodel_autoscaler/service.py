@@ -31,6 +31,7 @@ from batchedmodel_autoscaler.objects import (
 )
 from batchedmodel_autoscaler.poller import Poller
 from batchedmodel_autoscaler.registration import Registration
+from batchedmodel_autoscaler.remembering import Remembering
 from batchedmodel_autoscaler.resources import (
     API_SERVICES,
     FRONT_PROXY,
@@ -73,6 +74,7 @@ class Service:
             telemetry=telemetry,
             clock=_now,
         )
+        self._remembering = Remembering(self._fleet, cluster, clock=time.monotonic, calendar=_now)
         self._caches = self._all_caches()
         self._api = MetricsApi(self._fleet, telemetry=telemetry, clock=time.monotonic)
         self._listener = TlsListener(self._api.application(), settings.host, settings.port)
@@ -105,6 +107,7 @@ class Service:
         work: list[Coroutine[Any, Any, None]] = [
             self._poller.run(),
             self._registration.run(),
+            self._remembering.run(),
             self._use_renewed_certificates(),
             *(follow(self._cluster, resource, cache) for resource, cache in self._caches),
         ]

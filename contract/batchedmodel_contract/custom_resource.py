@@ -6,6 +6,7 @@ Pure. `crds/generate.py` writes it to a file, and a test holds the file to it.
 import json
 from typing import Final
 
+from batchedmodel_contract.capacity import FIELD, capacity_schema
 from batchedmodel_contract.kubernetes_names import GROUP, PLURAL, VERSION
 from batchedmodel_contract.manifest import KIND, NAME_PATTERN, NAME_RULE
 from batchedmodel_contract.openapi import effective_schema, spec_schema
@@ -124,7 +125,7 @@ def _status_schema() -> Schema:
         return {"description": description, "type": "integer"}
 
     return {
-        "description": "What the operator found when it looked last.",
+        "description": "What the operator found when it looked last, and what was learnt.",
         "type": "object",
         "properties": {
             "observedGeneration": count("Generation of the spec that this status is about."),
@@ -146,6 +147,7 @@ def _status_schema() -> Schema:
                 "description": "Values in force of fields that depend on others.",
                 **effective_schema(Spec),
             },
+            FIELD: capacity_schema(),
         },
     }
 

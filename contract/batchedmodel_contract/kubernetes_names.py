@@ -8,6 +8,8 @@ PLURAL: Final = "batchedmodels"
 
 NAME_LABEL: Final = f"{GROUP}/name"
 """On every child, its value the BatchedModel's name. The only selector of pods."""
+REVISION_LABEL: Final = f"{GROUP}/revision"
+"""On pods: the digest of everything in the manifest and the settings that pods depend on."""
 MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY: Final = "batchedmodel-operator"
 BATCHING_HASH_ANNOTATION: Final = f"{GROUP}/batching-hash"

@@ -14,15 +14,13 @@ from batchedmodel_contract.kubernetes_names import (
     BATCHING_HASH_ANNOTATION,
     GROUP,
     NAME_LABEL,
+    REVISION_LABEL,
 )
 from batchedmodel_contract.manifest import read_manifest
 from batchedmodel_contract.mistakes import InvalidManifest
 from batchedmodel_contract.spec import Spec
 from batchedmodel_operator.kinds import FIELD_MANAGER, Kind
 from batchedmodel_operator.ports import Body
-
-REVISION_LABEL: Final = f"{GROUP}/revision"
-"""On pods: the digest of everything in the manifest and the settings that pods depend on."""
 
 _LOADING_ASKED: Final = 16
 

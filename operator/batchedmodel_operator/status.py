@@ -7,6 +7,7 @@ something is still on its way. Conditions follow the form of meta/v1.
 
 from typing import Any
 
+from batchedmodel_contract import capacity
 from batchedmodel_contract.kubernetes_names import NAME_LABEL
 from batchedmodel_operator import effective
 from batchedmodel_operator.conditions import CONDITIONS, View, listed
@@ -58,8 +59,8 @@ def status_manifest(model: Model, status: Body) -> dict[str, Any]:
 
 
 def same(status: Body, live: Body) -> bool:
-    """Whether writing the status would change nothing."""
-    return digest(status) == digest(live)
+    """Whether writing the status would change nothing; what the autoscaler keeps there is its."""
+    return digest(status) == digest({name: live[name] for name in live if name != capacity.FIELD})
 
 
 def _url(model: Model, port: int) -> str:

@@ -1,10 +1,12 @@
 """The autoscaler at a real API server: registered, believed, followed by a stock HPA, and gone."""
 
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +22,7 @@ from cluster import CommandFailed, ControlPlane
 from support.autoscaler_cluster import (
     API_SERVICES,
     HOME,
+    REVISION,
     PretendSidecar,
     autoscaler,
     decoded_bundle,
@@ -31,7 +34,7 @@ from support.autoscaler_cluster import (
     scaled_by_queue,
 )
 from support.autoscaler_world import CALM, busy
-from support.plane import apply, install_crd, until
+from support.plane import Manifest, apply, install_crd, until
 
 TEAM = "autoscaled-team"
 ARITHMETIC = [
@@ -145,6 +148,40 @@ def test_a_stock_hpa_follows_the_work_up_and_down_and_holds_when_blind(
             lambda: field(plane, "hpa", "minilm", f"--namespace={TEAM}", path=active) == "False",
         )
         assert desired(plane) == "3"
+
+
+def test_what_it_learns_is_remembered_in_the_status_beside_the_operators(
+    plane: ControlPlane, sidecar: PretendSidecar, tmp_path: Path
+) -> None:
+    def remembered() -> dict[str, Any]:
+        found = field(plane, "bm", "minilm", f"--namespace={TEAM}", path=".status.capacity")
+        return json.loads(found) if found else {}
+
+    sidecar.stats = replace(busy(0.4), rows_per_second=410.0, shortest_latency_seconds=0.0315)
+    with autoscaler(plane, tmp_path):
+        until("it is remembered", lambda: remembered().get("rowsPerSecond") == 410)
+    found = remembered()
+    assert (found["revision"], found["shortestLatencyMilliseconds"]) == (REVISION, 31.5)
+    assert found["startupSeconds"] > 0
+    # The operator applies its own fields, and those of others stay.
+    operators: Manifest = {
+        "apiVersion": "batchedmodel.dev/v1alpha1",
+        "kind": "BatchedModel",
+        "metadata": {"name": "minilm", "namespace": TEAM},
+        "status": {"replicas": 1},
+    }
+    plane.kubectl(
+        *("apply", "--server-side", "--force-conflicts", "--subresource=status"),
+        *("--field-manager=batchedmodel-operator", "--filename=-"),
+        stdin=json.dumps(operators),
+    )
+    assert remembered() == found
+    sidecar.stats = replace(busy(0.4), rows_per_second=430.0, shortest_latency_seconds=0.0315)
+    with autoscaler(plane, tmp_path) as process:
+        time.sleep(25)
+        process.terminate()
+        assert process.wait(10) == 0
+    assert remembered() == found
 
 
 def test_a_running_controller_does_the_arithmetic_that_the_simulator_does(

@@ -98,6 +98,7 @@ def test_the_manifest_in_the_notes_is_accepted(server: ControlPlane, notes: str)
         "patch batchedmodel.dev batchedmodels/status",
         "create apps deployments",
         "patch apps deployments",
+        "patch batchedmodel.dev batchedmodels m models",
         "delete core services",
         "create core configmaps",
         "patch autoscaling horizontalpodautoscalers",

@@ -18,6 +18,7 @@ from batchedmodel_contract.kubernetes_names import (
     NAME_LABEL,
     QUEUE_LENGTH_METRIC,
     REQUIRED_REPLICAS_METRIC,
+    REVISION_LABEL,
 )
 from batchedmodel_contract.sidecar_api import STATS
 from batchedmodel_contract.stats import SidecarStats
@@ -36,6 +37,8 @@ from support.plane import (
 
 HOME = "autoscaler-home"
 SERVICE = "batchedmodel-autoscaler"
+REVISION = "first"
+"""Of the models' pods."""
 API_SERVICES = tuple(f"{version}.{METRICS_GROUP}" for version in ("v1beta1", "v1beta2"))
 PORT = 10250
 PROBES = 8080
@@ -111,6 +114,7 @@ def _rights() -> list[Manifest]:
     role_api = "rbac.authorization.k8s.io"
     everywhere = [
         {"apiGroups": [GROUP], "resources": ["batchedmodels"], "verbs": ["list", "watch"]},
+        {"apiGroups": [GROUP], "resources": ["batchedmodels/status"], "verbs": ["patch"]},
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
         {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["list", "watch"]},
         {
@@ -229,7 +233,7 @@ def model(namespace: str, name: str) -> list[Manifest]:
             "metadata": metadata,
             "spec": {"model": {"handler": "simulated"}, "autoscaling": {"maxReplicas": 8}},
         },
-        deployment(namespace, name, {NAME_LABEL: name}, replicas=1),
+        deployment(namespace, name, {NAME_LABEL: name, REVISION_LABEL: REVISION}, replicas=1),
         _hpa(
             metadata,
             scaled=name,

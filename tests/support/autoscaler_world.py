@@ -11,7 +11,7 @@ from batchedmodel_scheduling.scaling.formula import Target
 
 KEY = ModelKey("team", "minilm")
 TARGET = Target(utilization=0.8, queue_length=32, outstanding=32, queue_wait_seconds=0.5)
-MODEL = Model(key=KEY, target=TARGET)
+MODEL = Model(key=KEY, uid="uid", target=TARGET, capacity=None)
 
 CALM = SidecarStats(
     instance="first",
@@ -45,6 +45,9 @@ def pod(number: int, **more: Any) -> Pod:
         ready=True,
         leaving=False,
         startup_seconds=40.0,
+        fresh=False,
+        created=f"2026-11-20T10:00:{number % 60:02}Z",
+        revision="a",
     )
     return replace(plain, **more)
 

@@ -9,10 +9,11 @@ from batchedmodel_contract.kubernetes_names import (
     BATCHER_CONTAINER,
     MODEL_CONTAINER,
     NAME_LABEL,
+    REVISION_LABEL,
 )
 from batchedmodel_contract.spec import PullPolicy
 from batchedmodel_operator.kinds import RESOURCES, Kind, child_name
-from batchedmodel_operator.observed import REVISION_LABEL, Key
+from batchedmodel_operator.observed import Key
 from batchedmodel_operator.reconcile import Reconciler
 from batchedmodel_operator.render import Images
 from support.operator_cluster import FakeCluster, FakeSidecars

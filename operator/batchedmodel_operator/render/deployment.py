@@ -7,11 +7,11 @@ nothing else about the pods changes.
 
 from typing import Final
 
-from batchedmodel_contract.kubernetes_names import GROUP
+from batchedmodel_contract.kubernetes_names import GROUP, REVISION_LABEL
 from batchedmodel_contract.spec import Spec
 from batchedmodel_operator import effective
 from batchedmodel_operator.kinds import RESOURCES, Kind
-from batchedmodel_operator.observed import REVISION_LABEL, Child, Model, condition, digest
+from batchedmodel_operator.observed import Child, Model, condition, digest
 from batchedmodel_operator.ports import Body
 from batchedmodel_operator.render.common import Manifest, child, labels, selector
 from batchedmodel_operator.render.containers import PinnedBatching

@@ -85,7 +85,7 @@ def _pod_sight(pod: PodState, seconds: float, stale: float, now: float) -> PodSi
 
 
 def _waiting(history: History, asked: Demand) -> Demand:
-    """What is asked of a pod, with what waits in it; without a profile that is all."""
+    """What is asked of a pod, with what waits in it; where nobody knows its rate that is all."""
     stats, gauges = history.stats, history.gauges()
     if stats is None:
         return Demand()
@@ -97,4 +97,6 @@ def _waiting(history: History, asked: Demand) -> Demand:
     )
     if stats.profile_known:
         return replace(asked, backlog=gauges.backlog_work)
+    if history.batch_seconds is not None:
+        return replace(asked, backlog=gauges.backlog_work * history.batch_seconds)
     return replace(asked, batches=gauges.outstanding / max(1, stats.max_batch_size))

@@ -102,6 +102,9 @@ class History:
         self.stats: SidecarStats | None = None
         """The newest answer."""
         self.received = float("-inf")
+        self.rows_per_second: float | None = None
+        """What a pod like this can do, as it is remembered of others; read while its own sidecar
+        has no profile."""
         self._samples: deque[tuple[float, SidecarStats]] = deque()
 
     def record(self, stats: SidecarStats, now: float) -> Window | None:
@@ -122,14 +125,26 @@ class History:
         A second's worth of full batches takes longer than a second where the latency target allows
         only smaller ones: work counts as the time that it takes within the target.
         """
-        if self.stats is None or not self.stats.profile_known:
+        if self.stats is None:
             return None
-        share = self.stats.sustainable_share or 1.0
+        if self.stats.profile_known:
+            seconds: float | None = 1.0 / (self.stats.sustainable_share or 1.0)
+        else:
+            seconds = self.batch_seconds
+        if seconds is None:
+            return None
         return Window(
             received=self.received,
             age_seconds=self.stats.age_seconds,
-            buckets=tuple(work / share for work in self.stats.offered_work),
+            buckets=tuple(work * seconds for work in self.stats.offered_work),
         )
+
+    @property
+    def batch_seconds(self) -> float | None:
+        """Of a full batch, as remembered: in those work is counted without a profile."""
+        if self.stats is None or not self.rows_per_second:
+            return None
+        return self.stats.max_batch_size / self.rows_per_second
 
     def gauges(self) -> Gauges:
         """Averages of the last answers. Polls are jittered, so a plain mean has no bias."""

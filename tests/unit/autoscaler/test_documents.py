@@ -18,6 +18,7 @@ from batchedmodel_autoscaler.objects import (
     read_size,
 )
 from batchedmodel_autoscaler.trust import require_front_proxy
+from batchedmodel_contract.capacity import Capacity
 from batchedmodel_contract.kubernetes_names import NAME_LABEL, REQUIRED_REPLICAS_METRIC
 from batchedmodel_scheduling.scaling.formula import Target
 
@@ -151,7 +152,7 @@ def test_the_front_proxy_is_read_from_its_config_map() -> None:
 
 
 def wishes(**spec: object) -> Target:
-    metadata = {"namespace": "team", "name": "minilm"}
+    metadata = {"namespace": "team", "name": "minilm", "uid": "u"}
     return read_model({"metadata": metadata, "spec": {"model": {}, **spec}}).target
 
 
@@ -192,6 +193,26 @@ def test_a_ready_pod_tells_how_long_it_took() -> None:
     read = read_pod(POD)
     assert (read.model, read.address, read.ready, read.leaving) == (KEY, "10.0.0.1", True, False)
     assert read.startup_seconds == 75.0
+
+
+def test_a_pod_that_has_been_ready_before_is_not_fresh() -> None:
+    def fresh(**status: object) -> bool:
+        return read_pod({"metadata": POD["metadata"], "status": status}).fresh
+
+    began = "2026-11-20T10:00:30Z"
+    waits = {"type": "Ready", "status": "False", "lastTransitionTime": began}
+    fell = {"type": "Ready", "status": "False", "lastTransitionTime": "2026-11-20T11:00:00Z"}
+    assert fresh()
+    assert fresh(startTime=began, conditions=[waits])
+    assert not fresh(startTime=began, conditions=[fell])
+    assert not read_pod(POD).fresh
+
+
+def test_a_model_tells_what_its_status_remembers() -> None:
+    metadata = {"namespace": "team", "name": "minilm", "uid": "u"}
+    status = {"capacity": {"revision": "a", "startupSeconds": 90}}
+    read = read_model({"metadata": metadata, "spec": {}, "status": status})
+    assert (read.uid, read.capacity) == ("u", Capacity(revision="a", startup_seconds=90.0))
 
 
 def test_a_new_pod_has_no_address_and_is_not_ready() -> None:

@@ -7,6 +7,7 @@ import pytest
 from batchedmodel_autoscaler.errors import NotFound
 from batchedmodel_autoscaler.fleet import MOST_POLLS_PER_SECOND, Fleet
 from batchedmodel_autoscaler.objects import ModelKey
+from batchedmodel_contract.capacity import Capacity
 from batchedmodel_contract.stats import BUCKETS
 from batchedmodel_scheduling.scaling.formula import Unseen, required_replicas
 from batchedmodel_scheduling.scaling.windows import History, Window, covered_seconds
@@ -229,12 +230,60 @@ def test_a_pod_that_was_ready_before_has_not_started_again() -> None:
 
 
 def test_an_unknown_start_is_taken_for_half_a_minute_and_a_learnt_one_is_kept() -> None:
-    known = fleet([pod(1, startup_seconds=None, ready=False)])
+    known = fleet([pod(1, startup_seconds=None, ready=False, fresh=True)])
     assert known.sight(KEY, NOW).reaction_seconds == 47.0
     known.pod_seen(pod(1, startup_seconds=100.0))
     assert known.sight(KEY, NOW).reaction_seconds == 117.0
     known.pod_gone(pod(1))
     assert known.sight(KEY, NOW).reaction_seconds == 117.0
+
+
+REMEMBERED = Capacity(revision="a", rows_per_second=400.0, startup_seconds=90.0)
+
+
+def test_a_restarted_autoscaler_goes_on_with_what_the_status_remembers() -> None:
+    known = fleet()
+    known.model_seen(replace(MODEL, capacity=REMEMBERED))
+    assert known.sight(KEY, NOW).reaction_seconds == 90.0 + 17.0
+    known.pod_seen(pod(1, startup_seconds=7200.0))  # ready again after hours: nobody watched
+    assert known.sight(KEY, NOW).reaction_seconds == 90.0 + 17.0
+    known.pod_seen(pod(2, startup_seconds=None, ready=False, fresh=True))
+    known.pod_seen(pod(2, startup_seconds=130.0))
+    assert known.sight(KEY, NOW).reaction_seconds == 130.0 + 17.0
+
+
+def test_a_pod_that_falls_and_gets_up_has_not_been_watched_starting() -> None:
+    known = fleet([pod(1, startup_seconds=700.0)])
+    known.pod_seen(pod(1, startup_seconds=None, ready=False))
+    known.pod_seen(pod(1, startup_seconds=9000.0))
+    assert known.sight(KEY, NOW).reaction_seconds == 600.0 + 17.0
+
+
+def test_without_a_profile_work_counts_by_what_a_pod_is_remembered_to_do() -> None:
+    known = fleet([pod(1), pod(2, revision="b")])
+    known.model_seen(replace(MODEL, capacity=REMEMBERED))
+    batches = busy(10.0, profile_known=False, outstanding=80, backlog_work=5.0)
+    known.answered("uid-1", batches, NOW)
+    known.answered("uid-2", batches, NOW)
+    of = {one.now.batches: one.now for one in known.sight(KEY, NOW).pods}
+    # Ten batches of 32 rows a second, where a pod does 400 rows.
+    assert of[0.0].work_rate == pytest.approx(0.8, rel=0.02)
+    assert of[0.0].backlog == pytest.approx(0.4)
+    assert (of[2.5].work_rate, of[2.5].backlog) == (0.0, 0.0)
+
+
+def test_what_ready_pods_show_is_learnt() -> None:
+    known = fleet([pod(1), pod(2, ready=False, startup_seconds=None), pod(3, leaving=True)])
+    for number, rate in ((1, 410.0), (2, 10.0), (3, 20.0)):
+        told = busy(0.1, rows_per_second=rate, shortest_latency_seconds=0.03)
+        known.answered(f"uid-{number}", told, NOW)
+    assert known.capacity(KEY) == Capacity(
+        revision="a", rows_per_second=410.0, startup_seconds=40.0, shortest_latency_seconds=0.03
+    )
+    known.pod_gone(pod(1))
+    assert known.capacity(KEY).rows_per_second == 410.0  # type: ignore[union-attr]
+    known.model_gone(MODEL)
+    assert known.capacity(KEY) is None
 
 
 def test_an_unknown_model_is_not_found() -> None:

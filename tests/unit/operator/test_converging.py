@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.kubernetes_names import REVISION_LABEL
 from batchedmodel_operator import render
 from batchedmodel_operator.kinds import CHILDREN, Kind
-from batchedmodel_operator.observed import REVISION_LABEL, model_from
+from batchedmodel_operator.observed import model_from
 from batchedmodel_operator.rollout import Mode
 from support.operator_cluster import contains
 from support.operator_world import IMAGES, KEY, SIMULATED, World

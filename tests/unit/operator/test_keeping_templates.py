@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_contract.kubernetes_names import NAME_LABEL
+from batchedmodel_contract.kubernetes_names import NAME_LABEL, REVISION_LABEL
 from batchedmodel_operator import render
 from batchedmodel_operator.errors import Invalid
 from batchedmodel_operator.kinds import Kind
-from batchedmodel_operator.observed import REVISION_LABEL, model_from
+from batchedmodel_operator.observed import model_from
 from support.drawn_manifests import drawn_manifests
 from support.operator_world import IMAGES, KEY, SIMULATED, World
 

@@ -305,3 +305,12 @@ def test_the_time_of_a_condition_moves_only_with_its_status() -> None:
 def test_a_long_message_is_cut() -> None:
     (found,) = listed([], [_verdict(False, "A", "x" * 5000)], generation=1, at="noon")
     assert len(found["message"]) == 1024
+
+
+async def test_what_the_autoscaler_keeps_in_the_status_is_left_alone() -> None:
+    world = await _world()
+    status = world.cluster.objects[Kind.BATCHED_MODEL, KEY.namespace, KEY.name]["status"]
+    status["capacity"] = {"revision": "a", "startupSeconds": 60}
+    writes = world.cluster.writes
+    await world.look()
+    assert world.cluster.writes == writes

@@ -1,0 +1,128 @@
+"""Writes what was learnt of each model into its status, so that no restart has to learn it anew.
+
+A shell: what is worth writing says `learning`. Each replica of the autoscaler writes; they hear the
+same pods, and what the other has written is no news.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Protocol
+
+from batchedmodel_autoscaler.errors import ClusterError
+from batchedmodel_autoscaler.informer import pause_after
+from batchedmodel_autoscaler.learning import is_news
+from batchedmodel_autoscaler.objects import Model, ModelKey, Object
+from batchedmodel_autoscaler.resources import status_path
+from batchedmodel_contract.capacity import FIELD, Capacity
+from batchedmodel_contract.manifest import API_VERSION, KIND
+
+logger: Final = logging.getLogger(__name__)
+
+FIELD_MANAGER: Final = "batchedmodel-autoscaler"
+LEAST_SECONDS: Final = 60.0
+"""Between two writes of one model."""
+_LOOK_SECONDS: Final = 15.0
+
+
+class Learner(Protocol):
+    """Who knows what was learnt; `Fleet` is one."""
+
+    def models(self) -> list[Model]:
+        """All there are."""
+        ...
+
+    def capacity(self, key: ModelKey) -> Capacity | None:
+        """What was learnt of one."""
+        ...
+
+
+class Writer(Protocol):
+    """What is written with; `Cluster` is one."""
+
+    async def apply(self, path: str, manifest: Object, *, manager: str) -> None:
+        """Have these fields of an object as they are here."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Written:
+    capacity: Capacity
+    uid: str
+    at: float
+
+
+class Remembering:
+    """Looks at all models now and then; used inside one event loop."""
+
+    def __init__(
+        self,
+        learner: Learner,
+        writer: Writer,
+        *,
+        clock: Callable[[], float],
+        calendar: Callable[[], datetime],
+    ) -> None:
+        """`clock`: monotonic seconds; `calendar`: the time for people, with its zone."""
+        self._learner = learner
+        self._writer = writer
+        self._clock = clock
+        self._calendar = calendar
+        self._written: dict[ModelKey, _Written] = {}
+
+    async def run(self) -> None:
+        """Write what is news for as long as the task lives."""
+        failures = 0
+        while True:
+            # Spread, so that of two replicas one is first and the other has nothing left to say.
+            pause = _LOOK_SECONDS * random.uniform(0.5, 1.5)
+            if failures:
+                pause += pause_after(failures, random.random())
+            await asyncio.sleep(pause)
+            try:
+                await self._look()
+                failures = 0
+            except ClusterError as error:
+                failures += 1
+                logger.warning("what was learnt could not be written: %s", error)
+
+    async def _look(self) -> None:
+        models = self._learner.models()
+        keys = {model.key for model in models}
+        self._written = {key: one for key, one in self._written.items() if key in keys}
+        for model in models:
+            capacity = self._learner.capacity(model.key)
+            if capacity is not None and self._is_due(model, capacity):
+                await self._write(model, capacity)
+
+    def _is_due(self, model: Model, capacity: Capacity) -> bool:
+        if not is_news(capacity, model.capacity):
+            return False
+        before = self._written.get(model.key)
+        if before is None or before.uid != model.uid:
+            return True
+        # Where a custom resource of an earlier version drops the field, it is not written for ever.
+        return self._clock() - before.at >= LEAST_SECONDS and is_news(capacity, before.capacity)
+
+    async def _write(self, model: Model, capacity: Capacity) -> None:
+        key = model.key
+        self._written[key] = _Written(capacity=capacity, uid=model.uid, at=self._clock())
+        at = self._calendar().strftime("%Y-%m-%dT%H:%M:%SZ")
+        manifest: dict[str, Any] = {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            # With the uid, or it would be said of a later one of the same name.
+            "metadata": {"name": key.name, "namespace": key.namespace, "uid": model.uid},
+            "status": {FIELD: capacity.to_mapping(at=at)},
+        }
+        try:
+            await self._writer.apply(status_path(key), manifest, manager=FIELD_MANAGER)
+            logger.info("%s/%s: learnt %s", key.namespace, key.name, manifest["status"][FIELD])
+        except ClusterError as error:
+            # It has gone, or another has its name.
+            if error.status not in (404, 409):
+                del self._written[key]
+                raise

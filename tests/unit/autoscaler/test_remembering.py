@@ -1,0 +1,142 @@
+"""What was learnt gets into the status once, and not again before it is news."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from batchedmodel_autoscaler.errors import ClusterError
+from batchedmodel_autoscaler.objects import Model, ModelKey, Object
+from batchedmodel_autoscaler.remembering import LEAST_SECONDS, Remembering
+from batchedmodel_contract.capacity import Capacity, capacity_of
+from support.autoscaler_world import KEY, MODEL
+
+pytestmark = pytest.mark.looptime
+
+LEARNT = Capacity(revision="a", rows_per_second=410.4, startup_seconds=61.0)
+
+
+@dataclass
+class World:
+    """A fleet that knows one model, and a cluster that tells its status back."""
+
+    model: Model | None = MODEL
+    learnt: Capacity | None = LEARNT
+    tells_back: bool = True
+    failure: ClusterError | None = None
+    writes: list[tuple[float, str, Any]] = field(default_factory=list)
+
+    def models(self) -> list[Model]:
+        return [] if self.model is None else [self.model]
+
+    def capacity(self, key: ModelKey) -> Capacity | None:
+        assert key == KEY
+        return self.learnt
+
+    async def apply(self, path: str, manifest: Object, *, manager: str) -> None:
+        assert manager == "batchedmodel-autoscaler"
+        self.writes.append((asyncio.get_running_loop().time(), path, manifest))
+        if self.failure is not None:
+            raise self.failure
+        assert self.model is not None
+        assert manifest["metadata"]["uid"] == self.model.uid
+        if self.tells_back:
+            self.model = replace(self.model, capacity=capacity_of(manifest["status"]))
+
+
+@asynccontextmanager
+async def remembering(world: World) -> AsyncIterator[None]:
+    loop = asyncio.get_running_loop()
+    one = Remembering(
+        world, world, clock=loop.time, calendar=lambda: datetime(2026, 11, 20, 10, tzinfo=UTC)
+    )
+    task = asyncio.create_task(one.run())
+    try:
+        yield
+        assert not task.done()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_it_is_written_once_rounded_and_of_this_very_object() -> None:
+    world = World()
+    async with remembering(world):
+        await asyncio.sleep(3600)
+    ((_, path, manifest),) = world.writes
+    assert path == "/apis/batchedmodel.dev/v1alpha1/namespaces/team/batchedmodels/minilm/status"
+    assert manifest["metadata"] == {"name": "minilm", "namespace": "team", "uid": "uid"}
+    assert manifest["status"] == {
+        "capacity": {
+            "revision": "a",
+            "rowsPerSecond": 410.0,
+            "startupSeconds": 61.0,
+            "learntAt": "2026-11-20T10:00:00Z",
+        }
+    }
+
+
+async def test_noise_is_not_written_and_news_is() -> None:
+    world = World()
+    async with remembering(world):
+        await asyncio.sleep(100)
+        world.learnt = replace(LEARNT, rows_per_second=430.0, startup_seconds=70.0)
+        await asyncio.sleep(3600)
+        assert len(world.writes) == 1
+        world.learnt = replace(LEARNT, revision="b")
+        await asyncio.sleep(100)
+        assert len(world.writes) == 2
+
+
+async def test_no_model_is_written_twice_within_a_minute() -> None:
+    world = World()
+    async with remembering(world):
+        for number in range(600):
+            world.learnt = replace(LEARNT, rows_per_second=100.0 if number % 2 else 200.0)
+            await asyncio.sleep(1.1)
+    times = [at for at, _, _ in world.writes]
+    assert len(times) > 2
+    assert all(later - earlier >= LEAST_SECONDS for earlier, later in pairwise(times))
+
+
+async def test_a_field_that_the_cluster_drops_is_not_written_for_ever() -> None:
+    world = World(tells_back=False)
+    async with remembering(world):
+        await asyncio.sleep(3600)
+    assert len(world.writes) == 1
+
+
+async def test_what_another_replica_has_written_is_no_news() -> None:
+    world = World(model=replace(MODEL, capacity=LEARNT))
+    async with remembering(world):
+        await asyncio.sleep(600)
+    assert world.writes == []
+
+
+async def test_a_later_model_of_the_same_name_is_written_anew() -> None:
+    world = World()
+    async with remembering(world):
+        await asyncio.sleep(60)
+        world.model = replace(MODEL, uid="another")
+        await asyncio.sleep(60)
+    assert len(world.writes) == 2
+
+
+async def test_a_write_that_fails_is_tried_again_and_one_that_came_too_late_is_not() -> None:
+    world = World(failure=ClusterError("no answer"))
+    async with remembering(world):
+        await asyncio.sleep(120)
+        assert len(world.writes) > 1
+        world.failure = None
+        await asyncio.sleep(120)
+        assert world.model is not None
+        assert world.model.capacity is not None
+    gone = World(failure=ClusterError("gone", status=404))
+    async with remembering(gone):
+        await asyncio.sleep(600)
+    assert len(gone.writes) == 1
