@@ -98,7 +98,6 @@ def test_the_manifest_in_the_notes_is_accepted(server: ControlPlane, notes: str)
         "patch batchedmodel.dev batchedmodels/status",
         "create apps deployments",
         "patch apps deployments",
-        "patch batchedmodel.dev batchedmodels m models",
         "delete core services",
         "create core configmaps",
         "patch autoscaling horizontalpodautoscalers",
@@ -156,12 +155,17 @@ def test_the_autoscaler_may_write_its_apiservices(
         assert _may(server, _AUTOSCALER, question)
 
 
+def test_the_autoscaler_may_say_what_it_learnt(server: ControlPlane, notes: str) -> None:
+    assert _may(server, _AUTOSCALER, "patch batchedmodel.dev batchedmodels/status m models")
+
+
 @pytest.mark.parametrize(
     "question",
     [
         "get core secrets",
         "patch core pods",
-        "patch batchedmodel.dev batchedmodels/status",
+        "patch batchedmodel.dev batchedmodels",
+        "update batchedmodel.dev batchedmodels/status",
         "delete apiregistration.k8s.io apiservices v1.apps",
         "create apiregistration.k8s.io apiservices",
         "list apiregistration.k8s.io apiservices",
