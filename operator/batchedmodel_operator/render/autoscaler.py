@@ -4,8 +4,7 @@ That is an Object metric of the BatchedModel, which the autoscaler serves, or th
 container, which the cluster's own metrics server does.
 """
 
-from typing import Final
-
+from batchedmodel_contract.capacity import capacity_of
 from batchedmodel_contract.kubernetes_names import (
     MODEL_CONTAINER,
     OUTSTANDING_METRIC,
@@ -14,37 +13,12 @@ from batchedmodel_contract.kubernetes_names import (
     REQUIRED_REPLICAS_METRIC,
 )
 from batchedmodel_contract.spec import Spec
-from batchedmodel_contract.workload import Autoscaling, ScalingMetric, ScalingProfile
+from batchedmodel_contract.workload import Autoscaling, ScalingMetric
 from batchedmodel_operator import effective
 from batchedmodel_operator.kinds import RESOURCES, Kind, child_name
 from batchedmodel_operator.observed import Model
+from batchedmodel_operator.render.behavior import behavior
 from batchedmodel_operator.render.common import Manifest, child
-
-
-def _policy(kind: str, value: int, period_seconds: int) -> Manifest:
-    return {"type": kind, "value": value, "periodSeconds": period_seconds}
-
-
-def _direction(window_seconds: int, *policies: Manifest) -> Manifest:
-    # Of several policies the one that changes most is taken.
-    return {"stabilizationWindowSeconds": window_seconds, "policies": [*policies]}
-
-
-_BEHAVIORS: Final[dict[ScalingProfile, Manifest]] = {
-    ScalingProfile.BALANCED: {
-        "scaleUp": _direction(0, _policy("Percent", 100, 60), _policy("Pods", 2, 60)),
-        "scaleDown": _direction(300, _policy("Percent", 10, 60), _policy("Pods", 1, 60)),
-    },
-    ScalingProfile.FAST: {
-        "scaleUp": _direction(0, _policy("Percent", 200, 15), _policy("Pods", 4, 15)),
-        "scaleDown": _direction(120, _policy("Percent", 25, 30), _policy("Pods", 1, 30)),
-    },
-    ScalingProfile.CONSERVATIVE: {
-        "scaleUp": _direction(60, _policy("Pods", 1, 60)),
-        "scaleDown": _direction(900, _policy("Pods", 1, 300)),
-    },
-}
-"""What one step of the load may change, and how long a need must have lasted."""
 
 
 def autoscaler(model: Model, spec: Spec, scaling: Autoscaling) -> Manifest:
@@ -59,7 +33,9 @@ def autoscaler(model: Model, spec: Spec, scaling: Autoscaling) -> Manifest:
         "maxReplicas": scaling.max_replicas,
         "metrics": [_metric(model, spec, scaling)],
     }
-    body["behavior"] = _BEHAVIORS[scaling.profile] | (scaling.behavior or {})
+    learnt = capacity_of(model.status)
+    startup = None if learnt is None else learnt.startup_seconds
+    body["behavior"] = behavior(scaling.profile, scaling.metric, startup) | (scaling.behavior or {})
     return child(model, Kind.AUTOSCALER, spec=body)
 
 

@@ -39,16 +39,21 @@ class Autoscaler:
 
 
 def read_autoscaler(spec: Mapping[str, Any]) -> Autoscaler:
-    """An autoscaler's `spec` in autoscaling/v2, whose first metric has an AverageValue target in
-    plain numbers.
+    """An autoscaler's `spec` in autoscaling/v2, whose first metric has an AverageValue target.
+
+    That is a plain number or one of thousandths.
     """
     behavior = spec.get("behavior")
     return Autoscaler(
         min_replicas=spec.get("minReplicas", 1),
         max_replicas=spec["maxReplicas"],
-        average_value=float(spec["metrics"][0]["object"]["target"]["averageValue"]),
+        average_value=_quantity(spec["metrics"][0]["object"]["target"]["averageValue"]),
         behavior=None if behavior is None else read_behavior(behavior),
     )
+
+
+def _quantity(text: str) -> float:
+    return float(text[:-1]) / _MILLI if text.endswith("m") else float(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

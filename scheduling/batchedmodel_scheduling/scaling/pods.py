@@ -76,6 +76,9 @@ class SimulatedPod:
         self._late: deque[tuple[float, int]] = deque()
         self._rows = 0
         """Waiting, late ones included."""
+        self._waited = 0.0
+        self._released = 0
+        """Rows that wait no more, and the seconds that all of them together had waited."""
         self._offered: defaultdict[int, float] = defaultdict(float)
 
     @property
@@ -125,6 +128,9 @@ class SimulatedPod:
             settings_hash="",
             max_batch_size=device.max_batch_size,
             sustainable_share=device.sustainable_share,
+            waited_row_seconds=self._waited
+            + sum((now - at) * count for at, count in (*self._waiting, *self._late)),
+            released_rows=self._released,
         )
 
     def _arrive(self, count: int, at: float) -> None:
@@ -146,16 +152,23 @@ class SimulatedPod:
         while self._waiting and self._waiting[0][0] + device.target_seconds < likely:
             self._late.append(self._waiting.popleft())
         while self._late and self._late[0][0] + device.timeout_seconds < now:
-            self._rows -= self._late.popleft()[1]
+            self._release([self._late.popleft()], now)
         chosen = _take(self._waiting, most)
         rows = sum(count for _, count in chosen)
-        rows += sum(count for _, count in _take(self._late, most - rows))
+        late = _take(self._late, most - rows)
+        rows += sum(count for _, count in late)
         ends = now + device.seconds(rows)
         self._tally.on_time += sum(
             count for at, count in chosen if at >= 0 and ends <= at + device.target_seconds
         )
-        self._rows -= rows
+        self._release([*chosen, *late], now)
         return rows
+
+    def _release(self, rows: list[tuple[float, int]], now: float) -> None:
+        for at, count in rows:
+            self._rows -= count
+            self._released += count
+            self._waited += (now - at) * count
 
 
 def _take(queue: deque[tuple[float, int]], most: int) -> list[tuple[float, int]]:

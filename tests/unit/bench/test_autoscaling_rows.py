@@ -11,13 +11,21 @@ from autoscaling import (
     FAST,
     HEAVY,
     HURRIED,
+    OUTSTANDING,
     QUEUE,
     SLOW,
     STOCK_QUEUE,
+    WAIT,
+    Scaling,
     once,
     setup_of,
 )
-from batchedmodel_scheduling.scaling.formula import queue_length, required_replicas
+from batchedmodel_scheduling.scaling.formula import (
+    outstanding,
+    queue_length,
+    queue_wait,
+    required_replicas,
+)
 from batchedmodel_scheduling.scaling.loop import Outage
 
 
@@ -35,8 +43,33 @@ def test_the_queue_is_scaled_on_by_its_own_metric_and_target() -> None:
     assert (setup.autoscaler.average_value, setup.decide) == (32, queue_length)
 
 
+@pytest.mark.parametrize(
+    ("way", "average", "decide"), [(OUTSTANDING, 32, outstanding), (WAIT, 0.2, queue_wait)]
+)
+def test_other_gauges_too(way: Scaling, average: float, decide: object) -> None:
+    setup = setup_of(way, seed=1)
+    assert (setup.autoscaler.average_value, setup.decide) == (average, decide)
+
+
+def test_the_behaviour_is_that_of_pods_whose_start_has_been_learnt() -> None:
+    behavior = setup_of(SLOW, seed=1).autoscaler.behavior
+    assert behavior is not None
+    assert behavior.down.window_seconds == 660
+
+
 def test_names_of_ways_to_scale_are_their_own() -> None:
-    ways = (CONSERVATIVE, DEFAULT, FAST, HEAVY, HURRIED, QUEUE, SLOW, STOCK_QUEUE)
+    ways = (
+        CONSERVATIVE,
+        DEFAULT,
+        FAST,
+        HEAVY,
+        HURRIED,
+        OUTSTANDING,
+        QUEUE,
+        SLOW,
+        STOCK_QUEUE,
+        WAIT,
+    )
     assert len({way.name for way in ways}) == len(ways)
 
 

@@ -12,6 +12,7 @@ from batchedmodel_scheduling.scaling.hpa import (
     Autoscaler,
     Limit,
     Memory,
+    read_autoscaler,
     recommended,
     step,
 )
@@ -207,3 +208,9 @@ def test_no_window_is_outlived_by_what_is_remembered(
         memory, present = made.memory, made.replicas
     assert len(memory.recommendations) <= 600 / SYNC_SECONDS + 2
     assert len(memory.changes) <= 300 / SYNC_SECONDS + 2
+
+
+@pytest.mark.parametrize(("text", "value"), [("1", 1.0), ("500m", 0.5), ("32", 32.0)])
+def test_a_target_may_be_in_thousandths(text: str, value: float) -> None:
+    metric = {"object": {"target": {"type": "AverageValue", "averageValue": text}}}
+    assert read_autoscaler({"maxReplicas": 3, "metrics": [metric]}).average_value == value

@@ -57,6 +57,18 @@ def test_above_it_a_pod_still_answers_in_time_what_it_can() -> None:
     assert pod.stats(200.0).queue_length <= DEVICE.max_queue_size
 
 
+def test_rows_wait_as_long_as_littles_law_says() -> None:
+    rate = 0.8 * CAPACITY
+    pod, tally = served(rate)
+    stats = pod.stats(200.0)
+    assert stats.waited_row_seconds is not None
+    assert stats.released_rows is not None
+    assert stats.released_rows + stats.queue_length == tally.offered
+    # About half of a batch, for those that come while one runs.
+    mean = stats.waited_row_seconds / stats.released_rows
+    assert 0.3 * DEVICE.seconds(20) < mean < DEVICE.seconds(20)
+
+
 def test_refused_rows_were_offered_all_the_same() -> None:
     pod, _ = served(2 * CAPACITY, device=replace(DEVICE, max_queue_size=64))
     stats = pod.stats(200.0)
