@@ -28,6 +28,7 @@ _WARNINGS: Final = frozenset(
         Reason.ROLLOUT_FAILED,
         Reason.ROLLED_BACK,
         Reason.PARTIAL_REPLICAS,
+        Reason.OUT_OF_REACH,
         Reason.HEALTH_CHECK_FAILING,
         *Trouble,
     }

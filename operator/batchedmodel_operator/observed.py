@@ -155,12 +155,18 @@ class Observed:
         return child if child is not None and owned(child, self.model) else None
 
     @property
-    def newest(self) -> tuple[Pod, ...]:
-        """The pods of the Deployment's present revision."""
+    def revision(self) -> str | None:
+        """The Deployment's present revision."""
         if self.deployment is None:
-            return ()
+            return None
         labels = self.deployment.body["spec"]["template"]["metadata"].get("labels") or {}
-        revision = labels.get(REVISION_LABEL)
+        revision: str | None = labels.get(REVISION_LABEL)
+        return revision
+
+    @property
+    def newest(self) -> tuple[Pod, ...]:
+        """The pods of that revision."""
+        revision = self.revision
         return tuple(pod for pod in self.pods if pod.revision == revision)
 
     @property

@@ -14,6 +14,7 @@ from batchedmodel_operator.conditions.progressing import PROGRESSING
 from batchedmodel_operator.conditions.ready import READY
 from batchedmodel_operator.conditions.reasons import Reason
 from batchedmodel_operator.conditions.reconciled import RECONCILED
+from batchedmodel_operator.conditions.target_feasible import TARGET_FEASIBLE
 from batchedmodel_operator.conditions.view import View
 
 CONDITIONS: Final[tuple[Condition, ...]] = (
@@ -23,6 +24,7 @@ CONDITIONS: Final[tuple[Condition, ...]] = (
     PROGRESSING,
     CAPACITY_AVAILABLE,
     MODEL_LOADED,
+    TARGET_FEASIBLE,
     DEGRADED,
 )
 """In the order in which they are listed and announced."""

@@ -44,5 +44,10 @@ class Reason(StrEnum):
     HEALTH_CHECK_FAILING = "HealthCheckFailing"
     NOT_STARTED = "NotStarted"
 
+    NO_TARGET = "NoTarget"
+    NOT_MEASURED = "NotMeasured"
+    WITHIN_REACH = "WithinReach"
+    OUT_OF_REACH = "OutOfReach"
+
     PARTIAL_REPLICAS = "PartialReplicas"
     AS_EXPECTED = "AsExpected"
