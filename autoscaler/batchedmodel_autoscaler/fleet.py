@@ -43,6 +43,10 @@ class Fleet:
 
     def model_seen(self, model: Model) -> None:
         """A model is there, or has changed."""
+        known = self._models.get(model.key)
+        if known is not None and known.uid != model.uid:
+            # Another of the same name, where the end of the first was missed.
+            self.model_gone(known)
         self._models[model.key] = model
 
     def model_gone(self, model: Model) -> None:

@@ -66,13 +66,15 @@ class Registration:
 
     def seen(self, found: ApiService) -> None:
         """An APIService is there, or has changed."""
+        before = self._there.get(found.name)
         self._there[found.name] = found
         if not self._uninstalled or found.name not in self._met:
             self._met[found.name] = found.uid
-        if not self._is_ours(found):
+        told = before is not None and _owner(before) == _owner(found)
+        if not self._is_ours(found) and not told:
             logger.error(
-                "%s points at %s/%s: another server owns this API, so no HPA will ask here",
-                *(found.name, found.namespace or "the API server", found.service),
+                "%s is served by %s: it owns this API and keeps it, so no HPA will ask here",
+                *(found.name, _owner(found)),
             )
         self._changed.set()
 
@@ -176,3 +178,10 @@ class Registration:
 
     def _is_ours(self, found: ApiService) -> bool:
         return (found.namespace, found.service) == self._points_at
+
+
+def _owner(found: ApiService) -> str:
+    """Who serves it, for people."""
+    if not found.service:
+        return "the API server itself"
+    return f"Service {found.namespace}/{found.service}"

@@ -10,6 +10,7 @@ import subprocess
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from batchedmodel_contract.kubernetes_names import (
@@ -312,11 +313,14 @@ def make_ready(plane: ControlPlane, namespace: str, address: str) -> None:
         return bool(name)
 
     until("a pod was made", there)
+    # As if it had taken half a minute.
+    at = datetime.now(tz=UTC) + timedelta(seconds=30)
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": f"{at:%Y-%m-%dT%H:%M:%SZ}"}
     status = {
         "phase": "Running",
         "podIP": address,
         "podIPs": [{"ip": address}],
-        "conditions": [{"type": "Ready", "status": "True"}],
+        "conditions": [ready],
     }
     set_pod_status(plane, namespace, name, status)
 

@@ -300,6 +300,14 @@ def test_a_deleted_model_leaves_nothing_behind() -> None:
     assert known.sight(KEY, NOW).departed_rate == 0.0
 
 
+def test_of_another_model_by_the_same_name_nothing_is_known() -> None:
+    known = fleet([pod(1)])
+    assert known.capacity(KEY) is not None
+    known.pod_gone(pod(1))
+    known.model_seen(replace(MODEL, uid="another"))
+    assert known.capacity(KEY) is None
+
+
 def test_very_many_pods_are_asked_more_rarely() -> None:
     known = fleet([pod(number) for number in range(1500)])
     assert known.poll_seconds == 1500 / MOST_POLLS_PER_SECOND

@@ -125,6 +125,30 @@ async def test_what_somebody_else_owns_is_never_touched() -> None:
         assert w.cluster.writes == [f"delete {API_SERVICES[1].name}"]
 
 
+@pytest.mark.parametrize(
+    ("whose", "named"),
+    [
+        ({"namespace": "monitoring", "service": "adapter"}, "Service monitoring/adapter"),
+        ({"namespace": "", "service": ""}, "the API server itself"),
+    ],
+)
+async def test_whoever_owns_the_api_is_named_once_and_keeps_it(
+    whose: dict[str, str], named: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with world() as w:
+        w.cluster.writes.clear()
+        for version in ("5", "6", "7"):  # the aggregation layer writes its status
+            for resource in API_SERVICES:
+                w.cluster.put(api_service(resource.name, version=version, **whose))
+            await asyncio.sleep(30)
+        assert w.cluster.writes == []
+        assert [one.bundle for one in w.cluster.there.values()] == [b"", b""]
+    told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert len(told) == len(API_SERVICES)
+    for resource, message in zip(API_SERVICES, told, strict=True):
+        assert message.startswith(f"{resource.name} is served by {named}:")
+
+
 async def test_each_of_ours_is_untrusting_until_our_authority_stands_in_it() -> None:
     async with world() as w:
         assert w.registration.untrusting == []
