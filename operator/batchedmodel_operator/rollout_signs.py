@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Mapping
 
+from batchedmodel_contract.kubernetes_names import REVISION_LABEL
 from batchedmodel_contract.spec import Spec
 from batchedmodel_operator import effective
 from batchedmodel_operator.diagnosis import failed_start, lacks_accelerator
-from batchedmodel_operator.observed import REVISION_LABEL, Observed, Pod, condition
+from batchedmodel_operator.observed import Observed, Pod, condition
 from batchedmodel_operator.ports import Body
 from batchedmodel_operator.rollout import Fault, Signs
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from batchedmodel_contract.kubernetes_names import REVISION_LABEL
 from batchedmodel_operator.errors import Conflict
 from batchedmodel_operator.kinds import Kind
-from batchedmodel_operator.observed import REVISION_LABEL
 from support.operator_world import IMAGES, KEY, SIMULATED, World
 
 GOOD: dict[str, Any] = {**SIMULATED, "replicas": 2, "accelerator": {}}
