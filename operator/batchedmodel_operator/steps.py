@@ -7,12 +7,15 @@ from typing import Final
 
 from batchedmodel_contract.kubernetes_names import BATCHING_HASH_ANNOTATION
 from batchedmodel_operator.errors import Conflict, Gone, Refused, Unreachable
-from batchedmodel_operator.kinds import FIELD_MANAGER, Kind
+from batchedmodel_operator.kinds import CHILDREN, FIELD_MANAGER, Kind
 from batchedmodel_operator.observed import Applied, Key, content, digest
 from batchedmodel_operator.plan import Apply, Failure, Plan
 from batchedmodel_operator.ports import Body, Cluster
 
 _log: Final = logging.getLogger(__name__)
+_NOBODYS: Final = "1"
+"""A version that no object has, since the first write to an API server's store makes a later one.
+Asked for, an object is made where there is none, and where there is one the apply is a conflict."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +80,10 @@ async def take(cluster: Cluster, key: Key, plan: Plan) -> Outcome:
 async def _apply(cluster: Cluster, step: Apply) -> Body:
     manifest = step.manifest
     # The object that was judged ours, or none: a stranger's that took its place is left alone.
-    preconditions = {"uid": step.uid, "resourceVersion": step.version}
+    version = step.version
+    if not step.uid and step.kind in CHILDREN:
+        version = _NOBODYS
+    preconditions = {"uid": step.uid, "resourceVersion": version}
     required = {name: value for name, value in preconditions.items() if value}
     manifest = {**manifest, "metadata": {**manifest["metadata"], **required}}
     return await cluster.apply(manifest, manager=step.manager)

@@ -12,7 +12,7 @@ from batchedmodel_operator.errors import (
     QuotaExceeded,
     Unreachable,
 )
-from batchedmodel_operator.kinds import CHILDREN, Kind
+from batchedmodel_operator.kinds import CHILDREN, Kind, child_name
 from support.operator_world import KEY, SIMULATED, World
 
 
@@ -55,6 +55,25 @@ async def test_a_stranger_is_named_as_far_as_its_object_says(
     world.cluster.put({"apiVersion": "v1", "kind": "Service", "metadata": place | metadata})
     await world.settle()
     assert f"Service minilm exists ({owner})" in world.condition("Reconciled")["message"]
+
+
+@pytest.mark.parametrize("kind", CHILDREN[:3])
+async def test_what_a_stranger_makes_between_look_and_apply_stays_his(kind: Kind) -> None:
+    world = World()
+    place = {"name": child_name(kind, KEY.name), "namespace": KEY.namespace}
+    theirs = {"apiVersion": "v1", "kind": kind.value, "metadata": place, "spec": {"theirs": 1}}
+
+    def appears() -> None:
+        world.cluster.put(theirs)
+
+    world.cluster.before_pods = appears
+    with pytest.raises(Conflict):
+        await world.look()
+    world.cluster.before_pods = lambda: None
+    assert world.child(kind)["spec"]["theirs"] == 1
+    assert "ownerReferences" not in world.child(kind)["metadata"]
+    await world.settle()
+    assert world.verdict("Reconciled") == ("False", "NameConflict")
 
 
 @pytest.mark.parametrize("kind", CHILDREN[:3])
