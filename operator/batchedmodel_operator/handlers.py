@@ -9,7 +9,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Protocol, cast
 
 import kopf
 
@@ -21,7 +21,7 @@ from batchedmodel_contract.kubernetes_names import (
     VERSION,
 )
 from batchedmodel_operator.kinds import CHILDREN, RESOURCES, Kind
-from batchedmodel_operator.observed import Key, condition, keys_of
+from batchedmodel_operator.observed import Key, condition, is_news, keys_of
 
 _DEFINITIONS: Final = ("apiextensions.k8s.io", "v1", "customresourcedefinitions")
 _WATCHED: Final = (*CHILDREN, Kind.CONTROLLER_REVISION, Kind.POD)
@@ -31,11 +31,20 @@ _CLIENT_SECONDS: Final = 250
 _CONNECT_SECONDS: Final = 10
 _REQUEST_SECONDS: Final = 30
 _CHUNK: Final = 500
+_IDLE_SECONDS: Final = 1.0
 _LONGEST_BACKOFF_SECONDS: Final = 30
 
 
+class Add(Protocol):
+    """Who is told of events; the workers."""
+
+    def __call__(self, key: Key, *, awaited: bool = False) -> None:
+        """Something happened to the BatchedModel; `awaited`: its manifest is news."""
+        ...
+
+
 def registry(
-    add: Callable[[Key], None],
+    add: Add,
     definition_changed: Callable[[bool], None],
 ) -> kopf.OperatorRegistry:
     """Handlers that call `add` for each event.
@@ -56,9 +65,9 @@ def registry(
         _configure(settings)
 
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=found)
-    async def model_changed(namespace: str | None, name: str, **_: Any) -> None:
+    async def model_changed(namespace: str | None, name: str, body: kopf.Body, **_: Any) -> None:
         if namespace is not None:
-            add(Key(namespace=namespace, name=name))
+            add(Key(namespace=namespace, name=name), awaited=is_news(body))
 
     @kopf.on.event(*_DEFINITIONS, registry=found)
     async def definition_seen(type: str | None, body: kopf.Body, **_: Any) -> None:
@@ -124,7 +133,43 @@ class _Backoffs:
         return itertools.chain(growing, itertools.repeat(float(_LONGEST_BACKOFF_SECONDS)))
 
 
+class _NoDifferences(kopf.DiffBaseStorage):
+    """Nobody here asks what an event changed. Kopf copies every object three times to tell."""
+
+    def build(self, **_: Any) -> kopf.BodyEssence:
+        return cast(kopf.BodyEssence, {})
+
+    def fetch(self, **_: Any) -> kopf.BodyEssence | None:
+        return None
+
+    def store(self, **_: Any) -> None:
+        """Keep nothing."""
+
+
+class _NoProgress(kopf.ProgressStorage):
+    """Handlers of events have none."""
+
+    def fetch(self, **_: Any) -> None:
+        return None
+
+    def store(self, **_: Any) -> None:
+        """Keep nothing."""
+
+    def purge(self, **_: Any) -> None:
+        """Nothing was kept."""
+
+    def touch(self, **_: Any) -> None:
+        """Nothing was kept."""
+
+    def clear(self, *, essence: kopf.BodyEssence) -> kopf.BodyEssence:
+        return essence
+
+
 def _configure(settings: kopf.OperatorSettings) -> None:
+    settings.persistence.diffbase_storage = _NoDifferences()
+    settings.persistence.progress_storage = _NoProgress()
+    # Each object has a task of its own for as long; a thousand models are ten thousand objects.
+    settings.queueing.idle_timeout = _IDLE_SECONDS
     # Kopf arms this bomb when a task of its own fails, too, and the operator that watches anew
     # would be killed by it. Whoever stops us has a grace period and a SIGKILL of his own.
     settings.process.ultimate_exiting_timeout = None

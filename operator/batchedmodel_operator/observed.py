@@ -277,6 +277,12 @@ def keys_of(child: Body) -> frozenset[Key]:
     return frozenset(Key(namespace=namespace, name=name) for name in names if namespace and name)
 
 
+def is_news(model: Body) -> bool:
+    """Whether nobody has looked at a BatchedModel since it was last edited."""
+    metadata, status = model.get("metadata") or {}, model.get("status") or {}
+    return bool(metadata.get("generation") != status.get("observedGeneration"))
+
+
 def condition(status: Body, name: str) -> Body:
     """A condition of an object's status by its type; empty when there is none."""
     for one in status.get("conditions") or ():

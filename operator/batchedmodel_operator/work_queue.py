@@ -2,9 +2,10 @@
 
 Many events about one key make one look; a key is never looked at twice at the same time; an event
 that comes during a look makes another one after it; and all looks together keep to a rate, so that
-a thousand keys that fall due at once do not fall upon the API server at once. The times follow the
-work queues of Kubernetes' own controllers (client-go's `workqueue`), the rate is the generic cell
-rate algorithm.
+a thousand keys that fall due at once do not fall upon the API server at once. Where somebody waits
+for a key, it passes those at which something merely may have changed: after a fail-over all are
+due. The times follow the work queues of Kubernetes' own controllers (client-go's `workqueue`), the
+rate is the generic cell rate algorithm.
 """
 
 import asyncio
@@ -19,8 +20,11 @@ from batchedmodel_operator.errors import ClusterError, Conflict
 _log: Final = logging.getLogger(__name__)
 K = TypeVar("K", bound=Hashable)
 
-SPACING_SECONDS: Final = 0.2
-"""A rollout makes dozens of events a second; one look answers all that came since the last."""
+SPACING_SECONDS: Final = 1.0
+"""A rollout makes dozens of events a second; one look answers all that came since the last. So no
+status is written more often."""
+SHORTEST_SPACING_SECONDS: Final = 0.2
+"""Where somebody waits for the look, or the last one asked for it."""
 FIRST_RETRY_SECONDS: Final = 0.5
 LONGEST_RETRY_SECONDS: Final = 300.0
 LOOKS_PER_SECOND: Final = 100.0
@@ -39,6 +43,8 @@ class _Entry:
     running: bool = False
     asked_again: bool = False
     """An event came during the present look, which may have read too early to see its cause."""
+    awaited: bool = False
+    """Somebody waits for it: whoever edited the manifest."""
     failures: int = 0
     started: float = float("-inf")
 
@@ -50,6 +56,7 @@ class WorkQueue(Generic[K]):
         """`jitter`: a number from 0 to 1, another one at each call."""
         self._jitter = jitter
         self._entries: dict[K, _Entry] = {}
+        self._awaited: list[tuple[float, int, K]] = []
         self._heap: list[tuple[float, int, K]] = []
         self._count = 0
         self._paid_until = float("-inf")
@@ -58,46 +65,51 @@ class WorkQueue(Generic[K]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    def add(self, key: K, now: float) -> None:
-        """Something happened to the key."""
+    def add(self, key: K, now: float, *, awaited: bool = False) -> None:
+        """Something happened to the key; those that are `awaited` come before others."""
         entry = self._entries.setdefault(key, _Entry())
+        if awaited and not entry.awaited:
+            entry.awaited = True
+            if entry.due is not None:
+                self._push(key, entry, entry.due)
         if entry.running:
             entry.asked_again = True
         else:
-            self._due(key, entry, max(now, entry.started + SPACING_SECONDS))
+            self._due(key, entry, self._earliest(entry, now))
 
     def take(self, now: float) -> K | None:
         """A key that is due; it counts as being looked at until `succeeded` or `failed`."""
         if now < self._allowed_at():
             return None
-        while self._heap and self._heap[0][0] <= now:
-            due, _, key = heapq.heappop(self._heap)
-            entry = self._entries.get(key)
-            if entry is None or entry.running or entry.due != due:
-                continue  # something earlier has replaced this time
-            entry.running, entry.due, entry.started = True, None, now
-            self._paid_until = max(self._paid_until, now) + _SHARE_SECONDS
-            return key
+        for heap in (self._awaited, self._heap):
+            while heap and heap[0][0] <= now:
+                due, _, key = heapq.heappop(heap)
+                entry = self._entries.get(key)
+                if entry is None or entry.running or entry.due != due:
+                    continue  # something earlier has replaced this time
+                entry.running, entry.due, entry.started = True, None, now
+                entry.awaited = False
+                self._paid_until = max(self._paid_until, now) + _SHARE_SECONDS
+                return key
         return None
 
     def wake_at(self) -> float | None:
         """When the next key is due, or an earlier time; None: not before an event."""
-        if not self._heap:
-            return None
-        return max(self._heap[0][0], self._allowed_at())
+        heads = [heap[0][0] for heap in (self._awaited, self._heap) if heap]
+        return max(min(heads), self._allowed_at()) if heads else None
 
     def succeeded(self, key: K, now: float, come_back_after: float | None) -> None:
         """The look ended well; None forgets the key."""
         entry = self._ended(key)
         entry.failures = 0
-        if entry.asked_again:
-            self._again(key, entry, now)
-        elif come_back_after is None:
+        if come_back_after is None and not entry.asked_again:
             del self._entries[key]
-        else:
+        self._again(key, entry, now)
+        if come_back_after is not None:
             # A thousand keys that were all looked at when the process began must not stay in step.
             spread = 1 - _JITTER * self._jitter()
-            self._due(key, entry, max(now + come_back_after * spread, self._earliest(entry, now)))
+            earliest = entry.started + SHORTEST_SPACING_SECONDS
+            self._due(key, entry, max(now + come_back_after * spread, earliest))
 
     def failed(self, key: K, now: float) -> float:
         """The look failed; returns the seconds until the next, unless an event comes first."""
@@ -106,11 +118,9 @@ class WorkQueue(Generic[K]):
         delay *= 1 - _JITTER * self._jitter()
         # 2**failures must stay a number that a float can hold.
         entry.failures = min(entry.failures + 1, 32)
-        if entry.asked_again:
-            # It may be the very change that mends it.
-            self._again(key, entry, now)
-        else:
-            self._due(key, entry, now + delay)
+        # An event that came meanwhile may be the very change that mends it.
+        self._again(key, entry, now)
+        self._due(key, entry, now + delay)
         return delay
 
     def longest_look(self, now: float) -> float:
@@ -128,18 +138,24 @@ class WorkQueue(Generic[K]):
         return entry
 
     def _again(self, key: K, entry: _Entry, now: float) -> None:
-        entry.asked_again = False
-        self._due(key, entry, self._earliest(entry, now))
+        if entry.asked_again:
+            entry.asked_again = False
+            self._due(key, entry, self._earliest(entry, now))
 
     def _earliest(self, entry: _Entry, now: float) -> float:
-        return max(now, entry.started + SPACING_SECONDS)
+        spacing = SHORTEST_SPACING_SECONDS if entry.awaited else SPACING_SECONDS
+        return max(now, entry.started + spacing)
 
     def _due(self, key: K, entry: _Entry, due: float) -> None:
         if entry.due is not None and entry.due <= due:
             return
+        self._push(key, entry, due)
+
+    def _push(self, key: K, entry: _Entry, due: float) -> None:
         entry.due = due
         self._count += 1  # so that the heap never has to compare keys
-        heapq.heappush(self._heap, (due, self._count, key))
+        heap = self._awaited if entry.awaited else self._heap
+        heapq.heappush(heap, (due, self._count, key))
 
 
 class Workers(Generic[K]):
@@ -164,9 +180,9 @@ class Workers(Generic[K]):
         self.looks = {"succeeded": 0, "failed": 0, "overtaken": 0}
         """How many looks ended, by outcome."""
 
-    def add(self, key: K) -> None:
-        """Something happened to the key."""
-        self._queue.add(key, self._clock())
+    def add(self, key: K, *, awaited: bool = False) -> None:
+        """Something happened to the key; those that are `awaited` come before others."""
+        self._queue.add(key, self._clock(), awaited=awaited)
         self._wake.set()
 
     def longest_look(self) -> float:

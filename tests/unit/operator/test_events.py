@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from batchedmodel_contract.kubernetes_names import NAME_LABEL
-from batchedmodel_operator.observed import Key, keys_of
+from batchedmodel_operator.observed import Key, is_news, keys_of
 
 OWNER: dict[str, Any] = {
     "apiVersion": "batchedmodel.dev/v1alpha1",
@@ -51,3 +51,16 @@ def test_owners_of_another_sort_do_not_count(change: dict[str, Any]) -> None:
 @pytest.mark.parametrize("child", [{}, {"metadata": {"labels": None}}], ids=["empty", "no labels"])
 def test_an_object_that_says_nothing_concerns_nobody(child: dict[str, Any]) -> None:
     assert keys_of(child) == set()
+
+
+@pytest.mark.parametrize(
+    ("status", "news"),
+    [
+        (None, True),
+        ({}, True),
+        ({"observedGeneration": 2}, True),
+        ({"observedGeneration": 3}, False),
+    ],
+)
+def test_an_edited_manifest_is_news_until_somebody_has_looked(status: object, news: bool) -> None:
+    assert is_news({"metadata": {"generation": 3}, "status": status}) is news

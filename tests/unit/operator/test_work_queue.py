@@ -10,6 +10,7 @@ from batchedmodel_operator.errors import Unreachable
 from batchedmodel_operator.work_queue import (
     LOOKS_IN_A_BURST,
     LOOKS_PER_SECOND,
+    SPACING_SECONDS,
     Workers,
     WorkQueue,
 )
@@ -34,8 +35,19 @@ def test_an_event_during_a_look_makes_another_after_it() -> None:
     queue.add("a", now=0.05)
     assert queue.take(0.1) is None, "a key is never looked at twice at the same time"
     queue.succeeded("a", 0.1, come_back_after=600.0)
-    assert queue.wake_at() == pytest.approx(0.2)
+    assert queue.wake_at() == SPACING_SECONDS
+    assert queue.take(SPACING_SECONDS) == "a"
+
+
+def test_an_event_during_a_look_does_not_put_off_what_the_look_asks_for() -> None:
+    queue = _queue()
+    queue.add("a", now=0.0)
+    queue.take(0.0)
+    queue.add("a", now=0.05)
+    queue.succeeded("a", 0.1, come_back_after=0.0)
     assert queue.take(0.2) == "a"
+    queue.succeeded("a", 0.3, come_back_after=600.0)
+    assert queue.take(2.0) is None, "the look came after the event"
 
 
 def test_looks_at_a_key_keep_their_distance() -> None:
@@ -45,7 +57,7 @@ def test_looks_at_a_key_keep_their_distance() -> None:
     queue.succeeded("a", 0.01, come_back_after=600.0)
     queue.add("a", now=0.02)
     assert queue.take(0.02) is None
-    assert queue.take(0.2) == "a"
+    assert queue.take(SPACING_SECONDS) == "a"
 
 
 def test_keys_come_in_the_order_in_which_they_are_due() -> None:
@@ -98,11 +110,11 @@ def test_an_event_does_not_wait_for_the_delay_of_a_failure() -> None:
     for now in (0.0, 0.5, 1.5, 3.5):
         queue.take(now)
         queue.failed("a", now)
-    queue.add("a", now=4.0)
-    assert queue.take(4.0) == "a", "it may be what mends it"
-    queue.add("a", now=4.1)
-    queue.failed("a", 4.15)
-    assert queue.take(4.2) == "a"
+    queue.add("a", now=5.0)
+    assert queue.take(5.0) == "a", "it may be what mends it"
+    queue.add("a", now=5.1)
+    queue.failed("a", 5.15)
+    assert queue.take(6.0) == "a"
 
 
 def test_the_longest_look_is_told() -> None:
@@ -133,6 +145,44 @@ def test_a_thousand_keys_at_once_are_looked_at_at_a_rate() -> None:
     assert sum(at == 0 for at in times.values()) == LOOKS_IN_A_BURST
     assert now == pytest.approx((1000 - LOOKS_IN_A_BURST) / LOOKS_PER_SECOND, rel=0.02)
     assert len(times) == 1000
+
+
+def test_a_key_that_somebody_waits_for_passes_the_others() -> None:
+    queue = _queue()
+    for key in "abc":
+        queue.add(key, now=0.0)
+    queue.add("c", now=0.0, awaited=True)
+    queue.add("d", now=0.0, awaited=True)
+    assert [queue.take(1.0) for _ in range(5)] == ["c", "d", "a", "b", None]
+
+
+def test_a_key_that_was_awaited_is_looked_at_once_and_then_like_any_other() -> None:
+    queue = _queue()
+    queue.add("a", now=0.0, awaited=True)
+    assert queue.take(0.0) == "a"
+    queue.succeeded("a", 0.1, come_back_after=5.0)
+    queue.add("b", now=1.0)
+    queue.add("a", now=1.1)
+    assert [queue.take(2.0) for _ in range(3)] == ["b", "a", None]
+
+
+def test_even_a_key_that_is_awaited_keeps_its_distance() -> None:
+    queue = _queue()
+    queue.add("a", now=0.0)
+    queue.take(0.0)
+    queue.add("a", now=0.05, awaited=True)
+    queue.succeeded("a", 0.1, come_back_after=600.0)
+    assert (queue.take(0.1), queue.wake_at()) == (None, 0.2)
+    assert queue.take(0.2) == "a"
+
+
+def test_an_edit_does_not_wait_for_the_retry_of_what_was_before() -> None:
+    queue = _queue()
+    queue.add("a", now=0.0)
+    queue.take(0.0)
+    assert queue.failed("a", 0.1) == 0.5
+    queue.add("a", now=0.3, awaited=True)
+    assert [queue.take(0.3), queue.take(9.0)] == ["a", None]
 
 
 def test_after_a_pause_a_burst_is_allowed_again_and_no_more() -> None:
