@@ -8,6 +8,7 @@ process that started them, however that one ends.
 Nothing in here knows what BatchedModel is.
 """
 
+from cluster.controlplane import Options
 from cluster.errors import ClusterError, CommandFailed, StartFailed, Unavailable
 from cluster.kubernetes import Cluster, ControlPlane, running_cluster, running_control_plane
 from cluster.settings import Settings
@@ -17,6 +18,7 @@ __all__ = [
     "ClusterError",
     "CommandFailed",
     "ControlPlane",
+    "Options",
     "Settings",
     "StartFailed",
     "Unavailable",

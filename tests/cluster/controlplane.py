@@ -1,8 +1,10 @@
 """etcd, the API server, the controllers and the scheduler: their credentials, flags and start."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from cluster.access import Probe, write_kubeconfig
 from cluster.certificates import Authority, Pair, write_signing_key
@@ -24,6 +26,33 @@ _USERS = {
     "proxy": ("system:kube-proxy", None),
 }
 """Common name and organisation, which the API server takes for user and group."""
+
+
+_WRITES = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived", "ResponseStarted"],
+    "rules": [
+        {
+            "level": "Metadata",
+            "verbs": ["create", "update", "patch", "delete", "deletecollection"],
+        },
+        {"level": "None"},
+    ],
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """In what a control plane may differ from that of the tests."""
+
+    autoscaler_sync: str = "2s"
+    """Between two looks of the HPA: 15 s by default, for which tests would have to wait."""
+    audit: bool = False
+    """Whether the API server writes down every write."""
+
+
+AS_TESTS_NEED_IT: Final = Options()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +144,18 @@ def etcd_flags(folder: Path) -> list[str]:
     )
 
 
+def audit_flags(namespace: Namespace) -> list[str]:
+    """Every write, by whom and to what; no contents."""
+    policy = namespace.folder / "audit-policy.json"
+    policy.write_text(json.dumps(_WRITES))
+    return _flags(audit_policy_file=policy, audit_log_path=audit_log_of(namespace))
+
+
+def audit_log_of(namespace: Namespace) -> Path:
+    """Where the API server writes down what was written, where it does."""
+    return namespace.logs / "audit.log"
+
+
 def apiserver_flags(slot: Slot, credentials: Credentials) -> list[str]:
     folder = credentials.folder
     return _flags(
@@ -150,13 +191,12 @@ def apiserver_flags(slot: Slot, credentials: Credentials) -> list[str]:
     )
 
 
-def controller_manager_flags(credentials: Credentials) -> list[str]:
+def controller_manager_flags(credentials: Credentials, autoscaler_sync: str) -> list[str]:
     return _client_flags(credentials, "controller-manager") + _flags(
         root_ca_file=credentials.authority,
         service_account_private_key_file=credentials.folder / "service-account.key",
         use_service_account_credentials="true",
-        # Tests wait for the autoscaler: 15 s by default.
-        horizontal_pod_autoscaler_sync_period="2s",
+        horizontal_pod_autoscaler_sync_period=autoscaler_sync,
         # At its default of 20 requests a second, the pods of 1,000 models take minutes.
         kube_api_qps=500,
         kube_api_burst=1000,
@@ -183,6 +223,7 @@ def start_control_plane(
     binaries: Mapping[str, Path],
     *,
     scheduler: bool,
+    options: Options = AS_TESTS_NEED_IT,
 ) -> dict[str, Program]:
     """Starts the control plane and waits until it works.
 
@@ -191,8 +232,11 @@ def start_control_plane(
     """
     words = {
         "etcd": etcd_flags(namespace.folder / "etcd"),
-        "kube-apiserver": apiserver_flags(namespace.slot, credentials),
-        "kube-controller-manager": controller_manager_flags(credentials),
+        "kube-apiserver": [
+            *apiserver_flags(namespace.slot, credentials),
+            *(audit_flags(namespace) if options.audit else ()),
+        ],
+        "kube-controller-manager": controller_manager_flags(credentials, options.autoscaler_sync),
     }
     if scheduler:
         words["kube-scheduler"] = scheduler_flags(credentials)

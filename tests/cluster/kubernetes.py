@@ -9,7 +9,15 @@ from typing import Protocol
 from cluster.access import Access
 from cluster.binaries import CONTROL_PLANE, NODE, binaries
 from cluster.containerd import Containerd
-from cluster.controlplane import Credentials, credentials_of, make_credentials, start_control_plane
+from cluster.controlplane import (
+    AS_TESTS_NEED_IT,
+    Credentials,
+    Options,
+    audit_log_of,
+    credentials_of,
+    make_credentials,
+    start_control_plane,
+)
 from cluster.errors import Unavailable
 from cluster.images import Image, pause_image
 from cluster.namespace import Namespace, existing_namespace, open_namespace
@@ -47,6 +55,11 @@ class ControlPlane(Access):
     def host_address(self) -> str:
         """This machine as the cluster reaches it: where a test's own server should listen."""
         return self.namespace.slot.host_address
+
+    @property
+    def audit_log(self) -> Path:
+        """The file with a line of JSON for each write, where the options ask for it."""
+        return audit_log_of(self.namespace)
 
     def stop_program(self, name: str) -> None:
         """Stops one part, such as `kube-apiserver`, to see what the others do without it."""
@@ -124,7 +137,9 @@ class Cluster(Access):
 
 
 @contextmanager
-def running_control_plane(settings: Settings, *, scheduler: bool = False) -> Iterator[ControlPlane]:
+def running_control_plane(
+    settings: Settings, *, scheduler: bool = False, options: Options = AS_TESTS_NEED_IT
+) -> Iterator[ControlPlane]:
     """A control plane that lives as long as the block.
 
     Raises:
@@ -135,7 +150,9 @@ def running_control_plane(settings: Settings, *, scheduler: bool = False) -> Ite
     paths = binaries(settings, (*CONTROL_PLANE, *(["kube-scheduler"] if scheduler else [])))
     with open_namespace(settings) as namespace:
         credentials = make_credentials(namespace)
-        programs = start_control_plane(namespace, credentials, paths, scheduler=scheduler)
+        programs = start_control_plane(
+            namespace, credentials, paths, scheduler=scheduler, options=options
+        )
         yield ControlPlane(
             namespace=namespace, credentials=credentials, paths=paths, programs=programs
         )

@@ -73,7 +73,9 @@ def install(plane: ControlPlane) -> None:
 
 
 @contextmanager
-def autoscaler(plane: ControlPlane, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+def autoscaler(
+    plane: ControlPlane, folder: Path, *, poll_seconds: float = 0.5, log_level: str = "debug"
+) -> Iterator[subprocess.Popen[bytes]]:
     """The process once it is ready, with the rights of its service account; killed at the end."""
     kubeconfig = Account(namespace=HOME, name=SERVICE).kubeconfig(plane, folder)
     environment = {
@@ -83,8 +85,8 @@ def autoscaler(plane: ControlPlane, folder: Path) -> Iterator[subprocess.Popen[b
         "BATCHEDMODEL_HOST": plane.host_address,
         "BATCHEDMODEL_PORT": str(PORT),
         "BATCHEDMODEL_ADMIN_PORT": str(PROBES),
-        "BATCHEDMODEL_POLL_SECONDS": "0.5",
-        "BATCHEDMODEL_LOG_LEVEL": "debug",
+        "BATCHEDMODEL_POLL_SECONDS": str(poll_seconds),
+        "BATCHEDMODEL_LOG_LEVEL": log_level,
     }
     with running_module(
         "batchedmodel_autoscaler", kubeconfig, environment, may_end_with=(0, -signal.SIGKILL)

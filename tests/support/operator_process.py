@@ -63,6 +63,11 @@ class OperatorProcess:
         self._log = log
         self._probe_port = probe_port
 
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
     def told(self, path: str) -> str:
         """What it says to probes and to Prometheus; raises `OSError` where it says nothing."""
         url = f"http://127.0.0.1:{self._probe_port}/{path}"

@@ -1,0 +1,105 @@
+"""A bare client of an API server, for a benchmark that makes thousands of requests.
+
+Called by `control_plane_world` and `control_plane`. It knows nothing of what the objects mean.
+"""
+
+import asyncio
+import base64
+import json
+import ssl
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+
+sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("tests", "images")]
+
+from batchedmodel_contract.kubernetes_names import NAME_LABEL
+from cluster import ControlPlane
+
+_AT_ONCE: Final = 16
+_CALL_SECONDS: Final = 60.0
+_JSON: Final = "application/json"
+_METADATA: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+_MERGE: Final = "application/merge-patch+json"
+
+
+class Api:
+    """The API server, asked as its administrator."""
+
+    def __init__(self, session: aiohttp.ClientSession, server: str) -> None:
+        self._session = session
+        self._server = server
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        kind: str = _JSON,
+        accept: str = _JSON,
+    ) -> dict[str, Any]:
+        """The JSON answer; raises `RuntimeError` for one that is none of success."""
+        headers = {"Content-Type": kind, "Accept": accept}
+        data = None if body is None else json.dumps(body).encode()
+        async with self._session.request(
+            method, f"{self._server}{path}", data=data, headers=headers
+        ) as response:
+            text = await response.read()
+            if response.status >= 300:
+                raise RuntimeError(f"{method} {path}: {response.status} {text[:300]!r}")
+            answer: dict[str, Any] = json.loads(text)
+            return answer
+
+    async def items(self, path: str, selector: str = "") -> list[dict[str, Any]]:
+        """All objects of a collection, as the API server has them in memory."""
+        query = f"?resourceVersion=0&labelSelector={selector}"
+        found: list[dict[str, Any]] = (await self.call("GET", path + query))["items"]
+        return found
+
+    async def count(self, path: str) -> int:
+        """How many objects of a collection are of BatchedModels."""
+        query = f"?resourceVersion=0&labelSelector={NAME_LABEL}"
+        return len((await self.call("GET", path + query, accept=_METADATA))["items"])
+
+    async def patch(self, path: str, change: Mapping[str, Any]) -> None:
+        """Merge a change into an object."""
+        await self.call("PATCH", path, change, kind=_MERGE)
+
+
+async def each(items: Iterable[Any], act: Callable[[Any], Any]) -> None:
+    """Act on all of them, a few at the same time."""
+    places = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(item: Any) -> None:
+        async with places:
+            await act(item)
+
+    async with asyncio.TaskGroup() as group:
+        for item in items:
+            group.create_task(one(item))
+
+
+@asynccontextmanager
+async def administrator(plane: ControlPlane, folder: Path) -> AsyncIterator[Api]:
+    """The API server as it is asked by whoever may do anything; `folder`: for a credential."""
+    config = json.loads(plane.kubeconfig.read_text())
+    cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+    authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
+    tls = ssl.create_default_context(cadata=authority)
+    pair = folder / "admin.pem"
+    pair.touch(mode=0o600)
+    pair.write_bytes(
+        base64.b64decode(user["client-certificate-data"])
+        + base64.b64decode(user["client-key-data"])
+    )
+    tls.load_cert_chain(pair)
+    limit = aiohttp.ClientTimeout(total=_CALL_SECONDS)
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(ssl=tls), timeout=limit
+    ) as session:
+        yield Api(session, cluster["server"])

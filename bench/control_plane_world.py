@@ -1,0 +1,344 @@
+"""A real control plane with many BatchedModels: what people, nodes and sidecars do in it.
+
+Called by `control_plane`. There is no node: pods get the status that a kubelet would report, and
+one process (`many_sidecars`) answers at all of their addresses. Knows nothing of figures.
+"""
+
+import ipaddress
+import json
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from control_plane_api import Api, administrator, each
+
+sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("tests", "images")]
+
+from batchedmodel_contract import sidecar_api
+from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.kubernetes_names import (
+    BATCHER_CONTAINER,
+    GROUP,
+    METRICS_GROUP,
+    MODEL_CONTAINER,
+    NAME_LABEL,
+    PLURAL,
+    REQUIRED_REPLICAS_METRIC,
+    VERSION,
+)
+from batchedmodel_contract.manifest import read_manifest
+from batchedmodel_contract.stats import BUCKETS, SidecarStats
+from cluster import ControlPlane, Options, Settings, Unavailable, running_control_plane
+from cluster.commands import run
+from support import autoscaler_cluster, operator_process
+from support.operator_process import OperatorProcess
+from support.plane import install_crd
+from support.process_memory import peak_bytes
+
+__all__ = [
+    "AUTOSCALER",
+    "EDITOR",
+    "MODELS",
+    "OPERATOR",
+    "PODS_EACH",
+    "OperatorProcess",
+    "Sidecars",
+    "Unavailable",
+    "World",
+    "edit_of",
+    "manifest_of",
+    "merged",
+    "names_of",
+    "peak_bytes",
+    "running_world",
+]
+"""What comes from the tests' packages too, which a script beside this one cannot import itself."""
+
+MODELS: Final = f"/apis/{GROUP}/{VERSION}/{PLURAL}"
+PODS_EACH: Final = 3
+NAMESPACES: Final = 20
+EDITOR: Final = "admin"
+OPERATOR: Final = f"system:serviceaccount:{operator_process.HOME}:{operator_process.ACCOUNT}"
+AUTOSCALER: Final = f"system:serviceaccount:{autoscaler_cluster.HOME}:{autoscaler_cluster.SERVICE}"
+_ADDRESSES: Final = ipaddress.ip_network("198.18.192.0/18")
+"""Of pods: a part of the test range in which clusters on this machine have nothing."""
+_STARTED: Final = "2026-01-01T00:00:00Z"
+_HPA_SYNC: Final = "15s"
+"""As everywhere but in tests."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Name:
+    """One BatchedModel of many."""
+
+    namespace: str
+    name: str
+
+    @property
+    def path(self) -> str:
+        """Of the object."""
+        return f"/apis/{GROUP}/{VERSION}/namespaces/{self.namespace}/{PLURAL}/{self.name}"
+
+    @property
+    def metric_path(self) -> str:
+        """Where the HPA asks for the number of its pods."""
+        return (
+            f"/apis/{METRICS_GROUP}/v1beta2/namespaces/{self.namespace}"
+            f"/{PLURAL}.{GROUP}/{self.name}/{REQUIRED_REPLICAS_METRIC}"
+        )
+
+
+def names_of(count: int) -> list[Name]:
+    """So many, spread over namespaces."""
+    return [
+        Name(namespace=f"team-{number % NAMESPACES:02}", name=f"model-{number:04}")
+        for number in range(count)
+    ]
+
+
+def manifest_of(name: Name) -> dict[str, Any]:
+    """A model whose children are of every kind that there is."""
+    return {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": "BatchedModel",
+        "metadata": {"name": name.name, "namespace": name.namespace},
+        "spec": {
+            "model": {"handler": "simulated", "env": {"EDITS": "0"}},
+            "batching": {"maxBatchSize": 32},
+            "autoscaling": {"minReplicas": PODS_EACH, "maxReplicas": 8},
+        },
+    }
+
+
+def edit_of(number: int) -> dict[str, Any]:
+    """A change that the ConfigMap, Service, Deployment, HPA and kept template all follow."""
+    return {
+        "spec": {
+            "model": {"env": {"EDITS": str(number)}},
+            "batching": {"maxBatchSize": 33},
+            "autoscaling": {"maxReplicas": 9},
+            "service": {"port": 8080},
+        }
+    }
+
+
+class World:
+    """The control plane, and who else there is."""
+
+    def __init__(self, plane: ControlPlane, api: Api, folder: Path, names: Sequence[Name]) -> None:
+        self.plane = plane
+        self.api = api
+        self.names = names
+        self._folder = folder
+        self._addresses: dict[Name, list[str]] = defaultdict(list)
+
+    async def create(self) -> None:
+        """People write their models."""
+        spaces = sorted({name.namespace for name in self.names})
+        head = {"apiVersion": "v1", "kind": "Namespace"}
+        await each(
+            spaces,
+            lambda space: self.api.call(
+                "POST", "/api/v1/namespaces", {**head, "metadata": {"name": space}}
+            ),
+        )
+        await each(
+            self.names,
+            lambda name: self.api.call("POST", name.path.rpartition("/")[0], manifest_of(name)),
+        )
+
+    async def settled(self) -> int:
+        """How many models say of their present manifest that all is applied."""
+        return sum(map(_is_settled, await self.api.items(MODELS)))
+
+    async def run_pods(self) -> int:
+        """What nodes would do: every pod that is there runs. Returns how many."""
+        pods = await self.api.items("/api/v1/pods", NAME_LABEL)
+        addresses = _ADDRESSES.hosts()
+        placed = [(pod["metadata"], str(next(addresses))) for pod in pods]
+        for metadata, address in placed:
+            name = metadata["labels"][NAME_LABEL]
+            self._addresses[Name(namespace=metadata["namespace"], name=name)].append(address)
+        await each(placed, lambda one: self._run_pod(*one))
+        return len(pods)
+
+    async def edit(self, name: Name, number: int, sidecars: "Sidecars") -> None:
+        """Somebody edits a model; its pods have read their new settings before anybody asks."""
+        sidecars.edited(self._addresses[name])
+        await self.api.patch(name.path, edit_of(number))
+
+    async def _run_pod(self, metadata: Mapping[str, Any], address: str) -> None:
+        path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/status"
+        await self.api.patch(path, {"status": _running_at(address)})
+
+    @contextmanager
+    def operator(
+        self, name: str, may_end_with: tuple[int, ...] = (0,)
+    ) -> Iterator[OperatorProcess]:
+        """An operator; those that run at the same time share a Lease."""
+        folder = self._folder / name
+        folder.mkdir()
+        with operator_process.operator(self.plane, folder, may_end_with=may_end_with) as process:
+            yield process
+
+    @contextmanager
+    def autoscaler(self) -> Iterator[subprocess.Popen[bytes]]:
+        """An autoscaler with the settings that it comes with."""
+        folder = self._folder / "autoscaler"
+        folder.mkdir()
+        with autoscaler_cluster.autoscaler(
+            self.plane, folder, poll_seconds=2.0, log_level="info"
+        ) as process:
+            yield process
+
+    @contextmanager
+    def sidecars(self) -> Iterator["Sidecars"]:
+        """The process that answers for all pods."""
+        settings, edited = (_settings(manifest) for manifest in _before_and_after())
+        answers = {
+            sidecar_api.SETTINGS: ("200 OK", json.dumps({"hash": settings})),
+            sidecar_api.MODEL_STARTUP: ("200 OK", "READY\n"),
+            sidecar_api.STATS: ("200 OK", json.dumps(_stats(settings).to_mapping())),
+        }
+        differing = {sidecar_api.SETTINGS: ("200 OK", json.dumps({"hash": edited}))}
+        namespace = self.plane.namespace
+        namespace.run("ip", "route", "add", "local", str(_ADDRESSES), "dev", "lo")
+        slot = namespace.slot
+        # It goes with the cable that it leads through.
+        run(
+            [
+                *("ip", "route", "add", str(_ADDRESSES)),
+                *("via", slot.node_address, "dev", slot.interface),
+            ]
+        )
+        script = Path(__file__).with_name("many_sidecars.py")
+        with subprocess.Popen(
+            [
+                *("nsenter", "--target", str(namespace.init), "--net", "--"),
+                *(sys.executable, str(script)),
+                *(json.dumps(answers), json.dumps(differing), sidecar_api.STATS),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        ) as process:
+            try:
+                assert process.stdout is not None
+                if process.stdout.readline() != b"listening\n":
+                    raise RuntimeError("the sidecars' process did not start")
+                yield Sidecars(process)
+            finally:
+                process.kill()
+
+
+class Sidecars:
+    """The process that answers for all pods."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+
+    def longest_gap(self) -> tuple[float, int]:
+        """Seconds between two answers of the same pod, since the last call; and how many pods."""
+        return self.edited([])
+
+    def edited(self, addresses: Sequence[str]) -> tuple[float, int]:
+        """Pods use the settings of the edit; the same as of `longest_gap`."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(addresses).encode() + b"\n")
+        self._process.stdin.flush()
+        seconds, pods = json.loads(self._process.stdout.readline())
+        return seconds, pods
+
+
+@asynccontextmanager
+async def running_world(folder: Path, count: int) -> AsyncIterator[World]:
+    """A new control plane and the rights of both processes; the models are not there yet.
+
+    Raises:
+        cluster.Unavailable: this machine cannot; the message says why.
+    """
+    settings = Settings.from_environment(os.environ)
+    options = Options(autoscaler_sync=_HPA_SYNC, audit=True)
+    with ExitStack() as stack:
+        plane = stack.enter_context(running_control_plane(settings, options=options))
+        install_crd(plane)
+        operator_process.grant_rights(plane)
+        autoscaler_cluster.install(plane)
+        async with administrator(plane, folder) as api:
+            yield World(plane, api, folder, names_of(count))
+
+
+def _is_settled(model: Mapping[str, Any]) -> bool:
+    generation = model["metadata"]["generation"]
+    conditions = (model.get("status") or {}).get("conditions") or ()
+    return any(
+        one["type"] == "Reconciled"
+        and one["status"] == "True"
+        and one.get("observedGeneration") == generation
+        for one in conditions
+    )
+
+
+def merged(manifest: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """As the API server merges a change of a few fields."""
+    found = dict(manifest)
+    for name, value in change.items():
+        inner = found.get(name)
+        found[name] = merged(inner or {}, value) if isinstance(value, Mapping) else value
+    return found
+
+
+def _before_and_after() -> tuple[dict[str, Any], dict[str, Any]]:
+    before = manifest_of(names_of(1)[0])
+    return before, merged(before, edit_of(1))
+
+
+def _settings(manifest: Mapping[str, Any]) -> str:
+    return BatchSettings.of(read_manifest(manifest).spec.batching).digest()
+
+
+def _running_at(address: str) -> dict[str, Any]:
+    conditions = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
+    return {
+        "phase": "Running",
+        "podIP": address,
+        "podIPs": [{"ip": address}],
+        "conditions": [{"type": kind, "status": "True"} for kind in conditions],
+        "initContainerStatuses": [_container(BATCHER_CONTAINER)],
+        "containerStatuses": [_container(MODEL_CONTAINER)],
+    }
+
+
+def _container(name: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "started": True,
+        "ready": True,
+        "restartCount": 0,
+        "image": "registry.example/image:1",
+        "imageID": "",
+        "state": {"running": {"startedAt": _STARTED}},
+    }
+
+
+def _stats(settings: str) -> SidecarStats:
+    """A load that three pods are right for."""
+    return SidecarStats(
+        instance="bench",
+        model_ready=True,
+        draining=False,
+        profile_known=True,
+        offered_work=(0.7,) * BUCKETS,
+        age_seconds=3600.0,
+        backlog_work=0.0,
+        queue_length=0,
+        outstanding=1,
+        settings_hash=settings,
+        max_batch_size=32,
+    )
