@@ -96,7 +96,7 @@ QUICK: Final = Plan(
     polling_seconds=5.0,
     look_seconds=0.5,
     quiet_seconds=2.0,
-    limit_seconds=60.0,
+    limit_seconds=180.0,
 )
 
 

@@ -33,7 +33,10 @@ def apply(plane: ControlPlane, *manifests: Mapping[str, Any]) -> None:
 
 def install_crd(plane: ControlPlane) -> None:
     plane.kubectl("apply", "--server-side", "--force-conflicts", "--filename", CRD)
-    plane.kubectl("wait", "--for=condition=Established", f"crd/{CRD_NAME}")
+    # `kubectl wait` fails on an object that has no conditions yet.
+    path = "{.status.conditions[?(@.type=='Established')].status}"
+    words = ("get", f"crd/{CRD_NAME}", f"--output=jsonpath={path}")
+    until("the custom resource is established", lambda: plane.kubectl(*words) == "True")
 
 
 def until(what: str, holds: Callable[[], bool], seconds: float = 20.0) -> None:
