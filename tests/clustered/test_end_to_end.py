@@ -7,9 +7,8 @@ import asyncio
 import base64
 import json
 import struct
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,8 @@ from cluster.images import build_image
 from cluster.kubernetes import Cluster
 from cluster.settings import Settings
 from support.beside import running_beside
-from support.installed import RELEASE_NAMESPACE, import_images, install, uninstall
-from support.kube import Kube, kill_process, metric, restarts, settings_hash
+from support.installed import RELEASE_NAMESPACE, install, uninstall
+from support.kube import Kube, Namespaces, kill_process, metric, restarts, settings_hash
 from support.model_server_hub import hub
 from support.steady_load import SteadyLoad, echo_body
 from support.story_models import (
@@ -40,36 +39,7 @@ from support.story_models import (
 
 pytestmark = pytest.mark.timeout(900, func_only=True)
 
-Namespaces = Callable[[str], AbstractContextManager[Kube]]
 TEXTS = [f"sentence number {number} about batching" for number in range(64)]
-
-
-@pytest.fixture(scope="module")
-def installed(cluster: Cluster, cluster_settings: Settings) -> Iterator[Cluster]:
-    import_images(cluster, cluster_settings)
-    install(cluster, RELEASE_NAMESPACE)
-    yield cluster
-    uninstall(cluster, RELEASE_NAMESPACE)
-
-
-@pytest.fixture(scope="module")
-def namespaces(installed: Cluster) -> Iterator[Namespaces]:
-    """Makes namespaces; at the end each of them is really gone."""
-    made: list[str] = []
-
-    @contextmanager
-    def namespace(name: str) -> Iterator[Kube]:
-        installed.kubectl("create", "namespace", name)
-        made.append(name)
-        yield Kube(installed, name)
-        # Nobody else needs what its pods hold, and these may take their whole time to end.
-        installed.kubectl("delete", "namespace", name, "--wait=false")
-
-    yield namespace
-    if made:
-        installed.kubectl(
-            *("delete", "namespace", *made, "--ignore-not-found", "--timeout=120s"), timeout_s=130
-        )
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -82,14 +52,6 @@ def scaling(
         return
     with namespaces("scaling") as kube, running_beside(_scaling(kube)) as story:
         yield story
-
-
-@pytest.fixture
-def kube(namespaces: Namespaces, request: pytest.FixtureRequest) -> Iterator[Kube]:
-    """A namespace for one test."""
-    name = request.node.name.removeprefix("test_").replace("_", "-")[:40].rstrip("-")
-    with namespaces(name) as kube:
-        yield kube
 
 
 @pytest.fixture

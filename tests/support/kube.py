@@ -8,6 +8,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -129,6 +130,10 @@ class Kube:
             except CommandFailed as error:
                 texts.append(str(error))
         return "\n".join(texts)[-6000:]
+
+
+Namespaces = Callable[[str], AbstractContextManager[Kube]]
+"""Makes one of a name, which goes at the end of the block."""
 
 
 async def admin(session: aiohttp.ClientSession, pod: dict[str, Any], path: str) -> str:

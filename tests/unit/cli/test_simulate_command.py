@@ -184,7 +184,8 @@ def test_a_wrong_manifest_is_named_first(
 def test_nothing_of_the_simulator_is_loaded_before_it_is_needed() -> None:
     told = (
         "import sys, batchedmodel_cli.__main__; "
-        "print([n for n in sys.modules if n.startswith(('numpy', 'batchedmodel_scheduling.simulator'))])"
+        "late = ('numpy', 'batchedmodel_scheduling.simulator'); "
+        "print([name for name in sys.modules if name.startswith(late)])"
     )
     ran = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
     assert ran.stdout == "[]\n"
