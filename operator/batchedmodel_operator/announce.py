@@ -29,6 +29,9 @@ _WARNINGS: Final = frozenset(
         Reason.ROLLED_BACK,
         Reason.PARTIAL_REPLICAS,
         Reason.OUT_OF_REACH,
+        Reason.METRICS_API_MISSING,
+        Reason.HPA_FAILING,
+        Reason.AT_MAXIMUM,
         Reason.HEALTH_CHECK_FAILING,
         *Trouble,
     }

@@ -5,6 +5,7 @@ Called by `status`. `check` says what a check is, `view` what it may look at.
 
 from typing import Final
 
+from batchedmodel_operator.conditions.autoscaling_active import AUTOSCALING_ACTIVE
 from batchedmodel_operator.conditions.available import AVAILABLE
 from batchedmodel_operator.conditions.capacity import CAPACITY_AVAILABLE
 from batchedmodel_operator.conditions.check import Condition, Verdict, listed
@@ -24,6 +25,7 @@ CONDITIONS: Final[tuple[Condition, ...]] = (
     PROGRESSING,
     CAPACITY_AVAILABLE,
     MODEL_LOADED,
+    AUTOSCALING_ACTIVE,
     TARGET_FEASIBLE,
     DEGRADED,
 )

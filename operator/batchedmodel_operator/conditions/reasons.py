@@ -44,6 +44,13 @@ class Reason(StrEnum):
     HEALTH_CHECK_FAILING = "HealthCheckFailing"
     NOT_STARTED = "NotStarted"
 
+    SCALING_DISABLED = "ScalingDisabled"
+    NOT_LOOKED = "NotLookedYet"
+    METRICS_API_MISSING = "MetricsAPIMissing"
+    HPA_FAILING = "HPAFailing"
+    AT_MAXIMUM = "AtMaximum"
+    METRIC_VALID = "MetricValid"
+
     NO_TARGET = "NoTarget"
     NOT_MEASURED = "NotMeasured"
     WITHIN_REACH = "WithinReach"

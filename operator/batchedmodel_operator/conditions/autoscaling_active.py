@@ -1,0 +1,81 @@
+"""`AutoscalingActive`: whether the number of pods follows the load, as the HPA itself says it."""
+
+from typing import Final
+
+from batchedmodel_operator.conditions.check import Condition, Finding, no, unknown, yes
+from batchedmodel_operator.conditions.reasons import Reason
+from batchedmodel_operator.conditions.view import View
+from batchedmodel_operator.kinds import Kind
+from batchedmodel_operator.observed import condition
+from batchedmodel_operator.ports import Body
+
+_API_MISSING: Final = ("no metrics returned", "could not find", "the server is currently unable")
+"""Parts of what the HPA's controller says where nobody serves the metrics API, or not yet."""
+
+
+def _nothing_scales_it(view: View) -> Finding | None:
+    spec = view.observed.model.spec
+    if spec is None or spec.autoscaling is not None:
+        return None
+    return yes(Reason.SCALING_DISABLED, "the manifest says how many pods there are")
+
+
+def _it_rests(view: View) -> Finding | None:
+    if not view.suspended:
+        return None
+    return unknown(Reason.SUSPENDED, "no pods are wanted while spec.suspend is true")
+
+
+def _the_hpa_has_not_looked(view: View) -> Finding | None:
+    if condition(_status(view), "ScalingActive"):
+        return None
+    return unknown(Reason.NOT_LOOKED, "the HorizontalPodAutoscaler has not looked yet")
+
+
+def _it_cannot_scale(view: View) -> Finding | None:
+    able = condition(_status(view), "AbleToScale")
+    if able.get("status") != "False":
+        return None
+    return no(Reason.HPA_FAILING, f"{able.get('reason')}: {able.get('message', '')}")
+
+
+def _it_lacks_the_metric(view: View) -> Finding | None:
+    active = condition(_status(view), "ScalingActive")
+    if active.get("status") == "True":
+        return None
+    said = active.get("message", "")
+    missing = any(part in said for part in _API_MISSING)
+    reason = Reason.METRICS_API_MISSING if missing else Reason.HPA_FAILING
+    return no(reason, f"{active.get('reason')}: {said}")
+
+
+def _it_is_at_its_maximum(view: View) -> Finding | None:
+    limited = condition(_status(view), "ScalingLimited")
+    if (limited.get("status"), limited.get("reason")) != ("True", "TooManyReplicas"):
+        return None
+    return yes(Reason.AT_MAXIMUM, "the load asks for more pods than maxReplicas allows")
+
+
+def _it_follows(view: View) -> Finding | None:
+    # Without the metric's present value: that changes with every look of the HPA.
+    return yes(Reason.METRIC_VALID, "the number of pods follows the metric")
+
+
+def _status(view: View) -> Body:
+    autoscaler = view.observed.children.get(Kind.AUTOSCALER)
+    status: Body = {} if autoscaler is None else autoscaler.body.get("status") or {}
+    return status
+
+
+AUTOSCALING_ACTIVE: Final = Condition(
+    type="AutoscalingActive",
+    checks=(
+        _nothing_scales_it,
+        _it_rests,
+        _the_hpa_has_not_looked,
+        _it_cannot_scale,
+        _it_lacks_the_metric,
+        _it_is_at_its_maximum,
+        _it_follows,
+    ),
+)
