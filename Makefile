@@ -91,7 +91,7 @@ crds: $(LIGHT) ## Make the custom resource from the contract, for crds/ and the 
 	$(BIN)/python crds/reference.py
 
 chart: crds ## Check the chart
-	$(BIN)/pytest tests/unit/chart tests/clustered/test_chart_rendering.py
+	$(BIN)/pytest tests/unit/chart tests/clustered/chart/test_rendering.py
 
 fmt: $(LIGHT) ## Format the code and mend what ruff can mend
 	$(BIN)/ruff check --fix .

@@ -18,6 +18,7 @@ logger: Final = logging.getLogger(__name__)
 
 _FIRST_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 30.0
+_FORBIDDEN: Final = 403
 _BETWEEN_WATCHES: Final = 0.5
 """At least: a server that ends every watch at once is not asked in a tight loop."""
 
@@ -99,6 +100,9 @@ async def follow(source: Source, resource: Resource, cache: Cache[Record]) -> No
                 cache.take(event)
                 version, failures = event.version, 0
         except ClusterError as error:
+            if error.status == _FORBIDDEN and resource.may_be_closed:
+                # Else whoever waits for all that is there would wait for ever.
+                cache.complete.set()
             if isinstance(error, TooOld):
                 known, version = version, ""
                 if known and not just_listed:

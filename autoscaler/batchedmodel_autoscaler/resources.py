@@ -5,7 +5,8 @@ and beyond them only patching and deleting the two APIServices, and patching the
 BatchedModels. A role of Kubernetes' own allows `FRONT_PROXY`.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 from urllib.parse import quote, urlencode
@@ -26,6 +27,8 @@ class Resource:
     """Label selector."""
     name: str = ""
     """The only object wanted: rights can then be limited to its name."""
+    may_be_closed: bool = False
+    """Whether nothing of ours is there when it is forbidden: a namespace takes its Role along."""
 
     def query(self, **more: str | int) -> str:
         """The collection's address with its selectors."""
@@ -80,6 +83,17 @@ def status_path(key: ModelKey) -> str:
     """The address of a BatchedModel's status."""
     namespace, name = quote(key.namespace, safe=""), quote(key.name, safe="")
     return f"/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{PLURAL}/{name}/status"
+
+
+def within(resource: Resource, namespaces: Sequence[str]) -> tuple[Resource, ...]:
+    """The collections of some namespaces; the one of all of them when none is named."""
+    if not namespaces:
+        return (resource,)
+    head, _, plural = resource.path.rpartition("/")
+    return tuple(
+        replace(resource, path=f"{head}/namespaces/{namespace}/{plural}", may_be_closed=True)
+        for namespace in namespaces
+    )
 
 
 def own_namespace(namespace: str) -> Resource:

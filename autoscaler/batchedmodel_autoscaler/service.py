@@ -41,6 +41,7 @@ from batchedmodel_autoscaler.resources import (
     Resource,
     own_deployment,
     own_namespace,
+    within,
 )
 from batchedmodel_autoscaler.server import MetricsApi
 from batchedmodel_autoscaler.settings import AutoscalerSettings
@@ -178,6 +179,16 @@ class Service:
                 gone=registration.gone,
             )
 
+        def models() -> Cache[Any]:
+            return Cache(read_model, lambda m: m.key, seen=fleet.model_seen, gone=fleet.model_gone)
+
+        def sizes() -> Cache[Any]:
+            return Cache(read_size, lambda s: s.model, seen=fleet.size_seen, gone=fleet.size_gone)
+
+        def pods() -> Cache[Any]:
+            return Cache(read_pod, lambda p: p.uid, seen=self._pod_seen, gone=fleet.pod_gone)
+
+        watched = settings.watch_namespaces
         return [
             (
                 FRONT_PROXY,
@@ -191,15 +202,9 @@ class Service:
             (own_namespace(namespace), home()),
             (own_deployment(namespace, deployment), home()),
             *((resource, api_service()) for resource in API_SERVICES),
-            (
-                MODELS,
-                Cache(read_model, lambda m: m.key, seen=fleet.model_seen, gone=fleet.model_gone),
-            ),
-            (
-                SIZES,
-                Cache(read_size, lambda s: s.model, seen=fleet.size_seen, gone=fleet.size_gone),
-            ),
-            (PODS, Cache(read_pod, lambda p: p.uid, seen=self._pod_seen, gone=fleet.pod_gone)),
+            *((resource, models()) for resource in within(MODELS, watched)),
+            *((resource, sizes()) for resource in within(SIZES, watched)),
+            *((resource, pods()) for resource in within(PODS, watched)),
         ]
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from batchedmodel_contract.environment import LogLevel
 from batchedmodel_contract.reading import setting
-from batchedmodel_contract.rules import Choice, Real, Text, Whole
+from batchedmodel_contract.rules import Choice, Names, Real, Text, Whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +23,12 @@ class AutoscalerSettings:
         Text(),
         "Its own Deployment: when that is deleted, the APIServices go too.",
         required=True,
+    )
+    watch_namespaces: tuple[str, ...] = setting(
+        "WATCH_NAMESPACES",
+        Names(at_most=64),
+        "Namespaces whose BatchedModels it measures, as a JSON list; absent: all of them.",
+        default=(),
     )
     host: str = setting("HOST", Text(), "Address to listen on.", default="0.0.0.0")
     port: int = setting(

@@ -12,6 +12,7 @@ import socket
 import sys
 import time
 import uuid
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -29,7 +30,13 @@ from batchedmodel_operator.reconcile import Reconciler
 from batchedmodel_operator.render import Images
 from batchedmodel_operator.settings import OperatorSettings
 from batchedmodel_operator.sidecars import SidecarAdmin
-from batchedmodel_operator.watching import Definition, keep_watching, listen, unless
+from batchedmodel_operator.watching import (
+    Definition,
+    keep_watching,
+    keep_watching_in,
+    listen,
+    unless,
+)
 from batchedmodel_operator.work_queue import Workers, WorkQueue
 
 _log: Final = logging.getLogger("batchedmodel_operator")
@@ -107,7 +114,7 @@ async def _run(settings: OperatorSettings) -> None:
     try:
         await unless(told, election.won())
         if not told.is_set():
-            await _lead(cluster, election, workers, told)
+            await _lead(cluster, election, workers, settings.watch_namespaces, told)
     finally:
         # Not before the last look has ended: from then on somebody else may write.
         await election.release()
@@ -117,24 +124,41 @@ async def _run(settings: OperatorSettings) -> None:
 
 
 async def _lead(
-    cluster: KubernetesCluster, election: Election, workers: Workers[Key], told: asyncio.Event
+    cluster: KubernetesCluster,
+    election: Election,
+    workers: Workers[Key],
+    namespaces: Sequence[str],
+    told: asyncio.Event,
 ) -> None:
-    async def watch_once(definition: Definition, stop: asyncio.Event) -> None:
-        await watch(
-            registry(workers.add, definition.changed),
-            stop=stop,
-            take_signals=lambda: listen(told),
-        )
-
     # Before Kopf's own tasks, with which it would end.
     losing = asyncio.create_task(_end_when_lost(election), name="lease")
     working = asyncio.create_task(workers.run(), name="workers")
     try:
-        await keep_watching(watch_once, lambda: _serves_models(cluster), told)
+        await _watch(cluster, workers.add, namespaces, told)
     finally:
         workers.close()
         await working
         losing.cancel()
+
+
+async def _watch(
+    cluster: KubernetesCluster,
+    add: Callable[[Key], None],
+    namespaces: Sequence[str],
+    told: asyncio.Event,
+) -> None:
+    async def everywhere(definition: Definition, stop: asyncio.Event) -> None:
+        found = registry(add, definition.changed)
+        await watch(found, stop=stop, take_signals=lambda: listen(told))
+
+    async def within(there: Sequence[str], stop: asyncio.Event) -> None:
+        found = registry(add, None)
+        await watch(found, namespaces=there, stop=stop, take_signals=lambda: listen(told))
+
+    if namespaces:
+        await keep_watching_in(namespaces, within, lambda one: _holds_models(cluster, one), told)
+    else:
+        await keep_watching(everywhere, lambda: _serves_models(cluster), told)
 
 
 async def _end_when_lost(election: Election) -> None:
@@ -158,6 +182,13 @@ async def _serves_models(cluster: KubernetesCluster) -> bool:
     except ClusterError:
         # Kopf meets the same, and goes on asking.
         return False
+
+
+async def _holds_models(cluster: KubernetesCluster, namespace: str) -> bool | None:
+    try:
+        return await cluster.may_list(Kind.BATCHED_MODEL, namespace)
+    except ClusterError:
+        return None
 
 
 if __name__ == "__main__":

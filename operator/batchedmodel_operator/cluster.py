@@ -54,11 +54,23 @@ class KubernetesCluster:
     async def serves(self, kind: Kind) -> bool:
         """Whether the API server lists the kind among those that can be asked for."""
         resource = RESOURCES[kind]
+        return resource.plural in await self.served(resource.group, resource.version)
+
+    async def served(self, group: str, version: str) -> frozenset[str]:
+        """The resources that the API server lists of a group's version; none where it has none."""
         try:
-            found = await self._request("GET", f"/apis/{resource.group}/{resource.version}")
+            found = await self._request("GET", f"/apis/{group}/{version}")
         except Gone:
+            return frozenset()
+        return frozenset(one.get("name", "") for one in found.get("resources") or ())
+
+    async def may_list(self, kind: Kind, namespace: str) -> bool:
+        """Whether the objects of a kind can be listed in a namespace."""
+        try:
+            await self._request("GET", _path(kind, namespace), {"limit": "1"})
+        except (Forbidden, Gone):
             return False
-        return any(one.get("name") == resource.plural for one in found.get("resources") or ())
+        return True
 
     async def labelled(self, kind: Kind, namespace: str, model: str) -> Sequence[Body]:
         """The objects of a kind that carry a BatchedModel's label."""

@@ -7,7 +7,7 @@ annotation on anything, and a missed event costs delay, never correctness.
 import asyncio
 import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol, cast
 
@@ -45,11 +45,12 @@ class Add(Protocol):
 
 def registry(
     add: Add,
-    definition_changed: Callable[[bool], None],
+    definition_changed: Callable[[bool], None] | None,
 ) -> kopf.OperatorRegistry:
     """Handlers that call `add` for each event.
 
-    `definition_changed` hears of the custom resource: whether it is there and established.
+    `definition_changed` hears of the custom resource: whether it is there and established. None:
+    the account may not look at definitions, nor at anything else outside its namespaces.
     """
     found = kopf.OperatorRegistry()
 
@@ -63,16 +64,16 @@ def registry(
     @kopf.on.startup(registry=found)
     async def configure(settings: kopf.OperatorSettings, **_: Any) -> None:
         _configure(settings)
+        # Kopf would list namespaces and definitions.
+        settings.scanning.disabled = definition_changed is None
 
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=found)
     async def model_changed(namespace: str | None, name: str, body: kopf.Body, **_: Any) -> None:
         if namespace is not None:
             add(Key(namespace=namespace, name=name), awaited=is_news(body))
 
-    @kopf.on.event(*_DEFINITIONS, registry=found)
-    async def definition_seen(type: str | None, body: kopf.Body, **_: Any) -> None:
-        status = condition(body.get("status") or {}, "Established").get("status")
-        definition_changed(type != "DELETED" and status == "True")
+    if definition_changed is not None:
+        _tell_of_definition(found, definition_changed)
 
     # What loses the label that is watched by comes as deleted, with the labels it had before.
     async def child_changed(body: kopf.Body, **_: Any) -> None:
@@ -93,13 +94,23 @@ def registry(
     return found
 
 
+def _tell_of_definition(
+    found: kopf.OperatorRegistry, definition_changed: Callable[[bool], None]
+) -> None:
+    @kopf.on.event(*_DEFINITIONS, registry=found)
+    async def definition_seen(type: str | None, body: kopf.Body, **_: Any) -> None:
+        status = condition(body.get("status") or {}, "Established").get("status")
+        definition_changed(type != "DELETED" and status == "True")
+
+
 async def watch(
     found: kopf.OperatorRegistry,
     *,
+    namespaces: Sequence[str] = (),
     stop: asyncio.Event,
     take_signals: Callable[[], None],
 ) -> None:
-    """Watch until `stop`; raises whatever Kopf gives up for.
+    """Watch until `stop`; raises whatever Kopf gives up for. No `namespaces` means all of them.
 
     Kopf takes SIGTERM and SIGINT for itself and keeps them when it has ended, when nobody hears
     them any more. `take_signals` is called to have them back.
@@ -107,7 +118,8 @@ async def watch(
     others = asyncio.all_tasks()
     tasks = await kopf.spawn_tasks(
         registry=found,
-        clusterwide=True,
+        clusterwide=not namespaces,
+        namespaces=namespaces,
         stop_flag=stop,
     )
     # To take them was the last that Kopf did, and the loop has not run since: none is lost.

@@ -5,7 +5,7 @@ from typing import Final
 
 from batchedmodel_contract.environment import LogLevel
 from batchedmodel_contract.reading import setting
-from batchedmodel_contract.rules import Choice, Text, Whole
+from batchedmodel_contract.rules import Choice, Names, Text, Whole
 from batchedmodel_contract.spec import PullPolicy
 
 _IMAGE: Final = Text(pattern=r"\S+", form="an image reference")
@@ -32,6 +32,12 @@ class OperatorSettings:
         Text(),
         "Of all operators with the same Lease one works.",
         default="batchedmodel-operator",
+    )
+    watch_namespaces: tuple[str, ...] = setting(
+        "WATCH_NAMESPACES",
+        Names(at_most=64),
+        "Namespaces whose BatchedModels it looks after, as a JSON list; absent: all of them.",
+        default=(),
     )
     image_pull_policy: PullPolicy = setting(
         "IMAGE_PULL_POLICY",

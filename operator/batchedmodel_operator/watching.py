@@ -4,13 +4,18 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
 _log: Final = logging.getLogger(__name__)
 _AGAIN_SECONDS: Final = 2.0
 _LOOK_SECONDS: Final = 0.5
+_CLOSED_SECONDS: Final = 10.0
+"""Between two looks at namespaces that were closed: a Role that comes makes no event for us."""
 _T = TypeVar("_T")
+
+IsOpen = Callable[[str], Coroutine[Any, Any, bool | None]]
+"""Whether the account may list BatchedModels in a namespace; None when that cannot be told now."""
 
 
 class Definition:
@@ -50,9 +55,27 @@ async def keep_watching(
     `Definition.returned` asks it. Kopf gives up altogether when one of its requests fails for good,
     such as for a watched kind that vanishes between two of them.
     """
+    await _again_and_again(lambda: _watch_once(watch, served, told), told)
+
+
+async def keep_watching_in(
+    namespaces: Sequence[str],
+    watch: Callable[[Sequence[str], asyncio.Event], Awaitable[None]],
+    is_open: IsOpen,
+    told: asyncio.Event,
+) -> None:
+    """Watch those of the namespaces that are open until `told` to stop.
+
+    Begins anew when it fails, and when another namespace opens. `watch` ends once its event is set.
+    One namespace that was deleted, and its Role with it, must not end the watching of the others.
+    """
+    await _again_and_again(lambda: _watch_open_ones(namespaces, watch, is_open, told), told)
+
+
+async def _again_and_again(watch_once: Callable[[], Awaitable[bool]], told: asyncio.Event) -> None:
     while not told.is_set():
         try:
-            if not await _watch_once(watch, served, told):
+            if not await watch_once():
                 return
         except Exception as error:
             _log.warning("watching failed: %r; again in %.0f s", error, _AGAIN_SECONDS)
@@ -77,21 +100,69 @@ async def _watch_once(
     if there is None:
         return False
     definition = Definition(served=there)
+    returned = definition.returned(served)
+    if not await _watch_until(returned, lambda stop: watch(definition, stop), told):
+        return False
+    _log.info("the custom resource has come back: watching anew")
+    return True
+
+
+async def _watch_open_ones(
+    namespaces: Sequence[str],
+    watch: Callable[[Sequence[str], asyncio.Event], Awaitable[None]],
+    is_open: IsOpen,
+    told: asyncio.Event,
+) -> bool:
+    """Whether it ended because another namespace has opened."""
+    answers = await unless(told, _answers(is_open, namespaces))
+    if answers is None:
+        return False
+    closed = [namespace for namespace in namespaces if answers[namespace] is False]
+    there = [namespace for namespace in namespaces if namespace not in closed]
+    if closed:
+        _log.warning("not watched, for want of the namespace or of a Role in it: %s", closed)
+
+    async def watch_there(stop: asyncio.Event) -> None:
+        # Kopf takes no namespaces at all for a mistake.
+        await (watch(there, stop) if there else stop.wait())
+
+    if not await _watch_until(_opened(is_open, closed), watch_there, told):
+        return False
+    _log.info("another namespace can be watched: watching anew")
+    return True
+
+
+async def _answers(is_open: IsOpen, namespaces: Sequence[str]) -> dict[str, bool | None]:
+    found = await asyncio.gather(*(is_open(namespace) for namespace in namespaces))
+    return dict(zip(namespaces, found, strict=True))
+
+
+async def _opened(is_open: IsOpen, closed: Sequence[str]) -> None:
+    """Wait until one of them is open; for ever if there is none."""
+    while not any((await _answers(is_open, closed)).values()):  # noqa: ASYNC110  # only asked
+        await asyncio.sleep(_CLOSED_SECONDS)
+
+
+async def _watch_until(
+    reason: Coroutine[Any, Any, None],
+    watch: Callable[[asyncio.Event], Awaitable[None]],
+    told: asyncio.Event,
+) -> bool:
+    """Watch until `told` to stop, or until there is a `reason` to begin anew: whether it was it."""
     stop = asyncio.Event()
     # Before Kopf's own tasks, which it tells from those of others by what is there already.
     telling = asyncio.create_task(told.wait())
-    returned = asyncio.create_task(definition.returned(served))
-    for end in (telling, returned):
+    beginning = asyncio.create_task(reason)
+    for end in (telling, beginning):
         end.add_done_callback(lambda _: stop.set())
     try:
-        await watch(definition, stop)
-        if not returned.done():
+        await watch(stop)
+        if not beginning.done():
             return False
-        await returned
+        await beginning
     finally:
         telling.cancel()
-        returned.cancel()
-    _log.info("the custom resource has come back: watching anew")
+        beginning.cancel()
     return True
 
 

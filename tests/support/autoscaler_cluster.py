@@ -14,7 +14,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from batchedmodel_contract.kubernetes_names import (
-    GROUP,
     METRICS_GROUP,
     NAME_LABEL,
     QUEUE_LENGTH_METRIC,
@@ -25,6 +24,7 @@ from batchedmodel_contract.sidecar_api import STATS
 from batchedmodel_contract.stats import SidecarStats
 from batchedmodel_scheduling.scaling.hpa import Autoscaler
 from cluster import CommandFailed, ControlPlane
+from support.chart import chart_objects
 from support.plane import (
     Account,
     Answer,
@@ -69,7 +69,8 @@ class PretendSidecar(PretendAdminPort):
 def install(plane: ControlPlane) -> None:
     """What the chart makes, as far as the autoscaler alone needs it, with the same rights."""
     apply(plane, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}})
-    apply(plane, *_rights(), *_registration(plane.host_address))
+    apply(plane, *chart_objects(plane, HOME, "autoscaler-rbac.yaml", "custom-metrics.yaml"))
+    apply(plane, *_own_pods(plane.host_address))
 
 
 @contextmanager
@@ -109,69 +110,8 @@ def _ready(plane: ControlPlane, process: subprocess.Popen[bytes]) -> bool:
     return probed(plane, "/readyz") == "ready\n"
 
 
-def _rights() -> list[Manifest]:
-    watch = ["get", "list", "watch"]
-    metadata = {"name": SERVICE, "namespace": HOME}
-    subjects = [{"kind": "ServiceAccount", "name": SERVICE, "namespace": HOME}]
-    rbac = {"apiVersion": "rbac.authorization.k8s.io/v1"}
-    role_api = "rbac.authorization.k8s.io"
-    everywhere = [
-        {"apiGroups": [GROUP], "resources": ["batchedmodels"], "verbs": ["list", "watch"]},
-        {"apiGroups": [GROUP], "resources": ["batchedmodels/status"], "verbs": ["patch"]},
-        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
-        {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["list", "watch"]},
-        {
-            "apiGroups": [""],
-            "resources": ["namespaces"],
-            "resourceNames": [HOME],
-            "verbs": ["list", "watch"],
-        },
-        {
-            "apiGroups": ["apiregistration.k8s.io"],
-            "resources": ["apiservices"],
-            "resourceNames": list(API_SERVICES),
-            "verbs": ["list", "watch", "patch", "delete"],
-        },
-    ]
-    hpa = {
-        "kind": "ServiceAccount",
-        "name": "horizontal-pod-autoscaler",
-        "namespace": "kube-system",
-    }
-    read = [{"apiGroups": [METRICS_GROUP], "resources": ["*"], "verbs": watch[:1]}]
-    return [
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata},
-        {**rbac, "kind": "ClusterRole", "metadata": {"name": SERVICE}, "rules": everywhere},
-        {
-            **rbac,
-            "kind": "ClusterRoleBinding",
-            "metadata": {"name": SERVICE},
-            "roleRef": {"apiGroup": role_api, "kind": "ClusterRole", "name": SERVICE},
-            "subjects": subjects,
-        },
-        {
-            **rbac,
-            "kind": "RoleBinding",
-            "metadata": {"name": SERVICE, "namespace": "kube-system"},
-            "roleRef": {
-                "apiGroup": role_api,
-                "kind": "Role",
-                "name": "extension-apiserver-authentication-reader",
-            },
-            "subjects": subjects,
-        },
-        {**rbac, "kind": "ClusterRole", "metadata": {"name": f"{SERVICE}-hpa"}, "rules": read},
-        {
-            **rbac,
-            "kind": "ClusterRoleBinding",
-            "metadata": {"name": f"{SERVICE}-hpa"},
-            "roleRef": {"apiGroup": role_api, "kind": "ClusterRole", "name": f"{SERVICE}-hpa"},
-            "subjects": [hpa],
-        },
-    ]
-
-
-def _registration(address: str) -> list[Manifest]:
+def _own_pods(address: str) -> list[Manifest]:
+    """What leads to the process, as if it ran in a pod."""
     metadata = {"name": SERVICE, "namespace": HOME}
     return [
         deployment(HOME, SERVICE, {"app": SERVICE}, replicas=0),
@@ -189,24 +129,7 @@ def _registration(address: str) -> list[Manifest]:
             "ports": [{"name": "https", "port": PORT}],
             "endpoints": [{"addresses": [address], "conditions": {"ready": True}}],
         },
-        *(_api_service(name) for name in API_SERVICES),
     ]
-
-
-def _api_service(name: str) -> Manifest:
-    version = name.partition(".")[0]
-    return {
-        "apiVersion": "apiregistration.k8s.io/v1",
-        "kind": "APIService",
-        "metadata": {"name": name},
-        "spec": {
-            "group": METRICS_GROUP,
-            "version": version,
-            "service": {"name": SERVICE, "namespace": HOME, "port": 443},
-            "groupPriorityMinimum": 100,
-            "versionPriority": {"v1beta1": 100, "v1beta2": 200}[version],
-        },
-    }
 
 
 def deployment(namespace: str, name: str, labels: dict[str, str], *, replicas: int) -> Manifest:

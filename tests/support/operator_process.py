@@ -12,16 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from batchedmodel_contract.kubernetes_names import (
-    BATCHER_CONTAINER,
-    GROUP,
-    MODEL_CONTAINER,
-    PLURAL,
-)
+from batchedmodel_contract.kubernetes_names import BATCHER_CONTAINER, MODEL_CONTAINER
 from batchedmodel_contract.sidecar_api import MODEL_STARTUP, SETTINGS
 from cluster import ControlPlane
+from support.chart import chart_objects
 from support.plane import (
-    CRD_NAME,
     Account,
     Answer,
     Manifest,
@@ -154,47 +149,25 @@ def operator(
 
 
 def grant_rights(plane: ControlPlane) -> None:
-    """The service account with exactly the rights that the operator needs."""
-    every = ["get", "list", "watch", "create", "patch", "delete"]
-    definitions = {
-        "apiGroups": ["apiextensions.k8s.io"],
-        "resources": ["customresourcedefinitions"],
-        "resourceNames": [CRD_NAME],
-        "verbs": ["list", "watch"],
-    }
-    rules = [
-        definitions,
-        {"apiGroups": [GROUP], "resources": [PLURAL], "verbs": ["get", "list", "watch"]},
-        {"apiGroups": [GROUP], "resources": [f"{PLURAL}/status"], "verbs": ["patch"]},
-        {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]},
-        {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": every},
-        {"apiGroups": ["apps"], "resources": ["controllerrevisions"], "verbs": every[1:]},
-        {"apiGroups": [""], "resources": ["services", "configmaps"], "verbs": every},
-        {"apiGroups": ["autoscaling"], "resources": ["horizontalpodautoscalers"], "verbs": every},
-        {"apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": every},
-        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "patch"]},
-    ]
-    rbac = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": ACCOUNT}}
-    leases = {
+    """The service account with exactly the rights that the chart gives it."""
+    home = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}}
+    apply(plane, home)
+    apply(plane, *chart_objects(plane, HOME, "operator-rbac.yaml"))
+    # A chart's operators share one Lease; the tests' work beside each other, too.
+    rule = {
         "apiGroups": ["coordination.k8s.io"],
         "resources": ["leases"],
-        "resourceNames": [ACCOUNT, OTHER_LEASE],
+        "resourceNames": [OTHER_LEASE],
         "verbs": ["get", "create", "update"],
     }
-    there = {**rbac, "metadata": {"name": ACCOUNT, "namespace": HOME}}
+    group, metadata = "rbac.authorization.k8s.io", {"name": OTHER_LEASE, "namespace": HOME}
+    rbac = {"apiVersion": f"{group}/v1", "metadata": metadata}
+    role = {"apiGroup": group, "kind": "Role", "name": OTHER_LEASE}
     subject = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": HOME}
-    group = "rbac.authorization.k8s.io"
-    role = {"apiGroup": group, "kind": "ClusterRole", "name": ACCOUNT}
-    local = {"apiGroup": group, "kind": "Role", "name": ACCOUNT}
-    account = {"name": ACCOUNT, "namespace": HOME}
     apply(
         plane,
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}},
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account},
-        {**rbac, "kind": "ClusterRole", "rules": rules},
-        {**rbac, "kind": "ClusterRoleBinding", "roleRef": role, "subjects": [subject]},
-        {**there, "kind": "Role", "rules": [leases]},
-        {**there, "kind": "RoleBinding", "roleRef": local, "subjects": [subject]},
+        {**rbac, "kind": "Role", "rules": [rule]},
+        {**rbac, "kind": "RoleBinding", "roleRef": role, "subjects": [subject]},
     )
 
 

@@ -80,6 +80,15 @@ affinity:
 priorityClassName: {{ . | quote }}
 {{- end }}
 {{- end }}
+{{- $mine := dict "labelSelector" (dict "matchLabels" (include "batchedmodel.selector" . | fromYaml)) }}
+{{- $spread := list }}
+{{- range (index . 2).topologySpreadConstraints }}
+{{- $spread = append $spread (merge (dict) . $mine) }}
+{{- end }}
+{{- with $spread }}
+topologySpreadConstraints:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end }}
 
 {{- define "batchedmodel.containerSecurity" -}}

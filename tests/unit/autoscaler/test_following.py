@@ -15,7 +15,14 @@ from batchedmodel_autoscaler.informer import Cache, follow, pause_after
 from batchedmodel_autoscaler.metrics import Telemetry
 from batchedmodel_autoscaler.objects import Object
 from batchedmodel_autoscaler.poller import MOST_AT_ONCE, Poller
-from batchedmodel_autoscaler.resources import PODS, Event, EventType, Resource
+from batchedmodel_autoscaler.resources import (
+    MODELS,
+    PODS,
+    Event,
+    EventType,
+    Resource,
+    within,
+)
 from batchedmodel_contract.stats import SidecarStats
 from support.autoscaler_world import CALM, KEY, fleet, pod
 
@@ -143,6 +150,39 @@ async def test_an_object_that_has_not_changed_is_not_told_again() -> None:
     async with running(follow(source, PODS, listening.cache)):
         await asyncio.sleep(10)
     assert listening.told == ["+a"]
+
+
+async def test_a_namespace_that_may_not_be_seen_holds_up_nobody_and_is_asked_again() -> None:
+    class Closed(PretendSource):
+        async def list_page(
+            self, resource: Resource, following: str = ""
+        ) -> tuple[list[Object], str, str]:
+            if not self.pages:
+                self.asked.append("refused")
+                raise ClusterError("pods is forbidden", status=403)
+            return await super().list_page(resource, following)
+
+    (one_of_two, _) = within(PODS, ["a", "b"])
+    listening, source = Listening(), Closed([], [])
+    async with running(follow(source, one_of_two, listening.cache)):
+        await asyncio.wait_for(listening.cache.complete.wait(), 1)
+        source.pages = [["pod"]]
+        await asyncio.sleep(10)
+    assert listening.told == ["+pod"]
+    everywhere, source = Listening(), Closed([], [])
+    async with running(follow(source, PODS, everywhere.cache)):
+        await asyncio.sleep(10)
+    assert not everywhere.cache.complete.is_set()
+    assert source.asked
+
+
+def test_what_is_watched_of_namespaces_is_asked_for_within_each_of_them() -> None:
+    assert within(PODS, []) == (PODS,)
+    found = within(PODS, ["a", "b"])
+    assert [str(one) for one in found] == ["/api/v1/namespaces/a/pods", "/api/v1/namespaces/b/pods"]
+    assert {one.labels for one in found} == {PODS.labels}
+    (models,) = within(MODELS, ["a"])
+    assert str(models) == "/apis/batchedmodel.dev/v1alpha1/namespaces/a/batchedmodels"
 
 
 def test_pauses_double_up_to_half_a_minute_and_are_spread() -> None:

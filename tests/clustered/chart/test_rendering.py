@@ -1,7 +1,5 @@
 """What Helm makes of the chart and of wrong values, without a cluster."""
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,45 +16,19 @@ from batchedmodel_contract.kubernetes_names import (
 )
 from batchedmodel_contract.spec import PullPolicy
 from batchedmodel_operator.settings import OperatorSettings
-from cluster.binaries import binaries
-from cluster.commands import run
-from cluster.errors import CommandFailed, Unavailable
-from cluster.settings import Settings
+from cluster.errors import CommandFailed
+from support.chart import CHART, Helm, container, environment, setting
 
-_ROOT = Path(__file__).parents[2]
-_CHART = _ROOT / "charts" / "batchedmodel"
 _DIGEST = "sha256:" + "0" * 64
 
-Objects = dict[tuple[str, str], dict[str, Any]]
-"""Rendered objects by kind and name."""
-Render = Callable[..., Objects]
+
+def test_the_chart_passes_the_strict_lint(helm: Helm) -> None:
+    assert "0 chart(s) failed" in helm.lint()
 
 
-@pytest.fixture(scope="module")
-def helm(cluster_settings: Settings) -> Path:
-    try:
-        return binaries(cluster_settings, ["helm"])["helm"]
-    except Unavailable as reason:
-        pytest.skip(str(reason))
-
-
-@pytest.fixture(scope="module")
-def render(helm: Path) -> Render:
-    def rendered(*assignments: str, release: str = "bm", namespace: str = "models") -> Objects:
-        words: Sequence[str | Path] = (helm, "template", release, _CHART, "--namespace", namespace)
-        documents = yaml.safe_load_all(run([*words, *_set(assignments)]))
-        return {(one["kind"], one["metadata"]["name"]): one for one in documents if one}
-
-    return rendered
-
-
-def test_the_chart_passes_the_strict_lint(helm: Path) -> None:
-    assert "0 chart(s) failed" in run([helm, "lint", "--strict", _CHART])
-
-
-def test_the_operator_gets_settings_that_it_understands(render: Render) -> None:
-    container = _container(render("images.pullPolicy=Never"), "bm-batchedmodel-operator")
-    settings = from_environment(OperatorSettings, _environment(container))
+def test_the_operator_gets_settings_that_it_understands(helm: Helm) -> None:
+    found = container(helm.render("images.pullPolicy=Never"), "bm-batchedmodel-operator")
+    settings = from_environment(OperatorSettings, environment(found))
     assert settings == OperatorSettings(
         sidecar_image="localhost/batchedmodel-sidecar:dev",
         model_server_image="localhost/batchedmodel-model-server:dev",
@@ -64,14 +36,14 @@ def test_the_operator_gets_settings_that_it_understands(render: Render) -> None:
         lease_name="bm-batchedmodel-operator",
         image_pull_policy=PullPolicy.NEVER,
     )
-    assert _ports(container) == {"probes": settings.probe_port}
+    assert _ports(found) == {"probes": settings.probe_port}
 
 
-def test_the_operators_of_a_release_share_a_lease_that_only_they_may_write(render: Render) -> None:
-    objects = render("operator.replicas=3")
+def test_the_operators_of_a_release_share_a_lease_that_only_they_may_write(helm: Helm) -> None:
+    objects = helm.render("operator.replicas=3")
     name = "bm-batchedmodel-operator"
     assert objects["Deployment", name]["spec"]["replicas"] == 3
-    lease = _environment(_container(objects, name))["BATCHEDMODEL_LEASE_NAME"]
+    lease = environment(container(objects, name))["BATCHEDMODEL_LEASE_NAME"]
     (rule,) = objects["Role", name]["rules"]
     assert (rule["resources"], rule["resourceNames"]) == (["leases"], [lease])
     assert objects["Role", name]["metadata"]["namespace"] == "models"
@@ -79,10 +51,10 @@ def test_the_operators_of_a_release_share_a_lease_that_only_they_may_write(rende
     assert subject["name"] == name
 
 
-def test_the_autoscaler_gets_settings_that_it_understands(render: Render) -> None:
-    objects = render("autoscaler.pollSeconds=5", "autoscaler.logLevel=debug")
-    container = _container(objects, "bm-batchedmodel-autoscaler")
-    settings = from_environment(AutoscalerSettings, _environment(container))
+def test_the_autoscaler_gets_settings_that_it_understands(helm: Helm) -> None:
+    objects = helm.render("autoscaler.pollSeconds=5", "autoscaler.logLevel=debug")
+    found = container(objects, "bm-batchedmodel-autoscaler")
+    settings = from_environment(AutoscalerSettings, environment(found))
     assert settings == AutoscalerSettings(
         namespace="models",
         service_name="bm-batchedmodel-autoscaler",
@@ -90,33 +62,33 @@ def test_the_autoscaler_gets_settings_that_it_understands(render: Render) -> Non
         poll_seconds=5,
         log_level=LogLevel.DEBUG,
     )
-    assert _ports(container) == {"metrics-api": settings.port, "admin": settings.admin_port}
+    assert _ports(found) == {"metrics-api": settings.port, "admin": settings.admin_port}
     service = objects["Service", settings.service_name]
     pods = objects["Deployment", settings.deployment_name]["spec"]["template"]["metadata"]
     assert service["spec"]["selector"].items() <= pods["labels"].items()
 
 
 def test_an_images_own_tag_stands_above_the_common_one_and_a_digest_above_both(
-    render: Render,
+    helm: Helm,
 ) -> None:
-    objects = render(
+    objects = helm.render(
         "images.tag=1.0",
         "autoscaler.image.tag=1.1",
         "sidecar.image.tag=1.1",
         f"sidecar.image.digest={_DIGEST}",
     )
-    operator = _container(objects, "bm-batchedmodel-operator")
+    operator = container(objects, "bm-batchedmodel-operator")
     assert operator["image"] == "localhost/batchedmodel-operator:1.0"
-    environment = _environment(operator)
-    assert environment["BATCHEDMODEL_SIDECAR_IMAGE"] == f"localhost/batchedmodel-sidecar@{_DIGEST}"
-    autoscaler = _container(objects, "bm-batchedmodel-autoscaler")
+    told = environment(operator)
+    assert told["BATCHEDMODEL_SIDECAR_IMAGE"] == f"localhost/batchedmodel-sidecar@{_DIGEST}"
+    autoscaler = container(objects, "bm-batchedmodel-autoscaler")
     assert autoscaler["image"] == "localhost/batchedmodel-autoscaler:1.1"
 
 
-def test_nobody_gets_rights_on_secrets_or_on_everything(render: Render) -> None:
+def test_nobody_gets_rights_on_secrets_or_on_everything(helm: Helm) -> None:
     rules = [
         rule
-        for (kind, _name), one in render().items()
+        for (kind, _name), one in helm.render().items()
         if kind in ("ClusterRole", "Role")
         for rule in one["rules"]
     ]
@@ -126,8 +98,15 @@ def test_nobody_gets_rights_on_secrets_or_on_everything(render: Render) -> None:
         assert not named & {"*", "secrets", "escalate", "bind", "impersonate"}, rule
 
 
-def test_the_hpa_may_read_the_two_metrics_and_no_others(render: Render) -> None:
-    objects = render("customMetrics.reader.serviceAccount=hpa")
+def test_of_definitions_the_operator_may_watch_its_own_only(helm: Helm) -> None:
+    rules = helm.render()["ClusterRole", "bm-batchedmodel-operator"]["rules"]
+    (rule,) = [rule for rule in rules if "customresourcedefinitions" in rule["resources"]]
+    assert rule["resourceNames"] == ["batchedmodels.batchedmodel.dev"]
+    assert rule["verbs"] == ["list", "watch"]
+
+
+def test_the_hpa_may_read_the_two_metrics_and_no_others(helm: Helm) -> None:
+    objects = helm.render("customMetrics.reader.serviceAccount=hpa")
     role = objects["ClusterRole", "bm-batchedmodel-autoscaler-reader"]
     metrics = [REQUIRED_REPLICAS_METRIC, QUEUE_LENGTH_METRIC]
     resources = [f"{PLURAL}.{GROUP}/{metric}" for metric in metrics]
@@ -141,9 +120,9 @@ def test_the_hpa_may_read_the_two_metrics_and_no_others(render: Render) -> None:
 
 
 def test_both_versions_of_the_metrics_api_are_registered_without_trusting_anybody(
-    render: Render,
+    helm: Helm,
 ) -> None:
-    found = [one["spec"] for (kind, _), one in render().items() if kind == "APIService"]
+    found = [one["spec"] for (kind, _), one in helm.render().items() if kind == "APIService"]
     assert {(spec["group"], spec["version"]) for spec in found} == {
         (METRICS_GROUP, "v1beta1"),
         (METRICS_GROUP, "v1beta2"),
@@ -152,23 +131,23 @@ def test_both_versions_of_the_metrics_api_are_registered_without_trusting_anybod
         assert not spec.keys() & {"caBundle", "insecureSkipTLSVerify"}
 
 
-def test_nothing_is_registered_where_the_metrics_api_is_somebody_elses(render: Render) -> None:
-    objects = render("customMetrics.register=false")
+def test_nothing_is_registered_where_the_metrics_api_is_somebody_elses(helm: Helm) -> None:
+    objects = helm.render("customMetrics.register=false")
     assert not [one for one in objects.values() if one["kind"] == "APIService"]
     assert ("Deployment", "bm-batchedmodel-autoscaler") in objects
 
 
-def test_the_definition_is_installed_as_it_is_and_kept(render: Render) -> None:
-    source = yaml.safe_load((_ROOT / "crds" / "batchedmodels.yaml").read_text())
-    installed = render()["CustomResourceDefinition", f"{PLURAL}.{GROUP}"]
+def test_the_definition_is_installed_as_it_is_and_kept(helm: Helm) -> None:
+    source = yaml.safe_load((CHART.parents[1] / "crds" / "batchedmodels.yaml").read_text())
+    installed = helm.render()["CustomResourceDefinition", f"{PLURAL}.{GROUP}"]
     assert installed["spec"] == source["spec"]
     assert installed["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
 
 
-def test_the_definition_is_left_out_or_not_kept_when_the_values_say_so(render: Render) -> None:
+def test_the_definition_is_left_out_or_not_kept_when_the_values_say_so(helm: Helm) -> None:
     name = ("CustomResourceDefinition", f"{PLURAL}.{GROUP}")
-    assert name not in render("crds.install=false")
-    assert "helm.sh/resource-policy" not in str(render("crds.keep=false")[name]["metadata"])
+    assert name not in helm.render("crds.install=false")
+    assert "helm.sh/resource-policy" not in str(helm.render("crds.keep=false")[name]["metadata"])
 
 
 @pytest.mark.parametrize(
@@ -179,24 +158,23 @@ def test_the_definition_is_left_out_or_not_kept_when_the_values_say_so(render: R
         ("team.a", "team-a-batchedmodel"),
     ],
 )
-def test_names_follow_the_release(render: Render, release: str, beginning: str) -> None:
-    assert ("Service", f"{beginning}-autoscaler") in render(release=release)
+def test_names_follow_the_release(helm: Helm, release: str, beginning: str) -> None:
+    assert ("Service", f"{beginning}-autoscaler") in helm.render(release=release)
 
 
-def test_no_two_objects_of_the_longest_release_share_a_name(helm: Path, render: Render) -> None:
-    objects = render(release="r" * 53)
-    words = (helm, "template", "r" * 53, _CHART, "--namespace", "models")
-    assert len(objects) == len([one for one in yaml.safe_load_all(run(words)) if one])
+def test_no_two_objects_of_the_longest_release_share_a_name(helm: Helm) -> None:
+    objects = helm.render(release="r" * 53)
+    assert len(objects) == len(helm.manifests(release="r" * 53))
     assert max(len(name) for kind, name in objects if kind == "Service") <= 63
 
 
-def test_a_namespace_of_digits_stays_a_name(render: Render) -> None:
-    for one in render(namespace="123").values():
+def test_a_namespace_of_digits_stays_a_name(helm: Helm) -> None:
+    for one in helm.render(namespace="123").values():
         assert one["metadata"].get("namespace", "123") in ("123", "kube-system")
 
 
-def test_pods_are_placed_as_the_values_say(render: Render) -> None:
-    objects = render(
+def test_pods_are_placed_as_the_values_say(helm: Helm) -> None:
+    objects = helm.render(
         "operator.nodeSelector.pool=system",
         "operator.tolerations[0].operator=Exists",
         "operator.priorityClassName=high",
@@ -233,37 +211,16 @@ def test_pods_are_placed_as_the_values_say(render: Render) -> None:
         ("sidecar.resources.limits.cpu=1", "resources"),
     ],
 )
-def test_a_wrong_value_is_refused_by_name(helm: Path, assignment: str, complaint: str) -> None:
+def test_a_wrong_value_is_refused_by_name(helm: Helm, assignment: str, complaint: str) -> None:
     with pytest.raises(CommandFailed) as refusal:
-        run([helm, "template", "bm", _CHART, *_set([assignment])])
+        helm.manifests(*setting([assignment]))
     message = str(refusal.value).split("schema(s)")[-1].replace("/", ".")
     assert complaint in message
 
 
-def test_an_older_kubernetes_is_refused(helm: Path) -> None:
+def test_an_older_kubernetes_is_refused(helm: Helm) -> None:
     with pytest.raises(CommandFailed, match="1.29.0-0"):
-        run([helm, "template", "bm", _CHART, "--kube-version", "1.28.9"])
-
-
-def _set(assignments: Sequence[str]) -> list[str]:
-    return [word for one in assignments for word in ("--set", one)]
-
-
-def _container(objects: Objects, deployment: str) -> dict[str, Any]:
-    (container,) = objects["Deployment", deployment]["spec"]["template"]["spec"]["containers"]
-    assert isinstance(container, dict)
-    return container
-
-
-def _environment(container: dict[str, Any]) -> dict[str, str]:
-    """Its variables, with what a pod in the namespace `models` is told of itself."""
-    told = {"metadata.namespace": "models"}
-    return {
-        one["name"]: one["value"]
-        if "value" in one
-        else told[one["valueFrom"]["fieldRef"]["fieldPath"]]
-        for one in container["env"]
-    }
+        helm.manifests("--kube-version", "1.28.9")
 
 
 def _ports(container: dict[str, Any]) -> dict[str, int]:

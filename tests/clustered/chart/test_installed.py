@@ -3,7 +3,6 @@
 import base64
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -22,11 +21,10 @@ from batchedmodel_autoscaler.resources import (
 )
 from cluster.errors import CommandFailed
 from cluster.kubernetes import ControlPlane
+from support.chart import CHART
 
-_ROOT: Final = Path(__file__).parents[2]
-_CHART: Final = _ROOT / "charts" / "batchedmodel"
 _NAMESPACE: Final = "chart"
-_RELEASE: Final = ("bm", _CHART, f"--namespace={_NAMESPACE}")
+_RELEASE: Final = ("bm", CHART, f"--namespace={_NAMESPACE}")
 _OPERATOR: Final = f"system:serviceaccount:{_NAMESPACE}:bm-batchedmodel-operator"
 _AUTOSCALER: Final = f"system:serviceaccount:{_NAMESPACE}:bm-batchedmodel-autoscaler"
 _HPA: Final = "system:serviceaccount:kube-system:horizontal-pod-autoscaler"
@@ -98,7 +96,6 @@ def test_the_manifest_in_the_notes_is_accepted(server: ControlPlane, notes: str)
         "patch batchedmodel.dev batchedmodels/status",
         "create apps deployments",
         "patch apps deployments",
-        "delete core services",
         "create core configmaps",
         "patch autoscaling horizontalpodautoscalers",
         "delete policy poddisruptionbudgets",
@@ -124,6 +121,8 @@ def test_the_operator_may(server: ControlPlane, notes: str, question: str) -> No
         "update coordination.k8s.io leases other chart",
         "create core pods",
         "delete core pods",
+        "delete core services",
+        "delete apps deployments",
         "create core pods/exec",
         "patch batchedmodel.dev batchedmodels",
         "delete batchedmodel.dev batchedmodels",
@@ -240,7 +239,7 @@ def test_an_upgrade_that_changes_nothing_starts_no_pod_anew(
 def test_an_uninstall_leaves_the_definition_and_nothing_else(
     server: ControlPlane, notes: str
 ) -> None:
-    server.helm("install", "other", _CHART, f"--namespace={_NAMESPACE}", "--take-ownership")
+    server.helm("install", "other", CHART, f"--namespace={_NAMESPACE}", "--take-ownership")
     server.helm("uninstall", "other", f"--namespace={_NAMESPACE}", "--wait")
     kinds = "deployments,services,serviceaccounts,roles,rolebindings"
     mine = "--selector=app.kubernetes.io/instance=other"
@@ -251,7 +250,7 @@ def test_an_uninstall_leaves_the_definition_and_nothing_else(
     assert left == [definition]
     # As the notes say, another release must say that it takes the definition over.
     with pytest.raises(CommandFailed, match="batchedmodels.batchedmodel.dev"):
-        server.helm("install", "third", _CHART, f"--namespace={_NAMESPACE}")
+        server.helm("install", "third", CHART, f"--namespace={_NAMESPACE}")
 
 
 def _get(server: ControlPlane, what: str) -> dict[str, Any]:

@@ -1,0 +1,150 @@
+"""Looks from outside whether an installation works; `helm test` runs it in a pod of its own.
+
+It knows what anybody may ask an API server, and may read the operator's Lease besides.
+
+Exit codes: 0 when all is well, 1 when something is not, 2 for wrong settings.
+"""
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from batchedmodel_contract.environment import EXIT_WRONG_SETTINGS, from_environment
+from batchedmodel_contract.kubernetes_names import (
+    GROUP,
+    METRICS_GROUP,
+    PLURAL,
+    REQUIRED_REPLICAS_METRIC,
+)
+from batchedmodel_contract.mistakes import InvalidManifest
+from batchedmodel_contract.reading import setting
+from batchedmodel_contract.rules import Real, Text, Truth
+from batchedmodel_operator.cluster import KubernetesCluster, load_configuration
+from batchedmodel_operator.errors import ClusterError
+from batchedmodel_operator.kinds import RESOURCES, Kind
+
+_log: Final = logging.getLogger(__name__)
+_AGAIN_SECONDS: Final = 1.0
+_METRIC: Final = f"{PLURAL}.{GROUP}/{REQUIRED_REPLICAS_METRIC}"
+
+Check = Callable[[], Awaitable[str]]
+"""Says in a sentence what is wrong, and nothing when nothing is. Raises `ClusterError`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckupSettings:
+    """What is told of the installation."""
+
+    namespace: str = setting("NAMESPACE", Text(), "Namespace of the operator.", required=True)
+    lease_name: str = setting("LEASE_NAME", Text(), "Lease of the operator.", required=True)
+    custom_metrics: bool = setting(
+        "CUSTOM_METRICS", Truth(), "Whether the autoscaler serves the metrics API.", default=True
+    )
+    patience_seconds: float = setting(
+        "PATIENCE_SECONDS",
+        Real(minimum=0, maximum=600),
+        "How long something may take to come right, after an installation.",
+        default=60.0,
+    )
+
+
+def main() -> int:
+    """Look, and say what was found."""
+    logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(message)s")
+    try:
+        settings = from_environment(CheckupSettings, os.environ)
+    except InvalidManifest as error:
+        _log.error("%s", error)
+        return EXIT_WRONG_SETTINGS
+    try:
+        return 0 if asyncio.run(_run(settings)) else 1
+    except ClusterError as error:
+        _log.error("%s", error)
+        return 1
+
+
+async def all_is_well(checks: Sequence[tuple[str, Check]], patience: float) -> bool:
+    """Repeat each check until nothing is wrong; False when something still is in the end.
+
+    All at once: `patience`, in seconds, is that of the whole.
+    """
+    return all(await asyncio.gather(*(_comes_right(what, look, patience) for what, look in checks)))
+
+
+class Renewals:
+    """Whether somebody renews a Lease. Two looks are compared, so that no clocks ever are."""
+
+    def __init__(self, read: Callable[[], Awaitable[tuple[str, str]]]) -> None:
+        """`read`: the holder, empty if there is none, and the Lease's version."""
+        self._read = read
+        self._first: tuple[str, str] | None = None
+
+    async def look(self) -> str:
+        """A check."""
+        holder, version = await self._read()
+        if not holder:
+            return "nobody holds the operator's Lease"
+        if self._first is None or self._first[0] != holder:
+            self._first = holder, version
+        if self._first[1] == version:
+            return f"{holder} holds the operator's Lease and does not renew it"
+        return ""
+
+
+async def _run(settings: CheckupSettings) -> bool:
+    cluster = KubernetesCluster(await load_configuration())
+
+    async def lease() -> tuple[str, str]:
+        found = await cluster.get(Kind.LEASE, settings.namespace, settings.lease_name)
+        if found is None:
+            return "", ""
+        holder = found.get("spec", {}).get("holderIdentity") or ""
+        return holder, found["metadata"]["resourceVersion"]
+
+    async def definition() -> str:
+        served = await cluster.serves(Kind.BATCHED_MODEL)
+        return "" if served else "the definition of BatchedModel is not installed"
+
+    async def metrics(version: str) -> str:
+        there = _METRIC in await cluster.served(METRICS_GROUP, version)
+        return "" if there else f"{METRICS_GROUP}/{version} does not list {_METRIC}"
+
+    checks: list[tuple[str, Check]] = [
+        (f"{RESOURCES[Kind.BATCHED_MODEL].api_version} is served", definition),
+        ("the operator works", Renewals(lease).look),
+    ]
+    if settings.custom_metrics:
+        checks += [
+            (f"{METRICS_GROUP}/{version} answers", partial(metrics, version))
+            for version in ("v1beta1", "v1beta2")
+        ]
+    try:
+        return await all_is_well(checks, settings.patience_seconds)
+    finally:
+        await cluster.close()
+
+
+async def _comes_right(what: str, look: Check, patience: float) -> bool:
+    clock = asyncio.get_running_loop().time
+    until = clock() + patience
+    while True:
+        try:
+            wrong = await look()
+        except ClusterError as error:
+            wrong = str(error)
+        if not wrong:
+            _log.info("ok: %s", what)
+            return True
+        if clock() >= until:
+            _log.error("not ok: %s: %s", what, wrong)
+            return False
+        await asyncio.sleep(_AGAIN_SECONDS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,214 @@
+"""What the chart makes only when the values ask for it, and what it leaves out."""
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+
+from batchedmodel_autoscaler.settings import AutoscalerSettings
+from batchedmodel_contract.environment import from_environment
+from batchedmodel_contract.kubernetes_names import NAME_LABEL
+from batchedmodel_contract.manifest import read_manifest
+from batchedmodel_operator.checkup import CheckupSettings
+from batchedmodel_operator.settings import OperatorSettings
+from cluster.errors import CommandFailed
+from support.chart import CHART, Helm, Objects, container, environment, setting
+
+_NAMESPACES = "watchNamespaces={a,b}"
+_OPERATOR, _AUTOSCALER = "bm-batchedmodel-operator", "bm-batchedmodel-autoscaler"
+
+
+def test_both_processes_are_told_which_namespaces_to_watch(helm: Helm) -> None:
+    objects = helm.render(_NAMESPACES)
+    operator = from_environment(OperatorSettings, environment(container(objects, _OPERATOR)))
+    autoscaler = from_environment(AutoscalerSettings, environment(container(objects, _AUTOSCALER)))
+    assert operator.watch_namespaces == autoscaler.watch_namespaces == ("a", "b")
+
+
+def test_where_namespaces_are_listed_rights_on_models_are_given_in_these_alone(helm: Helm) -> None:
+    found = helm.manifests(*setting([_NAMESPACES]))
+    given = {
+        (one["metadata"]["name"], one["metadata"]["namespace"])
+        for one in found
+        if one["kind"] == "RoleBinding"
+    }
+    within = {f"{_OPERATOR}-models", f"{_AUTOSCALER}-models", f"{_AUTOSCALER}-reader"}
+    assert given == {
+        *((name, namespace) for name in within for namespace in ("a", "b")),
+        # The Lease, the autoscaler's own Deployment, the API server's certificates, `helm test`.
+        (_OPERATOR, "models"),
+        (_AUTOSCALER, "models"),
+        (f"{_AUTOSCALER}-models", "kube-system"),
+        ("bm-batchedmodel-checkup", "models"),
+    }
+    everywhere = helm.render()
+    rules = everywhere["ClusterRole", _OPERATOR]["rules"]
+    listed = helm.render(_NAMESPACES)
+    assert listed["Role", f"{_OPERATOR}-models"]["rules"] == [
+        rule for rule in rules if "customresourcedefinitions" not in rule["resources"]
+    ]
+    rules = everywhere["ClusterRole", _AUTOSCALER]["rules"]
+    assert listed["Role", f"{_AUTOSCALER}-models"]["rules"] == [
+        rule for rule in rules if "resourceNames" not in rule
+    ]
+
+
+def test_where_namespaces_are_listed_only_serving_the_metrics_api_is_a_matter_of_the_cluster(
+    helm: Helm,
+) -> None:
+    objects = helm.render(_NAMESPACES)
+    bound = {name for kind, name in objects if kind == "ClusterRoleBinding"}
+    assert bound == {_AUTOSCALER}
+    rules = objects["ClusterRole", _AUTOSCALER]["rules"]
+    assert {resource for rule in rules for resource in rule["resources"]} == {
+        "apiservices",
+        "namespaces",
+    }
+    assert all(rule["resourceNames"] for rule in rules)
+
+
+def test_nothing_of_the_whole_cluster_is_left_where_everything_of_it_is_switched_off(
+    helm: Helm,
+) -> None:
+    objects = helm.render(
+        *(_NAMESPACES, "autoscaler.install=false"),
+        *("crds.install=false", "userRoles.install=false"),
+    )
+    assert {one["metadata"].get("namespace") for one in objects.values()} <= {"a", "b", "models"}
+    assert not {kind for kind, _ in objects if kind.startswith("Cluster") or kind == "APIService"}
+
+
+def test_without_an_autoscaler_there_is_nothing_of_it(helm: Helm) -> None:
+    objects = helm.render(
+        *("autoscaler.install=false", "networkPolicy.install=true", "podMonitors.install=true")
+    )
+    left = {
+        (kind, name)
+        for (kind, name), one in objects.items()
+        if "autoscaler" in json.dumps(one) and kind not in ("CustomResourceDefinition",)
+    }
+    assert left == {("ClusterRole", _OPERATOR)}, "which makes the models' HPAs"
+    checkup = environment(objects["Pod", "bm-batchedmodel-checkup"]["spec"]["containers"][0])
+    assert not from_environment(CheckupSettings, checkup).custom_metrics
+
+
+def test_one_of_several_operators_may_be_evicted_at_a_time(helm: Helm) -> None:
+    budget = helm.render()["PodDisruptionBudget", _OPERATOR]["spec"]
+    assert (budget["maxUnavailable"], budget["unhealthyPodEvictionPolicy"]) == (1, "AlwaysAllow")
+    assert _selects(helm.render(), budget["selector"], _OPERATOR)
+    for off in ("operator.replicas=1", "operator.podDisruptionBudget=false"):
+        assert ("PodDisruptionBudget", _OPERATOR) not in helm.render(off)
+
+
+@pytest.mark.parametrize("deployment", [_OPERATOR, _AUTOSCALER])
+def test_pods_are_spread_over_nodes_unless_the_values_say_otherwise(
+    helm: Helm, deployment: str
+) -> None:
+    part = deployment.rpartition("-")[2]
+    objects = helm.render()
+    pod = objects["Deployment", deployment]["spec"]["template"]["spec"]
+    (constraint,) = pod["topologySpreadConstraints"]
+    assert constraint["topologyKey"] == "kubernetes.io/hostname"
+    assert constraint["whenUnsatisfiable"] == "ScheduleAnyway"
+    assert _selects(objects, constraint["labelSelector"], deployment)
+    none = helm.manifests("--set-json", f"{part}.topologySpreadConstraints=[]")
+    (pod,) = [
+        one["spec"]["template"]["spec"]
+        for one in none
+        if one["metadata"]["name"] == deployment and one["kind"] == "Deployment"
+    ]
+    assert "topologySpreadConstraints" not in pod
+
+
+def test_network_policies_open_the_ports_that_the_pods_listen_on(helm: Helm) -> None:
+    assert not [kind for kind, _ in helm.render() if kind == "NetworkPolicy"]
+    objects = helm.render("networkPolicy.install=true")
+    for deployment in (_OPERATOR, _AUTOSCALER):
+        policy = objects["NetworkPolicy", deployment]["spec"]
+        assert policy["policyTypes"] == ["Ingress"]
+        assert _selects(objects, {"matchLabels": policy["podSelector"]["matchLabels"]}, deployment)
+        (rule,) = policy["ingress"]
+        listened = {one["containerPort"] for one in container(objects, deployment)["ports"]}
+        assert {one["port"] for one in rule["ports"]} == listened
+        assert "from" not in rule, "API servers and kubelets are no pods"
+
+
+def test_pod_monitors_name_ports_that_are_there(helm: Helm) -> None:
+    assert not [kind for kind, _ in helm.render() if kind == "PodMonitor"]
+    objects = helm.render("podMonitors.install=true", "podMonitors.labels.release=prometheus")
+    for deployment in (_OPERATOR, _AUTOSCALER):
+        monitor = objects["PodMonitor", deployment]
+        assert monitor["metadata"]["labels"]["release"] == "prometheus"
+        assert monitor["spec"]["namespaceSelector"] == {"matchNames": ["models"]}
+        assert _selects(objects, monitor["spec"]["selector"], deployment)
+        (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+        assert endpoint["port"] in [one["name"] for one in container(objects, deployment)["ports"]]
+        assert endpoint["path"] == "/metrics"
+
+
+def test_models_are_monitored_by_their_label_wherever_they_are_watched(helm: Helm) -> None:
+    spec = helm.render("podMonitors.install=true")["PodMonitor", "bm-batchedmodel-models"]["spec"]
+    assert spec["namespaceSelector"] == {"any": True}
+    (expression,) = spec["selector"]["matchExpressions"]
+    assert expression == {"key": NAME_LABEL, "operator": "Exists"}
+    assert spec["podTargetLabels"] == [NAME_LABEL]
+    listed = helm.render("podMonitors.install=true", _NAMESPACES)
+    spec = listed["PodMonitor", "bm-batchedmodel-models"]["spec"]
+    assert spec["namespaceSelector"] == {"matchNames": ["a", "b"]}
+
+
+def test_what_helm_test_makes_is_made_for_it_alone_and_goes_with_it(helm: Helm) -> None:
+    made = [
+        one for one in helm.manifests() if "helm.sh/hook" in one["metadata"].get("annotations", {})
+    ]
+    assert [one["kind"] for one in made] == ["ServiceAccount", "Role", "RoleBinding", "Pod"]
+    for one in made:
+        annotations = one["metadata"]["annotations"]
+        assert annotations["helm.sh/hook"] == "test"
+        policy = annotations["helm.sh/hook-delete-policy"]
+        assert policy == "before-hook-creation,hook-succeeded"
+    (rule,) = made[1]["rules"]
+    assert (rule["resources"], rule["verbs"]) == (["leases"], ["get"])
+
+
+def test_a_chart_that_is_upgraded_with_the_values_of_an_earlier_one_is_refused_by_name(
+    helm: Helm,
+) -> None:
+    """As `--reuse-values` does, which knows no defaults of values that have come since."""
+    with pytest.raises(CommandFailed, match="userRoles"):
+        helm.manifests(*setting(["userRoles=null"]))
+
+
+def test_the_example_that_catalogues_show_is_a_good_manifest() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    (example,) = yaml.safe_load(chart["annotations"]["artifacthub.io/crdsExamples"])
+    assert read_manifest(example).name == "simulated"
+    (definition,) = yaml.safe_load(chart["annotations"]["artifacthub.io/crds"])
+    crd = yaml.safe_load((CHART / "files" / "batchedmodels.yaml").read_text())
+    assert definition["name"] == crd["metadata"]["name"]
+    assert [definition["version"]] == [one["name"] for one in crd["spec"]["versions"]]
+
+
+@pytest.mark.parametrize(
+    ("assignment", "complaint"),
+    [
+        ("watchNamespaces={A}", "watchNamespaces.0"),
+        ("watchNamespaces={a,a}", "watchNamespaces"),
+        ("podMonitors.interval=soon", "podMonitors.interval"),
+        ("operator.topologySpreadConstraints[0].maxSkew=1", "topologyKey"),
+        ("operator.topologySpreadConstraints[0].whenUnsatisfiable=Perhaps", "whenUnsatisfiable"),
+        ("networkPolicy.enabled=true", "enabled"),
+        ("operator.logLevel=null", "logLevel"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(helm: Helm, assignment: str, complaint: str) -> None:
+    with pytest.raises(CommandFailed) as refusal:
+        helm.manifests(*setting([assignment]))
+    message = str(refusal.value).split("schema(s)")[-1].replace("/", ".")
+    assert complaint in message
+
+
+def _selects(objects: Objects, selector: dict[str, Any], deployment: str) -> bool:
+    labels = objects["Deployment", deployment]["spec"]["template"]["metadata"]["labels"]
+    return bool(selector["matchLabels"]) and selector["matchLabels"].items() <= labels.items()
