@@ -28,18 +28,15 @@ _USERS = {
 """Common name and organisation, which the API server takes for user and group."""
 
 
+_KUBERNETES_OWN = ["system:serviceaccounts:kube-system", "system:nodes"]
 _WRITES = {
-    "apiVersion": "audit.k8s.io/v1",
-    "kind": "Policy",
-    "omitStages": ["RequestReceived", "ResponseStarted"],
-    "rules": [
-        {
-            "level": "Metadata",
-            "verbs": ["create", "update", "patch", "delete", "deletecollection"],
-        },
-        {"level": "None"},
-    ],
+    "level": "Metadata",
+    "verbs": ["create", "update", "patch", "delete", "deletecollection"],
 }
+_READS = [
+    {"level": "None", "userGroups": _KUBERNETES_OWN},
+    {"level": "Metadata", "userGroups": ["system:serviceaccounts"]},
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +47,8 @@ class Options:
     """Between two looks of the HPA: 15 s by default, for which tests would have to wait."""
     audit: bool = False
     """Whether the API server writes down every write."""
+    audit_reads: bool = False
+    """Whether it writes down what service accounts read, too, Kubernetes' own left aside."""
 
 
 AS_TESTS_NEED_IT: Final = Options()
@@ -144,11 +143,18 @@ def etcd_flags(folder: Path) -> list[str]:
     )
 
 
-def audit_flags(namespace: Namespace) -> list[str]:
-    """Every write, by whom and to what; no contents."""
-    policy = namespace.folder / "audit-policy.json"
-    policy.write_text(json.dumps(_WRITES))
-    return _flags(audit_policy_file=policy, audit_log_path=audit_log_of(namespace))
+def audit_flags(namespace: Namespace, *, reads: bool) -> list[str]:
+    """Every write, by whom and to what; `reads` of service accounts too; no contents."""
+    policy = {
+        "apiVersion": "audit.k8s.io/v1",
+        "kind": "Policy",
+        # A watch is written down when it ends.
+        "omitStages": ["RequestReceived", "ResponseStarted"],
+        "rules": [_WRITES, *(_READS if reads else ()), {"level": "None"}],
+    }
+    path = namespace.folder / "audit-policy.json"
+    path.write_text(json.dumps(policy))
+    return _flags(audit_policy_file=path, audit_log_path=audit_log_of(namespace))
 
 
 def audit_log_of(namespace: Namespace) -> Path:
@@ -234,7 +240,7 @@ def start_control_plane(
         "etcd": etcd_flags(namespace.folder / "etcd"),
         "kube-apiserver": [
             *apiserver_flags(namespace.slot, credentials),
-            *(audit_flags(namespace) if options.audit else ()),
+            *(audit_flags(namespace, reads=options.audit_reads) if options.audit else ()),
         ],
         "kube-controller-manager": controller_manager_flags(credentials, options.autoscaler_sync),
     }

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import pytest
 
+from cluster.controlplane import Options
 from cluster.errors import Unavailable
 from cluster.kubernetes import (
     Cluster,
@@ -34,7 +35,9 @@ def cluster_settings() -> Settings:
 @pytest.fixture(scope="session")
 def control_plane(cluster_settings: Settings) -> Iterator[ControlPlane]:
     """A control plane without a node, shared by the session's tests."""
-    with _started_or_skipped(running_control_plane(cluster_settings)) as control_plane:
+    options = Options(audit=True, audit_reads=True)
+    starting = running_control_plane(cluster_settings, options=options)
+    with _started_or_skipped(starting) as control_plane:
         yield control_plane
 
 
