@@ -82,32 +82,34 @@ def test_a_secret_that_is_missing_is_read_from_the_pods_own_state(
     team = Team(release.plane, _TEAM)
     with release.operator(tmp_path / "operator"):
         team.write({"model": {**SIMULATED["model"], "envFrom": _SPEC["model"]["envFrom"]}})
-        until("it has a pod", lambda: bool(team.get("pods")["items"]))
-        for pod in team.get("pods")["items"]:
-            set_pod_status(release.plane, _TEAM, pod["metadata"]["name"], _without_its_secret())
-        team.until("Ready", "False", "MissingSecret")
+
+        def told() -> bool:
+            # Those of the test before are being replaced.
+            for pod in team.get("pods")["items"]:
+                set_pod_status(release.plane, _TEAM, pod["metadata"]["name"], _without_its_secret())
+            return team.condition("Ready") == ("False", "MissingSecret")
+
+        until("it is told", told)
         assert 'secret "hub" not found' in team.message("Ready")
 
 
 def _crashing() -> dict[str, object]:
     terminated = {"exitCode": 1, "reason": "Error", "message": _LAST_WORDS}
-    return _status(
-        state={"waiting": {"reason": "CrashLoopBackOff"}}, lastState={"terminated": terminated}
-    )
+    return _status({"reason": "CrashLoopBackOff"}, lastState={"terminated": terminated})
 
 
 def _without_its_secret() -> dict[str, object]:
-    waiting = {"reason": "CreateContainerConfigError", "message": 'secret "hub" not found'}
-    return _status(state={"waiting": waiting}, lastState={})
+    return _status({"reason": "CreateContainerConfigError", "message": 'secret "hub" not found'})
 
 
-def _status(**states: object) -> dict[str, object]:
+def _status(waiting: dict[str, object], **more: object) -> dict[str, object]:
     container = {
         "name": "model",
         "image": "registry.example/model:1",
         "imageID": "",
         "ready": False,
         "restartCount": 4,
-        **states,
+        "state": {"waiting": waiting},
+        **more,
     }
     return {"phase": "Pending", "containerStatuses": [container]}
