@@ -54,9 +54,12 @@ def notes(server: ControlPlane) -> Iterator[str]:
     server.helm("uninstall", "bm", f"--namespace={_NAMESPACE}")
 
 
-def test_every_object_is_valid(server: ControlPlane) -> None:
+@pytest.mark.parametrize(
+    "values", ["", f"networkPolicy.install=true,watchNamespaces={{{_NAMESPACE}}}"]
+)
+def test_every_object_is_valid(server: ControlPlane, values: str) -> None:
     # The pod of `helm test` is admitted only where its account is.
-    manifests = server.helm("template", *_RELEASE, "--skip-tests")
+    manifests = server.helm("template", *_RELEASE, "--skip-tests", "--set", values)
     said = server.kubectl(
         *("apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict"),
         *("--filename", "-"),

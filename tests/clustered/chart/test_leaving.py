@@ -30,11 +30,21 @@ def _delete_definition(release: Release) -> None:
     release.plane.kubectl("delete", f"crd/{CRD_NAME}", "--ignore-not-found", "--timeout=50s")
 
 
+def _sweep(release: Release) -> None:
+    """As `docs/installing.md` says: Helm's record went with the namespace."""
+    mine = f"--selector=app.kubernetes.io/instance={release.name}"
+    release.plane.kubectl("delete", "clusterroles,clusterrolebindings", mine)
+    release.plane.kubectl("delete", "rolebindings", "--all-namespaces", mine)
+
+
 _ORDERS = {
     "the release first": (_uninstall, _delete_team, _delete_home, _delete_definition),
     "the models first": (_delete_team, _uninstall, _delete_definition, _delete_home),
     "the definition first": (_delete_definition, _uninstall, _delete_home, _delete_team),
-    "the namespace of the release first": (_delete_home, _delete_team, _uninstall),
+    "the namespace of the release first": (
+        *(_delete_home, _delete_team),
+        *(_sweep, _delete_definition),
+    ),
 }
 
 
@@ -75,3 +85,6 @@ def test_nothing_is_left_terminating(
     leaving = "jsonpath={.items[?(@.metadata.deletionTimestamp)].metadata.name}"
     for kind in ("namespaces", "customresourcedefinitions", "apiservices"):
         assert not plane.kubectl("get", kind, f"--output={leaving}")
+    mine = f"--selector=app.kubernetes.io/instance={release.name}"
+    kinds = "clusterroles,clusterrolebindings,rolebindings,roles"
+    assert not plane.kubectl("get", kinds, "--all-namespaces", mine, "--output=name")
