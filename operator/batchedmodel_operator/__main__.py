@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -22,7 +22,7 @@ from batchedmodel_operator.cluster import KubernetesCluster, load_configuration
 from batchedmodel_operator.election import Election
 from batchedmodel_operator.errors import ClusterError
 from batchedmodel_operator.fenced import FencedCluster
-from batchedmodel_operator.handlers import registry, watch
+from batchedmodel_operator.handlers import Add, registry, watch
 from batchedmodel_operator.kinds import Kind
 from batchedmodel_operator.observed import Key
 from batchedmodel_operator.probes import Vitals, serve_probes
@@ -143,7 +143,7 @@ async def _lead(
 
 async def _watch(
     cluster: KubernetesCluster,
-    add: Callable[[Key], None],
+    add: Add,
     namespaces: Sequence[str],
     told: asyncio.Event,
 ) -> None:
