@@ -1,0 +1,47 @@
+"""A cluster on which the project is installed, and namespaces on it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from cluster.kubernetes import Cluster
+from cluster.settings import Settings
+from support.installed import RELEASE_NAMESPACE, import_images, install, uninstall
+from support.kube import Kube, Namespaces
+
+
+@pytest.fixture(scope="module")
+def installed(cluster: Cluster, cluster_settings: Settings) -> Iterator[Cluster]:
+    import_images(cluster, cluster_settings)
+    install(cluster, RELEASE_NAMESPACE)
+    yield cluster
+    uninstall(cluster, RELEASE_NAMESPACE)
+
+
+@pytest.fixture(scope="module")
+def namespaces(installed: Cluster) -> Iterator[Namespaces]:
+    """Makes namespaces; at the end each of them is really gone."""
+    made: list[str] = []
+
+    @contextmanager
+    def namespace(name: str) -> Iterator[Kube]:
+        installed.kubectl("create", "namespace", name)
+        made.append(name)
+        yield Kube(installed, name)
+        # Nobody else needs what its pods hold, and these may take their whole time to end.
+        installed.kubectl("delete", "namespace", name, "--wait=false")
+
+    yield namespace
+    if made:
+        installed.kubectl(
+            *("delete", "namespace", *made, "--ignore-not-found", "--timeout=120s"), timeout_s=130
+        )
+
+
+@pytest.fixture
+def kube(namespaces: Namespaces, request: pytest.FixtureRequest) -> Iterator[Kube]:
+    """A namespace for one test."""
+    name = request.node.name.removeprefix("test_").replace("_", "-")[:40].rstrip("-")
+    with namespaces(name) as kube:
+        yield kube

@@ -1,0 +1,144 @@
+"""Whatever is killed while a model is edited: what stands at the end is what was asked for last."""
+
+import asyncio
+import json
+import random
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import pytest
+
+from batchedmodel_contract.kubernetes_names import REVISION_LABEL
+from batchedmodel_operator.render.containers import drain_token
+from cluster.errors import CommandFailed
+from cluster.kubernetes import Cluster
+from support.installed import RELEASE_NAMESPACE
+from support.kube import Kube, kill_process
+from support.steady_load import SteadyLoad
+from support.story_models import simulated
+
+pytestmark = pytest.mark.timeout(900, func_only=True)
+
+EDITS: Final = 50
+EACH_KILLED: Final = 2
+SEED: Final = 20261122
+Kill = Callable[[], None]
+
+
+async def test_the_last_edit_stands_and_who_was_not_edited_notices_nothing(
+    kube: Kube, installed: Cluster
+) -> None:
+    chance = random.Random(SEED)
+    kube.apply(simulated("still", replicas=2))
+    kube.apply(simulated("edited"))
+    await kube.serves("still")
+    await kube.ready("edited")
+    killings = list(_killings(kube, installed)) * EACH_KILLED
+    chance.shuffle(killings)
+    moments = dict(zip(sorted(chance.sample(range(EDITS), len(killings))), killings, strict=True))
+    url = kube.service_url("still") + "/v2/models/still/infer"
+    async with SteadyLoad(url, connections=16, rate=20.0).running() as load:
+        for number in range(EDITS):
+            if number in moments:
+                await asyncio.to_thread(moments[number])
+            await _edited(kube, _edit(chance, number))
+            await asyncio.sleep(chance.uniform(0.1, 1.0))
+        last = kube.get("batchedmodel", "edited")
+        await kube.eventually("all is done", lambda: _is_done(kube, "edited"), within=240)
+        kube.apply({**last, "metadata": {"name": "twin"}, "status": {}})
+        await kube.eventually("its twin is done", lambda: _is_done(kube, "twin"), within=120)
+        assert _children(kube, "edited") == _children(kube, "twin")
+    assert load.failed == {}
+    assert load.outcomes["right"] > 20 * 30
+
+
+def _killings(kube: Kube, installed: Cluster) -> Iterator[Kill]:
+    plane = installed.control_plane
+    if plane is None:
+        pytest.skip("the control plane is not ours to stop")
+
+    def process_of(name: str) -> Kill:
+        def kill() -> None:
+            release = Kube(kube.cluster, RELEASE_NAMESPACE)
+            text = release.kubectl("get", "pods", "--output=json")
+            pods = [pod for pod in json.loads(text)["items"] if name in pod["metadata"]["name"]]
+            running = [pod for pod in pods if pod["status"]["phase"] == "Running"]
+            kill_process(running[0], f"batchedmodel_{name}")
+
+        return kill
+
+    def program(name: str) -> Kill:
+        def restart() -> None:
+            plane.stop_program(name)
+            plane.start_program(name)
+
+        return restart
+
+    yield process_of("operator")
+    yield process_of("autoscaler")
+    yield program("kube-apiserver")
+    yield program("etcd")
+    yield program("kubelet")
+
+
+def _edit(chance: random.Random, number: int) -> dict[str, Any]:
+    scaled = {"minReplicas": 1, "maxReplicas": 1 + chance.randint(1, 3)}
+    return chance.choice(
+        [
+            {"batching": {"maxWaitMilliseconds": number}},
+            {"model": {"env": {"EDIT": str(number)}}},
+            {"replicas": chance.randint(1, 2), "autoscaling": None},
+            {"replicas": None, "autoscaling": scaled},
+            {"service": {"port": 80 + number}},
+            {"rollout": {"minReadySeconds": number % 3}},
+            {"suspend": chance.random() < 0.3},
+            {"disruption": {"maxUnavailable": 1 + number % 2}},
+        ]
+    )
+
+
+async def _edited(kube: Kube, spec: dict[str, Any]) -> None:
+    def taken() -> bool:
+        kube.patch("edited", {"spec": spec})
+        return True
+
+    await kube.eventually(f"the API server takes {spec}", taken, within=60)
+
+
+def _is_done(kube: Kube, name: str) -> bool:
+    model = kube.get("batchedmodel", name)
+    generation = model["metadata"]["generation"]
+    conditions = {one["type"]: one for one in model.get("status", {}).get("conditions", [])}
+    applied, ready = conditions.get("Reconciled", {}), conditions.get("Ready", {})
+    if applied.get("observedGeneration") != generation or applied["status"] != "True":
+        return False
+    at_rest = conditions.get("Progressing", {}).get("status") == "False"
+    serves = ready.get("status") == "True" or model["spec"].get("suspend")
+    return at_rest and bool(serves)
+
+
+def _children(kube: Kube, name: str) -> dict[str, Any]:
+    """What the operator made of a model, with its names taken out of it."""
+    model = kube.get("batchedmodel", name)
+    found: dict[str, Any] = {
+        "configmap": kube.get("configmap", f"{name}-batching")["data"],
+        "service": kube.get("service", name)["spec"],
+        "deployment": kube.get("deployment", name)["spec"],
+        "hpa": _spec_if_there(kube, "hpa", name),
+        "pdb": _spec_if_there(kube, "pdb", name),
+    }
+    for given in ("clusterIP", "clusterIPs"):
+        found["service"].pop(given)
+    if "autoscaling" in model["spec"]:
+        found["deployment"].pop("replicas")
+    found["deployment"]["template"]["metadata"]["labels"].pop(REVISION_LABEL)
+    text = json.dumps(found).replace(drain_token(model["metadata"]["uid"]), "TOKEN")
+    named: dict[str, Any] = json.loads(text.replace(name, "NAME"))
+    return named
+
+
+def _spec_if_there(kube: Kube, kind: str, name: str) -> Any:
+    try:
+        return kube.get(kind, name)["spec"]
+    except CommandFailed:
+        return None
