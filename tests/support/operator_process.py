@@ -10,6 +10,7 @@ import subprocess
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from batchedmodel_contract.kubernetes_names import BATCHER_CONTAINER, MODEL_CONTAINER
@@ -182,13 +183,18 @@ def run_pods(
     """
     found = get(plane, namespace, "pods")
     names = [] if found is None else [pod["metadata"]["name"] for pod in found["items"]]
+    # Later than they were made, whose time has no fractions.
+    at = (datetime.now(UTC) + timedelta(seconds=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
     conditions = {"PodScheduled": "True", "Ready": "False" if loading else "True"}
     for name in names:
         status = {
             "phase": "Running",
             "podIP": sidecar.address,
             "podIPs": [{"ip": sidecar.address}],
-            "conditions": [{"type": kind, "status": holds} for kind, holds in conditions.items()],
+            "conditions": [
+                {"type": kind, "status": holds, "lastTransitionTime": at}
+                for kind, holds in conditions.items()
+            ],
             "initContainerStatuses": [_container(BATCHER_CONTAINER)],
             "containerStatuses": [_container(MODEL_CONTAINER, ready=not loading)],
         }

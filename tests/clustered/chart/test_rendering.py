@@ -5,14 +5,13 @@ from typing import Any
 import pytest
 import yaml
 
+from batchedmodel_autoscaler.documents import METRICS
 from batchedmodel_autoscaler.settings import AutoscalerSettings
 from batchedmodel_contract.environment import LogLevel, from_environment
 from batchedmodel_contract.kubernetes_names import (
     GROUP,
     METRICS_GROUP,
     PLURAL,
-    QUEUE_LENGTH_METRIC,
-    REQUIRED_REPLICAS_METRIC,
 )
 from batchedmodel_contract.spec import PullPolicy
 from batchedmodel_operator.settings import OperatorSettings
@@ -105,11 +104,10 @@ def test_of_definitions_the_operator_may_watch_its_own_only(helm: Helm) -> None:
     assert rule["verbs"] == ["list", "watch"]
 
 
-def test_the_hpa_may_read_the_two_metrics_and_no_others(helm: Helm) -> None:
+def test_the_hpa_may_read_the_metrics_that_are_served_and_no_others(helm: Helm) -> None:
     objects = helm.render("customMetrics.reader.serviceAccount=hpa")
     role = objects["ClusterRole", "bm-batchedmodel-autoscaler-reader"]
-    metrics = [REQUIRED_REPLICAS_METRIC, QUEUE_LENGTH_METRIC]
-    resources = [f"{PLURAL}.{GROUP}/{metric}" for metric in metrics]
+    resources = [f"{PLURAL}.{GROUP}/{metric}" for metric in METRICS]
     assert role["rules"] == [
         {"apiGroups": [METRICS_GROUP], "resources": resources, "verbs": ["get"]}
     ]

@@ -4,6 +4,7 @@ Whatever an account may do and never does is a right too many; whatever it asks 
 is one too few. The story goes through everything that makes the operator write.
 """
 
+import time
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -61,7 +62,16 @@ def story(
         name = f"{release.prefix}-autoscaler"
         plane.kubectl("delete", "deployment", name, f"--namespace={_HOME}")
         until("its registration is gone", lambda: not is_there(plane, _API_SERVICE))
+    until("what they watched is written down", lambda: all(_watched(release)))
+    time.sleep(1)  # the watches of a process end together, but not in one moment
     return {part: asked(plane.audit_log, release.user(part)) for part in _PARTS}
+
+
+def _watched(release: Release) -> Iterator[bool]:
+    """Whether a watch of each is in the log, which comes there when it has ended."""
+    for part in _PARTS:
+        used = asked(release.plane.audit_log, release.user(part)).used
+        yield any(right.verb == "watch" for right in used)
 
 
 def _life_of_a_model(team: Team) -> None:
@@ -72,6 +82,7 @@ def _life_of_a_model(team: Team) -> None:
         until("its pods are made", lambda: len(team.get("pods")["items"]) == 2)
         run_pods(team.plane, team.namespace, sidecar)
         team.until("Ready", "True", "Serving")
+        until("how its pods start is learnt", lambda: "capacity" in _status(team), 60)
         edited = {**SIMULATED, "replicas": 3, "batching": {"maxBatchSize": 7}}
         team.write({**edited, "service": {"port": 81}, "disruption": {"maxUnavailable": 2}})
         until("the settings are written", lambda: '"max_batch_size": 7' in team.settings_file())
@@ -99,6 +110,11 @@ def _end_of_a_model(team: Team) -> None:
     until("the oldest are gone", lambda: len(_revisions(team)) < 6)
     team.plane.kubectl("delete", "bm/minilm", f"--namespace={team.namespace}")
     until("the operator has seen it", lambda: team.has_none("batchedmodel/minilm"))
+
+
+def _status(team: Team) -> dict[str, Any]:
+    status: dict[str, Any] = team.get("batchedmodel/minilm")["status"]
+    return status
 
 
 def _annotated(team: Team) -> bool:
