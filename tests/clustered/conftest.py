@@ -14,7 +14,8 @@ from support.kube import Kube, Namespaces
 @pytest.fixture(scope="module")
 def installed(cluster: Cluster, cluster_settings: Settings) -> Iterator[Cluster]:
     import_images(cluster, cluster_settings)
-    install(cluster, RELEASE_NAMESPACE)
+    # The definition of an earlier release stays behind, and belongs to that one.
+    install(cluster, RELEASE_NAMESPACE, "--take-ownership")
     yield cluster
     uninstall(cluster, RELEASE_NAMESPACE)
 
