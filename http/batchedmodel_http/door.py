@@ -324,7 +324,7 @@ class Door(asyncio.Protocol, Generic[AnyAsked]):
                 self._general.pause_writing()
         try:
             self._general.data_received(data)
-            tell_reader(self._general)
+            tell_reader(self._general, self._loop)
         except UNREADABLE:
             # aiohttp answers what its own parser refuses; a few targets break another's beneath it.
             told = self._answers.unreadable(_BAD_REQUEST, "the target of the request is no URL")

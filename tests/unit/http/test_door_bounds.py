@@ -247,6 +247,19 @@ CHUNKED: Final = b"POST /call HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\
 NO_CHUNK: Final = b"two\r\n"
 
 
+@pytest.mark.parametrize("between", range(8))
+async def test_a_body_may_break_at_any_moment_of_its_requests_beginning(
+    world: DoorWorld, between: int
+) -> None:
+    world.wire.sends(CHUNKED + b"1\r\na\r\n")
+    for _ in range(between):
+        await asyncio.sleep(0)
+    world.wire.sends(NO_CHUNK)
+    await turns()
+    assert world.wire.answers == [(400, b"broken")]
+    assert world.wire.gone
+
+
 @pytest.mark.parametrize("reads_first", [True, False], ids=["while", "before"])
 @pytest.mark.parametrize("begun", [True, False], ids=["begun", "not begun"])
 async def test_who_reads_a_body_that_goes_on_with_no_chunk_is_told_so(
@@ -271,3 +284,14 @@ async def test_nonsense_behind_a_whole_request_leaves_that_its_answer(world: Doo
     await asyncio.sleep(2.0)
     assert world.wire.answers[0] == (200, b"general:a")
     assert [status for status, _ in world.wire.answers] == [200, 400]
+
+
+async def test_bytes_behind_a_request_without_a_body_break_nothing_of_its_answer(
+    world: DoorWorld,
+) -> None:
+    world.house.seconds = 1.0
+    world.wire.sends(b"GET /general HTTP/1.1\r\nHost: x\r\n\r\n")
+    await turns()
+    world.wire.sends(b"\x00\x01 no request\r\n\r\n")
+    await asyncio.sleep(2.0)
+    assert world.wire.answers[0] == (200, b"general:")
