@@ -182,7 +182,7 @@ async def test_what_new_pods_lack_is_named_and_no_request_fails_until_they_have_
         assert kube.condition("lacking", "Available")["status"] == "True"
         await asyncio.sleep(5.0)
         assert _uids(kube, "lacking") == good, "the last good pods keep serving"
-        assert load.failed == {}
+        assert load.failed == []
 
         kube.kubectl("create", "secret", "generic", "not-there", "--from-literal=token=secret")
         kube.patch("lacking", {"spec": {"model": {"image": None}, "pod": None}})
@@ -191,7 +191,8 @@ async def test_what_new_pods_lack_is_named_and_no_request_fails_until_they_have_
         )
         await kube.ready("lacking", within=30)
         await asyncio.sleep(5.0)
-    assert load.outcomes.keys() == {"right"}
+    assert load.failed == []
+    assert load.outcomes["right"] > 0
     now = _uids(kube, "lacking")
     assert len(now) == 2
     assert not now & good, "the edit that came with it has reached every pod"
@@ -272,18 +273,18 @@ async def _scaling(kube: Kube) -> None:
     async with load.running():
         await kube.eventually("a second pod", lambda: len(kube.ready_pods("sim")) == 2, within=150)
         await _added_pod_gets_its_share(kube, first)
-        assert load.failed == {}
+        assert load.failed == []
 
         kube.patch("sim", {"spec": {"model": {"env": {"EDITED": "yes"}}}})
         await kube.eventually(
             "the edit has rolled out", lambda: _rolled_out(kube, "sim"), within=180
         )
-        assert load.failed == {}
+        assert load.failed == []
 
         load.rate = 4.0
         await kube.eventually("calm removes a pod", lambda: len(kube.pods("sim")) == 1, within=240)
         await asyncio.sleep(5.0)
-    assert load.failed == {}
+    assert load.failed == []
 
 
 async def _added_pod_gets_its_share(kube: Kube, first: dict[str, Any]) -> None:

@@ -16,15 +16,17 @@ class SteadyLoad:
 
     def __init__(self, url: str, *, connections: int, rate: float) -> None:
         self.outcomes: Counter[str] = Counter()
+        self.failed: list[tuple[float, str]] = []
+        """Everything that was not a right answer, with the second in which it was asked for."""
         self.rate = rate
         self._url = url
         self._began = 0.0
         self._connections = connections
 
     @property
-    def failed(self) -> dict[str, int]:
-        """Everything that was not a right answer."""
-        return {what: count for what, count in self.outcomes.items() if what != "right"}
+    def seconds(self) -> float:
+        """Since it began."""
+        return time.monotonic() - self._began
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator["SteadyLoad"]:
@@ -51,18 +53,21 @@ class SteadyLoad:
                     await asyncio.wait_for(stop.wait(), max(0.0, due - time.monotonic()))
                     break
                 turn += 1
-                self.outcomes[await self._ask(session, number, turn)] += 1
+                asked = self.seconds
+                outcome = await self._ask(session, number, turn)
+                self.outcomes[outcome] += 1
+                if outcome != "right":
+                    self.failed.append((asked, outcome))
                 due = max(due + self._connections / self.rate, time.monotonic())
 
     async def _ask(self, session: aiohttp.ClientSession, number: int, turn: int) -> str:
-        asked = time.monotonic() - self._began
         try:
             async with session.post(self._url, json=echo_body(number, turn)) as response:
                 if response.status != 200:
                     return f"status {response.status}"
                 document = json.loads(await response.read())
         except (aiohttp.ClientError, OSError) as error:
-            return f"{type(error).__name__} of what was asked at {asked:.1f} s"
+            return type(error).__name__
         return "right" if document["outputs"][0]["data"] == [number, turn] else "wrong"
 
 
