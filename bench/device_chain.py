@@ -1,7 +1,8 @@
 """Real processes in front of a simulated device: what the benchmarks that load them share.
 
 Load generator, sidecar and simulated model server are three processes on loopback. Called by
-`throughput` and `fidelity`; it knows how they are started and aimed at, not what is measured.
+`throughput`, `fidelity` and `profile_sidecar`; it knows how they are started and aimed at, not what
+is measured.
 """
 
 import sys
@@ -36,10 +37,12 @@ def device_chain(
     curve: Affine,
     settings: BatchSettings,
     parameters: Mapping[str, str] | None = None,
+    sidecar_module: str = "batchedmodel_sidecar",
 ) -> AbstractAsyncContextManager[Chain]:
     """A sidecar and a model server whose device takes so long for a batch and for each row.
 
-    `parameters` are further ones of the simulated handler.
+    `parameters` are further ones of the simulated handler; `sidecar_module` is what is run as the
+    sidecar, which may be one that is watched.
     """
     seconds = {"fixedSeconds": str(curve.fixed), "rowSeconds": str(curve.per_row)}
     return running_chain(
@@ -47,6 +50,7 @@ def device_chain(
         handler="simulated",
         parameters={**seconds, **(parameters or {})},
         settings=settings,
+        sidecar_module=sidecar_module,
     )
 
 

@@ -24,18 +24,27 @@ from typing import Final
 
 import numpy as np
 
-from batchedmodel_contract import metric_names
+from batchedmodel_contract import metric_names, sidecar_api
 from batchedmodel_contract.outcomes import Outcome
 from batchedmodel_scheduling.simulator.engine import NANOSECONDS
 from bench_report import Figure, at_least, at_most, median_of, new_parser, of_rounds, report
 from device_chain import Chain, Plan, Process, device_chain, target
-from load_generator import ClosedLoop, GivenArrivals, Load, LoadResult, Target, run_load
+from load_generator import (
+    ClosedLoop,
+    GivenArrivals,
+    Load,
+    LoadResult,
+    PoissonArrivals,
+    Target,
+    run_load,
+)
 from process_cpu import cpu_seconds
 from same_arrivals import finished, latencies, microseconds, percentiles, poisson
 from throughput_loads import (
     BUSY,
     DEVICES,
     FIRST,
+    LARGE,
     LONE,
     ONE_ROW,
     SECOND,
@@ -51,9 +60,11 @@ OPEN_CONNECTIONS: Final = 256
 OPEN: Final = (FIRST, SECOND)
 SHARE_OF_LIMIT: Final = 90.0
 SHARE_OF_BARE: Final = 75.0
+PROBES_RATE: Final = 250.0
+PROBES_CONNECTIONS: Final = 16
 
 FULL: Final = Plan(rounds=5, seconds=3.0, warm_up_seconds=0.5)
-QUICK: Final = Plan(rounds=2, seconds=0.8, warm_up_seconds=0.2)
+QUICK: Final = Plan(rounds=2, seconds=0.7, warm_up_seconds=0.2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +84,12 @@ class Found:
 
     loads: Mapping[str, list[Loaded]]
     bare: list[LoadResult]
+    bare_alone: list[LoadResult]
+    """The bare server asked by one connection again and again."""
+    probes: list[LoadResult]
+    """Of the loop that serves large bodies, at random moments."""
+    probes_alone: list[LoadResult]
+    """The same while nobody asks for anything else."""
     idle: list[float]
     """CPU of a sidecar that nobody asks, as a share of one core."""
     busy: list[float]
@@ -81,7 +98,15 @@ class Found:
 
 async def measure(plan: Plan) -> list[Figure]:
     """All figures; each is the median over the rounds, which alternate between the loads."""
-    found = Found(loads=defaultdict(list), bare=[], idle=[], busy=[])
+    found = Found(
+        loads=defaultdict(list),
+        bare=[],
+        bare_alone=[],
+        probes=[],
+        probes_alone=[],
+        idle=[],
+        busy=[],
+    )
     async with _chains() as chains, _bare_server() as bare:
         for seed in range(plan.rounds):
             await _round(found, chains, bare, plan, seed)
@@ -94,6 +119,7 @@ def figures_of(found: Found) -> list[Figure]:
         *_of_busy_devices(found),
         *_of_callers(found),
         *_of_shapes(found),
+        *_of_large_bodies(found),
         at_most("requests that failed", float(_failed(found)), "", 0.0),
         of_rounds(lambda value: Figure(name="load average", value=value, unit=""), found.busy),
     ]
@@ -103,14 +129,17 @@ async def _round(
     found: Found, chains: Mapping[str, Chain], bare: Target, plan: Plan, seed: int
 ) -> None:
     found.idle.append(await _idle(chains[FIRST.name], plan.seconds))
-    for closed in (*BUSY, *LONE, SINGLE, *SHAPES):
+    # Shapes have no goals; every other round is enough for them.
+    for closed in (*BUSY, *LONE, SINGLE, *(SHAPES if seed % 2 == 0 else ())):
         loaded = await _load(chains[closed.device.name], closed.ask, _loop(closed, plan))
         found.loads[closed.name].append(loaded)
-        if closed.device is SECOND and closed in BUSY:
+        if closed.device is SECOND and closed in (*BUSY, *LONE):
             # Beside what it is the yardstick of: others on the machine meet both or neither.
-            found.bare.append(await asyncio.to_thread(run_load, bare, _loop(closed, plan)))
+            beside = found.bare if closed in BUSY else found.bare_alone
+            beside.append(await asyncio.to_thread(run_load, bare, _loop(closed, plan)))
     for device in OPEN:
         found.loads[_open(device)].append(await _arrivals(chains[device.name], device, plan, seed))
+    await _large_bodies(found, chains[LARGE.device.name], plan, seed)
     found.busy.append(os.getloadavg()[0])
 
 
@@ -158,6 +187,8 @@ def _of_callers(found: Found) -> list[Figure]:
         p50 = [load.result.latency.p50 / 1e3 - alone for load in found.loads[lone.name]]
         name = f"{lone.name}: added to the median (0.5 is wished for)"
         figures += [of_rounds(_at_most(name, "ms", 1.0), p50), _cpu(found, lone.name)]
+    bare = [result.latency.p50 / 1e3 for result in found.bare_alone]
+    figures.append(of_rounds(_plain("bare server, lone request: median", "ms"), bare))
     idle = [100 * share for share in found.idle]
     return [*figures, of_rounds(_at_most("idle sidecar: CPU of a core", "%", 1.0), idle)]
 
@@ -172,6 +203,21 @@ def _of_shapes(found: Found) -> list[Figure]:
     return figures
 
 
+def _of_large_bodies(found: Found) -> list[Figure]:
+    """How late the loop is for whoever comes, and how late this machine makes everybody."""
+    lag = [probes.latency.p99 / 1e3 for probes in found.probes]
+    alone = [probes.latency.p99 / 1e3 for probes in found.probes_alone]
+    late = [100 * probes.late_sends / probes.requests for probes in found.probes]
+    rates = [load.result.rate for load in found.loads[LARGE.name]]
+    return [
+        of_rounds(_at_most(f"{LARGE.name}: lag of the loop, p99", "ms", 5.0), lag),
+        of_rounds(_plain("no bodies: lag of the loop, p99", "ms"), alone),
+        of_rounds(_plain(f"{LARGE.name}: probes sent over 1 ms late", "%"), late),
+        of_rounds(_plain(f"{LARGE.name}: answers", "1/s"), rates),
+        _cpu(found, LARGE.name),
+    ]
+
+
 def _rates(found: Found, closed: Closed) -> list[float]:
     """Rows per second in each round."""
     return [load.result.rate * closed.ask.rows for load in found.loads[closed.name]]
@@ -184,7 +230,8 @@ def _cpu(found: Found, name: str) -> Figure:
 
 def _failed(found: Found) -> int:
     results = [load.result for loads in found.loads.values() for load in loads]
-    return sum(result.requests - result.ok for result in (*results, *found.bare))
+    beside = (*found.bare, *found.bare_alone, *found.probes, *found.probes_alone)
+    return sum(result.requests - result.ok for result in (*results, *beside))
 
 
 def _open(device: Device) -> str:
@@ -258,6 +305,28 @@ async def _arrivals(chain: Chain, device: Device, plan: Plan, seed: int) -> Load
     counted = ideal[np.array(due) >= plan.warm_up_seconds * NANOSECONDS]
     least = percentiles(counted * 1e3, 50, 99)
     return Loaded(result=loaded.result, cpu_microseconds=loaded.cpu_microseconds, least=least)
+
+
+async def _large_bodies(found: Found, chain: Chain, plan: Plan, seed: int) -> None:
+    """Bodies that take long to read, and meanwhile somebody who asks the same loop for nothing.
+
+    A probe's time counts from when it was due, as it would for whoever came at that moment. Its own
+    way through the sidecar is in it, and what the load generator and the machine are late by.
+    """
+    live = Target(port=chain.admin_port, path=sidecar_api.LIVE, method="GET")
+    probes = PoissonArrivals(
+        rate=PROBES_RATE,
+        seed=seed,
+        connections=PROBES_CONNECTIONS,
+        seconds=plan.seconds,
+        warm_up_seconds=plan.warm_up_seconds,
+    )
+    found.probes_alone.append(await asyncio.to_thread(run_load, live, probes))
+    loaded, probed = await asyncio.gather(
+        _load(chain, LARGE.ask, _loop(LARGE, plan)), asyncio.to_thread(run_load, live, probes)
+    )
+    found.loads[LARGE.name].append(loaded)
+    found.probes.append(probed)
 
 
 async def _load(chain: Chain, ask: Ask, load: Load) -> Loaded:

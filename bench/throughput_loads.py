@@ -80,8 +80,8 @@ _IMAGES: Final = Device(
 DEVICES: Final = (FIRST, SECOND, UNBATCHED, _NUMBERS, _IMAGES)
 
 
-def _json(rows: int, elements: int, largest: int) -> Ask:
-    values = random.Random(0).choices(range(1, largest + 1), k=rows * elements)
+def _json(rows: int, elements: int, largest: int, least: int = 1) -> Ask:
+    values = random.Random(0).choices(range(least, largest + 1), k=rows * elements)
     x = {"name": "x", "shape": [rows, elements], "datatype": "INT64", "data": values}
     return Ask(body=orjson.dumps({"inputs": [x]}), rows=rows)
 
@@ -121,3 +121,10 @@ SHAPES: Final = (
         name="device 1, images of 600 kB in binary", device=_IMAGES, connections=64, ask=_image()
     ),
 )
+LARGE: Final = Closed(
+    name="13 MiB JSON bodies",
+    device=FIRST,
+    connections=2,
+    ask=_json(32, 2**15, 10**12 - 1, least=10**11),
+)
+"""Numbers of twelve digits and a comma; the answers are as large."""

@@ -43,6 +43,11 @@ class Watched:
     """Batches that began before the change."""
 
     @property
+    def workers(self) -> int:
+        """As the plant's."""
+        return self.plant.workers
+
+    @property
     def depth(self) -> int:
         """See `Device`."""
         return self.plant.depth

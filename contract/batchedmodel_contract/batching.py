@@ -30,6 +30,8 @@ class BatchSettings:
     max_batch_size: int = 32
     max_batch_tokens: int | None = None
     """Rows x longest when the device pads, the sum of lengths when it packs; None: no bound."""
+    max_concurrent_batches: int = 1
+    """That the server runs side by side, one on each of its workers."""
     max_wait_seconds: float = 0.005
     target_seconds: float | None = None
     """From a request's arrival to its answer; None: only callers say when they want theirs."""
@@ -42,6 +44,10 @@ class BatchSettings:
     def __post_init__(self) -> None:
         if self.max_batch_size < 1 or self.max_queue_size < self.max_batch_size:
             raise InvalidInput("maxBatchSize", "must be 1 to maxQueueSize", self.max_batch_size)
+        if self.max_concurrent_batches < 1:
+            raise InvalidInput(
+                "maxConcurrentBatches", "must be 1 or more", self.max_concurrent_batches
+            )
         if not 0 <= self.max_wait_seconds < self.request_timeout_seconds:
             raise InvalidInput(
                 "maxWait", "must be 0 to the request time-out", self.max_wait_seconds
@@ -67,6 +73,7 @@ class BatchSettings:
             policy=batching.policy,
             max_batch_size=batching.max_batch_size,
             max_batch_tokens=batching.max_batch_tokens,
+            max_concurrent_batches=batching.max_concurrent_batches,
             max_wait_seconds=batching.max_wait_milliseconds / 1000,
             target_seconds=None if target is None else target / 1000,
             lateness=batching.lateness,
@@ -85,7 +92,9 @@ class BatchSettings:
             for name, value in values.items()
             if name.endswith("_seconds") and value is not None
         }
-        return json.dumps(values | seconds, sort_keys=True)
+        left_out = {name for name, default in _ADDED_LATER.items() if values[name] == default}
+        told = {name: value for name, value in values.items() if name not in left_out}
+        return json.dumps(told | seconds, sort_keys=True)
 
     def digest(self) -> str:
         """Short hash by which everybody names these settings."""
@@ -104,7 +113,8 @@ def settings_from_json(text: str | bytes) -> BatchSettings:
         raise InvalidInput(FILE_NAME, f"cannot be read: {error!r}") from error
     if not isinstance(mapping, dict):
         raise InvalidInput(FILE_NAME, "is not a JSON object", mapping)
-    found = {field.name: _read(mapping, field.name) for field in fields(BatchSettings)}
+    told = _ADDED_LATER | mapping
+    found = {field.name: _read(told, field.name) for field in fields(BatchSettings)}
     return BatchSettings(**found)
 
 
@@ -161,3 +171,8 @@ def _rules() -> dict[str, Rule | _Seconds]:
 _RULES: Final = _rules()
 _OPTIONAL: Final = frozenset({"max_batch_tokens", "target_seconds"})
 """Values that a file may give as null."""
+
+_ADDED_LATER: Final = {"max_concurrent_batches": 1}
+"""Values that earlier sidecars do not know, with their defaults, by which they are left out. An
+upgrade restarts no pod: what runs on must name the same settings by the same hash as its operator.
+"""

@@ -5,13 +5,8 @@ from typing import Final
 
 from batchedmodel_contract.check import Check, Reason
 from batchedmodel_contract.handler_names import FILE_HANDLER, is_file_handler
-from batchedmodel_contract.kubernetes_names import (
-    ADMIN_PORT,
-    DATA_PORT,
-    MANAGED_BY_LABEL,
-    RESERVED_PREFIX,
-    VOLUMES,
-)
+from batchedmodel_contract.kubernetes_names import ADMIN_PORT, DATA_PORT, PRODUCT_MAKER
+from batchedmodel_contract.pod_checks import POD_CHECKS
 from batchedmodel_contract.rollout_checks import ROLLOUT_CHECKS
 from batchedmodel_contract.spec import Lateness, Model, ServerProtocol, Spec
 from batchedmodel_contract.workload import Autoscaling, ScalingMetric
@@ -32,15 +27,6 @@ def _asks_for_the_accelerator_twice(spec: Spec) -> bool:
     return spec.accelerator is not None and any(
         name == spec.accelerator.resource for name, _ in (*resources.requests, *resources.limits)
     )
-
-
-def _takes_a_volume_of_ours(spec: Spec) -> bool:
-    volumes = spec.pod.volumes or ()
-    return any(isinstance(one, dict) and one["name"] in VOLUMES for one in volumes)
-
-
-def _reserved(names: tuple[tuple[str, str], ...]) -> bool:
-    return any(name.startswith(RESERVED_PREFIX) for name, _ in names)
 
 
 def _only_for_a_handler(name: str, field: str, given: Callable[[Model], bool], cel: str) -> Check:
@@ -222,6 +208,20 @@ CHECKS: Final[tuple[Check, ...]] = (
         reason=Reason.FORBIDDEN,
     ),
     Check(
+        name="products are chosen by a label that nodes do not have",
+        field="accelerator.productLabels",
+        broken=lambda spec: (
+            spec.accelerator is not None
+            and spec.accelerator.product_labels != ()
+            and not spec.accelerator.resource.startswith(PRODUCT_MAKER)
+        ),
+        holds="!has(self.accelerator) || !has(self.accelerator.productLabels)"
+        " || size(self.accelerator.productLabels) == 0"
+        f" || self.accelerator.resource.startsWith('{PRODUCT_MAKER}')",
+        rule=f"is only for a resource of {PRODUCT_MAKER}..., whose nodes tell their product",
+        reason=Reason.FORBIDDEN,
+    ),
+    Check(
         name="the queue cannot hold a batch",
         field="batching.maxQueueSize",
         broken=lambda spec: (
@@ -231,6 +231,17 @@ CHECKS: Final[tuple[Check, ...]] = (
         holds="!has(self.batching.maxQueueSize)"
         " || self.batching.maxQueueSize >= self.batching.maxBatchSize",
         rule="is below maxBatchSize ({batching.maxBatchSize}): the queue must hold one batch",
+    ),
+    Check(
+        name="a handler is to run batches side by side",
+        field="batching.maxConcurrentBatches",
+        broken=lambda spec: (
+            spec.model.handler is not None and spec.batching.max_concurrent_batches > 1
+        ),
+        holds="!has(self.model.handler) || self.batching.maxConcurrentBatches == 1",
+        rule="is above 1, which only a container of one's own (protocol) may have: a handler's "
+        "batches run one after the other",
+        reason=Reason.FORBIDDEN,
     ),
     Check(
         name="the wait outlasts the request",
@@ -331,32 +342,6 @@ CHECKS: Final[tuple[Check, ...]] = (
         "a drain would lose requests",
     ),
     *ROLLOUT_CHECKS,
-    Check(
-        name="a pod has a label of the operator's",
-        field="pod.labels",
-        broken=lambda spec: _reserved(spec.pod.labels) or MANAGED_BY_LABEL in dict(spec.pod.labels),
-        holds="!has(self.pod.labels) || self.pod.labels.all(name,"
-        f" name != '{MANAGED_BY_LABEL}' && !name.startsWith('{RESERVED_PREFIX}'))",
-        rule=f"holds a label that the operator gives: {MANAGED_BY_LABEL} or {RESERVED_PREFIX}...",
-        reason=Reason.FORBIDDEN,
-    ),
-    Check(
-        name="a pod has an annotation of the operator's",
-        field="pod.annotations",
-        broken=lambda spec: _reserved(spec.pod.annotations),
-        holds="!has(self.pod.annotations) || !self.pod.annotations.exists(name,"
-        f" name.startsWith('{RESERVED_PREFIX}'))",
-        rule=f"holds an annotation that the operator gives: {RESERVED_PREFIX}...",
-        reason=Reason.FORBIDDEN,
-    ),
-    Check(
-        name="a volume has the name of one of the operator's",
-        field="pod.volumes",
-        broken=_takes_a_volume_of_ours,
-        holds="!has(self.pod.volumes) || self.pod.volumes.all(volume,"
-        f" !(volume.name in [{', '.join(repr(name) for name in VOLUMES)}]))",
-        rule=f"holds a name that the operator's own volumes have: {', '.join(VOLUMES)}",
-        reason=Reason.FORBIDDEN,
-    ),
+    *POD_CHECKS,
 )
 """In the order in which their messages are shown."""

@@ -64,6 +64,7 @@ def _columns() -> list[Schema]:
         {"name": "Desired", "type": "integer", "jsonPath": ".status.desiredReplicas"},
         _wide("Max", "integer", ".spec.autoscaling.maxReplicas"),
         _wide("Batch", "integer", ".spec.batching.maxBatchSize"),
+        _wide("Image", "string", ".status.effective.model.image"),
         _wide("URL", "string", ".status.url"),
         {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
     ]

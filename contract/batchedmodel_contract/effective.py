@@ -30,13 +30,15 @@ def target_queue_length(given: int | None, *, max_batch_size: int) -> int:
     return max_batch_size if given is None else given
 
 
-def target_outstanding(given: int | None, *, max_batch_size: int) -> int:
+def target_outstanding(
+    given: int | None, *, max_batch_size: int, max_concurrent_batches: int
+) -> int:
     """Rows that may wait or be under way per pod, for metric `Outstanding`.
 
-    A full batch: what is offered then keeps a pod busy by seven to eight and a half tenths, the
-    more the less of a batch's time is the same for any number of rows.
+    A full batch for each that may run: what is offered then keeps a pod busy by seven to eight and
+    a half tenths, the more the less of a batch's time is the same for any number of rows.
     """
-    return max_batch_size if given is None else given
+    return max_batch_size * max_concurrent_batches if given is None else given
 
 
 def target_queue_wait_milliseconds(

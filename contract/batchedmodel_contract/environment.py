@@ -7,14 +7,13 @@ with `from_environment`. Numbers and mappings are JSON; an empty variable counts
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Final, TypeVar
 
 from batchedmodel_contract.mistakes import InvalidInput, InvalidManifest, Mistake, shown
 from batchedmodel_contract.reading import Section, declarations, read, setting
 from batchedmodel_contract.rules import Broken, Choice, Real, Text, TextMap, Truth, Whole
 from batchedmodel_contract.source import Source
-from batchedmodel_contract.spec import MAX_BATCH_SIZE, OUTPUT_NAMES, ServerProtocol
+from batchedmodel_contract.spec import MAX_BATCH_SIZE, OUTPUT_NAMES, LogLevel, ServerProtocol
 
 PREFIX: Final = "BATCHEDMODEL_"
 """What the names of all these variables begin with."""
@@ -35,15 +34,6 @@ UPSTREAM_FORM: Final = "a URL such as http://127.0.0.1:8080 or https://models.ex
 
 _MEBIBYTE: Final = 1_048_576
 Settings = TypeVar("Settings")
-
-
-class LogLevel(StrEnum):
-    """How much a process says."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,11 @@ MANAGED_BY: Final = "batchedmodel-operator"
 BATCHING_HASH_ANNOTATION: Final = f"{GROUP}/batching-hash"
 """On pods: the settings they should have; its change makes the kubelet refresh the mount."""
 
+PRODUCT_LABEL: Final = "nvidia.com/gpu.product"
+"""On nodes: what NVIDIA's feature discovery calls their devices."""
+PRODUCT_MAKER: Final = "nvidia.com/"
+"""What begins the names of the resources whose nodes have that label."""
+
 RESERVED_PREFIX: Final = f"{GROUP}/"
 """Of labels and annotations that are the operator's to give."""
 
@@ -36,10 +41,14 @@ VOLUMES: Final = (
     FILES_VOLUME,
 )
 """Volumes of a pod that are the operator's to make."""
+SIDECAR_VOLUMES: Final = (SOCKET_VOLUME, SETTINGS_VOLUME, BATCHER_TEMPORARY_VOLUME)
+"""Those of them that the sidecar relies on."""
 
 BATCHER_CONTAINER: Final = "batcher"
 MODEL_CONTAINER: Final = "model"
 FETCH_CONTAINER: Final = "fetch-model"
+CONTAINERS: Final = (BATCHER_CONTAINER, MODEL_CONTAINER, FETCH_CONTAINER)
+"""Containers of a pod that are the operator's to make."""
 DATA_PORT: Final = 8000
 ADMIN_PORT: Final = 9090
 SETTINGS_PATH: Final = "/etc/batchedmodel"
@@ -51,3 +60,5 @@ REQUIRED_REPLICAS_METRIC: Final = "batchedmodel_required_replicas"
 QUEUE_LENGTH_METRIC: Final = "batchedmodel_queue_length"
 OUTSTANDING_METRIC: Final = "batchedmodel_outstanding"
 QUEUE_WAIT_METRIC: Final = "batchedmodel_queue_wait_seconds"
+BLIND: Final = "the model cannot be seen"
+"""How an HPA is refused a metric for want of anything that a size could rest on; it says so on."""

@@ -44,7 +44,7 @@ class ReleaseReason(StrEnum):
     FULL = "full"
     """It can hold no more."""
     IDLE = "idle"
-    """The model has nothing to do."""
+    """The model, or one of its workers, has nothing to do."""
     JUST_IN_TIME = "just_in_time"
     """The running batch is about to end; this one arrives when it does."""
     DELAY = "delay"

@@ -284,8 +284,10 @@ class Verbatim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """A list of names, of Kubernetes objects or no longer than theirs."""
+    """A list of names without repeats, usually of Kubernetes objects or no longer than theirs."""
 
+    each: Text = Text(at_most=LONGEST_OBJECT_NAME)
+    called: str = "name"
     at_most: int = 16
 
     def read(self, value: object) -> tuple[str, ...]:
@@ -294,21 +296,23 @@ class Names:
         if len(value) > self.at_most:
             raise Broken(f"has {len(value)} entries, more than the {self.at_most} allowed")
         for name in value:
-            if not isinstance(name, str) or not 0 < len(name) <= LONGEST_OBJECT_NAME:
-                raise Broken("has an entry that is not a name")
+            try:
+                self.each.read(name)
+            except Broken as broken:
+                raise Broken(f"has an entry that is not a {self.called}") from broken
         refuse_repeats(value)
         return tuple(value)
 
     def schema(self) -> Schema:
         return {
             "type": "array",
-            "items": {"type": "string", "minLength": 1, "maxLength": LONGEST_OBJECT_NAME},
+            "items": self.each.schema(),
             "maxItems": self.at_most,
             "x-kubernetes-list-type": "set",
         }
 
     def __str__(self) -> str:
-        return f"up to {self.at_most} names"
+        return f"up to {self.at_most} {self.called}s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

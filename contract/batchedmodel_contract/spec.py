@@ -78,6 +78,15 @@ class PullPolicy(StrEnum):
     NEVER = "Never"
 
 
+class LogLevel(StrEnum):
+    """How much a process says."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
     """What a container asks for and may use at most."""
@@ -164,6 +173,12 @@ class Model:
         Verbatim(of=list, form="a list of core/v1 volume mounts"),
         "Where the model container sees the volumes of `pod.volumes`.",
     )
+    security_context: dict[str, object] | None = setting(
+        "securityContext",
+        Verbatim(of=dict, form="a container's core/v1 security context"),
+        "Security context of the model container; its fields stand above those of "
+        "`security.profile`.",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +202,13 @@ class Batching:
         "Tokens in one batch: rows x longest row when the model pads, the sum of the rows' lengths "
         "when it packs. A row that is longer goes alone. Absent: no such bound. Without effect "
         "where all rows cost the same, whatever their length (the model's profile says so).",
+    )
+    max_concurrent_batches: int = setting(
+        "maxConcurrentBatches",
+        Whole(minimum=1, maximum=64),
+        "Batches that a container of one's own has at the same time: as many as its workers run "
+        "side by side. A handler's server runs one after the other.",
+        default=1,
     )
     max_wait_milliseconds: int = setting(
         "maxWaitMilliseconds",
@@ -240,8 +262,16 @@ class Batching:
 class Sidecar:
     """The batching sidecar's container."""
 
+    image: str | None = setting(
+        "image",
+        Text(pattern=r"\S+", form="an image reference"),
+        "Image of the sidecar, of the operator's own version. Absent: the chart's.",
+    )
     resources: Resources = section(
         "resources", Resources, "Resources of the sidecar.", default=Resources()
+    )
+    log_level: LogLevel = setting(
+        "logLevel", Choice(of=LogLevel), "How much the sidecar logs.", default=LogLevel.INFO
     )
 
 
@@ -296,7 +326,10 @@ class Spec:
         "batching", Batching, "How requests share a forward pass.", default=Batching()
     )
     accelerator: Accelerator | None = section(
-        "accelerator", Accelerator, "The device that each pod needs; absent: none."
+        "accelerator",
+        Accelerator,
+        "The device that each pod needs, as an extended resource; claims of dynamic resource "
+        "allocation are not made. Absent: none.",
     )
     autoscaling: Autoscaling | None = section(
         "autoscaling", Autoscaling, "How the number of pods follows the load; absent: it does not."

@@ -36,6 +36,8 @@ class SidecarStats:
     """Rows that wait or are under way."""
     settings_hash: str
     max_batch_size: int
+    max_concurrent_batches: int = 1
+    """How many of them the server runs side by side."""
     sustainable_share: float | None = None
     """Of what full batches would answer, the part that this server can answer within its latency
     target; None without a target, a profile, or a target that it can meet."""
@@ -71,6 +73,8 @@ def stats_from_mapping(mapping: Mapping[str, Any]) -> SidecarStats:
             outstanding=int(mapping["outstanding"]),
             settings_hash=str(mapping["settings_hash"]),
             max_batch_size=int(mapping["max_batch_size"]),
+            # Sidecars of an earlier version do not tell it, and send one batch at a time.
+            max_concurrent_batches=int(mapping.get("max_concurrent_batches", 1)),
             sustainable_share=_share(mapping.get("sustainable_share")),
             waited_row_seconds=_amount(mapping, "waited_row_seconds"),
             released_rows=_count(_amount(mapping, "released_rows")),

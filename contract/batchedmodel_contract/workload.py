@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from batchedmodel_contract.kubernetes_names import PRODUCT_LABEL
 from batchedmodel_contract.object_rules import CountOrPercent, NamedEntries
 from batchedmodel_contract.reading import setting
 from batchedmodel_contract.rules import Choice, Names, Text, TextMap, Truth, Verbatim, Whole
@@ -29,6 +30,22 @@ class Accelerator:
         default="nvidia.com/gpu",
     )
     count: int = setting("count", Whole(minimum=1, maximum=16), "Devices per pod.", default=1)
+    product_labels: tuple[str, ...] = setting(
+        "productLabels",
+        Names(
+            each=Text(pattern=r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", at_most=63),
+            called="label value",
+        ),
+        f"Products that will do, by the values of the nodes' label {PRODUCT_LABEL}. Empty: all.",
+        default=(),
+    )
+    tolerate: bool = setting(
+        "tolerate",
+        Truth(),
+        "Whether pods tolerate a taint that has the resource's name for a key and keeps others "
+        "off (NoSchedule).",
+        default=True,
+    )
 
 
 class ScalingMetric(StrEnum):
@@ -89,7 +106,7 @@ class Autoscaling:
         "targetOutstanding",
         Whole(minimum=1, maximum=1_000_000),
         "Rows that may wait or be under way per pod; for metric `Outstanding`.",
-        effective="`maxBatchSize` with metric `Outstanding`",
+        effective="`maxBatchSize` x `maxConcurrentBatches` with metric `Outstanding`",
     )
     target_queue_wait_milliseconds: int | None = setting(
         "targetQueueWaitMilliseconds",
@@ -288,4 +305,24 @@ class Pod:
         "volumes",
         NamedEntries(form="a list of core/v1 volumes"),
         "Volumes beside the operator's own; `model.volumeMounts` says where they are seen.",
+    )
+    init_containers: list[object] | None = setting(
+        "initContainers",
+        NamedEntries(
+            form="a list of core/v1 containers",
+            at_most=16,
+            parts=(
+                (
+                    "volumeMounts",
+                    NamedEntries(form="a list of core/v1 volume mounts", unique=False),
+                ),
+                (
+                    "securityContext",
+                    Verbatim(of=dict, form="a container's core/v1 security context"),
+                ),
+            ),
+        ),
+        "What runs before the model, one after the other, when the sidecar is up and the model's "
+        "files are fetched. They may see `pod.volumes` and the model's own, `cache` and "
+        "`model-files`; `security.profile` holds for them, and their own security contexts above.",
     )

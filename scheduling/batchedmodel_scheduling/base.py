@@ -30,6 +30,7 @@ class BasePolicy(ABC):
     def __init__(self, settings: BatchSettings, pipeline: Pipeline) -> None:
         self.settings = settings
         self.pipeline: Final = pipeline
+        pipeline.most_workers = settings.max_concurrent_batches
         self.memory = MemoryCap(cost=None)
         self.limits = limits(settings, self.memory, pipeline.times.rule)
         self.recent = Recent()
@@ -69,6 +70,7 @@ class BasePolicy(ABC):
     def configure(self, settings: BatchSettings, now: float) -> None:
         """Use other settings from now on."""
         self.settings = settings
+        self.pipeline.most_workers = settings.max_concurrent_batches
         self._bound()
 
     def work(self, length: int) -> float:

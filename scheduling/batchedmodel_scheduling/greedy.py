@@ -16,4 +16,5 @@ class Greedy(QueueingPolicy):
         return head.arrived
 
     def _reason(self, slots: Slots) -> ReleaseReason:
-        return ReleaseReason.JUST_IN_TIME if slots.in_flight else ReleaseReason.IDLE
+        busy = slots.in_flight >= self.pipeline.workers
+        return ReleaseReason.JUST_IN_TIME if busy else ReleaseReason.IDLE

@@ -8,8 +8,7 @@ time, so that others have their turn in between.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from batchedmodel_contract.batch_wire import BatchReply, BatchRequest
@@ -17,15 +16,7 @@ from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.outcomes import Outcome
 from batchedmodel_contract.stats import SidecarStats
 from batchedmodel_scheduling import policies
-from batchedmodel_scheduling.policy import (
-    Batch,
-    Finished,
-    HandedOver,
-    Item,
-    ItemId,
-    MemoryCap,
-    Slots,
-)
+from batchedmodel_scheduling.policy import Batch, Finished, HandedOver, Item, ItemId, MemoryCap
 from batchedmodel_scheduling.signals import Signals
 from batchedmodel_sidecar import verdicts
 from batchedmodel_sidecar.calls import Answer, Call
@@ -41,7 +32,7 @@ from batchedmodel_sidecar.offered import Offered
 from batchedmodel_sidecar.recorder import FlightRecorder
 from batchedmodel_sidecar.replies import RawReply, RowFailure, dealt, time_of
 from batchedmodel_sidecar.second_tries import again
-from batchedmodel_sidecar.terms import NO_WISHES, Wishes, agreed
+from batchedmodel_sidecar.terms import NO_WISHES, Wishes, agreed, in_force
 from batchedmodel_sidecar.timer import Timer
 from batchedmodel_sidecar.turns import Turns
 from batchedmodel_sidecar.vigil import Vigil
@@ -66,12 +57,17 @@ class Batcher:
         durations: Durations,
         recorder: FlightRecorder,
         idempotent: bool = True,
+        one_by_one: bool = False,
     ) -> None:
-        """`idempotent` says that a row may be sent again when nobody knows what became of it."""
+        """`idempotent` says that a row may be sent again when nobody knows what became of it.
+
+        `one_by_one` says that the server runs no batches side by side, whatever the settings say.
+        """
         self._settings = settings
         self._terms = agreed(NO_WISHES, settings)  # of most calls
         self._idempotent = idempotent
-        self._policy = policies.new_policy(settings, None)
+        self._one_by_one = one_by_one
+        self._policy = policies.new_policy(in_force(settings, one_by_one=one_by_one), None)
         self._infer = infer
         self._clock = clock
         self._timer = timer(self._step)
@@ -127,6 +123,7 @@ class Batcher:
         return self._offered.stats(
             self._settings,
             self._clock(),
+            workers=self._policy.settings.max_concurrent_batches,
             model_ready=self.model is not None,
             draining=draining,
             signals=self.signals(),
@@ -184,8 +181,8 @@ class Batcher:
         """Use other settings from the next decision on; what was accepted stays accepted."""
         self._settings = settings
         self._terms = agreed(NO_WISHES, settings)
-        in_force = replace(settings, max_wait_seconds=0.0) if self._flushing else settings
-        self._policy = policies.reconfigured(self._policy, in_force, self._clock())
+        followed = in_force(settings, one_by_one=self._one_by_one, flushing=self._flushing)
+        self._policy = policies.reconfigured(self._policy, followed, self._clock())
         self._request_step()
 
     def flush(self, flushing: bool) -> None:
@@ -258,7 +255,7 @@ class Batcher:
         for live in self._deadlines.due(now):
             self._give_up(live, Outcome.EXPIRED)
         while True:
-            decision = self._policy.poll(now, self._slots(now))
+            decision = self._policy.poll(now, self._flights.slots(self._depth(now)))
             if decision.release is not None:
                 self._release(decision.release, now)
             # Behind the release, which may carry another row of a call that ends here: a call of
@@ -270,9 +267,9 @@ class Batcher:
                 break
         return min(decision.wake_at, self._deadlines.next(), self._circuit.changes_at(now))
 
-    def _slots(self, now: float) -> Slots:
-        depth = 0 if self.model is None else self._circuit.depth(self.model.depth, now)
-        return Slots(depth=depth, in_flight=len(self._flights))
+    def _depth(self, now: float) -> int:
+        held = 0 if self.model is None else self.model.holds(self._policy.settings)
+        return self._circuit.depth(held, now)
 
     def _give_up(self, live: LiveCall, outcome: Outcome) -> None:
         """End a call for which its time, or the policy, leaves no room."""
@@ -320,10 +317,10 @@ class Batcher:
             for live, _ in self._members(batch.items):
                 self._settle(live, Outcome.FAILED, told)
 
-    def _unserved(self, items: Iterable[Item], error: Unserved) -> None:
+    def _unserved(self, items: Sequence[Item], error: Unserved) -> None:
         """Items of a batch have no answer: they fail, or wait for another try."""
         now = self._clock()
-        self._circuit.unserved(error, now)
+        self._circuit.unserved(error, now, rows=len(items))
         over = self._flushing and self.model is None  # no other server will come in time
         for live, item in self._members(items):
             tried = error if over else again(live, item, error, idempotent=self._idempotent)
@@ -383,7 +380,7 @@ class Batcher:
         self._recorder.settled(live.recorded, rows, outcome)
         self._turns.settled(live)
         if outcome is not Outcome.COMPLETED:
-            logger.debug("call of %d rows: %s: %s", rows, outcome, result or "its caller left")
+            logger.debug("%d rows %s: %s", rows, outcome, type(result).__name__)  # quotes no body
         self._durations.request.observe(now - live.accepted_at)
         for item_id in live.ids:
             if self._rows.pop(item_id, None) is not None and live.waiting:
@@ -391,10 +388,6 @@ class Batcher:
         if outcome is Outcome.CANCELLED:
             # Only then: a server that lets calls expire may hang, and that must be found out.
             self._flights.unwanted(live.flights)
-        if not live.future.done():
-            if isinstance(result, Answer):
-                live.future.set_result(result)
-            elif result is not None:
-                live.future.set_exception(result)
+        live.told(result)
         if self._ledger.live == 0:
             self._idle.set()

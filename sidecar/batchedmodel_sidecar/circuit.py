@@ -3,7 +3,8 @@
 Pure; owned by the batcher, which tells it how batches end. After several whole batches in a row
 that the server could not answer the circuit opens: nothing is sent for a pause that doubles, then
 one batch tries (half open), and its success closes the circuit. The idea is Nygard's (Release It!,
-2007).
+2007). What was under way beside a batch that ended the trust says nothing new: a server that dies
+takes all its batches with it, and has died once.
 
 A foreign server that refuses all calls of a batch may be broken, or the calls may be bad. A small
 batch of these weighs little, so that one bad call that is sent again and again hurts nobody.
@@ -21,7 +22,8 @@ _SEVERAL: Final = 4
 """Refused calls that weigh as much as a batch that failed as a whole."""
 _FIRST_PAUSE: Final = 1.0  # seconds
 _LONGEST_PAUSE: Final = 30.0
-_CAREFUL_BATCHES: Final = 256  # more than the rows that a death sends again, each by itself
+_OTHERS: Final = 16
+"""Batches that may come between those of the rows that a death sends again, each by itself."""
 _AFTER_A_LOSS: Final = 0.2  # seconds
 _REST_BOUNDS: Final = (0.05, 5.0)  # seconds, whatever the server asks for
 
@@ -34,6 +36,11 @@ class Circuit:
         """Batches since one was answered, each by its weight."""
         self._until = -math.inf
         self._gone = False
+        """Whether the process that had batches has died, as far as is known."""
+        self._lost = 0
+        """Rows in the batches that the last death took."""
+        self._lost_until = -math.inf
+        """A batch that is lost before was sent before, and died the same death."""
         self._careful = 0
         """Batches that run one at a time: over whose company the server dies must be plain."""
 
@@ -53,36 +60,38 @@ class Circuit:
     def back(self) -> None:
         """The server is there again: one that had gone has started anew, and is tried at once."""
         if self._gone:
+            self._gone = False
             self._until = -math.inf
 
     def replied(self, reply: BatchReply, now: float) -> None:
         """A batch has a reply, in which a foreign server may have answered no row at all."""
         if not isinstance(reply, RawReply) or reply.answered:
-            self.succeeded()
+            self.succeeded(now)
         elif reply.refused:
             self._fail(min(1.0, reply.refused / _SEVERAL), now)
 
-    def succeeded(self) -> None:
+    def succeeded(self, now: float) -> None:
         """A batch was answered."""
+        if now < self._until:
+            return  # as in `_fail`: a trial is still to come, and so are the rows of a death
         self._failures = 0.0
         self._gone = False
         self._careful = max(0, self._careful - 1)
 
-    def unserved(self, error: Unserved, now: float) -> None:
-        """A batch has no answer."""
+    def unserved(self, error: Unserved, now: float, *, rows: int) -> None:
+        """So many rows of a batch have no answer."""
         if isinstance(error, Busy):
             self.rest(now, error.seconds)
         elif error.status >= 500:
-            self.failed(now)
+            # A whole batch, and none of its members is to blame.
+            self._fail(1.0, now)
         if isinstance(error, Lost):
+            self._lost = rows + (self._lost if now < self._lost_until else 0)
+            self._lost_until = now + _AFTER_A_LOSS
             # The link will hear of it as well; a batch sent before that would seem lost again.
             self.rest(now, _AFTER_A_LOSS)
-            self._careful = _CAREFUL_BATCHES
-        self._gone = isinstance(error, Lost)
-
-    def failed(self, now: float) -> None:
-        """A whole batch was not, and none of its members is to blame."""
-        self._fail(1.0, now)
+            self._careful = self._lost + _OTHERS
+            self._gone = True
 
     def rest(self, now: float, seconds: float) -> None:
         """The server asked not to be asked for so long."""
@@ -100,6 +109,8 @@ class Circuit:
         return self._until if now < self._until else math.inf
 
     def _fail(self, weight: float, now: float) -> None:
+        if now < self._until:
+            return  # nothing leaves now: it was under way before, and says nothing of the server
         self._failures += weight
         if self._open:
             pause = _FIRST_PAUSE * 2 ** min(int(self._failures) - _FAILURES, 10)

@@ -12,7 +12,7 @@ from typing import Final
 
 from batchedmodel_contract.batch_wire import BatchReply
 from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_scheduling.policy import Batch, BatchId
+from batchedmodel_scheduling.policy import Batch, BatchId, Slots
 from batchedmodel_sidecar.errors import Unserved
 
 logger: Final = logging.getLogger(__name__)
@@ -35,8 +35,9 @@ class Flights:
         self._dropped = dropped
         self._flights: dict[BatchId, _Flight] = {}
 
-    def __len__(self) -> int:
-        return len(self._flights)
+    def slots(self, depth: int) -> Slots:
+        """What is taken by these of a server that can hold so many."""
+        return Slots(depth=depth, in_flight=len(self._flights))
 
     def start(self, batch: Batch, carrying: Coroutine[None, None, None]) -> None:
         """Carry a batch; whoever carries it says `ended`."""

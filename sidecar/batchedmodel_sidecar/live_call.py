@@ -17,6 +17,7 @@ from batchedmodel_sidecar.calls import (
     Value,
     request_of,
 )
+from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.terms import Terms
 
 
@@ -89,6 +90,15 @@ class LiveCall:
         timing = Timing(self.batch_size, self.queue_seconds, self.model_seconds)
         said = tuple(said for said in self.said if said is not None)
         return Answer(outputs=outputs, rows=rows, timing=timing, said=said)
+
+    def told(self, result: Answer | CallError | None) -> None:
+        """Its caller hears how it ended, unless that has left or there is nothing to tell."""
+        if self.future.done():
+            return
+        if isinstance(result, Answer):
+            self.future.set_result(result)
+        elif result is not None:
+            self.future.set_exception(result)
 
     def leaves(self, batch: BatchId, batch_size: int, now: float) -> None:
         """One of its rows leaves in a batch."""

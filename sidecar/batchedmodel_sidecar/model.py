@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.description import ModelDescription
 from batchedmodel_contract.params import Values
 from batchedmodel_contract.profile import Profile
@@ -16,11 +17,12 @@ class ReadyModel:
 
     description: ModelDescription
     profile: Profile | None
-    """None when nobody measured the server; batches then go out one at a time."""
+    """None when nobody measured the server."""
     tokens: Tokens | None
     """None when the model takes no text."""
     depth: int
-    """Batches that the server takes at once: one that runs, and perhaps one handed over early."""
+    """Batches that each worker of the server takes at once: one that runs, and perhaps one handed
+    over early."""
     rows_pad: bool
     """Whether rows of different shapes may share a batch: the server pads or packs them, and the
     model's answers stay the same when it does."""
@@ -32,6 +34,10 @@ class ReadyModel:
         # Nearly always the very same description, and comparing all of it takes a microsecond.
         mine = self.description
         return call.description is mine or call.description == mine
+
+    def holds(self, settings: BatchSettings) -> int:
+        """Batches that all its workers take at once."""
+        return self.depth * settings.max_concurrent_batches
 
     def call_of(self, rows: tuple[Row, ...], params: Values | None = None) -> Call:
         """A call for this model; its rows and `params` were checked against the description."""

@@ -35,6 +35,9 @@ logger: Final = logging.getLogger(__name__)
 _BASE: Final = "http://model"
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 5.0
+_LONGEST_ABSENCE: Final = 0.5
+"""Between two looks for a socket that is not served: they cost next to nothing, and whoever waits
+for a server that was restarted should not wait for this as well."""
 _HANDSHAKE_SECONDS: Final = 30.0
 _MOST_DOUBLINGS: Final = 10
 _THREADS: Final = 2
@@ -100,15 +103,17 @@ class ModelLink:
     async def follow(self) -> None:
         """Keep the life line open for ever, with growing pauses while it breaks."""
         while True:
+            longest = _LONGEST_PAUSE
             try:
                 await self._hold_line()
                 self._lose("the model server closed the connection")
             except (_LinkBroken, InvalidInput) as error:
                 self._lose(str(error))
             except (aiohttp.ClientError, OSError) as error:
-                logger.debug("life line: %r", error)
+                logger.debug("life line: %s", type(error).__name__)
                 if isinstance(error, aiohttp.ClientConnectorError):
                     self._unanswered = 0  # that process has gone, another will come
+                    longest = _LONGEST_ABSENCE
                 self._lose("the model server cannot be reached")
             except TimeoutError:
                 self._stuck = True
@@ -120,7 +125,7 @@ class ModelLink:
             # The exponent is bounded: days of failures must not overflow a float.
             attempts = min(max(self._failures, self._distrusts), _MOST_DOUBLINGS)
             self._failures += 1
-            await asyncio.sleep(min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**attempts))
+            await asyncio.sleep(min(longest, _FIRST_PAUSE * 2**attempts))
 
     async def infer(self, request: BatchRequest, seconds: float) -> BatchReply:
         """The server's reply to a batch; raises `Unserved`."""
@@ -139,7 +144,7 @@ class ModelLink:
             # Nothing was sent, so nothing was in work.
             raise Busy("the model server cannot be reached") from error
         except BrokenOff as error:
-            logger.debug("batch: %r", error)
+            logger.debug("batch: %s", type(error).__name__)
             message = "the model server went away while it worked on this"
             raise Lost(message) from error
         except Garbled as error:
@@ -273,7 +278,7 @@ class ModelLink:
                 pass
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             # The server lets go of it by itself, later.
-            logger.debug("version %s could not be released: %r", version, error)
+            logger.debug("version %s could not be released: %s", version, type(error).__name__)
 
     def _lose(self, reason: str, level: int = logging.WARNING) -> None:
         if self._distrusted:
@@ -287,11 +292,14 @@ class ModelLink:
         self._listener.model_lost(reason)
 
     def _refused(self, answer: Answered) -> Unserved:
+        # It may quote a request: its callers are told, and neither others nor the log.
         text = bytes(answer.body[:200]).decode("utf-8", "replace")
-        message = f"the model server answered {answer.status}: {text}"
+        answered = f"the model server answered {answer.status}"
+        message = f"{answered}: {text}"
         if answer.status == 503:
             return Lost(message) if answer.header(server_api.AT_WORK) else Busy(message)
-        return self._nonsense(message)
+        self._distrust(answered)
+        return Unserved(message, status=502)
 
     def _nonsense(self, message: str) -> Unserved:
         self._distrust(message)

@@ -40,11 +40,12 @@ class Offered:
         settings: BatchSettings,
         now: float,
         *,
+        workers: int,
         model_ready: bool,
         draining: bool,
         signals: Signals,
     ) -> SidecarStats:
-        """What the autoscaler is told."""
+        """What the autoscaler is told; `workers` may be fewer than the settings have."""
         return SidecarStats(
             instance=self._instance,
             model_ready=model_ready,
@@ -59,6 +60,7 @@ class Offered:
             outstanding=self._ledger.rows_live,
             settings_hash=settings.digest(),
             max_batch_size=settings.max_batch_size,
+            max_concurrent_batches=workers,
             waited_row_seconds=self._ledger.waiting_rows.integral(now),
             released_rows=self._ledger.waiting_rows.lowered,
             # No rate at all is the verdict on the target and says nothing about the device.

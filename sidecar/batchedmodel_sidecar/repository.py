@@ -67,6 +67,6 @@ class Repository:
             async with self._session.post(path, data=body) as answer:
                 return Told(status=answer.status, body=await answer.read())
         except (aiohttp.ClientError, OSError) as error:
-            logger.debug("repository: %r", error)
+            logger.debug("repository: %s", type(error).__name__)
             message = "the model server cannot be reached, or went away"
             raise Unserved(message, status=503, retry_after=1.0) from error

@@ -70,7 +70,10 @@ class Service:
         durations, loop = Durations(registry), asyncio.get_running_loop()
         self._link: Link = (
             ForeignLink(
-                client=Client(settings.upstream_url),
+                client=Client(
+                    settings.upstream_url,
+                    keeps=lambda: self._batcher.settings.max_concurrent_batches == 1,
+                ),
                 probe=theirs.probe,
                 dialect=theirs.dialect,
                 translator=translator,
@@ -89,6 +92,7 @@ class Service:
             durations=durations,
             recorder=recorder,
             idempotent=settings.idempotent,
+            one_by_one=not settings.upstream_url,
         )
         self._repository = (
             Repository(settings.model_name, settings.model_socket)

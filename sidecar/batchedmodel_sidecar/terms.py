@@ -6,7 +6,7 @@ allow and tells the policy. Pure: it knows neither HTTP nor the clock.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from batchedmodel_contract.batching import BatchSettings
@@ -64,6 +64,20 @@ class Terms(NamedTuple):
     priority: Priority
     fan_out: FanOut | None
     trace: str | None = None
+
+
+def in_force(settings: BatchSettings, *, one_by_one: bool, flushing: bool = False) -> BatchSettings:
+    """The settings as they are followed here and now.
+
+    A server of ours runs one batch after the other: pods have the settings of a server that is
+    about to take its place, or keep them when that is rolled back. While flushing nothing waits for
+    company.
+    """
+    return replace(
+        settings,
+        max_concurrent_batches=1 if one_by_one else settings.max_concurrent_batches,
+        max_wait_seconds=0.0 if flushing else settings.max_wait_seconds,
+    )
 
 
 def agreed(wishes: Wishes, settings: BatchSettings) -> Terms:

@@ -13,7 +13,7 @@ from batchedmodel_scheduling.policy import ItemId, Refusal
 from batchedmodel_sidecar.ledger import Ledger
 from batchedmodel_sidecar.live_call import LiveCall
 
-_BATCHES_SHOWN: Final = 2  # of one call at a time: one that leaves, and one behind it
+_BATCHES_SHOWN: Final = 2  # of one call per worker: one that leaves, and one behind it
 
 
 class Turns:
@@ -70,4 +70,5 @@ class Turns:
 
 
 def _at_once(policy: BasePolicy) -> int:
-    return _BATCHES_SHOWN * policy.settings.max_batch_size
+    settings = policy.settings
+    return _BATCHES_SHOWN * settings.max_concurrent_batches * settings.max_batch_size

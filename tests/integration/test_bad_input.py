@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.description import RAGGED
 from batchedmodel_contract.tensors import Datatype
 from batchedmodel_contract.v2 import HEADER_LENGTH
+from batchedmodel_sidecar.errors import Lost
+from batchedmodel_sidecar.upstream.client import Client, Unreachable
+from batchedmodel_sidecar.upstream.dialect import Posting
 from support.chain import Chain, running_chain
 from support.echo_server import EchoServer, echoed, echoing
 
@@ -186,9 +190,36 @@ async def test_a_server_that_answers_nonsense_costs_its_callers_an_error_and_rec
         answer = await post(chain, chain.infer_path, body)
         assert answer[0] == status
         assert answer[1]["error"]
+        if reply[0] != 200:
+            told = reply[1].decode()
+            assert told in answer[1]["error"]
+            assert not any(told in line for line in chain.sidecar.lines), "it may quote a request"
         server.reply = None
         if status == 502:
             await chain.sidecar.wait_for("model not ready", after=seen)
             await chain.ready(after=seen)
         status, document = await post(chain, chain.infer_path, body)
         assert (status, document["outputs"][0]["data"]) == (200, [7])
+
+
+async def test_of_an_answer_that_is_no_http_the_log_quotes_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nhunter2\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    caplog.set_level(logging.DEBUG)
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        client = Client(f"http://127.0.0.1:{port}", keeps=lambda: True)
+        with pytest.raises(Lost):
+            await client.post(Posting(path="/", headers=(), parts=(b"{}",)), 5.0)
+        with pytest.raises(Unreachable):
+            await client.ask("/")
+        await client.close()
+    assert "batch: ClientResponseError" in caplog.text
+    assert "hunter2" not in caplog.text

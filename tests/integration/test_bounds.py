@@ -11,6 +11,7 @@ from typing import Any
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.spec import PolicyName
 from support.chain import DRAIN_TOKEN, Chain, running_chain
+from support.raw_caller import RawCaller
 
 DEVICE = {"fixedSeconds": "0.005"}
 GOOD: dict[str, Any] = {
@@ -78,6 +79,41 @@ async def test_a_caller_that_declares_much_and_sends_nothing_holds_nothing(tmp_p
         assert time.monotonic() - started < 3.0
         for _, writer in silent:
             writer.close()
+
+
+async def test_a_queue_full_of_rows_refuses_before_a_body_is_sent(tmp_path: Path) -> None:
+    full = BatchSettings(
+        policy=PolicyName.GREEDY, max_batch_size=1, max_queue_size=4, request_timeout_seconds=60.0
+    )
+    async with running_chain(
+        tmp_path, handler="simulated", parameters={"fixedSeconds": "3"}, settings=full
+    ) as chain:
+        rows = {"inputs": [{"name": "x", "datatype": "INT64", "shape": [3, 1], "data": [1, 2, 3]}]}
+        crowd = [asyncio.create_task(status_of(chain, json.dumps(rows).encode()))]
+        await chain.until("batchedmodel_requests_accepted_total", lambda value: value == 1)
+        crowd += [asyncio.create_task(status_of(chain)) for _ in range(6)]
+        await chain.until("batchedmodel_queue_length", lambda value: value == 4)
+        refused = "batchedmodel_requests_rejected_total"
+        before = await chain.metric(refused, reason="queue_full")
+
+        head = f"POST {chain.infer_path} HTTP/1.1\r\nHost: m\r\n"
+        unsent = (
+            "Content-Length: 500\r\nExpect: 100-continue\r\n\r\n",
+            "Content-Length: 500\r\n\r\n",
+            "Content-Length: 500\r\n\r\n{",
+            "Transfer-Encoding: chunked\r\n\r\n",
+        )
+        for body in unsent:
+            async with asyncio.timeout(2.0), RawCaller.calling(chain.port) as caller:
+                caller.sends((head + body).encode())
+                # Nobody was told to go on before.
+                status, text = await caller.answer()
+                assert status == 429, body
+                assert "full" in json.loads(text)["error"]
+        assert await chain.metric(refused, reason="queue_full") == before + len(unsent)
+        for one in crowd:
+            one.cancel()
+        await asyncio.gather(*crowd, return_exceptions=True)
 
 
 async def test_a_caller_that_waits_for_permission_gets_it(tmp_path: Path) -> None:

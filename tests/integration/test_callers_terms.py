@@ -143,7 +143,7 @@ async def test_a_refusal_says_its_reason_and_when_to_come_back_in_both_units(slo
         assert headers["x-request-outcome"] == "queue_full"
         milliseconds, seconds = int(headers["retry-after-ms"]), int(headers["retry-after"])
         assert 1 <= milliseconds <= seconds * 1100
-    await slow.sidecar.wait_for(r"DEBUG refused: queue_full: the queue is full: 2 rows may wait")
+    await slow.sidecar.wait_for(r"DEBUG refused: queue_full, 429")
     await slow.sidecar.wait_for(r"DEBUG batch \d+: 1 rows, (idle|full|just_in_time)")
 
 

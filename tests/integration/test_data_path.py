@@ -17,11 +17,15 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.description import RAGGED
 from batchedmodel_contract.spec import PolicyName
+from batchedmodel_contract.tensors import Datatype
 from support.books import assert_all_are_settled, assert_books_balance
 from support.chain import Chain, running_chain
+from support.echo_server import EchoServer, echoing
 
 DEVICE = {"fixedSeconds": "0.005", "rowSeconds": "0.0001"}
 SLOW_DEVICE = {"fixedSeconds": "0.3", "rowSeconds": "0"}
@@ -206,6 +210,42 @@ async def test_a_model_that_is_not_there_yet_is_named_and_found_later(tmp_path: 
         assert (await chain.admin("/live"))[0] == 200
         await chain.model.start()
         await chain.ready()
+        assert await echoed(chain, 1)
+
+
+class Warming(EchoServer):
+    """A model server that warms up until it is told that this is over."""
+
+    def __init__(self) -> None:
+        super().__init__(echoing(x=(Datatype.INT64, (RAGGED,))))
+        self.warm = asyncio.Event()
+        self.batches = 0
+
+    async def states(self) -> AsyncIterator[str]:
+        yield "WARMING"
+        await self.warm.wait()
+        yield "READY"
+
+    async def infer(self, request: web.Request) -> web.Response:
+        self.batches += 1
+        return await super().infer(request)
+
+
+async def test_while_the_model_warms_up_nobody_is_sent_to_it(tmp_path: Path) -> None:
+    server = Warming()
+    async with (
+        server.serving(tmp_path / "model.sock"),
+        running_chain(tmp_path, handler="none", start_model=False) as chain,
+    ):
+        await chain.sidecar.wait_for("model not ready: the model is WARMING")
+        status, answer = await infer(chain, 1)
+        assert status == 503
+        assert "the model is WARMING" in answer["error"]
+        assert (await chain.admin("/ready"))[0] == 503
+        assert not server.batches
+        server.warm.set()
+        await chain.ready()
+        assert (await chain.admin("/ready"))[0] == 200
         assert await echoed(chain, 1)
 
 

@@ -1,13 +1,18 @@
 """Random requests say the same through the sidecar, in shared batches, as straight to the server.
 
 The server's answer to a row depends on that row alone, so whatever differs the sidecar has done.
+What may differ: spaces and the order of members around the values, which are put together anew; how
+OpenAI's usage is divided among those who shared a request; and the words in which the sidecar
+itself refuses what it cannot read, for it has to read what it cuts into rows.
 """
 
 import asyncio
 import json
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,11 +20,47 @@ from hypothesis import strategies as st
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.spec import PolicyName, ServerProtocol
+from batchedmodel_contract.v2 import HEADER_LENGTH
 from batchedmodel_sidecar.upstream import json_text
 from support.row_server import RowServer, in_front
 
 SHARING = BatchSettings(policy=PolicyName.WINDOW, max_wait_seconds=0.02, max_batch_size=16)
-Said = tuple[int, str]
+EXAMPLES: Final = 100
+OF_THE_SERVER: Final = {"x-about": "rows", "model-version": "7", "Set-Cookie": "a=b"}
+WRITTEN_ANEW: Final = frozenset(
+    {"content-length", "content-type", "date", "server", HEADER_LENGTH.lower()}
+)
+"""Headers that are about the body's form and about who sent it."""
+OUTCOME: Final = "x-request-outcome"
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A request's body."""
+
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Said:
+    """An answer."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def own(self) -> bool:
+        """Whether the sidecar refused the request by itself."""
+        return self.headers.get(OUTCOME) == "invalid"
+
+    @property
+    def of_the_server(self) -> dict[str, str]:
+        """The headers that are the server's to say."""
+        names = WRITTEN_ANEW | {OUTCOME}
+        return {n.lower(): v for n, v in self.headers.items() if n.lower() not in names}
+
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8) | st.just("poison")
 numbers = (
@@ -88,81 +129,163 @@ def v2_documents(draw: st.DrawFn, datatype: str) -> dict[str, Any]:
     return {"inputs": [tensor], **draw(st.sampled_from([{}, {}, {"parameters": {"k": 1.50}}]))}
 
 
-def requests(bodies: st.SearchStrategy[str]) -> st.SearchStrategy[list[str]]:
+@st.composite
+def v2_in_bytes(draw: st.DrawFn, datatype: str) -> Sent:
+    """One tensor whose data stands behind the head, and which is wanted back in that form."""
+    rows, columns = draw(st.integers(0, 4)), draw(st.sampled_from([2, 2, 3]))
+    if datatype == "BYTES":
+        element = (st.binary(max_size=8) | st.just(b"poison")).map(
+            lambda one: struct.pack("<I", len(one)) + one
+        )
+    else:
+        size = SIZES[datatype]
+        element = st.binary(min_size=size, max_size=size)
+    count = rows * columns
+    data = b"".join(draw(st.lists(element, min_size=count, max_size=count)))
+    tensor = {
+        "name": "x",
+        "datatype": datatype,
+        "shape": [rows, columns],
+        "parameters": {"binary_data_size": len(data)},
+    }
+    beside = draw(st.sampled_from([{}, {}, {}, {"k": 1.50}]))
+    document = {"inputs": [tensor], "parameters": {"binary_data_output": True, **beside}}
+    head = draw(written(st.just(document))).encode()
+    return Sent(head + data, {HEADER_LENGTH: str(len(head))})
+
+
+SIZES: Final = {"INT8": 1, "FP16": 2, "BF16": 2, "FP32": 4, "INT64": 8, "FP64": 8}
+Requests = st.SearchStrategy[list[Sent]]
+
+
+def requests(bodies: st.SearchStrategy[str]) -> Requests:
     """Bodies that are sent at once."""
-    return st.lists(bodies | nonsense, min_size=1, max_size=10)
+    return at_once((bodies | nonsense).map(lambda text: Sent(text.encode())))
+
+
+def at_once(sent: st.SearchStrategy[Sent]) -> Requests:
+    """One or more; one alone must be told what the server says in every respect."""
+    return st.lists(sent, min_size=1, max_size=10)
 
 
 v2_requests = st.sampled_from(sorted(ELEMENTS)).flatmap(
     lambda datatype: requests(written(v2_documents(datatype)))
 )
+binary_requests = st.sampled_from([*sorted(SIZES), "BYTES", "BYTES"]).flatmap(
+    lambda datatype: at_once(v2_in_bytes(datatype))
+)
 
 
-def v1_parts(text: str) -> Any:
+def v1_parts(said: Said) -> Any:
     """The text of each prediction, and all that is beside them."""
-    document = json_text.fields(text)
+    document = json_text.fields(said.body.decode())
     return json_text.elements(document.pop("predictions"), "predictions"), document
 
 
-def openai_parts(text: str) -> Any:
-    """The text of each vector in its place; usage is judged elsewhere."""
-    document = json_text.fields(text)
+def openai_parts(said: Said) -> Any:
+    """The text of each vector in its place, and all that is beside them but usage."""
+    document = json_text.fields(said.body.decode())
     entries = [json_text.fields(one) for one in json_text.elements(document.pop("data"), "data")]
     document.pop("usage")
     return {entry["index"]: entry["embedding"] for entry in entries}, document
 
 
-def v2_parts(text: str) -> Any:
-    """All of it, a number being its text."""
+def v2_parts(said: Said) -> Any:
+    """The text of each value or row of values, the bytes behind the head, and all else by value."""
+    end = int(said.headers.get(HEADER_LENGTH, len(said.body)))
+    document = json_text.fields(said.body[:end].decode())
+    outputs = [json_text.fields(one) for one in json_text.elements(document.pop("outputs"), "o")]
+    data = [json_text.elements(one.pop("data", "[]"), "data") for one in outputs]
+    beside = [{name: by_value(text) for name, text in one.items()} for one in (document, *outputs)]
+    return data, said.body[end:], beside
+
+
+def by_value(text: str) -> Any:
+    """A document, a number in it being its text."""
     return json.loads(text, parse_float=str, parse_int=str, parse_constant=str)
 
 
+def usage_of(answers: list[Said]) -> list[int]:
+    """What callers are told they used, in all."""
+    told = [json.loads(said.body)["usage"] for said in answers if said.status == 200]
+    return [sum(one[name] for one in told) for name in ("prompt_tokens", "total_tokens")]
+
+
+def assert_the_same(through: Said, straight: Said, parts: Callable[[Said], Any]) -> None:
+    """One caller's answer, whoever shared its request."""
+    assert through.status == straight.status
+    if through.status == 200:
+        assert parts(through) == parts(straight)
+        assert through.of_the_server["model-version"] == "7"
+    elif through.own:
+        # In the sidecar's words, which say more; the server would have refused it too.
+        assert through.status == 400
+        assert json.loads(through.body)["error"]
+    else:
+        assert through.body == straight.body
+    assert through.of_the_server.items() <= straight.of_the_server.items()
+
+
 @pytest.mark.parametrize(
-    ("protocol", "path", "drawing", "parts"),
+    ("protocol", "binary", "path", "drawing", "parts"),
     [
-        (ServerProtocol.V1, "/v1/models/m:predict", requests(v1_bodies), v1_parts),
-        (ServerProtocol.OPENAI, "/v1/embeddings", requests(openai_bodies), openai_parts),
-        (ServerProtocol.V2, "/v2/models/m/infer", v2_requests, v2_parts),
+        (ServerProtocol.V1, False, "/v1/models/m:predict", requests(v1_bodies), v1_parts),
+        (ServerProtocol.OPENAI, False, "/v1/embeddings", requests(openai_bodies), openai_parts),
+        (ServerProtocol.V2, False, "/v2/models/m/infer", v2_requests, v2_parts),
+        (ServerProtocol.V2, True, "/v2/models/m/infer", binary_requests, v2_parts),
     ],
-    ids=["V1", "OpenAI", "V2"],
+    ids=["V1", "OpenAI", "V2", "V2 in bytes"],
 )
 async def test_what_is_said_through_the_sidecar_is_what_is_said_straight(
     tmp_path: Path,
     server: RowServer,
     protocol: ServerProtocol,
+    binary: bool,
     path: str,
-    drawing: st.SearchStrategy[list[str]],
-    parts: Callable[[str], Any],
+    drawing: Requests,
+    parts: Callable[[Said], Any],
 ) -> None:
+    server.binary, server.headers = binary, OF_THE_SERVER
     async with in_front(server, tmp_path, protocol, SHARING) as chain:
         loop = asyncio.get_running_loop()
 
-        async def said(base: str, body: str) -> Said:
-            async with chain.session.post(base + path, data=body.encode()) as response:
-                return response.status, await response.text()
+        async def said(base: str, sent: Sent) -> Said:
+            async with chain.session.post(
+                base + path, data=sent.body, headers=sent.headers
+            ) as response:
+                return Said(response.status, response.headers, await response.read())
 
-        shared = 0
+        shared = alone = 0
 
-        async def compare(drawn: list[str]) -> None:
-            nonlocal shared
+        async def compare(drawn: list[Sent]) -> None:
+            nonlocal shared, alone
             server.rows.clear()
-            through = await asyncio.gather(*(said(chain.url(""), body) for body in drawn))
+            through = await asyncio.gather(*(said(chain.url(""), sent) for sent in drawn))
             most = max(server.rows, default=0)
             server.rows.clear()
-            straight = [await said(server.url, body) for body in drawn]
+            straight = [await said(server.url, sent) for sent in drawn]
             shared += most > max(server.rows, default=0)
-            for body, one, other in zip(drawn, through, straight, strict=True):
-                assert one[0] == other[0], (body, one, other)
-                if one[0] == 200:
-                    assert parts(one[1]) == parts(other[1]), body
-                elif one[0] != 400:
-                    assert one[1] == other[1], body
+            for sent, one, other in zip(drawn, through, straight, strict=True):
+                try:
+                    assert_the_same(one, other, parts)
+                except AssertionError as error:
+                    error.add_note(f"sent {sent}")
+                    error.add_note(f"through {one}, straight {other}")
+                    raise
+            if protocol is ServerProtocol.OPENAI:
+                assert usage_of(through) == usage_of(straight)
+            if len(drawn) == 1 and not through[0].own:
+                alone += 1
+                assert through[0].of_the_server == straight[0].of_the_server
 
-        @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+        @settings(
+            max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+        )
         @given(drawing)
-        def same(drawn: list[str]) -> None:
+        def same(drawn: list[Sent]) -> None:
             asyncio.run_coroutine_threadsafe(compare(drawn), loop).result()
 
         await asyncio.to_thread(same)
-        # A request held more rows than any caller sent, or nothing was tried.
-        assert shared > 0
+        # A request held more rows than any caller sent, and somebody was alone, or nothing was
+        # tried.
+        assert min(shared, alone) > 0

@@ -67,7 +67,7 @@ def request(
     if framed:
         named["Content-Length"] = str(len(body))
     lines = [f"{method} {path} HTTP/1.1", *(f"{n}: {v}" for n, v in (named | headers).items())]
-    return "\r\n".join([*lines, "", ""]).encode("utf-8", "surrogateescape") + body
+    return "\r\n".join([*lines, "", ""]).encode("utf-8", "surrogatepass") + body
 
 
 GOOD: Final = request(
@@ -75,15 +75,40 @@ GOOD: Final = request(
 )
 
 
-async def exchanged(chain: Chain, data: bytes, seconds: float = ANSWER_SECONDS) -> bytes:
+def is_whole(data: bytes) -> bool:
+    """Whether it is a request and all of its body, so that an answer is due."""
+    head, end, body = data.partition(b"\r\n\r\n")
+    line, *fields = head.split(b"\r\n")
+    if not end or not re.fullmatch(rb"[A-Z]+ /[!-~]* HTTP/1\.1", line):
+        return False
+    if not all(re.fullmatch(rb"[\w-]+:[^\r\n\0]*", one) for one in fields):
+        return False
+    framing = [
+        one.lower().replace(b" ", b"")
+        for one in fields
+        if one.lower().startswith((b"content-length", b"transfer-encoding"))
+    ]
+    if framing == [b"transfer-encoding:chunked"]:
+        return bool(re.fullmatch(rb"(5\r\nhello\r\n)*0\r\n\r\n", body))
+    if not framing:
+        return not body
+    length = re.fullmatch(rb"content-length:(\d{1,9})", framing[0])
+    return len(framing) == 1 and length is not None and len(body) == int(length[1])
+
+
+async def exchanged(chain: Chain, data: bytes) -> bytes:
     """What comes back until the connection is closed, or until the caller's patience ends."""
     reader, writer = await asyncio.open_connection("127.0.0.1", chain.port)
-    answer = b""
+    due, answer = is_whole(data), b""
     try:
-        async with asyncio.timeout(seconds):
-            writer.write(data)
-            while piece := await reader.read(65_536):
-                answer += piece
+        writer.write(data)
+        while True:
+            waits = due and not re.search(rb"(?:^|\r\n\r\n)HTTP/1\.1 [2-5]", answer)
+            async with asyncio.timeout(ANSWER_SECONDS if waits else MORE_SECONDS):
+                piece = await reader.read(65_536)
+            if not piece:
+                break
+            answer += piece
     except (ConnectionError, TimeoutError):
         pass
     finally:
@@ -93,17 +118,41 @@ async def exchanged(chain: Chain, data: bytes, seconds: float = ANSWER_SECONDS) 
 
 async def assert_all_clear(chain: Chain, requests: list[bytes]) -> None:
     """Send them all at once, each on a connection of its own."""
-    answers = await asyncio.gather(*(exchanged(chain, one, MORE_SECONDS) for one in requests))
-    for answer in answers:
-        assert_clear(answer)
+    answers = await asyncio.gather(*(exchanged(chain, one) for one in requests))
+    for sent, answer in zip(requests, answers, strict=True):
+        try:
+            assert_clear(sent, answer)
+        except AssertionError as error:
+            error.add_note(f"sent {sent!r}, got {answer!r}")
+            raise
 
 
-def assert_clear(answer: bytes) -> None:
-    """Every answer in it is whole, and blames the caller or serves it."""
-    if not answer:
-        return
-    for status in re.findall(rb"(?:^|\r\n\r\n|\})HTTP/1\.[01] (\d{3}) ", answer):
-        assert 100 <= int(status) < 500, answer
+def assert_clear(sent: bytes, answer: bytes) -> None:
+    """A whole request is answered; each answer is whole, and blames the caller or serves it."""
+    statuses = statuses_in(answer, to_head=sent.startswith(b"HEAD "))
+    assert statuses or not is_whole(sent)
+    assert all(200 <= status < 500 for status in statuses)
+
+
+def statuses_in(data: bytes, *, to_head: bool) -> list[int]:
+    """Of the answers, each of which has a head and as much of a body as that says."""
+    statuses = []
+    while data:
+        head, end, data = data.partition(b"\r\n\r\n")
+        found = re.match(rb"HTTP/1\.[01] (\d{3}) ", head)
+        assert found, head
+        assert end, head
+        lengths = re.findall(rb"\r\ncontent-length: (\d+)(?=\r\n|$)", head, re.IGNORECASE)
+        if found[1] == b"100":
+            assert not lengths, head
+            continue
+        assert len(lengths) == 1, head
+        # A refusal of bytes that are no HTTP has a body, whatever stood before them; all are JSON.
+        size = 0 if to_head and not data.startswith(b"{") else int(lengths[0])
+        assert len(data) >= size, "the body is shorter than its head says"
+        statuses.append(int(found[1]))
+        data, to_head = data[size:], False
+    return statuses
 
 
 async def assert_unharmed(chain: Chain) -> None:

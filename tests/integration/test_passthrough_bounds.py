@@ -1,6 +1,9 @@
 """What passes through is bounded in size, time and number, and whatever ends it is counted."""
 
 import asyncio
+import io
+import os
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -13,6 +16,7 @@ from batchedmodel_contract.outcomes import Outcome
 from support.behind import Behind, in_front
 from support.books import assert_books_balance, settled
 from support.chain import Chain
+from support.large_bodies import MEBIBYTE, helper_of
 
 
 @pytest.fixture
@@ -151,6 +155,45 @@ async def test_a_drain_waits_for_what_passes_through(chain: Chain, behind: Behin
     release.set()
     assert await drain == (200, "empty\n")
     assert await caller == (200, "done")
+
+
+async def test_what_is_expected_in_vain_is_refused_and_counted_once(
+    chain: Chain, behind: Behind
+) -> None:
+    headers = {"Expect": "a-miracle"}
+    async with chain.session.post(chain.url("/x"), data=b"body", headers=headers) as response:
+        assert response.status == 417
+        assert response.headers["x-request-outcome"] == "invalid"
+    assert not behind.seen
+    await assert_books_balance(chain)
+    assert await chain.metric("batchedmodel_requests_offered_total") == 1
+    assert await chain.metric("batchedmodel_requests_rejected_total", reason="invalid") == 1
+
+
+async def test_what_was_read_when_the_drain_had_ended_does_not_pass_through(
+    chain: Chain, behind: Behind
+) -> None:
+    """A body of another model's form, which the helper reads for longer than the drain lasts."""
+    url = chain.url(chain.infer_path)
+    large = b'{"inputs": [], "more": "' + b"x" * MEBIBYTE + b'"}'
+    async with chain.session.post(url, data=io.BytesIO(large)) as response:
+        assert response.status == 200, "the server gets as it is what has no rows"
+    assert behind.bodies == [large]
+    helper = await helper_of(chain)
+    os.kill(helper, signal.SIGSTOP)
+
+    async def sent() -> tuple[int, str]:
+        async with chain.session.post(url, data=io.BytesIO(large)) as response:
+            return response.status, response.headers["x-request-outcome"]
+
+    async with asyncio.TaskGroup() as group:
+        caller = group.create_task(sent())
+        await asyncio.sleep(0.5)  # it is read by now, or will be refused unread all the same
+        assert await chain.admin("/drain") == (200, "empty\n")
+        os.kill(helper, signal.SIGCONT)
+    assert caller.result() == (503, "draining")
+    assert behind.bodies == [large]
+    await assert_books_balance(chain)
 
 
 async def test_a_server_that_is_gone_is_502(tmp_path: Path) -> None:

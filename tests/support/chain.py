@@ -194,7 +194,8 @@ async def running_chain(
 ) -> AsyncIterator[Chain]:
     """Start both, wait until the model is ready (if it is started), stop both.
 
-    `sidecar_module`: what is run as the sidecar, which may be one that is watched.
+    `sidecar_module`: what is run as the sidecar, which may be one that is watched. What is logged
+    is the same for both.
     """
     name = "m"
     socket = str(folder / "model.sock")
@@ -208,6 +209,7 @@ async def running_chain(
         parameters=tuple((parameters or {}).items()),
         max_batch_size=batching.max_batch_size,
         cache_folder=str(folder / "cache"),
+        log_level=sidecar_settings.get("log_level", "info"),  # type: ignore[arg-type]
     )
     values: dict[str, object] = {
         "model_name": name,

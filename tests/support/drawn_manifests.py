@@ -34,7 +34,14 @@ _TEXTS: Final = (
 )
 _OF_MODELS: Final = (
     *("handler", "source", "port", "parameters", "resources", "env"),
-    *("imagePullPolicy", "command", "args", "envFrom", "volumeMounts"),
+    *("imagePullPolicy", "command", "args", "envFrom", "volumeMounts", "securityContext"),
+)
+_NAMED: Final[tuple[Any, ...]] = (
+    *([{"name": "a", "b": 1}], [{"name": "a"}, {"name": "a"}], [{"name": "cache"}], [{}]),
+    *([{"name": "batcher"}], [{"name": "a", "volumeMounts": None, "securityContext": None}]),
+    [{"name": "a", "volumeMounts": [{"name": "cache"}, {"name": "cache"}], "securityContext": {}}],
+    [{"name": "a", "volumeMounts": [{"name": "socket"}]}],
+    *([{"name": "a", "volumeMounts": [{}]}], [{"name": "a", "securityContext": 1}]),
 )
 _QUANTITIES: Final = (1, 0, "1", "500m", "2Gi", "1.5Gi", "1e3", "1.", "x", -1, 0.5)
 _RESOURCES: Final = ("cpu", "memory", "nvidia.com/gpu", "amd.com/gpu")
@@ -106,9 +113,7 @@ def _fitting(random: Random, rule: Rule) -> object:
         case CountOrPercent():
             return random.choice((0, 1, 1001, -1, "0%", "25%", "100%", "101%", "1", "%"))
         case NamedEntries():
-            return random.choice(
-                ([{"name": "a", "b": 1}], [{"name": "a"}, {"name": "a"}], [{"name": "cache"}], [{}])
-            )
+            return random.choice(_NAMED)
         case Names():
             return random.choice((["a"], ["a", "b"], ["a", "a"], []))
         case TextMap():

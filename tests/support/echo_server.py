@@ -98,9 +98,14 @@ class EchoServer:
     async def _events(self, request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
-        await response.write(b'{"state": "READY", "detail": ""}\n')
+        async for state in self.states():
+            await response.write(b'{"state": "%s", "detail": ""}\n' % state.encode())
         await asyncio.Event().wait()
         return response
+
+    async def states(self) -> AsyncIterator[str]:
+        """Those that it tells whoever follows it."""
+        yield "READY"
 
     async def _metadata(self, request: web.Request) -> web.Response:
         return web.json_response(self._description.to_metadata())

@@ -2,10 +2,12 @@
 
 Run in the sidecar's place by tests of what holds the loop up. The timer is due every millisecond;
 between two of its calls lies whatever else the loop did, counted in time of the CPU: that is what
-the sidecar does, however busy the machine is. On SIGUSR1 it tells the delays since the last time.
+the sidecar does, however busy the machine is. On SIGUSR1 it tells the delays since the last time,
+and what the collector of garbage looks at.
 """
 
 import asyncio
+import gc
 import json
 import signal
 import sys
@@ -39,6 +41,8 @@ class _Watch:
     def _tell(self) -> None:
         print("delays:", json.dumps([round(delay, 5) for delay in self._delays]), flush=True)  # noqa: T201
         self._delays.clear()
+        frozen, followed, between = gc.get_freeze_count(), len(gc.get_objects()), gc.get_threshold()
+        print(f"collector: {frozen} frozen, {followed} followed, {between[0]} new", flush=True)  # noqa: T201
 
 
 def _run(service: Coroutine[Any, Any, bool], as_ever: Any = uvloop.run) -> bool:

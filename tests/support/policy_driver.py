@@ -42,7 +42,9 @@ class PolicyDriver(RuleBasedStateMachine):
     policy: Policy
 
     def _begin(self, policy: Policy, settings: BatchSettings, *, depth: int) -> None:
-        self.policy, self.settings, self.depth = policy, settings, depth
+        self.policy, self.settings = policy, settings
+        self.depth = depth
+        """Batches that each worker takes."""
         self.now = 1000.0
         self.offered = 0
         self.waiting: dict[ItemId, Item] = {}
@@ -154,7 +156,8 @@ class PolicyDriver(RuleBasedStateMachine):
             self.settled[item.id] = "refused"
 
     def _poll(self) -> Decision:
-        slots = Slots(depth=self.depth, in_flight=len(self.in_flight))
+        depth = self.depth * self.settings.max_concurrent_batches
+        slots = Slots(depth=depth, in_flight=len(self.in_flight))
         decision = self.policy.poll(self.now, slots)
         for shed in decision.shed:
             self._check_shed(shed)
@@ -200,6 +203,9 @@ class PolicyDriver(RuleBasedStateMachine):
     def _end_all(self, took: float | None) -> None:
         for batch in list(self.in_flight):
             self._end(batch, took)
+
+    def _a_worker_is_free(self, slots: Slots) -> bool:
+        return slots.in_flight < min(slots.depth, self.settings.max_concurrent_batches)
 
     def _settle(self, item: Item, how: str) -> None:
         assert item.id not in self.settled, f"already {self.settled[item.id]}, now {how}"

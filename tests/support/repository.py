@@ -8,6 +8,7 @@ FOLDERS: Final = (
     "contract",
     "scheduling",
     "http",
+    "election",
     "sidecar",
     "model_server",
     "operator",

@@ -1,21 +1,24 @@
 """A batcher in virtual time in front of a pretend server, for the unit tests of the sidecar."""
 
 import asyncio
+import inspect
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 
 from batchedmodel_contract.batch_wire import BatchReply, BatchRequest, Ragged
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.description import RAGGED, CostRule, ModelDescription, TensorSpec
-from batchedmodel_contract.outcomes import Outcome
+from batchedmodel_contract.outcomes import Outcome, ReleaseReason
 from batchedmodel_contract.profile import Profile, ProfilePoint
 from batchedmodel_contract.spec import PolicyName
 from batchedmodel_contract.tensors import Datatype
-from batchedmodel_sidecar.batcher import Batcher
-from batchedmodel_sidecar.calls import Answer, Call, Row, Value
-from batchedmodel_sidecar.errors import Lost, Unserved
+from batchedmodel_sidecar.batcher import Batcher, Infer
+from batchedmodel_sidecar.calls import Answer, Call, RawBatch, Row, Value
+from batchedmodel_sidecar.errors import CallError, Lost, Rejected, Unserved
 from batchedmodel_sidecar.ledger import Ledger
 from batchedmodel_sidecar.metrics import Durations
 from batchedmodel_sidecar.model import ReadyModel
@@ -132,35 +135,138 @@ class PretendServer:
         )
 
 
-class StrictLedger(Ledger):
-    """Books that are checked whenever they change."""
+@dataclass
+class Seen:
+    """What callers and the server see of a batcher, counted without a look into its books."""
 
-    def accept(self, rows: int, work: float, now: float) -> None:
-        """See `Ledger`."""
-        super().accept(rows, work, now)
-        self._check()
+    calls: int = 0
+    """That came to the batcher."""
+    rows: int = 0
+    """Of all that came, and one of each that was refused unread."""
+    refused: int = 0
+    inside: list[int] = field(default_factory=list)
+    """The rows of each call that was taken and has not returned."""
+    ended: Counter[Outcome] = field(default_factory=Counter)
+    """Calls that were taken, by what their callers make of their ends."""
+    at_server: list[int] = field(default_factory=list)
+    """The rows of each batch that the server has."""
+
+
+class StrictLedger(Ledger):
+    """Books that are compared with what others see whenever they change."""
+
+    def __init__(self, seen: Seen) -> None:
+        super().__init__()
+        self._seen = seen
+        self._left = 0
+        self.wrong: list[AssertionError] = []
+        """What was found when they changed: a batcher survives what goes wrong in a decision."""
 
     def leave(self, rows: int, waiting: int) -> None:
         """See `Ledger`."""
         super().leave(rows, waiting)
-        self._check()
+        self._left += 1
 
-    def come_back(self, rows: int, waiting: int, now: float) -> None:
+    def batch_leaves(self, reason: ReleaseReason, rows: int, now: float) -> None:
         """See `Ledger`."""
-        super().come_back(rows, waiting, now)
-        self._check()
+        super().batch_leaves(reason, rows, now)
+        assert rows == self._left, "a batch holds the rows that have just left"
+        self._left = 0
 
-    def settle(self, outcome: Outcome, rows: int, work: float, now: float, *, waiting: int) -> None:
-        """See `Ledger`."""
-        super().settle(outcome, rows, work, now, waiting=waiting)
-        self._check()
+    def check(self) -> None:
+        """The accounting identity of the design, and what callers and server say of its parts.
 
-    def _check(self) -> None:
-        """The accounting identity of the design."""
-        assert self.accepted == self.settled.total() + self.waiting + self.in_flight
-        assert min(self.waiting, self.in_flight, self.rows_waiting) >= 0
-        assert self.rows_live >= self.rows_waiting
+        Both hear of an end a little later than the books.
+        """
+        seen = self._seen
+        assert self.accepted + seen.refused == seen.calls
+        assert self.rows_offered == seen.rows
+        ongoing = self.waiting + self.in_flight + self.passing
+        assert self.accepted == self.settled.total() + ongoing
+        assert self.live <= len(seen.inside)
+        assert self.rows_waiting <= self.rows_live <= sum(seen.inside)
+        assert self.batches_in_flight >= len(seen.at_server)
+        assert self.rows_at_model.value >= sum(seen.at_server)
+        assert min(self.waiting, self.in_flight, self.passing, self.rows_waiting) >= 0
         assert self.work_live > -1e-9
+
+    def check_at_rest(self) -> None:
+        """The same when nothing is under way between the parts, so that all see the same."""
+        seen = self._seen
+        assert not self.wrong
+        self.check()
+        assert (self.live, self.rows_live) == (len(seen.inside), sum(seen.inside))
+        at_server = (len(seen.at_server), sum(seen.at_server))
+        assert (self.batches_in_flight, self.rows_at_model.value) == at_server
+        assert self.settled.total() == seen.ended.total()
+        # Who leaves while the answer is on its way takes none, whatever the books say.
+        assert all(seen.ended[one] <= self.settled[one] for one in {*Outcome} - {Outcome.CANCELLED})
+
+
+def _strict(change: Callable[..., None]) -> Callable[..., None]:
+    def changed(self: StrictLedger, *args: Any, **kwargs: Any) -> None:
+        try:
+            change(self, *args, **kwargs)
+            self.check()
+        except AssertionError as error:
+            self.wrong.append(error)
+            raise
+
+    return changed
+
+
+for _name, _method in inspect.getmembers(Ledger, inspect.isfunction):
+    if not _name.startswith("_"):
+        setattr(StrictLedger, _name, _strict(getattr(StrictLedger, _name)))
+
+
+class WatchedBatcher(Batcher):
+    """A batcher at whose door somebody counts."""
+
+    def __init__(self, seen: Seen, settings: BatchSettings, *, infer: Infer, **parts: Any) -> None:
+        async def watched(request: BatchRequest, seconds: float) -> BatchReply:
+            if isinstance(request, RawBatch):
+                rows = len(request.rows)
+            else:
+                rows = len([*request.inputs[0].items()])
+            seen.at_server.append(rows)
+            try:
+                return await infer(request, seconds)
+            finally:
+                seen.at_server.remove(rows)
+
+        super().__init__(settings, infer=watched, **parts)
+        self._seen = seen
+
+    def refusal(self) -> Rejected | None:
+        """See `Batcher`."""
+        refusal = super().refusal()
+        self._seen.rows += refusal is not None
+        return refusal
+
+    async def submit(
+        self, call: Call, arrived: float | None = None, wishes: Wishes = NO_WISHES
+    ) -> Answer:
+        """See `Batcher`."""
+        seen, rows = self._seen, len(call.rows)
+        seen.calls += 1
+        seen.rows += rows
+        seen.inside.append(rows)
+        try:
+            answer = await super().submit(call, arrived, wishes)
+        except Rejected:
+            seen.refused += 1
+            raise
+        except asyncio.CancelledError:
+            seen.ended[Outcome.CANCELLED] += 1
+            raise
+        except CallError as error:
+            seen.ended[Outcome(str(error.counted_as))] += 1
+            raise
+        finally:
+            seen.inside.remove(rows)
+        seen.ended[Outcome.COMPLETED] += 1
+        return answer
 
 
 @dataclass
@@ -169,12 +275,20 @@ class World:
 
     batcher: Batcher
     server: PretendServer
-    ledger: Ledger
+    ledger: StrictLedger
     recorder: FlightRecorder
 
     def send(self, *rows: bytes, wishes: Wishes = NO_WISHES) -> "asyncio.Task[Answer]":
         """Submit a call from a caller of its own."""
-        return asyncio.create_task(self.batcher.submit(call_of(rows), wishes=wishes))
+        return asyncio.create_task(self._answer(call_of(rows), wishes))
+
+    async def _answer(self, call: Call, wishes: Wishes) -> Answer:
+        try:
+            return await self.batcher.submit(call, wishes=wishes)
+        except Rejected as refused:
+            # As the front does.
+            self.ledger.rejected[refused.reason] += 1
+            raise
 
 
 def call_of(rows: Iterable[bytes]) -> Call:
@@ -195,9 +309,11 @@ def world(
     settings: BatchSettings | None = None, *, attached: bool = True, idempotent: bool = True
 ) -> World:
     """A world in the running loop's time."""
-    server, ledger = PretendServer(), StrictLedger()
+    server, seen = PretendServer(), Seen()
+    ledger = StrictLedger(seen)
     recorder = FlightRecorder(asyncio.get_running_loop().time())
-    batcher = Batcher(
+    batcher = WatchedBatcher(
+        seen,
         settings or BatchSettings(policy=PolicyName.GREEDY, max_batch_size=4),
         infer=server.infer,
         clock=asyncio.get_running_loop().time,

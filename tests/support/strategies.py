@@ -109,6 +109,7 @@ def batch_settings(
     *,
     largest_batch: int = 5,
     policies: Sequence[PolicyName] = tuple(PolicyName),
+    most_workers: int = 1,
 ) -> BatchSettings:
     """Settings with small caps, so that short runs meet all of them."""
     size = draw(st.integers(1, largest_batch))
@@ -116,6 +117,7 @@ def batch_settings(
     return BatchSettings(
         policy=draw(st.sampled_from(policies)),
         max_batch_size=size,
+        max_concurrent_batches=draw(st.sampled_from([1, most_workers])),
         max_wait_seconds=draw(st.sampled_from([0.0, 0.002, 0.02])),
         max_queue_size=draw(st.integers(size, size + 12)),
         request_timeout_seconds=draw(st.sampled_from([0.5, 30.0])),

@@ -10,6 +10,7 @@ import copy
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from batchedmodel_autoscaler.objects import Model as Wishes
@@ -37,6 +38,8 @@ __all__ = ["Kind", "LiveModel", "Outcome", "Rehearsal"]
 _MOST_LOOKS: Final = 10
 _IMAGE_IN_STATUS: Final = "status.effective.model.image"
 _NO_TIME: Final = ""
+_NEVER: Final = datetime.min.replace(tzinfo=UTC)
+"""There are no pods that could have waited since any time."""
 _CHART_IMAGE: Final = "the chart's"
 """Stands for images that the operator is told by its chart: they are the same on both sides."""
 
@@ -116,7 +119,7 @@ class Rehearsal:
 
     def _settled(self, observed: Observed) -> Observed:
         for _ in range(_MOST_LOOKS):
-            steps = plan(observed, self._images, now=0.0)
+            steps = plan(observed, self._images, now=0.0, at=_NEVER)
             rests = not steps.applies and not steps.deletions
             observed = _taken(observed, steps)
             if rests:

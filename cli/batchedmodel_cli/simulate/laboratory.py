@@ -52,7 +52,7 @@ class Pod:
     """Whether the sidecar learns the profile: a server of ours tells it, a foreign one cannot."""
     hand_off_seconds: float
     depth: int
-    """Batches that the server takes at once."""
+    """Batches that each worker of the server takes at once."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -84,7 +84,8 @@ class SimulatedPods:
         requests, pods = self._drawn(settings, replicas, rate, begins)
         fleet = [self._ready_pod(settings) for _ in range(pods)]
         ran = simulate(requests, fleet, router=Random(stream(self.seed, "router")))
-        return _trial(verdict(requests, ran, pods=pods))
+        workers = settings.max_concurrent_batches
+        return _trial(verdict(requests, ran, pods=pods, workers=workers))
 
     def throughput(self, settings: BatchSettings) -> float:
         """See `Laboratory`."""
@@ -113,21 +114,25 @@ class SimulatedPods:
         return self.pod.hand_off_seconds + forward
 
     def _rate_of_full_batches(self, settings: BatchSettings) -> float:
+        plant = self._plant(settings)
         full = [self.traffic.typical_length] * settings.max_batch_size
-        return len(full) / self._plant().curve.seconds(full)
+        return plant.workers * len(full) / plant.curve.seconds(full)
 
     def _ready_pod(self, settings: BatchSettings) -> tuple[Policy, Plant]:
         """A policy of its own that knows the device as well as it ever will, and the device."""
         # A copy, since lessons are the same for all pods and take as long as what is asked.
-        return copy.deepcopy(self._taught_policy(settings)[0]), self._plant()
+        return copy.deepcopy(self._taught_policy(settings)[0]), self._plant(settings)
 
-    def _plant(self) -> Plant:
+    def _plant(self, settings: BatchSettings) -> Plant:
         from batchedmodel_scheduling.simulator.curves import curve_of
         from batchedmodel_scheduling.simulator.plants import Plant
 
-        pod = self.pod
+        pod, workers = self.pod, settings.max_concurrent_batches
         return Plant(
-            curve=curve_of(pod.profile), hand_off_seconds=pod.hand_off_seconds, depth=pod.depth
+            curve=curve_of(pod.profile),
+            hand_off_seconds=pod.hand_off_seconds,
+            workers=workers,
+            depth=workers * pod.depth,
         )
 
     def _taught_policy(self, settings: BatchSettings) -> tuple[Policy, int]:
@@ -162,7 +167,7 @@ class SimulatedPods:
             settings.request_timeout_seconds,
             request_timeout_seconds=settings.request_timeout_seconds,
         )
-        ran = simulate(lesson, [(policy, self._plant())])
+        ran = simulate(lesson, [(policy, self._plant(settings))])
         return max(ran.until, lesson[-1].at) + _PAUSE
 
     def _drawn(

@@ -72,7 +72,7 @@ def table(setup: Setup, answers: Answers) -> Iterator[str]:
     offered = answers.offered
     yield (
         f"{setup.model} on {setup.device}: {_pods(answers.replicas)}, policy "
-        f"{setup.settings.policy}, up to {setup.settings.max_batch_size} rows a batch"
+        f"{setup.settings.policy}, up to {_batches(setup.settings)}"
     )
     yield ""
     yield from words.aligned(list(_facts(setup, answers, offered)), indent=2)
@@ -189,6 +189,12 @@ def _tried(tried: Tried) -> dict[str, Any]:
 
 def _pods(replicas: int) -> str:
     return f"{replicas} replica" if replicas == 1 else f"{replicas} replicas"
+
+
+def _batches(settings: BatchSettings) -> str:
+    side_by_side = settings.max_concurrent_batches
+    rows = f"{settings.max_batch_size} rows a batch"
+    return rows if side_by_side == 1 else f"{rows}, {side_by_side} batches at a time"
 
 
 def _sustain(replicas: int) -> str:

@@ -5,6 +5,7 @@ Pure; called by `planning` for what waits, by `Deadline` for late ones and for t
 
 import math
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
@@ -24,8 +25,8 @@ _LOOKED_AT: Final = 4
 class Situation:
     """What a plan depends on beside the waiting items."""
 
-    start: float
-    """When the device could begin a batch that leaves now."""
+    free: Sequence[float]
+    """When each worker could begin a batch that leaves now, the first one first."""
     start_spread: float
     """Standard deviation of that, seconds."""
     rate: float
@@ -38,6 +39,11 @@ class Situation:
     """Whether lanes are simply in order of due time."""
     hurried: bool
     """Whether due times are worth a smaller batch; not where the target is out of reach anyway."""
+
+    @property
+    def start(self) -> float:
+        """When a batch that leaves now could begin."""
+        return self.free[0]
 
 
 def together(late: list[Entry], edges: tuple[int, ...], now: Situation) -> list[Entry]:

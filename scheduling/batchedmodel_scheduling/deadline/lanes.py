@@ -85,7 +85,8 @@ class Lanes:
     def feasible(self, newcomer: Entry, start: float, scale: float) -> bool:
         """Whether all could be in time if an item came, in full batches from `start` on.
 
-        It and all of its priority and higher ones, that is; `scale` is that of the work's seconds.
+        It and all of its priority and higher ones, that is; `scale` is how long a second of work
+        takes.
         """
         priority = newcomer.item.priority
         whole = start + scale * sum([work for one, work in self._work.items() if one <= priority])

@@ -5,6 +5,8 @@ the device is free at t. Either the i-th is given up, or a batch begins with it;
 lost by the chance that their batch ends after they are due; and every second of the device costs
 `price`, what arrivals yet to come would make of it. Only the first step is used, then the world is
 looked at again; so later steps are kept on a coarse grid of times and sizes, the first is exact.
+Several workers whose batches end in turn are one device as many times as fast, whose answers come
+later by what a batch takes longer there.
 Pure; called by the planner under pressure.
 """
 
@@ -44,6 +46,8 @@ class Device(NamedTuple):
     """Standard deviation of that, seconds."""
     spread: float
     """Standard deviation of a batch's time, as a part of it."""
+    workers: int = 1
+    """That begin a batch within the time of one."""
 
 
 def first_batch(entries: list[Entry], device: Device, price: float) -> FirstBatch:
@@ -56,18 +60,19 @@ def first_batch(entries: list[Entry], device: Device, price: float) -> FirstBatc
     worth = np.array([entry.weight for entry in entries])
     largest = min(len(device.table) - 1, count)
     seconds = np.array(device.table[: largest + 1])
+    paces = seconds / device.workers
     # By then everything is over: all served in the largest batches, or the last one late.
-    all_served = (count // largest + 1) * seconds[largest]
-    cell = max(float(min(due.max(), all_served)), float(seconds[1]), _LEAST_SPREAD) / _CELLS
-    left = _losses(due, worth, seconds, cell, device.spread, price)
+    all_served = (count // largest + 1) * paces[largest]
+    cell = max(float(min(due.max(), all_served)), float(paces[1]), _LEAST_SPREAD) / _CELLS
+    left = _losses(due - (seconds - paces)[largest], worth, paces, cell, device.spread, price)
 
-    ends = seconds[1:]
+    ends, next_begins = seconds[1:], paces[1:]
     spread = np.hypot(device.start_spread, device.spread * ends)
     late = _late(due, worth, ends, np.maximum(spread, _LEAST_SPREAD))
-    at = np.minimum(ends / cell, _CELLS - 1e-9)
+    at = np.minimum(next_begins / cell, _CELLS - 1e-9)
     low = at.astype(int)
     after = left[:, low] + (left[:, low + 1] - left[:, low]) * (at - low)
-    after += price * np.maximum(0, ends - _CELLS * cell)
+    after += price * np.maximum(0, next_begins - _CELLS * cell)
     dropped, column = np.arange(count)[:, None], np.arange(largest)[None, :]
     rest = dropped + column + 1
     exists = rest <= count

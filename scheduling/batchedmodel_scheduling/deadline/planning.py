@@ -14,6 +14,7 @@ from typing import Final
 
 from batchedmodel_contract.description import CostRule
 from batchedmodel_scheduling.deadline import outlook
+from batchedmodel_scheduling.deadline.agenda import Agenda
 from batchedmodel_scheduling.deadline.batches import (
     Situation,
     by_itself,
@@ -73,11 +74,11 @@ def _alike(lane: Lane, now: Situation) -> Plan:
     entries = lane.entries
     cap = now.limits.rows_of(lane.longest)
     table = now.times.upper_table(lane.longest, cap)[: cap + 1]
-    end, slack = now.start, float("inf")
+    agenda, slack = Agenda(now.free), float("inf")
     seen = min(len(entries), _BATCHES_SEEN * cap) if now.hurried else 0
     for first in range(0, seen, cap):
         part = entries[first : first + cap]
-        end += table[len(part)]
+        end = agenda.add(table[len(part)])
         slack = min(slack, min([entry.due for entry in part]) - end)
         if slack < 0:
             break
@@ -94,6 +95,8 @@ def _alike(lane: Lane, now: Situation) -> Plan:
         start=now.start,
         start_spread=now.start_spread,
         spread=now.times.spread,
+        # One that is busy for longer is no help to any that this batch could have.
+        workers=sum(one <= now.start + table[-1] for one in now.free),
     )
     first_batch = outlook.first_batch(viewed, device, _price(viewed, table, now))
     dropped = skipped + first_batch.dropped
@@ -101,16 +104,18 @@ def _alike(lane: Lane, now: Situation) -> Plan:
     return Plan(
         batch=batch,
         table=table,
-        given_up=_lost(entries[:dropped], now.start + table[len(batch)]),
+        given_up=_lost(entries[:dropped], table[len(batch)], now),
         pressed=True,
         slack=0.0,
         load=1.0,
     )
 
 
-def _lost(entries: list[Entry], ends: float) -> list[Entry]:
-    """Of those left out of a batch that ends then, the ones that cannot be in time after it."""
-    return [entry for entry in entries if entry.due <= ends]
+def _lost(entries: list[Entry], seconds: float, now: Situation) -> list[Entry]:
+    """Of those left out of a batch that takes so long, the ones that are late before the next."""
+    agenda = Agenda(now.free)
+    agenda.add(seconds)
+    return [entry for entry in entries if entry.due <= agenda.begins]
 
 
 def _usual_rows(table: list[float], now: Situation) -> int:
@@ -138,7 +143,7 @@ def _price(entries: Sequence[Entry], table: list[float], now: Situation) -> floa
 
 def _best_rate(table: list[float], now: Situation) -> float:
     rows = _usual_rows(table, now)
-    return rows / table[rows] if table[rows] > 0 else float("inf")
+    return len(now.free) * rows / table[rows] if table[rows] > 0 else float("inf")
 
 
 def _load(table: list[float], now: Situation) -> float:
@@ -169,7 +174,7 @@ def _different(keys: list[list[Lane]], now: Situation) -> Plan:
             load=load,
             behind=[head for head in heads if head is not first],
         )
-    chosen = select(candidates, now.start, partial(by_itself, now), _launch_price(candidates, now))
+    chosen = select(candidates, now.free, partial(by_itself, now), _launch_price(candidates, now))
     if not chosen.run:
         last = max(
             (e for candidate in chosen.put_off for e in candidate.entries), key=attrgetter("due")
@@ -177,16 +182,15 @@ def _different(keys: list[list[Lane]], now: Situation) -> Plan:
         alone = now.times.upper_table(last.length, 1)
         return Plan(batch=[last], table=alone, given_up=[], pressed=True, slack=0.0, load=1.0)
     first = chosen.run[0]
-    end, slack = now.start, float("inf")
+    agenda, slack = Agenda(now.free), float("inf")
     for candidate in chosen.run:
-        end += candidate.seconds
-        slack = min(slack, candidate.due - end)
+        slack = min(slack, candidate.due - agenda.add(candidate.seconds))
     pressed = bool(chosen.given_up or chosen.put_off)
     table = table_beyond(first, now)
     return Plan(
         batch=first.entries,
         table=table,
-        given_up=_lost(chosen.given_up, now.start + first.seconds),
+        given_up=_lost(chosen.given_up, first.seconds, now),
         pressed=pressed,
         slack=0.0 if pressed else slack,
         load=1.0 if pressed else _load(table, now),
@@ -195,11 +199,11 @@ def _different(keys: list[list[Lane]], now: Situation) -> Plan:
 
 
 def _launch_price(candidates: list[Candidate], now: Situation) -> float:
-    """Worth that a second of the device would make of what arrives, if it runs such batches."""
+    """Worth that a second of a worker would make of what arrives, if it runs such batches."""
     seconds = sum([candidate.seconds for candidate in candidates])
     items = sum([len(candidate.entries) for candidate in candidates])
     if seconds <= 0:
         return 0.0
-    load = min(1.0, now.rate * seconds / items)
+    load = min(1.0, now.rate * seconds / items / len(now.free))
     worth = sum([candidate.weight for candidate in candidates])
     return _PRICE * load * load * worth / seconds

@@ -141,9 +141,10 @@ class Deadline(BasePolicy):
             # Nothing has happened since: this is the timer, and that late.
             self.pipeline.woken(now - self._timer)
         shed, self._evicted = self._evicted, []
+        # Also where nothing waits: who comes next is judged by what the server can hold.
+        opens = self.pipeline.opens_at(slots, now)
         if not len(self._lanes) and not len(self._spare):
             return self._hold(NEVER, HoldReason.EMPTY, shed)
-        opens = self.pipeline.opens_at(slots, now)
         if opens > now and not (self._early and slots.in_flight < slots.depth):
             if self._unswept:
                 # Who cannot be in time after the batch that has just left hears it now, not then.
@@ -155,9 +156,9 @@ class Deadline(BasePolicy):
         start = self.pipeline.starts_at(now)
         shed += self._hopeless(start, now)
         if not len(self._lanes):
-            return self._serve_late(now, opens, slots, shed)
+            return self._serve_late(now, opens, shed)
         # A plan may give up everything but one item; it never fails to find one.
-        situation = self._situation(start, now, slots)
+        situation = self._situation(now)
         chosen = plan(self._lanes, situation)
         shed += self._give_up(chosen.given_up, now)
         return self._act(chosen, situation, now, opens, slots, shed)
@@ -206,7 +207,7 @@ class Deadline(BasePolicy):
             return ReleaseReason.FULL
         if whole:
             return ReleaseReason.GROUP_COMPLETE
-        if slots.in_flight:
+        if slots.in_flight >= self.pipeline.workers:
             return ReleaseReason.JUST_IN_TIME
         return ReleaseReason.DELAY if self._gathered else ReleaseReason.IDLE
 
@@ -251,7 +252,7 @@ class Deadline(BasePolicy):
         batch = together(late, self.settings.length_buckets, situation)
         return within(batch, chosen.slack, situation)
 
-    def _serve_late(self, now: float, opens: float, slots: Slots, shed: list[Shed]) -> Decision:
+    def _serve_late(self, now: float, opens: float, shed: list[Shed]) -> Decision:
         """Nobody on time waits: let late ones go."""
         shed += [Shed(item=item, outcome=Outcome.EXPIRED) for item in self._spare.expired(now)]
         late = self._spare.alike(now)
@@ -259,7 +260,7 @@ class Deadline(BasePolicy):
             return self._hold(NEVER, HoldReason.EMPTY, shed)
         if opens > now:
             return self._hold(opens, HoldReason.BUSY, shed)
-        situation = self._situation(self.pipeline.starts_at(now), now, slots)
+        situation = self._situation(now)
         batch = together(late, self.settings.length_buckets, situation)
         return self._release([], ReleaseReason.SPARE, now, shed, batch)
 
@@ -334,11 +335,11 @@ class Deadline(BasePolicy):
                 shed.append(Shed(item=item, outcome=Outcome.SHED))
         return shed
 
-    def _situation(self, start: float, now: float, slots: Slots) -> Situation:
+    def _situation(self, now: float) -> Situation:
         hurried = self._hurried()
         return Situation(
-            start=start,
-            start_spread=self.pipeline.unsure_by() if slots.in_flight else 0.0,
+            free=self.pipeline.free_from(now),
+            start_spread=self.pipeline.unsure_by(),
             rate=self._rate.at(now),
             target=self.settings.target_seconds if hurried else None,
             times=self.pipeline.times,
@@ -366,7 +367,8 @@ class Deadline(BasePolicy):
         """
         if entry.due < entry.item.deadline or not self.pipeline.times.profiled:
             return False
-        return not self._lanes.feasible(entry, start, self.pipeline.times.scale)
+        pace = self.pipeline.times.scale / self.pipeline.workers
+        return not self._lanes.feasible(entry, start, pace)
 
     def _worth_a_try(self, item: Item, now: float) -> bool:
         """Whether an item that would be late goes to an idle server all the same.

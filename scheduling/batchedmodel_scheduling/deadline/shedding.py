@@ -8,11 +8,12 @@ Pure; called by the policy with the batches of all keys.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
+from batchedmodel_scheduling.deadline.agenda import Agenda
 from batchedmodel_scheduling.deadline.lanes import Entry
 
 
@@ -60,38 +61,42 @@ Remake = Callable[[list[Entry]], Candidate]
 
 
 def select(
-    candidates: list[Candidate], start: float, remake: Remake, launch_price: float
+    candidates: list[Candidate], free: Sequence[float], remake: Remake, launch_price: float
 ) -> Selection:
-    """Decide for a device that could begin at `start`; candidates need not be in order.
+    """Decide for workers that are free at these times; candidates need not be in order.
 
-    `launch_price` is the worth of a second of the device.
+    `launch_price` is the worth of a second of a worker.
     """
     candidates.sort(key=lambda candidate: candidate.turn)
     run: list[Candidate] = []
     given_up: list[Entry] = []
     put_off: list[Candidate] = []
-    end = start
+    agenda = Agenda(free)  # of all that run before the last
     for candidate in candidates:
+        if run:
+            agenda.add(run[-1].seconds)
         run.append(candidate)
-        end += candidate.seconds
-        while run and end > run[-1].due:
-            last = run[-1]
+        while run:
+            last, begins = run[-1], agenda.begins
+            if begins + last.seconds <= last.due:
+                break
             worst = max(run, key=lambda one: one.seconds / one.weight)
-            dropped, loss, due = _oldest(last, end - last.seconds)
+            dropped, loss, due = _oldest(last, begins)
             if not dropped:
                 break  # in time after all, but for what rounding made of the sum
             most = min(worst.weight, loss) / launch_price if launch_price else math.inf
-            parts = _cut(last, dropped, end - last.seconds, most, remake)
+            parts = _cut(last, dropped, begins, most, remake)
             if parts is not None:
                 run[-1:] = parts
-                end += parts[0].seconds + parts[1].seconds - last.seconds
+                agenda.add(parts[0].seconds)
                 break
             if worst.weight < loss or dropped == len(last.entries):
                 run.remove(worst)
                 put_off.append(worst)
-                end -= worst.seconds
+                agenda = Agenda(free)
+                for one in run[:-1]:
+                    agenda.add(one.seconds)
                 continue
-            end -= last.seconds
             given_up += last.entries[:dropped]
             last.entries = last.entries[dropped:]
             if last.without is not None:
@@ -99,7 +104,6 @@ def select(
             last.seconds = _seconds(last)
             last.due = due
             last.weight -= loss
-            end += last.seconds
     return Selection(run=run, given_up=given_up, put_off=put_off)
 
 

@@ -60,7 +60,8 @@ class Demand:
     backlog: float = 0.0
     """Device-seconds that wait or are under way."""
     batches: float = 0.0
-    """Full batches that wait or are under way, where no profile tells their time."""
+    """Where no profile tells how long they take, rows that wait or are under way: as a part of what
+    a pod can have under way in full batches."""
     queue_length: float = 0.0
     """Rows that wait."""
     outstanding: float = 0.0

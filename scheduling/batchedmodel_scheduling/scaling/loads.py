@@ -67,3 +67,11 @@ def recorded(name: str, times: Sequence[float], *, bin_seconds: float, mean: flo
         return bins[min(int(now / bin_seconds), count - 1)] * scale
 
     return Load(name=name, seconds=count * bin_seconds, at=at, changes=count)
+
+
+def part(load: Load, *, start: float, seconds: float) -> Load:
+    """A while of another load, whose changes are taken to lie evenly in it."""
+    changes = round(load.changes * seconds / load.seconds)
+    return Load(
+        name=load.name, seconds=seconds, at=lambda now: load.at(start + now), changes=changes
+    )

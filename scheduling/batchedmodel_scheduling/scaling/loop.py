@@ -20,7 +20,7 @@ from batchedmodel_scheduling.scaling.formula import (
     required_replicas,
 )
 from batchedmodel_scheduling.scaling.loads import Load
-from batchedmodel_scheduling.scaling.pods import Device, SimulatedPod, Tally
+from batchedmodel_scheduling.scaling.pods import Device, Replicas
 from batchedmodel_scheduling.scaling.sight import PodState, model_sight
 from batchedmodel_scheduling.scaling.windows import History, Window
 from batchedmodel_scheduling.simulator.streams import stream
@@ -28,8 +28,7 @@ from batchedmodel_scheduling.simulator.streams import stream
 TICK_SECONDS: Final = 1.0
 _POLL_TICKS: Final = 2
 _SYNC_TICKS: Final = round(hpa.SYNC_SECONDS / TICK_SECONDS)
-_LONGEST_DRAIN_SECONDS: Final = 60.0
-_WARM_UP_TICKS: Final = 90
+WARM_UP_TICKS: Final = 90
 """Before the HPA looks and anything counts, so that a run begins with full windows."""
 
 
@@ -114,8 +113,7 @@ class _Loop:
         self._setup = setup
         self._load = load
         self._seed = seed
-        self._tally = Tally()
-        self._pods: list[SimulatedPod] = []
+        self._replicas = Replicas(setup.device)
         self._histories: dict[str, History] = {}
         self._departed: list[Window] = []
         self._made = 0
@@ -126,13 +124,13 @@ class _Loop:
         setup, load = self._setup, self._load
         size = setup.initial or ideal_replicas(setup, load.at(0.0))
         for _ in range(size):
-            self._add(-_WARM_UP_TICKS * TICK_SECONDS, startup_seconds=0.0)
-        for tick in range(-_WARM_UP_TICKS, 0):
+            self._add(-WARM_UP_TICKS * TICK_SECONDS, startup_seconds=0.0)
+        for tick in range(-WARM_UP_TICKS, 0):
             self._tick(tick, load.at(0.0))
         result = Result(sizes=[(0.0, size)])
         for tick in range(round(load.seconds / TICK_SECONDS)):
             amount = load.at(tick * TICK_SECONDS)
-            result.replica_seconds += len(self._pods) * TICK_SECONDS
+            result.replica_seconds += len(self._replicas.pods) * TICK_SECONDS
             result.ideal_seconds += ideal_replicas(setup, amount) * TICK_SECONDS
             now = self._tick(tick, amount)
             if tick % _SYNC_TICKS == setup.sync_offset % _SYNC_TICKS:
@@ -141,29 +139,19 @@ class _Loop:
                     self._resize(wanted - size, now)
                     size = wanted
                     result.sizes.append((now, size))
-        result.offered, result.on_time = self._tally.offered, self._tally.on_time
+        result.offered, result.on_time = self._replicas.tally.offered, self._replicas.tally.on_time
         return result
 
     def _tick(self, tick: int, amount: float) -> float:
         """Pods serve and tell; returns when it is over."""
         now = tick * TICK_SECONDS
-        self._serve(now, amount / self._setup.device.work)
+        self._replicas.serve(now, now + TICK_SECONDS, amount)
         now += TICK_SECONDS
         self._bury(now)
         self._forget(now)
         if tick % _POLL_TICKS == 0:
             self._poll(now)
         return now
-
-    def _serve(self, now: float, rate: float) -> None:
-        taking = [pod for pod in self._pods if pod.leaving_since is None and pod.ready_at <= now]
-        for pod in self._pods:
-            share = rate / len(taking) if pod in taking else 0.0
-            if pod.ready_at <= now:
-                pod.advance(now, now + TICK_SECONDS, share)
-        if not taking:
-            # Nobody takes them, and nobody but the callers knows.
-            self._tally.offered += round(rate * TICK_SECONDS)
 
     def _outages(self, now: float) -> list[Outage]:
         return [one for one in self._setup.outages if one.start <= now < one.end]
@@ -175,7 +163,8 @@ class _Loop:
 
     def _poll(self, now: float) -> None:
         share = max((one.silent_share for one in self._outages(now)), default=0.0)
-        for pod in self._pods[math.ceil(share * len(self._pods)) :]:
+        pods = self._replicas.pods
+        for pod in pods[math.ceil(share * len(pods)) :]:
             history = self._histories.setdefault(pod.name, History())
             history.record(pod.stats(now), now)
 
@@ -187,7 +176,7 @@ class _Loop:
                 leaving=pod.leaving_since is not None,
                 history=self._histories.get(pod.name),
             )
-            for pod in self._pods
+            for pod in self._replicas.pods
         ]
         sight = model_sight(
             states,
@@ -209,21 +198,15 @@ class _Loop:
     def _resize(self, by: int, now: float) -> None:
         for _ in range(by):
             self._add(now, startup_seconds=self._setup.startup_seconds)
-        staying = [pod for pod in self._pods if pod.leaving_since is None]
+        staying = [pod for pod in self._replicas.pods if pod.leaving_since is None]
         # A ReplicaSet takes away those first that are not ready, then the youngest.
         staying.sort(key=lambda pod: (pod.ready_at <= now, -pod.ready_at))
         for pod in staying[: max(0, -by)]:
             pod.leaving_since = now
 
     def _bury(self, now: float) -> None:
-        """Ends pods that leave and have nothing left, never began, or have used up their time."""
-        for pod in list(self._pods):
-            since = pod.leaving_since
-            if since is None or not (
-                pod.idle or pod.ready_at > since or now - since >= _LONGEST_DRAIN_SECONDS
-            ):
-                continue
-            self._pods.remove(pod)
+        """What was offered to pods that have ended still counts for a minute."""
+        for pod in self._replicas.bury(now):
             history = self._histories.pop(pod.name, None)
             window = history.window() if history is not None else None
             if window is not None:
@@ -233,13 +216,5 @@ class _Loop:
     def _add(self, now: float, *, startup_seconds: float) -> None:
         name = f"pod-{self._made}"
         self._made += 1
-        self._pods.append(
-            SimulatedPod(
-                name,
-                self._setup.device,
-                stream(self._seed, name),
-                self._tally,
-                born=now,
-                ready=now + startup_seconds,
-            )
-        )
+        random = stream(self._seed, name)
+        self._replicas.add(name, random, born=now, ready=now + startup_seconds)

@@ -1,18 +1,23 @@
-"""A simulated pod: a device that serves batches of what has arrived, and its sidecar's stats.
+"""Simulated pods: devices that serve batches of what has arrived, and their sidecars' stats.
 
-Arrivals are Poisson: spread at random over the pods, a Poisson stream stays one. Batches are those
-of a policy that never idles; rows that cannot be in time any more go last and harm nobody (the
-product's `lateness: Serve`). The device pays a + b x rows for a batch.
+Called by `loop`, and wherever pods are to behave like its own. Arrivals are Poisson: spread at
+random over the pods, a Poisson stream stays one. Batches are those of a policy that never idles;
+rows that cannot be in time any more go last and harm nobody (the product's `lateness: Serve`). The
+device pays a + b x rows for a batch.
 """
 
 import math
 from collections import defaultdict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from numpy.random import Generator
 
 from batchedmodel_contract.stats import BUCKETS, SidecarStats
 from batchedmodel_scheduling.signals import sustainable_rate
+
+_LONGEST_DRAIN_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,3 +186,48 @@ def _take(queue: deque[tuple[float, int]], most: int) -> list[tuple[float, int]]
         taken.append((at, count))
         most -= count
     return taken
+
+
+class Replicas:
+    """The pods of one model: rows go in equal parts to those that are ready and stay."""
+
+    def __init__(self, device: Device) -> None:
+        self.tally = Tally()
+        self._device = device
+        self._pods: list[SimulatedPod] = []
+
+    @property
+    def pods(self) -> Sequence[SimulatedPod]:
+        """Those that exist, the oldest first; some may start or drain."""
+        return self._pods
+
+    def add(self, name: str, random: Generator, *, born: float, ready: float) -> SimulatedPod:
+        """One more."""
+        pod = SimulatedPod(name, self._device, random, self.tally, born=born, ready=ready)
+        self._pods.append(pod)
+        return pod
+
+    def serve(self, start: float, end: float, amount: float) -> None:
+        """Let an amount of full pods' capacities be offered for a while."""
+        rate = amount / self._device.work
+        taking = [pod for pod in self._pods if pod.leaving_since is None and pod.ready_at <= start]
+        for pod in self._pods:
+            share = rate / len(taking) if pod in taking else 0.0
+            if pod.ready_at <= start:
+                pod.advance(start, end, share)
+        if not taking:
+            # Nobody takes them, and nobody but the callers knows.
+            self.tally.offered += round(rate * (end - start))
+
+    def bury(self, now: float) -> list[SimulatedPod]:
+        """Ends pods that leave and have nothing left, never began, or have used up their time."""
+        ended = [pod for pod in self._pods if _has_left(pod, now)]
+        self._pods = [pod for pod in self._pods if pod not in ended]
+        return ended
+
+
+def _has_left(pod: SimulatedPod, now: float) -> bool:
+    since = pod.leaving_since
+    return since is not None and (
+        pod.idle or pod.ready_at > since or now - since >= _LONGEST_DRAIN_SECONDS
+    )

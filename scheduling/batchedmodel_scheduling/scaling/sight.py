@@ -99,4 +99,5 @@ def _waiting(history: History, asked: Demand) -> Demand:
         return replace(asked, backlog=gauges.backlog_work)
     if history.batch_seconds is not None:
         return replace(asked, backlog=gauges.backlog_work * history.batch_seconds)
-    return replace(asked, batches=gauges.outstanding / max(1, stats.max_batch_size))
+    full = max(1, stats.max_batch_size * stats.max_concurrent_batches)
+    return replace(asked, batches=gauges.outstanding / full)

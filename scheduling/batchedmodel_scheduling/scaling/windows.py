@@ -95,6 +95,19 @@ class Gauges:
     """Seconds that a row waited; None while too little was told."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sample:
+    """What is kept of an answer that is not the newest: thousands of pods have ten of these."""
+
+    received: float
+    age_seconds: float
+    backlog_work: float
+    queue_length: int
+    outstanding: int
+    waited_row_seconds: float | None
+    released_rows: int | None
+
+
 class History:
     """One pod's sidecar, over its restarts."""
 
@@ -105,7 +118,7 @@ class History:
         self.rows_per_second: float | None = None
         """What a pod like this can do, as it is remembered of others; read while its own sidecar
         has no profile."""
-        self._samples: deque[tuple[float, SidecarStats]] = deque()
+        self._samples: deque[_Sample] = deque()
 
     def record(self, stats: SidecarStats, now: float) -> Window | None:
         """Take an answer in; returns what an earlier run of the sidecar leaves behind."""
@@ -114,8 +127,8 @@ class History:
             left = self.window()
             self._samples.clear()
         self.stats, self.received = stats, now
-        self._samples.append((now, stats))
-        while self._samples[0][0] <= now - GAUGE_SECONDS:
+        self._samples.append(_sample(stats, now))
+        while self._samples[0].received <= now - GAUGE_SECONDS:
             self._samples.popleft()
         return left
 
@@ -148,7 +161,7 @@ class History:
 
     def gauges(self) -> Gauges:
         """Averages of the last answers. Polls are jittered, so a plain mean has no bias."""
-        samples = [stats for _, stats in self._samples]
+        samples = self._samples
         count = max(1, len(samples))
         return Gauges(
             backlog_work=sum(one.backlog_work for one in samples) / count,
@@ -158,7 +171,19 @@ class History:
         )
 
 
-def _queue_wait(samples: Sequence[SidecarStats]) -> float | None:
+def _sample(stats: SidecarStats, now: float) -> _Sample:
+    return _Sample(
+        received=now,
+        age_seconds=stats.age_seconds,
+        backlog_work=stats.backlog_work,
+        queue_length=stats.queue_length,
+        outstanding=stats.outstanding,
+        waited_row_seconds=stats.waited_row_seconds,
+        released_rows=stats.released_rows,
+    )
+
+
+def _queue_wait(samples: Sequence[_Sample]) -> float | None:
     """How long a row waited, from the first of the answers to the last.
 
     By Little's law: exact whatever happened between two answers. While nothing leaves, it is as

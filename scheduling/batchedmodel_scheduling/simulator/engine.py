@@ -47,6 +47,11 @@ class Device(Protocol):
     """One accelerator behind one policy."""
 
     @property
+    def workers(self) -> int:
+        """Batches that run side by side."""
+        ...
+
+    @property
     def depth(self) -> int:
         """Batches that the server holds at once."""
         ...
@@ -85,7 +90,7 @@ class Run:
     batches: list[int] = field(default_factory=list)
     """Rows of each batch, in order of release."""
     busy: int = 0
-    """Time in which a device computed, all devices together."""
+    """Time in which a worker computed, all workers of all devices together."""
     until: int = 0
     digest: str | None = None
     """SHA-256 of the event log, if one was kept."""
@@ -95,8 +100,9 @@ class Run:
 class _Pod:
     policy: Policy
     device: Device
+    free: list[int]
+    """When each worker is, a heap."""
     in_flight: int = 0
-    free: int = 0
     outstanding: int = 0
     wake: int = _NEVER
 
@@ -136,7 +142,7 @@ class _Simulation:
         on_event: Callable[[str], None] | None,
     ) -> None:
         self._requests = requests
-        self._pods = [_Pod(policy, device) for policy, device in pods]
+        self._pods = [_Pod(policy, device, [0] * device.workers) for policy, device in pods]
         self._router = router
         self._log = sha256() if keep_log else None
         self._on_event = on_event
@@ -244,9 +250,10 @@ class _Simulation:
             self._run.released[item.id] = now
         pod.policy.observe(HandedOver(batch=batch.id), now / NANOSECONDS)
         there = now + pod.device.hand_off
-        start = max(there, pod.free)
+        start = max(there, pod.free[0])
         took = pod.device.duration([item.length for item in batch.items], start)
-        pod.free = start + took
+        ends = start + took
+        heapq.heapreplace(pod.free, ends)
         self._run.busy += took
         self._run.batches.append(len(batch.items))
         if self._logs:
@@ -254,7 +261,7 @@ class _Simulation:
             self._tell(now, index, f"release {batch.id} {batch.reason} {members}")
         self._order += 1
         times = (batch, took / NANOSECONDS, (start - there) / NANOSECONDS)
-        heapq.heappush(self._events, (pod.free, self._order, index, times))
+        heapq.heappush(self._events, (ends, self._order, index, times))
 
     def _finish(self, index: int, what: tuple[Batch, float, float], now: int) -> None:
         batch, took, queued = what

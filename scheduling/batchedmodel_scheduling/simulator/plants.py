@@ -35,6 +35,7 @@ class Plant:
 
     curve: Curve
     hand_off_seconds: float = 0.0
+    workers: int = 1
     depth: int = 1
     disturbances: Disturbances = field(default_factory=Disturbances)
     seed: InitVar[int] = 0

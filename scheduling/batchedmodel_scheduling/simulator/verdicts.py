@@ -63,7 +63,7 @@ class Verdict:
     """By upper edge of the length bucket; only buckets that have requests."""
     by_priority: dict[Priority, Part]
     busy_share: float
-    """Part of the time from first arrival to last answer in which the average device computed."""
+    """Part of the time from first arrival to last answer in which the average worker computed."""
     mean_batch: float
 
     @property
@@ -74,9 +74,17 @@ class Verdict:
 
 
 def verdict(
-    requests: Sequence[Request], run: Run, *, edges: Sequence[int] = (), pods: int = 1
+    requests: Sequence[Request],
+    run: Run,
+    *,
+    edges: Sequence[int] = (),
+    pods: int = 1,
+    workers: int = 1,
 ) -> Verdict:
-    """Judge a run of at least one request; a length beyond the edges counts to the last one."""
+    """Judge a run of at least one request; a length beyond the edges counts to the last one.
+
+    `workers` are those of each pod's device.
+    """
     at = np.array([request.at for request in requests], dtype=np.int64)
     due = np.array([request.due for request in requests], dtype=np.int64)
     finished = np.array(run.finished, dtype=np.int64)
@@ -102,7 +110,7 @@ def verdict(
         late_after_admission_share=(late + expired) / admitted if admitted else 0.0,
         by_length=_by_length(requests, hits, edges),
         by_priority=_parts((request.priority for request in requests), hits),
-        busy_share=run.busy / (pods * worked) if worked > 0 else 0.0,
+        busy_share=run.busy / (pods * workers * worked) if worked > 0 else 0.0,
         mean_batch=sum(run.batches) / len(run.batches) if run.batches else 0.0,
     )
 

@@ -192,7 +192,8 @@ class Front:
     def _refused(self, asked: Asked, error: CallError) -> Response:
         if isinstance(error, Rejected):
             self._ledger.rejected[error.reason] += 1
-            logger.debug("refused: %s: %s", error.reason, error)
+            # Not in the words that its caller reads, which may quote the body.
+            logger.debug("refused: %s, %d", error.reason, error.status)
         adapter = asked.way.adapter if asked.way else None
         if adapter is None:
             # Of no protocol's own path: in the form that callers of its like expect.
@@ -353,11 +354,12 @@ class Front:
     async def _forwarded(self, request: web.BaseRequest, alone: GoesAlone) -> web.StreamResponse:
         """The foreign server's own answer; raises `CallError`."""
         assert self._passthrough is not None, "there is nowhere to go to: our bug"
+        # Behind the reading of a body as well: a drain may have ended meanwhile.
+        self._require_open()
         if alone.body is not None:
             with self._bodies.hold() as held:
                 held.grow(len(alone.body))  # given back only now, so there is room
                 return await self._passthrough.forward(request, alone.seconds, alone.body)
-        self._require_open()
         try:
             wishes = wishes_of_headers(request.headers)
         except InvalidInput as error:

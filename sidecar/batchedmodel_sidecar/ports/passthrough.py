@@ -64,6 +64,8 @@ class Passthrough:
         began. Afterwards a failure can only be told by breaking the connection off.
         """
         target = self._admitted(request)
+        if body is None and request.body_exists:
+            answer_expectation(request)
         self._ledger.pass_on()
         self._idle.clear()
         passage = _Passage(request, body, self._max_body_bytes)
@@ -130,7 +132,6 @@ class _Passage:
         if self._body is not None:
             data = body_of([self._body], request.content_type)
         elif request.body_exists:
-            answer_expectation(request)
             data = self._pieces()
         async with session.request(
             request.method,
@@ -163,7 +164,7 @@ class _Passage:
 
     def broken_off(self, error: CallError, cause: BaseException) -> None:
         """Tell the caller: by the error while the answer has not begun, and else by a reset."""
-        logger.debug("passing through: %r", cause)
+        logger.debug("passing through: %s", type(cause).__name__)
         if not self.response.prepared:
             raise error from cause
         if self._request.transport is not None:

@@ -6,6 +6,7 @@ Called by `upstream.link` only; it knows nothing of batches.
 import asyncio
 import logging
 import sys
+from collections.abc import Callable
 from typing import Final
 
 import aiohttp
@@ -47,11 +48,17 @@ class Client:
     trusts: those of the system, or of the file that the variable SSL_CERT_FILE names.
     """
 
-    def __init__(self, url: str) -> None:
-        """`url` has no path."""
+    def __init__(self, url: str, *, keeps: Callable[[], bool]) -> None:
+        """`url` has no path; `keeps` says whether a batch may take its predecessor's connection.
+
+        That binds it to the process that has accepted the connection, however busy that is by now.
+        """
         self._url = url
+        self._keeps = keeps
         self._questions = _session()
-        self._batches = _session()
+        self._idle: list[aiohttp.ClientSession] = []
+        """Each has one connection, for one batch at a time."""
+        self._closed = False
 
     async def ask(self, path: str) -> tuple[int, bytes]:
         """Status and body of a GET; raises `Unreachable`, and `InvalidInput` for one too long."""
@@ -59,7 +66,7 @@ class Client:
             async with self._questions.get(self._url + path) as response:
                 body, whole = await _beginning(response, _LONGEST_REPLY)
         except (aiohttp.ClientError, OSError) as error:
-            logger.debug("GET %s: %r", path, error)
+            logger.debug("GET %s: %s", path, type(error).__name__)
             raise Unreachable(_unreachable(error)) from error
         if not whole:
             raise InvalidInput(f"the answer at {path}", f"is longer than {_LONGEST_REPLY} bytes")
@@ -71,13 +78,37 @@ class Client:
         Raises `Deaf`, `Lost` when the connection broke, `Busy` when there was none, `Unserved` for
         a status that answers nothing.
         """
+        session = self._idle.pop() if self._idle else _session()
+        sound = False
+        try:
+            response = await self._posted(session, posting, seconds)
+            # Servers exist that hang up after an error and do not announce it (uvicorn does): the
+            # next request on this connection would seem to have killed them.
+            sound = response.status < _SERVER_ERROR
+        finally:
+            if sound and self._keeps() and not self._closed:
+                self._idle.append(session)
+            else:
+                await session.close()
+        return response
+
+    async def close(self) -> None:
+        """Hang up; a batch that is under way still may end, and hangs up then."""
+        self._closed = True
+        await self._questions.close()
+        while self._idle:
+            await self._idle.pop().close()
+
+    async def _posted(
+        self, session: aiohttp.ClientSession, posting: Posting, seconds: float
+    ) -> Response:
         headers = [("Content-Type", _JSON)]
         if any(name.lower() == "content-type" for name, _ in posting.headers):
             headers = []
         try:
             async with (
                 asyncio.timeout(seconds),
-                self._batches.post(
+                session.post(
                     self._url + posting.path,
                     data=body_of(posting.parts, _JSON),
                     headers=[*headers, *posting.headers],
@@ -97,12 +128,8 @@ class Client:
             # Nothing was sent, so nothing was in work.
             raise Busy(_unreachable(error)) from error
         except (aiohttp.ClientError, OSError) as error:
-            logger.debug("batch: %r", error)
+            logger.debug("batch: %s", type(error).__name__)
             raise Lost("the model went away while it worked on this") from error
-        if response.status >= _SERVER_ERROR:
-            # Servers exist that hang up after an error and do not announce it (uvicorn does): the
-            # next request on this connection would seem to have killed them.
-            await self._hang_up()
         return Response(
             status=response.status,
             headers=tuple(response.headers.items()),
@@ -112,16 +139,6 @@ class Client:
             memory=body if isinstance(body, SharedMemory) else None,
             whole=whole,
         )
-
-    async def close(self) -> None:
-        """Hang up."""
-        await self._questions.close()
-        await self._batches.close()
-
-    async def _hang_up(self) -> None:
-        """Use no connection for a batch again; there is one batch at a time."""
-        before, self._batches = self._batches, _session()
-        await before.close()
 
 
 def _unreachable(error: Exception) -> str:

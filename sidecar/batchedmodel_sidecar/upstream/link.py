@@ -1,4 +1,4 @@
-"""The link to a server of somebody else's: its readiness, and one batch at a time.
+"""The link to a server of somebody else's: its readiness, and the batches on their way to it.
 
 Such a server has no events and no batch extension: it is asked for its readiness, and it has one
 status for all rows of a request. What it refuses is cut in parts by `isolation`; this shell sends

@@ -19,7 +19,7 @@ from load_generator import Errors, Latency, LoadResult
 from process_cpu import cpu_seconds
 from same_arrivals import finished, latencies, microseconds, poisson
 from throughput import Found, Loaded, figures_of
-from throughput_loads import BUSY, FIRST, LONE, ONE_ROW, SECOND, SHAPES, SINGLE
+from throughput_loads import BUSY, FIRST, LARGE, LONE, ONE_ROW, SECOND, SHAPES, SINGLE
 
 SETTINGS = BatchSettings(policy=PolicyName.GREEDY, max_batch_size=4)
 CURVE = Affine(fixed=0.010, per_row=0.001)
@@ -45,14 +45,22 @@ def result(rate: float, milliseconds: float = 5.0) -> LoadResult:
 def found(bare: float, second: float) -> Found:
     """One round in which everything but device 2 is at its best."""
     loads = defaultdict(list)
-    for closed in (*BUSY, *LONE, SINGLE, *SHAPES):
+    for closed in (*BUSY, *LONE, SINGLE, *SHAPES, LARGE):
         rate = closed.device.limit / closed.ask.rows
         loads[closed.name].append(Loaded(result=result(rate), cpu_microseconds=100.0))
     loads[SECOND_BUSY.name] = [Loaded(result=result(second), cpu_microseconds=80.0)]
     for device in (FIRST, SECOND):
         loaded = Loaded(result=result(500.0, 6.0), cpu_microseconds=300.0, least=(5.5, 6.0))
         loads[f"{device.name}, 500/s"].append(loaded)
-    return Found(loads=loads, bare=[result(bare)], idle=[0.001], busy=[0.5])
+    return Found(
+        loads=loads,
+        bare=[result(bare)],
+        bare_alone=[result(2000.0, 0.5)],
+        probes=[result(250.0, 4.0)],
+        probes_alone=[result(250.0, 0.5)],
+        idle=[0.001],
+        busy=[0.5],
+    )
 
 
 def figure(figures: list[Figure], beginning: str) -> Figure:
@@ -67,7 +75,7 @@ def test_limits_are_those_of_the_formulas() -> None:
     assert FIRST.settings == BatchSettings(max_batch_size=32)
 
 
-@pytest.mark.parametrize("closed", [*BUSY, *SHAPES], ids=lambda closed: closed.name)
+@pytest.mark.parametrize("closed", [*BUSY, *SHAPES, LARGE], ids=lambda closed: closed.name)
 def test_requests_hold_the_rows_that_they_are_counted_for(closed: object) -> None:
     assert isinstance(closed, type(FIRST_BUSY))
     headers = closed.ask.headers or {}
@@ -78,6 +86,11 @@ def test_requests_hold_the_rows_that_they_are_counted_for(closed: object) -> Non
 def test_images_are_600_kilobytes() -> None:
     assert len(SHAPES[-1].ask.body) == pytest.approx(600_000, rel=0.01)
     assert len(ONE_ROW.body) < 100
+
+
+def test_large_bodies_have_13_mebibytes_of_json() -> None:
+    assert len(LARGE.ask.body) == pytest.approx(13 * 2**20, rel=0.001)
+    assert LARGE.ask.headers is None
 
 
 @pytest.mark.parametrize(
@@ -95,7 +108,7 @@ def test_the_second_device_is_held_to_its_limit_or_to_the_bare_server(
     figures = figures_of(found(bare, second))
     judged = figure(figures, "device 2, closed loop 512: share of the limit")
     assert (judged.goal, judged.holds) == (goal, holds)
-    assert figure(figures, "bare server").value == bare
+    assert figure(figures, "bare server, closed").value == bare
     share = figure(figures, "device 2, closed loop 512: share of the bare")
     assert share.value == pytest.approx(100 * second / bare)
 
@@ -107,9 +120,21 @@ def test_what_is_added_is_counted_from_what_the_device_alone_takes() -> None:
     lone = figure(figures, "device 2, lone request: added")
     assert lone.value == pytest.approx(5.0 - 2.05)
     assert lone.holds is False
+    assert figure(figures, "bare server, lone request").value == pytest.approx(0.5)
     lists = figure(figures, "device 1, lists of 32 rows: share")
     assert lists.value == pytest.approx(100.0)
     assert lists.goal is None
+
+
+def test_the_loop_may_be_late_by_5_ms_at_most_under_large_bodies() -> None:
+    some = found(20_000, 12_000)
+    lag = "13 MiB JSON bodies: lag of the loop, p99"
+    judged = figure(figures_of(some), lag)
+    assert (judged.value, judged.unit, judged.holds) == (4.0, "ms", True)
+    assert figure(figures_of(some), "no bodies: lag of the loop, p99").value == pytest.approx(0.5)
+    some.probes.extend([result(250.0, 6.0), result(250.0, 7.0)])
+    judged = figure(figures_of(some), lag)
+    assert (judged.value, judged.goal, judged.holds) == (6.0, "at most 5", False)
 
 
 def test_what_failed_is_counted_over_all_loads() -> None:

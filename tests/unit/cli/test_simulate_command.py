@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -162,6 +163,28 @@ def test_a_server_of_ones_own_is_judged_when_its_device_is_known(
     assert learnt["offered"]["in_time_share"] > 0.85 * told["offered"]["in_time_share"]
     sustained = learnt["comparison"]["highest_rate_with_it"]
     assert sustained is None or sustained >= learnt["highest_rate"]
+
+
+def test_a_server_with_three_workers_sustains_what_three_servers_do(
+    tmp_path: Path, profile: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def asked(workers: int, *argv: str) -> dict[str, Any]:
+        batching = f"targetLatencyMilliseconds: 80, maxConcurrentBatches: {workers}"
+        foreign = written(tmp_path, batching, model="protocol: V2, image: mine")
+        arguments = (f"--profile={profile}", "--rate=900", "--lengths=64", *argv)
+        return simulated(capsys, foreign, *arguments)
+
+    one, three = asked(1), asked(3)
+    assert three["throughput_per_replica"] == pytest.approx(
+        3 * one["throughput_per_replica"], rel=0.1
+    )
+    # Better than three that are sent requests at random.
+    assert three["highest_rate"] > 0.97 * asked(1, "--replicas=3")["highest_rate"]
+    assert three["offered"]["busy_share"] < one["offered"]["busy_share"]
+    assert not any(
+        change["field"] == "spec.batching.maxConcurrentBatches"
+        for change in three["comparison"]["changes"]
+    )
 
 
 def test_a_target_that_no_device_meets_is_said_so(

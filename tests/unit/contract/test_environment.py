@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedmodel_contract.environment import (
-    LogLevel,
     ModelServerSettings,
     SidecarSettings,
     from_environment,
@@ -17,7 +16,7 @@ from batchedmodel_contract.environment import (
 )
 from batchedmodel_contract.mistakes import InvalidInput, InvalidManifest
 from batchedmodel_contract.source import HuggingFace, Source
-from batchedmodel_contract.spec import ServerProtocol
+from batchedmodel_contract.spec import LogLevel, ServerProtocol
 
 SIDECAR = {
     "BATCHEDMODEL_MODEL_NAME": "minilm",

@@ -21,6 +21,14 @@ def test_a_sidecar_of_an_earlier_version_tells_no_share() -> None:
     assert stats_from_mapping(document).sustainable_share is None
 
 
+def test_a_sidecar_of_an_earlier_version_has_one_batch_at_a_time() -> None:
+    told = replace(CALM, max_concurrent_batches=3)
+    assert stats_from_mapping(told.to_mapping()) == told
+    document = told.to_mapping()
+    del document["max_concurrent_batches"]
+    assert stats_from_mapping(document).max_concurrent_batches == 1
+
+
 @pytest.mark.parametrize("share", [0, -0.5, 1.5, "0.5", float("nan")])
 def test_a_share_that_is_none_is_refused(share: object) -> None:
     document = CALM.to_mapping() | {"sustainable_share": share}

@@ -9,7 +9,7 @@ from batchedmodel_scheduling.scaling.behavior import Behavior, read_behavior
 from batchedmodel_scheduling.scaling.formula import Target, queue_length
 from batchedmodel_scheduling.scaling.hpa import Autoscaler
 from batchedmodel_scheduling.scaling.loop import Outage, Result, Setup, ideal_replicas, run
-from batchedmodel_scheduling.scaling.pods import Device, SimulatedPod, Tally
+from batchedmodel_scheduling.scaling.pods import Device, Replicas, SimulatedPod, Tally
 from batchedmodel_scheduling.simulator.streams import stream
 
 DEVICE = Device(
@@ -90,6 +90,48 @@ def test_loads_are_what_their_names_say() -> None:
     assert [round(wave.at(now), 9) for now in (0, 25, 50, 100)] == [2.0, 5.0, 8.0, 2.0]
     heard = loads.recorded("heard", [0.0, 1.0, 2.0, 12.0], bin_seconds=10.0, mean=4.0)
     assert (heard.seconds, heard.at(5.0), heard.at(15.0)) == (20.0, 6.0, 2.0)
+
+
+def test_a_part_of_a_load_begins_anew() -> None:
+    stairs = loads.steps("stairs", (10, 1.0), (10, 4.0), (20, 2.0))
+    found = loads.part(stairs, start=5, seconds=20)
+    assert [found.at(now) for now in (0, 4.9, 5, 15)] == [1.0, 1.0, 4.0, 2.0]
+    assert (found.name, found.seconds, found.changes) == ("stairs", 20, 1)
+
+
+def replicas(*, ready: tuple[float, ...]) -> Replicas:
+    """Pods that are ready at these times."""
+    found = Replicas(DEVICE)
+    for number, at in enumerate(ready):
+        found.add(f"pod-{number}", stream(1, f"pod-{number}"), born=0.0, ready=at)
+    return found
+
+
+def test_rows_go_to_pods_that_are_ready_and_stay() -> None:
+    found = replicas(ready=(0.0, 0.0, 0.0, 9.0))
+    found.pods[0].leaving_since = 0.0
+    found.serve(0.0, 1.0, 1.0)
+    offered = [sum(pod.stats(1.0).offered_work) for pod in found.pods]
+    assert offered == pytest.approx([0.0, 0.5, 0.5, 0.0], abs=0.1)
+
+
+def test_rows_that_no_pod_takes_are_offered_all_the_same() -> None:
+    found = replicas(ready=(9.0,))
+    found.serve(0.0, 2.0, 1.0)
+    assert (found.tally.offered, found.tally.on_time) == (round(2 * CAPACITY), 0)
+
+
+def test_a_pod_that_leaves_ends_when_its_queue_is_empty_and_one_that_starts_at_once() -> None:
+    found = replicas(ready=(0.0, 0.0, 9.0))
+    found.serve(0.0, 1.0, 3.0)
+    busy, staying, starting = found.pods
+    busy.leaving_since = starting.leaving_since = 1.0
+    assert found.bury(1.0) == [starting]
+    assert not busy.idle
+    for second in range(1, 4):
+        found.serve(second, second + 1.0, 0.0)
+    assert found.bury(4.0) == [busy]
+    assert found.pods == [staying]
 
 
 def test_the_ideal_is_the_fewest_pods_whose_capacity_at_the_target_covers_the_load() -> None:

@@ -61,7 +61,7 @@ def policy_settings(draw: st.DrawFn) -> BatchSettings:
     # Two single rows take 10 ms or more: the shortest target is out of reach.
     target = draw(st.sampled_from([None, 0.008, 0.012, 0.05]))
     return replace(
-        draw(batch_settings()),
+        draw(batch_settings(most_workers=3)),
         policy=draw(st.sampled_from([*PolicyName, PolicyName.DEADLINE, PolicyName.DEADLINE])),
         max_batch_tokens=draw(st.sampled_from([None, None, 45, 120])),
         target_seconds=target,
@@ -237,7 +237,7 @@ class SchedulingMachine(ShippedPolicyDriver):
         return isinstance(self.policy, Deadline) and item.id in self.policy._spare
 
     def _check_hold(self, decision: Decision, slots: Slots) -> None:
-        if slots.depth and not slots.in_flight:
+        if self._a_worker_is_free(slots):
             assert decision.reason is HoldReason.GATHERING
         if decision.reason is HoldReason.GATHERING:
             # Late ones wait for what is left over.

@@ -1,6 +1,7 @@
 """Which length classes share batches, and who is given up when not all can be in time."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations, pairwise
 
@@ -92,7 +93,7 @@ def candidate(entries: list[Entry], table: list[float]) -> Candidate:
 def selected(candidates: list[Candidate], *, launch_price: float = math.inf) -> Selection:
     """Decide at time 0; a second launch is out of the question unless it has a price."""
     tables = {entry.id: one.table for one in candidates for entry in one.entries}
-    return select(candidates, 0.0, lambda part: candidate(part, tables[part[0].id]), launch_price)
+    return select(candidates, [0.0], lambda part: candidate(part, tables[part[0].id]), launch_price)
 
 
 def fewest_late(jobs: list[tuple[int, int]]) -> int:
@@ -175,6 +176,25 @@ def test_when_all_can_be_in_time_all_run_in_order_of_turn() -> None:
     chosen = selected([late, early])
     assert chosen.run == [early, late]
     assert (chosen.given_up, chosen.put_off) == ([], [])
+
+
+class Reads(list[float]):
+    """Times that count how often they are read."""
+
+    times_read = 0
+
+    def __iter__(self) -> Iterator[float]:
+        self.times_read += 1
+        return super().__iter__()
+
+
+def test_batches_that_are_all_in_time_are_counted_up_once() -> None:
+    free = Reads([0.0, 0.0])
+    table = [0.0, 1.0]
+    in_time = [candidate([an_entry(n, 1000.0)], table) for n in range(400)]
+    chosen = select(in_time, free, lambda part: candidate(part, table), math.inf)
+    assert len(chosen.run) == 400
+    assert free.times_read == 1
 
 
 def test_a_late_batch_loses_its_oldest_rather_than_the_whole_of_another() -> None:

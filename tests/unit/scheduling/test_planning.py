@@ -1,5 +1,7 @@
 """The plan for everything that waits."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -30,9 +32,10 @@ def situation(
     target: float | None = None,
     by_due: bool = False,
     hurried: bool = True,
+    workers: int = 1,
 ) -> Situation:
     return Situation(
-        start=0.0,
+        free=[0.0] * workers,
         start_spread=0.0,
         rate=100.0,
         target=target,
@@ -67,6 +70,7 @@ situations = st.builds(
     cost=st.sampled_from([None, 41, 100]),
     target=st.sampled_from([None, 0.02, 0.1]),
     hurried=st.booleans(),
+    workers=st.sampled_from([1, 1, 3]),
 )
 
 
@@ -95,6 +99,18 @@ def test_any_plan_is_a_batch_that_may_run_and_gives_up_only_what_is_lost(
     assert all(entry.due <= ends + 1e-9 for entry in found.given_up)
     assert found.pressed or not found.given_up
     assert found.slack >= 0
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(st.floats(0.003, 0.03), min_size=10, max_size=40), st.integers(1, 8))
+def test_a_worker_that_is_busy_for_long_changes_nothing_for_what_is_due_before(
+    dues: list[float], rows: int
+) -> None:
+    lanes = lanes_of([an_entry(n, due) for n, due in enumerate(sorted(dues))])
+    one = replace(situation(rows=rows, by_due=True), rate=0.0)
+    beside = replace(one, free=[0.0, 10.0])
+    assert plan(lanes, beside).batch == plan(lanes, one).batch
+    assert plan(lanes, beside).given_up == plan(lanes, one).given_up
 
 
 @settings(deadline=None, max_examples=100)

@@ -1,4 +1,4 @@
-"""What Greedy and Window do, sentence by sentence."""
+"""What Greedy and Window do, sentence by sentence, and what every policy tells whom it refuses."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,6 +24,7 @@ from support.strategies import an_item
 
 GREEDY = BatchSettings(policy=PolicyName.GREEDY, max_batch_size=4, max_queue_size=8)
 WINDOW = replace(GREEDY, policy=PolicyName.WINDOW, max_wait_seconds=0.010)
+DEADLINE = replace(GREEDY, policy=PolicyName.DEADLINE)
 IDLE, BUSY, TAKEN, ABSENT = (
     Slots(depth=2, in_flight=0),
     Slots(depth=2, in_flight=1),
@@ -35,6 +36,9 @@ PROFILE = row_profile(0.1, 0.0, rows=(1, 4, 8))
 HAND_OFF = 0.001
 
 both = pytest.mark.parametrize("settings", [GREEDY, WINDOW], ids=["Greedy", "Window"])
+every = pytest.mark.parametrize(
+    "settings", [GREEDY, WINDOW, DEADLINE], ids=["Greedy", "Window", "Deadline"]
+)
 
 
 def numbers(items: Sequence[Item]) -> list[int]:
@@ -240,7 +244,7 @@ def test_a_late_item_ends_nobody_elses_window() -> None:
     assert held.wake_at == pytest.approx(1.005)
 
 
-@both
+@every
 def test_a_full_queue_refuses(settings: BatchSettings) -> None:
     policy = policy_with(settings, [an_item(n) for n in range(8)])
     refusal = policy.offer(an_item(8), 0.0)
@@ -250,7 +254,7 @@ def test_a_full_queue_refuses(settings: BatchSettings) -> None:
     assert policy.offer(an_item(8), 0.0) is None
 
 
-@both
+@every
 def test_a_refused_item_is_told_when_what_waits_will_be_served(settings: BatchSettings) -> None:
     policy = policy_with(settings, [an_item(n) for n in range(8)])
     batch = start(policy, 0.0)
@@ -262,7 +266,7 @@ def test_a_refused_item_is_told_when_what_waits_will_be_served(settings: BatchSe
     assert refusal.retry_after == pytest.approx(8 * 0.4 / 4)
 
 
-@both
+@every
 @pytest.mark.parametrize(
     ("took", "retry_after"),
     [(None, 1.0), (1e-6, 0.01), (3600.0, 60.0)],

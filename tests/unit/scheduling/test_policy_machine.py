@@ -37,7 +37,7 @@ profiles = st.sampled_from([PROFILE, None])
 class PolicyMachine(ShippedPolicyDriver):
     """Checks what these two decide against the plain list of what waits."""
 
-    @initialize(chosen=batch_settings(policies=QUEUEING), profile=profiles)
+    @initialize(chosen=batch_settings(policies=QUEUEING, most_workers=3), profile=profiles)
     def begin(self, chosen: BatchSettings, profile: Profile | None) -> None:
         self._begin_shipped(chosen, profile)
 
@@ -72,7 +72,7 @@ class PolicyMachine(ShippedPolicyDriver):
         self.now += took or 0.0
         self._end(batch, took, queued)
 
-    @rule(chosen=batch_settings(policies=QUEUEING))
+    @rule(chosen=batch_settings(policies=QUEUEING, most_workers=3))
     def the_settings_change(self, chosen: BatchSettings) -> None:
         self._change_settings(chosen)
 
@@ -122,14 +122,15 @@ class PolicyMachine(ShippedPolicyDriver):
     def _check_partial_release(self, batch: Batch, slots: Slots) -> None:
         oldest = min(item.arrived for item in self.waiting.values())
         assert batch.items[0].arrived == oldest, "somebody waits longer"
-        if slots.in_flight:
+        idle = self._a_worker_is_free(slots)
+        if not idle:
             assert self.profile is not None, "handed over blindly"
         if self.settings.policy is PolicyName.WINDOW:
             assert batch.reason is ReleaseReason.DELAY
             assert oldest + self.settings.max_wait_seconds <= self.now, "its window is not over"
         else:
-            idle = ReleaseReason.JUST_IN_TIME if slots.in_flight else ReleaseReason.IDLE
-            assert batch.reason is idle
+            reason = ReleaseReason.IDLE if idle else ReleaseReason.JUST_IN_TIME
+            assert batch.reason is reason
 
     def _check_hold(self, decision: Decision, slots: Slots) -> None:
         due = [item for item in self.waiting.values() if self._is_due(item)]
@@ -137,7 +138,7 @@ class PolicyMachine(ShippedPolicyDriver):
             first = min(due, key=lambda item: (item.arrived, item.id))
             full = len(self._group(first)) >= self.settings.max_batch_size
             assert not full, "full, first and held all the same"
-        if slots.depth and not slots.in_flight:
+        if self._a_worker_is_free(slots):
             oldest = min(item.arrived for item in self.waiting.values())
             over = oldest + self.settings.max_wait_seconds
             assert self.settings.policy is PolicyName.WINDOW, "held from an idle model"

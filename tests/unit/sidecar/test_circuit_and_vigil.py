@@ -5,15 +5,20 @@ import math
 import pytest
 
 from batchedmodel_sidecar.circuit import Circuit
-from batchedmodel_sidecar.errors import Lost
+from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 from batchedmodel_sidecar.replies import RawReply, RowFailure
 from batchedmodel_sidecar.vigil import Vigil
+
+
+def fail(circuit: Circuit, now: float = 0.0) -> None:
+    """A batch that had just left has no answer."""
+    circuit.unserved(Unserved("broken", status=502), now, rows=1)
 
 
 def failed(times: int, now: float = 0.0) -> Circuit:
     circuit = Circuit()
     for _ in range(times):
-        circuit.failed(now)
+        fail(circuit, now)
     return circuit
 
 
@@ -54,30 +59,69 @@ def test_after_five_failures_in_a_row_nothing_is_sent_for_a_second_and_then_one_
 
 
 def test_the_pause_doubles_with_each_failed_trial_up_to_half_a_minute() -> None:
-    assert failed(6, now=10.0).changes_at(10.0) == 12.0
-    assert failed(5000, now=10.0).changes_at(10.0) == 40.0
+    circuit, now = failed(5, now=10.0), 10.0
+    for pause in (1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0):
+        assert circuit.changes_at(now) == now + pause
+        now += pause
+        fail(circuit, now)
+
+
+def test_batches_that_were_under_way_make_no_pause_longer() -> None:
+    assert failed(64, now=10.0).changes_at(10.0) == 11.0
 
 
 def test_a_server_that_started_anew_is_tried_at_once() -> None:
     circuit = failed(6)
     circuit.back()
     assert circuit.depth(2, 0.0) == 0, "the same server has only been asked again who it is"
-    circuit.unserved(Lost("gone"), 0.0)
+    circuit.unserved(Lost("gone"), 0.0, rows=1)
     circuit.back()
     assert circuit.closed_to_callers(0.0) is None
     assert circuit.depth(2, 0.0) == 1
 
 
+def test_what_ends_beside_a_death_does_not_hide_it() -> None:
+    circuit = failed(7)
+    circuit.unserved(Lost("gone"), 4.0, rows=1)
+    circuit.unserved(Busy("nobody listens"), 4.0, rows=1)
+    circuit.back()
+    assert circuit.depth(2, 4.0) == 1, "it has started anew"
+    fail(circuit, 5.0)
+    circuit.back()
+    assert circuit.depth(2, 5.0) == 0, "that one was still there"
+
+
 def test_after_a_death_batches_run_one_at_a_time_for_a_while() -> None:
     """Or a neighbour in the second slot would look as guilty as the row that kills servers."""
     circuit = Circuit()
-    circuit.unserved(Lost("gone"), 0.0)
+    circuit.unserved(Lost("gone"), 0.0, rows=1)
     assert circuit.depth(2, 0.1) == 0
     assert circuit.depth(2, 0.2) == 1
-    for _ in range(256):
+    for _ in range(1 + 16):
         assert circuit.depth(2, 0.2) == 1
-        circuit.succeeded()
+        circuit.succeeded(0.2)
     assert circuit.depth(2, 0.2) == 2
+
+
+def test_batches_that_a_server_takes_with_it_count_as_one_and_all_their_rows_are_suspects() -> None:
+    circuit = Circuit()
+    for _ in range(8):
+        circuit.unserved(Lost("gone"), 1.0, rows=64)
+    assert circuit.closed_to_callers(1.0) is None
+    for _ in range(8 * 64 + 16):
+        assert circuit.depth(8, 1.2) == 1
+        circuit.succeeded(1.2)
+    assert circuit.depth(8, 1.2) == 8
+
+
+def test_what_an_earlier_death_took_is_not_suspected_of_a_later_one() -> None:
+    circuit = Circuit()
+    circuit.unserved(Lost("gone"), 0.0, rows=512)
+    circuit.rest(0.1, 5.0)
+    circuit.unserved(Lost("gone"), 1.0, rows=1)
+    for _ in range(1 + 16):
+        circuit.succeeded(6.0)
+    assert circuit.depth(8, 6.0) == 8
 
 
 @pytest.mark.parametrize(("calls", "batches"), [(1, 20), (2, 10), (3, 7), (4, 5), (32, 5)])
@@ -101,15 +145,30 @@ def test_what_callers_did_wrong_neither_opens_the_circuit_nor_closes_it() -> Non
     assert circuit.changes_at(0.0) == math.inf
     circuit = failed(4)
     circuit.replied(refusal(1, status=422), 0.0)
-    circuit.failed(0.0)
+    fail(circuit)
     assert circuit.changes_at(0.0) == 1.0
 
 
 def test_one_success_closes_the_circuit() -> None:
     circuit = failed(9)
-    circuit.succeeded()
-    circuit.failed(0.0)
-    assert circuit.closed_to_callers(0.0) is None
+    circuit.succeeded(1.0)
+    fail(circuit, 1.0)
+    assert circuit.closed_to_callers(1.0) is None
+
+
+def test_what_is_answered_late_during_a_pause_spares_nobody_the_trial() -> None:
+    circuit = failed(5)
+    circuit.succeeded(0.5)
+    assert circuit.closed_to_callers(0.9) is not None
+    assert circuit.depth(4, 1.0) == 1
+
+
+def test_what_is_answered_beside_a_death_is_none_of_the_rows_that_are_tried() -> None:
+    circuit = Circuit()
+    circuit.unserved(Lost("gone"), 0.0, rows=1)
+    for _ in range(1 + 16):
+        circuit.succeeded(0.1)
+    assert circuit.depth(4, 0.2) == 1
 
 
 def test_a_server_that_asks_for_rest_gets_it_within_bounds_and_counts_as_sound() -> None:

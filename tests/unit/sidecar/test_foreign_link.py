@@ -1,173 +1,23 @@
 """Batches on their way to a server of somebody else's, whose every answer the test decides."""
 
 import asyncio
-import json
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 
 import pytest
-from prometheus_client import CollectorRegistry
 
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.spec import PolicyName, ServerProtocol
-from batchedmodel_scheduling.policy import MemoryCap
-from batchedmodel_sidecar.batcher import Batcher
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
-from batchedmodel_sidecar.helper.client import Helper
-from batchedmodel_sidecar.metrics import Durations
-from batchedmodel_sidecar.model import ReadyModel
-from batchedmodel_sidecar.recorder import FlightRecorder
-from batchedmodel_sidecar.translator import Translator
-from batchedmodel_sidecar.upstream.catalogue import foreign
-from batchedmodel_sidecar.upstream.client import Client, Deaf, Unreachable
-from batchedmodel_sidecar.upstream.dialect import Posting, Response
-from batchedmodel_sidecar.upstream.link import ForeignLink
-from support.sidecar_world import LoopTimer, StrictLedger
+from batchedmodel_sidecar.upstream.client import Deaf
+from batchedmodel_sidecar.upstream.dialect import Response
+from support.foreign_world import (
+    Foreigners,
+    Rows,
+    in_front,
+    once,
+    poisoned,
+    said,
+    well,
+)
 
 pytestmark = pytest.mark.looptime
-
-SECONDS = 0.01
-"""Of each request."""
-SETTINGS = BatchSettings(policy=PolicyName.WINDOW, max_wait_seconds=0.05, max_batch_size=32)
-Rows = Sequence[str]
-Reaction = Callable[[Rows], Response]
-"""What becomes of a request with these rows; raises `Unserved`."""
-
-
-def said(status: int, document: object, **headers: str) -> Response:
-    return Response(
-        status=status,
-        headers=tuple(headers.items()),
-        content_type="application/json",
-        header_length=None,
-        body=json.dumps(document).encode(),
-    )
-
-
-def well(rows: Rows) -> Response:
-    return said(200, {"predictions": list(rows)})
-
-
-class Scripted(Client):
-    """A server that reacts as it is told, without a network."""
-
-    def __init__(self) -> None:
-        self.reaction: Reaction = well
-        self.sent: list[Rows] = []
-
-        self.there = True
-        self.asked: list[str] = []
-
-    async def ask(self, path: str) -> tuple[int, bytes]:
-        self.asked.append(path)
-        if not self.there:
-            raise Unreachable("the model cannot be reached")
-        return 200, b'{"ready": true}'
-
-    async def post(self, posting: Posting, seconds: float) -> Response:
-        rows = json.loads(b"".join(posting.parts))["instances"]
-        self.sent.append(rows)
-        if not self.there:
-            raise Busy("the model cannot be reached")
-        await asyncio.sleep(SECONDS)
-        return self.reaction(rows)
-
-    async def away(self, seconds: float) -> None:
-        """It is not there for so long."""
-        self.there = False
-        await asyncio.sleep(seconds)
-        self.there = True
-
-    async def close(self) -> None:
-        """Nothing was opened."""
-
-
-@dataclass
-class Foreigners:
-    """A batcher, the link, and the server behind; a row is a letter."""
-
-    server: Scripted = field(default_factory=Scripted)
-    heard: list[str] = field(default_factory=list)
-    """What was said of the server's comings and goings, in short."""
-
-    def __post_init__(self) -> None:
-        self.protocol = foreign(ServerProtocol.V1, "m")
-        self.link = ForeignLink(
-            client=self.server,
-            probe=self.protocol.probe,
-            dialect=self.protocol.dialect,
-            translator=Translator(Helper(now), most_rows=lambda: SETTINGS.max_queue_size),
-            listener=self,
-            idempotent=True,
-        )
-        self.batcher = Batcher(
-            SETTINGS,
-            infer=self.link.infer,
-            clock=now,
-            timer=LoopTimer,
-            ledger=StrictLedger(),
-            durations=Durations(CollectorRegistry()),
-            recorder=FlightRecorder(now()),
-        )
-
-    def model_ready(self, model: ReadyModel) -> None:
-        self.heard.append("ready")
-        self.batcher.attach(model)
-
-    def model_lost(self, reason: str) -> None:
-        if self.heard[-1] != "lost":
-            self.heard.append("lost")
-        self.batcher.detach()
-
-    def memory_bound(self, cap: MemoryCap) -> None:
-        self.batcher.bound(cap)
-
-    async def call(self, rows: str) -> str:
-        """What the server said of the rows of one call."""
-        model = self.link.status.model
-        assert model is not None
-        adapter = self.protocol.adapter("/v1/models/m:predict", {})
-        parsed = await adapter.parse(json.dumps({"instances": list(rows)}).encode(), None, model)
-        answer = await self.batcher.submit(parsed.call)
-        return "".join(json.loads(bytes(row[0].data)) for row in answer.rows)
-
-    async def calls(self, rows: str) -> dict[str, str | Unserved]:
-        """What became of several calls of a row each, sent at once."""
-        found = await asyncio.gather(*map(self.call, rows), return_exceptions=True)
-        assert all(isinstance(one, str | Unserved) for one in found), found
-        return dict(zip(rows, found, strict=True))  # type: ignore[arg-type]  # just seen
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
-
-
-async def in_front(test: Callable[[Foreigners], Awaitable[None]]) -> None:
-    world = Foreigners()
-    following = asyncio.create_task(world.link.follow())
-    await asyncio.sleep(0.5)
-    await test(world)
-    following.cancel()
-    await world.batcher.close()
-
-
-def once(fault: Unserved | Response, on: str, otherwise: Reaction) -> Reaction:
-    """The first request with just these rows meets the fault."""
-    met: list[Rows] = []
-
-    def react(rows: Rows) -> Response:
-        if "".join(rows) != on or met:
-            return otherwise(rows)
-        met.append(rows)
-        if isinstance(fault, Unserved):
-            raise fault
-        return fault
-
-    return react
-
-
-def poisoned(rows: Rows) -> Response:
-    return said(422, "no") if "p" in rows else well(rows)
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,7 @@ def test_every_end_of_a_call_has_a_series_and_they_add_up() -> None:
         ledger.accept(2, 1.0, 0.0)
         ledger.settle(outcome, 2, 1.0, 0.0, waiting=2)
     ledger.accept(3, 1.0, 0.0)
+    ledger.pass_on()
     for reason in Rejection:
         ledger.rejected[reason] += 1
     found = scraped(ledger, SIGNALS)
@@ -80,8 +81,9 @@ def test_every_end_of_a_call_has_a_series_and_they_add_up() -> None:
     rejected = [found[f"requests_rejected_total.{reason}"] for reason in Rejection]
     assert set(settled) == set(rejected) == {1.0}
     waiting, in_flight = found["queue_requests"], found["inflight_requests"]
-    assert found["requests_accepted_total"] == sum(settled) + waiting + in_flight
-    assert found["requests_offered_total"] == found["requests_accepted_total"] + sum(rejected)
+    assert (waiting, in_flight) == (1, 1)
+    assert found["requests_accepted_total"] == len(Outcome) + 2
+    assert found["requests_offered_total"] == len(Outcome) + 2 + len(Rejection)
     assert found["queue_length"] == 3
 
 

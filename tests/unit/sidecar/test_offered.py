@@ -23,7 +23,9 @@ def test_how_long_rows_waited_is_told_for_all_of_them_together() -> None:
     ledger.accept(3, 0.1, 1.0)
     ledger.batch_leaves(ReleaseReason.FULL, 2, 3.0)
     signals = new_policy(SETTINGS, None).signals()
-    stats = offered.stats(SETTINGS, 4.0, model_ready=True, draining=False, signals=signals)
+    stats = offered.stats(
+        SETTINGS, 4.0, workers=1, model_ready=True, draining=False, signals=signals
+    )
     assert (stats.waited_row_seconds, stats.released_rows) == (2 * 2 + 3, 2)
 
 
@@ -40,7 +42,9 @@ def told(settings: BatchSettings, profile: Profile | None) -> SidecarStats:
     offered = Offered(Ledger(), 0.0)
     offered.add(0.25, 1.0)
     signals = new_policy(settings, profile).signals()
-    return offered.stats(settings, 2.0, model_ready=True, draining=False, signals=signals)
+    return offered.stats(
+        settings, 2.0, workers=1, model_ready=True, draining=False, signals=signals
+    )
 
 
 def test_the_share_of_full_batches_that_the_target_leaves_stands_beside_the_work() -> None:

@@ -83,6 +83,48 @@ def test_the_device_is_busy_for_its_launches_and_rows(arrivals: Arrivals) -> Non
     assert run.busy <= run.until - drawn[0].at
 
 
+@pytest.mark.parametrize("arrivals", ARRIVALS, ids=lambda arrivals: type(arrivals).__name__)
+@pytest.mark.parametrize("policy", PolicyName)
+def test_a_device_with_several_workers_runs_as_many_batches_side_by_side(
+    arrivals: Arrivals, policy: PolicyName
+) -> None:
+    drawn = equal_lengths(arrivals).draw(1, 3000, 3 * 700)
+    settings = BatchSettings(
+        policy=policy, max_batch_size=8, max_queue_size=10_000, max_concurrent_batches=3
+    )
+    plant = Plant(curve=CURVE, workers=3, depth=3)
+    events: list[str] = []
+    run = simulate(drawn, [(new_policy(settings, None), plant)], on_event=events.append)
+    running, most = 0, 0
+    for event in events:
+        running += {"release": 1, "finish": -1}.get(event.split()[2], 0)
+        most = max(most, running)
+    assert most == 3
+    found = verdict(drawn, run, workers=3)
+    # More than two could do, and none of them idles while others have too much.
+    assert 2 / 3 < found.busy_share <= 1
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_under_overload_every_worker_goes_on_answering_in_time(workers: int) -> None:
+    rows = 8
+    capacity = workers * rows / (FIXED + PER_ROW * rows)
+    drawn = equal_lengths(Poisson()).draw(1, 2000 * workers, 1.5 * capacity)
+    settings = BatchSettings(
+        max_batch_size=rows,
+        max_queue_size=100_000,
+        target_seconds=TARGET,
+        request_timeout_seconds=3600,
+        max_concurrent_batches=workers,
+    )
+    plant = Plant(curve=CURVE, workers=workers, depth=workers)
+    profile = profile_of(CURVE, max_rows=rows, lengths=(1,), cost_rule=CostRule.PADDED)
+    run = simulate(drawn, [(new_policy(settings, profile), plant)])
+    arriving = 2000 * workers / (1.5 * capacity)
+    in_time = verdict(drawn, run).on_time_share * len(drawn) / arriving
+    assert in_time > 0.95 * capacity
+
+
 def test_the_mean_number_inside_is_rate_times_mean_latency() -> None:
     """Little's law, the left side by the event log and the right side by the verdict."""
     drawn = equal_lengths(Mmpp()).draw(1, 3000, 500)

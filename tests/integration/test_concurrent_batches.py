@@ -1,0 +1,198 @@
+"""A foreign server with several workers behind the sidecar: all of them work, and none waits."""
+
+import asyncio
+import gc
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.spec import PolicyName, ServerProtocol
+from batchedmodel_sidecar.upstream.client import Client
+from batchedmodel_sidecar.upstream.dialect import Posting
+from support.chain import Chain, in_front_of
+from support.row_server import RowServer
+from support.worker_server import WorkerServer, running, worker_server
+
+SECONDS = 0.1
+"""Of each batch."""
+WORKERS = 5
+"""More than are used, so that it is not the server that keeps batches apart."""
+ROWS = 4
+BATCHING = BatchSettings(policy=PolicyName.GREEDY, max_wait_seconds=0.0, max_batch_size=ROWS)
+
+
+@asynccontextmanager
+async def in_front(
+    folder: Path, settings: BatchSettings
+) -> AsyncIterator[tuple[WorkerServer, Chain]]:
+    async with (
+        worker_server(folder, workers=WORKERS, seconds=SECONDS) as server,
+        in_front_of(
+            server.url, folder, upstream_protocol=ServerProtocol.V1, settings=settings
+        ) as chain,
+    ):
+        await chain.ready()
+        yield server, chain
+
+
+async def predicted(chain: Chain, value: int) -> list[Any]:
+    body = {"instances": [value]}
+    async with chain.session.post(chain.url("/v1/models/m:predict"), json=body) as response:
+        document = await response.json()
+        assert response.ok, document
+        predictions: list[Any] = document["predictions"]
+        return predictions
+
+
+@pytest.mark.parametrize("policy", PolicyName)
+@pytest.mark.parametrize("workers", [1, 3])
+async def test_as_many_batches_run_at_once_as_are_asked_for_and_never_more(
+    tmp_path: Path, policy: PolicyName, workers: int
+) -> None:
+    calls = 20 * ROWS
+    settings = replace(BATCHING, policy=policy, max_concurrent_batches=workers)
+    async with in_front(tmp_path, settings) as (server, chain):
+        answers = await asyncio.gather(*(predicted(chain, value) for value in range(calls)))
+        assert answers == [[value] for value in range(calls)]
+        batches = server.batches()
+        assert sum(batch.rows for batch in batches) == calls
+        assert max(running(batch.began, batches) for batch in batches) == workers
+        # All but those at the beginning and at the end, which may have had no company.
+        together = [running(batch.middle, batches) for batch in batches]
+        assert together.count(workers) >= len(batches) - 2 * workers
+        assert len({batch.worker for batch in batches}) >= workers
+
+
+async def test_fewer_and_more_come_into_force_under_load_and_nothing_is_lost(
+    tmp_path: Path,
+) -> None:
+    three, one = (replace(BATCHING, max_concurrent_batches=workers) for workers in (3, 1))
+    async with in_front(tmp_path, three) as (server, chain):
+        calls = [asyncio.create_task(predicted(chain, value)) for value in range(60 * ROWS)]
+        lowered = await _in_force(chain, one)
+        await _ended(server, 4, after=lowered)
+        raising = time.monotonic()
+        raised = await _in_force(chain, three)
+        more = [asyncio.create_task(predicted(chain, -value)) for value in range(10 * ROWS)]
+        assert await asyncio.gather(*calls) == [[value] for value in range(len(calls))]
+        assert await asyncio.gather(*more) == [[-value] for value in range(len(more))]
+        batches = server.batches()
+        while_one = [batch for batch in batches if lowered < batch.began < raising]
+        assert {running(batch.began, batches) for batch in while_one} == {1}
+        after = [running(batch.middle, batches) for batch in batches if batch.began > raised]
+        assert max(after) == 3
+        assert sum(batch.rows for batch in batches) == len(calls) + len(more)
+
+
+async def test_a_worker_that_dies_costs_nobody_an_answer(tmp_path: Path) -> None:
+    async with in_front(tmp_path, replace(BATCHING, max_concurrent_batches=3)) as (server, chain):
+        calls = [asyncio.create_task(predicted(chain, value)) for value in range(10 * ROWS)]
+        await _ended(server, 2)
+        await asyncio.sleep(SECONDS / 2)
+        os.kill(server.batches()[-1].worker, signal.SIGKILL)
+        assert await asyncio.gather(*calls) == [[value] for value in range(len(calls))]
+
+
+async def _ended(server: WorkerServer, count: int, *, after: float = 0.0) -> None:
+    """Return once so many batches that began after a time have ended."""
+    async with asyncio.timeout(30.0):
+        while sum(one.began > after for one in server.batches()) < count:  # noqa: ASYNC110
+            await asyncio.sleep(SECONDS / 10)
+
+
+async def _in_force(chain: Chain, settings: BatchSettings) -> float:
+    """By when these settings are, on the clock of the machine."""
+    seen = len(chain.sidecar.lines)
+    chain.configure(settings)
+    await chain.sidecar.wait_for(f"settings {settings.digest()} in force", after=seen)
+    return time.monotonic()
+
+
+class _Breaking(RowServer):
+    """Refuses what is poisoned at once, and answers others when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers = asyncio.Event()
+
+    async def _refusal(self, request: web.Request, rows: int) -> web.Response | None:
+        self.rows.append(rows)
+        if b"poison" in await request.read():
+            return web.Response(status=500, text="broken")
+        await self.answers.wait()
+        return None
+
+
+async def test_an_error_in_one_place_breaks_nothing_off_in_another(tmp_path: Path) -> None:
+    """Servers may hang up after an error, so its connection is not used again; others are."""
+    two = replace(BATCHING, max_batch_size=1, max_concurrent_batches=2)
+    async with (
+        _Breaking() as server,
+        in_front_of(
+            server.url, tmp_path, upstream_protocol=ServerProtocol.V1, settings=two
+        ) as chain,
+    ):
+        await chain.ready()
+        slow = asyncio.create_task(predicted(chain, 1))
+        await chain.until("batchedmodel_inflight_batches", lambda value: value == 1)
+        url, body = chain.url("/v1/models/m:predict"), {"instances": ["poison"]}
+        async with chain.session.post(url, json=body) as refused:
+            assert refused.status == 500
+        server.answers.set()
+        assert len(await slow) == 1
+        assert len(server.rows) == 2, "nothing was lost, so nothing was sent again"
+
+
+class _Counting(RowServer):
+    """Keeps connections, and knows which one each batch came over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ports: list[int] = []
+
+    async def _refusal(self, request: web.Request, rows: int) -> web.Response | None:
+        assert request.transport is not None
+        self.ports.append(request.transport.get_extra_info("peername")[1])
+        await asyncio.sleep(SECONDS / 10)
+        return None
+
+
+@pytest.mark.parametrize(("workers", "connections"), [(1, 1), (3, 12)])
+async def test_no_process_of_several_keeps_a_connection_by_which_it_gets_the_next_batch(
+    tmp_path: Path, workers: int, connections: int
+) -> None:
+    settings = replace(BATCHING, max_batch_size=1, max_concurrent_batches=workers)
+    async with (
+        _Counting() as server,
+        in_front_of(
+            server.url, tmp_path, upstream_protocol=ServerProtocol.V1, settings=settings
+        ) as chain,
+    ):
+        await chain.ready()
+        await asyncio.gather(*(predicted(chain, value) for value in range(12)))
+        assert len(server.ports) == 12
+        assert len(set(server.ports)) == connections
+
+
+async def test_a_batch_that_ends_when_its_client_is_closed_leaves_no_connection_behind() -> None:
+    async with _Breaking() as server:
+        client = Client(server.url, keeps=lambda: True)
+        posting = Posting(path="/v1/models/m:predict", headers=(), parts=(b'{"instances": [1]}',))
+        batch = asyncio.create_task(client.post(posting, 5.0))
+        async with asyncio.timeout(5.0):
+            while not server.rows:  # noqa: ASYNC110
+                await asyncio.sleep(SECONDS / 10)
+        await client.close()
+        server.answers.set()
+        assert (await batch).status == 200
+        del client, batch
+        gc.collect()  # what is still open would warn, and warnings are errors

@@ -1,0 +1,86 @@
+"""The steps of a drain, in the order in which a pod is taken out of its Service."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.spec import PolicyName
+from batchedmodel_sidecar.errors import Unserved
+from batchedmodel_sidecar.lifecycle import DrainEnd, Lifecycle
+from batchedmodel_sidecar.link import LinkStatus
+from support.sidecar_world import FIXED, MODEL, PER_ROW, World, rows_of, world
+
+pytestmark = pytest.mark.looptime
+
+DELAY = 5.0
+LIMIT = 20.0
+HELD = BatchSettings(policy=PolicyName.WINDOW, max_batch_size=8, max_wait_seconds=10.0)
+"""What waits is held for company, for longer than the delay."""
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def lifecycle_of(w: World) -> Lifecycle:
+    status = LinkStatus(model=MODEL, reason="")
+    return Lifecycle(
+        w.batcher, model=lambda: status, watch=lambda closely: None, delay=DELAY, limit=LIMIT
+    )
+
+
+async def test_work_is_taken_until_others_know_and_then_nothing_waits_for_company() -> None:
+    w = world(HELD)
+    lifecycle = lifecycle_of(w)
+    drain = asyncio.create_task(lifecycle.drain())
+    await asyncio.sleep(DELAY - 1.0)
+    assert lifecycle.draining, "not ready from the beginning"
+    assert not lifecycle.refusing, "who has not heard of it yet is served"
+    late = w.send(b"late")
+    assert await drain is DrainEnd.EMPTY
+    assert lifecycle.refusing
+    assert rows_of(await late) == [b"late"]
+    assert now() == pytest.approx(DELAY + FIXED + PER_ROW), "flushed when the delay was over"
+
+
+async def test_what_is_not_done_at_the_limit_ends_the_drain_and_is_told_so() -> None:
+    w = world(replace(HELD, request_timeout_seconds=60.0))
+    w.server.free_at = now() + 50.0
+    waiting = w.send(b"a")
+    assert await lifecycle_of(w).drain() is DrainEnd.LIMIT
+    assert now() == DELAY + LIMIT
+    w.batcher.give_up("this pod is stopping and its time is over")
+    with pytest.raises(Unserved, match="its time is over") as told:
+        await waiting
+    assert (told.value.status, told.value.retry_after) == (503, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("after", "end"), [(1.0, DrainEnd.TAKEN_BACK), (DELAY + 1.0, DrainEnd.EMPTY)]
+)
+async def test_a_drain_by_hook_is_taken_back_when_the_model_returns(
+    after: float, end: DrainEnd
+) -> None:
+    w = world(HELD)
+    lifecycle = lifecycle_of(w)
+    drain = asyncio.create_task(lifecycle.drain())
+    await asyncio.sleep(after)
+    lifecycle.resume()
+    assert await drain is end
+    assert not lifecycle.draining
+    assert not lifecycle.refusing
+    began = now()
+    await w.send(b"a")
+    assert now() - began > HELD.max_wait_seconds, "held for company again"
+
+
+async def test_a_drain_by_a_signal_is_not_taken_back() -> None:
+    lifecycle = lifecycle_of(world(HELD))
+    ended = asyncio.create_task(lifecycle.terminate())
+    await asyncio.sleep(1.0)
+    lifecycle.resume()
+    assert lifecycle.draining
+    assert await ended is DrainEnd.EMPTY
+    assert lifecycle.refusing

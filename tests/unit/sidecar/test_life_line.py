@@ -1,0 +1,42 @@
+"""How the link to our model server looks for a server that is not there."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from batchedmodel_scheduling.policy import MemoryCap
+from batchedmodel_sidecar.model import ReadyModel
+from batchedmodel_sidecar.model_link import ModelLink
+
+pytestmark = pytest.mark.looptime
+
+
+class Listener:
+    """Counts in vain."""
+
+    looks = 0
+
+    def model_ready(self, model: ReadyModel) -> None:
+        raise AssertionError("there is no server")
+
+    def model_lost(self, reason: str) -> None:
+        assert reason == "the model server cannot be reached"
+        self.looks += 1
+
+    def memory_bound(self, cap: MemoryCap) -> None:
+        raise AssertionError("there is no server")
+
+
+async def test_who_was_away_for_long_is_found_within_half_a_second_and_looked_for_in_peace(
+    tmp_path: Path,
+) -> None:
+    listener = Listener()
+    link = ModelLink("m", str(tmp_path / "nobody.sock"), listener)
+    following = asyncio.create_task(link.follow())
+    await asyncio.sleep(60.0)
+    before = listener.looks
+    await asyncio.sleep(60.0)
+    assert listener.looks - before == pytest.approx(2 * 60, abs=2)
+    following.cancel()
+    await link.close()
