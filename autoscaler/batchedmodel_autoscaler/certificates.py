@@ -20,8 +20,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 LIFETIME: Final = timedelta(days=90)
 RENEWED_AFTER: Final = LIFETIME * 2 / 3
-MOST_AUTHORITIES: Final = 6
-"""In one bundle: of those that others announced, the newest are kept."""
+MOST_AUTHORITIES: Final = 16
+"""In one bundle: the newest stand first, and those at the end fall out."""
+_SAFE_AUTHORITIES: Final = MOST_AUTHORITIES // 2
+"""Who serves keeps among these, so that no number of restarts beside it pushes it out."""
 _CLOCKS_DIFFER: Final = timedelta(hours=1)
 _AUTHORITY_NAME: Final = "batchedmodel-autoscaler-authority"
 
@@ -87,7 +89,8 @@ def make_identity(names: Sequence[str], now: datetime) -> Identity:
 def bundle_with(present: bytes, own: Iterable[bytes], now: datetime) -> bytes:
     """The bundle that should stand where `present` stands: ours in it, what ended out of it.
 
-    Equal to `present`, byte for byte, when nothing is to be changed.
+    Whoever else serves stays believed. Equal to `present`, byte for byte, when nothing is to be
+    changed.
     """
     there = _certificates(present)
     ours = [x509.load_pem_x509_certificate(authority) for authority in own]
@@ -96,9 +99,8 @@ def bundle_with(present: bytes, own: Iterable[bytes], now: datetime) -> bytes:
         for found in there
         if found not in ours and found.not_valid_after_utc > now and _is_authority(found)
     ]
-    others.sort(key=lambda found: found.not_valid_before_utc, reverse=True)
     wanted = [*ours, *others[: max(0, MOST_AUTHORITIES - len(ours))]]
-    if set(wanted) == set(there):
+    if set(wanted) == set(there) and set(ours) <= set(there[:_SAFE_AUTHORITIES]):
         return present
     return b"".join(_pem(found) for found in wanted)
 

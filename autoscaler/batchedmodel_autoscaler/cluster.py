@@ -1,4 +1,4 @@
-"""The API server, as the autoscaler uses it: lists, watches, three kinds of writes.
+"""The API server, as the autoscaler uses it: lists, watches, a few kinds of writes.
 
 The only module that knows the Kubernetes client. Its typed methods are passed by: they would build
 an object for every field of every pod. Every call has a time limit, and every foreign exception
@@ -21,7 +21,8 @@ from batchedmodel_autoscaler.resources import Event, EventType, Resource
 _CALL_SECONDS: Final = 20.0
 _WATCH_SECONDS: Final = 240
 """A watch ends by itself after this, so that one which died unseen is not believed for long."""
-_PAGE: Final = 500
+_PAGE: Final = 100
+"""Objects. Reading a page of pods stops everything else for some milliseconds."""
 _LONGEST_LINE: Final = 4 * 1_048_576
 _MERGE_PATCH: Final = "application/merge-patch+json"
 _APPLY_PATCH: Final = "application/apply-patch+yaml"
@@ -41,7 +42,8 @@ class Cluster:
         Raises:
             ClusterError: there are no usable credentials.
         """
-        configuration = client.Configuration()
+        # Or it would look for proxies and a .netrc in threads at each request.
+        configuration = client.Configuration(client_session_kwargs={"trust_env": False})
         # Many clusters' own certificates lack the key identifiers that Python 3.13 asks for.
         configuration.disable_strict_ssl_verification = True
         try:
@@ -101,6 +103,19 @@ class Cluster:
                     yield _event(json.loads(line), resource)
             finally:
                 response.close()
+
+    async def get(self, path: str) -> Object | None:
+        """An object, None when it is not there; raises `ClusterError`."""
+        try:
+            return await self._call("GET", path)
+        except ClusterError as error:
+            if error.status != 404:
+                raise
+            return None
+
+    async def replace(self, path: str, manifest: Object) -> None:
+        """Write a whole object; raises `ClusterError`, 409 if it differs meanwhile."""
+        await self._call("PUT", path, manifest)
 
     async def merge_patch(self, path: str, patch: Object) -> None:
         """Change some fields of an object; raises `ClusterError`, 409 if it differs meanwhile."""

@@ -20,7 +20,9 @@ from batchedmodel_scheduling.scaling.windows import WINDOW_SECONDS, History, Win
 UNKNOWN_STARTUP_SECONDS: Final = 30.0
 """Assumed until a pod of the model has got ready."""
 MOST_POLLS_PER_SECOND: Final = 600.0
-"""A third of a core."""
+"""Half a core."""
+LEARN_SECONDS: Final = 10.0
+"""Between two looks at what the answers of a model's pods teach."""
 
 
 class Fleet:
@@ -37,6 +39,8 @@ class Fleet:
         self._watched: set[str] = set()
         """Pods that were seen before they were ready."""
         self._learnt: dict[ModelKey, Capacity] = {}
+        self._learn_at: dict[ModelKey, float] = {}
+        """From when on an answer teaches something; where a model is not in it, the first one."""
         self._departed: dict[ModelKey, list[Window]] = {}
 
     # What the caches write.
@@ -47,12 +51,17 @@ class Fleet:
         if known is not None and known.uid != model.uid:
             # Another of the same name, where the end of the first was missed.
             self.model_gone(known)
+        elif known is not None and known.capacity != model.capacity:
+            # Another replica has learnt it, perhaps from starts that were not seen here.
+            self._learnt.pop(model.key, None)
         self._models[model.key] = model
+        self._learn(model.key)
 
     def model_gone(self, model: Model) -> None:
         """A model is no more."""
         self._models.pop(model.key, None)
         self._learnt.pop(model.key, None)
+        self._learn_at.pop(model.key, None)
         self._departed.pop(model.key, None)
 
     def size_seen(self, size: Size) -> None:
@@ -75,6 +84,8 @@ class Fleet:
         if pod.startup_seconds is not None:
             # A pod that loses its readiness and gets it back has not started again.
             self._startups.setdefault(pod.uid, pod.startup_seconds)
+            # It may never answer, and has taught how long a start takes.
+            self._learn(pod.model)
 
     def pod_gone(self, pod: Pod) -> None:
         """A pod is no more; the work that was offered to it still counts for a minute."""
@@ -110,6 +121,9 @@ class Fleet:
             history = self._histories.setdefault(uid, History())
             history.rows_per_second = self._remembered_rate(pod)
             self._leave_behind(pod.model, history.record(stats, now))
+            if pod.model in self._models and now >= self._learn_at.get(pod.model, now):
+                self._learn(pod.model)
+                self._learn_at[pod.model] = now + LEARN_SECONDS
 
     # What is asked.
 
@@ -143,16 +157,19 @@ class Fleet:
         return list(self._models.values())
 
     def capacity(self, key: ModelKey) -> Capacity | None:
-        """What is learnt or remembered of a model's newest pods."""
-        found = learnt(tuple(self._ready_pods(key)), self._remembered(key))
-        if found is not None and key in self._models:
-            # Remembered for the time when no pod is ready.
-            self._learnt[key] = found
-        return found
+        """What is known of a model's newest pods: learnt, or before that what its status says."""
+        model = self._models.get(key)
+        return self._learnt.get(key) or (None if model is None else model.capacity)
 
     def _state(self, uid: str) -> PodState:
         pod = self._pods[uid]
         return PodState(ready=pod.ready, leaving=pod.leaving, history=self._histories.get(uid))
+
+    def _learn(self, key: ModelKey) -> None:
+        found = learnt(tuple(self._ready_pods(key)), self.capacity(key))
+        if found is not None and key in self._models:
+            # Remembered for the time when no pod is ready.
+            self._learnt[key] = found
 
     def _leave_behind(self, key: ModelKey, window: Window | None) -> None:
         if window is not None and key in self._models:
@@ -166,13 +183,8 @@ class Fleet:
             return UNKNOWN_STARTUP_SECONDS
         return known.startup_seconds
 
-    def _remembered(self, key: ModelKey) -> Capacity | None:
-        """As of the last look; before the first one what its status says."""
-        model = self._models.get(key)
-        return self._learnt.get(key) or (None if model is None else model.capacity)
-
     def _remembered_rate(self, pod: Pod) -> float | None:
-        known = self._remembered(pod.model)
+        known = self.capacity(pod.model)
         if known is None or known.revision != pod.revision:
             return None
         return known.rows_per_second

@@ -18,6 +18,7 @@ POLLS: Final = f"{PREFIX}_autoscaler_polls_total"  # result
 MODELS: Final = f"{PREFIX}_autoscaler_models"
 PODS: Final = f"{PREFIX}_autoscaler_pods"
 REGISTERED: Final = f"{PREFIX}_autoscaler_registered"
+LEADER: Final = f"{PREFIX}_autoscaler_leader"
 CERTIFICATE_ENDS: Final = f"{PREFIX}_autoscaler_certificate_end_timestamp_seconds"
 
 
@@ -61,14 +62,18 @@ class Telemetry:
         self._certificate_ends.set(timestamp)
 
 
-class FleetCollector(Collector):
-    """How much there is to watch, at the moment of the scrape."""
+class StateCollector(Collector):
+    """How much there is to watch, and who writes, at the moment of the scrape."""
 
-    def __init__(self, counts: Callable[[], tuple[int, int]]) -> None:
+    def __init__(self, counts: Callable[[], tuple[int, int]], leads: Callable[[], bool]) -> None:
         self._counts = counts
+        self._leads = leads
 
     def collect(self) -> Iterator[Metric]:
-        """Models and pods."""
+        """Models, pods and the leader."""
         models, pods = self._counts()
+        yield GaugeMetricFamily(
+            LEADER, "1 for the replica that writes what was learnt", value=self._leads()
+        )
         yield GaugeMetricFamily(MODELS, "BatchedModels", value=models)
         yield GaugeMetricFamily(PODS, "Pods of BatchedModels", value=pods)

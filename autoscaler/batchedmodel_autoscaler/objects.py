@@ -128,7 +128,12 @@ def read_model(found: Object) -> Model:
             queue_length=target_queue_length(
                 scaling.get("targetQueueLength"), max_batch_size=batch
             ),
-            outstanding=target_outstanding(scaling.get("targetOutstanding"), max_batch_size=batch),
+            outstanding=target_outstanding(
+                scaling.get("targetOutstanding"),
+                max_batch_size=batch,
+                max_concurrent_batches=batching.get("maxConcurrentBatches")
+                or Batching().max_concurrent_batches,
+            ),
             queue_wait_seconds=wait / 1000,
         ),
     )

@@ -11,13 +11,17 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from batchedmodel_autoscaler.errors import SidecarSilent
-from batchedmodel_autoscaler.fleet import Fleet
+from batchedmodel_autoscaler.fleet import MOST_POLLS_PER_SECOND, Fleet
 from batchedmodel_autoscaler.metrics import PollResult, Telemetry
 from batchedmodel_contract.stats import SidecarStats
 
 logger: Final = logging.getLogger(__name__)
 
 MOST_AT_ONCE: Final = 64
+_START_SECONDS: Final = 1.0 / MOST_POLLS_PER_SECOND
+"""For each start. All that are due at once would keep an HPA waiting until the last is done."""
+_HANDFUL_SECONDS: Final = 0.01
+"""What is begun together, also by a loop that has overslept: one by one costs a third more."""
 _JITTER: Final = 0.1
 _SLOWEST: Final = 4
 """A silent pod is asked down to this many times more rarely: its time-outs take others' places."""
@@ -44,6 +48,8 @@ class Poller:
         self._due: list[tuple[float, str]] = []
         self._silences: dict[str, int] = {}
         """Every pod that is asked, with how often in a row it has not answered."""
+        self._unasked: set[str] = set()
+        self._all_asked = asyncio.Event()
         self._places = asyncio.Semaphore(MOST_AT_ONCE)
         self._changed = asyncio.Event()
 
@@ -54,21 +60,35 @@ class Poller:
         """
         if uid not in self._silences:
             self._silences[uid] = 0
+            self._unasked.add(uid)
             self._schedule(uid, self._clock())
+
+    async def all_asked(self) -> None:
+        """Wait until no pod is left that has not been asked yet, whatever it answered."""
+        while self._unasked:
+            self._all_asked.clear()
+            await self._all_asked.wait()
 
     async def run(self) -> None:
         """Ask for as long as the task lives."""
         async with asyncio.TaskGroup() as polls:
+            start = self._clock()
             while True:
                 uid = await self._next()
                 address = self._fleet.address(uid)
                 if address is None:
                     del self._silences[uid]
+                    self._asked(uid)
                 elif not address:
+                    self._asked(uid)
                     self._schedule(uid, self._clock() + self._fleet.poll_seconds)
                 else:
                     await self._places.acquire()
                     polls.create_task(self._poll(uid, address))
+                    now = self._clock()
+                    start = max(start + _START_SECONDS, now - _HANDFUL_SECONDS)
+                    if start >= now + _HANDFUL_SECONDS:
+                        await asyncio.sleep(start - now)
 
     async def _next(self) -> str:
         while True:
@@ -95,9 +115,15 @@ class Poller:
             self._telemetry.polled(PollResult.ANSWERED)
         finally:
             self._places.release()
+            self._asked(uid)
         slower = min(_SLOWEST, 2 ** max(0, self._silences[uid] - 1))
         pause = self._fleet.poll_seconds * slower * random.uniform(1 - _JITTER, 1 + _JITTER)
         self._schedule(uid, self._clock() + pause)
+
+    def _asked(self, uid: str) -> None:
+        self._unasked.discard(uid)
+        if not self._unasked:
+            self._all_asked.set()
 
     def _schedule(self, uid: str, at: float) -> None:
         heapq.heappush(self._due, (at, uid))

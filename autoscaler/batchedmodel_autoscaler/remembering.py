@@ -1,7 +1,7 @@
 """Writes what was learnt of each model into its status, so that no restart has to learn it anew.
 
-A shell: what is worth writing says `learning`. Each replica of the autoscaler writes; they hear the
-same pods, and what the other has written is no news.
+A shell: what is worth writing says `learning`. Of several replicas the one that leads writes: they
+hear the same pods, but have not seen the same ones start, and would correct each other for ever.
 """
 
 import asyncio
@@ -63,12 +63,16 @@ class Remembering:
         learner: Learner,
         writer: Writer,
         *,
+        leads: Callable[[], bool],
         clock: Callable[[], float],
         calendar: Callable[[], datetime],
     ) -> None:
-        """`clock`: monotonic seconds; `calendar`: the time for people, with its zone."""
+        """`leads`: whether this replica may write, at this moment. `clock`: monotonic seconds;
+        `calendar`: the time for people, with its zone.
+        """
         self._learner = learner
         self._writer = writer
+        self._leads = leads
         self._clock = clock
         self._calendar = calendar
         self._written: dict[ModelKey, _Written] = {}
@@ -77,8 +81,7 @@ class Remembering:
         """Write what is news for as long as the task lives."""
         failures = 0
         while True:
-            # Spread, so that of two replicas one is first and the other has nothing left to say.
-            pause = _LOOK_SECONDS * random.uniform(0.5, 1.5)
+            pause = _LOOK_SECONDS
             if failures:
                 pause += pause_after(failures, random.random())
             await asyncio.sleep(pause)
@@ -94,6 +97,10 @@ class Remembering:
         keys = {model.key for model in models}
         self._written = {key: one for key, one in self._written.items() if key in keys}
         for model in models:
+            # An HPA that asks does not wait for a thousand of them.
+            await asyncio.sleep(0)
+            if not self._leads():
+                return
             capacity = self._learner.capacity(model.key)
             if capacity is not None and self._is_due(model, capacity):
                 await self._write(model, capacity)

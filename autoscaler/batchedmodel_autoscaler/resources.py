@@ -1,8 +1,8 @@
 """What the autoscaler watches in a cluster, as addresses with selectors; and what a watch tells.
 
 Rights follow from this list: the chart's `autoscaler-rbac.yaml` allows listing and watching these,
-and beyond them only patching and deleting the two APIServices, and patching the status of
-BatchedModels. A role of Kubernetes' own allows `FRONT_PROXY`.
+and beyond them only patching and deleting the two APIServices, patching the status of BatchedModels
+and holding its Lease. A role of Kubernetes' own allows `FRONT_PROXY`.
 """
 
 from collections.abc import Sequence
@@ -83,6 +83,12 @@ def status_path(key: ModelKey) -> str:
     """The address of a BatchedModel's status."""
     namespace, name = quote(key.namespace, safe=""), quote(key.name, safe="")
     return f"/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{PLURAL}/{name}/status"
+
+
+def lease_path(namespace: str, name: str) -> str:
+    """The address of a Lease."""
+    where = f"/apis/coordination.k8s.io/v1/namespaces/{quote(namespace, safe='')}"
+    return f"{where}/leases/{quote(name, safe='')}"
 
 
 def within(resource: Resource, namespaces: Sequence[str]) -> tuple[Resource, ...]:

@@ -26,6 +26,7 @@ from batchedmodel_autoscaler.objects import FrontProxy, ModelKey
 from batchedmodel_autoscaler.resources import METRICS_VERSIONS
 from batchedmodel_autoscaler.trust import require_front_proxy
 from batchedmodel_contract.kubernetes_names import (
+    BLIND,
     METRICS_GROUP,
     OUTSTANDING_METRIC,
     QUEUE_LENGTH_METRIC,
@@ -164,7 +165,7 @@ class MetricsApi:
         try:
             return decide(self._fleet.sight(key, self._clock()), target)
         except Unseen as unseen:
-            raise Blind(str(unseen)) from unseen
+            raise Blind(f"{BLIND}: {unseen}") from unseen
 
 
 async def _ok(request: web.Request) -> web.Response:

@@ -1,11 +1,15 @@
 """Puts the parts together and runs them: the only place that knows them all."""
 
 import asyncio
+import gc
 import logging
+import socket
 import ssl
 import time
+import uuid
 from collections.abc import Coroutine
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 from aiohttp import web
@@ -14,11 +18,11 @@ from prometheus_client import CollectorRegistry
 from batchedmodel_autoscaler.admin import admin_application
 from batchedmodel_autoscaler.certificates import Rotation, server_context
 from batchedmodel_autoscaler.cluster import Cluster
-from batchedmodel_autoscaler.errors import CannotListen
+from batchedmodel_autoscaler.errors import CannotListen, ClusterError
 from batchedmodel_autoscaler.fleet import Fleet
 from batchedmodel_autoscaler.informer import Cache, follow
 from batchedmodel_autoscaler.listener import TlsListener
-from batchedmodel_autoscaler.metrics import FleetCollector, Telemetry
+from batchedmodel_autoscaler.metrics import StateCollector, Telemetry
 from batchedmodel_autoscaler.objects import (
     FrontProxy,
     Pod,
@@ -39,6 +43,7 @@ from batchedmodel_autoscaler.resources import (
     PODS,
     SIZES,
     Resource,
+    lease_path,
     own_deployment,
     own_namespace,
     within,
@@ -46,8 +51,11 @@ from batchedmodel_autoscaler.resources import (
 from batchedmodel_autoscaler.server import MetricsApi
 from batchedmodel_autoscaler.settings import AutoscalerSettings
 from batchedmodel_autoscaler.sidecars import Sidecars
+from batchedmodel_election.election import Election
 
 logger: Final = logging.getLogger(__name__)
+_LEAVING_SECONDS: Final = 5.0
+"""What API servers are given to hear that this replica ends; they go on asking it until then."""
 
 
 class Service:
@@ -60,7 +68,6 @@ class Service:
         registry = CollectorRegistry()
         telemetry = Telemetry(registry)
         self._fleet = Fleet(settings.poll_seconds)
-        registry.register(FleetCollector(lambda: self._fleet.counts))
         self._sidecars = Sidecars()
         self._poller = Poller(
             self._fleet, self._sidecars.stats, telemetry=telemetry, clock=time.monotonic
@@ -75,8 +82,29 @@ class Service:
             telemetry=telemetry,
             clock=_now,
         )
-        self._remembering = Remembering(self._fleet, cluster, clock=time.monotonic, calendar=_now)
+        lease = lease_path(settings.namespace, settings.lease_name)
+        self._election = Election(
+            read=partial(cluster.get, lease),
+            write=partial(cluster.replace, lease),
+            failure=ClusterError,
+            namespace=settings.namespace,
+            name=settings.lease_name,
+            # In a pod the host's name is the pod's, which lasts longer than a process.
+            identity=f"{socket.gethostname()}_{uuid.uuid4()}",
+            clock=time.monotonic,
+            calendar=_now,
+        )
+        registry.register(StateCollector(lambda: self._fleet.counts, self._election.leads))
+        self._remembering = Remembering(
+            self._fleet,
+            cluster,
+            leads=self._election.leads,
+            clock=time.monotonic,
+            calendar=_now,
+        )
         self._caches = self._all_caches()
+        self._heard_all = False
+        self._leaving = False
         self._api = MetricsApi(self._fleet, telemetry=telemetry, clock=time.monotonic)
         self._listener = TlsListener(self._api.application(), settings.host, settings.port)
         self._admin = web.AppRunner(
@@ -109,18 +137,36 @@ class Service:
             self._poller.run(),
             self._registration.run(),
             self._remembering.run(),
+            self._election.take_part(),
             self._use_renewed_certificates(),
             *(follow(self._cluster, resource, cache) for resource, cache in self._caches),
         ]
         # Each is meant to last. One that ends has met a bug of ours: end with it, to be restarted.
         tasks = [asyncio.create_task(one) for one in work]
-        stopped = asyncio.create_task(stop.wait())
-        await asyncio.wait([*tasks, stopped], return_when=asyncio.FIRST_COMPLETED)
-        for task in (*tasks, stopped):
+        hearing, ending = map(asyncio.create_task, (self._hear_all(), self._end(stop)))
+        await asyncio.wait([*tasks, ending], return_when=asyncio.FIRST_COMPLETED)
+        for task in (*tasks, hearing, ending):
             task.cancel()
-        for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+        outcomes = await asyncio.gather(*tasks, hearing, ending, return_exceptions=True)
+        await self._election.release()
+        for outcome in outcomes:
             if isinstance(outcome, Exception):
                 raise outcome
+
+    async def _hear_all(self) -> None:
+        for _, cache in self._caches:
+            await cache.complete.wait()
+        await self._poller.all_asked()
+        # What is here by now stays, most of it Kubernetes' client. Looking through it for garbage
+        # would take longer than an HPA should wait, again and again.
+        gc.collect()
+        gc.freeze()
+        self._heard_all = True
+
+    async def _end(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self._leaving = True
+        await asyncio.sleep(_LEAVING_SECONDS)
 
     async def _use_renewed_certificates(self) -> None:
         while True:
@@ -150,6 +196,8 @@ class Service:
         self._poller.follow(pod.uid)
 
     def _missing(self) -> list[str]:
+        if self._leaving:
+            return ["it ends"]
         awaited = [str(resource) for resource, cache in self._caches if not cache.complete.is_set()]
         if not awaited and not self._api.front_proxy.authority:
             awaited.append("whom to trust: the aggregation layer is off")
@@ -157,6 +205,9 @@ class Service:
             # Else a rollout would end the old pod before API servers believe the new one.
             names = self._registration.untrusting
             awaited += [f"our authority in {name}" for name in names]
+        if not awaited and not self._heard_all:
+            # Else an HPA that is sent here and not to the old pod would learn nothing.
+            awaited.append("the first answers of sidecars")
         return awaited
 
     def _all_caches(self) -> list[tuple[Resource, Cache[Any]]]:

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from batchedmodel_contract.environment import LogLevel
 from batchedmodel_contract.reading import setting
 from batchedmodel_contract.rules import Choice, Names, Real, Text, Whole
+from batchedmodel_contract.spec import LogLevel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +23,12 @@ class AutoscalerSettings:
         Text(),
         "Its own Deployment: when that is deleted, the APIServices go too.",
         required=True,
+    )
+    lease_name: str = setting(
+        "LEASE_NAME",
+        Text(),
+        "Of all autoscalers with the same Lease one writes what was learnt.",
+        default="batchedmodel-autoscaler",
     )
     watch_namespaces: tuple[str, ...] = setting(
         "WATCH_NAMESPACES",

@@ -14,17 +14,19 @@ import time
 import uuid
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 
-from batchedmodel_contract.environment import EXIT_WRONG_SETTINGS, LogLevel, from_environment
+from batchedmodel_contract.environment import EXIT_WRONG_SETTINGS, from_environment
 from batchedmodel_contract.mistakes import InvalidManifest
+from batchedmodel_contract.spec import LogLevel
+from batchedmodel_election.election import Election
 from batchedmodel_operator.cluster import KubernetesCluster, load_configuration
-from batchedmodel_operator.election import Election
 from batchedmodel_operator.errors import ClusterError
 from batchedmodel_operator.fenced import FencedCluster
 from batchedmodel_operator.handlers import Add, registry, watch
 from batchedmodel_operator.kinds import Kind
-from batchedmodel_operator.observed import Key
+from batchedmodel_operator.observed import Key, is_news
 from batchedmodel_operator.probes import Vitals, serve_probes
 from batchedmodel_operator.reconcile import Reconciler
 from batchedmodel_operator.render import Images
@@ -75,7 +77,9 @@ async def _run(settings: OperatorSettings) -> None:
     listen(told)
     cluster = KubernetesCluster(await load_configuration())
     election = Election(
-        cluster,
+        read=partial(cluster.get, Kind.LEASE, settings.namespace, settings.lease_name),
+        write=cluster.replace,
+        failure=ClusterError,
         namespace=settings.namespace,
         name=settings.lease_name,
         # In a pod the host's name is the pod's, which lasts longer than a process.
@@ -134,11 +138,25 @@ async def _lead(
     losing = asyncio.create_task(_end_when_lost(election), name="lease")
     working = asyncio.create_task(workers.run(), name="workers")
     try:
+        await unless(told, _begin_with_news(cluster, workers.add, namespaces))
         await _watch(cluster, workers.add, namespaces, told)
     finally:
         workers.close()
         await working
         losing.cancel()
+
+
+async def _begin_with_news(cluster: KubernetesCluster, add: Add, namespaces: Sequence[str]) -> None:
+    """What was edited while nobody led is not kept waiting until all children have been listed."""
+    for namespace in namespaces or ("",):
+        try:
+            async for body in cluster.each(Kind.BATCHED_MODEL, namespace):
+                if is_news(body):
+                    metadata = body["metadata"]
+                    add(Key(namespace=metadata["namespace"], name=metadata["name"]), awaited=True)
+        except ClusterError as error:
+            # Kopf meets the same, and goes on asking.
+            _log.info("what is news is told later: %s", error)
 
 
 async def _watch(

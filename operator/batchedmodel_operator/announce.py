@@ -31,6 +31,7 @@ _WARNINGS: Final = frozenset(
         Reason.OUT_OF_REACH,
         Reason.METRICS_API_MISSING,
         Reason.HPA_FAILING,
+        Reason.METRICS_STALE,
         Reason.AT_MAXIMUM,
         Reason.HEALTH_CHECK_FAILING,
         *Trouble,
@@ -53,7 +54,9 @@ def announcements(model: Model, conditions: Sequence[Body], *, at: str) -> Itera
     lasting = {one["reason"] for one in conditions if one not in changed}
     told: set[str] = set()
     for one in changed:
-        reason, summary = one["reason"], one["type"] in _SUMMARIES
+        # That a new model does not serve yet is no transition.
+        began = one["type"] not in before and one["status"] != "True"
+        reason, summary = one["reason"], one["type"] in _SUMMARIES and not began
         warning = reason in _WARNINGS
         # Several conditions may have one reason: the first that changes for it speaks for them.
         known = reason in told or (reason in lasting and not summary)

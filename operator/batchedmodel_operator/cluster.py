@@ -5,7 +5,7 @@ know. Kopf watches by itself and only says that something happened.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -29,6 +29,7 @@ from batchedmodel_operator.ports import Body
 
 _TIMEOUT_SECONDS: Final = 30
 _LONGEST_COMPLAINT: Final = 1000
+_PAGE: Final = "100"
 _JSON: Final = "application/json"
 _APPLY: Final = "application/apply-patch+yaml"
 _MERGE: Final = "application/merge-patch+json"
@@ -71,6 +72,18 @@ class KubernetesCluster:
         except (Forbidden, Gone):
             return False
         return True
+
+    async def each(self, kind: Kind, namespace: str) -> AsyncIterator[Body]:
+        """The objects of a kind, a page at a time; those of all namespaces where none is named."""
+        query = {"limit": _PAGE}
+        while True:
+            found = await self._request("GET", _path(kind, namespace), query)
+            for body in found.get("items") or ():
+                yield body
+            following = (found.get("metadata") or {}).get("continue")
+            if not following:
+                return
+            query = {"limit": _PAGE, "continue": following}
 
     async def labelled(self, kind: Kind, namespace: str, model: str) -> Sequence[Body]:
         """The objects of a kind that carry a BatchedModel's label."""
@@ -154,7 +167,8 @@ async def load_configuration() -> Configuration:
 
     Raises `Unreachable` when there is neither.
     """
-    configuration = Configuration()
+    # Or it would look for proxies and a .netrc in threads at each request. Kopf heeds none either.
+    configuration = Configuration(client_session_kwargs={"trust_env": False})
     try:
         config.load_incluster_config(  # type: ignore[no-untyped-call]
             client_configuration=configuration
@@ -208,7 +222,8 @@ def _status_object(text: bytes) -> Mapping[str, Any]:
 def _path(kind: Kind, namespace: str, name: str = "", subresource: str = "") -> str:
     resource = RESOURCES[kind]
     root = f"/apis/{resource.group}" if resource.group else "/api"
-    parts = [root, resource.version, "namespaces", quote(namespace, safe=""), resource.plural]
+    within = ["namespaces", quote(namespace, safe="")] if namespace else []
+    parts = [root, resource.version, *within, resource.plural]
     if name:
         parts.append(quote(name, safe=""))
     if subresource:

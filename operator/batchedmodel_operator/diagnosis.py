@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from batchedmodel_contract.kubernetes_names import FETCH_CONTAINER, MODEL_CONTAINER
+from batchedmodel_contract.kubernetes_names import BATCHER_CONTAINER, MODEL_CONTAINER
 from batchedmodel_contract.server_api import ModelState
 from batchedmodel_contract.spec import Spec
 from batchedmodel_operator.observed import Child, Pod, condition
@@ -120,10 +121,15 @@ def unscheduled(spec: Spec | None, pod: Pod) -> Diagnosis | None:
     return Diagnosis(trouble=_refusal(spec, message), message=f"pod {pod.name}: {message}")
 
 
-def lacks_accelerator(spec: Spec | None, pod: Pod) -> bool:
-    """Whether a pod has no node because none has an accelerator for it."""
+def lacks_accelerator_since(spec: Spec | None, pod: Pod) -> datetime | None:
+    """Since when a pod has had no node, if by now it is because none has an accelerator for it."""
     found = unscheduled(spec, pod)
-    return found is not None and found.trouble is Trouble.INSUFFICIENT_ACCELERATOR
+    if found is None or found.trouble is not Trouble.INSUFFICIENT_ACCELERATOR:
+        return None
+    scheduled = condition(pod.body["status"], "PodScheduled")
+    # Whoever places pods may leave out when he failed at first.
+    since = scheduled.get("lastTransitionTime") or pod.body["metadata"]["creationTimestamp"]
+    return datetime.fromisoformat(since)
 
 
 def worst(found: Iterable[Diagnosis | None]) -> Diagnosis | None:
@@ -210,8 +216,8 @@ def _of_crashes(container: Body, where: str, *, looping: bool) -> Iterator[Diagn
         what = "the model" if container["name"] == MODEL_CONTAINER else "the process"
         text = f"{where}: {what} needs more memory than its limit allows"
         yield Diagnosis(trouble=Trouble.OUT_OF_MEMORY, message=text)
-    elif container["name"] == FETCH_CONTAINER and ended:
-        # It says why, and it is tried again; once is enough to know.
+    elif container["name"] not in (BATCHER_CONTAINER, MODEL_CONTAINER) and ended:
+        # It brings what the model needs, and is tried again; once is enough to know.
         text = f"{where}: {(ended.get('message') or _NOT_SAID).strip()}"
         yield Diagnosis(trouble=Trouble.FETCH_FAILED, message=text)
     elif looping or restarts >= _CRASHES_THAT_COUNT:

@@ -58,7 +58,11 @@ def scaling_target(spec: Spec, scaling: Autoscaling) -> tuple[str, int]:
             rows = rules.target_queue_length(scaling.target_queue_length, max_batch_size=batch)
             return "targetQueueLength", rows
         case ScalingMetric.OUTSTANDING:
-            rows = rules.target_outstanding(scaling.target_outstanding, max_batch_size=batch)
+            rows = rules.target_outstanding(
+                scaling.target_outstanding,
+                max_batch_size=batch,
+                max_concurrent_batches=spec.batching.max_concurrent_batches,
+            )
             return "targetOutstanding", rows
         case ScalingMetric.QUEUE_WAIT:
             wait = rules.target_queue_wait_milliseconds(

@@ -32,5 +32,9 @@ class QuotaExceeded(Refused):
     """The namespace's quota has no room for it."""
 
 
+class NameTaken(Refused):
+    """Somebody else's object has the name."""
+
+
 class Invalid(Refused):
     """The object breaks a rule of Kubernetes or of an admission policy."""

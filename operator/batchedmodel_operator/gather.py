@@ -25,15 +25,20 @@ from batchedmodel_operator.observed import (
 from batchedmodel_operator.ports import Body, Cluster, Sidecars
 
 
-async def gather(
-    cluster: Cluster, sidecars: Sidecars, key: Key, memory: Memory, now: float
-) -> Observed | None:
-    """What is there, or None when the BatchedModel is gone or going. Raises `ClusterError`."""
+async def find(cluster: Cluster, key: Key) -> Model | None:
+    """The BatchedModel, or None when it is gone or going. Raises `ClusterError`."""
     body = await cluster.get(Kind.BATCHED_MODEL, key.namespace, key.name)
     if body is None or "deletionTimestamp" in body["metadata"]:
         # Owner references delete the children.
         return None
-    model = model_from(body)
+    return model_from(body)
+
+
+async def gather(
+    cluster: Cluster, sidecars: Sidecars, model: Model, memory: Memory, now: float
+) -> Observed:
+    """What is there of a BatchedModel's. Raises `ClusterError`."""
+    key = model.key
     found, kept, bodies = await asyncio.gather(
         asyncio.gather(*(_child(cluster, key, kind) for kind in CHILDREN)),
         cluster.labelled(Kind.CONTROLLER_REVISION, key.namespace, key.name),

@@ -30,8 +30,9 @@ _SERVER_SECONDS: Final = 240
 _CLIENT_SECONDS: Final = 250
 _CONNECT_SECONDS: Final = 10
 _REQUEST_SECONDS: Final = 30
-_CHUNK: Final = 500
-_IDLE_SECONDS: Final = 1.0
+_CHUNK: Final = 100
+"""Objects of a page. A page of each kind is held at the same time, as JSON."""
+_IDLE_SECONDS: Final = 0.05
 _LONGEST_BACKOFF_SECONDS: Final = 30
 
 
@@ -180,7 +181,8 @@ class _NoProgress(kopf.ProgressStorage):
 def _configure(settings: kopf.OperatorSettings) -> None:
     settings.persistence.diffbase_storage = _NoDifferences()
     settings.persistence.progress_storage = _NoProgress()
-    # Each object has a task of its own for as long; a thousand models are ten thousand objects.
+    # For as long each object has a task that holds its last event; a thousand models are ten
+    # thousand objects, and whoever takes over sees them all at once.
     settings.queueing.idle_timeout = _IDLE_SECONDS
     # Kopf arms this bomb when a task of its own fails, too, and the operator that watches anew
     # would be killed by it. Whoever stops us has a grace period and a SIGKILL of his own.

@@ -5,8 +5,8 @@ Made by `gather` from the API's JSON. Nothing in here decides or talks to anybod
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from batchedmodel_contract.kubernetes_names import (
@@ -19,7 +19,7 @@ from batchedmodel_contract.kubernetes_names import (
 from batchedmodel_contract.manifest import read_manifest
 from batchedmodel_contract.mistakes import InvalidManifest
 from batchedmodel_contract.spec import Spec
-from batchedmodel_operator.kinds import FIELD_MANAGER, Kind
+from batchedmodel_operator.kinds import CHILDREN, FIELD_MANAGER, Kind
 from batchedmodel_operator.ports import Body
 
 _LOADING_ASKED: Final = 16
@@ -128,8 +128,6 @@ class Memory:
     """By uid of a pod, for those that do not use the settings yet."""
     startups: Mapping[str, str] = field(default_factory=dict)
     """By uid of a pod: what its sidecar said last of the model's start."""
-    lacking_since: Mapping[str, float] = field(default_factory=dict)
-    """By uid of a pod: since when it has lacked an accelerator, in monotonic seconds."""
 
     def inquiry(self, uid: str, settings: str) -> Inquiry | None:
         """The inquiries about these settings; those about earlier ones no longer count."""
@@ -147,6 +145,8 @@ class Observed:
     """This BatchedModel's, by number."""
     pods: tuple[Pod, ...]
     memory: Memory
+    made: Set[Kind] = frozenset()
+    """Children that this very look has made: nobody else can have meant to change them yet."""
 
     @property
     def deployment(self) -> Child | None:
@@ -223,6 +223,34 @@ def pod_from(body: Body) -> Pod:
         ),
         settings_annotation=(metadata.get("annotations") or {}).get(BATCHING_HASH_ANNOTATION, ""),
         body=body,
+    )
+
+
+def nothing_of(model: Model) -> Observed:
+    """A BatchedModel of which nothing is there yet."""
+    return Observed(model=model, children={}, revisions=(), pods=(), memory=Memory())
+
+
+def after(
+    observed: Observed, *, live: Mapping[Kind, Body], deleted: Set[str], memory: Memory
+) -> Observed:
+    """What another look would find, as far as it is known from writing it.
+
+    `live`: objects as they are after being applied; `deleted`: uids.
+    """
+    written = {kind: child_from(kind, live[kind]) for kind in CHILDREN if kind in live}
+    kept = [body for kind, body in live.items() if kind is Kind.CONTROLLER_REVISION]
+    revisions = (*observed.revisions, *revisions_from(kept, observed.model))
+    return replace(
+        observed,
+        children={
+            kind: child
+            for kind, child in {**observed.children, **written}.items()
+            if child.uid not in deleted
+        },
+        revisions=tuple(one for one in revisions if one.uid not in deleted),
+        memory=memory,
+        made=written.keys() - observed.children.keys(),
     )
 
 

@@ -6,6 +6,7 @@ differs nothing is planned, so that a second look, a restart or a second operato
 
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Final
 
 from batchedmodel_contract.batching import BatchSettings
@@ -26,12 +27,11 @@ from batchedmodel_operator.observed import (
 )
 from batchedmodel_operator.ports import Body
 from batchedmodel_operator.rollout import Mode, Record
-from batchedmodel_operator.rollout_signs import lacking_since, signs
+from batchedmodel_operator.rollout_signs import signs
 
 RESYNC_SECONDS: Final = 600.0
 """A watch that fell silent costs at most this much delay."""
 _TEMPLATES_KEPT: Final = 3  # beside the one in use and the last good one
-_AT_ONCE: Final = 0.0
 _COLLECTION_SECONDS: Final = 2.0
 _CONFLICT_SECONDS: Final = 60.0  # a stranger's object is not watched, so its end makes no event
 _FIRST_INQUIRY_SECONDS: Final = 0.5
@@ -105,26 +105,29 @@ class Plan:
     """Of the model's container in the pod template that is wanted."""
     rollout: Record = field(default_factory=Record)
     """How pods are replaced, and whether the last good ones have come back."""
-    lacking_since: Mapping[str, float] = field(default_factory=dict)
-    """To be remembered: by uid of a pod, since when it has lacked an accelerator."""
     inquiries: Mapping[str, Inquiry] = field(default_factory=dict)
     """To be remembered, by uid of a pod."""
     unconfirmed: tuple[str, ...] = ()
     """Running pods that are not known to use the batch settings."""
+    unfinished: bool = False
+    """More can be planned from what these steps make."""
     come_back_after: float = RESYNC_SECONDS
     """Seconds."""
 
 
-def plan(observed: Observed, images: render.Images, now: float) -> Plan:
-    """The steps from what is there to what is wanted; `now` in monotonic seconds."""
+def plan(observed: Observed, images: render.Images, now: float, at: datetime) -> Plan:
+    """The steps from what is there to what is wanted.
+
+    `now` in monotonic seconds, by which our own memory counts; `at` by the calendar, by which the
+    cluster does.
+    """
     model, spec = observed.model, observed.model.spec
     if spec is None:
         # What the contract refuses cannot be rendered; the last good children stay.
         return Plan(rollout=Record.of(model.status))
     name = render.revision_name(model, spec)
     target = _template(observed, spec, images, name)
-    lacking = lacking_since(spec, observed.pods, observed.memory.lacking_since, now)
-    seen = signs(observed, spec, name, target, lacking, now)
+    seen = signs(observed, spec, name, target, at)
     decided = rollout.decide(seen, Record.of(model.status))
     wait = rollout.seconds_left(seen, decided)
     template = target if decided.fault is None else _kept(observed, decided.good)
@@ -152,11 +155,11 @@ def plan(observed: Observed, images: render.Images, now: float) -> Plan:
         refreshes=tuple(step for pod, _ in due for step in _refresh(observed, pod, settings)),
         model_image=template["spec"]["containers"][0]["image"],
         rollout=decided,
-        lacking_since=lacking,
         inquiries=inquiries,
         obstacles=obstacles,
         unconfirmed=tuple(pod.name for pod in unconfirmed),
-        come_back_after=min(*_delays(observed, wanted, obstacles, inquiries, now), wait),
+        unfinished=spec.autoscaling is not None and Kind.AUTOSCALER not in wanted and not obstacles,
+        come_back_after=min(*_delays(observed, obstacles, inquiries, now), wait),
     )
 
 
@@ -165,11 +168,7 @@ def _template(observed: Observed, spec: Spec, images: render.Images, name: str) 
     for kept in observed.revisions:
         if kept.name == name:
             return kept.template
-    model = observed.model
-    earlier = render.earlier_template(observed.deployment, model)
-    if earlier is not None and not observed.revisions:
-        return earlier
-    return render.pod_template(model, spec, images, render.pinned_batching(spec))
+    return render.pod_template(observed.model, spec, images, render.pinned_batching(spec))
 
 
 def _kept(observed: Observed, name: str) -> Body:
@@ -245,8 +244,10 @@ def _applies(observed: Observed, spec: Spec, kind: Kind, manifest: Body) -> Iter
         # An autoscaler does nothing at 0, so it begins at its minimum.
         replicas = live.body["spec"].get("replicas") or effective.replicas(spec)
         seed = render.seed(observed.model, live, replicas)
-        # Whoever scales it meanwhile must not lose that.
-        version = live.body["metadata"]["resourceVersion"]
+        # Whoever scales it meanwhile must not lose that. Of a new one the version changes at once,
+        # by the status that its controller writes.
+        new = kind in observed.made and Kind.AUTOSCALER not in observed.children
+        version = "" if new else live.body["metadata"]["resourceVersion"]
         yield Apply(kind=kind, manifest=seed, manager=SEED_MANAGER, uid=live.uid, version=version)
     if hand_over or _differs(observed, live, manifest):
         yield Apply(kind=kind, manifest=manifest, uid=live.uid)
@@ -309,7 +310,6 @@ def _refresh(observed: Observed, pod: Pod, settings: str) -> Iterator[Refresh]:
 
 def _delays(
     observed: Observed,
-    wanted: Mapping[Kind, Body],
     obstacles: tuple[Obstacle, ...],
     inquiries: Mapping[str, Inquiry],
     now: float,
@@ -317,10 +317,6 @@ def _delays(
     yield RESYNC_SECONDS
     for obstacle in obstacles:
         yield _CONFLICT_SECONDS if obstacle.by_stranger else _COLLECTION_SECONDS
-    spec = observed.model.spec
-    scaled = spec is not None and spec.autoscaling is not None
-    if scaled and Kind.AUTOSCALER not in wanted and not obstacles:
-        yield _AT_ONCE
     if observed.loading:
         yield _LOADING_SECONDS
     for inquiry in inquiries.values():

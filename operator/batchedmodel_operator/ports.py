@@ -36,21 +36,6 @@ class Cluster(Protocol):
         ...
 
 
-class Leases(Protocol):
-    """Where several operators agree on who leads. Raises only `ClusterError`s."""
-
-    async def get(self, kind: Kind, namespace: str, name: str) -> Body | None:
-        """The object, or None when it, its namespace or its kind is not there."""
-        ...
-
-    async def replace(self, manifest: Body) -> Body:
-        """Write the whole object, if it still has the manifest's version; the object as it then is.
-
-        Without a version it must not be there yet.
-        """
-        ...
-
-
 class Sidecars(Protocol):
     """The admin ports of the pods."""
 

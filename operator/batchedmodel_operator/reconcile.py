@@ -12,10 +12,10 @@ from typing import Final
 from batchedmodel_operator import status
 from batchedmodel_operator.announce import announcements
 from batchedmodel_operator.errors import ClusterError, Conflict, Gone, Refused
-from batchedmodel_operator.gather import gather
+from batchedmodel_operator.gather import find, gather
 from batchedmodel_operator.kinds import FIELD_MANAGER
-from batchedmodel_operator.observed import Key, Memory, Observed, child_from
-from batchedmodel_operator.plan import Plan, plan
+from batchedmodel_operator.observed import Key, Memory, Observed, after, nothing_of
+from batchedmodel_operator.plan import RESYNC_SECONDS, Plan, plan
 from batchedmodel_operator.ports import Cluster, Sidecars
 from batchedmodel_operator.render import Images
 from batchedmodel_operator.rollout import Record
@@ -49,28 +49,49 @@ class Reconciler:
 
         Raises `ClusterError` when something did not succeed and is to be tried again.
         """
-        now = self._clock()
-        memory = self._memories.get(key, Memory())
-        observed = await gather(self._cluster, self._sidecars, key, memory, now)
-        if observed is None:
+        now, memory = self._clock(), self._memories.get(key)
+        model = await find(self._cluster, key)
+        if model is None:
             self._memories.pop(key, None)
             return None
-        planned = plan(observed, self._images, now)
+        if memory is None and not model.status:
+            # Nobody has ever reported on it, so nothing of its own should be there to be read.
+            try:
+                return await self._bring_about(nothing_of(model), now)
+            except Conflict as error:
+                _log.info("%s: new, but not alone: %s", key, error)
+        observed = await gather(self._cluster, self._sidecars, model, memory or Memory(), now)
+        return await self._bring_about(observed, now)
+
+    async def _bring_about(self, observed: Observed, now: float) -> float:
+        """From what is there to what is wanted; the seconds and errors of `reconcile`."""
+        key = observed.model.key
         try:
-            await self._latch(observed, planned)
-            outcome = await take(self._cluster, key, planned)
-            self._memories[key] = _remembered(observed, planned, outcome)
+            observed, planned, outcome = await self._act(observed, now)
+            if planned.unfinished and outcome.failure is None:
+                # From what was written, without another look at everything.
+                observed, planned, outcome = await self._act(observed, now)
             await self._report(observed, planned, outcome)
         except Gone:
             # The namespace or the object itself is being deleted; its end makes another event.
             self._memories.pop(key, None)
-            return planned.come_back_after
+            return RESYNC_SECONDS
         except Conflict:
             self._memories.pop(key, None)
             raise
         if outcome.failure is not None:
             raise outcome.failure.error
         return planned.come_back_after
+
+    async def _act(self, observed: Observed, now: float) -> tuple[Observed, Plan, Outcome]:
+        """One plan and its steps; with it what is there afterwards."""
+        key = observed.model.key
+        planned = plan(observed, self._images, now, self._calendar())
+        await self._latch(observed, planned)
+        outcome = await take(self._cluster, key, planned)
+        memory = self._memories[key] = _remembered(observed, planned, outcome)
+        deleted = {deletion.uid for deletion in planned.deletions}
+        return after(observed, live=outcome.live, deleted=deleted, memory=memory), planned, outcome
 
     async def _latch(self, observed: Observed, planned: Plan) -> None:
         """Write down what must not be tried again, before it is acted on.
@@ -86,15 +107,8 @@ class Reconciler:
         await self._cluster.apply(manifest, manager=FIELD_MANAGER, subresource="status")
 
     async def _report(self, observed: Observed, planned: Plan, outcome: Outcome) -> None:
-        live = {kind: child_from(kind, body) for kind, body in outcome.live.items()}
-        model = observed.model
-        at = self._at()
-        found = status.report(
-            replace(observed, children={**observed.children, **live}),
-            planned,
-            outcome.failure,
-            at=at,
-        )
+        model, at = observed.model, self._at()
+        found = status.report(observed, planned, outcome.failure, at=at)
         if status.same(found, model.status):
             return
         manifest = status.status_manifest(model, found)
@@ -120,5 +134,4 @@ def _remembered(observed: Observed, planned: Plan, outcome: Outcome) -> Memory:
         observed.memory,
         applied={**observed.memory.applied, **outcome.applied},
         inquiries=planned.inquiries,
-        lacking_since=planned.lacking_since,
     )

@@ -1,12 +1,12 @@
 """Reads out of one look what `rollout` decides by. Pure."""
 
-from collections.abc import Iterable, Mapping
+from datetime import datetime
 
 from batchedmodel_contract.kubernetes_names import REVISION_LABEL
 from batchedmodel_contract.spec import Spec
 from batchedmodel_operator import effective
-from batchedmodel_operator.diagnosis import failed_start, lacks_accelerator
-from batchedmodel_operator.observed import Observed, Pod, condition
+from batchedmodel_operator.diagnosis import failed_start, lacks_accelerator_since
+from batchedmodel_operator.observed import Observed, condition
 from batchedmodel_operator.ports import Body
 from batchedmodel_operator.rollout import Fault, Signs
 
@@ -16,15 +16,17 @@ def signs(
     spec: Spec,
     target: str,
     template: Body,
-    lacking: Mapping[str, float],
-    now: float,
+    at: datetime,
 ) -> Signs:
-    """`template`: the target's. `lacking`: as `lacking_since` gave it."""
+    """`template`: the target's. `at`: the time of the look, by the cluster's calendar."""
     wanted = _label(template)
     pods = tuple(pod for pod in observed.pods if not pod.deleting)
     of_target = tuple(pod for pod in pods if pod.revision == wanted)
     newest = tuple(pod for pod in observed.newest if not pod.deleting)
-    waits = [now - lacking[pod.uid] for pod in newest if pod.uid in lacking]
+    lacking = {
+        pod.uid: since for pod in pods if (since := lacks_accelerator_since(spec, pod)) is not None
+    }
+    waits = [(at - lacking[pod.uid]).total_seconds() for pod in newest if pod.uid in lacking]
     diagnosis = failed_start(spec, of_target, observed.memory.startups)
     return Signs(
         target=target,
@@ -42,17 +44,6 @@ def signs(
         complete=_is_complete(observed, wanted),
         kept=frozenset(one.name for one in observed.revisions if _label(one.template) != wanted),
     )
-
-
-def lacking_since(
-    spec: Spec, pods: Iterable[Pod], before: Mapping[str, float], now: float
-) -> Mapping[str, float]:
-    """By uid of a pod: since when it has lacked an accelerator, in monotonic seconds."""
-    return {
-        pod.uid: before.get(pod.uid, now)
-        for pod in pods
-        if not pod.deleting and lacks_accelerator(spec, pod)
-    }
 
 
 def _label(template: Body) -> str | None:

@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 from typing import Final
 
-from batchedmodel_contract.environment import LogLevel
 from batchedmodel_contract.reading import setting
 from batchedmodel_contract.rules import Choice, Names, Text, Whole
-from batchedmodel_contract.spec import PullPolicy
+from batchedmodel_contract.spec import LogLevel, PullPolicy
 
 _IMAGE: Final = Text(pattern=r"\S+", form="an image reference")
 

@@ -49,11 +49,15 @@ def report(observed: Observed, plan: Plan, failure: Failure | None, *, at: str) 
 
 
 def status_manifest(model: Model, status: Body) -> dict[str, Any]:
-    """What is applied to the object's subresource `status`."""
+    """What is applied to the object's subresource `status`: this one's, not its successor's."""
     return {
         "apiVersion": RESOURCES[Kind.BATCHED_MODEL].api_version,
         "kind": Kind.BATCHED_MODEL.value,
-        "metadata": {"name": model.key.name, "namespace": model.key.namespace},
+        "metadata": {
+            "name": model.key.name,
+            "namespace": model.key.namespace,
+            "uid": model.uid,
+        },
         "status": status,
     }
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from batchedmodel_contract.kubernetes_names import BATCHING_HASH_ANNOTATION
-from batchedmodel_operator.errors import Conflict, Gone, Refused, Unreachable
+from batchedmodel_operator.errors import Conflict, Gone, NameTaken, Refused, Unreachable
 from batchedmodel_operator.kinds import CHILDREN, FIELD_MANAGER, Kind
 from batchedmodel_operator.observed import Applied, Key, content, digest
 from batchedmodel_operator.plan import Apply, Failure, Plan
@@ -24,7 +24,7 @@ class Outcome:
 
     applied: Mapping[Kind, Applied]
     live: Mapping[Kind, Body]
-    """Children as they are after being applied."""
+    """Children, and the last template that was kept, as they are after being applied."""
     failure: Failure | None
     """The first step that did not succeed."""
 
@@ -80,10 +80,16 @@ async def take(cluster: Cluster, key: Key, plan: Plan) -> Outcome:
 async def _apply(cluster: Cluster, step: Apply) -> Body:
     manifest = step.manifest
     # The object that was judged ours, or none: a stranger's that took its place is left alone.
-    version = step.version
-    if not step.uid and step.kind in CHILDREN:
-        version = _NOBODYS
+    version = step.version if step.uid else _NOBODYS
     preconditions = {"uid": step.uid, "resourceVersion": version}
     required = {name: value for name, value in preconditions.items() if value}
     manifest = {**manifest, "metadata": {**manifest["metadata"], **required}}
-    return await cluster.apply(manifest, manager=step.manager)
+    try:
+        return await cluster.apply(manifest, manager=step.manager)
+    except Conflict as error:
+        if step.kind in CHILDREN:
+            raise
+        # Of kept templates only our own are looked at: another look would not tell whose it is.
+        raise NameTaken(
+            "it exists, but not as a template of this BatchedModel's; delete it"
+        ) from error

@@ -19,6 +19,7 @@ from support.repository import FOLDERS, ROOT
 
 SHARED = {"batchedmodel_contract", "batchedmodel_scheduling"}
 SERVERS = {"batchedmodel_contract", "batchedmodel_http"}
+LEADERS = {"batchedmodel_contract", "batchedmodel_election"}
 PACKAGES = {f"batchedmodel_{folder}" for folder in FOLDERS}
 TORCH = {"torch", "transformers", "safetensors", "sentence_transformers", "huggingface_hub"}
 CLUSTER = {"kopf", "kubernetes", "kubernetes_asyncio"}
@@ -34,6 +35,7 @@ BLOCKED: dict[str, set[str]] = {
     | CLUSTER
     | SERVING - {"aiohttp"}
     | {"numpy", "yaml"},
+    "election": PACKAGES | TORCH | CLUSTER | SERVING | {"numpy", "yaml"},
     "sidecar": PACKAGES - SHARED - SERVERS | TORCH | CLUSTER | {"yaml"},
     "model_server": PACKAGES - SERVERS
     | TORCH
@@ -41,10 +43,10 @@ BLOCKED: dict[str, set[str]] = {
     | {"asyncinotify", "prometheus_client", "tokenizers", "yaml"},
     # Kopf itself needs aiohttp, so only what it does without is refused; an import contract
     # says the rest.
-    "operator": PACKAGES - {"batchedmodel_contract"}
+    "operator": PACKAGES - LEADERS
     | TORCH
     | {"asyncinotify", "numpy", "prometheus_client", "tokenizers", "uvloop"},
-    "autoscaler": PACKAGES - SHARED
+    "autoscaler": PACKAGES - SHARED - LEADERS
     | TORCH
     | {"asyncinotify", "kopf", "numpy", "orjson", "tokenizers", "uvloop"},
     # Of operator and autoscaler it has what is pure, so that their libraries are none of its own.

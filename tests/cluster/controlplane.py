@@ -154,7 +154,12 @@ def audit_flags(namespace: Namespace, *, reads: bool) -> list[str]:
     }
     path = namespace.folder / "audit-policy.json"
     path.write_text(json.dumps(policy))
-    return _flags(audit_policy_file=path, audit_log_path=audit_log_of(namespace))
+    return _flags(
+        audit_policy_file=path,
+        audit_log_path=audit_log_of(namespace),
+        # In megabytes. A file that is put aside at the usual hundred is lost for who reads it on.
+        audit_log_maxsize=4096,
+    )
 
 
 def audit_log_of(namespace: Namespace) -> Path:

@@ -12,6 +12,7 @@ import pytest
 
 from batchedmodel_autoscaler.metrics import REGISTERED
 from batchedmodel_contract.kubernetes_names import (
+    BLIND,
     METRICS_GROUP,
     QUEUE_LENGTH_METRIC,
     REQUIRED_REPLICAS_METRIC,
@@ -25,16 +26,16 @@ from support.autoscaler_cluster import (
     REVISION,
     PretendSidecar,
     autoscaler,
+    available,
     decoded_bundle,
     field,
     install,
-    make_ready,
-    model,
     probed,
     scaled_by_queue,
+    watched_model,
 )
 from support.autoscaler_world import CALM, busy
-from support.plane import Manifest, apply, install_crd, until
+from support.plane import Manifest, apply, until
 
 TEAM = "autoscaled-team"
 ARITHMETIC = [
@@ -61,24 +62,8 @@ def sidecar() -> Iterator[PretendSidecar]:
 @pytest.fixture(scope="module")
 def plane(control_plane: ControlPlane, sidecar: PretendSidecar) -> Iterator[ControlPlane]:
     """A control plane with all that the chart and the operator would have made."""
-    install_crd(control_plane)
-    team = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": TEAM}}
-    apply(control_plane, team)
-    install(control_plane)
-    apply(control_plane, *model(TEAM, "minilm"))
-    make_ready(control_plane, TEAM, sidecar.address)
-    yield control_plane
-    for name in API_SERVICES:
-        control_plane.kubectl("delete", "apiservice", name, "--ignore-not-found")
-    for namespace in (TEAM, HOME):
-        control_plane.kubectl(
-            "delete", "namespace", namespace, "--ignore-not-found", "--wait=false"
-        )
-
-
-def available(plane: ControlPlane) -> bool:
-    path = '.status.conditions[?(@.type=="Available")].status'
-    return all(field(plane, "apiservice", name, path=path) == "True" for name in API_SERVICES)
+    with watched_model(control_plane, TEAM, sidecar):
+        yield control_plane
 
 
 def desired(plane: ControlPlane, name: str = "minilm") -> str:
@@ -143,6 +128,9 @@ def test_a_stock_hpa_follows_the_work_up_and_down_and_holds_when_blind(
             "the HPA says that it is not told",
             lambda: field(plane, "hpa", "minilm", f"--namespace={TEAM}", path=active) == "False",
         )
+        why = '.status.conditions[?(@.type=="ScalingActive")].message'
+        said = field(plane, "hpa", "minilm", f"--namespace={TEAM}", path=why)
+        assert f"{BLIND}: none of its" in said, "by it the operator knows"
         assert desired(plane) == "3"
         sidecar.stats = busy(0.1)
         until("one replica is enough", lambda: desired(plane) == "1", 60)

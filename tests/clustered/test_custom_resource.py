@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -17,11 +16,10 @@ from batchedmodel_contract.manifest import read_manifest
 from batchedmodel_contract.mistakes import InvalidManifest
 from cluster.errors import CommandFailed
 from cluster.kubernetes import ControlPlane
-from cluster.processes import wait_until
 from support.drawn_manifests import drawn_manifests
 from support.manifest_table import RightManifest, WrongManifest, right_manifests, wrong_manifests
+from support.plane import install_crd, until
 
-DEFINITION: Final = Path(__file__).parents[2] / "crds" / "batchedmodels.yaml"
 NAMESPACE: Final = "custom-resource"
 IN_NAMESPACE: Final = f"--namespace={NAMESPACE}"
 RIGHT: Final = right_manifests()
@@ -31,12 +29,7 @@ WRONG: Final = wrong_manifests()
 @pytest.fixture(scope="module")
 def server(control_plane: ControlPlane) -> Iterator[ControlPlane]:
     """The control plane with the custom resource, and a namespace for these tests."""
-    said = control_plane.kubectl("apply", "--server-side", "--filename", DEFINITION)
-    assert "serverside-applied" in said
-    control_plane.kubectl(
-        *("wait", "crd/batchedmodels.batchedmodel.dev", "--timeout=30s"),
-        "--for=condition=Established",
-    )
+    install_crd(control_plane)
     control_plane.kubectl("create", "namespace", NAMESPACE)
     yield control_plane
     control_plane.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
@@ -142,7 +135,7 @@ def test_a_wrong_manifest_is_refused_by_both_and_told_why(
 
 
 def test_any_manifest_gets_the_same_verdict_from_both(server: ControlPlane) -> None:
-    manifests = list(drawn_manifests(500, seed=1))
+    manifests = list(drawn_manifests(600, seed=1))
     answer = subprocess.run(
         ["kubectl", "create", "--dry-run=server", "--output=name", "--filename=-", IN_NAMESPACE],
         env={**os.environ, **server.environment},
@@ -199,13 +192,15 @@ def test_a_status_that_says_no_reason_is_refused(server: ControlPlane) -> None:
 def test_a_list_of_models_tells_how_they_are(server: ControlPlane) -> None:
     model = created(server, "listed", autoscaling={"maxReplicas": 4})
     url = "http://listed.custom-resource.svc"
-    report(server, model, conditions=[READY], replicas=2, desiredReplicas=3, url=url)
+    counts = {"replicas": 2, "desiredReplicas": 3}
+    runs = {"model": {"image": "registry.example/model-server:1"}}
+    report(server, model, conditions=[READY], **counts, url=url, effective=runs)
     short = server.kubectl("get", model, IN_NAMESPACE).splitlines()
     assert short[0].split() == ["NAME", "READY", "REASON", "REPLICAS", "DESIRED", "AGE"]
     assert short[1].split()[:5] == ["listed", "True", "Serving", "2", "3"]
     wide = server.kubectl("get", model, IN_NAMESPACE, "--output=wide").splitlines()
-    assert wide[0].split()[5:] == ["MAX", "BATCH", "URL", "AGE"]
-    assert wide[1].split()[5:8] == ["4", "32", url]
+    assert wide[0].split()[5:] == ["MAX", "BATCH", "IMAGE", "URL", "AGE"]
+    assert wide[1].split()[5:9] == ["4", "32", "registry.example/model-server:1", url]
     assert "batchedmodel.batchedmodel.dev/listed" in server.kubectl("get", "all", IN_NAMESPACE)
 
 
@@ -241,14 +236,21 @@ def test_a_scaled_model_gets_an_autoscaler_once_its_replicas_are_removed(
     assert "replicas" not in stored(server, model)["spec"]
 
 
+def explained(server: ControlPlane, field: str) -> str:
+    """Empty while the schema, or the present one, is not published."""
+    try:
+        return server.kubectl("explain", f"bm.spec.{field}")
+    except CommandFailed:
+        return ""
+
+
 def test_kubectl_explains_the_fields(server: ControlPlane) -> None:
-    wait_until(
-        lambda: "batchedmodel.dev/v1alpha1" in server.kubectl("get", "--raw", "/openapi/v3"),
-        what="the schema is published",
-        programs=(),
-        deadline_s=30,
-    )
-    told = server.kubectl("explain", "bm.spec.batching")
+    until("the schema is published", lambda: "FIELD: batching" in explained(server, "batching"), 60)
+    told = explained(server, "batching")
     assert "How requests share a forward pass." in told
     assert "maxBatchSize\t<integer>" in told
     assert "enum: Deadline, Greedy, Window" in told
+    containers = explained(server, "pod.initContainers")
+    assert "What runs before the model" in containers
+    assert "volumeMounts\t<[]Object>" in containers
+    assert "Products that will do" in explained(server, "accelerator.productLabels")

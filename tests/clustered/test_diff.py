@@ -8,8 +8,8 @@ import pytest
 
 from batchedmodel_cli.__main__ import main
 from cluster.kubernetes import ControlPlane
+from support.plane import install_crd
 
-DEFINITION: Final = Path(__file__).parents[2] / "crds" / "batchedmodels.yaml"
 NAMESPACE: Final = "looked-at-before"
 MANIFEST: Final = """
 apiVersion: batchedmodel.dev/v1alpha1
@@ -24,11 +24,7 @@ spec:
 @pytest.fixture(scope="module")
 def server(control_plane: ControlPlane) -> Iterator[ControlPlane]:
     """The control plane with the custom resource, and a namespace for these tests."""
-    control_plane.kubectl("apply", "--server-side", "--filename", DEFINITION)
-    control_plane.kubectl(
-        *("wait", "crd/batchedmodels.batchedmodel.dev", "--timeout=30s"),
-        "--for=condition=Established",
-    )
+    install_crd(control_plane)
     control_plane.kubectl("create", "namespace", NAMESPACE)
     yield control_plane
     control_plane.kubectl("delete", "namespace", NAMESPACE, "--wait=false")

@@ -45,13 +45,13 @@ _SMALL: Final = (
     ),
     Expected(
         recipe=OPERATOR,
-        packages="contract operator",
+        packages="contract election operator",
         megabytes=450,
         missing="BATCHEDMODEL_SIDECAR_IMAGE",
     ),
     Expected(
         recipe=AUTOSCALER,
-        packages="contract scheduling autoscaler",
+        packages="contract scheduling election autoscaler",
         megabytes=450,
         missing="BATCHEDMODEL_NAMESPACE",
     ),

@@ -100,7 +100,8 @@ def test_no_image_depends_on_tests_texts_or_other_processes(recipe: Recipe) -> N
     content = read_content(dockerfile=recipe.dockerfile, context=ROOT, arguments={})
     folders = {Path(name).parts[0] for name in content.files}
     own = recipe.name.replace("-", "_")
-    assert folders <= {"pyproject.toml", "constraints.txt", "contract", "scheduling", "http", own}
+    shared = {"contract", "scheduling", "http", "election"}
+    assert folders <= {"pyproject.toml", "constraints.txt", own, *shared}
 
 
 def test_only_the_model_server_gets_a_model() -> None:

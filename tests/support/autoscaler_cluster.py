@@ -4,9 +4,13 @@ There is no node: pods stay as the API server got them, and their addresses are 
 """
 
 import base64
+import http.client
 import json
 import signal
+import ssl
 import subprocess
+import threading
+import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,6 +35,7 @@ from support.plane import (
     Manifest,
     PretendAdminPort,
     apply,
+    install_crd,
     running_module,
     set_pod_status,
     until,
@@ -42,7 +47,10 @@ REVISION = "first"
 """Of the models' pods."""
 API_SERVICES = tuple(f"{version}.{METRICS_GROUP}" for version in ("v1beta1", "v1beta2"))
 PORT = 10250
+"""Of the first replica; each one has the next, as all run on one machine."""
 PROBES = 8080
+"""The same."""
+_BETWEEN_QUESTIONS = 0.02
 
 
 def field(plane: ControlPlane, *words: str, path: str) -> str:
@@ -74,8 +82,35 @@ def install(plane: ControlPlane) -> None:
 
 
 @contextmanager
+def watched_model(plane: ControlPlane, team: str, sidecar: PretendSidecar) -> Iterator[None]:
+    """All that chart and operator would have made for one model of a team, but the autoscaler."""
+    install_crd(plane)
+    apply(plane, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": team}})
+    install(plane)
+    apply(plane, *model(team, "minilm"))
+    make_ready(plane, team, sidecar.address)
+    yield
+    # First, or the namespaces could not end: nobody answers for the API any more.
+    for name in API_SERVICES:
+        plane.kubectl("delete", "apiservice", name, "--ignore-not-found")
+    for namespace in (team, HOME):
+        plane.kubectl("delete", "namespace", namespace, "--ignore-not-found", "--timeout=50s")
+
+
+def available(plane: ControlPlane) -> bool:
+    """Whether the API server finds the autoscaler behind both versions."""
+    path = '.status.conditions[?(@.type=="Available")].status'
+    return all(field(plane, "apiservice", name, path=path) == "True" for name in API_SERVICES)
+
+
+@contextmanager
 def autoscaler(
-    plane: ControlPlane, folder: Path, *, poll_seconds: float = 0.5, log_level: str = "debug"
+    plane: ControlPlane,
+    folder: Path,
+    *,
+    replica: int = 0,
+    poll_seconds: float = 0.5,
+    log_level: str = "debug",
 ) -> Iterator[subprocess.Popen[bytes]]:
     """The process once it is ready, with the rights of its service account; killed at the end."""
     kubeconfig = Account(namespace=HOME, name=SERVICE).kubeconfig(plane, folder)
@@ -84,30 +119,31 @@ def autoscaler(
         "BATCHEDMODEL_SERVICE_NAME": SERVICE,
         "BATCHEDMODEL_DEPLOYMENT_NAME": SERVICE,
         "BATCHEDMODEL_HOST": plane.host_address,
-        "BATCHEDMODEL_PORT": str(PORT),
-        "BATCHEDMODEL_ADMIN_PORT": str(PROBES),
+        "BATCHEDMODEL_PORT": str(PORT + replica),
+        "BATCHEDMODEL_ADMIN_PORT": str(PROBES + replica),
         "BATCHEDMODEL_POLL_SECONDS": str(poll_seconds),
         "BATCHEDMODEL_LOG_LEVEL": log_level,
     }
     with running_module(
         "batchedmodel_autoscaler", kubeconfig, environment, may_end_with=(0, -signal.SIGKILL)
     ) as running:
-        until("the autoscaler is ready", lambda: _ready(plane, running.process))
+        until("the autoscaler is ready", lambda: _ready(plane, running.process, replica))
         yield running.process
 
 
-def probed(plane: ControlPlane, path: str) -> str:
+def probed(plane: ControlPlane, path: str, replica: int = 0) -> str:
     """What the admin port answers; empty while it answers nothing or an error."""
+    url = f"http://{plane.host_address}:{PROBES + replica}{path}"
     try:
-        with urllib.request.urlopen(f"http://{plane.host_address}:{PROBES}{path}") as answer:
+        with urllib.request.urlopen(url) as answer:
             return str(answer.read(), "utf-8")
     except OSError:
         return ""
 
 
-def _ready(plane: ControlPlane, process: subprocess.Popen[bytes]) -> bool:
+def _ready(plane: ControlPlane, process: subprocess.Popen[bytes], replica: int) -> bool:
     assert process.poll() is None, "it ended"
-    return probed(plane, "/readyz") == "ready\n"
+    return probed(plane, "/readyz", replica) == "ready\n"
 
 
 def _own_pods(address: str) -> list[Manifest]:
@@ -121,15 +157,66 @@ def _own_pods(address: str) -> list[Manifest]:
             "metadata": metadata,
             "spec": {"ports": [{"name": "https", "port": 443, "targetPort": PORT}]},
         },
-        {
-            "apiVersion": "discovery.k8s.io/v1",
-            "kind": "EndpointSlice",
-            "metadata": metadata | {"labels": {"kubernetes.io/service-name": SERVICE}},
-            "addressType": "IPv4",
-            "ports": [{"name": "https", "port": PORT}],
-            "endpoints": [{"addresses": [address], "conditions": {"ready": True}}],
-        },
+        endpoint(address),
     ]
+
+
+def endpoint(address: str, *, replica: int = 0, ready: bool = True) -> Manifest:
+    """Whether questions are sent to a replica, as Kubernetes would have it from its pod."""
+    labels = {"kubernetes.io/service-name": SERVICE}
+    return {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {"name": f"{SERVICE}-{replica}", "namespace": HOME, "labels": labels},
+        "addressType": "IPv4",
+        "ports": [{"name": "https", "port": PORT + replica}],
+        "endpoints": [{"addresses": [address], "conditions": {"ready": ready}}],
+    }
+
+
+class Asker:
+    """Somebody who asks the API server for one thing again and again, in a thread of its own."""
+
+    def __init__(self, plane: ControlPlane, path: str, folder: Path) -> None:
+        """`folder`: for a credential."""
+        config = json.loads(plane.kubeconfig.read_text())
+        cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+        authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
+        self._tls = ssl.create_default_context(cadata=authority)
+        pair = folder / "asker.pem"
+        pair.touch(mode=0o600)
+        pair.write_bytes(
+            base64.b64decode(user["client-certificate-data"])
+            + base64.b64decode(user["client-key-data"])
+        )
+        self._tls.load_cert_chain(pair)
+        self._server = cluster["server"].removeprefix("https://")
+        self._path = path
+        self._answers: list[tuple[int, str]] = []
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._ask)
+
+    def __enter__(self) -> "Asker":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def since_last(self) -> tuple[int, list[str]]:
+        """How many answers there were since the last call, and what was said in the wrong ones."""
+        answers, self._answers = self._answers, []
+        return len(answers), [f"{status} {text}" for status, text in answers if status != 200]
+
+    def _ask(self) -> None:
+        connection = http.client.HTTPSConnection(self._server, timeout=10, context=self._tls)
+        while not self._ended.is_set():
+            connection.request("GET", self._path)
+            answer = connection.getresponse()
+            self._answers.append((answer.status, answer.read().decode()))
+            time.sleep(_BETWEEN_QUESTIONS)
+        connection.close()
 
 
 def deployment(namespace: str, name: str, labels: dict[str, str], *, replicas: int) -> Manifest:

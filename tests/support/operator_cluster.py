@@ -17,10 +17,11 @@ _REPLICAS: Path = ("spec", "replicas")
 
 
 class FakeCluster:
-    """Objects by kind, namespace and name. `writes` counts changes, not requests."""
+    """Objects by kind, namespace and name. `writes` counts changes, `reads` requests."""
 
     def __init__(self) -> None:
         self.objects: dict[tuple[str, str, str], dict[str, Any]] = {}
+        self.reads = 0
         self.writes = 0
         self.failures: dict[Kind, ClusterError] = {}
         """What an apply of a kind is answered with."""
@@ -34,9 +35,11 @@ class FakeCluster:
     # What the operator calls.
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Body | None:
+        self.reads += 1
         return copy.deepcopy(self.objects.get((kind, namespace, name)))
 
     async def labelled(self, kind: Kind, namespace: str, model: str) -> Sequence[Body]:
+        self.reads += 1
         if kind is Kind.POD:
             self.before_pods()
         return [

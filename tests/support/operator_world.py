@@ -55,8 +55,12 @@ class World:
             sidecars=self.sidecars,
             images=images,
             clock=lambda: self.now,
-            calendar=lambda: datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.now),
+            calendar=self.calendar,
         )
+
+    def calendar(self, ago: float = 0.0) -> datetime:
+        """The time for people, or so many seconds before it."""
+        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.now - ago)
 
     async def look(self) -> float | None:
         """One reconcile; raises what it raises."""
@@ -128,6 +132,7 @@ class World:
                 "metadata": {
                     "name": name,
                     "namespace": KEY.namespace,
+                    "creationTimestamp": self.calendar().isoformat(),
                     "labels": {
                         NAME_LABEL: KEY.name,
                         REVISION_LABEL: template[REVISION_LABEL],

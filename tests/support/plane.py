@@ -33,10 +33,14 @@ def apply(plane: ControlPlane, *manifests: Mapping[str, Any]) -> None:
 
 def install_crd(plane: ControlPlane) -> None:
     plane.kubectl("apply", "--server-side", "--force-conflicts", "--filename", CRD)
-    # `kubectl wait` fails on an object that has no conditions yet.
-    path = "{.status.conditions[?(@.type=='Established')].status}"
-    words = ("get", f"crd/{CRD_NAME}", f"--output=jsonpath={path}")
-    until("the custom resource is established", lambda: plane.kubectl(*words) == "True")
+    until("the custom resource is established", lambda: _established(plane))
+
+
+def _established(plane: ControlPlane) -> bool:
+    # `kubectl wait` and jsonpath fail on an object whose conditions are null, as they are at first.
+    body = json.loads(plane.kubectl("get", f"crd/{CRD_NAME}", "--output=json"))
+    conditions = (body.get("status") or {}).get("conditions") or ()
+    return ("Established", "True") in [(one["type"], one["status"]) for one in conditions]
 
 
 def until(what: str, holds: Callable[[], bool], seconds: float = 20.0) -> None:

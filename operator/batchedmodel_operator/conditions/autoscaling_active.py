@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from batchedmodel_contract.kubernetes_names import BLIND
 from batchedmodel_operator.conditions.check import Condition, Finding, no, unknown, yes
 from batchedmodel_operator.conditions.reasons import Reason
 from batchedmodel_operator.conditions.view import View
@@ -44,9 +45,7 @@ def _it_lacks_the_metric(view: View) -> Finding | None:
     if active.get("status") == "True":
         return None
     said = active.get("message", "")
-    missing = any(part in said for part in _API_MISSING)
-    reason = Reason.METRICS_API_MISSING if missing else Reason.HPA_FAILING
-    return no(reason, f"{active.get('reason')}: {said}")
+    return no(_reason_of(said), f"{active.get('reason')}: {said}")
 
 
 def _it_is_at_its_maximum(view: View) -> Finding | None:
@@ -59,6 +58,13 @@ def _it_is_at_its_maximum(view: View) -> Finding | None:
 def _it_follows(view: View) -> Finding | None:
     # Without the metric's present value: that changes with every look of the HPA.
     return yes(Reason.METRIC_VALID, "the number of pods follows the metric")
+
+
+def _reason_of(said: str) -> Reason:
+    if BLIND in said:
+        return Reason.METRICS_STALE
+    missing = any(part in said for part in _API_MISSING)
+    return Reason.METRICS_API_MISSING if missing else Reason.HPA_FAILING
 
 
 def _status(view: View) -> Body:

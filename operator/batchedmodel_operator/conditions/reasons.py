@@ -47,6 +47,7 @@ class Reason(StrEnum):
     SCALING_DISABLED = "ScalingDisabled"
     NOT_LOOKED = "NotLookedYet"
     METRICS_API_MISSING = "MetricsAPIMissing"
+    METRICS_STALE = "MetricsStale"
     HPA_FAILING = "HPAFailing"
     AT_MAXIMUM = "AtMaximum"
     METRIC_VALID = "MetricValid"

@@ -6,7 +6,7 @@ from batchedmodel_operator.conditions.check import Condition, Finding, no, yes
 from batchedmodel_operator.conditions.reasons import Reason
 from batchedmodel_operator.conditions.view import View
 from batchedmodel_operator.diagnosis import refused_pod
-from batchedmodel_operator.errors import Forbidden, Invalid, QuotaExceeded
+from batchedmodel_operator.errors import Forbidden, Invalid, NameTaken, QuotaExceeded
 from batchedmodel_operator.kinds import Kind
 from batchedmodel_operator.plan import Failure
 
@@ -45,6 +45,8 @@ def _reason_of(failure: Failure) -> str:
         return Reason.QUOTA_EXCEEDED
     if isinstance(error, Forbidden):
         return Reason.FORBIDDEN
+    if isinstance(error, NameTaken):
+        return Reason.NAME_CONFLICT
     if isinstance(error, Invalid):
         if failure.kind is Kind.DEPLOYMENT:
             return refused_pod(str(error))

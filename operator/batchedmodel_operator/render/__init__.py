@@ -4,9 +4,7 @@ from batchedmodel_operator.render.autoscaler import autoscaler
 from batchedmodel_operator.render.config_map import config_map
 from batchedmodel_operator.render.containers import PinnedBatching
 from batchedmodel_operator.render.deployment import (
-    PINNED_ANNOTATION,
     deployment,
-    earlier_template,
     pinned_batching,
     pod_template,
     revision,
@@ -21,14 +19,12 @@ from batchedmodel_operator.render.pod import Images
 from batchedmodel_operator.render.service import service
 
 __all__ = [
-    "PINNED_ANNOTATION",
     "Images",
     "PinnedBatching",
     "autoscaler",
     "config_map",
     "deployment",
     "disruption_budget",
-    "earlier_template",
     "needs_disruption_budget",
     "pinned_batching",
     "pod_template",

@@ -55,6 +55,7 @@ def batcher(
         drain_token=token,
         drain_delay_seconds=float(spec.drain.delay_seconds),
         drain_timeout_seconds=float(pinned.drain_timeout_seconds),
+        log_level=spec.sidecar.log_level,
     )
     return {
         "name": BATCHER_CONTAINER,

@@ -1,4 +1,4 @@
-"""What the two containers of a pod have in common."""
+"""What the containers of a pod have in common."""
 
 import hashlib
 from collections.abc import Mapping
@@ -61,6 +61,16 @@ def of_our_container(profile: SecurityProfile) -> Manifest:
     context = restricted(read_only=True)
     # A pod of this profile leaves the user to the images.
     return context | OWN_USER if profile is SecurityProfile.BASELINE else context
+
+
+def of_authors_container(
+    profile: SecurityProfile, given: Mapping[str, object] | None
+) -> dict[str, Any]:
+    """That of a container whose image the manifest's author chose; `given` stands above it."""
+    if profile is SecurityProfile.BASELINE:
+        return dict(given or {})
+    # User code and foreign images may write where they like within their own file system.
+    return restricted(read_only=False) | dict(given or {})
 
 
 def admin_probe(path: str, **timing: int) -> dict[str, Any]:

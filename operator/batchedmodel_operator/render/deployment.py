@@ -7,11 +7,11 @@ nothing else about the pods changes.
 
 from typing import Final
 
-from batchedmodel_contract.kubernetes_names import GROUP, REVISION_LABEL
+from batchedmodel_contract.kubernetes_names import REVISION_LABEL
 from batchedmodel_contract.spec import Spec
 from batchedmodel_operator import effective
 from batchedmodel_operator.kinds import RESOURCES, Kind
-from batchedmodel_operator.observed import Child, Model, condition, digest
+from batchedmodel_operator.observed import Child, Model, digest
 from batchedmodel_operator.ports import Body
 from batchedmodel_operator.render.common import Manifest, child, labels, selector
 from batchedmodel_operator.render.containers import PinnedBatching
@@ -19,13 +19,10 @@ from batchedmodel_operator.render.fetch_container import fetched_repository
 from batchedmodel_operator.render.pod import Images, pod_spec
 from batchedmodel_operator.rollout import Mode
 
-PINNED_ANNOTATION: Final = f"{GROUP}/pinned-batching"
-"""On Deployments from before templates were kept; none is made with it any more."""
-
 _PULL_SECONDS: Final = 600
 """How much longer than the model's start a rollout may take until it counts as stuck."""
 _FETCH_SECONDS: Final = 3600
-"""How much longer still where pods fetch the model's files first."""
+"""How much longer still where something runs before the model, such as what fetches its files."""
 _FOLLOWS_BATCHING: Final = 0
 """Stands in a revision's digest for what may change without making another revision."""
 
@@ -46,23 +43,6 @@ def pinned_batching(spec: Spec) -> PinnedBatching:
         max_batch_size=spec.batching.max_batch_size,
         drain_timeout_seconds=effective.drain_timeout_seconds(spec),
     )
-
-
-def earlier_template(live: Child | None, model: Model) -> Body | None:
-    """The template of a Deployment from before templates were kept, if the manifest is still its.
-
-    It is taken as it lives, with all that the API server has added: to apply it changes nothing.
-    """
-    if live is None or PINNED_ANNOTATION not in (live.body["metadata"].get("annotations") or {}):
-        return None
-    reconciled = condition(model.status, "Reconciled")
-    if (reconciled.get("status"), reconciled.get("observedGeneration")) != (
-        "True",
-        model.generation,
-    ):
-        return None
-    found: Body = live.body["spec"]["template"]
-    return found
 
 
 def pod_template(model: Model, spec: Spec, images: Images, pinned: PinnedBatching) -> Manifest:
@@ -110,6 +90,7 @@ def _template(model: Model, spec: Spec, images: Images, pinned: PinnedBatching) 
 
 
 def _progress_seconds(spec: Spec) -> int:
-    fetch = 0 if fetched_repository(spec.model) is None else _FETCH_SECONDS
+    before = fetched_repository(spec.model) is not None or bool(spec.pod.init_containers)
+    fetch = _FETCH_SECONDS if before else 0
     ready = spec.rollout.min_ready_seconds
     return spec.startup.timeout_seconds + _PULL_SECONDS + fetch + ready

@@ -19,7 +19,6 @@ from batchedmodel_contract.kubernetes_names import (
     TEMPORARY_VOLUME,
 )
 from batchedmodel_contract.spec import PullPolicy, Spec
-from batchedmodel_contract.workload import SecurityProfile
 from batchedmodel_operator import effective
 from batchedmodel_operator.observed import Model
 from batchedmodel_operator.render.common import Manifest
@@ -31,8 +30,8 @@ from batchedmodel_operator.render.containers import (
     PinnedBatching,
     admin_probe,
     environment,
+    of_authors_container,
     resources,
-    restricted,
 )
 from batchedmodel_operator.render.fetch_container import (
     fetched_repository,
@@ -76,7 +75,7 @@ def model_container(
         "imagePullPolicy": pull_policy.value,
         "env": environment(_variables(model, spec, pinned)),
         "resources": resources(spec.model.resources, **limits),
-        "securityContext": _security_context(spec.security.profile),
+        "securityContext": of_authors_container(spec.security.profile, spec.model.security_context),
         "volumeMounts": [
             SOCKET_MOUNT,
             {"name": CACHE_VOLUME, "mountPath": CACHE_PATH},
@@ -112,13 +111,6 @@ def model_container(
         port = effective.model_port(spec)
         container["ports"] = [{"name": "model", "containerPort": port, "protocol": "TCP"}]
     return container
-
-
-def _security_context(profile: SecurityProfile) -> Manifest:
-    if profile is SecurityProfile.BASELINE:
-        return {}
-    # User code and foreign images may write where they like within their own file system.
-    return restricted(read_only=False)
 
 
 def _variables(model: Model, spec: Spec, pinned: PinnedBatching) -> dict[str, str]:

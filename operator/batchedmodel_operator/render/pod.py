@@ -1,7 +1,7 @@
-"""The pod: what both containers share, where it runs, how it ends."""
+"""The pod: its containers, what they share, how it ends."""
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from batchedmodel_contract.kubernetes_names import (
     BATCHER_TEMPORARY_VOLUME,
@@ -16,17 +16,18 @@ from batchedmodel_contract.workload import SecurityProfile
 from batchedmodel_operator.kinds import Kind, child_name
 from batchedmodel_operator.observed import Model
 from batchedmodel_operator.render.batcher import batcher
-from batchedmodel_operator.render.common import Manifest, selector
+from batchedmodel_operator.render.common import Manifest
 from batchedmodel_operator.render.containers import (
     GROUP_OF_FILES,
     OWN_USER,
     PinnedBatching,
     drain_token,
+    of_authors_container,
 )
 from batchedmodel_operator.render.fetch_container import fetch_container, files_volumes
 from batchedmodel_operator.render.model_container import model_container
+from batchedmodel_operator.render.placement import placement
 
-_SPREAD_OVER: Final = ("topology.kubernetes.io/zone", "kubernetes.io/hostname")
 _STOP_MARGIN_SECONDS: Final = 15
 """What the containers may take to end after the drain, before the kubelet kills them."""
 
@@ -46,7 +47,7 @@ def pod_spec(model: Model, spec: Spec, images: Images, pinned: PinnedBatching) -
     sidecar = batcher(
         model,
         spec,
-        image=images.sidecar,
+        image=spec.sidecar.image or images.sidecar,
         pull_policy=images.pull_policy,
         pinned=pinned,
         token=token,
@@ -66,8 +67,9 @@ def pod_spec(model: Model, spec: Spec, images: Images, pinned: PinnedBatching) -
     )
     body: Manifest = {
         # As an init container that is always restarted the sidecar starts before the model and
-        # ends after it. It has nothing to do while files are fetched.
-        "initContainers": [sidecar] if fetch is None else [fetch, sidecar],
+        # ends after it. It has nothing to do while files are fetched. Those of the manifest come
+        # after it: one of them that is always restarted as well then ends before it.
+        "initContainers": [*([] if fetch is None else [fetch]), sidecar, *_init_containers(spec)],
         "containers": [server],
         "volumes": [*_volumes(model), *files_volumes(spec.model), *(spec.pod.volumes or ())],
         "securityContext": _security_context(spec.security.profile),
@@ -77,7 +79,7 @@ def pod_spec(model: Model, spec: Spec, images: Images, pinned: PinnedBatching) -
             spec.drain.delay_seconds + pinned.drain_timeout_seconds + _STOP_MARGIN_SECONDS
         ),
     }
-    return body | _placement(model, spec)
+    return body | placement(model, spec)
 
 
 def _volumes(model: Model) -> list[Manifest]:
@@ -93,6 +95,15 @@ def _volumes(model: Model) -> list[Manifest]:
     ]
 
 
+def _init_containers(spec: Spec) -> list[Manifest]:
+    given: list[Any] = spec.pod.init_containers or []
+    profile = spec.security.profile
+    return [
+        one | {"securityContext": of_authors_container(profile, one.get("securityContext"))}
+        for one in given
+    ]
+
+
 def _security_context(profile: SecurityProfile) -> Manifest:
     context: Manifest = {
         # Whoever writes the socket, the sidecar can use it.
@@ -101,32 +112,3 @@ def _security_context(profile: SecurityProfile) -> Manifest:
         "seccompProfile": {"type": "RuntimeDefault"},
     }
     return context | OWN_USER if profile is SecurityProfile.RESTRICTED else context
-
-
-def _spread(model: Model, spec: Spec) -> list[Manifest]:
-    pods = {"labelSelector": {"matchLabels": selector(model)}}
-    given = spec.pod.topology_spread_constraints
-    if given is not None:
-        return [pods | one for one in given if isinstance(one, dict)]
-    return [
-        {"maxSkew": 1, "topologyKey": topology, "whenUnsatisfiable": "ScheduleAnyway", **pods}
-        for topology in _SPREAD_OVER
-    ]
-
-
-def _placement(model: Model, spec: Spec) -> Manifest:
-    tolerations = list(spec.pod.tolerations or ())
-    if spec.accelerator is not None:
-        tolerations.append({"key": spec.accelerator.resource, "operator": "Exists"})
-    given = {
-        "nodeSelector": dict(spec.pod.node_selector),
-        "tolerations": tolerations,
-        "affinity": spec.pod.affinity,
-        "topologySpreadConstraints": _spread(model, spec),
-        "priorityClassName": spec.pod.priority_class_name,
-        "runtimeClassName": spec.pod.runtime_class_name,
-        "schedulerName": spec.pod.scheduler_name,
-        "serviceAccountName": spec.pod.service_account_name,
-        "imagePullSecrets": [{"name": name} for name in spec.pod.image_pull_secrets],
-    }
-    return {name: value for name, value in given.items() if value}

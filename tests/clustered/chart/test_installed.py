@@ -164,6 +164,12 @@ def test_the_autoscaler_may_write_its_apiservices(
         assert _may(server, _AUTOSCALER, question)
 
 
+def test_the_autoscaler_may_hold_its_lease(server: ControlPlane, notes: str) -> None:
+    for verb in ("get", "create", "update"):
+        lease = f"{verb} coordination.k8s.io leases bm-batchedmodel-autoscaler {_NAMESPACE}"
+        assert _may(server, _AUTOSCALER, lease)
+
+
 def test_the_autoscaler_may_say_what_it_learnt(server: ControlPlane, notes: str) -> None:
     assert _may(server, _AUTOSCALER, "patch batchedmodel.dev batchedmodels/status m models")
 

@@ -36,7 +36,7 @@ def test_where_namespaces_are_listed_rights_on_models_are_given_in_these_alone(h
     within = {f"{_OPERATOR}-models", f"{_AUTOSCALER}-models", f"{_AUTOSCALER}-reader"}
     assert given == {
         *((name, namespace) for name in within for namespace in ("a", "b")),
-        # The Lease, the autoscaler's own Deployment, the API server's certificates, `helm test`.
+        # The Leases, the autoscaler's own Deployment, the API server's certificates, `helm test`.
         (_OPERATOR, "models"),
         (_AUTOSCALER, "models"),
         (f"{_AUTOSCALER}-models", "kube-system"),
@@ -93,12 +93,16 @@ def test_without_an_autoscaler_there_is_nothing_of_it(helm: Helm) -> None:
     assert not from_environment(CheckupSettings, checkup).custom_metrics
 
 
-def test_one_of_several_operators_may_be_evicted_at_a_time(helm: Helm) -> None:
-    budget = helm.render()["PodDisruptionBudget", _OPERATOR]["spec"]
+@pytest.mark.parametrize("deployment", [_OPERATOR, _AUTOSCALER])
+def test_one_of_several_replicas_may_be_evicted_at_a_time(helm: Helm, deployment: str) -> None:
+    part = deployment.rpartition("-")[2]
+    objects = helm.render()
+    assert objects["Deployment", deployment]["spec"]["replicas"] == 2
+    budget = objects["PodDisruptionBudget", deployment]["spec"]
     assert (budget["maxUnavailable"], budget["unhealthyPodEvictionPolicy"]) == (1, "AlwaysAllow")
-    assert _selects(helm.render(), budget["selector"], _OPERATOR)
-    for off in ("operator.replicas=1", "operator.podDisruptionBudget=false"):
-        assert ("PodDisruptionBudget", _OPERATOR) not in helm.render(off)
+    assert _selects(objects, budget["selector"], deployment)
+    for off in (f"{part}.replicas=1", f"{part}.podDisruptionBudget=false"):
+        assert ("PodDisruptionBudget", deployment) not in helm.render(off)
 
 
 @pytest.mark.parametrize("deployment", [_OPERATOR, _AUTOSCALER])

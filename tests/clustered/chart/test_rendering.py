@@ -7,13 +7,13 @@ import yaml
 
 from batchedmodel_autoscaler.documents import METRICS
 from batchedmodel_autoscaler.settings import AutoscalerSettings
-from batchedmodel_contract.environment import LogLevel, from_environment
+from batchedmodel_contract.environment import from_environment
 from batchedmodel_contract.kubernetes_names import (
     GROUP,
     METRICS_GROUP,
     PLURAL,
 )
-from batchedmodel_contract.spec import PullPolicy
+from batchedmodel_contract.spec import LogLevel, PullPolicy
 from batchedmodel_operator.settings import OperatorSettings
 from cluster.errors import CommandFailed
 from support.chart import CHART, Helm, container, environment, setting
@@ -58,6 +58,7 @@ def test_the_autoscaler_gets_settings_that_it_understands(helm: Helm) -> None:
         namespace="models",
         service_name="bm-batchedmodel-autoscaler",
         deployment_name="bm-batchedmodel-autoscaler",
+        lease_name="bm-batchedmodel-autoscaler",
         poll_seconds=5,
         log_level=LogLevel.DEBUG,
     )
@@ -192,7 +193,7 @@ def test_pods_are_placed_as_the_values_say(helm: Helm) -> None:
     ("assignment", "complaint"),
     [
         ("operator.replicas=0", "operator.replicas"),
-        ("autoscaler.replicas=2", "replicas"),
+        ("autoscaler.replicas=5", "autoscaler.replicas"),
         ("operatr.logLevel=info", "operatr"),
         ("autoscaler.logLevel=loud", "autoscaler.logLevel"),
         ("autoscaler.pollSeconds=0", "autoscaler.pollSeconds"),

@@ -15,7 +15,7 @@ from support.release import Release, remove_namespace
 
 _HOME, _TEAM = "upgrade-home", "upgrade-team"
 _ROOT = CHART.parents[1]
-_PACKAGES = ("contract", "operator", "scheduling", "autoscaler", "http")
+_PACKAGES = ("contract", "operator", "scheduling", "autoscaler", "http", "election")
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,9 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
     commit = _last_other("charts/batchedmodel", "operator", "contract")
     folder = tmp_path_factory.mktemp("before")
     archive = folder / "tree.tar"
-    _git("archive", f"--output={archive}", commit, "charts", *_PACKAGES)
+    # Not all packages were there then.
+    there = _git("ls-tree", "--name-only", commit, "charts", *_PACKAGES).split()
+    _git("archive", f"--output={archive}", commit, *there)
     subprocess.run(["tar", "--extract", "--file", archive, "--directory", folder], check=True)
     return folder
 

@@ -137,6 +137,19 @@ def test_a_strangers_object_is_never_taken_over(running: OperatorProcess, team: 
     assert "ownerReferences" not in kept["metadata"]
 
 
+def test_a_template_that_somebody_made_his_own_is_not_taken_back(
+    running: OperatorProcess, team: Team
+) -> None:
+    team.write(SIMULATED)
+    team.until("Reconciled", "True", "Applied")
+    (name,) = (one["metadata"]["name"] for one in team.get("controllerrevisions")["items"])
+    what = f"controllerrevision/{name}"
+    team.patch(what, {"metadata": {"labels": None, "ownerReferences": None}})
+    team.until("Reconciled", "False", "NameConflict")
+    assert name in team.message("Reconciled")
+    assert "ownerReferences" not in team.get(what)["metadata"]
+
+
 def test_beside_an_autoscaler_the_replicas_are_never_written(
     running: OperatorProcess, team: Team
 ) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from batchedmodel_contract.kubernetes_names import NAME_LABEL
-from batchedmodel_operator.render import PINNED_ANNOTATION
 from cluster import ControlPlane
 from support.operator_process import ACCOUNT, HOME, OperatorProcess, operator
 from support.operator_team import SIMULATED, Team
@@ -123,26 +122,6 @@ def test_another_operator_with_other_images_rolls_no_pods_until_somebody_asks_fo
             f"--selector={NAME_LABEL}=minilm",
         )
         until("they are", lambda: _image(team) == "registry.example/model-server:2")
-
-
-def test_deployments_from_before_templates_were_kept_are_left_as_they_are(
-    first: OperatorProcess, plane: ControlPlane, team: Team, tmp_path: Path
-) -> None:
-    team.write(SIMULATED)
-    team.until("Reconciled", "True", "Applied")
-    team.quiet()
-    assert first.stop() == 0
-    place = f"--namespace={team.namespace}"
-    plane.kubectl("delete", "controllerrevisions", place, f"--selector={NAME_LABEL}=minilm")
-    plane.kubectl("annotate", "deployment/minilm", place, f"{PINNED_ANNOTATION}={{}}")
-    before = team.get("deployment/minilm")
-    with _second(plane, tmp_path, tag="2") as second:
-        done = f"{team.namespace}/minilm: applied ControllerRevision"
-        until("it has looked", lambda: done in second.log())
-        team.quiet()
-        now = team.get("deployment/minilm")
-        assert now["metadata"]["generation"] == before["metadata"]["generation"]
-        assert now["spec"] == before["spec"]
 
 
 def _image(team: Team) -> str:

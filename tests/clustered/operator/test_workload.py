@@ -164,6 +164,48 @@ def test_a_namespace_of_the_baseline_takes_a_model_that_runs_as_root(
     until("a pod is there", lambda: len(team.get("pods")["items"]) > 0)
 
 
+def test_containers_before_the_model_and_a_user_of_ones_own_still_meet_the_standard(
+    running: OperatorProcess, team: Team
+) -> None:
+    fill = {
+        "name": "fill",
+        "image": "registry.example/fill:1",
+        "volumeMounts": [{"name": "cache", "mountPath": "/cache"}],
+    }
+    team.write(
+        {
+            "model": {"handler": "simulated", "securityContext": {"runAsUser": 1000}},
+            "accelerator": {"productLabels": ["NVIDIA-L4", "NVIDIA-T4"]},
+            "sidecar": {"logLevel": "debug"},
+            "pod": {
+                "affinity": {"podAntiAffinity": {}},
+                "initContainers": [
+                    fill,
+                    {"name": "logs", "image": "logs:1", "restartPolicy": "Always"},
+                ],
+            },
+        }
+    )
+    until("a pod is admitted", lambda: len(team.get("pods")["items"]) == 1)
+    (pod,) = team.get("pods")["items"]
+    names = [container["name"] for container in pod["spec"]["initContainers"]]
+    assert names == ["batcher", "fill", "logs"]
+    assert pod["spec"]["containers"][0]["securityContext"]["runAsUser"] == 1000
+    node = pod["spec"]["affinity"]["nodeAffinity"]
+    (term,) = node["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert term["matchExpressions"][0]["values"] == ["NVIDIA-L4", "NVIDIA-T4"]
+    team.until("Reconciled", "True", "Applied")
+    team.quiet()
+
+
+def test_an_affinity_that_is_none_is_refused_in_the_api_servers_words(
+    running: OperatorProcess, team: Team
+) -> None:
+    accelerator = {"productLabels": ["NVIDIA-L4"]}
+    team.write({**SIMULATED, "accelerator": accelerator, "pod": {"affinity": {"nodeAffinity": 1}}})
+    team.until("Reconciled", "False", "InvalidPodTemplate")
+
+
 def _is_calm_for(team: Team, seconds: int) -> bool:
     autoscaler = team.get("hpa/minilm")
     if autoscaler is None:

@@ -72,13 +72,25 @@ def test_a_bundle_that_is_right_stays_as_it_is() -> None:
 
 def test_a_bundle_keeps_a_few_of_the_newest_and_none_that_has_ended() -> None:
     ended = make_identity([NAME], NOW - 2 * LIFETIME).authority
-    earlier = [make_identity([NAME], NOW - timedelta(days=day)).authority for day in range(1, 10)]
+    earlier = [make_identity([NAME], NOW - timedelta(days=day)).authority for day in range(1, 20)]
     own = make_identity([NAME], NOW).authority
     bundle = bundle_with(ended + b"".join(earlier), [own], NOW)
     assert bundle.count(b"BEGIN CERTIFICATE") == MOST_AUTHORITIES
     assert holds(bundle, own)
     assert not holds(bundle, ended)
-    assert [holds(bundle, one) for one in earlier] == [True] * 5 + [False] * 4
+    kept = MOST_AUTHORITIES - 1
+    assert [holds(bundle, one) for one in earlier] == [True] * kept + [False] * (19 - kept)
+
+
+def test_nobody_who_serves_is_pushed_out_however_often_another_restarts() -> None:
+    staying = make_identity([NAME], NOW - timedelta(days=30)).authority
+    bundle = bundle_with(b"", [staying], NOW)
+    for _ in range(2 * MOST_AUTHORITIES):
+        restarted = make_identity([NAME], NOW).authority
+        bundle = bundle_with(bundle, [restarted], NOW)
+        assert holds(bundle, staying)
+        bundle = bundle_with(bundle, [staying], NOW)
+        assert bundle_with(bundle, [restarted], NOW) == bundle, "nobody goes on writing"
 
 
 @pytest.mark.parametrize("spoilt", [b"", b"nonsense", b"-----BEGIN CERTIFICATE-----\nAAAA\n"])

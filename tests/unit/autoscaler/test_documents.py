@@ -167,6 +167,11 @@ def test_targets_that_are_not_given_follow_the_batching() -> None:
     assert (found.queue_length, found.outstanding, found.queue_wait_seconds) == (64, 64, 0.075)
 
 
+def test_the_rows_outstanding_are_as_many_as_all_workers_hold() -> None:
+    found = wishes(batching={"maxBatchSize": 16, "maxConcurrentBatches": 4})
+    assert (found.queue_length, found.outstanding) == (16, 64)
+
+
 def test_targets_that_are_given_hold() -> None:
     assert wishes(autoscaling={"targetUtilizationPercent": 65}).utilization == 0.65
     assert wishes(autoscaling={"targetQueueLength": 7}).queue_length == 7

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from batchedmodel_autoscaler.errors import NotFound
-from batchedmodel_autoscaler.fleet import MOST_POLLS_PER_SECOND, Fleet
+from batchedmodel_autoscaler.fleet import LEARN_SECONDS, MOST_POLLS_PER_SECOND, Fleet
 from batchedmodel_autoscaler.objects import ModelKey
 from batchedmodel_contract.capacity import Capacity
 from batchedmodel_contract.stats import BUCKETS
@@ -188,6 +188,13 @@ def test_before_a_profile_rows_count_and_work_does_not() -> None:
     assert (asked.work_rate, asked.backlog, asked.batches) == (0.0, 0.0, 2.5)
 
 
+def test_a_pod_with_several_workers_holds_a_full_batch_on_each_of_them() -> None:
+    known = fleet([pod(1)])
+    stats = busy(7.0, profile_known=False, outstanding=80, max_concurrent_batches=5)
+    known.answered("uid-1", stats, NOW)
+    assert known.sight(KEY, NOW).pods[0].now.batches == 0.5
+
+
 def test_what_waits_in_a_leaving_pod_is_its_own_affair_but_its_callers_come_again() -> None:
     known = fleet([pod(1), pod(2, leaving=True)], present=1)
     known.answered("uid-1", busy(0.3), NOW)
@@ -260,10 +267,11 @@ def test_a_pod_that_falls_and_gets_up_has_not_been_watched_starting() -> None:
 
 
 def test_without_a_profile_work_counts_by_what_a_pod_is_remembered_to_do() -> None:
-    known = fleet([pod(1), pod(2, revision="b")])
+    known = fleet([pod(1)])
     known.model_seen(replace(MODEL, capacity=REMEMBERED))
     batches = busy(10.0, profile_known=False, outstanding=80, backlog_work=5.0)
     known.answered("uid-1", batches, NOW)
+    known.pod_seen(pod(2, revision="b"))
     known.answered("uid-2", batches, NOW)
     of = {one.now.batches: one.now for one in known.sight(KEY, NOW).pods}
     # Ten batches of 32 rows a second, where a pod does 400 rows.
@@ -284,6 +292,36 @@ def test_what_ready_pods_show_is_learnt() -> None:
     assert known.capacity(KEY).rows_per_second == 410.0  # type: ignore[union-attr]
     known.model_gone(MODEL)
     assert known.capacity(KEY) is None
+
+
+def test_what_answers_teach_is_looked_at_now_and_then() -> None:
+    known = fleet([pod(1)])
+
+    def after(seconds: float, rate: float) -> float | None:
+        known.answered("uid-1", busy(0.1, rows_per_second=rate), NOW + seconds)
+        found = known.capacity(KEY)
+        return None if found is None else found.rows_per_second
+
+    assert after(0, 410.0) == 410.0
+    assert after(LEARN_SECONDS / 2, 500.0) == 410.0
+    assert after(LEARN_SECONDS, 500.0) == 500.0
+
+
+def test_what_another_replica_saw_of_a_start_holds_here_too() -> None:
+    known = fleet([pod(1, startup_seconds=7200.0)])
+    known.answered("uid-1", CALM, NOW)
+    assert known.sight(KEY, NOW).reaction_seconds == 600.0 + 17.0
+    known.model_seen(replace(MODEL, capacity=REMEMBERED))
+    assert known.sight(KEY, NOW).reaction_seconds == 90.0 + 17.0
+    known.answered("uid-1", CALM, NOW + LEARN_SECONDS)
+    assert known.sight(KEY, NOW).reaction_seconds == 90.0 + 17.0
+
+
+def test_a_pod_that_never_answers_teaches_how_long_a_start_takes() -> None:
+    known = Fleet(2.0)
+    known.pod_seen(pod(1, startup_seconds=40.0))
+    known.model_seen(MODEL)
+    assert known.capacity(KEY) == Capacity(revision="a", startup_seconds=40.0)
 
 
 def test_an_unknown_model_is_not_found() -> None:

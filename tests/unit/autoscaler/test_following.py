@@ -11,6 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from batchedmodel_autoscaler.errors import ClusterError, SidecarSilent, TooOld
+from batchedmodel_autoscaler.fleet import MOST_POLLS_PER_SECOND
 from batchedmodel_autoscaler.informer import Cache, follow, pause_after
 from batchedmodel_autoscaler.metrics import Telemetry
 from batchedmodel_autoscaler.objects import Object
@@ -192,6 +193,9 @@ def test_pauses_double_up_to_half_a_minute_and_are_spread() -> None:
 
 # Poller.
 
+HANDFUL = 7
+"""Of pods: what is begun in one moment at most."""
+
 
 class PretendSidecars:
     """Takes a time to answer; some addresses never do."""
@@ -262,6 +266,38 @@ async def test_no_more_than_a_few_dozen_are_asked_at_once() -> None:
         await asyncio.sleep(5)
     assert sidecars.most_at_once == MOST_AT_ONCE
     assert len({address for _, address in sidecars.asked}) == 300
+
+
+async def test_however_many_are_due_no_more_than_so_many_are_begun_in_a_second() -> None:
+    pods = [pod(number) for number in range(300)]
+    known, sidecars = fleet(pods), PretendSidecars(seconds=0.001)
+    asking = poller(known, sidecars)
+    async with running(asking.run()):
+        for one in pods:
+            asking.follow(one.uid)
+        await asyncio.sleep(1)
+    times = [at for at, _ in sidecars.asked]
+    assert len(times) == 300
+    assert times[-1] > 0.4
+    for begun, at in enumerate(times):
+        assert begun <= (at - times[0]) * MOST_POLLS_PER_SECOND + HANDFUL
+
+
+async def test_all_have_been_asked_once_each_has_answered_or_was_silent_or_has_no_address() -> None:
+    known = fleet([pod(1), pod(2), pod(3, address=""), pod(4)])
+    sidecars = PretendSidecars(seconds=0.5)
+    sidecars.silent.add("10.0.0.2")
+    asking = poller(known, sidecars)
+    await asking.all_asked()
+    for number in range(1, 5):
+        asking.follow(f"uid-{number}")
+    known.pod_gone(pod(4))
+    heard = asyncio.create_task(asking.all_asked())
+    async with running(asking.run()):
+        await asyncio.sleep(0.4)
+        assert not heard.done()
+        await asyncio.sleep(0.2)
+        assert heard.done()
 
 
 async def test_a_pod_that_has_gone_is_asked_no_more_and_one_without_address_not_yet() -> None:

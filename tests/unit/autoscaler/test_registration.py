@@ -236,6 +236,17 @@ async def test_a_new_certificate_serves_once_its_authority_is_everywhere() -> No
             assert holds(found.bundle, first.authority)
 
 
+async def test_a_version_that_is_another_owners_holds_no_renewal_up() -> None:
+    async with world() as w:
+        theirs, ours = (api_service(resource.name, version="9") for resource in API_SERVICES)
+        w.cluster.put(replace(theirs, namespace="monitoring", service="adapter"))
+        first = w.rotation.serving
+        w.ahead = RENEWED_AFTER
+        await asyncio.sleep(80)
+        assert w.rotation.serving is not first
+        assert holds(w.cluster.there[ours.name].bundle, w.rotation.serving.authority)
+
+
 @pytest.mark.parametrize("how", ["leaving", "gone"])
 async def test_being_uninstalled_removes_both_and_restores_nothing(how: str) -> None:
     async with world() as w:

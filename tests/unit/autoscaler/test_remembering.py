@@ -28,6 +28,7 @@ class World:
     model: Model | None = MODEL
     learnt: Capacity | None = LEARNT
     tells_back: bool = True
+    leads: bool = True
     failure: ClusterError | None = None
     writes: list[tuple[float, str, Any]] = field(default_factory=list)
 
@@ -53,7 +54,11 @@ class World:
 async def remembering(world: World) -> AsyncIterator[None]:
     loop = asyncio.get_running_loop()
     one = Remembering(
-        world, world, clock=loop.time, calendar=lambda: datetime(2026, 11, 20, 10, tzinfo=UTC)
+        world,
+        world,
+        leads=lambda: world.leads,
+        clock=loop.time,
+        calendar=lambda: datetime(2026, 11, 20, 10, tzinfo=UTC),
     )
     task = asyncio.create_task(one.run())
     try:
@@ -116,6 +121,16 @@ async def test_what_another_replica_has_written_is_no_news() -> None:
     async with remembering(world):
         await asyncio.sleep(600)
     assert world.writes == []
+
+
+async def test_who_does_not_lead_writes_nothing_until_he_does() -> None:
+    world = World(leads=False)
+    async with remembering(world):
+        await asyncio.sleep(600)
+        assert world.writes == []
+        world.leads = True
+        await asyncio.sleep(60)
+        assert len(world.writes) == 1
 
 
 async def test_a_later_model_of_the_same_name_is_written_anew() -> None:

@@ -1,8 +1,11 @@
 """Which Events a BatchedModel gets, at an API server in memory."""
 
+from batchedmodel_operator.announce import announcements
+from batchedmodel_operator.conditions import Reason
 from batchedmodel_operator.errors import Forbidden, Invalid
 from batchedmodel_operator.kinds import Kind
-from support.operator_world import KEY, SIMULATED, World
+from batchedmodel_operator.observed import model_from
+from support.operator_world import KEY, SIMULATED, World, manifest
 
 
 def _said(world: World) -> list[tuple[str, str]]:
@@ -20,6 +23,13 @@ async def test_a_new_model_is_announced_once() -> None:
     world.restart()
     await world.look()
     assert _said(world) == before
+
+
+async def test_that_a_new_model_does_not_serve_yet_is_no_news() -> None:
+    world = World()
+    await world.settle()
+    assert world.verdict("Ready")[0] == "False"
+    assert _said(world) == [("Normal", "Applied")]
 
 
 async def test_a_pod_that_becomes_ready_is_announced_and_an_edit_that_changes_nothing_is_not() -> (
@@ -70,3 +80,15 @@ async def test_events_that_are_refused_cost_nothing_else() -> None:
     await world.settle()
     assert world.verdict("Reconciled") == ("True", "Applied")
     assert world.events() == []
+
+
+def test_that_the_autoscaler_hears_nobody_is_a_warning() -> None:
+    model = model_from({**manifest(), "metadata": {**manifest()["metadata"], "uid": "1"}})
+    blind = {
+        "type": "AutoscalingActive",
+        "status": "False",
+        "reason": Reason.METRICS_STALE,
+        "message": "none of its 3 pods answers",
+    }
+    (event,) = announcements(model, [blind], at="2026-01-01T00:00:00Z")
+    assert (event["type"], event["reason"]) == ("Warning", "MetricsStale")

@@ -21,6 +21,13 @@ UNSERVED = {
     "reason": "FailedGetObjectMetric",
     "message": _UNSERVED,
 }
+BLINDED = {
+    **UNSERVED,
+    "message": _UNSERVED.replace(
+        "the server is currently unable to handle the request",
+        "the model cannot be seen: none of its 3 ready pods answers",
+    ),
+}
 UNREAD = {**UNSERVED, "message": "something else"}
 UNABLE = {
     "type": "AbleToScale",
@@ -49,6 +56,7 @@ async def _with(conditions: list[dict[str, Any]], spec: dict[str, Any] | None = 
         ([ABLE, VALID, LIMITED], "True", "AtMaximum"),
         ([ABLE, VALID, LEAST], "True", "MetricValid"),
         ([ABLE, UNSERVED], "False", "MetricsAPIMissing"),
+        ([ABLE, BLINDED], "False", "MetricsStale"),
         ([ABLE, UNREAD], "False", "HPAFailing"),
         ([UNABLE, VALID], "False", "HPAFailing"),
     ],

@@ -7,11 +7,14 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from kubernetes.aio.client.configuration import Configuration
 
 from batchedmodel_contract.environment import from_environment
 from batchedmodel_contract.mistakes import InvalidManifest
 from batchedmodel_contract.spec import PullPolicy
-from batchedmodel_operator.cluster import translated
+from batchedmodel_operator.cluster import KubernetesCluster, translated
 from batchedmodel_operator.errors import (
     ClusterError,
     Conflict,
@@ -22,6 +25,7 @@ from batchedmodel_operator.errors import (
     Refused,
     Unreachable,
 )
+from batchedmodel_operator.kinds import Kind
 from batchedmodel_operator.settings import OperatorSettings
 from batchedmodel_operator.sidecars import SidecarAdmin
 
@@ -122,6 +126,31 @@ async def test_what_a_sidecar_says_of_a_start_is_a_text_within_bounds(
         sidecars = SidecarAdmin(port)
         assert await sidecars.model_startup("127.0.0.1") == expected
         sidecars.close()
+
+
+async def test_objects_come_page_after_page_from_one_namespace_or_from_all() -> None:
+    # An empty list is `null` to some API servers.
+    asked = []
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append((request.path, dict(request.query)))
+        if "continue" in request.query:
+            return web.json_response({"metadata": {}, "items": None})
+        return web.json_response({"metadata": {"continue": "next"}, "items": [{"n": 1}, {"n": 2}]})
+
+    application = web.Application()
+    application.router.add_get("/{path:.*}", answer)
+    async with TestServer(application) as server:
+        cluster = KubernetesCluster(Configuration(host=str(server.make_url(""))))
+        for namespace in ("team", ""):
+            found = [body["n"] async for body in cluster.each(Kind.CONFIG_MAP, namespace)]
+            assert found == [1, 2]
+        await cluster.close()
+    pages = [{"limit": "100"}, {"limit": "100", "continue": "next"}]
+    assert asked == [
+        *(("/api/v1/namespaces/team/configmaps", page) for page in pages),
+        *(("/api/v1/configmaps", page) for page in pages),
+    ]
 
 
 async def test_where_nobody_listens_there_is_no_answer() -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_contract.kubernetes_names import NAME_LABEL, REVISION_LABEL
+from batchedmodel_contract.kubernetes_names import NAME_LABEL
 from batchedmodel_operator import render
-from batchedmodel_operator.errors import Invalid
+from batchedmodel_operator.errors import Invalid, NameTaken
 from batchedmodel_operator.kinds import Kind
 from batchedmodel_operator.observed import model_from
 from support.drawn_manifests import drawn_manifests
@@ -115,48 +115,8 @@ async def test_what_another_model_of_the_name_kept_is_not_used() -> None:
     kept["metadata"]["ownerReferences"][0]["uid"] = "an-earlier-one"
     assert kept["metadata"]["labels"][NAME_LABEL] == KEY.name
     world.restart(NEWER)
-    await world.look()
-    assert _image(world) == NEWER.model_server
-
-
-def _made_before_templates_were_kept(world: World) -> None:
-    for name in world.revisions():
-        world.cluster.remove(Kind.CONTROLLER_REVISION, KEY.namespace, name)
-    world.edit(Kind.DEPLOYMENT, {"metadata": {"annotations": {render.PINNED_ANNOTATION: "{}"}}})
-    # It was rendered otherwise, and the API server has added to it.
-    labels = {REVISION_LABEL: "by-another-rule"}
-    world.edit(
-        Kind.DEPLOYMENT,
-        {
-            "spec": {
-                "template": {"metadata": {"labels": labels}, "spec": {"restartPolicy": "Always"}}
-            }
-        },
-    )
-
-
-async def test_deployments_from_before_templates_were_kept_are_left_as_they_are() -> None:
-    world = World()
-    await world.settle()
-    _made_before_templates_were_kept(world)
-    before = _template(world)
-    world.restart(NEWER)
-    await world.settle()
-    world.spec({**SIMULATED, "batching": {"maxBatchSize": 64}})
-    await world.settle()
-    assert _template(world) == before
-    assert len(world.revisions()) == 1
-
-
-async def test_deployments_from_before_are_rendered_anew_when_the_manifest_is_another_by_now() -> (
-    None
-):
-    world = World()
-    await world.settle()
-    _made_before_templates_were_kept(world)
-    world.restart(NEWER)
-    world.spec(ANOTHER)
-    await world.settle()
+    with pytest.raises(NameTaken):
+        await world.look()
     assert _image(world) == NEWER.model_server
 
 
@@ -184,6 +144,7 @@ def test_whatever_changes_the_pods_changes_the_name_of_their_template() -> None:
         {"rollout": {"minReadySeconds": 5}},
         {"drain": {}},
         {"startup": {}},
+        {"sidecar": {"logLevel": "info"}},
     ],
 )
 def test_what_does_not_matter_to_pods_keeps_the_name(edit: Mapping[str, Any]) -> None:

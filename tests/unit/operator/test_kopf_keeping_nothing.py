@@ -27,6 +27,13 @@ async def test_no_object_is_copied_to_tell_what_changed() -> None:
     assert persistence.diffbase_storage.fetch(body=body) is None
 
 
+async def test_of_ten_thousand_objects_few_are_held_at_a_time() -> None:
+    settings = await _settings()
+    assert settings.watching.chunk_size is not None
+    assert settings.watching.chunk_size <= 100, "of each kind a page is in memory as JSON"
+    assert 0 < settings.queueing.idle_timeout <= 0.1, "for as long the last event is"
+
+
 async def test_nothing_is_written_to_an_object() -> None:
     persistence = (await _settings()).persistence
     body: Any = {"metadata": {"name": "a"}}

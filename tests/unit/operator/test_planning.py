@@ -2,11 +2,10 @@
 
 import pytest
 
-from batchedmodel_operator.errors import (
-    Conflict,
-)
+from batchedmodel_operator.errors import Conflict, Unreachable
 from batchedmodel_operator.kinds import CHILDREN, Kind
-from support.operator_world import SIMULATED, World
+from batchedmodel_operator.observed import holds_replicas
+from support.operator_world import KEY, SIMULATED, World, manifest
 
 SCALED = {**SIMULATED, "autoscaling": {"minReplicas": 2, "maxReplicas": 5}}
 SMALLER = {**SIMULATED, "batching": {"maxBatchSize": 8, "requestTimeoutSeconds": 90}}
@@ -30,6 +29,22 @@ async def test_a_second_look_writes_nothing_and_the_next_is_far_away() -> None:
     assert world.cluster.writes == before
 
 
+async def test_a_report_is_never_given_to_another_model_of_the_name() -> None:
+    world = World()
+    await world.settle()
+    world.spec(SMALLER)
+
+    def replaced() -> None:
+        world.remove(Kind.BATCHED_MODEL)
+        world.cluster.put(manifest())
+
+    world.cluster.before_pods = replaced
+    with pytest.raises(Conflict):
+        await world.look()
+    body = world.cluster.objects[Kind.BATCHED_MODEL, KEY.namespace, KEY.name]
+    assert "status" not in body
+
+
 async def test_a_model_that_is_gone_is_forgotten() -> None:
     world = World()
     await world.settle()
@@ -51,6 +66,48 @@ async def test_with_an_autoscaler_a_deployment_begins_with_the_fewest() -> None:
     await world.settle()
     assert world.child(Kind.DEPLOYMENT)["spec"]["replicas"] == 2
     assert world.child(Kind.AUTOSCALER)["spec"]["maxReplicas"] == 5
+
+
+async def test_one_look_makes_all_that_a_new_model_with_an_autoscaler_needs() -> None:
+    world = World(SCALED)
+    await world.look()
+    before = {kind for kind in CHILDREN if world.has(kind)}
+    assert before == set(CHILDREN)
+    assert not holds_replicas(world.child(Kind.DEPLOYMENT))
+    assert world.verdict("Reconciled") == ("True", "Applied")
+    writes = world.cluster.writes
+    await world.look()
+    assert world.cluster.writes == writes
+
+
+async def test_of_a_model_that_nobody_has_reported_on_nothing_is_read() -> None:
+    world = World(SCALED)
+    await world.look()
+    assert world.cluster.reads == 1
+
+
+async def test_children_without_a_report_are_met_all_the_same() -> None:
+    world = World(SCALED)
+    await world.settle()
+    before = {kind: world.child(kind)["metadata"]["uid"] for kind in CHILDREN}
+    # As a backup brings it back, or an operator that was killed before its first report leaves it.
+    del world.cluster.objects[Kind.BATCHED_MODEL, KEY.namespace, KEY.name]["status"]
+    world.restart()
+    await world.look()
+    assert {kind: world.child(kind)["metadata"]["uid"] for kind in CHILDREN} == before
+    assert world.verdict("Reconciled") == ("True", "Applied")
+
+
+async def test_what_one_look_could_not_make_the_next_one_does() -> None:
+    world = World(SCALED)
+    world.cluster.failures[Kind.AUTOSCALER] = Unreachable("no answer")
+    with pytest.raises(Unreachable):
+        await world.look()
+    assert world.has(Kind.DEPLOYMENT)
+    assert not world.has(Kind.AUTOSCALER)
+    del world.cluster.failures[Kind.AUTOSCALER]
+    await world.look()
+    assert world.has(Kind.AUTOSCALER)
 
 
 async def test_an_autoscaler_that_is_switched_on_begins_with_what_is_there() -> None:

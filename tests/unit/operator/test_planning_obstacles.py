@@ -9,6 +9,7 @@ from batchedmodel_operator.errors import (
     Forbidden,
     Gone,
     Invalid,
+    NameTaken,
     QuotaExceeded,
     Unreachable,
 )
@@ -60,6 +61,8 @@ async def test_a_stranger_is_named_as_far_as_its_object_says(
 @pytest.mark.parametrize("kind", CHILDREN[:3])
 async def test_what_a_stranger_makes_between_look_and_apply_stays_his(kind: Kind) -> None:
     world = World()
+    await world.settle()
+    world.remove(kind)
     place = {"name": child_name(kind, KEY.name), "namespace": KEY.namespace}
     theirs = {"apiVersion": "v1", "kind": kind.value, "metadata": place, "spec": {"theirs": 1}}
 
@@ -74,6 +77,25 @@ async def test_what_a_stranger_makes_between_look_and_apply_stays_his(kind: Kind
     assert "ownerReferences" not in world.child(kind)["metadata"]
     await world.settle()
     assert world.verdict("Reconciled") == ("False", "NameConflict")
+
+
+async def test_a_strangers_template_is_neither_used_nor_taken_over() -> None:
+    world = World()
+    await world.settle()
+    (name,) = world.revisions()
+    world.cluster.remove(Kind.CONTROLLER_REVISION, KEY.namespace, name)
+    place = {"name": name, "namespace": KEY.namespace}
+    theirs = {"apiVersion": "apps/v1", "kind": "ControllerRevision", "metadata": place}
+    before = dict(world.cluster.put({**theirs, "data": {"theirs": 1}}))
+    before["metadata"] = dict(before["metadata"])
+    with pytest.raises(NameTaken):
+        await world.look()
+    assert world.cluster.objects[Kind.CONTROLLER_REVISION, KEY.namespace, name] == before
+    assert world.verdict("Reconciled") == ("False", "NameConflict")
+    assert name in world.condition("Reconciled")["message"]
+    world.cluster.remove(Kind.CONTROLLER_REVISION, KEY.namespace, name)
+    await world.settle()
+    assert world.verdict("Reconciled") == ("True", "Applied")
 
 
 @pytest.mark.parametrize("kind", CHILDREN[:3])

@@ -220,8 +220,10 @@ def test_an_accelerator_is_asked_for_and_its_taint_tolerated() -> None:
     assert model["resources"] == {"limits": {"memory": "8Gi", "amd.com/gpu": "2"}}
     assert pod_of(spec)["tolerations"] == [
         {"key": "mine", "operator": "Exists"},
-        {"key": "amd.com/gpu", "operator": "Exists"},
+        {"key": "amd.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
     ]
+    without = {**spec, "accelerator": {"tolerate": False}}
+    assert pod_of(without)["tolerations"] == [{"key": "mine", "operator": "Exists"}]
 
 
 def test_a_pod_may_take_as_long_to_end_as_its_drain() -> None:

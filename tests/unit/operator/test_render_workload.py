@@ -5,11 +5,13 @@ from typing import Any
 import pytest
 
 from batchedmodel_operator import render
+from batchedmodel_operator.effective import scaling_target
 from batchedmodel_operator.rollout import Mode
-from support.operator_world import SIMULATED
+from support.operator_world import IMAGES, SIMULATED
 from support.rendered import (
     containers_of,
     deployment_of,
+    environment_of,
     fetch_of,
     from_hub,
     mounts_of,
@@ -108,6 +110,100 @@ def test_pods_are_spread_over_zones_and_nodes_unless_said_otherwise() -> None:
     ]
     none = pod_of({**SIMULATED, "pod": {"topologySpreadConstraints": []}})
     assert "topologySpreadConstraints" not in none
+
+
+_PRODUCT = {"key": "nvidia.com/gpu.product", "operator": "In", "values": ["NVIDIA-L4", "NVIDIA-T4"]}
+
+
+def _of_products(affinity: dict[str, Any]) -> Any:
+    accelerator = {"productLabels": ["NVIDIA-L4", "NVIDIA-T4"]}
+    return pod_of({**SIMULATED, "accelerator": accelerator, "pod": {"affinity": affinity}})[
+        "affinity"
+    ]
+
+
+def _required(*terms: object) -> dict[str, Any]:
+    return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [*terms]}}
+
+
+def test_of_several_products_any_will_do() -> None:
+    wanted = {"nodeAffinity": _required({"matchExpressions": [_PRODUCT]})}
+    assert _of_products({}) == wanted
+    assert "affinity" not in pod_of({**SIMULATED, "accelerator": {}})
+
+
+def test_a_product_is_asked_for_beside_whatever_else_nodes_must_be() -> None:
+    zone = {"key": "zone", "operator": "Exists"}
+    fields = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["a"]}]}
+    node = _required({"matchExpressions": [zone]}, fields) | {
+        "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]
+    }
+    found = _of_products({"nodeAffinity": node, "podAffinity": {}})
+    terms = _required(
+        {"matchExpressions": [zone, _PRODUCT]}, {**fields, "matchExpressions": [_PRODUCT]}
+    )
+    assert found == {"nodeAffinity": node | terms, "podAffinity": {}}
+
+
+@pytest.mark.parametrize(
+    "affinity",
+    [
+        {"nodeAffinity": "near"},
+        {"nodeAffinity": [1]},
+        {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": 1}},
+        {"nodeAffinity": _required(1)},
+        {"nodeAffinity": _required({"matchExpressions": 1})},
+    ],
+    ids=str,
+)
+def test_an_affinity_that_is_none_is_left_to_the_api_server_to_refuse(
+    affinity: dict[str, Any],
+) -> None:
+    assert _of_products(affinity) == affinity
+
+
+def test_the_sidecar_is_of_the_manifests_image_and_says_as_much_as_it_should() -> None:
+    own = {"image": "mirror.example/sidecar:9", "logLevel": "debug"}
+    batcher, model = containers_of({**SIMULATED, "sidecar": own})
+    assert batcher["image"] == "mirror.example/sidecar:9"
+    assert environment_of(batcher)["BATCHEDMODEL_LOG_LEVEL"] == "debug"
+    assert environment_of(model)["BATCHEDMODEL_LOG_LEVEL"] == "info"
+    assert containers_of(SIMULATED)[0]["image"] == IMAGES.sidecar
+
+
+def test_containers_of_the_manifest_run_between_the_sidecars_start_and_the_model() -> None:
+    fill = {"name": "fill", "image": "fill:1", "volumeMounts": [{"name": "a", "mountPath": "/a"}]}
+    logs = {"name": "logs", "image": "logs:1", "restartPolicy": "Always"}
+    spec = {**from_hub(), "pod": {"initContainers": [fill, logs]}}
+    containers = pod_of(spec)["initContainers"]
+    names = [container["name"] for container in containers]
+    assert names == ["fetch-model", "batcher", "fill", "logs"]
+    assert {name: containers[2][name] for name in fill} == fill
+    assert containers[3]["restartPolicy"] == "Always"
+
+
+def test_a_rollout_may_take_longer_where_others_run_before_the_model() -> None:
+    usual, longer = (
+        deployment_of({**SIMULATED, "pod": pod})["spec"]["progressDeadlineSeconds"]
+        for pod in ({}, {"initContainers": [{"name": "fill", "image": "fill:1"}]})
+    )
+    assert longer == usual + 3600
+
+
+@pytest.mark.parametrize("own", [{}, {"runAsUser": 1000}, {"capabilities": {"add": ["SYS_NICE"]}}])
+def test_what_a_container_says_of_its_rights_stands_above_the_profile(own: dict[str, Any]) -> None:
+    fill = {"name": "fill", "image": "fill:1", "securityContext": own}
+    model = {"handler": "simulated", "securityContext": own}
+    for profile, usual in (
+        ("Restricted", containers_of(SIMULATED)[1]["securityContext"]),
+        ("Baseline", {}),
+    ):
+        spec = {"model": model, "pod": {"initContainers": [fill]}, "security": {"profile": profile}}
+        pod = pod_of(spec)
+        for container in (pod["containers"][0], pod["initContainers"][-1]):
+            assert container["securityContext"] == usual | own
+        batcher = pod["initContainers"][0]
+        assert batcher["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
 def test_a_service_has_the_annotations_of_the_manifest() -> None:
@@ -219,6 +315,18 @@ def test_a_gauge_is_divided_by_what_is_right_for_one_pod(
     (metric,) = _autoscaler({"maxReplicas": 3, **scaling})["metrics"]
     assert metric["object"]["metric"]["name"] == name
     assert metric["object"]["target"] == {"type": "AverageValue", "averageValue": average}
+
+
+def test_rows_outstanding_are_divided_by_what_all_workers_of_a_pod_hold() -> None:
+    _, spec = read_model(
+        {
+            "model": {"protocol": "V2", "image": "mine"},
+            "batching": {"maxBatchSize": 16, "maxConcurrentBatches": 4},
+            "autoscaling": {"maxReplicas": 3, "metric": "Outstanding"},
+        }
+    )
+    assert spec.autoscaling is not None
+    assert scaling_target(spec, spec.autoscaling) == ("targetOutstanding", 64)
 
 
 def test_cpu_is_that_of_the_models_container() -> None:

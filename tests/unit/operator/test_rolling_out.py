@@ -151,6 +151,31 @@ async def test_a_surge_that_finds_no_accelerator_becomes_a_rollout_in_place() ->
     assert "strategyLatched" not in _rollout(world)
 
 
+async def test_another_operator_goes_on_counting_how_long_a_pod_has_waited() -> None:
+    world = await _serving(GOOD)
+    await _edited(world, BETTER, **LACKING)
+    world.now += 59
+    world.restart()
+    await world.look()
+    assert _budget(world) == SURGE
+    assert world.come_back_after is not None
+    assert world.come_back_after <= 1
+    world.now += 1
+    await world.look()
+    assert _budget(world) == IN_PLACE
+
+
+async def test_a_pod_waits_since_no_node_was_found_for_it() -> None:
+    world = await _serving(GOOD)
+    [scheduled] = LACKING["conditions"]
+    earlier = {**scheduled, "lastTransitionTime": world.calendar(ago=50).isoformat()}
+    await _edited(world, BETTER, **{**LACKING, "conditions": [earlier]})
+    assert _budget(world) == SURGE
+    world.now += 10
+    await world.look()
+    assert _budget(world) == IN_PLACE
+
+
 async def test_an_explicit_surge_waits_for_as_long_as_it_takes() -> None:
     world = await _serving({**GOOD, "rollout": {"strategy": "Surge"}})
     await _edited(world, {**BETTER, "rollout": {"strategy": "Surge"}}, **LACKING)

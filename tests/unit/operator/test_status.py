@@ -127,10 +127,10 @@ def _waiting(reason: str, message: str = "", **more: Any) -> dict[str, Any]:
     return {"conditions": [], "containerStatuses": [container]}
 
 
-def _fetching(report: str) -> dict[str, Any]:
+def _fetching(report: str, name: str = "fetch-model") -> dict[str, Any]:
     """The init container failed once, and runs again."""
     ended = {"reason": "Error", "exitCode": 1, "message": f"{report}\n" if report else ""}
-    container = {"name": "fetch-model", "ready": False, "restartCount": 1}
+    container = {"name": name, "ready": False, "restartCount": 1}
     states = {"state": {"running": {}}, "lastState": {"terminated": ended}}
     return {"conditions": [], "initContainerStatuses": [container | states]}
 
@@ -163,6 +163,7 @@ def _ended(reason: str) -> dict[str, Any]:
         (_waiting("CrashLoopBackOff", **_ended("OOMKilled")), "OOMKilled", "more memory"),
         (_fetching("no such revision"), "FetchFailed", "container fetch-model: no such revision"),
         (_fetching(""), "FetchFailed", "its log has more"),
+        (_fetching("no bucket", "from-s3"), "FetchFailed", "container from-s3: no bucket"),
         (_waiting("ContainerCreating"), "ModelLoading", "load their model"),
         (_waiting("", restartCount=1), "ModelLoading", "load their model"),
     ],

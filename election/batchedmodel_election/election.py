@@ -1,26 +1,27 @@
-"""Takes part in the election among the operators of a cluster: reads and writes the Lease.
+"""Takes part in the election among the replicas of a process: reads and writes the Lease.
 
-Called by the process entry. `elector` decides; here are the calls, their time limits and the
-waiting between them. Whatever goes wrong with a call makes a failed try and nothing else.
+Called by whoever puts the process together. `elector` decides; here are the calls, their time
+limits and the waiting between them. Whatever goes wrong with a call makes a failed try and nothing
+else.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from batchedmodel_operator.elector import (
+from batchedmodel_election.elector import (
     LEASE_SECONDS,
     RETRY_SECONDS,
     Claim,
     Elector,
     Record,
 )
-from batchedmodel_operator.errors import ClusterError
-from batchedmodel_operator.kinds import RESOURCES, Kind
-from batchedmodel_operator.ports import Body, Leases
+
+Body = Mapping[str, Any]
+"""A Lease as JSON."""
 
 _log: Final = logging.getLogger(__name__)
 _TRY_SECONDS: Final = 3.0
@@ -28,20 +29,29 @@ _TRY_SECONDS: Final = 3.0
 
 
 class Election:
-    """One operator's part in it."""
+    """One replica's part in it."""
 
     def __init__(
         self,
-        leases: Leases,
         *,
+        read: Callable[[], Awaitable[Body | None]],
+        write: Callable[[Body], Awaitable[object]],
+        failure: type[Exception],
         namespace: str,
         name: str,
         identity: str,
         clock: Callable[[], float],
         calendar: Callable[[], datetime],
     ) -> None:
-        """`clock`: monotonic seconds; `calendar`: the time for people, with its zone."""
-        self._leases = leases
+        """`read`: the Lease of that name, None when it is not there. `write`: the whole of it.
+
+        A write with a version must fail if the Lease has another one meanwhile, and one without if
+        it is there. Whatever fails raises `failure`. `clock`: monotonic seconds; `calendar`: the
+        time for people, with its zone.
+        """
+        self._read = read
+        self._write = write
+        self._failure = failure
         self._namespace = namespace
         self._name = name
         self._identity = identity
@@ -50,11 +60,11 @@ class Election:
         self._calendar = calendar
 
     def leads(self) -> bool:
-        """Whether this operator may write, at this moment."""
+        """Whether this replica may write, at this moment."""
         return self._elector.remaining(self._clock()) > 0
 
     async def won(self) -> None:
-        """Wait until this operator leads."""
+        """Wait until this replica leads."""
         _log.info("%s waits for the lease %s/%s", self._identity, self._namespace, self._name)
         while True:
             began = self._clock()
@@ -65,7 +75,7 @@ class Election:
             await asyncio.sleep(began + RETRY_SECONDS - self._clock())
 
     async def lost(self) -> None:
-        """Renew for as long as it goes, and return at once when this operator leads no more."""
+        """Renew for as long as it goes, and return at once when this replica leads no more."""
         began = self._clock()
         while (remaining := self._elector.remaining(self._clock())) > 0:
             # A try that took all its time is followed by another without a rest.
@@ -75,14 +85,21 @@ class Election:
             if (remaining := self._elector.remaining(began)) > 0:
                 await self._try(min(_TRY_SECONDS, remaining))
 
+    async def take_part(self) -> None:
+        """Win, lead, and win again for as long as the task lives."""
+        while True:
+            await self.won()
+            await self.lost()
+            _log.warning("%s leads no more", self._identity)
+
     async def release(self) -> None:
         """Give the Lease back; nothing may be written after it. Who waits has it within a try."""
-        with contextlib.suppress(ClusterError, TimeoutError):
+        with contextlib.suppress(self._failure, TimeoutError):
             async with asyncio.timeout(_TRY_SECONDS):
                 body = await self._read()
                 claim = self._elector.resign(_record(body))
                 if claim is not None:
-                    await self._leases.replace(self._manifest(claim))
+                    await self._write(self._manifest(claim))
                     _log.info("%s gave the lease back", self._identity)
 
     async def _try(self, seconds: float) -> None:
@@ -92,14 +109,11 @@ class Election:
                 now = self._clock()
                 claim = self._elector.step(_record(body), now)
                 if claim is not None:
-                    await self._leases.replace(self._manifest(claim))
+                    await self._write(self._manifest(claim))
                     self._elector.confirmed(now)
-        except (ClusterError, TimeoutError) as error:
+        except (self._failure, TimeoutError) as error:
             what = str(error) or f"no answer within {seconds:.1f} s"
             _log.warning("the lease %s/%s: %s", self._namespace, self._name, what)
-
-    async def _read(self) -> Body | None:
-        return await self._leases.get(Kind.LEASE, self._namespace, self._name)
 
     def _manifest(self, claim: Claim) -> dict[str, Any]:
         now = self._calendar().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -107,8 +121,8 @@ class Election:
         if claim.version:
             metadata["resourceVersion"] = claim.version
         return {
-            "apiVersion": RESOURCES[Kind.LEASE].api_version,
-            "kind": Kind.LEASE.value,
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
             "metadata": metadata,
             "spec": {
                 "holderIdentity": claim.holder,

@@ -6,14 +6,12 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_operator.election import Election
-from batchedmodel_operator.elector import LEASE_SECONDS, RENEW_SECONDS, RETRY_SECONDS
-from batchedmodel_operator.errors import Conflict, Unreachable
-from batchedmodel_operator.fenced import FencedCluster
-from batchedmodel_operator.kinds import Kind
-from batchedmodel_operator.ports import Body
-from support.operator_cluster import FakeCluster
-from support.operator_world import manifest
+from batchedmodel_election.election import Body, Election
+from batchedmodel_election.elector import LEASE_SECONDS, RENEW_SECONDS, RETRY_SECONDS
+
+
+class _Failed(Exception):
+    """What the client of these tests raises."""
 
 
 class _Leases:
@@ -25,15 +23,15 @@ class _Leases:
         self.requests = 0
         self._versions = 0
 
-    async def get(self, kind: Kind, namespace: str, name: str) -> Body | None:
+    async def read(self) -> Body | None:
         await self._delay()
         return self.body
 
-    async def replace(self, manifest: Body) -> Body:
+    async def write(self, manifest: Body) -> Body:
         await self._delay()
         version = "" if self.body is None else self.body["metadata"]["resourceVersion"]
         if manifest["metadata"].get("resourceVersion", "") != version:
-            raise Conflict("it has changed")
+            raise _Failed("it has changed")
         self._versions += 1
         metadata = {**manifest["metadata"], "resourceVersion": str(self._versions)}
         self.body = {**manifest, "metadata": metadata}
@@ -44,7 +42,7 @@ class _Leases:
         if self.mood == "hangs":
             await asyncio.Event().wait()
         if self.mood == "refuses":
-            raise Unreachable("429: too many requests")
+            raise _Failed("429: too many requests")
 
 
 class _Client:
@@ -54,13 +52,13 @@ class _Client:
         self._leases = leases
         self.cut = False
 
-    async def get(self, kind: Kind, namespace: str, name: str) -> Body | None:
+    async def read(self) -> Body | None:
         await self._pass()
-        return await self._leases.get(kind, namespace, name)
+        return await self._leases.read()
 
-    async def replace(self, manifest: Body) -> Body:
+    async def write(self, manifest: Body) -> Body:
         await self._pass()
-        return await self._leases.replace(manifest)
+        return await self._leases.write(manifest)
 
     async def _pass(self) -> None:
         if self.cut:
@@ -73,7 +71,9 @@ def _now() -> float:
 
 def _election(leases: _Leases | _Client, identity: str) -> Election:
     return Election(
-        leases,
+        read=leases.read,
+        write=leases.write,
+        failure=_Failed,
         namespace="system",
         name="operator",
         identity=identity,
@@ -171,18 +171,18 @@ async def test_a_release_at_an_api_server_that_hangs_ends() -> None:
         await election.release()
 
 
-async def test_who_does_not_lead_reads_and_does_not_write() -> None:
-    cluster = FakeCluster()
-    cluster.put(manifest())
-    fenced = FencedCluster(cluster, may_write=lambda: False)
-    assert await fenced.get(Kind.BATCHED_MODEL, "team", "minilm") is not None
-    assert await fenced.labelled(Kind.POD, "team", "minilm") == []
-    writes = cluster.writes
-    for write in (
-        lambda: fenced.apply(manifest(), manager="us"),
-        lambda: fenced.delete(Kind.SERVICE, "team", "minilm", "1"),
-        lambda: fenced.annotate("pod", "team", "1", {}),
-    ):
-        with pytest.raises(Unreachable, match="leads no more"):
-            await write()
-    assert cluster.writes == writes
+@pytest.mark.looptime
+async def test_who_took_part_and_lost_leads_again_once_it_can() -> None:
+    leases = _Leases()
+    client = _Client(leases)
+    election = _election(client, "a")
+    taking_part = asyncio.create_task(election.take_part())
+    await asyncio.sleep(1)
+    assert election.leads()
+    client.cut = True
+    await asyncio.sleep(30)
+    assert not election.leads()
+    client.cut = False
+    await asyncio.sleep(10)
+    assert election.leads()
+    taking_part.cancel()

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedmodel_operator.elector import (
+from batchedmodel_election.elector import (
     LEASE_SECONDS,
     RENEW_SECONDS,
     Claim,

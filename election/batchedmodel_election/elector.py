@@ -1,4 +1,4 @@
-"""Which of several operators leads, decided from a Lease. Pure: time is an argument, nothing waits.
+"""Which of several replicas leads, decided from a Lease. Pure: time is an argument, nothing waits.
 
 Called by `election`, which reads and writes the Lease. The rules follow Kubernetes' own leader
 election (client-go's `leaderelection`): who does not lead waits until the holder has been silent
@@ -43,7 +43,7 @@ class Claim:
 
 
 class Elector:
-    """One operator's view of the Lease."""
+    """One replica's view of the Lease."""
 
     def __init__(self, identity: str) -> None:
         """`identity`: nobody else's, not even an earlier run's of the same process."""
@@ -94,5 +94,5 @@ class Elector:
         )
 
     def remaining(self, now: float) -> float:
-        """Seconds for which this operator still leads whatever happens; 0 when it does not."""
+        """Seconds for which this replica still leads whatever happens; 0 when it does not."""
         return max(0.0, self._leads_until - now)
