@@ -109,14 +109,19 @@ HEAVY: Final = replace(DEFAULT, name="Load, rows of 4 s", device=_HEAVY)
 SLOW: Final = replace(DEFAULT, name="Load, start-up 300 s", startup_seconds=_SLOW_STARTUP_SECONDS)
 
 
+def spec_of(scaling: Scaling) -> dict[str, object]:
+    """Of a manifest with nothing but bounds and this way to scale."""
+    return {"model": {"handler": "simulated"}, "autoscaling": scaling.wishes}
+
+
 def setup_of(scaling: Scaling, seed: int, outages: tuple[Outage, ...] = ()) -> Setup:
-    """The loop as a manifest with nothing but bounds and this way to scale would make it."""
+    """The loop as such a manifest makes it, once pods have shown how long they take to start."""
     learnt = Capacity(revision="bench", startup_seconds=scaling.startup_seconds)
     manifest = {
         "apiVersion": f"{GROUP}/{VERSION}",
         "kind": Kind.BATCHED_MODEL.value,
         "metadata": {"name": "model", "namespace": "bench", "uid": "bench", "generation": 1},
-        "spec": {"model": {"handler": "simulated"}, "autoscaling": scaling.wishes},
+        "spec": spec_of(scaling),
         "status": {FIELD: learnt.to_mapping(at="2026-11-22T00:00:00Z")},
     }
     model = model_from(manifest)

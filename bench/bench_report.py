@@ -8,6 +8,8 @@ import json
 import math
 import os
 import statistics
+import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -62,6 +64,11 @@ def new_parser(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="within a minute, rougher")
     parser.add_argument("--json", metavar="FILE", type=Path, help="also write the figures here")
     return parser
+
+
+def tell(what: str) -> None:
+    """How far a long run is, and how busy the machine."""
+    sys.stderr.write(f"{time.strftime('%H:%M:%S')} load {os.getloadavg()[0]:.1f}: {what}\n")
 
 
 def report(figures: Sequence[Figure], json_file: Path | None) -> int:

@@ -24,17 +24,20 @@ from typing import Final
 import numpy as np
 
 from batchedmodel_contract.kubernetes_names import PLURAL
-from bench_report import Figure, at_most, new_parser, report
+from bench_report import Figure, at_most, new_parser, report, tell
+from control_plane_api import until
 from control_plane_world import (
     AUTOSCALER,
     EDITOR,
     MODELS,
     OPERATOR,
     PODS_EACH,
+    Name,
     OperatorProcess,
     Sidecars,
     Unavailable,
     World,
+    names_of,
     peak_bytes,
     running_world,
 )
@@ -63,7 +66,7 @@ class Plan:
     edits: int
     edits_per_second: float
     reads: int
-    reads_at_once: int
+    reads_per_second: float
     polling_seconds: float
     """For which sidecars are watched being asked."""
     look_seconds: float
@@ -80,7 +83,7 @@ FULL: Final = Plan(
     edits=150,
     edits_per_second=3.0,
     reads=3000,
-    reads_at_once=4,
+    reads_per_second=100.0,
     polling_seconds=30.0,
     look_seconds=2.0,
     quiet_seconds=5.0,
@@ -92,7 +95,7 @@ QUICK: Final = Plan(
     edits=10,
     edits_per_second=4.0,
     reads=200,
-    reads_at_once=4,
+    reads_per_second=100.0,
     polling_seconds=5.0,
     look_seconds=0.5,
     quiet_seconds=2.0,
@@ -127,7 +130,7 @@ async def measure(plan: Plan) -> list[Figure]:
     """All figures, one phase after the other in one control plane."""
     found = Found()
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        async with running_world(Path(folder), plan.models) as world:
+        async with running_world(Path(folder), names_of(plan.models)) as world:
             log = Log(world.plane.audit_log)
             await world.create()
             with ExitStack() as stack:
@@ -146,11 +149,6 @@ async def measure(plan: Plan) -> list[Figure]:
     return figures_of(found, plan)
 
 
-def _tell(what: str) -> None:
-    """Of a run of ten minutes somebody wants to know how far it is."""
-    sys.stderr.write(f"{time.strftime('%H:%M:%S')} load {os.getloadavg()[0]:.1f}: {what}\n")
-
-
 async def _cold(found: Found, world: World, operator: OperatorProcess, plan: Plan) -> None:
     began = time.monotonic()
 
@@ -165,7 +163,7 @@ async def _cold(found: Found, world: World, operator: OperatorProcess, plan: Pla
     found.cold = time.monotonic() - began
     found.cold_cpu = cpu_seconds(operator.pid)
     found.loads.append(os.getloadavg()[0])
-    _tell(f"cold: {found.cold:.1f} s, {found.cold_cpu:.1f} s of CPU")
+    tell(f"cold: {found.cold:.1f} s, {found.cold_cpu:.1f} s of CPU")
     # These are made by others, and may come later.
     await _until("all pods are there", complete, plan)
 
@@ -188,19 +186,21 @@ async def _running(found: Found, world: World, log: Log, plan: Plan) -> None:
 
     await _until("all models are ready", serving, plan)
     found.running = time.monotonic() - began
-    _tell(f"all ready: {found.running:.1f} s")
+    tell(f"all ready: {found.running:.1f} s")
     await _quiet(log, plan)
 
 
 async def _reads(found: Found, world: World, plan: Plan) -> None:
-    """As an HPA asks, through the API server, while the HPAs of all models ask too."""
-    chosen = iter(random.Random(1).choices(world.names, k=plan.reads))
+    """As an HPA asks, through the API server, while the HPAs of all models ask too.
 
-    async def reader() -> None:
-        for name in chosen:
-            began = time.perf_counter()
-            await world.api.call("GET", name.metric_path)
-            found.reads.append(time.perf_counter() - began)
+    At even times, and not as fast as answers come: that would measure two full cores. A question
+    that has to wait for the one before is late, too.
+    """
+
+    async def read(name: Name, due: float) -> None:
+        await asyncio.sleep(due - time.perf_counter())
+        await world.api.call("GET", name.metric_path)
+        found.reads.append(time.perf_counter() - due)
 
     first = world.names[0].metric_path
 
@@ -212,8 +212,12 @@ async def _reads(found: Found, world: World, plan: Plan) -> None:
         return True
 
     await _until("the metric is served", answered, plan)
-    await asyncio.gather(*(reader() for _ in range(plan.reads_at_once)))
-    _tell(f"metric: p99 {1e3 * _p99(found.reads):.1f} ms")
+    began = time.perf_counter()
+    chosen = random.Random(1).choices(world.names, k=plan.reads)
+    await asyncio.gather(
+        *(read(name, began + i / plan.reads_per_second) for i, name in enumerate(chosen, 1))
+    )
+    tell(f"metric: p99 {1e3 * _p99(found.reads):.1f} ms")
     found.loads.append(os.getloadavg()[0])
 
 
@@ -221,7 +225,7 @@ async def _polls(found: Found, sidecars: Sidecars, plan: Plan) -> None:
     sidecars.longest_gap()
     await asyncio.sleep(plan.polling_seconds)
     found.gap, found.asked = sidecars.longest_gap()
-    _tell(f"age: {found.gap:.1f} s of {found.asked} pods")
+    tell(f"age: {found.gap:.1f} s of {found.asked} pods")
     found.loads.append(os.getloadavg()[0])
 
 
@@ -238,7 +242,7 @@ async def _steady(found: Found, log: Log, pids: tuple[int, int], plan: Plan) -> 
     for what, times in written.most_common():
         sys.stderr.write(f"written in the steady state: {what} {times}\n")
     found.steady_writes = written.total()
-    _tell(f"steady: {found.steady_writes} writes")
+    tell(f"steady: {found.steady_writes} writes")
     found.loads.append(os.getloadavg()[0])
 
 
@@ -247,7 +251,7 @@ async def _edits(found: Found, world: World, sidecars: Sidecars, log: Log, plan:
         await world.edit(name, number, sidecars)
         await asyncio.sleep(1 / plan.edits_per_second)
     found.edits = _applied(await _quiet(log, plan))
-    _tell(f"edits: p99 {_p99(found.edits):.2f} s")
+    tell(f"edits: p99 {_p99(found.edits):.2f} s")
     found.loads.append(os.getloadavg()[0])
 
 
@@ -310,11 +314,7 @@ async def _quiet(log: Log, plan: Plan) -> list[Write]:
 
 
 async def _until(what: str, holds: Callable[[], Awaitable[bool]], plan: Plan) -> None:
-    deadline = time.monotonic() + plan.limit_seconds
-    while not await holds():
-        if time.monotonic() > deadline:
-            raise SystemExit(f"not within {plan.limit_seconds:g} s: {what}")
-        await asyncio.sleep(plan.look_seconds)
+    await until(what, holds, limit_seconds=plan.limit_seconds, look_seconds=plan.look_seconds)
 
 
 def _is_ready(model: dict[str, object]) -> bool:

@@ -1,6 +1,7 @@
 """A bare client of an API server, for a benchmark that makes thousands of requests.
 
-Called by `control_plane_world` and `control_plane`. It knows nothing of what the objects mean.
+Called by `control_plane`, `scaling_trace` and what they share. It knows nothing of what the objects
+mean.
 """
 
 import asyncio
@@ -8,7 +9,8 @@ import base64
 import json
 import ssl
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -64,7 +66,9 @@ class Api:
     async def count(self, path: str) -> int:
         """How many objects of a collection are of BatchedModels."""
         query = f"?resourceVersion=0&labelSelector={NAME_LABEL}"
-        return len((await self.call("GET", path + query, accept=_METADATA))["items"])
+        found = await self.call("GET", path + query, accept=_METADATA)
+        # Where there are none it says null.
+        return len(found["items"] or ())
 
     async def patch(self, path: str, change: Mapping[str, Any]) -> None:
         """Merge a change into an object."""
@@ -82,6 +86,21 @@ async def each(items: Iterable[Any], act: Callable[[Any], Any]) -> None:
     async with asyncio.TaskGroup() as group:
         for item in items:
             group.create_task(one(item))
+
+
+async def until(
+    what: str,
+    holds: Callable[[], Awaitable[bool]],
+    *,
+    limit_seconds: float = 60.0,
+    look_seconds: float = 0.5,
+) -> None:
+    """Waits for something that happens in its own time; raises `SystemExit` if it does not."""
+    deadline = time.monotonic() + limit_seconds
+    while not await holds():
+        if time.monotonic() > deadline:
+            raise SystemExit(f"not within {limit_seconds:g} s: {what}")
+        await asyncio.sleep(look_seconds)
 
 
 @asynccontextmanager

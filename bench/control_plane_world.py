@@ -1,7 +1,7 @@
 """A real control plane with many BatchedModels: what people, nodes and sidecars do in it.
 
-Called by `control_plane`. There is no node: pods get the status that a kubelet would report, and
-one process (`many_sidecars`) answers at all of their addresses. Knows nothing of figures.
+Called by `control_plane` and `scaling_trace`. There is no kubelet: pods get the status that one
+would report, and one process answers at all of their addresses. Knows nothing of figures.
 """
 
 import ipaddress
@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +47,7 @@ __all__ = [
     "MODELS",
     "OPERATOR",
     "PODS_EACH",
+    "Name",
     "OperatorProcess",
     "Sidecars",
     "Unavailable",
@@ -56,7 +57,9 @@ __all__ = [
     "merged",
     "names_of",
     "peak_bytes",
+    "running_at",
     "running_world",
+    "settings_of",
 ]
 """What comes from the tests' packages too, which a script beside this one cannot import itself."""
 
@@ -135,10 +138,12 @@ class World:
         self.plane = plane
         self.api = api
         self.names = names
+        self.free_addresses = _ADDRESSES.hosts()
+        """Of pods to come."""
         self._folder = folder
         self._addresses: dict[Name, list[str]] = defaultdict(list)
 
-    async def create(self) -> None:
+    async def create(self, manifest: Callable[[Name], Mapping[str, Any]] = manifest_of) -> None:
         """People write their models."""
         spaces = sorted({name.namespace for name in self.names})
         head = {"apiVersion": "v1", "kind": "Namespace"}
@@ -150,7 +155,7 @@ class World:
         )
         await each(
             self.names,
-            lambda name: self.api.call("POST", name.path.rpartition("/")[0], manifest_of(name)),
+            lambda name: self.api.call("POST", name.path.rpartition("/")[0], manifest(name)),
         )
 
     async def settled(self) -> int:
@@ -160,8 +165,7 @@ class World:
     async def run_pods(self) -> int:
         """What nodes would do: every pod that is there runs. Returns how many."""
         pods = await self.api.items("/api/v1/pods", NAME_LABEL)
-        addresses = _ADDRESSES.hosts()
-        placed = [(pod["metadata"], str(next(addresses))) for pod in pods]
+        placed = [(pod["metadata"], str(next(self.free_addresses))) for pod in pods]
         for metadata, address in placed:
             name = metadata["labels"][NAME_LABEL]
             self._addresses[Name(namespace=metadata["namespace"], name=name)].append(address)
@@ -175,7 +179,7 @@ class World:
 
     async def _run_pod(self, metadata: Mapping[str, Any], address: str) -> None:
         path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/status"
-        await self.api.patch(path, {"status": _running_at(address)})
+        await self.api.patch(path, {"status": running_at(address)})
 
     @contextmanager
     def operator(
@@ -199,14 +203,21 @@ class World:
 
     @contextmanager
     def sidecars(self) -> Iterator["Sidecars"]:
-        """The process that answers for all pods."""
-        settings, edited = (_settings(manifest) for manifest in _before_and_after())
+        """The process that answers for pods that are all alike."""
+        settings, edited = map(settings_of, _before_and_after())
         answers = {
             sidecar_api.SETTINGS: ("200 OK", json.dumps({"hash": settings})),
             sidecar_api.MODEL_STARTUP: ("200 OK", "READY\n"),
             sidecar_api.STATS: ("200 OK", json.dumps(_stats(settings).to_mapping())),
         }
         differing = {sidecar_api.SETTINGS: ("200 OK", json.dumps({"hash": edited}))}
+        arguments = (json.dumps(answers), json.dumps(differing), sidecar_api.STATS)
+        with self.answering("many_sidecars.py", *arguments) as sidecars:
+            yield sidecars
+
+    @contextmanager
+    def answering(self, script: str, *arguments: str) -> Iterator["Sidecars"]:
+        """A process that answers at all pods' addresses, from a script beside this one."""
         namespace = self.plane.namespace
         namespace.run("ip", "route", "add", "local", str(_ADDRESSES), "dev", "lo")
         slot = namespace.slot
@@ -217,12 +228,10 @@ class World:
                 *("via", slot.node_address, "dev", slot.interface),
             ]
         )
-        script = Path(__file__).with_name("many_sidecars.py")
         with subprocess.Popen(
             [
                 *("nsenter", "--target", str(namespace.init), "--net", "--"),
-                *(sys.executable, str(script)),
-                *(json.dumps(answers), json.dumps(differing), sidecar_api.STATS),
+                *(sys.executable, str(Path(__file__).with_name(script)), *arguments),
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -248,16 +257,20 @@ class Sidecars:
 
     def edited(self, addresses: Sequence[str]) -> tuple[float, int]:
         """Pods use the settings of the edit; the same as of `longest_gap`."""
+        seconds, pods = self.order(addresses)
+        return seconds, pods
+
+    def order(self, order: object) -> Any:
+        """What it answers to an order that its script knows."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(addresses).encode() + b"\n")
+        self._process.stdin.write(json.dumps(order).encode() + b"\n")
         self._process.stdin.flush()
-        seconds, pods = json.loads(self._process.stdout.readline())
-        return seconds, pods
+        return json.loads(self._process.stdout.readline())
 
 
 @asynccontextmanager
-async def running_world(folder: Path, count: int) -> AsyncIterator[World]:
+async def running_world(folder: Path, names: Sequence[Name]) -> AsyncIterator[World]:
     """A new control plane and the rights of both processes; the models are not there yet.
 
     Raises:
@@ -271,7 +284,7 @@ async def running_world(folder: Path, count: int) -> AsyncIterator[World]:
         operator_process.grant_rights(plane)
         autoscaler_cluster.install(plane)
         async with administrator(plane, folder) as api:
-            yield World(plane, api, folder, names_of(count))
+            yield World(plane, api, folder, names)
 
 
 def _is_settled(model: Mapping[str, Any]) -> bool:
@@ -299,27 +312,30 @@ def _before_and_after() -> tuple[dict[str, Any], dict[str, Any]]:
     return before, merged(before, edit_of(1))
 
 
-def _settings(manifest: Mapping[str, Any]) -> str:
+def settings_of(manifest: Mapping[str, Any]) -> str:
+    """By which pods tell what batch settings they use."""
     return BatchSettings.of(read_manifest(manifest).spec.batching).digest()
 
 
-def _running_at(address: str) -> dict[str, Any]:
-    conditions = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
+def running_at(address: str, *, ready: bool = True, since: str | None = None) -> dict[str, Any]:
+    """A pod's status where its containers run, or its model still starts; `since`: as RFC 3339."""
+    holds = {"PodScheduled": True, "Initialized": True, "ContainersReady": ready, "Ready": ready}
+    time = {} if since is None else {"lastTransitionTime": since}
     return {
         "phase": "Running",
         "podIP": address,
         "podIPs": [{"ip": address}],
-        "conditions": [{"type": kind, "status": "True"} for kind in conditions],
+        "conditions": [{"type": kind, "status": str(it), **time} for kind, it in holds.items()],
         "initContainerStatuses": [_container(BATCHER_CONTAINER)],
-        "containerStatuses": [_container(MODEL_CONTAINER)],
+        "containerStatuses": [_container(MODEL_CONTAINER, ready=ready)],
     }
 
 
-def _container(name: str) -> dict[str, Any]:
+def _container(name: str, *, ready: bool = True) -> dict[str, Any]:
     return {
         "name": name,
-        "started": True,
-        "ready": True,
+        "started": ready,
+        "ready": ready,
         "restartCount": 0,
         "image": "registry.example/image:1",
         "imageID": "",

@@ -14,9 +14,9 @@ The second answers are those of pods with new settings, where they differ.
 import asyncio
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from batchedmodel_contract.kubernetes_names import ADMIN_PORT
 
@@ -45,24 +45,12 @@ class Gaps:
         return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Pods:
-    """What is answered."""
-
-    answers: Mapping[bytes, bytes]
-    edited_answers: Mapping[bytes, bytes]
-    counted: bytes
-    gaps: Gaps
-    edited: set[str]
-
-
 class _Answering(asyncio.Protocol):
     """One connection."""
 
-    def __init__(self, pods: _Pods) -> None:
-        self._pods = pods
+    def __init__(self, answer: Callable[[str, bytes], bytes]) -> None:
+        self._answer = answer
         self._head = b""
-        self._loop = asyncio.get_running_loop()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -74,43 +62,77 @@ class _Answering(asyncio.Protocol):
             return
         path = self._head.split(b" ", 2)[1]
         self._head = b""
-        address = self._transport.get_extra_info("sockname")[0]
-        pods = self._pods
-        if path == pods.counted:
-            pods.gaps.asked(address, self._loop.time())
-        answers = pods.edited_answers if address in pods.edited else pods.answers
-        self._transport.write(answers.get(path, _written("404 Not Found", "")))
+        self._transport.write(self._answer(self._transport.get_extra_info("sockname")[0], path))
 
 
-def _written(status: str, body: str) -> bytes:
+async def answer_for_all(
+    answer: Callable[[str, bytes], bytes], obey: Callable[[Any], object]
+) -> None:
+    """Answers a GET by address and path, and each line of standard input by what it says in JSON.
+
+    Ends with the standard input.
+    """
+    loop = asyncio.get_running_loop()
+    lines = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+    server = await loop.create_server(
+        lambda: _Answering(answer), "0.0.0.0", ADMIN_PORT, backlog=_BACKLOG
+    )
+    print("listening", flush=True)
+    async with server:
+        while line := await lines.readline():
+            print(json.dumps(obey(json.loads(line))), flush=True)
+
+
+def written(status: str, body: str) -> bytes:
+    """An answer as it is sent."""
     text = body.encode()
     head = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(text)}"
     return head.encode() + b"\r\n\r\n" + text
 
 
+NOT_FOUND: Final = written("404 Not Found", "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pods:
+    """All of them."""
+
+    answers: Mapping[bytes, bytes]
+    edited_answers: Mapping[bytes, bytes]
+    counted: bytes
+    clock: Callable[[], float]
+    gaps: Gaps
+    edited: set[str]
+
+    def answer(self, address: str, path: bytes) -> bytes:
+        """To a GET."""
+        if path == self.counted:
+            self.gaps.asked(address, self.clock())
+        answers = self.edited_answers if address in self.edited else self.answers
+        return answers.get(path, NOT_FOUND)
+
+    def obey(self, addresses: list[str]) -> tuple[float, int]:
+        """These have read new settings; returns how long one waited, and how many there are."""
+        self.edited.update(addresses)
+        return self.gaps.longest(self.clock())
+
+
 def _read(answers: str) -> dict[bytes, bytes]:
-    return {path.encode(): _written(*answer) for path, answer in json.loads(answers).items()}
+    return {path.encode(): written(*answer) for path, answer in json.loads(answers).items()}
 
 
 async def _serve(answers: str, edited_answers: str, counted: str) -> None:
-    loop = asyncio.get_running_loop()
+    clock = asyncio.get_running_loop().time
     pods = _Pods(
         answers=_read(answers),
         edited_answers=_read(answers) | _read(edited_answers),
         counted=counted.encode(),
-        gaps=Gaps(loop.time()),
+        clock=clock,
+        gaps=Gaps(clock()),
         edited=set(),
     )
-    lines = asyncio.StreamReader()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
-    server = await loop.create_server(
-        lambda: _Answering(pods), "0.0.0.0", ADMIN_PORT, backlog=_BACKLOG
-    )
-    print("listening", flush=True)
-    async with server:
-        while line := await lines.readline():
-            pods.edited.update(json.loads(line))
-            print(json.dumps(pods.gaps.longest(loop.time())), flush=True)
+    await answer_for_all(pods.answer, pods.obey)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,146 @@
+"""A node that runs nothing: its pods get, in time, the states that a kubelet would report.
+
+Called by `scaling_trace`; `replayed_pods` knows when a pod has ended. Each look does what is
+missing by then, so that the next one makes up for whatever failed.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from batchedmodel_contract.kubernetes_names import NAME_LABEL
+from control_plane_api import each
+from control_plane_world import Sidecars, World, running_at
+
+_NAME: Final = "pretended"
+_LEASES: Final = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+_BEAT_SECONDS: Final = 10.0
+"""As often as a kubelet says that its node lives."""
+
+
+class Node:
+    """One for all pods. Times are seconds that only go forward."""
+
+    def __init__(self, world: World, *, startup_seconds: float) -> None:
+        self._world = world
+        self._api = world.api
+        self._startup_seconds = startup_seconds
+        self._addresses: dict[str, str] = {}
+        self._due: dict[str, float] = {}
+        """Of each pod, by uid: its address, and when it is ready."""
+        self._ended: set[str] = set()
+        self._beaten = 0.0
+
+    async def join(self) -> None:
+        """It says that it is there."""
+        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
+        node = {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": _NAME},
+            "status": {"conditions": [ready]},
+        }
+        lease = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": _NAME},
+            "spec": {"holderIdentity": _NAME, "leaseDurationSeconds": 40, "renewTime": _now()},
+        }
+        await self._api.call("POST", "/api/v1/nodes", node)
+        await self._api.call("POST", _LEASES, lease)
+
+    async def take_up_first(self) -> dict[str, list[str]]:
+        """Places those that are there, to be ready at the first look: addresses by model."""
+        found = defaultdict(list)
+        pods = await self._pods()
+        for pod in pods:
+            found[_model(pod)].append(self._place(pod, due=0.0))
+        await each(pods, self._bind)
+        return found
+
+    async def look(self, sidecars: Sidecars, now: float) -> Counter[str]:
+        """Do what is due. Returns how many pods each model has, leaving ones included."""
+        if now - self._beaten >= _BEAT_SECONDS:
+            self._beaten = now
+            await self._api.patch(f"{_LEASES}/{_NAME}", {"spec": {"renewTime": _now()}})
+        pods = await self._pods()
+        born = [pod for pod in pods if _uid(pod) not in self._addresses]
+        due = now + self._startup_seconds
+        told = sidecars.order(
+            {
+                "born": [
+                    (_model(pod), self._place(pod, due=due), self._startup_seconds) for pod in born
+                ],
+                "leaving": [self._addresses[_uid(pod)] for pod in pods if _is_leaving(pod)],
+            }
+        )
+        self._ended.update(told["ended"])
+        await each([pod for pod in pods if not pod["spec"].get("nodeName")], self._take_up)
+        await each([pod for pod in pods if self._gets_ready(pod, now)], self._make_ready)
+        await each([pod for pod in pods if self._addresses[_uid(pod)] in self._ended], self._remove)
+        return Counter(map(_model, pods))
+
+    async def _pods(self) -> list[dict[str, Any]]:
+        return await self._api.items("/api/v1/pods", NAME_LABEL)
+
+    def _place(self, pod: Mapping[str, Any], *, due: float) -> str:
+        address = str(next(self._world.free_addresses))
+        self._addresses[_uid(pod)], self._due[_uid(pod)] = address, due
+        return address
+
+    def _gets_ready(self, pod: Mapping[str, Any], now: float) -> bool:
+        conditions = pod["status"].get("conditions") or ()
+        is_ready = any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+        return not is_ready and not _is_leaving(pod) and self._due[_uid(pod)] <= now
+
+    async def _bind(self, pod: Mapping[str, Any]) -> None:
+        target = {"apiVersion": "v1", "kind": "Node", "name": _NAME}
+        binding = {"apiVersion": "v1", "kind": "Binding", "target": target}
+        name = {"metadata": {"name": pod["metadata"]["name"]}}
+        await self._api.call("POST", f"{_path(pod)}/binding", binding | name)
+
+    async def _take_up(self, pod: Mapping[str, Any]) -> None:
+        # It may have gone since it was seen, here and below.
+        with suppress(RuntimeError):
+            await self._bind(pod)
+            address = self._addresses[_uid(pod)]
+            status = running_at(address, ready=False, since=pod["metadata"]["creationTimestamp"])
+            await self._api.patch(f"{_path(pod)}/status", {"status": status})
+
+    async def _make_ready(self, pod: Mapping[str, Any]) -> None:
+        """As long after its creation as a start takes, whenever that is said."""
+        created = datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
+        since = (created + timedelta(seconds=self._startup_seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        status = running_at(self._addresses[_uid(pod)], since=since)
+        with suppress(RuntimeError):
+            await self._api.patch(f"{_path(pod)}/status", {"status": status})
+
+    async def _remove(self, pod: Mapping[str, Any]) -> None:
+        options = {"gracePeriodSeconds": 0, "preconditions": {"uid": _uid(pod)}}
+        with suppress(RuntimeError):
+            await self._api.call("DELETE", _path(pod), options)
+
+
+def _uid(pod: Mapping[str, Any]) -> str:
+    uid: str = pod["metadata"]["uid"]
+    return uid
+
+
+def _model(pod: Mapping[str, Any]) -> str:
+    name: str = pod["metadata"]["labels"][NAME_LABEL]
+    return name
+
+
+def _is_leaving(pod: Mapping[str, Any]) -> bool:
+    return "deletionTimestamp" in pod["metadata"]
+
+
+def _path(pod: Mapping[str, Any]) -> str:
+    metadata = pod["metadata"]
+    return f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
