@@ -44,6 +44,7 @@ from support.process_memory import peak_bytes
 __all__ = [
     "AUTOSCALER",
     "EDITOR",
+    "LIFTED",
     "MODELS",
     "OPERATOR",
     "PODS_EACH",
@@ -72,6 +73,8 @@ AUTOSCALER: Final = f"system:serviceaccount:{autoscaler_cluster.HOME}:{autoscale
 _ADDRESSES: Final = ipaddress.ip_network("198.18.192.0/18")
 """Of pods: a part of the test range in which clusters on this machine have nothing."""
 _STARTED: Final = "2026-01-01T00:00:00Z"
+LIFTED: Final = 500
+"""Requests a second of each of Kubernetes' controllers, instead of its own default of 20."""
 _HPA_SYNC: Final = "15s"
 """As everywhere but in tests."""
 
@@ -270,14 +273,20 @@ class Sidecars:
 
 
 @asynccontextmanager
-async def running_world(folder: Path, names: Sequence[Name]) -> AsyncIterator[World]:
+async def running_world(
+    folder: Path, names: Sequence[Name], *, requests_per_second: int | None = LIFTED
+) -> AsyncIterator[World]:
     """A new control plane and the rights of both processes; the models are not there yet.
+
+    `requests_per_second`: of each of Kubernetes' controllers; None is its own default.
 
     Raises:
         cluster.Unavailable: this machine cannot; the message says why.
     """
     settings = Settings.from_environment(os.environ)
-    options = Options(autoscaler_sync=_HPA_SYNC, audit=True)
+    options = Options(
+        autoscaler_sync=_HPA_SYNC, audit=True, requests_per_second=requests_per_second
+    )
     with ExitStack() as stack:
         plane = stack.enter_context(running_control_plane(settings, options=options))
         install_crd(plane)

@@ -49,6 +49,9 @@ class Options:
     """Whether the API server writes down every write."""
     audit_reads: bool = False
     """Whether it writes down what service accounts read, too, Kubernetes' own left aside."""
+    requests_per_second: int | None = 500
+    """Of the scheduler and of each controller; None: Kubernetes' own default. At its 20, tests with
+    many pods wait for minutes."""
 
 
 AS_TESTS_NEED_IT: Final = Options()
@@ -202,25 +205,20 @@ def apiserver_flags(slot: Slot, credentials: Credentials) -> list[str]:
     )
 
 
-def controller_manager_flags(credentials: Credentials, autoscaler_sync: str) -> list[str]:
-    return _client_flags(credentials, "controller-manager") + _flags(
+def controller_manager_flags(credentials: Credentials, options: Options) -> list[str]:
+    return _client_flags(credentials, "controller-manager", options) + _flags(
         root_ca_file=credentials.authority,
         service_account_private_key_file=credentials.folder / "service-account.key",
         use_service_account_credentials="true",
-        horizontal_pod_autoscaler_sync_period=autoscaler_sync,
-        # At its default of 20 requests a second, the pods of 1,000 models take minutes.
-        kube_api_qps=500,
-        kube_api_burst=1000,
+        horizontal_pod_autoscaler_sync_period=options.autoscaler_sync,
     )
 
 
-def scheduler_flags(credentials: Credentials) -> list[str]:
-    return _client_flags(credentials, "scheduler") + _flags(kube_api_qps=500, kube_api_burst=1000)
-
-
-def _client_flags(credentials: Credentials, user: str) -> list[str]:
-    kubeconfig = credentials.kubeconfig(user)
+def _client_flags(credentials: Credentials, user: str, options: Options) -> list[str]:
+    kubeconfig, rate = credentials.kubeconfig(user), options.requests_per_second
+    pace = {} if rate is None else {"kube_api_qps": rate, "kube_api_burst": 2 * rate}
     return _flags(
+        **pace,
         kubeconfig=kubeconfig,
         authentication_kubeconfig=kubeconfig,
         authorization_kubeconfig=kubeconfig,
@@ -247,10 +245,10 @@ def start_control_plane(
             *apiserver_flags(namespace.slot, credentials),
             *(audit_flags(namespace, reads=options.audit_reads) if options.audit else ()),
         ],
-        "kube-controller-manager": controller_manager_flags(credentials, options.autoscaler_sync),
+        "kube-controller-manager": controller_manager_flags(credentials, options),
     }
     if scheduler:
-        words["kube-scheduler"] = scheduler_flags(credentials)
+        words["kube-scheduler"] = _client_flags(credentials, "scheduler", options)
     programs = {
         name: Program(namespace, name, [binaries[name], *arguments])
         for name, arguments in words.items()

@@ -23,7 +23,7 @@ from cluster.images import build_image
 from cluster.kubernetes import Cluster
 from cluster.settings import Settings
 from support.beside import running_beside
-from support.installed import RELEASE_NAMESPACE, install, uninstall
+from support.installed import RELEASE, RELEASE_NAMESPACE, install, uninstall
 from support.kube import Kube, Namespaces, kill_process, metric, restarts, settings_hash
 from support.model_server_hub import hub
 from support.steady_load import SteadyLoad, echo_body
@@ -59,6 +59,13 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector) as open_session:
         yield open_session
+
+
+def test_helm_test_runs_its_pod_and_leaves_nothing_behind(installed: Cluster) -> None:
+    place = f"--namespace={RELEASE_NAMESPACE}"
+    assert "Phase:          Succeeded" in installed.helm("test", RELEASE, place, "--timeout=90s")
+    left = installed.kubectl("get", "pod,role,serviceaccount", place, "--output=name")
+    assert "checkup" not in left
 
 
 async def test_minilm_is_served_batched_and_edited_without_restart(

@@ -8,7 +8,7 @@ import pytest
 
 from batchedmodel_contract.kubernetes_names import METRICS_GROUP, REQUIRED_REPLICAS_METRIC
 from cluster import CommandFailed, ControlPlane
-from support.autoscaler_cluster import PretendSidecar, make_ready
+from support.autoscaler_cluster import PretendSidecar, available, make_ready
 from support.autoscaler_world import busy
 from support.operator_process import OperatorProcess
 from support.operator_team import CHILDREN, SIMULATED, Team
@@ -164,7 +164,10 @@ def test_a_listed_namespace_that_is_not_there_holds_up_nobody(
     release: Release, tmp_path: Path
 ) -> None:
     plane = release.plane
-    remove_namespace(plane, _OTHER)
+    # Kubernetes ends no namespace while an API that it knows of has nobody who answers.
+    with release.autoscaler(tmp_path / "before"):
+        until("the metrics API answers", lambda: available(plane), 60)
+        remove_namespace(plane, _OTHER, 120)
     listed, other = Team(plane, _LISTED), Team(plane, _OTHER)
     with (
         release.autoscaler(tmp_path / "autoscaler"),
