@@ -105,6 +105,16 @@ class Process:
             self._arrived.notify_all()
 
 
+def sample(metrics: str, name: str, **labels: str) -> float:
+    """One sample of what `/metrics` said."""
+    wanted = {f'{label}="{value}"' for label, value in labels.items()}
+    for line in metrics.splitlines():
+        found = re.fullmatch(rf"{re.escape(name)}(?:\{{(.*)\}})? (\S+)", line)
+        if found and set((found[1] or "").split(",")) - {""} == wanted:
+            return float(found[2])
+    raise AssertionError(f"/metrics has no {name} {labels}")
+
+
 @dataclass
 class Chain:
     """A running sidecar and a running model server."""
@@ -134,12 +144,11 @@ class Chain:
 
     async def metric(self, name: str, **labels: str) -> float:
         """One sample of `/metrics`."""
-        wanted = {f'{label}="{value}"' for label, value in labels.items()}
-        for line in (await self.admin("/metrics"))[1].splitlines():
-            found = re.fullmatch(rf"{re.escape(name)}(?:\{{(.*)\}})? (\S+)", line)
-            if found and set((found[1] or "").split(",")) - {""} == wanted:
-                return float(found[2])
-        raise AssertionError(f"/metrics has no {name} {labels}")
+        return sample(await self.metrics(), name, **labels)
+
+    async def metrics(self) -> str:
+        """All of them at one moment."""
+        return (await self.admin("/metrics"))[1]
 
     async def until(self, name: str, holds: Callable[[float], bool], **labels: str) -> None:
         """Return once a metric is as wanted; metrics can only be asked for."""
