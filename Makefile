@@ -59,6 +59,7 @@ bench: $(FULL) ## Quick benchmarks
 	$(BIN)/python bench/autoscaling.py --quick
 	$(BIN)/python bench/fidelity.py --quick
 	$(BIN)/python bench/control_plane.py --quick
+	$(BIN)/python bench/polling.py --quick
 	$(BIN)/python bench/scaling_trace.py --quick
 
 lint: $(LIGHT) ## Rules and format of the code (ruff)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from batchedmodel_contract.descriptors import raise_descriptors
 from batchedmodel_contract.kubernetes_names import ADMIN_PORT
 
 _BACKLOG: Final = 4096
@@ -73,6 +74,8 @@ async def answer_for_all(
     Ends with the standard input.
     """
     loop = asyncio.get_running_loop()
+    # Whoever asks may keep a connection to each address.
+    raise_descriptors()
     lines = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
     server = await loop.create_server(

@@ -21,6 +21,7 @@ from batchedmodel_autoscaler.cluster import Cluster
 from batchedmodel_autoscaler.errors import CannotListen, ClusterError
 from batchedmodel_autoscaler.fleet import Fleet
 from batchedmodel_autoscaler.informer import Cache, follow
+from batchedmodel_autoscaler.kept import most_kept
 from batchedmodel_autoscaler.listener import TlsListener
 from batchedmodel_autoscaler.metrics import StateCollector, Telemetry
 from batchedmodel_autoscaler.objects import (
@@ -51,6 +52,7 @@ from batchedmodel_autoscaler.resources import (
 from batchedmodel_autoscaler.server import MetricsApi
 from batchedmodel_autoscaler.settings import AutoscalerSettings
 from batchedmodel_autoscaler.sidecars import Sidecars
+from batchedmodel_contract.descriptors import raise_descriptors
 from batchedmodel_election.election import Election
 
 logger: Final = logging.getLogger(__name__)
@@ -68,7 +70,7 @@ class Service:
         registry = CollectorRegistry()
         telemetry = Telemetry(registry)
         self._fleet = Fleet(settings.poll_seconds)
-        self._sidecars = Sidecars()
+        self._sidecars = Sidecars(most_kept(raise_descriptors()))
         self._poller = Poller(
             self._fleet, self._sidecars.stats, telemetry=telemetry, clock=time.monotonic
         )

@@ -15,6 +15,8 @@ DRAIN: Final = "/drain"
 DRAIN_TOKEN_HEADER: Final = "X-Drain-Token"
 STATS: Final = "/v1/stats"
 """GET: `SidecarStats` as JSON, what the autoscaler polls."""
+IDLE_SECONDS: Final = 75.0
+"""How long a connection is kept on which nothing is asked; who keeps one gives it up earlier."""
 ARRIVALS: Final = "/arrivals"
 """GET: the flight recorder as CSV with a head line, oldest row first."""
 ARRIVALS_COLUMNS: Final = ("seconds", "length", "priority", "outcome")

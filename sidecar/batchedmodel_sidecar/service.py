@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import resource
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +10,9 @@ from typing import Final
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
+from batchedmodel_contract.descriptors import raise_descriptors
 from batchedmodel_contract.environment import SidecarSettings
+from batchedmodel_contract.sidecar_api import IDLE_SECONDS
 from batchedmodel_scheduling.policy import MemoryCap
 from batchedmodel_sidecar.batcher import Batcher
 from batchedmodel_sidecar.helper.client import Helper
@@ -39,10 +40,9 @@ logger: Final = logging.getLogger(__name__)
 
 _BACKLOG: Final = 4096
 _OWN_DESCRIPTORS: Final = 256
-_MOST_DESCRIPTORS: Final = 65_536
 _ANSWERS_LEAVE_SECONDS: Final = 5.0
-_READERS_LEAVE_SECONDS: Final = 2.0  # of the admin port: a slow one must not hold the exit up
-_STRAGGLERS_SECONDS: Final = 0.5
+READERS_LEAVE_SECONDS: Final = 2.0  # of the admin port: a slow one must not hold the exit up
+STRAGGLERS_SECONDS: Final = 0.5
 """How long callers of the last batch, who come back at once, still meet a 503 and not a reset."""
 
 
@@ -184,11 +184,15 @@ class Service:
         connections = Connections(
             self._front,
             mean_age=self._settings.connection_age_seconds,
-            at_most=_descriptors() - _OWN_DESCRIPTORS,
+            # Every idle caller holds one.
+            at_most=raise_descriptors() - _OWN_DESCRIPTORS,
             max_body_bytes=self._settings.max_body_bytes,
         )
         admin_runner = web.AppRunner(
-            self._admin.application(), access_log=None, shutdown_timeout=_READERS_LEAVE_SECONDS
+            self._admin.application(),
+            access_log=None,
+            keepalive_timeout=IDLE_SECONDS,
+            shutdown_timeout=READERS_LEAVE_SECONDS,
         )
         listener: asyncio.Server | None = None
         try:
@@ -227,7 +231,7 @@ class Service:
         if not emptied:
             # An answer that says so is better than a connection that breaks.
             self._batcher.give_up("this pod is stopping and its time is over")
-        await asyncio.sleep(_STRAGGLERS_SECONDS)
+        await asyncio.sleep(STRAGGLERS_SECONDS)
         for task in (*background, stopped):
             task.cancel()
         for error in await asyncio.gather(*background, return_exceptions=True):
@@ -255,11 +259,3 @@ def _listening(host: str, port: int) -> Iterator[None]:
         yield
     except OSError as error:
         raise CannotListen(f"cannot listen on {host}:{port}: {error.strerror}") from error
-
-
-def _descriptors() -> int:
-    """Raise the limit of open files as far as allowed: every idle caller holds one."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return wanted

@@ -266,7 +266,7 @@ async def test_stats_arrive_from_the_pods_and_become_an_answer(people: People) -
         return web.json_response(busy(2.0).to_mapping())
 
     told = asyncio.Event()
-    known, sidecars = fleet([pod(1, address="127.0.65.1")]), Sidecars()
+    known, sidecars = fleet([pod(1, address="127.0.65.1")]), Sidecars(10)
     telemetry = Telemetry(CollectorRegistry())
     poller = Poller(known, sidecars.stats, telemetry=telemetry, clock=time.monotonic)
     async with sidecar("127.0.65.1", answer), serving(known, people) as server:
@@ -292,7 +292,7 @@ async def test_whatever_is_no_stats_counts_as_silence() -> None:
         "too much": web.Response(body=b"[" * 200_000),
         "a negative amount": web.json_response(busy(-1.0).to_mapping()),
     }
-    sidecars = Sidecars()
+    sidecars = Sidecars(10)
     for what, body in bodies.items():
 
         async def answer(request: web.Request, body: web.Response = body) -> web.Response:
@@ -311,7 +311,7 @@ async def test_a_sidecar_that_hangs_is_given_up_after_a_second() -> None:
         await asyncio.sleep(2)
         return web.Response()
 
-    sidecars = Sidecars()
+    sidecars = Sidecars(10)
     async with sidecar("127.0.65.4", hang):
         started = time.monotonic()
         with pytest.raises(SidecarSilent):

@@ -1,0 +1,97 @@
+"""The autoscaler's fleet, poller and metrics API in one process, without a cluster.
+
+Started by `polling`. The first line of standard input is a document of the pods and of whom to
+answer. Once all pods have been asked it is answered with a line of JSON, where the metrics API
+listens; and every further line with one of how many questions were answered so far, and how many
+were not. The process ends with its standard input.
+"""
+
+import asyncio
+import gc
+import json
+import sys
+import time
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry
+
+from batchedmodel_autoscaler.certificates import make_identity, server_context
+from batchedmodel_autoscaler.fleet import Fleet
+from batchedmodel_autoscaler.kept import most_kept
+from batchedmodel_autoscaler.listener import TlsListener
+from batchedmodel_autoscaler.metrics import POLLS, PollResult, Telemetry
+from batchedmodel_autoscaler.objects import FrontProxy, Model, ModelKey, Pod, Size
+from batchedmodel_autoscaler.poller import Poller
+from batchedmodel_autoscaler.server import MetricsApi
+from batchedmodel_autoscaler.sidecars import Sidecars
+from batchedmodel_contract.descriptors import raise_descriptors
+from batchedmodel_scheduling.scaling.formula import Target
+
+_POLL_SECONDS: Final = 2.0
+_TARGET: Final = Target(utilization=0.8, queue_length=32, outstanding=32, queue_wait_seconds=0.5)
+
+
+def _fleet(pods: dict[str, list[str]]) -> Fleet:
+    known = Fleet(_POLL_SECONDS)
+    for name, addresses in pods.items():
+        key = ModelKey("team", name)
+        known.model_seen(Model(key=key, uid=name, target=_TARGET, capacity=None))
+        known.size_seen(Size(model=key, replicas=len(addresses)))
+        for address in addresses:
+            known.pod_seen(_pod(key, address))
+    return known
+
+
+def _pod(key: ModelKey, address: str) -> Pod:
+    return Pod(
+        uid=address,
+        model=key,
+        name=f"{key.name}-{address}",
+        address=address,
+        ready=True,
+        leaving=False,
+        startup_seconds=40.0,
+        fresh=False,
+        created="2026-01-01T00:00:00Z",
+        revision="a",
+    )
+
+
+async def _serve(document: dict[str, Any]) -> None:
+    registry = CollectorRegistry()
+    sidecars = Sidecars(most_kept(raise_descriptors()))
+    telemetry, known = Telemetry(registry), _fleet(document["pods"])
+    poller = Poller(known, sidecars.stats, telemetry=telemetry, clock=time.monotonic)
+    api = MetricsApi(known, telemetry=telemetry, clock=time.monotonic)
+    api.front_proxy = FrontProxy(
+        authority=document["authority"],
+        allowed_names=(document["front"],),
+        user_headers=("X-Remote-User",),
+    )
+    identity = make_identity([document["name"]], datetime.now(tz=UTC))
+    listener = TlsListener(api.application(), "127.0.0.1", 0)
+    await listener.use(server_context(identity, document["authority"]))
+    asking = asyncio.create_task(poller.run())
+    for addresses in document["pods"].values():
+        for address in addresses:
+            poller.follow(address)
+    await poller.all_asked()
+    # As the service does.
+    gc.collect()
+    gc.freeze()
+    print(json.dumps({"port": listener.port, "authority": identity.authority.decode()}), flush=True)
+    while await asyncio.to_thread(sys.stdin.readline):
+        told = [
+            registry.get_sample_value(POLLS, {"result": result}) or 0.0
+            for result in (PollResult.ANSWERED, PollResult.SILENT)
+        ]
+        print(json.dumps(told), flush=True)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    await sidecars.close()
+    await listener.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve(json.loads(sys.stdin.readline())))

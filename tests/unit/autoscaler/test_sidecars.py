@@ -1,0 +1,183 @@
+"""Connections to sidecars: kept between questions, bounded in number, and never mistaken."""
+
+import asyncio
+import json
+import socket
+import struct
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from batchedmodel_autoscaler.errors import SidecarSilent
+from batchedmodel_autoscaler.fleet import MOST_POLLS_PER_SECOND
+from batchedmodel_autoscaler.kept import Kept, most_kept
+from batchedmodel_autoscaler.sidecars import KEPT_SECONDS, POLL_TIMEOUT_SECONDS, Sidecars
+from batchedmodel_contract.descriptors import MOST_DESCRIPTORS
+from batchedmodel_contract.kubernetes_names import ADMIN_PORT
+from batchedmodel_contract.sidecar_api import IDLE_SECONDS
+from support.autoscaler_world import busy
+
+LONGEST_PAUSE = 15.0
+"""That can be set."""
+
+
+class Pods:
+    """All that ever have an address, one after the other."""
+
+    def __init__(self) -> None:
+        self.instance = "first"
+        self.hangs = False
+        self.known: list[asyncio.Transport] = []
+        """Connections that the present one has accepted, in the order in which they came."""
+        self.open: set[asyncio.Transport] = set()
+        self.fewer = asyncio.Event()
+
+    def replaced(self) -> None:
+        """Its network goes without a farewell, and another has the address."""
+        self.instance = "second"
+        self.known.clear()
+
+    async def until_open(self, count: int) -> None:
+        """Return once so many connections are left."""
+        async with asyncio.timeout(10.0):
+            while len(self.open) > count:
+                self.fewer.clear()
+                await self.fewer.wait()
+
+
+class _Answering(asyncio.Protocol):
+    def __init__(self, pods: Pods) -> None:
+        self._pods = pods
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._pods.known.append(transport)
+        self._pods.open.add(transport)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._pods.open.discard(self._transport)
+        self._pods.fewer.set()
+
+    def data_received(self, data: bytes) -> None:
+        if self._transport not in self._pods.known:
+            # As a kernel does with a connection that it does not know.
+            linger = struct.pack("ii", 1, 0)
+            found = self._transport.get_extra_info("socket")
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            self._transport.abort()
+        elif not self._pods.hangs:
+            self._transport.write(answer(self._pods.instance))
+
+
+def answer(instance: str) -> bytes:
+    body = json.dumps(busy(1.0, instance=instance).to_mapping()).encode()
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    return head.encode() + b"\r\n\r\n" + body
+
+
+@asynccontextmanager
+async def pods_at(*addresses: str) -> AsyncIterator[Pods]:
+    """At loopback addresses of this file's own."""
+    loop, pods = asyncio.get_running_loop(), Pods()
+    server = await loop.create_server(lambda: _Answering(pods), addresses, ADMIN_PORT)
+    try:
+        yield pods
+    finally:
+        server.close()
+        for transport in pods.open:
+            transport.abort()
+        await server.wait_closed()
+
+
+@asynccontextmanager
+async def asking(most_kept: int = 100, **more: Any) -> AsyncIterator[Sidecars]:
+    sidecars = Sidecars(most_kept, **more)
+    try:
+        yield sidecars
+    finally:
+        await sidecars.close()
+
+
+async def test_questions_to_a_pod_go_over_one_connection() -> None:
+    async with pods_at("127.0.67.1") as pods, asking() as sidecars:
+        for _ in range(5):
+            await sidecars.stats("127.0.67.1")
+        assert len(pods.known) == 1
+
+
+async def test_a_pod_that_got_the_address_of_another_is_heard_at_once_and_for_itself() -> None:
+    async with pods_at("127.0.67.2") as pods, asking() as sidecars:
+        assert (await sidecars.stats("127.0.67.2")).instance == "first"
+        pods.replaced()
+        assert (await sidecars.stats("127.0.67.2")).instance == "second"
+        assert len(pods.known) == 1
+
+
+async def test_a_late_answer_is_not_taken_for_that_to_the_next_question() -> None:
+    async with pods_at("127.0.67.3") as pods, asking() as sidecars:
+        await sidecars.stats("127.0.67.3")
+        [first] = pods.known
+        pods.hangs = True
+        with pytest.raises(SidecarSilent):
+            await sidecars.stats("127.0.67.3")
+        pods.hangs = False
+        first.write(answer("late"))
+        assert (await sidecars.stats("127.0.67.3")).instance == "first"
+        assert len(pods.known) == 2
+        await pods.until_open(1)
+
+
+async def test_a_connection_that_the_pod_ends_is_given_back_without_another_question() -> None:
+    async with pods_at("127.0.67.5") as pods, asking() as sidecars:
+        await sidecars.stats("127.0.67.5")
+        pods.known[0].write_eof()
+        # Ends when the other side has closed its end, too.
+        await pods.until_open(0)
+        await sidecars.stats("127.0.67.5")
+        assert len(pods.known) == 2
+
+
+async def test_the_connection_to_a_pod_that_is_asked_no_more_is_closed_after_a_while() -> None:
+    async with pods_at("127.0.67.6") as pods, asking(kept_seconds=0.05) as sidecars:
+        await sidecars.stats("127.0.67.6")
+        await pods.until_open(0)
+
+
+async def test_no_more_connections_are_kept_than_may_be_and_all_pods_are_heard() -> None:
+    addresses = [f"127.0.67.{number}" for number in range(10, 15)]
+    async with pods_at(*addresses) as pods, asking(most_kept=2) as sidecars:
+        for _ in range(3):
+            for address in addresses:
+                await sidecars.stats(address)
+            await pods.until_open(2)
+        assert len(pods.known) == 2 + 3 * 3
+
+
+def test_places_are_those_of_who_asked_first_until_they_ask_no_more() -> None:
+    kept = Kept(2, seconds=10.0)
+
+    def places(addresses: Sequence[str], now: float) -> list[bool]:
+        return [kept.has_place(address, now) for address in addresses]
+
+    assert places("abc", 0.0) == [True, True, False]
+    assert places("cab", 5.0) == [False, True, True]
+    assert places("bc", 9.0) == [True, False]
+    assert places("bc", 14.9) == [True, False]
+    assert places("bc", 15.0) == [True, True], "a has not asked for so long"
+    assert places("a", 24.0) == [False]
+    assert places("a", 26.0) == [True]
+
+
+def test_there_are_descriptors_left_for_everything_else() -> None:
+    assert most_kept(1024) == 512
+    assert most_kept(256) == 0
+    assert most_kept(MOST_DESCRIPTORS) == 10_000
+
+
+def test_a_connection_waits_longer_than_a_pause_and_its_sidecar_longer_still() -> None:
+    assert 2 * LONGEST_PAUSE < KEPT_SECONDS
+    assert 20_000 / MOST_POLLS_PER_SECOND < KEPT_SECONDS
+    assert KEPT_SECONDS + 10 * POLL_TIMEOUT_SECONDS < IDLE_SECONDS
