@@ -13,13 +13,22 @@ import pytest
 from batchedmodel_autoscaler.errors import SidecarSilent
 from batchedmodel_autoscaler.fleet import MOST_POLLS_PER_SECOND
 from batchedmodel_autoscaler.kept import Kept, most_kept
+from batchedmodel_autoscaler.settings import AutoscalerSettings
 from batchedmodel_autoscaler.sidecars import KEPT_SECONDS, POLL_TIMEOUT_SECONDS, Sidecars
 from batchedmodel_contract.descriptors import MOST_DESCRIPTORS
 from batchedmodel_contract.kubernetes_names import ADMIN_PORT
+from batchedmodel_contract.reading import Setting, declarations
+from batchedmodel_contract.rules import Real
 from batchedmodel_contract.sidecar_api import IDLE_SECONDS
 from support.autoscaler_world import busy
 
-LONGEST_PAUSE = 15.0
+LONGEST_PAUSE = next(
+    declared.rule.maximum
+    for _, declared in declarations(AutoscalerSettings)
+    if isinstance(declared, Setting)
+    and declared.name == "POLL_SECONDS"
+    and isinstance(declared.rule, Real)
+)
 """That can be set."""
 
 
@@ -178,6 +187,7 @@ def test_there_are_descriptors_left_for_everything_else() -> None:
 
 
 def test_a_connection_waits_longer_than_a_pause_and_its_sidecar_longer_still() -> None:
+    assert LONGEST_PAUSE is not None
     assert 2 * LONGEST_PAUSE < KEPT_SECONDS
     assert 20_000 / MOST_POLLS_PER_SECOND < KEPT_SECONDS
     assert KEPT_SECONDS + 10 * POLL_TIMEOUT_SECONDS < IDLE_SECONDS
