@@ -6,7 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from batchedmodel_contract.kubernetes_names import BATCHER_CONTAINER, MODEL_CONTAINER
+from batchedmodel_contract.kubernetes_names import MODEL_CONTAINER
 from batchedmodel_contract.server_api import ModelState
 from batchedmodel_contract.spec import Spec
 from batchedmodel_operator.observed import Child, Pod, condition
@@ -164,9 +164,18 @@ def _of_pod(spec: Spec | None, pod: Pod) -> Iterator[Diagnosis]:
     if homeless is not None:
         yield homeless
     secrets = spec.pod.image_pull_secrets if spec is not None else ()
-    for part in ("initContainerStatuses", "containerStatuses"):
-        for container in status.get(part) or ():
-            yield from _of_container(pod, container, secrets)
+    beside = _beside_the_model(pod)
+    for container in status.get("initContainerStatuses") or ():
+        prepares = container["name"] not in beside
+        yield from _of_container(pod, container, secrets, prepares=prepares)
+    for container in status.get("containerStatuses") or ():
+        yield from _of_container(pod, container, secrets, prepares=False)
+
+
+def _beside_the_model(pod: Pod) -> frozenset[str]:
+    """Names of init containers that run on; all others have to end before the model starts."""
+    given = (pod.body.get("spec") or {}).get("initContainers") or ()
+    return frozenset(one["name"] for one in given if one.get("restartPolicy") == "Always")
 
 
 def _of_model(pod: Pod, said: str) -> Iterator[Diagnosis]:
@@ -184,7 +193,9 @@ def _refusal(spec: Spec | None, message: str) -> Trouble:
     return next((one for words, one in _REFUSALS if words in said), Trouble.UNSCHEDULABLE)
 
 
-def _of_container(pod: Pod, container: Body, pull_secrets: tuple[str, ...]) -> Iterator[Diagnosis]:
+def _of_container(
+    pod: Pod, container: Body, pull_secrets: tuple[str, ...], *, prepares: bool
+) -> Iterator[Diagnosis]:
     waiting = (container.get("state") or {}).get("waiting") or {}
     reason, message = waiting.get("reason") or "", waiting.get("message") or ""
     where = f"pod {pod.name}, container {container['name']}"
@@ -202,13 +213,16 @@ def _of_container(pod: Pod, container: Body, pull_secrets: tuple[str, ...]) -> I
         trouble = Trouble.MISSING_SECRET if missing else Trouble.CONTAINER_CONFIG_ERROR
         yield Diagnosis(trouble=trouble, message=f"{where}: {message or reason}")
     elif not container.get("ready"):
-        yield from _of_crashes(container, where, looping=reason == "CrashLoopBackOff")
+        looping = reason == "CrashLoopBackOff"
+        yield from _of_crashes(container, where, looping=looping, prepares=prepares)
 
 
-def _of_crashes(container: Body, where: str, *, looping: bool) -> Iterator[Diagnosis]:
+def _of_crashes(
+    container: Body, where: str, *, looping: bool, prepares: bool
+) -> Iterator[Diagnosis]:
     ended = (
-        (container.get("lastState") or {}).get("terminated")
-        or (container.get("state") or {}).get("terminated")
+        (container.get("state") or {}).get("terminated")
+        or (container.get("lastState") or {}).get("terminated")
         or {}
     )
     restarts = container.get("restartCount") or 0
@@ -216,7 +230,10 @@ def _of_crashes(container: Body, where: str, *, looping: bool) -> Iterator[Diagn
         what = "the model" if container["name"] == MODEL_CONTAINER else "the process"
         text = f"{where}: {what} needs more memory than its limit allows"
         yield Diagnosis(trouble=Trouble.OUT_OF_MEMORY, message=text)
-    elif container["name"] not in (BATCHER_CONTAINER, MODEL_CONTAINER) and ended:
+    elif prepares and ended.get("exitCode") == 0:
+        # Its work was done, and is done again in a pod that its node began anew.
+        return
+    elif prepares and ended:
         # It brings what the model needs, and is tried again; once is enough to know.
         text = f"{where}: {(ended.get('message') or _NOT_SAID).strip()}"
         yield Diagnosis(trouble=Trouble.FETCH_FAILED, message=text)

@@ -123,7 +123,7 @@ class World:
 
     def start_pod(self, name: str, **status: Any) -> None:
         """A pod of the present revision with both containers running, unless `status` differs."""
-        template = self.child(Kind.DEPLOYMENT)["spec"]["template"]["metadata"]["labels"]
+        template = self.child(Kind.DEPLOYMENT)["spec"]["template"]
         ready = {"type": "Ready", "status": "True"}
         self.cluster.put(
             {
@@ -135,9 +135,10 @@ class World:
                     "creationTimestamp": self.calendar().isoformat(),
                     "labels": {
                         NAME_LABEL: KEY.name,
-                        REVISION_LABEL: template[REVISION_LABEL],
+                        REVISION_LABEL: template["metadata"]["labels"][REVISION_LABEL],
                     },
                 },
+                "spec": template["spec"],
                 "status": {
                     "podIP": f"10.0.0.{name}",
                     "conditions": [ready],
