@@ -6,7 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from batchedmodel_contract.kubernetes_names import MODEL_CONTAINER
+from batchedmodel_contract.kubernetes_names import FETCH_CONTAINER, MODEL_CONTAINER
 from batchedmodel_contract.server_api import ModelState
 from batchedmodel_contract.spec import Spec
 from batchedmodel_operator.observed import Child, Pod, condition
@@ -69,8 +69,8 @@ that would nearly do come first, and control planes have taints everywhere."""
 _STARTED_AND_FAILED: Final = frozenset(
     {Trouble.MODEL_FAILED, Trouble.OUT_OF_MEMORY, Trouble.CRASH_LOOPING}
 )
-"""What only another revision mends. Files that cannot be fetched are like an image that cannot be
-pulled: mostly somebody else is down, and the revision before would fare no better."""
+"""What only another revision mends. Files that our own container cannot fetch are like an image
+that cannot be pulled: mostly somebody else is down, and the revision before would fare no better."""
 _PULL_REASONS: Final = frozenset({"ErrImagePull", "ImagePullBackOff"})
 """Those in which the registry was asked."""
 _CONFIG_REASONS: Final = frozenset({"CreateContainerConfigError", "CreateContainerError"})
@@ -225,7 +225,7 @@ def _of_crashes(
         or (container.get("lastState") or {}).get("terminated")
         or {}
     )
-    restarts = container.get("restartCount") or 0
+    again = looping or (container.get("restartCount") or 0) >= _CRASHES_THAT_COUNT
     if ended.get("reason") == "OOMKilled":
         what = "the model" if container["name"] == MODEL_CONTAINER else "the process"
         text = f"{where}: {what} needs more memory than its limit allows"
@@ -233,11 +233,12 @@ def _of_crashes(
     elif prepares and ended.get("exitCode") == 0:
         # Its work was done, and is done again in a pod that its node began anew.
         return
-    elif prepares and ended:
+    elif container["name"] == FETCH_CONTAINER or (prepares and not again):
         # It brings what the model needs, and is tried again; once is enough to know.
-        text = f"{where}: {(ended.get('message') or _NOT_SAID).strip()}"
-        yield Diagnosis(trouble=Trouble.FETCH_FAILED, message=text)
-    elif looping or restarts >= _CRASHES_THAT_COUNT:
+        if ended or again:
+            text = f"{where}: {(ended.get('message') or _NOT_SAID).strip()}"
+            yield Diagnosis(trouble=Trouble.FETCH_FAILED, message=text)
+    elif again:
         code = ended.get("exitCode", "unknown")
         detail = f": {ended['message'].strip()}" if ended.get("message") else ""
         # Restart counts would make every crash a new message, and that a write.

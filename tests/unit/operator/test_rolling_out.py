@@ -11,7 +11,16 @@ from batchedmodel_operator.kinds import Kind
 from support.operator_world import IMAGES, KEY, SIMULATED, World
 
 GOOD: dict[str, Any] = {**SIMULATED, "replicas": 2, "accelerator": {}}
-BETTER: dict[str, Any] = {**GOOD, "model": {"handler": "simulated", "env": {"LEVEL": "2"}}}
+BETTER: dict[str, Any] = {
+    **GOOD,
+    "model": {"handler": "simulated", "env": {"LEVEL": "2"}},
+    "pod": {
+        "initContainers": [
+            {"name": "fill", "image": "registry.example/fill:1"},
+            {"name": "ship-logs", "image": "registry.example/ship:1", "restartPolicy": "Always"},
+        ]
+    },
+}
 ANOTHER: dict[str, Any] = {**GOOD, "model": {"handler": "simulated", "env": {"LEVEL": "3"}}}
 SCALED: dict[str, Any] = {"autoscaling": {"minReplicas": 2, "maxReplicas": 5}}
 IN_PLACE = {"maxSurge": 0, "maxUnavailable": 1}
@@ -65,6 +74,23 @@ FETCHING = {
         }
     ],
 }
+
+
+def _own(name: str, *, restarts: int, **state: Any) -> dict[str, Any]:
+    """An init container of the manifest that fails."""
+    ended = {"reason": "Error", "exitCode": 1, "message": "no bucket"}
+    state = state or {"waiting": {"reason": "CrashLoopBackOff"}}
+    container = {"name": name, "ready": False, "restartCount": restarts, "state": state}
+    return {
+        "conditions": [],
+        "initContainerStatuses": [container | {"lastState": {"terminated": ended}}],
+        "containerStatuses": [],
+    }
+
+
+FILLING_ONCE = _own("fill", restarts=1, running={})
+FILLING = _own("fill", restarts=9)
+SHIPPING_LOGS = _own("ship-logs", restarts=9)
 
 
 async def _serving(spec: dict[str, Any]) -> World:
@@ -211,8 +237,10 @@ async def test_a_shortage_that_is_known_goes_in_place_at_once() -> None:
     [
         (CRASHING, "CrashLooping", "no such weights"),
         (OUT_OF_MEMORY, "OOMKilled", "more memory"),
+        (FILLING, "CrashLooping", "container fill: ends again and again"),
+        (SHIPPING_LOGS, "CrashLooping", "container ship-logs: ends again and again"),
     ],
-    ids=["crash loop", "memory"],
+    ids=["crash loop", "memory", "init container", "beside the model"],
 )
 async def test_the_last_good_revision_comes_back_when_containers_of_a_new_one_fail(
     status: dict[str, Any], reason: str, words: str, scaling: dict[str, Any]
@@ -284,8 +312,8 @@ async def test_a_model_that_cannot_be_loaded_brings_the_last_good_revision_back(
 
 @pytest.mark.parametrize(
     "status",
-    [LACKING, PULLING, CREATING, FETCHING, UNLUCKY_ONCE],
-    ids=["no node", "image", "being made", "files", "one crash"],
+    [LACKING, PULLING, CREATING, FETCHING, UNLUCKY_ONCE, FILLING_ONCE],
+    ids=["no node", "image", "being made", "files", "one crash", "an init container once"],
 )
 async def test_a_pod_that_only_waits_takes_nothing_back(status: dict[str, Any]) -> None:
     world = await _serving(GOOD)
