@@ -70,7 +70,7 @@ _STARTED_AND_FAILED: Final = frozenset(
     {Trouble.MODEL_FAILED, Trouble.OUT_OF_MEMORY, Trouble.CRASH_LOOPING}
 )
 """What only another revision mends. Files that our own container cannot fetch are like an image
-that cannot be pulled: mostly somebody else is down, and the revision before would fare no better."""
+that cannot be pulled: mostly somebody else is down, and the one before would fare no better."""
 _PULL_REASONS: Final = frozenset({"ErrImagePull", "ImagePullBackOff"})
 """Those in which the registry was asked."""
 _CONFIG_REASONS: Final = frozenset({"CreateContainerConfigError", "CreateContainerError"})

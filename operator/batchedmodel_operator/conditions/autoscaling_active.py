@@ -12,6 +12,11 @@ from batchedmodel_operator.ports import Body
 
 _API_MISSING: Final = ("no metrics returned", "could not find", "the server is currently unable")
 """Parts of what the HPA's controller says where nobody serves the metrics API, or not yet."""
+_OF_PODS: Final = (BLIND, "no metrics returned", "did not receive metrics for targeted pods")
+"""Parts of what it says where the metrics API is served, but no pod has told anything."""
+_NONE_READY: Final = "none of its 0 ready pods"
+"""What stands behind `BLIND` where no pod was ready when the HPA asked. It repeats that until its
+next look, while pods may have become ready."""
 
 
 def _nothing_scales_it(view: View) -> Finding | None:
@@ -38,6 +43,16 @@ def _it_cannot_scale(view: View) -> Finding | None:
     if able.get("status") != "False":
         return None
     return no(Reason.HPA_FAILING, f"{able.get('reason')}: {able.get('message', '')}")
+
+
+def _no_pod_is_ready_to_tell(view: View) -> Finding | None:
+    active = condition(_status(view), "ScalingActive")
+    said = active.get("message", "")
+    if active.get("status") == "True" or not any(part in said for part in _OF_PODS):
+        return None
+    if any(pod.ready for pod in view.observed.pods) and _NONE_READY not in said:
+        return None
+    return unknown(Reason.NO_READY_REPLICAS, "no pod was ready that could tell of its load")
 
 
 def _it_lacks_the_metric(view: View) -> Finding | None:
@@ -80,6 +95,7 @@ AUTOSCALING_ACTIVE: Final = Condition(
         _it_rests,
         _the_hpa_has_not_looked,
         _it_cannot_scale,
+        _no_pod_is_ready_to_tell,
         _it_lacks_the_metric,
         _it_is_at_its_maximum,
         _it_follows,

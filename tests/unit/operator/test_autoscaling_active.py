@@ -4,7 +4,14 @@ from typing import Any
 
 import pytest
 
+from batchedmodel_contract.kubernetes_names import BLIND
 from batchedmodel_operator.kinds import Kind
+from batchedmodel_scheduling.scaling.formula import (
+    ModelSight,
+    Target,
+    Unseen,
+    required_replicas,
+)
 from support.operator_world import SIMULATED, World
 
 SCALED: dict[str, Any] = {**SIMULATED, "autoscaling": {"minReplicas": 2, "maxReplicas": 5}}
@@ -28,6 +35,14 @@ BLINDED = {
         "the model cannot be seen: none of its 3 ready pods answers",
     ),
 }
+NONE_READY = {**BLINDED, "message": BLINDED["message"].replace("its 3", "its 0")}
+UNTOLD = {
+    **UNSERVED,
+    "reason": "FailedGetResourceMetric",
+    "message": "unable to get metrics for resource cpu: no metrics returned from resource metrics "
+    "API",
+}
+UNTOLD_YET = {**UNTOLD, "message": "did not receive metrics for targeted pods"}
 UNREAD = {**UNSERVED, "message": "something else"}
 UNABLE = {
     "type": "AbleToScale",
@@ -39,8 +54,13 @@ LIMITED = {"type": "ScalingLimited", "status": "True", "reason": "TooManyReplica
 LEAST = {**LIMITED, "reason": "TooFewReplicas"}
 
 
-async def _with(conditions: list[dict[str, Any]], spec: dict[str, Any] | None = None) -> World:
+async def _with(
+    conditions: list[dict[str, Any]], spec: dict[str, Any] | None = None, *, ready: bool = True
+) -> World:
+    """A world with one pod."""
     world = World(SCALED if spec is None else spec)
+    await world.settle()
+    world.start_pod("1", **({} if ready else {"conditions": []}))
     await world.settle()
     if world.has(Kind.AUTOSCALER):
         world.edit(Kind.AUTOSCALER, {"status": {"conditions": conditions}})
@@ -66,6 +86,43 @@ async def test_what_the_autoscaler_says_is_passed_on(
 ) -> None:
     world = await _with(conditions)
     assert world.verdict("AutoscalingActive") == (status, reason)
+
+
+@pytest.mark.parametrize("said", [NONE_READY, BLINDED, UNTOLD, UNTOLD_YET])
+async def test_that_no_pod_tells_while_none_is_ready_is_no_warning(said: dict[str, Any]) -> None:
+    world = await _with([ABLE], ready=False)
+    assert world.verdict("AutoscalingActive") == ("Unknown", "NotLookedYet")
+    world.edit(Kind.AUTOSCALER, {"status": {"conditions": [ABLE, said]}})
+    await world.look()
+    assert world.verdict("AutoscalingActive") == ("Unknown", "NoReadyReplicas")
+    assert [event for event in world.events() if event[0] == "Warning"] == []
+
+
+async def test_pods_that_became_ready_since_the_hpa_asked_are_no_warning_either() -> None:
+    world = await _with([ABLE, NONE_READY])
+    assert world.verdict("AutoscalingActive") == ("Unknown", "NoReadyReplicas")
+    assert [event for event in world.events() if event[0] == "Warning"] == []
+    world.edit(Kind.AUTOSCALER, {"status": {"conditions": [ABLE, VALID]}})
+    await world.look()
+    assert world.verdict("AutoscalingActive") == ("True", "MetricValid")
+
+
+def test_what_the_autoscaler_says_where_no_pod_is_ready_is_known_to_the_operator() -> None:
+    nobody = ModelSight(
+        present=2, pods=(), departed_rate=0.0, departed_panic_rate=0.0, reaction_seconds=1.0
+    )
+    target = Target(utilization=0.8, queue_length=1, outstanding=1, queue_wait_seconds=1.0)
+    with pytest.raises(Unseen) as caught:
+        required_replicas(nobody, target)
+    assert f"{BLIND}: {caught.value}" in NONE_READY["message"]
+
+
+@pytest.mark.parametrize("said", [UNSERVED, UNREAD], ids=["no API", "something else"])
+async def test_what_does_not_come_of_the_pods_is_told_while_they_start(
+    said: dict[str, Any],
+) -> None:
+    world = await _with([ABLE, said], ready=False)
+    assert world.verdict("AutoscalingActive")[0] == "False"
 
 
 async def test_what_is_wrong_is_said_in_the_autoscalers_words_and_announced_once() -> None:
