@@ -90,8 +90,8 @@ class Reconciler:
         await self._latch(observed, planned)
         outcome = await take(self._cluster, key, planned)
         memory = self._memories[key] = _remembered(observed, planned, outcome)
-        deleted = {deletion.uid for deletion in planned.deletions}
-        return after(observed, live=outcome.live, deleted=deleted, memory=memory), planned, outcome
+        found = after(observed, live=outcome.live, deleted=outcome.deleted, memory=memory)
+        return found, planned, outcome
 
     async def _latch(self, observed: Observed, planned: Plan) -> None:
         """Write down what must not be tried again, before it is acted on.

@@ -1,7 +1,7 @@
 """Takes the steps of a plan, in its order, and says what became of them."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,6 +25,8 @@ class Outcome:
     applied: Mapping[Kind, Applied]
     live: Mapping[Kind, Body]
     """Children, and the last template that was kept, as they are after being applied."""
+    deleted: Set[str]
+    """Uids of what the API server took a deletion of, or what was gone already."""
     failure: Failure | None
     """The first step that did not succeed."""
 
@@ -38,9 +40,11 @@ async def take(cluster: Cluster, key: Key, plan: Plan) -> Outcome:
     failure: Failure | None = None
     applied: dict[Kind, Applied] = {}
     live: dict[Kind, Body] = {}
+    deleted: set[str] = set()
     for deletion in plan.deletions:
         try:
             await cluster.delete(deletion.kind, key.namespace, deletion.name, deletion.uid)
+            deleted.add(deletion.uid)
             _log.info("%s: deleted %s %s", key, deletion.kind, deletion.name)
         except (Refused, Unreachable) as error:
             failure = failure or Failure(kind=deletion.kind, name=deletion.name, error=error)
@@ -74,7 +78,7 @@ async def take(cluster: Cluster, key: Key, plan: Plan) -> Outcome:
             except (Refused, Unreachable, Conflict, Gone) as error:
                 # The inquiry that goes with it comes back to this pod.
                 _log.warning("%s: pod %s was not told of settings: %s", key, refresh.pod, error)
-    return Outcome(applied=applied, live=live, failure=failure)
+    return Outcome(applied=applied, live=live, deleted=deleted, failure=failure)
 
 
 async def _apply(cluster: Cluster, step: Apply) -> Body:
