@@ -28,6 +28,8 @@ from batchedmodel_operator.kinds import RESOURCES, Kind
 from batchedmodel_operator.ports import Body
 
 _TIMEOUT_SECONDS: Final = 30
+_UNBOUNDED: Final = 0
+"""Connections at a time, in the words of the client's transport."""
 _LONGEST_COMPLAINT: Final = 1000
 _PAGE: Final = "100"
 _JSON: Final = "application/json"
@@ -39,6 +41,9 @@ class KubernetesCluster:
     """An API server as the operator's account sees it."""
 
     def __init__(self, configuration: Configuration) -> None:
+        # Who asks is bounded by the workers and the namespaces. With the client's own bound of 100
+        # the Lease's renewal would queue behind the looks that wait for a slow API server.
+        configuration.connection_pool_maxsize = _UNBOUNDED
         self._client = ApiClient(configuration)
 
     async def close(self) -> None:

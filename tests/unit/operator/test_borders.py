@@ -1,5 +1,6 @@
 """Where the operator meets others: the API server's complaints, sidecars, its own settings."""
 
+import asyncio
 import json
 import threading
 from collections.abc import Iterator
@@ -151,6 +152,36 @@ async def test_objects_come_page_after_page_from_one_namespace_or_from_all() -> 
         *(("/api/v1/namespaces/team/configmaps", page) for page in pages),
         *(("/api/v1/configmaps", page) for page in pages),
     ]
+
+
+async def test_no_request_waits_for_others_that_a_slow_api_server_keeps_waiting() -> None:
+    # 16 looks ask for seven things each and 64 namespaces may be tried, beside the Lease.
+    at_once = 16 * 7 + 64 + 1
+    there, all_there = 0, asyncio.Event()
+
+    async def answer(_: web.Request) -> web.Response:
+        nonlocal there
+        there += 1
+        if there == at_once:
+            all_there.set()
+        await all_there.wait()
+        return web.json_response({})
+
+    application = web.Application()
+    application.router.add_get("/{path:.*}", answer)
+    async with TestServer(application) as server:
+        cluster = KubernetesCluster(Configuration(host=str(server.make_url(""))))
+        asked = [
+            asyncio.create_task(cluster.get(Kind.LEASE, "team", str(number)))
+            for number in range(at_once)
+        ]
+        try:
+            await asyncio.wait_for(all_there.wait(), 10)
+            assert await asyncio.gather(*asked) == [{}] * at_once
+        finally:
+            all_there.set()
+            await asyncio.gather(*asked)
+            await cluster.close()
 
 
 async def test_where_nobody_listens_there_is_no_answer() -> None:
