@@ -104,13 +104,16 @@ class Poller:
 
     async def _poll(self, uid: str, address: str) -> None:
         try:
-            stats = await self._ask(address)
+            self._fleet.answered(uid, await self._ask(address), self._clock())
         except SidecarSilent as error:
             logger.debug("no stats: %s", error)
-            self._silences[uid] += 1
-            self._telemetry.polled(PollResult.SILENT)
+            self._silent(uid)
+        except Exception:
+            # Our bug, met by this pod only: the others must be heard all the same.
+            if not self._silences[uid]:
+                logger.exception("the answer of %s could not be used", address)
+            self._silent(uid)
         else:
-            self._fleet.answered(uid, stats, self._clock())
             self._silences[uid] = 0
             self._telemetry.polled(PollResult.ANSWERED)
         finally:
@@ -119,6 +122,10 @@ class Poller:
         slower = min(_SLOWEST, 2 ** max(0, self._silences[uid] - 1))
         pause = self._fleet.poll_seconds * slower * random.uniform(1 - _JITTER, 1 + _JITTER)
         self._schedule(uid, self._clock() + pause)
+
+    def _silent(self, uid: str) -> None:
+        self._silences[uid] += 1
+        self._telemetry.polled(PollResult.SILENT)
 
     def _asked(self, uid: str) -> None:
         self._unasked.discard(uid)

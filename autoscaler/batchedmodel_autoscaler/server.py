@@ -49,12 +49,15 @@ logger: Final = logging.getLogger(__name__)
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _AGGREGATED: Final = "as=apigroupdiscoverylist"
-_DECISIONS: Final[dict[str, tuple[Callable[[ModelSight, Target], Verdict], float]]] = {
-    REQUIRED_REPLICAS_METRIC: (required_replicas, WINDOW_SECONDS),
-    QUEUE_LENGTH_METRIC: (queue_length, GAUGE_SECONDS),
-    OUTSTANDING_METRIC: (outstanding, GAUGE_SECONDS),
-    QUEUE_WAIT_METRIC: (queue_wait, GAUGE_SECONDS),
+_DECISIONS: Final[dict[str, tuple[Callable[[ModelSight, Target], Verdict], float, float]]] = {
+    REQUIRED_REPLICAS_METRIC: (required_replicas, WINDOW_SECONDS, 1e9),
+    QUEUE_LENGTH_METRIC: (queue_length, GAUGE_SECONDS, 1e9),
+    OUTSTANDING_METRIC: (outstanding, GAUGE_SECONDS, 1e9),
+    QUEUE_WAIT_METRIC: (queue_wait, GAUGE_SECONDS, 1e6),
 }
+"""By metric: who decides, over which time, and what is said at most. An HPA counts pods in 32 bits,
+and what is more than they hold, divided by the least target there is, would become fewer than none.
+"""
 
 
 class Sights(Protocol):
@@ -141,7 +144,7 @@ class MetricsApi:
             raise NotFound(f'the metric "{name}" is not known; there are {known}')
         if request.query.get("metricLabelSelector"):
             raise BadRequest(f"{name} has no labels that metricLabelSelector could select by")
-        decide, seconds = _DECISIONS[name]
+        decide, seconds, most = _DECISIONS[name]
         try:
             verdict = self._verdict(decide, key)
         except RefusedAnswer as error:
@@ -155,7 +158,7 @@ class MetricsApi:
         return Measurement(
             model=key,
             metric=name,
-            value=verdict.value,
+            value=min(most, verdict.value),
             taken=datetime.now(tz=UTC),
             window_seconds=round(seconds),
         )
