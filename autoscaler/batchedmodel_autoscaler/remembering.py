@@ -8,7 +8,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, Protocol
 
@@ -53,6 +53,7 @@ class _Written:
     capacity: Capacity
     uid: str
     at: float
+    refused: bool = False
 
 
 class Remembering:
@@ -112,11 +113,14 @@ class Remembering:
         if before is None or before.uid != model.uid:
             return True
         # Where a custom resource of an earlier version drops the field, it is not written for ever.
-        return self._clock() - before.at >= LEAST_SECONDS and is_news(capacity, before.capacity)
+        news = before.refused or is_news(capacity, before.capacity)
+        return news and self._clock() - before.at >= LEAST_SECONDS
 
     async def _write(self, model: Model, capacity: Capacity) -> None:
         key = model.key
-        self._written[key] = _Written(capacity=capacity, uid=model.uid, at=self._clock())
+        before = self._written.get(key)
+        written = _Written(capacity=capacity, uid=model.uid, at=self._clock())
+        self._written[key] = written
         at = self._calendar().strftime("%Y-%m-%dT%H:%M:%SZ")
         manifest: dict[str, Any] = {
             "apiVersion": API_VERSION,
@@ -129,7 +133,18 @@ class Remembering:
             await self._writer.apply(status_path(key), manifest, manager=FIELD_MANAGER)
             logger.info("%s/%s: learnt %s", key.namespace, key.name, manifest["status"][FIELD])
         except ClusterError as error:
-            # It has gone, or another has its name.
-            if error.status not in (404, 409):
+            if not _is_its_own(error):
+                # The others would fail alike.
                 del self._written[key]
                 raise
+            # 404 and 409: it has gone, or another has its name.
+            if error.status not in (404, 409):
+                self._written[key] = replace(written, refused=True)
+                if before is None or not before.refused:
+                    logger.warning("%s/%s: %s", key.namespace, key.name, error)
+
+
+def _is_its_own(error: ClusterError) -> bool:
+    """Whether this model's write was refused, and not all writes."""
+    status = error.status or 0
+    return 400 <= status < 500 and status != 429

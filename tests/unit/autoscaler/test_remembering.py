@@ -50,8 +50,35 @@ class World:
             self.model = replace(self.model, capacity=capacity_of(manifest["status"]))
 
 
+@dataclass
+class Crowd:
+    """Models of which the first cannot be written for some reason."""
+
+    failure: ClusterError | None
+    count: int = 3
+    learnt: Capacity = LEARNT
+    leads: bool = True
+    writes: list[tuple[float, str]] = field(default_factory=list)
+
+    def models(self) -> list[Model]:
+        keys = [ModelKey("team", f"m{number}") for number in range(self.count)]
+        return [replace(MODEL, key=key, uid=key.name) for key in keys]
+
+    def capacity(self, key: ModelKey) -> Capacity | None:
+        return self.learnt
+
+    async def apply(self, path: str, manifest: Object, *, manager: str) -> None:
+        name = manifest["metadata"]["name"]
+        self.writes.append((asyncio.get_running_loop().time(), name))
+        if name == "m0" and self.failure is not None:
+            raise self.failure
+
+    def written(self) -> list[str]:
+        return [name for _, name in self.writes]
+
+
 @asynccontextmanager
-async def remembering(world: World) -> AsyncIterator[None]:
+async def remembering(world: World | Crowd) -> AsyncIterator[None]:
     loop = asyncio.get_running_loop()
     one = Remembering(
         world,
@@ -155,3 +182,33 @@ async def test_a_write_that_fails_is_tried_again_and_one_that_came_too_late_is_n
     async with remembering(gone):
         await asyncio.sleep(600)
     assert len(gone.writes) == 1
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 413, 422])
+async def test_a_model_whose_status_is_refused_keeps_no_other_from_being_remembered(
+    status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    crowd = Crowd(ClusterError("refused", status=status))
+    async with remembering(crowd):
+        await asyncio.sleep(16)
+        assert crowd.written() == ["m0", "m1", "m2"]
+        await asyncio.sleep(600)
+        assert 5 <= crowd.written().count("m0") <= 11
+        assert len([one for one in caplog.records if one.levelname == "WARNING"]) == 1
+        crowd.failure = None
+        await asyncio.sleep(90)
+        settled = len(crowd.writes)
+        await asyncio.sleep(600)
+    assert len(crowd.writes) == settled
+    assert crowd.written().count("m1") == 1
+
+
+@pytest.mark.parametrize("status", [None, 429, 500, 503])
+async def test_a_cluster_that_writes_for_nobody_is_asked_once_in_a_look(status: int | None) -> None:
+    crowd = Crowd(ClusterError("not now", status=status))
+    async with remembering(crowd):
+        await asyncio.sleep(60)
+        assert set(crowd.written()) == {"m0"}
+        crowd.failure = None
+        await asyncio.sleep(60)
+    assert set(crowd.written()) == {"m0", "m1", "m2"}
