@@ -1,7 +1,7 @@
 """Process entry of the autoscaler: settings from the environment, signals, run.
 
-Exit codes: 0 after SIGTERM, 1 without credentials for a cluster, 2 for wrong settings, 3 when a
-port cannot be had.
+Exit codes: 0 after SIGTERM, 1 without credentials for a cluster or after a failure of its own,
+2 for wrong settings, 3 when a port cannot be had.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from batchedmodel_contract.environment import (
 )
 from batchedmodel_contract.mistakes import InvalidManifest
 
-EXIT_NO_CLUSTER = 1
+EXIT_FAILED = 1
 
 
 def main() -> int:
@@ -44,10 +44,13 @@ def main() -> int:
         asyncio.run(_run(settings))
     except ClusterError as error:
         logging.getLogger(__name__).error("%s", error)
-        return EXIT_NO_CLUSTER
+        return EXIT_FAILED
     except CannotListen as error:
         logging.getLogger(__name__).error("%s", error)
         return EXIT_CANNOT_LISTEN
+    except Exception:
+        logging.getLogger(__name__).exception("failed unexpectedly: it ends, to be started again")
+        return EXIT_FAILED
     return 0
 
 

@@ -7,7 +7,6 @@ import socket
 import ssl
 import time
 import uuid
-from collections.abc import Coroutine
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
@@ -22,6 +21,7 @@ from batchedmodel_autoscaler.errors import CannotListen, ClusterError
 from batchedmodel_autoscaler.fleet import Fleet
 from batchedmodel_autoscaler.informer import Cache, follow
 from batchedmodel_autoscaler.kept import most_kept
+from batchedmodel_autoscaler.lasting import Work, last
 from batchedmodel_autoscaler.listener import TlsListener
 from batchedmodel_autoscaler.metrics import StateCollector, Telemetry
 from batchedmodel_autoscaler.objects import (
@@ -135,7 +135,7 @@ class Service:
             await self._cluster.close()
 
     async def _work_until(self, stop: asyncio.Event) -> None:
-        work: list[Coroutine[Any, Any, None]] = [
+        lasting: list[Work] = [
             self._poller.run(),
             self._registration.run(),
             self._remembering.run(),
@@ -143,17 +143,10 @@ class Service:
             self._use_renewed_certificates(),
             *(follow(self._cluster, resource, cache) for resource, cache in self._caches),
         ]
-        # Each is meant to last. One that ends has met a bug of ours: end with it, to be restarted.
-        tasks = [asyncio.create_task(one) for one in work]
-        hearing, ending = map(asyncio.create_task, (self._hear_all(), self._end(stop)))
-        await asyncio.wait([*tasks, ending], return_when=asyncio.FIRST_COMPLETED)
-        for task in (*tasks, hearing, ending):
-            task.cancel()
-        outcomes = await asyncio.gather(*tasks, hearing, ending, return_exceptions=True)
-        await self._election.release()
-        for outcome in outcomes:
-            if isinstance(outcome, Exception):
-                raise outcome
+        try:
+            await last(lasting, once=self._hear_all(), until=self._end(stop))
+        finally:
+            await self._election.release()
 
     async def _hear_all(self) -> None:
         for _, cache in self._caches:

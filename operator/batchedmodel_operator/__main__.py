@@ -1,7 +1,7 @@
 """Process entry of the operator: settings from the environment, the election, then watch and work.
 
-Exit codes: 0 after SIGTERM or SIGINT, 1 when no API server is configured or the port for probes is
-taken, 2 for wrong settings, 3 when the Lease was lost.
+Exit codes: 0 after SIGTERM or SIGINT, 1 when no API server is configured, the port for probes is
+taken, or it failed by itself, 2 for wrong settings, 3 when the Lease was lost.
 """
 
 import asyncio
@@ -42,6 +42,7 @@ from batchedmodel_operator.watching import (
 from batchedmodel_operator.work_queue import Workers, WorkQueue
 
 _log: Final = logging.getLogger("batchedmodel_operator")
+EXIT_FAILED: Final = 1
 EXIT_LEASE_LOST: Final = 3
 _LOOKS_AT_ONCE: Final = 16
 
@@ -68,7 +69,10 @@ def main() -> int:
         asyncio.run(_run(settings))
     except (ClusterError, OSError) as error:
         _log.error("%s", error)
-        return 1
+        return EXIT_FAILED
+    except Exception:
+        _log.exception("failed unexpectedly: it ends, to be started again")
+        return EXIT_FAILED
     return 0
 
 
@@ -136,14 +140,24 @@ async def _lead(
 ) -> None:
     # Before Kopf's own tasks, with which it would end.
     losing = asyncio.create_task(_end_when_lost(election), name="lease")
-    working = asyncio.create_task(workers.run(), name="workers")
+    working = asyncio.create_task(_work(workers, told), name="workers")
     try:
         await unless(told, _begin_with_news(cluster, workers.add, namespaces))
         await _watch(cluster, workers.add, namespaces, told)
     finally:
         workers.close()
-        await working
-        losing.cancel()
+        try:
+            await working
+        finally:
+            losing.cancel()
+
+
+async def _work(workers: Workers[Key], told: asyncio.Event) -> None:
+    try:
+        await workers.run()
+    finally:
+        # Without them it would hold the Lease and look at nothing.
+        told.set()
 
 
 async def _begin_with_news(cluster: KubernetesCluster, add: Add, namespaces: Sequence[str]) -> None:

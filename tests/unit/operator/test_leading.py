@@ -1,0 +1,74 @@
+"""Who leads works: an operator whose workers fail gives the Lease back and ends."""
+
+import asyncio
+import os
+from datetime import UTC, datetime
+
+import pytest
+from kubernetes.aio.client.configuration import Configuration
+
+from batchedmodel_election.election import Body, Election
+from batchedmodel_operator import __main__ as entry
+from batchedmodel_operator.cluster import KubernetesCluster
+from batchedmodel_operator.errors import ClusterError
+from batchedmodel_operator.observed import Key
+from batchedmodel_operator.work_queue import Workers, WorkQueue
+
+
+class _BrokenWorkers(Workers[Key]):
+    async def run(self) -> None:
+        await asyncio.sleep(3)
+        raise ValueError("a bug")
+
+
+async def _nobody(key: Key) -> None:
+    return None
+
+
+async def _watch(cluster: object, add: object, namespaces: object, told: asyncio.Event) -> None:
+    await told.wait()
+
+
+async def _nothing_new(cluster: object, add: object, namespaces: object) -> None:
+    return
+
+
+async def _no_lease() -> Body | None:
+    return None
+
+
+async def _written(body: Body) -> None:
+    return
+
+
+@pytest.mark.looptime
+async def test_workers_that_fail_end_the_watching_and_are_raised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(entry, "_watch", _watch)
+    monkeypatch.setattr(entry, "_begin_with_news", _nothing_new)
+    exits: list[int] = []
+    monkeypatch.setattr(os, "_exit", exits.append)
+    loop = asyncio.get_running_loop()
+    election = Election(
+        read=_no_lease,
+        write=_written,
+        failure=ClusterError,
+        namespace="system",
+        name="operator",
+        identity="a",
+        clock=loop.time,
+        calendar=lambda: datetime(2026, 1, 1, tzinfo=UTC),
+    )
+    await election.won()
+    workers = _BrokenWorkers(WorkQueue(lambda: 0.5), _nobody, at_most=1, clock=loop.time)
+    cluster, told = KubernetesCluster(Configuration()), asyncio.Event()
+    with pytest.raises(ValueError, match="a bug"):
+        async with asyncio.timeout(60):
+            await entry._lead(cluster, election, workers, (), told)
+    assert loop.time() == 3
+    # An orderly end is not taken for the loss of the Lease.
+    await election.release()
+    await asyncio.sleep(10)
+    assert exits == []
+    await cluster.close()
