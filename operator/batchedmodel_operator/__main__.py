@@ -80,9 +80,11 @@ async def _run(settings: OperatorSettings) -> None:
     told = asyncio.Event()
     listen(told)
     cluster = KubernetesCluster(await load_configuration())
+    # By connections of their own: looks that hang may take all the others.
+    leases = KubernetesCluster(await load_configuration())
     election = Election(
-        read=partial(cluster.get, Kind.LEASE, settings.namespace, settings.lease_name),
-        write=cluster.replace,
+        read=partial(leases.get, Kind.LEASE, settings.namespace, settings.lease_name),
+        write=leases.replace,
         failure=ClusterError,
         namespace=settings.namespace,
         name=settings.lease_name,
@@ -129,6 +131,7 @@ async def _run(settings: OperatorSettings) -> None:
         probes.close()
         sidecars.close()
         await cluster.close()
+        await leases.close()
 
 
 async def _lead(

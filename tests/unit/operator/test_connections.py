@@ -1,0 +1,62 @@
+"""An operator at an API server over real HTTP: looks that hang do not cost it the Lease."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from batchedmodel_election.election import Election
+from batchedmodel_operator import __main__ as entry
+from batchedmodel_operator.cluster import KubernetesCluster
+from batchedmodel_operator.kinds import Kind
+from batchedmodel_operator.observed import Key
+from batchedmodel_operator.settings import OperatorSettings
+from batchedmodel_operator.work_queue import Workers
+from support.pretend_api_server import becomes, pretend_api_server
+
+READS = 16 * 8
+"""Of all looks that there are at once, which read eight objects each."""
+SETTINGS = OperatorSettings(
+    sidecar_image="sidecar", model_server_image="server", namespace="ns", probe_port=0
+)
+
+
+async def test_reads_that_hang_do_not_keep_a_leader_from_renewing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pretend_api_server(tmp_path) as (server, kubeconfig):
+        renewed = False
+
+        async def lead(
+            cluster: KubernetesCluster,
+            election: Election,
+            workers: Workers[Key],
+            namespaces: Sequence[str],
+            told: asyncio.Event,
+        ) -> None:
+            nonlocal renewed
+            server.hangs = True
+            reads = [
+                asyncio.create_task(cluster.get(Kind.BATCHED_MODEL, "team", f"model-{number}"))
+                for number in range(READS)
+            ]
+            losing = asyncio.create_task(election.lost())
+            await becomes(lambda: server.unanswered >= 100)
+            before = server.renewals
+            await becomes(lambda: server.renewals >= before + 2, seconds=6)
+            renewed = election.leads()
+            for task in (*reads, losing):
+                task.cancel()
+            await asyncio.gather(*reads, losing, return_exceptions=True)
+
+        monkeypatch.setattr(entry, "_lead", lead)
+        # The client has read the variable when it was imported.
+        monkeypatch.setattr(
+            "kubernetes.aio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(kubeconfig)
+        )
+        monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+        await entry._run(SETTINGS)
+        assert renewed
+        assert server.lease is not None
+        assert not server.lease["spec"]["holderIdentity"]
