@@ -59,7 +59,8 @@ async def _run(settings: AutoscalerSettings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    service = Service(settings, await Cluster.connect(os.environ))
+    cluster, leases = await Cluster.connect(os.environ), await Cluster.connect(os.environ)
+    service = Service(settings, cluster, leases)
     await service.run(stop)
 
 

@@ -44,6 +44,9 @@ class Cluster:
         """
         # Or it would look for proxies and a .netrc in threads at each request.
         configuration = client.Configuration(client_session_kwargs={"trust_env": False})
+        # Each watch holds one, three for each namespace that is named. Nothing else here asks for
+        # many at once.
+        configuration.connection_pool_maxsize = 0
         # Many clusters' own certificates lack the key identifiers that Python 3.13 asks for.
         configuration.disable_strict_ssl_verification = True
         try:

@@ -63,10 +63,15 @@ _LEAVING_SECONDS: Final = 5.0
 class Service:
     """One autoscaler, from its settings to its end."""
 
-    def __init__(self, settings: AutoscalerSettings, cluster: Cluster) -> None:
-        """Needs a running loop; raises `CannotListen`."""
+    def __init__(self, settings: AutoscalerSettings, cluster: Cluster, leases: Cluster) -> None:
+        """Needs a running loop; raises `CannotListen`.
+
+        `leases`: the same cluster by connections of their own, so that no other request that hangs
+        costs the Lease.
+        """
         self._settings = settings
         self._cluster = cluster
+        self._leases = leases
         registry = CollectorRegistry()
         telemetry = Telemetry(registry)
         self._fleet = Fleet(settings.poll_seconds)
@@ -86,8 +91,8 @@ class Service:
         )
         lease = lease_path(settings.namespace, settings.lease_name)
         self._election = Election(
-            read=partial(cluster.get, lease),
-            write=partial(cluster.replace, lease),
+            read=partial(leases.get, lease),
+            write=partial(leases.replace, lease),
             failure=ClusterError,
             namespace=settings.namespace,
             name=settings.lease_name,
@@ -133,6 +138,7 @@ class Service:
             await self._admin.cleanup()
             await self._sidecars.close()
             await self._cluster.close()
+            await self._leases.close()
 
     async def _work_until(self, stop: asyncio.Event) -> None:
         lasting: list[Work] = [
