@@ -22,8 +22,9 @@ LIFETIME: Final = timedelta(days=90)
 RENEWED_AFTER: Final = LIFETIME * 2 / 3
 MOST_AUTHORITIES: Final = 16
 """In one bundle: the newest stand first, and those at the end fall out."""
-_SAFE_AUTHORITIES: Final = MOST_AUTHORITIES // 2
-"""Who serves keeps among these, so that no number of restarts beside it pushes it out."""
+_SAFE_AUTHORITIES: Final = MOST_AUTHORITIES - 4
+"""Who serves keeps among these, so that no number of restarts beside it pushes it out. More than
+there are processes with two each, or these would go before each other for ever."""
 _CLOCKS_DIFFER: Final = timedelta(hours=1)
 _AUTHORITY_NAME: Final = "batchedmodel-autoscaler-authority"
 

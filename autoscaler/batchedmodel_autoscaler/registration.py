@@ -23,6 +23,10 @@ logger: Final = logging.getLogger(__name__)
 
 _LOOK_AGAIN_SECONDS: Final = 15.0
 """The rotation is judged at least this often; certificates end in days."""
+_WRITES_IN_A_BURST: Final = 4
+_BETWEEN_WRITES_SECONDS: Final = 15.0
+"""Of one APIService after a burst. However many there are that undo each other's writes, and
+whoever else does, none of them does it as fast as it hears of it."""
 
 
 class Writer(Protocol):
@@ -59,6 +63,8 @@ class Registration:
         self._met: dict[str, str] = {}
         """The uid of each that was met first, or last before the uninstallation."""
         self._removed: set[str] = set()
+        self._paid_until: dict[str, float] = {}
+        """By the name of each, when its writes so far would end at the steady rate; loop time."""
         self._uninstalled = False
         self._changed = asyncio.Event()
         self.renewed: Final = asyncio.Event()
@@ -146,7 +152,10 @@ class Registration:
 
     async def _correct(self, found: ApiService, path: str) -> None:
         wanted = bundle_with(found.bundle, self._rotation.authorities, self._clock())
-        if wanted == found.bundle or found.leaving:
+        now = asyncio.get_running_loop().time()
+        paid_until = max(now, self._paid_until.get(found.name, now))
+        in_advance = (_WRITES_IN_A_BURST - 1) * _BETWEEN_WRITES_SECONDS
+        if wanted == found.bundle or found.leaving or paid_until > now + in_advance:
             return
         patch = {
             # With the version, as another process may just be adding its own authority.
@@ -155,6 +164,7 @@ class Registration:
         }
         try:
             await self._writer.merge_patch(path, patch)
+            self._paid_until[found.name] = paid_until + _BETWEEN_WRITES_SECONDS
             logger.info("%s: caBundle brought up to date", found.name)
         except ClusterError as error:
             # It has changed or gone meanwhile; the watch will tell.

@@ -93,6 +93,18 @@ def test_nobody_who_serves_is_pushed_out_however_often_another_restarts() -> Non
         assert bundle_with(bundle, [restarted], NOW) == bundle, "nobody goes on writing"
 
 
+def test_six_replicas_that_all_renew_at_once_do_not_go_before_each_other_for_ever() -> None:
+    replicas = [[make_identity([NAME], NOW).authority for _ in range(2)] for _ in range(6)]
+    bundle, writes = b"", 0
+    for _ in range(20):
+        for own in replicas:
+            wanted = bundle_with(bundle, own, NOW)
+            writes += wanted != bundle
+            bundle = wanted
+    assert writes == len(replicas)
+    assert all(holds(bundle, authority) for own in replicas for authority in own)
+
+
 @pytest.mark.parametrize("spoilt", [b"", b"nonsense", b"-----BEGIN CERTIFICATE-----\nAAAA\n"])
 def test_whatever_stood_there_ours_stands_there_afterwards(spoilt: bytes) -> None:
     own = make_identity([NAME], NOW).authority

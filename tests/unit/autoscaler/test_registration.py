@@ -199,6 +199,24 @@ async def test_a_spoilt_bundle_is_made_right_at_once() -> None:
         assert w.cluster.there[found.name].bundle == w.rotation.serving.authority
 
 
+async def test_a_bundle_that_is_spoilt_again_and_again_is_made_right_four_times_a_minute() -> None:
+    async with world() as w:
+        name = API_SERVICES[0].name
+
+        def spoilt() -> bool:
+            return not w.cluster.there[name].bundle
+
+        await asyncio.sleep(60)
+        w.cluster.writes.clear()
+        for _ in range(6000):
+            if not spoilt():
+                w.cluster.put(replace(w.cluster.there[name], bundle=b""))
+            await asyncio.sleep(0.1)
+        assert 40 <= len(w.cluster.writes) <= 4 + 40
+        await asyncio.sleep(16)
+        assert not spoilt()
+
+
 async def test_a_write_that_fails_is_tried_again() -> None:
     async with world() as w:
         w.cluster.failure = ClusterError("no answer")
