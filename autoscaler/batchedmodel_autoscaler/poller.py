@@ -6,6 +6,7 @@ A shell without judgement: what an answer or a silence means is the fleet's busi
 import asyncio
 import heapq
 import logging
+import math
 import random
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -20,14 +21,15 @@ logger: Final = logging.getLogger(__name__)
 MOST_AT_ONCE: Final = 64
 _START_SECONDS: Final = 1.0 / MOST_POLLS_PER_SECOND
 """For each start. All that are due at once would keep an HPA waiting until the last is done."""
+_SOON: Final = 0.001
+"""Seconds. Timers fire early by less, and waiting for the rest would be a tight loop."""
 _HANDFUL_SECONDS: Final = 0.01
-"""What is begun together, also by a loop that has overslept: one by one costs a third more."""
+"""How far beginnings go ahead of their pace, as one by one costs a third more; and how far they
+stay behind it, for a loop that has overslept. After a rest both are begun together."""
+MOST_IN_A_MOMENT: Final = 1 + math.ceil((2 * _HANDFUL_SECONDS - _SOON) / _START_SECONDS)
 _JITTER: Final = 0.1
 _SLOWEST: Final = 4
 """A silent pod is asked down to this many times more rarely: its time-outs take others' places."""
-
-_SOON: Final = 0.001
-"""Seconds. Timers fire early by less, and waiting for the rest would be a tight loop."""
 
 
 class Poller:
@@ -49,7 +51,8 @@ class Poller:
         self._silences: dict[str, int] = {}
         """Every pod that is asked, with how often in a row it has not answered."""
         self._unasked: set[str] = set()
-        self._all_asked = asyncio.Event()
+        self._awaited: list[tuple[set[str], asyncio.Event]] = []
+        """What each who waits in `all_asked` still waits for."""
         self._places = asyncio.Semaphore(MOST_AT_ONCE)
         self._changed = asyncio.Event()
 
@@ -64,10 +67,18 @@ class Poller:
             self._schedule(uid, self._clock())
 
     async def all_asked(self) -> None:
-        """Wait until no pod is left that has not been asked yet, whatever it answered."""
-        while self._unasked:
-            self._all_asked.clear()
-            await self._all_asked.wait()
+        """Wait until each pod that is followed by now has been asked, whatever it answered.
+
+        Not those that come later: where pods come as fast as they are asked it would never end.
+        """
+        if not self._unasked:
+            return
+        awaited = set(self._unasked), asyncio.Event()
+        self._awaited.append(awaited)
+        try:
+            await awaited[1].wait()
+        finally:
+            self._awaited.remove(awaited)
 
     async def run(self) -> None:
         """Ask for as long as the task lives."""
@@ -87,7 +98,7 @@ class Poller:
                     polls.create_task(self._poll(uid, address))
                     now = self._clock()
                     start = max(start + _START_SECONDS, now - _HANDFUL_SECONDS)
-                    if start >= now + _HANDFUL_SECONDS:
+                    if start >= now + _HANDFUL_SECONDS - _SOON:
                         await asyncio.sleep(start - now)
 
     async def _next(self) -> str:
@@ -129,8 +140,10 @@ class Poller:
 
     def _asked(self, uid: str) -> None:
         self._unasked.discard(uid)
-        if not self._unasked:
-            self._all_asked.set()
+        for left, all_asked in self._awaited:
+            left.discard(uid)
+            if not left:
+                all_asked.set()
 
     def _schedule(self, uid: str, at: float) -> None:
         heapq.heappush(self._due, (at, uid))

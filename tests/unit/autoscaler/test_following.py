@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+from collections import Counter
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -15,7 +16,7 @@ from batchedmodel_autoscaler.fleet import MOST_POLLS_PER_SECOND
 from batchedmodel_autoscaler.informer import Cache, follow, pause_after
 from batchedmodel_autoscaler.metrics import Telemetry
 from batchedmodel_autoscaler.objects import Object
-from batchedmodel_autoscaler.poller import MOST_AT_ONCE, Poller
+from batchedmodel_autoscaler.poller import MOST_AT_ONCE, MOST_IN_A_MOMENT, Poller
 from batchedmodel_autoscaler.resources import (
     MODELS,
     PODS,
@@ -193,9 +194,6 @@ def test_pauses_double_up_to_half_a_minute_and_are_spread() -> None:
 
 # Poller.
 
-HANDFUL = 7
-"""Of pods: what is begun in one moment at most."""
-
 
 class PretendSidecars:
     """Takes a time to answer; some addresses never do."""
@@ -268,19 +266,28 @@ async def test_no_more_than_a_few_dozen_are_asked_at_once() -> None:
     assert len({address for _, address in sidecars.asked}) == 300
 
 
-async def test_however_many_are_due_no_more_than_so_many_are_begun_in_a_second() -> None:
+@pytest.mark.parametrize("rest", [0.0, 60.0])
+async def test_however_many_are_due_no_more_than_so_many_are_begun_in_a_second(rest: float) -> None:
     pods = [pod(number) for number in range(300)]
     known, sidecars = fleet(pods), PretendSidecars(seconds=0.001)
     asking = poller(known, sidecars)
     async with running(asking.run()):
+        if rest:
+            asking.follow(pods[0].uid)
+            await asyncio.sleep(rest)
+            sidecars.asked.clear()
         for one in pods:
             asking.follow(one.uid)
         await asyncio.sleep(1)
     times = [at for at, _ in sidecars.asked]
-    assert len(times) == 300
-    assert times[-1] > 0.4
-    for begun, at in enumerate(times):
-        assert begun <= (at - times[0]) * MOST_POLLS_PER_SECOND + HANDFUL
+    assert len(times) >= 299
+    assert times[-1] - times[0] > 0.4
+    together = max(Counter(times).values())
+    assert together <= MOST_IN_A_MOMENT
+    if rest:
+        assert together == MOST_IN_A_MOMENT == 13
+    for (first, start), (last, end) in itertools.combinations(enumerate(times), 2):
+        assert last - first <= (end - start) * MOST_POLLS_PER_SECOND + MOST_IN_A_MOMENT
 
 
 async def test_all_have_been_asked_once_each_has_answered_or_was_silent_or_has_no_address() -> None:
@@ -298,6 +305,19 @@ async def test_all_have_been_asked_once_each_has_answered_or_was_silent_or_has_n
         assert not heard.done()
         await asyncio.sleep(0.2)
         assert heard.done()
+
+
+async def test_pods_that_come_later_keep_nobody_waiting_until_all_have_been_asked() -> None:
+    known, sidecars = fleet([pod(1)]), PretendSidecars(seconds=0.5)
+    asking = poller(known, sidecars)
+    asking.follow("uid-1")
+    heard = asyncio.create_task(asking.all_asked())
+    async with running(asking.run()):
+        for number in range(2, 12):
+            known.pod_seen(pod(number))
+            asking.follow(f"uid-{number}")
+            await asyncio.sleep(0.3)
+            assert heard.done() == (number > 2)
 
 
 async def test_a_pod_that_has_gone_is_asked_no_more_and_one_without_address_not_yet() -> None:
