@@ -4,6 +4,10 @@ Called by `election`, which reads and writes the Lease. The rules follow Kuberne
 election (client-go's `leaderelection`): who does not lead waits until the holder has been silent
 for a while by the waiter's own clock, so that no two clocks are ever compared; who leads stops some
 time before that, counted from the moment at which its last good write was sent.
+
+So there are never two leaders, but for one case, as in client-go: when somebody deletes the Lease,
+one who has never read it cannot tell that from a first start and takes it at once, and the holder
+believes in it until its next try. Whoever has read it waits as for a silent holder.
 """
 
 from dataclasses import dataclass
@@ -55,7 +59,8 @@ class Elector:
     def step(self, record: Record | None, now: float) -> Claim | None:
         """What to write; None: somebody else leads.
 
-        `record`: as the API server had it before `now`; None when there is no Lease.
+        `record`: as the API server had it before `now`; None when there is no Lease. Who has never
+        seen one takes it then: a first start waits for nobody.
         """
         if record is not None and record != self._seen:
             self._seen, self._seen_at = record, now

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from batchedmodel_election.elector import (
     LEASE_SECONDS,
     RENEW_SECONDS,
+    RETRY_SECONDS,
     Claim,
     Elector,
     Record,
@@ -111,6 +112,18 @@ def test_a_lease_that_is_deleted_is_not_taken_from_a_holder_who_does_not_know() 
     assert first.remaining(2.0) > 0
 
 
+def test_who_never_read_a_lease_that_is_deleted_takes_it_until_the_holder_next_tries() -> None:
+    lease, first, newcomer = Lease(), Elector("a"), Elector("b")
+    _try(first, lease, 0.0)
+    lease.record = None
+    _try(newcomer, lease, 0.1)
+    assert first.remaining(RETRY_SECONDS - 0.1) > 0
+    assert newcomer.remaining(RETRY_SECONDS - 0.1) > 0
+    _try(first, lease, RETRY_SECONDS)
+    assert first.remaining(RETRY_SECONDS) == 0
+    assert newcomer.remaining(RETRY_SECONDS) > 0
+
+
 @dataclass(slots=True)
 class _Message:
     """What becomes of one try of an elector."""
@@ -161,7 +174,9 @@ class _World:
 
 @settings(max_examples=500, deadline=None)
 @given(messages=_MESSAGES)
-def test_there_are_never_two_leaders_whatever_is_lost_or_late(messages: list[_Message]) -> None:
+def test_of_a_lease_that_nobody_deletes_there_are_never_two_leaders_whatever_is_lost_or_late(
+    messages: list[_Message],
+) -> None:
     world, now = _World(), 0.0
     busy_until = [0.0, 0.0]
     for number, message in enumerate(messages):

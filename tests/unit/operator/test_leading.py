@@ -1,6 +1,7 @@
 """Who leads works: an operator whose workers fail gives the Lease back and ends."""
 
 import asyncio
+import logging
 import os
 from datetime import UTC, datetime
 
@@ -72,3 +73,18 @@ async def test_workers_that_fail_end_the_watching_and_are_raised(
     await asyncio.sleep(10)
     assert exits == []
     await cluster.close()
+
+
+def test_the_process_says_what_failed_and_ends_with_a_code(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fails(settings: object) -> None:
+        raise ValueError("a bug")
+
+    for name in ("NAMESPACE", "SIDECAR_IMAGE", "MODEL_SERVER_IMAGE"):
+        monkeypatch.setenv(f"BATCHEDMODEL_{name}", "x")
+    monkeypatch.setattr(entry, "_run", fails)
+    assert entry.main() == entry.EXIT_FAILED
+    (line,) = [one for one in caplog.records if one.levelno == logging.ERROR]
+    assert "failed unexpectedly" in line.getMessage()
+    assert "a bug" in caplog.text
