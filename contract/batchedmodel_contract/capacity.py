@@ -12,6 +12,8 @@ from batchedmodel_contract.rules import Schema
 
 FIELD: Final = "capacity"
 _DIGITS: Final = 3
+_LEAST: Final = 1e-6
+_MOST: Final = 1e12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +78,10 @@ def capacity_schema() -> Schema:
 
 
 def _positive(found: object) -> float | None:
-    return float(found) if isinstance(found, int | float) and found > 0 else None
+    """A number that can be counted with: whoever may write a status may write any other."""
+    if isinstance(found, int | float) and _LEAST <= found <= _MOST:
+        return float(found)
+    return None
 
 
 def _rounded(value: float) -> float:

@@ -199,7 +199,7 @@ def _queue_wait(samples: Sequence[_Sample]) -> float | None:
         before, left = (0.0, 0) if last.age_seconds <= GAUGE_SECONDS else (None, None)
     if waited is None or released is None or before is None or left is None:
         return None
-    return max(0.0, waited - before) / (released - left or max(1, last.queue_length))
+    return max(0.0, waited - before) / (max(0, released - left) or max(1, last.queue_length))
 
 
 def covered_seconds(windows: Iterable[Window], now: float) -> float:

@@ -173,6 +173,14 @@ def test_where_nothing_leaves_rows_waited_for_as_long_as_they_were_seen_to() -> 
     assert history.gauges().queue_wait == 10.0
 
 
+def test_a_wait_is_never_negative_whatever_a_pod_answers() -> None:
+    history = History()
+    for second, released in ((0, 500), (2, 3)):
+        stats = replace(CALM, waited_row_seconds=10.0 + second, released_rows=released)
+        history.record(stats, NOW + second)
+    assert history.gauges().queue_wait == 2.0
+
+
 def test_a_sidecar_of_an_earlier_version_tells_no_wait() -> None:
     history = History()
     for second in (0, 2):

@@ -1,5 +1,7 @@
 """What is remembered of a model's pods, in its status."""
 
+import math
+
 import pytest
 
 from batchedmodel_contract.capacity import Capacity, capacity_of, capacity_schema
@@ -41,8 +43,11 @@ def test_what_makes_no_sense_is_nothing(found: dict[str, object] | None) -> None
     assert capacity_of(found or {}) is None
 
 
-def test_a_number_that_is_none_is_unknown() -> None:
-    wrong = {"revision": "a", "rowsPerSecond": "410", "startupSeconds": 0}
+@pytest.mark.parametrize(
+    "number", ["410", 0, -1, 1e-300, 1e300, 10**400, math.inf, math.nan], ids=repr
+)
+def test_a_number_that_is_none_or_cannot_be_counted_with_is_unknown(number: object) -> None:
+    wrong = {"revision": "a", "rowsPerSecond": number, "startupSeconds": number}
     assert capacity_of({"capacity": wrong}) == Capacity(revision="a")
 
 
