@@ -16,13 +16,13 @@ from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.outcomes import Outcome
 from batchedmodel_contract.stats import SidecarStats
 from batchedmodel_scheduling import policies
-from batchedmodel_scheduling.policy import Batch, Finished, HandedOver, Item, ItemId, MemoryCap
+from batchedmodel_scheduling.policy import Batch, HandedOver, Item, ItemId, MemoryCap
 from batchedmodel_scheduling.signals import Signals
 from batchedmodel_sidecar import verdicts
 from batchedmodel_sidecar.calls import Answer, Call
 from batchedmodel_sidecar.circuit import Circuit
 from batchedmodel_sidecar.deadlines import Deadlines
-from batchedmodel_sidecar.errors import CallError, Rejected, TooLate, Unserved
+from batchedmodel_sidecar.errors import CallError, Rejected, Unserved
 from batchedmodel_sidecar.flights import Flights, carried, our_bug, patience
 from batchedmodel_sidecar.ledger import Ledger
 from batchedmodel_sidecar.live_call import LiveCall, Told, batch_of
@@ -30,8 +30,9 @@ from batchedmodel_sidecar.metrics import Durations
 from batchedmodel_sidecar.model import ReadyModel, still_needed, take
 from batchedmodel_sidecar.offered import Offered
 from batchedmodel_sidecar.recorder import FlightRecorder
-from batchedmodel_sidecar.replies import RawReply, RowFailure, dealt, time_of
+from batchedmodel_sidecar.replies import RawReply, RowFailure, dealt, finished
 from batchedmodel_sidecar.second_tries import again
+from batchedmodel_sidecar.suspects import Suspects
 from batchedmodel_sidecar.terms import NO_WISHES, Wishes, agreed, in_force
 from batchedmodel_sidecar.timer import Timer
 from batchedmodel_sidecar.turns import Turns
@@ -84,6 +85,7 @@ class Batcher:
         self._rows: dict[ItemId, tuple[LiveCall, int]] = {}
         self._deadlines: Deadlines[LiveCall] = Deadlines(lambda live: not live.future.done())
         self._flights = Flights(dropped=lambda batch: self._finish(batch, None))
+        self._suspects = Suspects(self._flights)
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -197,7 +199,7 @@ class Batcher:
     def give_up(self, reason: str, *, in_flight: bool = True) -> None:
         """Answer what was accepted with 503, perhaps not what a server may still answer."""
         for live in {live for live, _ in self._rows.values()}:
-            if in_flight or live.waiting == len(live.call.rows):
+            if in_flight or not live.at_server:
                 self._settle(live, Outcome.FAILED, Unserved(reason, status=503, retry_after=1.0))
 
     async def close(self) -> None:
@@ -213,10 +215,8 @@ class Batcher:
         self._ledger.rows_offered += len(rows)
         if self.model is not None and not take(live.call, self.model, *self._older):
             raise verdicts.refused_for_another_model()
-        if len(rows) > self._settings.max_queue_size:
-            raise verdicts.too_many(len(rows), self._settings.max_queue_size)
-        if live.deadline <= now:
-            raise TooLate(live.terms.limit)
+        if unfit := verdicts.unfit(len(rows), live.deadline - now, live.terms, self._settings):
+            raise unfit
         lengths = live.call.lengths
         live.work = sum(map(self._policy.work, lengths))
         self._offered.add(live.work, now)
@@ -254,6 +254,8 @@ class Batcher:
         """Expire, release as long as the policy releases; returns when something is due."""
         for live in self._deadlines.due(now):
             self._give_up(live, Outcome.EXPIRED)
+        if self._depth(now) and (suspect := self._suspects.leaves(self._policy.pipeline)):
+            self._release(suspect, now)
         while True:
             decision = self._policy.poll(now, self._flights.slots(self._depth(now)))
             if decision.release is not None:
@@ -265,11 +267,13 @@ class Batcher:
                     self._give_up(self._rows[shed.item.id][0], shed.outcome)
             if decision.release is None:
                 break
-        return min(decision.wake_at, self._deadlines.next(), self._circuit.changes_at(now))
+        changes_at = min(self._circuit.changes_at(now), self._flights.next_slow(now))
+        return min(decision.wake_at, self._deadlines.next(), changes_at)
 
     def _depth(self, now: float) -> int:
         held = 0 if self.model is None else self.model.holds(self._policy.settings)
-        return self._circuit.depth(held, now)
+        depth = self._circuit.depth(held, now, slow=self._flights.slow(now))
+        return self._suspects.depth(depth, now)
 
     def _give_up(self, live: LiveCall, outcome: Outcome) -> None:
         """End a call for which its time, or the policy, leaves no room."""
@@ -278,20 +282,17 @@ class Batcher:
         self._settle(live, outcome, told)
 
     def _release(self, batch: Batch, now: float) -> None:
-        partly_shown: dict[LiveCall, None] = {}
         members = [self._rows[item.id] for item in batch.items]
         for item, (live, _) in zip(batch.items, members, strict=True):
             self._ledger.leave(len(live.call.rows), live.waiting)
             live.leaves(batch.id, len(batch.items), now)
-            if live.partly_shown:
-                partly_shown[live] = None
             self._durations.queue.observe(now - item.arrived)
         self._ledger.batch_leaves(batch.reason, len(batch.items), now)
         self._durations.batch_size.observe(len(batch.items))
         logger.debug("batch %d: %s", batch.id, Told(batch, self._rows))
         self._policy.observe(HandedOver(batch=batch.id), now)
-        self._flights.start(batch, self._carry(batch, members, now))
-        for live in partly_shown:
+        self._flights.start(batch, self._carry(batch, members, now), now, self._policy.pipeline)
+        for live in dict.fromkeys(live for live, _ in members if live.partly_shown):
             for index in self._turns.show_more(live, self._policy, now):
                 self._rows[live.ids[index]] = (live, index)
 
@@ -300,13 +301,13 @@ class Batcher:
         seconds = patience(batch, self._settings, now)
         reply = await carried(lambda: self._infer(batch_of(members, now), seconds))
         if isinstance(reply, Unserved):
-            self._unserved(batch.items, reply)
+            self._unserved(batch, batch.items, reply)
             self._finish(batch, None)
             return
         if isinstance(reply, RawReply) and reply.fault is not None:
-            self._unserved(reply.left(batch.items), reply.fault)
+            self._unserved(batch, reply.left(batch.items), reply.fault)
         else:
-            self._circuit.replied(reply, self._clock())
+            self._circuit.replied(reply, self._clock(), since=self._flights.began(batch))
         # The next batch leaves before this one is dealt out: a device that waits costs everybody,
         # an answer that is some microseconds later costs one caller that.
         self._finish(batch, reply)
@@ -316,20 +317,28 @@ class Batcher:
             told = error if isinstance(error, Unserved) else our_bug(error)
             for live, _ in self._members(batch.items):
                 self._settle(live, Outcome.FAILED, told)
+        if self._over:
+            self.give_up(verdicts.MODEL_GONE, in_flight=False)
 
-    def _unserved(self, items: Sequence[Item], error: Unserved) -> None:
+    @property
+    def _over(self) -> bool:
+        """Whether no other server will come in time for what waits."""
+        return self._flushing and self.model is None
+
+    def _unserved(self, batch: Batch, items: Sequence[Item], error: Unserved) -> None:
         """Items of a batch have no answer: they fail, or wait for another try."""
         now = self._clock()
-        self._circuit.unserved(error, now, rows=len(items))
-        over = self._flushing and self.model is None  # no other server will come in time
+        self._circuit.unserved(error, now, since=self._flights.began(batch))
+        may, alone, over = self._idempotent, self._flights.alone(batch), self._over
         for live, item in self._members(items):
-            tried = error if over else again(live, item, error, idempotent=self._idempotent)
+            tried = error if over else again(live, item, error, idempotent=may, alone=alone)
             if isinstance(tried, Unserved):
                 self._settle(live, Outcome.FAILED, tried)
                 continue
             live.waiting += 1
             self._ledger.come_back(len(live.call.rows), live.waiting, now)
-            self._policy.take_over(tried)
+            if not self._suspects.takes(tried):
+                self._policy.take_over(tried)
 
     def _members(self, items: Iterable[Item]) -> Iterator[tuple[LiveCall, Item]]:
         """Rows of a batch that are still wanted, with their calls; settling one may end others."""
@@ -340,17 +349,13 @@ class Batcher:
 
     def _finish(self, batch: Batch, reply: BatchReply | None) -> None:
         """Tell the policy that a batch is off the server, and act on its answer at once."""
-        self._flights.ended(batch)
         now = self._clock()
+        self._flights.ended(batch, now)
         self._ledger.batch_ends(len(batch.items), now)
-        compute, queued = None, 0.0
         if reply is not None:
-            self._ledger.tokens += reply.tokens
-            self._ledger.padded_tokens += reply.padded_tokens
-            compute, queued = time_of(reply), reply.queue_seconds
+            self._ledger.computed(reply.tokens, reply.padded_tokens)
             self._durations.model.observe(reply.compute_seconds)
-        finished = Finished(batch=batch.id, compute_seconds=compute, queue_seconds=queued)
-        self._policy.observe(finished, now)
+        self._policy.observe(finished(batch, reply), now)
         self._step()
 
     def _deliver(self, batch: Batch, reply: BatchReply) -> None:
@@ -380,11 +385,13 @@ class Batcher:
         self._recorder.settled(live.recorded, rows, outcome)
         self._turns.settled(live)
         if outcome is not Outcome.COMPLETED:
-            logger.debug("%d rows %s: %s", rows, outcome, type(result).__name__)  # quotes no body
+            why = "the caller left" if result is None else type(result).__name__  # quotes no body
+            logger.debug("%d rows %s: %s", rows, outcome, why)
         self._durations.request.observe(now - live.accepted_at)
         for item_id in live.ids:
             if self._rows.pop(item_id, None) is not None and live.waiting:
                 self._policy.withdraw(item_id, now)
+                self._suspects.discard(item_id)
         if outcome is Outcome.CANCELLED:
             # Only then: a server that lets calls expire may hang, and that must be found out.
             self._flights.unwanted(live.flights)

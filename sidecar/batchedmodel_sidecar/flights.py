@@ -1,23 +1,28 @@
-"""The batches that are on their way: who still wants them, and their end.
+"""The batches that are on their way: who still wants them, which had company, and their end.
 
 Owned by the batcher. A batch that nobody wants any more is dropped; the server hears of it by the
-end of its connection.
+end of its connection. One that takes several times as long as was expected is slow: it may hang,
+and with several workers nothing waits for it that others can do.
 """
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from batchedmodel_contract.batch_wire import BatchReply
 from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_scheduling.pipeline import Pipeline
 from batchedmodel_scheduling.policy import Batch, BatchId, Slots
 from batchedmodel_sidecar.errors import Unserved
 
 logger: Final = logging.getLogger(__name__)
 
 _GRACE: Final = 5.0  # seconds after the last member's time is over
+_SLOW: Final = 4.0  # times what was expected
+_SLOW_SECONDS: Final = 1.0  # more, for what nobody can expect
 
 
 @dataclass(slots=True)
@@ -25,6 +30,12 @@ class _Flight:
     task: asyncio.Task[None]
     wanted: int
     """Rows whose calls are not settled."""
+    began: float
+    behind: bool
+    """Whether all workers had another when it left."""
+    slow_at: float
+    alone: bool
+    """Whether no other has been beside it."""
 
 
 class Flights:
@@ -39,17 +50,63 @@ class Flights:
         """What is taken by these of a server that can hold so many."""
         return Slots(depth=depth, in_flight=len(self._flights))
 
-    def start(self, batch: Batch, carrying: Coroutine[None, None, None]) -> None:
+    def start(
+        self,
+        batch: Batch,
+        carrying: Coroutine[None, None, None],
+        now: float,
+        pipeline: Pipeline,
+    ) -> None:
         """Carry a batch; whoever carries it says `ended`."""
-        task = asyncio.get_running_loop().create_task(carrying)
-        self._flights[batch.id] = _Flight(task, len(batch.items))
+        for other in self._flights.values():
+            other.alone = False
+        workers = pipeline.most_workers
+        expected = pipeline.times.predict([item.length for item in batch.items])
+        late = now + _SLOW_SECONDS + _SLOW * (expected or 0.0)
+        self._flights[batch.id] = _Flight(
+            task=asyncio.get_running_loop().create_task(carrying),
+            wanted=len(batch.items),
+            began=now,
+            behind=len(self._flights) >= workers,
+            slow_at=late if workers > 1 else math.inf,
+            alone=not self._flights,
+        )
         # Here and not in the coroutine: one that is cancelled before its first step never runs, and
         # a batch that did not end would keep its place at the server for ever.
-        task.add_done_callback(lambda _: self._landed(batch))
+        self._flights[batch.id].task.add_done_callback(lambda _: self._landed(batch))
 
-    def ended(self, batch: Batch) -> None:
+    @property
+    def any(self) -> bool:
+        """Whether the server has a batch."""
+        return bool(self._flights)
+
+    def has(self, batch: Batch | None) -> bool:
+        """Whether a batch has left and not ended."""
+        return batch is not None and batch.id in self._flights
+
+    def began(self, batch: Batch) -> float:
+        """When a worker had a batch that has not ended."""
+        return self._flights[batch.id].began
+
+    def alone(self, batch: Batch) -> bool:
+        """Whether no other has been beside a batch that has not ended."""
+        return self._flights[batch.id].alone
+
+    def slow(self, now: float) -> int:
+        """How many are overdue."""
+        return sum(flight.slow_at <= now for flight in self._flights.values())
+
+    def next_slow(self, now: float) -> float:
+        """When one more will be; infinity when none can."""
+        found = [one.slow_at for one in self._flights.values() if one.slow_at > now]
+        return min(found, default=math.inf)
+
+    def ended(self, batch: Batch, now: float) -> None:
         """The server is done with a batch, or it was dropped."""
         del self._flights[batch.id]
+        for other in self._flights.values():
+            if other.behind:
+                other.began, other.behind = now, False
 
     def unwanted(self, batches: Iterable[BatchId]) -> None:
         """A row in each of these is no longer wanted; a batch without any that is ends now."""

@@ -117,6 +117,11 @@ class Ledger:
         self.batches_in_flight -= 1
         self.rows_at_model.change(-rows, now)
 
+    def computed(self, tokens: int, padded_tokens: int) -> None:
+        """The server has answered so many tokens, and computed so many for them."""
+        self.tokens += tokens
+        self.padded_tokens += padded_tokens
+
     def come_back(self, rows: int, waiting: int, now: float) -> None:
         """A row of an accepted call waits again; so many wait with it."""
         if waiting == rows:

@@ -13,6 +13,7 @@ from typing import Final
 
 from batchedmodel_sidecar.batcher import Batcher
 from batchedmodel_sidecar.link import LinkStatus
+from batchedmodel_sidecar.verdicts import MODEL_GONE
 
 logger: Final = logging.getLogger(__name__)
 
@@ -88,9 +89,7 @@ class Lifecycle:
         """While draining no model will come back in time for what waits: answer it now."""
         if self.draining:
             # A server that says that it stops still answers what it has; one that hangs does not.
-            self._batcher.give_up(
-                "the model is gone and this pod is stopping", in_flight=self._model().stuck
-            )
+            self._batcher.give_up(MODEL_GONE, in_flight=self._model().stuck)
 
     def resume(self) -> None:
         """Serve again after a drain that no termination followed."""
@@ -110,6 +109,8 @@ class Lifecycle:
             await asyncio.sleep(self._delay)
         self._refusing = True
         self._batcher.flush(True)
+        if self._model().model is None:
+            self.model_lost()
         try:
             async with asyncio.timeout(self._limit):
                 await self._batcher.idle()

@@ -77,6 +77,11 @@ class LiveCall:
         """Whether the policy has not seen all of its rows."""
         return len(self.ids) < len(self.call.rows)
 
+    @property
+    def at_server(self) -> int:
+        """Its rows that have left and not come back."""
+        return self.missing - self.waiting
+
     def answer(
         self, index: int, outputs: tuple[Output, ...], answer: RowAnswer, seconds: float
     ) -> Answer | None:

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from batchedmodel_contract.batch_wire import OK, BatchReply
 from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_scheduling.policy import Batch, Finished
 from batchedmodel_sidecar.calls import Output, RowAnswer, Said, Value
 from batchedmodel_sidecar.errors import Unserved
 
@@ -57,9 +58,12 @@ class RawReply(BatchReply):
         return [member for member, answer in pairs if answer is None]
 
 
-def time_of(reply: BatchReply) -> float | None:
-    """Seconds that a batch of this size takes, if the reply tells."""
-    return reply.compute_seconds if reply.passes == 1 else None
+def finished(batch: Batch, reply: BatchReply | None) -> Finished:
+    """What the policy is told of a batch's end: what one of its size takes, if anybody knows."""
+    if reply is None:
+        return Finished(batch=batch.id, compute_seconds=None)
+    seconds = reply.compute_seconds if reply.passes == 1 else None
+    return Finished(batch=batch.id, compute_seconds=seconds, queue_seconds=reply.queue_seconds)
 
 
 def dealt(

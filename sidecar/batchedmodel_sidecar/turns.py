@@ -63,7 +63,8 @@ class Turns:
     def _too_long(self, live: LiveCall, policy: BasePolicy, now: float) -> Refusal | None:
         """Whether a list that is no use when late would be late even in full batches."""
         strict = live.due == live.deadline and policy.pipeline.times.profiled
-        if not strict or now + self._ledger.work_live + live.work <= live.deadline:
+        seconds = (self._ledger.work_live + live.work) / policy.pipeline.workers
+        if not strict or now + seconds <= live.deadline:
             return None
         delay = policy.retry_after(self._ledger.rows_waiting)
         return Refusal(reason=Rejection.PREDICTED_LATE, retry_after=delay)

@@ -4,10 +4,15 @@ Pure; called by the batcher. The delay after which a caller should come back is 
 device needs for what waits, as far as anybody knows it.
 """
 
+from typing import Final
+
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_scheduling.policy import Refusal
-from batchedmodel_sidecar.errors import CallError, Expired, GivenUp, Rejected, Unserved
+from batchedmodel_sidecar.errors import CallError, Expired, GivenUp, Rejected, TooLate, Unserved
+from batchedmodel_sidecar.terms import Terms
+
+MODEL_GONE: Final = "the model is gone and this pod is stopping"
 
 
 def rejected(refusal: Refusal, settings: BatchSettings, seconds: float) -> Rejected:
@@ -22,6 +27,13 @@ def too_many(rows: int, queue: int) -> Rejected:
     """A call has more rows than the queue ever holds."""
     message = f"{rows} rows in one request are more than the queue holds ({queue})"
     return Rejected(Rejection.TOO_LARGE, message)
+
+
+def unfit(rows: int, left: float, terms: Terms, settings: BatchSettings) -> Rejected | None:
+    """Why a call of so many rows, with so many seconds left, could never be served."""
+    if rows > settings.max_queue_size:
+        return too_many(rows, settings.max_queue_size)
+    return TooLate(terms.limit) if left <= 0 else None
 
 
 def ended(outcome: Outcome, *, seconds: float, retry_after: float) -> CallError:

@@ -17,7 +17,7 @@ from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.recorder import FlightRecorder
 from batchedmodel_sidecar.translator import Translator
 from batchedmodel_sidecar.upstream.catalogue import foreign
-from batchedmodel_sidecar.upstream.client import Client, Unreachable
+from batchedmodel_sidecar.upstream.client import Client, Deaf, Unreachable
 from batchedmodel_sidecar.upstream.dialect import Posting, Response
 from batchedmodel_sidecar.upstream.link import ForeignLink
 from support.sidecar_world import LoopTimer, Seen, StrictLedger, WatchedBatcher
@@ -54,6 +54,8 @@ class Scripted(Client):
         self.most_running = 0
         """Requests that it had at the same time."""
         self.there = True
+        self.seconds: dict[str, float] = {}
+        """Of requests with such a row."""
         self.asked: list[str] = []
 
     async def ask(self, path: str) -> tuple[int, bytes]:
@@ -70,7 +72,10 @@ class Scripted(Client):
         self.running += 1
         self.most_running = max(self.most_running, self.running)
         try:
-            await asyncio.sleep(SECONDS)
+            async with asyncio.timeout(seconds):
+                await asyncio.sleep(max(self.seconds.get(row, SECONDS) for row in rows))
+        except TimeoutError:
+            raise Deaf from None
         finally:
             self.running -= 1
         return self.reaction(rows)

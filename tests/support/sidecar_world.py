@@ -82,13 +82,18 @@ class PretendServer:
     statuses: dict[bytes, int] = field(default_factory=dict)
     drop_a_row: bool = False
     deadly: set[bytes] = field(default_factory=set)
-    """Rows that kill the server."""
+    """Rows that kill the server, or the worker that has them."""
+    falls_as_one: bool = False
+    """Whether a death takes all batches that it has."""
+    side_by_side: bool = False
+    """Whether each batch has a worker for itself."""
     dropped: int = 0
     """Batches whose connection ended before their answer."""
     hand_off: float = 0.0
     """Seconds on the way there."""
     passes: int = 1
     """How many it says that a batch took."""
+    _died: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def infer(self, request: BatchRequest, seconds: float) -> BatchReply:
         """One forward pass; the device takes batches one behind the other."""
@@ -101,16 +106,19 @@ class PretendServer:
         loop = asyncio.get_running_loop()
         await asyncio.sleep(self.hand_off)
         arrived = loop.time()
-        starts = max(arrived, self.free_at)
+        starts = arrived if self.side_by_side else max(arrived, self.free_at)
         compute = FIXED + PER_ROW * len(items)
         self.free_at = starts + compute
         try:
             async with asyncio.timeout(seconds):
-                await asyncio.sleep(self.free_at - arrived)
+                await self._at_work(starts + compute - arrived)
         except asyncio.CancelledError:
             self.dropped += 1
             raise
         if self.deadly & set(items):
+            if self.falls_as_one:
+                self._died.set()
+                self._died, self.free_at = asyncio.Event(), 0.0
             raise Lost("the model server went away")
         if self.failure is not None:
             raise self.failure.with_traceback(None)
@@ -133,6 +141,14 @@ class PretendServer:
             padded_tokens=len(items),
             passes=self.passes,
         )
+
+    async def _at_work(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._died.wait()
+        except TimeoutError:
+            return
+        raise Lost("the model server went away")
 
 
 @dataclass

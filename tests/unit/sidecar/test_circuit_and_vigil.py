@@ -10,9 +10,10 @@ from batchedmodel_sidecar.replies import RawReply, RowFailure
 from batchedmodel_sidecar.vigil import Vigil
 
 
-def fail(circuit: Circuit, now: float = 0.0) -> None:
-    """A batch that had just left has no answer."""
-    circuit.unserved(Unserved("broken", status=502), now, rows=1)
+def fail(circuit: Circuit, now: float = 0.0, *, since: float | None = None) -> None:
+    """A batch that had just left, or `since` then, has no answer."""
+    error = Unserved("broken", status=502)
+    circuit.unserved(error, now, since=now if since is None else since)
 
 
 def failed(times: int, now: float = 0.0) -> Circuit:
@@ -74,7 +75,7 @@ def test_a_server_that_started_anew_is_tried_at_once() -> None:
     circuit = failed(6)
     circuit.back()
     assert circuit.depth(2, 0.0) == 0, "the same server has only been asked again who it is"
-    circuit.unserved(Lost("gone"), 0.0, rows=1)
+    circuit.unserved(Lost("gone"), 0.0, since=0.0)
     circuit.back()
     assert circuit.closed_to_callers(0.0) is None
     assert circuit.depth(2, 0.0) == 1
@@ -82,8 +83,8 @@ def test_a_server_that_started_anew_is_tried_at_once() -> None:
 
 def test_what_ends_beside_a_death_does_not_hide_it() -> None:
     circuit = failed(7)
-    circuit.unserved(Lost("gone"), 4.0, rows=1)
-    circuit.unserved(Busy("nobody listens"), 4.0, rows=1)
+    circuit.unserved(Lost("gone"), 4.0, since=4.0)
+    circuit.unserved(Busy("nobody listens"), 4.0, since=4.0)
     circuit.back()
     assert circuit.depth(2, 4.0) == 1, "it has started anew"
     fail(circuit, 5.0)
@@ -91,37 +92,46 @@ def test_what_ends_beside_a_death_does_not_hide_it() -> None:
     assert circuit.depth(2, 5.0) == 0, "that one was still there"
 
 
-def test_after_a_death_batches_run_one_at_a_time_for_a_while() -> None:
-    """Or a neighbour in the second slot would look as guilty as the row that kills servers."""
+def test_a_failure_of_one_that_is_there_ends_the_memory_of_a_death() -> None:
+    """A worker died and nobody said that the server is back: it is the same one that fails."""
     circuit = Circuit()
-    circuit.unserved(Lost("gone"), 0.0, rows=1)
+    circuit.unserved(Lost("gone"), 0.0, since=0.0)
+    for now in (1.0, 1.1, 1.2, 1.3):
+        fail(circuit, now)
+    assert circuit.depth(2, 1.4) == 0
+    circuit.back()
+    assert circuit.depth(2, 1.4) == 0, "its readiness came and went, and nothing has started anew"
+
+
+def test_after_a_death_nothing_is_sent_until_the_link_must_have_heard_of_it() -> None:
+    circuit = Circuit()
+    circuit.unserved(Lost("gone"), 0.0, since=0.0)
     assert circuit.depth(2, 0.1) == 0
-    assert circuit.depth(2, 0.2) == 1
-    for _ in range(1 + 16):
-        assert circuit.depth(2, 0.2) == 1
-        circuit.succeeded(0.2)
     assert circuit.depth(2, 0.2) == 2
 
 
-def test_batches_that_a_server_takes_with_it_count_as_one_and_all_their_rows_are_suspects() -> None:
+def test_batches_that_a_server_takes_with_it_count_as_one() -> None:
     circuit = Circuit()
-    for _ in range(8):
-        circuit.unserved(Lost("gone"), 1.0, rows=64)
-    assert circuit.closed_to_callers(1.0) is None
-    for _ in range(8 * 64 + 16):
-        assert circuit.depth(8, 1.2) == 1
-        circuit.succeeded(1.2)
-    assert circuit.depth(8, 1.2) == 8
+    for now in (1.0, 1.0, 1.0, 1.1, 1.2, 1.3, 1.4):
+        circuit.unserved(Lost("gone"), now, since=0.5)
+    assert circuit.closed_to_callers(1.4) is None
+    assert circuit.depth(8, 1.6) == 8
 
 
-def test_what_an_earlier_death_took_is_not_suspected_of_a_later_one() -> None:
+def test_what_failed_side_by_side_counts_as_one() -> None:
     circuit = Circuit()
-    circuit.unserved(Lost("gone"), 0.0, rows=512)
-    circuit.rest(0.1, 5.0)
-    circuit.unserved(Lost("gone"), 1.0, rows=1)
-    for _ in range(1 + 16):
-        circuit.succeeded(6.0)
-    assert circuit.depth(8, 6.0) == 8
+    for since in (0.0, 1.0, 2.0, 3.0):
+        for worker in range(8):
+            fail(circuit, since + 1.0, since=since + worker / 100)
+    assert circuit.closed_to_callers(4.0) is None
+    fail(circuit, 5.0, since=4.0)
+    assert circuit.closed_to_callers(5.0) is not None
+
+
+def test_a_trial_does_not_wait_for_batches_that_may_hang() -> None:
+    circuit = failed(5)
+    assert circuit.depth(4, 1.0, slow=2) == 3
+    assert circuit.depth(2, 1.0, slow=2) == 2
 
 
 @pytest.mark.parametrize(("calls", "batches"), [(1, 20), (2, 10), (3, 7), (4, 5), (32, 5)])
@@ -130,21 +140,21 @@ def test_a_foreign_server_that_answers_no_call_gets_nothing_after_twenty_or_five
 ) -> None:
     circuit = Circuit()
     for _ in range(batches - 1):
-        circuit.replied(refusal(calls), 0.0)
+        circuit.replied(refusal(calls), 0.0, since=0.0)
     assert circuit.changes_at(0.0) == math.inf
-    circuit.replied(refusal(calls), 0.0)
+    circuit.replied(refusal(calls), 0.0, since=0.0)
     assert circuit.changes_at(0.0) == 1.0
-    circuit.replied(refusal(calls), 1.0)
+    circuit.replied(refusal(calls), 1.0, since=1.0)
     assert circuit.closed_to_callers(1.9) is not None, "a trial that came to nothing"
 
 
 def test_what_callers_did_wrong_neither_opens_the_circuit_nor_closes_it() -> None:
     circuit = Circuit()
     for _ in range(50):
-        circuit.replied(refusal(8, status=422), 0.0)
+        circuit.replied(refusal(8, status=422), 0.0, since=0.0)
     assert circuit.changes_at(0.0) == math.inf
     circuit = failed(4)
-    circuit.replied(refusal(1, status=422), 0.0)
+    circuit.replied(refusal(1, status=422), 0.0, since=0.0)
     fail(circuit)
     assert circuit.changes_at(0.0) == 1.0
 
@@ -163,12 +173,21 @@ def test_what_is_answered_late_during_a_pause_spares_nobody_the_trial() -> None:
     assert circuit.depth(4, 1.0) == 1
 
 
-def test_what_is_answered_beside_a_death_is_none_of_the_rows_that_are_tried() -> None:
+def test_what_fails_while_the_server_rests_by_request_counts() -> None:
+    """Or one worker that asks for rest would hide that the others are broken."""
     circuit = Circuit()
-    circuit.unserved(Lost("gone"), 0.0, rows=1)
-    for _ in range(1 + 16):
-        circuit.succeeded(0.1)
-    assert circuit.depth(4, 0.2) == 1
+    for now in range(5):
+        circuit.rest(now, 2.0)
+        fail(circuit, now + 0.5)
+    assert circuit.closed_to_callers(4.5) is not None
+
+
+def test_what_is_answered_while_the_server_rests_by_request_counts() -> None:
+    circuit = failed(4)
+    circuit.rest(0.0, 1.0)
+    circuit.succeeded(0.5)
+    fail(circuit, 1.0)
+    assert circuit.closed_to_callers(1.0) is None
 
 
 def test_a_server_that_asks_for_rest_gets_it_within_bounds_and_counts_as_sound() -> None:

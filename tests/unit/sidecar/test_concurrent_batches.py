@@ -1,7 +1,9 @@
 """Several batches at a foreign server at the same time: as many as the settings say."""
 
 import asyncio
+import math
 from dataclasses import replace
+from itertools import cycle
 from string import ascii_letters
 
 import pytest
@@ -10,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.spec import PolicyName
 from batchedmodel_sidecar.batcher import Batcher
-from batchedmodel_sidecar.errors import Lost, Unserved
+from batchedmodel_sidecar.errors import Expired, Lost, Unserved
 from batchedmodel_sidecar.ledger import Ledger
 from batchedmodel_sidecar.metrics import Durations
 from batchedmodel_sidecar.recorder import FlightRecorder
@@ -18,6 +20,7 @@ from batchedmodel_sidecar.upstream.dialect import Response
 from support.foreign_world import (
     SECONDS,
     Foreigners,
+    Reaction,
     Rows,
     in_front,
     now,
@@ -33,6 +36,22 @@ pytestmark = pytest.mark.looptime
 THREE = BatchSettings(
     policy=PolicyName.GREEDY, max_wait_seconds=0.0, max_batch_size=4, max_concurrent_batches=3
 )
+
+
+def _killed_by(deadly: str) -> Reaction:
+    """The server dies with all that it has when it has one of these rows."""
+    died_at = -math.inf
+
+    def react(rows: Rows) -> Response:
+        nonlocal died_at
+        if set(deadly) & set(rows):
+            died_at = now()
+        # Those that end with it, or that ran beside it, are gone with it.
+        if now() - died_at < 0.9 * SECONDS:
+            raise Lost("gone")
+        return well(rows)
+
+    return react
 
 
 async def test_as_many_batches_run_side_by_side_as_are_asked_for_and_never_more() -> None:
@@ -95,17 +114,7 @@ async def test_a_death_under_several_batches_costs_only_the_row_that_kills() -> 
     """Each row that was in work is tried by itself, and no other beside it."""
 
     async def test(world: Foreigners) -> None:
-        died_at: list[float] = []
-
-        def react(rows: Rows) -> Response:
-            if "p" in rows:
-                died_at.append(now())
-            # Those that end with it, or that ran beside it, are gone with it.
-            if died_at and now() - died_at[-1] < SECONDS:
-                raise Lost("gone")
-            return well(rows)
-
-        world.server.reaction = react
+        world.server.reaction = _killed_by("p")
         answers = await world.calls(ascii_letters)
         refused = answers.pop("p")
         assert isinstance(refused, Unserved)
@@ -114,6 +123,86 @@ async def test_a_death_under_several_batches_costs_only_the_row_that_kills() -> 
         assert world.batcher.closed is None
 
     await in_front(test, THREE)
+
+
+@pytest.mark.parametrize("policy", list(PolicyName))
+async def test_of_two_deaths_each_costs_only_the_row_that_kills(policy: PolicyName) -> None:
+    async def test(world: Foreigners) -> None:
+        world.server.reaction = _killed_by("bS")
+        answers = await world.calls(ascii_letters)
+        blamed = {row: said for row, said in answers.items() if isinstance(said, Unserved)}
+        assert all("died twice" in said.message for said in blamed.values())
+        assert set(blamed) == {"b", "S"}
+
+    await in_front(test, replace(THREE, policy=policy, max_batch_size=16))
+
+
+async def test_a_batch_that_hangs_holds_up_those_that_are_tried_alone_and_nobody_else() -> None:
+    """It hangs for as long as it may, and every healthy worker works meanwhile."""
+
+    async def test(world: Foreigners) -> None:
+        world.server.seconds["h"] = math.inf
+        world.server.reaction = once(Lost("a worker died"), on="d", otherwise=well)
+        hangs = asyncio.create_task(world.call("h"))
+        await asyncio.sleep(SECONDS / 2)
+        dies = asyncio.create_task(world.call("d"))
+        await asyncio.sleep(0.1)
+        took = []
+        while not hangs.done():
+            began = now()
+            assert await world.call("x") == "x"
+            took.append(now() - began)
+            await asyncio.sleep(0.2)
+        assert max(took) < 1.1, "so long the batch may be slow rather than hang"
+        assert max(took[1:]) == pytest.approx(SECONDS, abs=SECONDS)
+        results = await asyncio.gather(hangs, dies, return_exceptions=True)
+        assert all(isinstance(one, Expired) for one in results), results
+
+    await in_front(test, replace(THREE, request_timeout_seconds=5.0))
+
+
+async def test_who_is_tried_alone_and_is_slow_shares_the_server_and_is_blamed_for_nothing() -> None:
+    async def test(world: Foreigners) -> None:
+        world.server.reaction = _killed_by("s")
+        slow = asyncio.create_task(world.call("s"))
+        await asyncio.sleep(2 * SECONDS)
+        world.server.seconds["s"] = 2.0
+        await asyncio.sleep(1.5)
+        assert (world.server.running, world.server.sent) == (1, [["s"], ["s"]])
+        assert await world.calls("xyz") == {"x": "x", "y": "y", "z": "z"}
+        with pytest.raises(Lost, match="gone"):
+            await slow
+        assert world.server.sent.count(["s"]) == 2
+
+    await in_front(test, THREE)
+
+
+async def test_workers_that_all_fail_for_a_moment_have_failed_once() -> None:
+    async def test(world: Foreigners) -> None:
+        until = now() + 1.5 * SECONDS
+        failure = said(502, "no")
+        world.server.reaction = lambda rows: failure if now() < until else well(rows)
+        calls = asyncio.create_task(world.calls(ascii_letters))
+        await asyncio.sleep(1.2 * SECONDS)
+        assert world.batcher.closed is None
+        answers = await calls
+        assert sum(isinstance(one, Unserved) for one in answers.values()) == 8 * 4
+
+    await in_front(test, replace(THREE, max_concurrent_batches=8))
+
+
+async def test_a_worker_that_asks_for_rest_does_not_hide_that_the_other_is_broken() -> None:
+    async def test(world: Foreigners) -> None:
+        replies = cycle([said(503, "later", **{"Retry-After": "1"}), said(502, "broken")])
+        world.server.reaction = lambda rows: next(replies)
+        calls = []
+        while world.batcher.closed is None:
+            calls.append(asyncio.create_task(world.call("a")))
+            await asyncio.sleep(0.25)
+            assert len(calls) < 4 * 20, "a rest of a second, and a failure or two"
+        await asyncio.gather(*calls, return_exceptions=True)
+
+    await in_front(test, replace(THREE, max_batch_size=1, max_concurrent_batches=2))
 
 
 async def test_a_server_that_is_busy_gets_a_rest_from_all() -> None:

@@ -76,6 +76,32 @@ async def test_a_drain_by_hook_is_taken_back_when_the_model_returns(
     assert now() - began > HELD.max_wait_seconds, "held for company again"
 
 
+@pytest.mark.parametrize("delay", [0.0, DELAY])
+async def test_a_list_of_which_a_part_has_left_waits_no_longer_than_that_for_a_model_that_is_gone(
+    delay: float,
+) -> None:
+    w = world(replace(HELD, policy=PolicyName.GREEDY))
+    status = LinkStatus(model=MODEL, reason="")
+    lifecycle = Lifecycle(
+        w.batcher, model=lambda: status, watch=lambda closely: None, delay=delay, limit=LIMIT
+    )
+    long = w.send(*[b"%d" % n for n in range(40)])
+    await asyncio.sleep(FIXED / 2)
+    single = w.send(b"single")
+    drain = asyncio.create_task(lifecycle.terminate())
+    await asyncio.sleep(FIXED / 10)
+    status = LinkStatus(model=None, reason="gone")
+    w.batcher.detach()
+    lifecycle.model_lost()
+    for task in (single, long):
+        with pytest.raises(Unserved, match="the model is gone and this pod is stopping") as told:
+            await task
+        assert (told.value.status, told.value.retry_after) == (503, 1.0)
+    assert await drain is DrainEnd.EMPTY
+    # What the model had is awaited: an answer may have been all that a call lacked.
+    assert now() == pytest.approx(max(delay, 2 * (FIXED + 8 * PER_ROW)), abs=FIXED)
+
+
 async def test_a_drain_by_a_signal_is_not_taken_back() -> None:
     lifecycle = lifecycle_of(world(HELD))
     ended = asyncio.create_task(lifecycle.terminate())

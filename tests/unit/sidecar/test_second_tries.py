@@ -73,6 +73,44 @@ async def test_what_kills_servers_is_refused_the_second_time_and_takes_nobody_wi
     assert w.server.rows.count(b"poison") == 2
 
 
+@deadlines
+async def test_of_two_that_kill_the_second_one_takes_nobody_with_it_either(
+    policy: PolicyName,
+) -> None:
+    """When the second one is tried, others that the first death took still wait."""
+    w = world(replace(SETTINGS, policy=policy, max_wait_seconds=0.0, max_batch_size=32))
+    w.server.falls_as_one = True
+    w.server.deadly |= {b"1", b"40"}
+    rows = [b"%d" % n for n in range(64)]
+    told = await asyncio.gather(*(w.send(row) for row in rows), return_exceptions=True)
+    blamed = [row for row, one in zip(rows, told, strict=True) if isinstance(one, Unserved)]
+    assert blamed == [b"1", b"40"]
+    assert all(w.server.rows.count(row) == 2 for row in blamed)
+
+
+async def test_who_is_tried_again_comes_before_those_who_never_were() -> None:
+    w = world(SETTINGS)
+    w.server.deadly.add(b"poison")
+    poison, beside = w.send(b"poison"), w.send(b"beside")
+    await asyncio.sleep(FIXED / 2)
+    later = [w.send(b"later") for _ in range(30)]
+    await asyncio.gather(poison, beside, *later, return_exceptions=True)
+    assert w.server.rows.index(b"beside", 2) < w.server.rows.index(b"later", 2 + 8)
+
+
+async def test_who_leaves_before_it_is_tried_again_is_not_sent() -> None:
+    w = world(SETTINGS)
+    w.server.deadly.add(b"poison")
+    poison, leaver = w.send(b"poison"), w.send(b"leaver")
+    await asyncio.sleep(2 * (FIXED + PER_ROW))
+    assert w.ledger.rows_waiting == 2
+    leaver.cancel()
+    with pytest.raises(Unserved, match="died twice"):
+        await poison
+    assert w.server.rows.count(b"leaver") == 1
+    assert w.ledger.rows_waiting == 0
+
+
 async def test_what_must_not_be_sent_twice_fails_at_once() -> None:
     w = world(SETTINGS, idempotent=False)
     w.server.failure = Lost("gone")
@@ -236,6 +274,18 @@ async def test_a_failed_decision_is_not_the_last_one(
 # Nobody wants the answer
 
 
+async def test_the_log_says_of_a_caller_who_left_that_it_did(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    w = world(SETTINGS)
+    with caplog.at_level("DEBUG"):
+        leaver = w.send(b"a")
+        await asyncio.sleep(FIXED / 2)
+        leaver.cancel()
+        await asyncio.sleep(0)
+    assert "1 rows cancelled: the caller left" in caplog.text
+
+
 async def test_a_batch_whose_callers_leave_as_it_sets_out_keeps_no_place_at_the_server() -> None:
     w = world(SETTINGS)
     for _ in range(MODEL.depth):
@@ -315,6 +365,13 @@ async def test_a_list_that_cannot_be_in_time_is_refused_whole() -> None:
     with pytest.raises(Exception, match="would not be answered within"):
         await w.send(*rows)
     assert w.server.batches == []
+
+
+async def test_a_list_that_several_workers_answer_in_time_is_taken() -> None:
+    one = replace(SETTINGS, policy=PolicyName.DEADLINE, request_timeout_seconds=1.0)
+    w = world(replace(one, max_concurrent_batches=3))
+    w.server.side_by_side = True
+    assert len(rows_of(await w.send(*[b"x"] * 1000))) == 1000
 
 
 async def test_what_a_call_met_is_told() -> None:

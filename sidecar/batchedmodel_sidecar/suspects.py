@@ -1,0 +1,48 @@
+"""Rows over which the server died: each is tried once more, with nothing beside it.
+
+Owned by the batcher, which shows them to no policy: they wait here, and leave before all others as
+soon as the server has nothing. Until then nothing follows what it has. But what is slow may hang,
+and shall hold nobody up but them: while that lasts others share the workers that are left.
+"""
+
+from batchedmodel_contract.outcomes import ReleaseReason
+from batchedmodel_scheduling.pipeline import Pipeline
+from batchedmodel_scheduling.policy import Batch, Item, ItemId
+from batchedmodel_sidecar.flights import Flights
+from batchedmodel_sidecar.second_tries import Alone
+
+
+class Suspects:
+    """One server's; times are monotonic seconds."""
+
+    def __init__(self, flights: Flights) -> None:
+        self._flights = flights
+        self._waiting: dict[ItemId, Item] = {}
+        self._tried: Batch | None = None
+        """The last one that left."""
+
+    def takes(self, item: Item) -> bool:
+        """Whether a row that is tried again is one of these; it waits here then."""
+        if not isinstance(item.key, Alone):
+            return False
+        self._waiting[item.id] = item
+        return True
+
+    def discard(self, item_id: ItemId) -> None:
+        """A row waits no more, if it did."""
+        self._waiting.pop(item_id, None)
+
+    def leaves(self, pipeline: Pipeline) -> Batch | None:
+        """The next one, of those that wait the one that is due first; None if it must wait."""
+        if not self._waiting or self._flights.any:
+            return None
+        first = min(self._waiting.values(), key=lambda item: item.due)
+        del self._waiting[first.id]
+        self._tried = pipeline.release([first], ReleaseReason.IDLE)
+        return self._tried
+
+    def depth(self, depth: int, now: float) -> int:
+        """How many batches the server may hold, of `depth` that it can."""
+        if self._flights.slow(now) or not (self._waiting or self._flights.has(self._tried)):
+            return depth
+        return min(depth, 1)
