@@ -254,8 +254,8 @@ class Batcher:
         """Expire, release as long as the policy releases; returns when something is due."""
         for live in self._deadlines.due(now):
             self._give_up(live, Outcome.EXPIRED)
-        if self._depth(now) and (suspect := self._suspects.leaves(self._policy.pipeline)):
-            self._release(suspect, now)
+        if self._suspects.can_leave and self._depth(now):
+            self._release(self._suspects.leave(self._policy.pipeline), now)
         while True:
             decision = self._policy.poll(now, self._flights.slots(self._depth(now)))
             if decision.release is not None:

@@ -60,15 +60,16 @@ class Flights:
         """Carry a batch; whoever carries it says `ended`."""
         for other in self._flights.values():
             other.alone = False
-        workers = pipeline.most_workers
-        expected = pipeline.times.predict([item.length for item in batch.items])
-        late = now + _SLOW_SECONDS + _SLOW * (expected or 0.0)
+        workers, slow_at = pipeline.most_workers, math.inf
+        if workers > 1:
+            expected = pipeline.times.predict([item.length for item in batch.items])
+            slow_at = now + _SLOW_SECONDS + _SLOW * (expected or 0.0)
         self._flights[batch.id] = _Flight(
             task=asyncio.get_running_loop().create_task(carrying),
             wanted=len(batch.items),
             began=now,
             behind=len(self._flights) >= workers,
-            slow_at=late if workers > 1 else math.inf,
+            slow_at=slow_at,
             alone=not self._flights,
         )
         # Here and not in the coroutine: one that is cancelled before its first step never runs, and

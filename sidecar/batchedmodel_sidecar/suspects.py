@@ -32,10 +32,13 @@ class Suspects:
         """A row waits no more, if it did."""
         self._waiting.pop(item_id, None)
 
-    def leaves(self, pipeline: Pipeline) -> Batch | None:
-        """The next one, of those that wait the one that is due first; None if it must wait."""
-        if not self._waiting or self._flights.any:
-            return None
+    @property
+    def can_leave(self) -> bool:
+        """Whether one waits and would be alone."""
+        return bool(self._waiting) and not self._flights.any
+
+    def leave(self, pipeline: Pipeline) -> Batch:
+        """The one that is due first of those that wait leaves."""
         first = min(self._waiting.values(), key=lambda item: item.due)
         del self._waiting[first.id]
         self._tried = pipeline.release([first], ReleaseReason.IDLE)

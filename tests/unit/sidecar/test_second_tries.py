@@ -1,6 +1,7 @@
 """What becomes of rows whose batch came to nothing, and of batches that nobody wants."""
 
 import asyncio
+import random
 from dataclasses import replace
 
 import pytest
@@ -86,6 +87,30 @@ async def test_of_two_that_kill_the_second_one_takes_nobody_with_it_either(
     blamed = [row for row, one in zip(rows, told, strict=True) if isinstance(one, Unserved)]
     assert blamed == [b"1", b"40"]
     assert all(w.server.rows.count(row) == 2 for row in blamed)
+
+
+@deadlines
+@pytest.mark.parametrize("workers", [1, 2, 5])
+@pytest.mark.parametrize("falls_as_one", [True, False], ids=["all", "one_worker"])
+async def test_however_many_kill_each_is_blamed_and_nobody_else(
+    policy: PolicyName, workers: int, falls_as_one: bool
+) -> None:
+    chance = random.Random(workers)
+    w = world(replace(SETTINGS, policy=policy, max_batch_size=32, max_concurrent_batches=workers))
+    w.server.falls_as_one = falls_as_one
+    w.server.side_by_side = workers > 1
+    if w.server.side_by_side:
+        w.batcher.attach(replace(MODEL, depth=1))
+    w.server.deadly.add(b"kill")
+    sent = []
+    for _ in range(300):
+        rows = chance.choices([b"a", b"bb", b"kill"], [20, 20, 1], k=chance.choice([1, 1, 1, 2]))
+        sent.append((rows, w.send(*rows)))
+        await asyncio.sleep(chance.choice([0.0] * 9 + [0.001]))
+    told = await asyncio.gather(*(task for _, task in sent), return_exceptions=True)
+    for (rows, _), one in zip(sent, told, strict=True):
+        assert isinstance(one, Unserved) == (b"kill" in rows), (rows, one)
+        assert not isinstance(one, Unserved) or "died twice" in one.message
 
 
 async def test_who_is_tried_again_comes_before_those_who_never_were() -> None:
