@@ -148,13 +148,13 @@ class ModelLink:
             message = "the model server went away while it worked on this"
             raise Lost(message) from error
         except Garbled as error:
-            raise self._nonsense(f"the model server answers nonsense: {error}") from error
+            raise self._nonsense("the model server answers nonsense", quoting=error) from error
         if answer.status != 200:
             raise self._refused(answer)
         try:
             reply = read_reply(answer.body, answer.header(HEADER_LENGTH), orjson.loads)
         except InvalidInput as error:
-            raise self._nonsense(f"the model server answers nonsense: {error}") from error
+            raise self._nonsense("the model server answers nonsense", quoting=error) from error
         if len(reply.statuses) != len(request.inputs[0].shapes):
             rows = len(request.inputs[0].shapes)
             raise self._nonsense(f"the model answered {len(reply.statuses)} of {rows} rows")
@@ -292,7 +292,6 @@ class ModelLink:
         self._listener.model_lost(reason)
 
     def _refused(self, answer: Answered) -> Unserved:
-        # It may quote a request: its callers are told, and neither others nor the log.
         text = bytes(answer.body[:200]).decode("utf-8", "replace")
         answered = f"the model server answered {answer.status}"
         message = f"{answered}: {text}"
@@ -301,12 +300,15 @@ class ModelLink:
         self._distrust(answered)
         return Unserved(message, status=502)
 
-    def _nonsense(self, message: str) -> Unserved:
-        self._distrust(message)
-        return Unserved(message, status=502)
+    def _nonsense(self, found: str, *, quoting: Exception | None = None) -> Unserved:
+        self._distrust(found)
+        return Unserved(found if quoting is None else f"{found}: {quoting}", status=502)
 
     def _distrust(self, reason: str) -> None:
-        """Hang up, so that readiness goes and a fresh handshake decides."""
+        """Hang up, so that readiness goes and a fresh handshake decides.
+
+        The reason is logged and told to others: it quotes no answer, which may quote a request.
+        """
         if self._stream is None:
             return
         self._distrusts += 1

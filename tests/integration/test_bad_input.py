@@ -5,7 +5,7 @@ import json
 import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import pytest_asyncio
@@ -142,6 +142,12 @@ async def test_a_full_queue_answers_429_with_a_delay(tmp_path: Path) -> None:
         assert count == len(refused)
 
 
+RAW: Final = 599
+"""As a status: the body is all that is sent."""
+QUOTED: Final = "hunter2"
+"""Part of answers, which may be what a caller sent."""
+
+
 class NonsenseServer(EchoServer):
     """A model server that shakes hands properly and then answers as the test says."""
 
@@ -153,7 +159,16 @@ class NonsenseServer(EchoServer):
         if self.reply is None:
             return await super().infer(request)
         status, body, headers = self.reply
+        if status == RAW:
+            assert request.transport is not None
+            request.transport.write(body)
+            request.transport.close()
         return web.Response(status=status, body=body, headers=headers)
+
+
+def _with_output(**changed: Any) -> tuple[int, bytes, dict[str, str]]:
+    output = {"name": "x", "datatype": "UINT8", "shape": [1], "data": [1]} | changed
+    return 200, json.dumps({"outputs": [output]}).encode(), {}
 
 
 def _two_rows_for_one() -> tuple[int, bytes, dict[str, str]]:
@@ -165,15 +180,22 @@ def _two_rows_for_one() -> tuple[int, bytes, dict[str, str]]:
 @pytest.mark.parametrize(
     ("reply", "status"),
     [
-        ((200, b"hello", {}), 502),
+        ((200, QUOTED.encode(), {}), 502),
         ((200, b"{}", {}), 502),
         ((200, b'{"outputs": [{"name": 3}]}', {HEADER_LENGTH: "9999"}), 502),
+        ((200, b"{}", {HEADER_LENGTH: QUOTED}), 502),
+        (_with_output(datatype=QUOTED), 502),
+        (_with_output(shape=[QUOTED]), 502),
         (_two_rows_for_one(), 502),
-        ((500, b"boom", {}), 502),
-        ((400, b"what?", {}), 502),
-        ((503, b"later", {}), 503),
+        ((RAW, f"HTTP/1.1 200 OK\r\n{QUOTED}\r\n\r\n".encode(), {}), 502),
+        ((500, QUOTED.encode(), {}), 502),
+        ((400, QUOTED.encode(), {}), 502),
+        ((503, QUOTED.encode(), {}), 503),
     ],
-    ids=["no JSON", "no outputs", "bad length", "two rows for one", "500", "400", "503"],
+    ids=(
+        "no JSON,no outputs,bad length,no length,other type,other shape,two rows for one,"
+        "no HTTP,500,400,503".split(",")
+    ),
 )
 async def test_a_server_that_answers_nonsense_costs_its_callers_an_error_and_recovers(
     tmp_path: Path, reply: tuple[int, bytes, dict[str, str]], status: int
@@ -190,10 +212,13 @@ async def test_a_server_that_answers_nonsense_costs_its_callers_an_error_and_rec
         answer = await post(chain, chain.infer_path, body)
         assert answer[0] == status
         assert answer[1]["error"]
+        other = await post(chain, chain.infer_path, body)
+        assert other[0] in (status, 503)
         if reply[0] != 200:
-            told = reply[1].decode()
-            assert told in answer[1]["error"]
-            assert not any(told in line for line in chain.sidecar.lines), "it may quote a request"
+            assert QUOTED in answer[1]["error"]
+        if other[0] != status:
+            assert QUOTED not in other[1]["error"], "others hear nothing of it"
+        assert not any(QUOTED in line for line in chain.sidecar.lines), "it may quote a request"
         server.reply = None
         if status == 502:
             await chain.sidecar.wait_for("model not ready", after=seen)

@@ -115,7 +115,13 @@ async def test_in_front_of_a_server_that_quotes_what_it_refuses(
         server.failure = None
         server.rows_off = 1
         await ask(chain, path, document)
-        server.rows_off, server.breaks_off_at = 0, MARK.encode()
+        server.rows_off = 0
+        for quoting in ({"name": MARK}, {"datatype": MARK}, {"shape": [MARK]}, {"data": [MARK]}):
+            server.beside = lambda rows, quoting=quoting: {"predictions": quoting}
+            server.outputs = lambda outputs, quoting=quoting: outputs[0].update(quoting)
+            await asyncio.gather(*[ask(chain, path, document) for _ in range(3)])
+        del server.beside, server.outputs
+        server.breaks_off_at = MARK.encode()
         await ask(chain, path, document)
         await ask(chain, "/elsewhere", MARK)
         await ask(chain, path, f'{{"inputs": {MARK}')
