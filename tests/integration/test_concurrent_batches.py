@@ -97,9 +97,22 @@ async def test_a_worker_that_dies_costs_nobody_an_answer(tmp_path: Path) -> None
     async with in_front(tmp_path, replace(BATCHING, max_concurrent_batches=3)) as (server, chain):
         calls = [asyncio.create_task(predicted(chain, value)) for value in range(10 * ROWS)]
         await _ended(server, 2)
-        await asyncio.sleep(SECONDS / 2)
-        os.kill(server.batches()[-1].worker, signal.SIGKILL)
+        await _killed_at_work(server)
         assert await asyncio.gather(*calls) == [[value] for value in range(len(calls))]
+        assert await chain.metric("batchedmodel_returned_items_total") > 0
+
+
+async def _killed_at_work(server: WorkerServer) -> None:
+    """Kill a worker in the middle of a batch: one that stands still cannot end it meanwhile."""
+    async with asyncio.timeout(30.0):
+        while True:
+            for batch in reversed(server.at_work()):
+                os.kill(batch.worker, signal.SIGSTOP)
+                if batch in server.at_work():
+                    os.kill(batch.worker, signal.SIGKILL)
+                    return
+                os.kill(batch.worker, signal.SIGCONT)
+            await asyncio.sleep(SECONDS / 10)
 
 
 async def _ended(server: WorkerServer, count: int, *, after: float = 0.0) -> None:

@@ -1,8 +1,9 @@
 """A server of somebody else's whose workers are processes: each has one request at a time.
 
 Run as a program, `worker_server.py WORKERS SECONDS FILE`: it says on which port it listens and
-serves the KServe v1 protocol. Each worker writes into the file when a batch began and ended, by the
-clock that all processes of a machine share.
+serves the KServe v1 protocol. Each worker writes into the file when a batch began, and when it
+ended, by the clock that all processes of a machine share. Each reads one connection until it ends,
+as simple servers do: while somebody keeps it open, nobody else is served.
 """
 
 import asyncio
@@ -17,11 +18,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+
+NEVER: Final = float("inf")
 
 
 class Ran(NamedTuple):
-    """One batch."""
+    """One batch; `ended` is `NEVER` while it has not."""
 
     began: float
     ended: float
@@ -43,8 +47,18 @@ class WorkerServer:
 
     def batches(self) -> list[Ran]:
         """Those that have ended, in the order in which they began."""
-        lines = self.log.read_text().splitlines()
-        return sorted(Ran(*json.loads(line)) for line in lines)
+        return [one for one in self._all() if one.ended < NEVER]
+
+    def at_work(self) -> list[Ran]:
+        """Those that have begun and not ended, in the order in which they began."""
+        return [one for one in self._all() if one.ended == NEVER]
+
+    def _all(self) -> list[Ran]:
+        # Behind the last end of a line one may be half written.
+        whole, _, _ = self.log.read_text().rpartition("\n")
+        lines = [Ran(*json.loads(line)) for line in whole.splitlines()]
+        # The end of a batch is written behind its beginning, and takes its place.
+        return sorted({(one.worker, one.began): one for one in lines}.values())
 
 
 def running(at: float, batches: Sequence[Ran]) -> int:
@@ -74,6 +88,8 @@ async def worker_server(
 
 def _serve(workers: int, seconds: float, log: str) -> None:
     class Worker(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
         def do_GET(self) -> None:
             self._answer({"name": "m", "ready": True})
 
@@ -81,11 +97,15 @@ def _serve(workers: int, seconds: float, log: str) -> None:
             began = time.monotonic()
             body = self.rfile.read(int(self.headers["Content-Length"]))
             rows = json.loads(body)["instances"]
+            ran = Ran(began, NEVER, len(rows), os.getpid())
+            self._note(ran)
             time.sleep(seconds)
-            ran = Ran(began, time.monotonic(), len(rows), os.getpid())
+            self._note(ran._replace(ended=time.monotonic()))
+            self._answer({"predictions": rows})
+
+        def _note(self, ran: Ran) -> None:
             with open(log, "a") as file:
                 file.write(json.dumps(ran) + "\n")
-            self._answer({"predictions": rows})
 
         def _answer(self, document: object) -> None:
             body = json.dumps(document).encode()
