@@ -12,11 +12,14 @@ from batchedmodel_contract import sidecar_api
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_contract.spec import ServerProtocol
+from batchedmodel_sidecar.ports.passthrough import MOST_AT_ONCE
 from support.chain import Chain
 from support.row_server import RowServer, in_front
 
 PREDICT: Final = "/v1/models/m:predict"
 CALLERS: Final = 400
+AT_ONCE: Final = MOST_AT_ONCE // 2
+"""So few that nobody who passes through unbatched is refused, however slow the machine."""
 ROWS: Final = '{"instances": [1, 2, 3]}'
 KINDS: Final = {
     "served": (PREDICT, ROWS, {}),
@@ -42,6 +45,7 @@ async def test_the_books_balance_at_every_moment_and_tell_what_was_sent(
     tmp_path: Path, server: RowServer
 ) -> None:
     chance, sent, told = random.Random(7), Counter[str](), Counter[int]()
+    places = asyncio.Semaphore(AT_ONCE)
     server.seconds = 0.01
     settings = BatchSettings(max_batch_size=8, max_queue_size=4096)
     async with in_front(server, tmp_path, ServerProtocol.V1, settings) as chain:
@@ -49,9 +53,11 @@ async def test_the_books_balance_at_every_moment_and_tell_what_was_sent(
         async def call(kind: str) -> None:
             path, body, headers = KINDS[kind]
             await asyncio.sleep(chance.random())
-            sent[kind] += 1
-            async with chain.session.post(chain.url(path), data=body, headers=headers) as response:
-                await response.read()
+            async with places:
+                sent[kind] += 1
+                url = chain.url(path)
+                async with chain.session.post(url, data=body, headers=headers) as response:
+                    await response.read()
             told[response.status] += 1
 
         callers = asyncio.gather(*(call(chance.choice([*KINDS])) for _ in range(CALLERS)))
