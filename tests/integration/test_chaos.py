@@ -31,6 +31,8 @@ RATE = 100.0
 
 SLOW_DEVICE = {"fixedSeconds": "0.002", "rowSeconds": "0.009875"}
 SLOW_BATCH_SECONDS = 0.16
+SILENT_BATCHES = 4
+"""Nobody is answered for so long at most: 0.42 s were measured on a busy machine."""
 SLOW_LIMIT = 100.0
 """Rows a second that it serves at most, in batches of 16."""
 SLOW_SETTINGS = BatchSettings(max_batch_size=16, max_queue_size=40, request_timeout_seconds=5.0)
@@ -73,7 +75,7 @@ async def test_of_ten_times_what_the_device_serves_it_serves_what_it_can(
         async with lateness() as late:
             await crowd.come(lambda: time.monotonic() < began + flood_seconds, FLOOD_RATE)
             # Whoever was accepted last has been answered by now.
-            took, lag = time.monotonic() - began, late()
+            took, lag = time.monotonic() - began, late.total()
         asked, answered = diary.rows_asked, diary.rows_answered
         share = answered / (SLOW_LIMIT * took)
         silence = max(after - one for one, after in pairwise([began, *diary.answered_at]))
@@ -85,10 +87,10 @@ async def test_of_ten_times_what_the_device_serves_it_serves_what_it_can(
             f"well {after_flood.took:.3f} s later; this process was late by {lag:.3f} s; {told}"
         )
         assert not diary.complaints
-        assert asked >= OVERLOAD * SLOW_LIMIT * took
-        # What this process and its timers were late by, the chain may have been as well.
+        # While this process and its timers were late, nobody came; the chain may have been as well.
+        assert asked >= OVERLOAD * SLOW_LIMIT * (took - lag)
         assert answered >= BUSY_SHARE * SLOW_LIMIT * (took - lag)
-        assert silence < 3 * SLOW_BATCH_SECONDS + lag
+        assert silence < SILENT_BATCHES * SLOW_BATCH_SECONDS + lag
         assert after_flood.own <= RECOVERY_SECONDS
         # Nobody was accepted in vain, and the books of both sides agree.
         assert set(told) <= {200, 400, 413, 429}
@@ -120,7 +122,8 @@ async def test_faults_amid_such_a_flood_cost_nobody_more_than_they_must(
         # To be told that the queue is full is not to be served: somebody must be, and as soon.
         for one in chaos.recoveries:
             served = next(at for at in diary.answered_at if at > one.ended)
-            assert served - one.ended - one.lag <= RECOVERY_SECONDS, one
+            late = chaos.lateness.between(one.ended, served)
+            assert served - one.ended - late <= RECOVERY_SECONDS, one
         await assert_it_is_sound(chain)
         assert max(*chaos.resident, resident_bytes(chain.sidecar.pid)) - before < GROWTH_BYTES
 

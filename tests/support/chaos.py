@@ -17,7 +17,7 @@ from batchedmodel_contract.spec import PolicyName
 from support.chain import Chain
 from support.crowd import Crowd
 from support.process_memory import resident_bytes
-from support.recovery import Recovery, recovery
+from support.recovery import Lateness, Recovery, lateness, recovery
 
 _CALM_SECONDS: Final = (0.5, 1.0)
 """For so long all must be well behind a fault before the next one begins."""
@@ -43,13 +43,16 @@ class Chaos:
     """From when to when all was well between two faults, in monotonic seconds."""
     resident: list[int] = field(default_factory=list)
     """Bytes of memory that each sidecar had when it was killed."""
+    lateness: Lateness = field(default_factory=Lateness)
+    """Of this process, while it raged."""
     _rages: bool = True
 
     async def rage(self, seconds: float, rate: float) -> None:
         """Callers at `rate` a second, and one fault after the other, each kind at least once."""
         crowd = asyncio.create_task(self.crowd.come(lambda: self._rages, rate))
         try:
-            await self._faults(time.monotonic() + seconds)
+            async with lateness() as self.lateness:
+                await self._faults(time.monotonic() + seconds)
         finally:
             self._rages = False
             await crowd

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
@@ -45,28 +46,49 @@ async def recovery(fault: str, is_served: Callable[[], Awaitable[bool]], calm: f
             if not served:
                 well = None
             elif well is None:
-                well, lag = now, late()
+                well, lag = now, late.total()
             if well is not None and now - well >= calm:
                 return Recovery(fault=fault, ended=ended, took=well - ended, lag=lag)
             assert now - ended < _GIVE_UP_SECONDS, f"{fault}: not well for a minute"
             await asyncio.sleep(_BETWEEN_QUESTIONS)
 
 
+class Lateness:
+    """By how many seconds a loop woke late."""
+
+    def __init__(self) -> None:
+        self._spans: list[tuple[float, float]] = []
+        """From when it should have woken to when it did, in monotonic seconds."""
+        self._due = math.inf
+
+    def total(self) -> float:
+        """In all until now."""
+        return self.between(-math.inf, math.inf)
+
+    def between(self, since: float, until: float) -> float:
+        """Between these two times, of which the later one may be to come."""
+        spans = [*self._spans, (self._due, time.monotonic())]
+        late = (min(woke, until) - max(due + _USUAL_LATENESS, since) for due, woke in spans)
+        return sum(seconds for seconds in late if seconds > 0.0)
+
+    async def tick(self) -> None:
+        """For ever."""
+        try:
+            while True:
+                self._due = time.monotonic() + _TICK
+                await asyncio.sleep(_TICK)
+                self._spans.append((self._due, time.monotonic()))
+        finally:
+            self._due = math.inf
+
+
 @contextlib.asynccontextmanager
-async def lateness() -> AsyncIterator[Callable[[], float]]:
-    """A function that says by how many seconds in all this loop woke late since the beginning."""
-    late = 0.0
-
-    async def tick() -> None:
-        nonlocal late
-        while True:
-            due = time.monotonic() + _TICK
-            await asyncio.sleep(_TICK)
-            late += max(0.0, time.monotonic() - due - _USUAL_LATENESS)
-
-    ticking = asyncio.create_task(tick())
+async def lateness() -> AsyncIterator[Lateness]:
+    """By how much this loop is late from now on."""
+    late = Lateness()
+    ticking = asyncio.create_task(late.tick())
     try:
-        yield lambda: late
+        yield late
     finally:
         ticking.cancel()
         await asyncio.gather(ticking, return_exceptions=True)
