@@ -169,16 +169,22 @@ class ForeignLink:
             self._stuck = True
             raise
         except Busy as refused:
-            self._lose(refused.message)
-            self._ask_now.set()
+            if self._at_work > 1:
+                self._doubt_it()  # others are at work, so that it is there, perhaps
+            else:
+                self._lose(refused.message)
+                self._ask_now.set()
             raise
         except Lost:
             # Perhaps one worker died, or this connection alone: ask before all callers are refused.
-            self._doubted_until = asyncio.get_running_loop().time() + _DOUBT_SECONDS
-            self._ask_now.set()
+            self._doubt_it()
             raise
         self._stuck = False
         return response
+
+    def _doubt_it(self) -> None:
+        self._doubted_until = asyncio.get_running_loop().time() + _DOUBT_SECONDS
+        self._ask_now.set()
 
     async def _judge(
         self,

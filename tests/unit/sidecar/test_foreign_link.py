@@ -1,6 +1,7 @@
 """Batches on their way to a server of somebody else's, whose every answer the test decides."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -8,6 +9,7 @@ from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 from batchedmodel_sidecar.upstream.client import Deaf
 from batchedmodel_sidecar.upstream.dialect import Response
 from support.foreign_world import (
+    SETTINGS,
     Foreigners,
     Rows,
     in_front,
@@ -163,6 +165,29 @@ async def test_a_server_that_takes_no_connection_is_lost_and_then_found_soon() -
         assert await answer == "a"
 
     await in_front(test)
+
+
+SIDE_BY_SIDE = replace(SETTINGS, max_wait_seconds=0.0, max_batch_size=4, max_concurrent_batches=3)
+
+
+async def test_one_connection_that_is_refused_beside_others_at_work_loses_no_server() -> None:
+    async def test(world: Foreigners) -> None:
+        world.server.reaction = once(Busy("refused"), on="abcd", otherwise=well)
+        assert await world.calls("abcdefghijkl") == {row: row for row in "abcdefghijkl"}
+        assert world.heard == ["ready"]
+
+    await in_front(test, SIDE_BY_SIDE)
+
+
+async def test_a_server_that_takes_no_connection_of_several_is_lost_once_it_was_asked() -> None:
+    async def test(world: Foreigners) -> None:
+        calls = asyncio.create_task(world.calls("abcdefghijkl"))
+        await world.server.away(RESTART)
+        assert world.heard == ["ready", "lost"]
+        assert await calls == {row: row for row in "abcdefghijkl"}
+        assert world.heard == ["ready", "lost", "ready"]
+
+    await in_front(test, SIDE_BY_SIDE)
 
 
 async def test_a_server_that_dies_at_work_is_lost_and_then_found_soon() -> None:
