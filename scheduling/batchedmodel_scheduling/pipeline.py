@@ -163,11 +163,11 @@ class Pipeline:
 
     def _finish(self, handed: _Handed, event: Finished, now: float) -> None:
         self._freed = now
-        # What waited for the worker has begun now, whatever was predicted before.
-        left = enumerate(self._handed.values(), start=1)
-        behind = [other for place, other in left if place >= other.workers]
-        for other in behind:
-            other.since = now
+        left = list(self._handed.values())
+        behind = [other for place, other in enumerate(left, start=1) if place >= other.workers]
+        if behind:
+            # It waited for the worker and has begun now, whatever was predicted before.
+            behind[0].since = now
         if event.compute_seconds is None or handed.at == NEVER:
             return
         self.times.observe(handed.lengths, event.compute_seconds, trial=handed.trial)
@@ -176,7 +176,14 @@ class Pipeline:
         # One that was held up by something else says little: it counts as twice the usual.
         at_most = 2 * self._hand_off + _HAND_OFF_STEP
         self._hand_off += _HAND_OFF_WEIGHT * (min(at_most, max(0.0, on_the_way)) - self._hand_off)
+        self._foretell(behind, [other.ends for other in left[: len(left) - len(behind)]], now)
+
+    def _foretell(self, behind: list[_Handed], ends: list[float], now: float) -> None:
+        """When batches will end that run one behind the other, beside others that end then."""
         for other in behind:
             predicted = self.times.predict(other.lengths)
             if other.at < NEVER and predicted is not None:
-                other.ends = now + predicted
+                before = sorted(ends)[-other.workers :]
+                begins = max(now, before[0]) if len(before) == other.workers else now
+                other.ends = begins + predicted
+                ends.append(other.ends)

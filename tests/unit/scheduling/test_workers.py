@@ -115,12 +115,28 @@ def test_what_has_long_been_running_does_not_begin_anew_where_workers_become_few
     assert line.starts_at(0.9) == pytest.approx(1.0, abs=0.01)
 
 
+def test_of_those_that_wait_only_the_first_begins_where_a_worker_is_free() -> None:
+    line = pipeline(2)
+    batches = [send(line, 0.0, rows) for rows in (1, 3, 4, 2, 1)]
+    finish(line, batches[0], 0.1)
+    # The third runs until 0.5, the fourth behind the second until 0.5, the fifth then until 0.6.
+    assert line.free_from(0.1) == pytest.approx([0.5, 0.6], abs=0.005)
+    finish(line, batches[1], 0.3)
+    assert line.free_from(0.3) == pytest.approx([0.5, 0.6], abs=0.005)
+    for batch, ends in zip(batches[2:], (0.5, 0.5, 0.6), strict=True):
+        finish(line, batch, ends)
+    # Each row took a worker 0.1 s.
+    assert line.drain_seconds(80) == pytest.approx(4.0)
+
+
 unhurried = settings(deadline=None)
 rows_in_turn = st.lists(st.tuples(st.integers(1, 8), st.floats(0, 0.5)), max_size=25)
 
 
 @unhurried
-@given(rows_in_turn, st.sampled_from([(1, 1), (1, 2), (2, 2), (3, 3), (5, 5)]))
+@given(
+    rows_in_turn, st.sampled_from([(1, 1), (1, 2), (1, 4), (2, 2), (2, 3), (2, 5), (3, 3), (5, 5)])
+)
 def test_the_beginning_is_foretold_as_a_queue_with_so_many_servers_has_it(
     coming: list[tuple[int, float]], server: tuple[int, int]
 ) -> None:
