@@ -32,10 +32,10 @@ BATCHING = BatchSettings(policy=PolicyName.GREEDY, max_wait_seconds=0.0, max_bat
 
 @asynccontextmanager
 async def in_front(
-    folder: Path, settings: BatchSettings
+    folder: Path, settings: BatchSettings, workers: int = WORKERS
 ) -> AsyncIterator[tuple[WorkerServer, Chain]]:
     async with (
-        worker_server(folder, workers=WORKERS, seconds=SECONDS) as server,
+        worker_server(folder, workers=workers, seconds=SECONDS) as server,
         in_front_of(
             server.url, folder, upstream_protocol=ServerProtocol.V1, settings=settings
         ) as chain,
@@ -70,6 +70,15 @@ async def test_as_many_batches_run_at_once_as_are_asked_for_and_never_more(
         together = [running(batch.middle, batches) for batch in batches]
         assert together.count(workers) >= len(batches) - 2 * workers
         assert len({batch.worker for batch in batches}) >= workers
+
+
+async def test_no_process_is_kept_from_work_by_the_question_whether_it_is_ready(
+    tmp_path: Path,
+) -> None:
+    settings = replace(BATCHING, max_concurrent_batches=3)
+    async with in_front(tmp_path, settings, workers=3) as (server, chain):
+        await asyncio.gather(*(predicted(chain, value) for value in range(20 * ROWS)))
+        assert len({batch.worker for batch in server.batches()}) == 3
 
 
 async def test_fewer_and_more_come_into_force_under_load_and_nothing_is_lost(
@@ -130,12 +139,20 @@ async def _in_force(chain: Chain, settings: BatchSettings) -> float:
     return time.monotonic()
 
 
+POSTING = Posting(path="/v1/models/m:predict", headers=(), parts=(b'{"instances": [1]}',))
+
+
 class _Breaking(RowServer):
     """Refuses what is poisoned at once, and answers others when it is told to."""
 
     def __init__(self) -> None:
         super().__init__()
         self.answers = asyncio.Event()
+
+    def connections(self) -> int:
+        """How many are open."""
+        assert self._runner.server is not None
+        return len(self._runner.server.connections)
 
     async def _refusal(self, request: web.Request, rows: int) -> web.Response | None:
         self.rows.append(rows)
@@ -171,10 +188,13 @@ class _Counting(RowServer):
     def __init__(self) -> None:
         super().__init__()
         self.ports: list[int] = []
+        self.ends: list[str | None] = []
+        """What the head of each says of its connection."""
 
     async def _refusal(self, request: web.Request, rows: int) -> web.Response | None:
         assert request.transport is not None
         self.ports.append(request.transport.get_extra_info("peername")[1])
+        self.ends.append(request.headers.get("Connection"))
         await asyncio.sleep(SECONDS / 10)
         return None
 
@@ -194,18 +214,69 @@ async def test_no_process_of_several_keeps_a_connection_by_which_it_gets_the_nex
         await asyncio.gather(*(predicted(chain, value) for value in range(12)))
         assert len(server.ports) == 12
         assert len(set(server.ports)) == connections
+        # The server ends it, or else ours would be the port that is taken for a minute.
+        assert set(server.ends) == {"close" if workers > 1 else None}
 
 
-async def test_a_batch_that_ends_when_its_client_is_closed_leaves_no_connection_behind() -> None:
+@pytest.mark.parametrize("keeps", [True, False])
+async def test_a_batch_that_ends_when_its_client_is_closed_leaves_no_connection_behind(
+    keeps: bool,
+) -> None:
     async with _Breaking() as server:
-        client = Client(server.url, keeps=lambda: True)
-        posting = Posting(path="/v1/models/m:predict", headers=(), parts=(b'{"instances": [1]}',))
-        batch = asyncio.create_task(client.post(posting, 5.0))
-        async with asyncio.timeout(5.0):
-            while not server.rows:  # noqa: ASYNC110
-                await asyncio.sleep(SECONDS / 10)
+        client = Client(server.url, keeps=lambda: keeps)
+        batch = asyncio.create_task(client.post(POSTING, 5.0))
+        await _at_work(server, 1)
         await client.close()
         server.answers.set()
         assert (await batch).status == 200
         del client, batch
         gc.collect()  # what is still open would warn, and warnings are errors
+
+
+async def test_of_many_connections_no_more_than_one_is_kept_when_one_batch_is_enough() -> None:
+    keeps = False
+    async with _Breaking() as server:
+        client = Client(server.url, keeps=lambda: keeps)
+        batches = [asyncio.create_task(client.post(POSTING, 5.0)) for _ in range(5)]
+        await _at_work(server, 5)
+        keeps = True
+        batches += [asyncio.create_task(client.post(POSTING, 5.0)) for _ in range(3)]
+        await _at_work(server, 8)
+        server.answers.set()
+        assert {(await batch).status for batch in batches} == {200}
+        async with asyncio.timeout(5.0):
+            while server.connections() != 1:  # noqa: ASYNC110
+                await asyncio.sleep(SECONDS / 10)
+        # From then on that one would bind a process as well.
+        keeps = False
+        await client.post(POSTING, 5.0)
+        async with asyncio.timeout(1.0):
+            while server.connections():  # noqa: ASYNC110
+                await asyncio.sleep(SECONDS / 10)
+        await client.close()
+
+
+async def test_a_name_is_looked_up_once_for_many_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    lookups = 0
+    loop = asyncio.get_running_loop()
+    looked_up = loop.getaddrinfo
+
+    async def counted(*args: Any, **kwargs: Any) -> Any:
+        nonlocal lookups
+        lookups += args[0] == "localhost"
+        return await looked_up(*args, **kwargs)
+
+    monkeypatch.setattr(loop, "getaddrinfo", counted)
+    async with _Breaking() as server:
+        server.answers.set()
+        client = Client(server.url.replace("127.0.0.1", "localhost"), keeps=lambda: False)
+        for _ in range(10):
+            await client.post(POSTING, 5.0)
+        await client.close()
+    assert lookups == 1
+
+
+async def _at_work(server: RowServer, batches: int) -> None:
+    async with asyncio.timeout(5.0):
+        while len(server.rows) < batches:  # noqa: ASYNC110
+            await asyncio.sleep(SECONDS / 10)

@@ -20,7 +20,6 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Final, NamedTuple
 
-
 NEVER: Final = float("inf")
 
 

@@ -55,15 +55,18 @@ class Client:
         """
         self._url = url
         self._keeps = keeps
-        self._questions = _session()
-        self._idle: list[aiohttp.ClientSession] = []
-        """Each has one connection, for one batch at a time."""
+        self._apart = _session(keeps=False)
+        """A connection for each question, and for each batch of several: the server is asked to end
+        it, for whoever does has its port taken for a minute."""
+        self._kept: aiohttp.ClientSession | None = None
+        """Has one connection, while no batch uses it."""
+        self._under_way = 0
         self._closed = False
 
     async def ask(self, path: str) -> tuple[int, bytes]:
         """Status and body of a GET; raises `Unreachable`, and `InvalidInput` for one too long."""
         try:
-            async with self._questions.get(self._url + path) as response:
+            async with self._apart.get(self._url + path) as response:
                 body, whole = await _beginning(response, _LONGEST_REPLY)
         except (aiohttp.ClientError, OSError) as error:
             logger.debug("GET %s: %s", path, type(error).__name__)
@@ -78,7 +81,38 @@ class Client:
         Raises `Deaf`, `Lost` when the connection broke, `Busy` when there was none, `Unserved` for
         a status that answers nothing.
         """
-        session = self._idle.pop() if self._idle else _session()
+        self._under_way += 1
+        try:
+            if self._keeps():
+                return await self._posted_alone(posting, seconds)
+            await self._drop_kept()
+            return await self._posted(self._apart, posting, seconds)
+        finally:
+            self._under_way -= 1
+            await self._hang_up()
+
+    async def close(self) -> None:
+        """Hang up; a batch that is under way still may end, and hangs up then."""
+        self._closed = True
+        await self._hang_up()
+
+    async def _hang_up(self) -> None:
+        if self._closed and not self._under_way:
+            await self._drop_kept()
+            await self._apart.close()
+
+    async def _drop_kept(self) -> None:
+        kept = self._take_kept()
+        if kept is not None:
+            await kept.close()
+
+    def _take_kept(self) -> aiohttp.ClientSession | None:
+        kept, self._kept = self._kept, None
+        return kept
+
+    async def _posted_alone(self, posting: Posting, seconds: float) -> Response:
+        """Over the connection of the batch before, if it is there still and free."""
+        session = self._take_kept() or _session(keeps=True)
         sound = False
         try:
             response = await self._posted(session, posting, seconds)
@@ -86,18 +120,11 @@ class Client:
             # next request on this connection would seem to have killed them.
             sound = response.status < _SERVER_ERROR
         finally:
-            if sound and self._keeps() and not self._closed:
-                self._idle.append(session)
+            if sound and self._kept is None and self._keeps():
+                self._kept = session
             else:
                 await session.close()
         return response
-
-    async def close(self) -> None:
-        """Hang up; a batch that is under way still may end, and hangs up then."""
-        self._closed = True
-        await self._questions.close()
-        while self._idle:
-            await self._idle.pop().close()
 
     async def _posted(
         self, session: aiohttp.ClientSession, posting: Posting, seconds: float
@@ -184,9 +211,13 @@ async def _read(response: aiohttp.ClientResponse) -> Buffer | SharedMemory:
     return b"".join(pieces) if memory is None else memory
 
 
-def _session() -> aiohttp.ClientSession:
+def _session(*, keeps: bool) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEPT_SECONDS),
+        connector=aiohttp.TCPConnector(
+            limit=0,
+            force_close=not keeps,
+            keepalive_timeout=_KEPT_SECONDS if keeps else None,
+        ),
         # Each request brings its own.
         timeout=aiohttp.ClientTimeout(total=None),
         # A caller's cookies are its own.
