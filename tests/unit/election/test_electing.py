@@ -143,9 +143,7 @@ _MESSAGES = st.lists(
         elector=st.integers(0, 1),
         pause=st.integers(0, 6).map(float),
         answered=st.sampled_from([0.0, 0.5, 3.0]),
-        fate=st.sampled_from(
-            ["good", "good", "good", "no read", "no write", "no answer", "resign"]
-        ),
+        fate=st.sampled_from(_FATES),
     ),
     max_size=25,
 )
