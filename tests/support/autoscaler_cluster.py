@@ -14,8 +14,11 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
+from queue import SimpleQueue
 
 from batchedmodel_contract.kubernetes_names import (
     METRICS_GROUP,
@@ -174,8 +177,22 @@ def endpoint(address: str, *, replica: int = 0, ready: bool = True) -> Manifest:
     }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heard:
+    """What an asker was told within some time."""
+
+    answers: int
+    wrong: list[str]
+    """What was said where the status was not 200, or why nothing was."""
+    longest_gap: float
+    """Seconds without an answer: between two, before the first or after the last."""
+
+
 class Asker:
-    """Somebody who asks the API server for one thing again and again, in a thread of its own."""
+    """Somebody who asks the API server for one thing again and again, in a thread of its own.
+
+    What it was told is kept until somebody wants to know; no answer is lost or told twice.
+    """
 
     def __init__(self, plane: ControlPlane, path: str, folder: Path) -> None:
         """`folder`: for a credential."""
@@ -192,11 +209,13 @@ class Asker:
         self._tls.load_cert_chain(pair)
         self._server = cluster["server"].removeprefix("https://")
         self._path = path
-        self._answers: list[tuple[int, str]] = []
+        self._answers: SimpleQueue[tuple[float, int, str]] = SimpleQueue()
+        self._told_at = time.monotonic()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._ask)
 
     def __enter__(self) -> "Asker":
+        self._told_at = time.monotonic()
         self._thread.start()
         return self
 
@@ -204,17 +223,30 @@ class Asker:
         self._ended.set()
         self._thread.join()
 
-    def since_last(self) -> tuple[int, list[str]]:
-        """How many answers there were since the last call, and what was said in the wrong ones."""
-        answers, self._answers = self._answers, []
-        return len(answers), [f"{status} {text}" for status, text in answers if status != 200]
+    def since_last(self) -> Heard:
+        """What it heard since the last call, or since it began."""
+        # Only what is there by now: more may come while it is taken.
+        answers = [self._answers.get() for _ in range(self._answers.qsize())]
+        times = [self._told_at, *(at for at, _, _ in answers), time.monotonic()]
+        self._told_at = times[-1]
+        return Heard(
+            answers=len(answers),
+            wrong=[f"{status} {text}" for _, status, text in answers if status != 200],
+            longest_gap=max(later - sooner for sooner, later in pairwise(times)),
+        )
 
     def _ask(self) -> None:
         connection = http.client.HTTPSConnection(self._server, timeout=10, context=self._tls)
         while not self._ended.is_set():
-            connection.request("GET", self._path)
-            answer = connection.getresponse()
-            self._answers.append((answer.status, answer.read().decode()))
+            try:
+                connection.request("GET", self._path)
+                answer = connection.getresponse()
+                status, text = answer.status, answer.read().decode()
+            except (OSError, http.client.HTTPException) as error:
+                # The next question opens another.
+                connection.close()
+                status, text = 0, repr(error)
+            self._answers.put((time.monotonic(), status, text))
             time.sleep(_BETWEEN_QUESTIONS)
         connection.close()
 
