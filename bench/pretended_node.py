@@ -1,27 +1,104 @@
 """A node that runs nothing: its pods get, in time, the states that a kubelet would report.
 
 Called by `scaling_trace`; `replayed_pods` knows when a pod has ended. Each look does what is
-missing by then, so that the next one makes up for whatever failed.
+missing by then, so that the next one makes up for whatever failed. The node says by itself that it
+lives: Kubernetes would else give it up after some 50 s, its pods would not be ready any more, and
+five minutes later they would be evicted.
 """
 
+import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from batchedmodel_contract.kubernetes_names import NAME_LABEL
-from control_plane_api import each
+from control_plane_api import each, until
 from control_plane_world import Sidecars, World, running_at
 
 _NAME: Final = "pretended"
+_NODES: Final = "/api/v1/nodes"
 _LEASES: Final = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 _BEAT_SECONDS: Final = 10.0
 """As often as a kubelet says that its node lives."""
 
 
+class NodeApi(Protocol):
+    """What a node asks of the API server for itself."""
+
+    async def call(self, method: str, path: str, body: object = None) -> dict[str, Any]:
+        """The JSON answer."""
+        ...
+
+    async def patch(self, path: str, change: Mapping[str, Any]) -> None:
+        """Merge a change into an object."""
+        ...
+
+
+class NodeLost(Exception):
+    """Kubernetes does not take the node for one that lives: nothing that follows is right."""
+
+
+@asynccontextmanager
+async def joined(api: NodeApi) -> AsyncIterator[None]:
+    """A node that is there, ready, and says so in time as long as the block lasts.
+
+    Raises:
+        ExceptionGroup: of a `NodeLost`; the block is cancelled.
+    """
+    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
+    node = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": _NAME},
+        "status": {"conditions": [ready]},
+    }
+    lease = {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": _NAME},
+        "spec": {"holderIdentity": _NAME, "leaseDurationSeconds": 40, "renewTime": _now()},
+    }
+    await api.call("POST", _NODES, node)
+    await api.call("POST", _LEASES, lease)
+
+    async def taken() -> bool:
+        return not await _amiss(api)
+
+    # A new one is tainted until the controllers have seen it.
+    await until("the node is taken for ready", taken, limit_seconds=_BEAT_SECONDS)
+    async with asyncio.TaskGroup() as group:
+        beating = group.create_task(_beat(api))
+        yield
+        if amiss := await _amiss(api):
+            raise NodeLost(amiss)
+        beating.cancel()
+
+
+async def _beat(api: NodeApi) -> None:
+    while True:
+        # Before it says anything that could heal what was amiss.
+        if amiss := await _amiss(api):
+            raise NodeLost(amiss)
+        await api.patch(f"{_LEASES}/{_NAME}", {"spec": {"renewTime": _now()}})
+        await asyncio.sleep(_BEAT_SECONDS)
+
+
+async def _amiss(api: NodeApi) -> str:
+    """What Kubernetes has against the node; nothing as long as it lives."""
+    node = await api.call("GET", f"{_NODES}/{_NAME}")
+    found = [
+        f"{one['type']} is {one['status']}"
+        for one in node["status"]["conditions"]
+        if one["type"] == "Ready" and one["status"] != "True"
+    ]
+    found += [f"{taint['key']}:{taint['effect']}" for taint in node["spec"].get("taints") or ()]
+    return ", ".join(found)
+
+
 class Node:
-    """One for all pods. Times are seconds that only go forward."""
+    """One for all pods, which has `joined`. Times are seconds that only go forward."""
 
     def __init__(self, world: World, *, startup_seconds: float) -> None:
         self._world = world
@@ -31,25 +108,6 @@ class Node:
         self._due: dict[str, float] = {}
         """Of each pod, by uid: its address, and when it is ready."""
         self._ended: set[str] = set()
-        self._beaten = 0.0
-
-    async def join(self) -> None:
-        """It says that it is there."""
-        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
-        node = {
-            "apiVersion": "v1",
-            "kind": "Node",
-            "metadata": {"name": _NAME},
-            "status": {"conditions": [ready]},
-        }
-        lease = {
-            "apiVersion": "coordination.k8s.io/v1",
-            "kind": "Lease",
-            "metadata": {"name": _NAME},
-            "spec": {"holderIdentity": _NAME, "leaseDurationSeconds": 40, "renewTime": _now()},
-        }
-        await self._api.call("POST", "/api/v1/nodes", node)
-        await self._api.call("POST", _LEASES, lease)
 
     async def take_up_first(self) -> dict[str, list[str]]:
         """Places those that are there, to be ready at the first look: addresses by model."""
@@ -62,9 +120,6 @@ class Node:
 
     async def look(self, sidecars: Sidecars, now: float) -> Counter[str]:
         """Do what is due. Returns how many pods each model has, leaving ones included."""
-        if now - self._beaten >= _BEAT_SECONDS:
-            self._beaten = now
-            await self._api.patch(f"{_LEASES}/{_NAME}", {"spec": {"renewTime": _now()}})
         pods = await self._pods()
         born = [pod for pod in pods if _uid(pod) not in self._addresses]
         due = now + self._startup_seconds

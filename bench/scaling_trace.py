@@ -18,7 +18,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -45,7 +45,7 @@ from control_plane_world import (
     running_world,
     settings_of,
 )
-from pretended_node import Node
+from pretended_node import Node, joined
 
 WAYS: Final = (DEFAULT, QUEUE, STOCK_QUEUE)
 FARTHEST_PERCENT: Final = 10.0
@@ -109,24 +109,32 @@ def foretold(plan: Plan) -> dict[str, list[Result]]:
         return {name: [one.result() for one in found] for name, found in futures.items()}
 
 
-async def replayed(plan: Plan) -> tuple[dict[str, list[Result]], list[float]]:
-    """What the chain makes of it, by way; and the machine's load averages meanwhile."""
+async def replayed(
+    plan: Plan, simulated: Awaitable[object]
+) -> tuple[dict[str, list[Result]], list[float]]:
+    """What the chain makes of it, by way; and the machine's load averages meanwhile.
+
+    `simulated`: what else the machine is busy with, after which time begins.
+    """
     ways = names_of(plan)
     names = [Name(namespace=_NAMESPACE, name=name) for name in ways]
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        async with running_world(Path(folder), names) as world:
+        async with running_world(Path(folder), names) as world, joined(world.api):
+            tell("a control plane with a node")
             with ExitStack() as stack:
                 stack.enter_context(world.operator("operator"))
                 node = Node(world, startup_seconds=DEFAULT.startup_seconds)
-                await node.join()
                 sizes = await _first_pods(world, ways, plan)
                 arguments = _arguments(await node.take_up_first(), ways, plan)
                 sidecars = stack.enter_context(world.answering("replayed_pods.py", arguments))
                 await node.look(sidecars, 0.0)
+                await simulated
+                tell("simulated; the first pods serve")
                 stack.enter_context(world.autoscaler())
                 await until("the HPAs have what they need", lambda: _is_fed(world, ways))
                 tell(f"replaying {plan.name} with {len(ways)} models")
                 results, averages = await _replay(world, node, sidecars, sizes, plan)
+                tell("replayed")
     by_way: dict[str, list[Result]] = {way.name: [] for way in WAYS}
     for name, result in results.items():
         by_way[ways[name].name].append(result)
@@ -284,19 +292,19 @@ def _both(
     ]
 
 
-def measure(plan: Plan) -> list[Figure]:
-    """All figures."""
+async def measure(plan: Plan) -> list[Figure]:
+    """All figures. It is simulated while the control plane starts."""
     tell(f"simulating {plan.name}")
-    simulated = foretold(plan)
-    real, averages = asyncio.run(replayed(plan))
-    return figures_of(real, simulated, averages, plan)
+    simulating = asyncio.create_task(asyncio.to_thread(foretold, plan))
+    real, averages = await replayed(plan, simulating)
+    return figures_of(real, await simulating, averages, plan)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and report; returns the exit code."""
     options = new_parser("A recorded load through the real chain.").parse_args(arguments)
     try:
-        figures = measure(QUICK if options.quick else FULL)
+        figures = asyncio.run(measure(QUICK if options.quick else FULL))
     except Unavailable as reason:
         # Like the tests that need it: this machine cannot, which is no fault of the project.
         print(f"no control plane here: {reason}")
