@@ -24,7 +24,7 @@ from typing import Final
 
 import numpy as np
 
-from batchedmodel_contract.kubernetes_names import PLURAL
+from batchedmodel_contract.kubernetes_names import NAME_LABEL, PLURAL
 from bench_report import Figure, at_most, new_parser, report, tell
 from control_plane_api import until
 from control_plane_world import (
@@ -39,6 +39,7 @@ from control_plane_world import (
     Sidecars,
     Unavailable,
     World,
+    holds,
     names_of,
     peak_bytes,
     running_world,
@@ -47,12 +48,13 @@ from control_plane_writes import Log, Write, counts, edits_applied
 from process_cpu import cpu_seconds
 from same_arrivals import percentiles
 
+_AUTOSCALERS: Final = "/apis/autoscaling/v2/horizontalpodautoscalers"
 CHILDREN: Final = {
     "/api/v1/configmaps": 1,
     "/api/v1/services": 1,
     "/apis/apps/v1/deployments": 1,
     "/apis/apps/v1/controllerrevisions": 1,
-    "/apis/autoscaling/v2/horizontalpodautoscalers": 1,
+    _AUTOSCALERS: 1,
     "/apis/policy/v1/poddisruptionbudgets": 1,
 }
 """Collections of children, and how many a model has in each."""
@@ -92,7 +94,7 @@ FULL: Final = Plan(
     limit_seconds=600.0,
 )
 QUICK: Final = Plan(
-    models=25,
+    models=15,
     steady_seconds=6.0,
     edits=10,
     edits_per_second=4.0,
@@ -100,7 +102,7 @@ QUICK: Final = Plan(
     reads_per_second=100.0,
     polling_seconds=5.0,
     look_seconds=0.5,
-    quiet_seconds=2.0,
+    quiet_seconds=1.5,
     limit_seconds=180.0,
 )
 
@@ -138,6 +140,7 @@ async def measure(plan: Plan, requests_per_second: int | None) -> list[Figure]:
         async with running_world(
             Path(folder), names_of(plan.models), requests_per_second=requests_per_second
         ) as world:
+            tell("a control plane")
             log = Log(world.plane.audit_log)
             await world.create()
             with ExitStack() as stack:
@@ -147,12 +150,16 @@ async def measure(plan: Plan, requests_per_second: int | None) -> list[Figure]:
                 autoscaler = stack.enter_context(world.autoscaler())
                 await _running(found, world, log, plan)
                 await _reads(found, world, plan)
-                await _polls(found, sidecars, plan)
-                await _steady(found, log, (operator.pid, autoscaler.pid), plan)
+                second = stack.enter_context(world.operator("second"))
+                # Both only look on, and meanwhile the second operator starts.
+                await asyncio.gather(
+                    _polls(found, sidecars, plan),
+                    _steady(found, world, log, (operator.pid, autoscaler.pid), plan),
+                )
                 await _edits(found, world, sidecars, log, plan)
                 found.operator_bytes = peak_bytes(operator.pid)
                 found.autoscaler_bytes = peak_bytes(autoscaler.pid)
-                await _fail_over(found, world, sidecars, log, operator, plan)
+                await _fail_over(found, world, sidecars, log, (operator, second), plan)
     return figures_of(found, plan)
 
 
@@ -169,8 +176,7 @@ async def _cold(found: Found, world: World, operator: OperatorProcess, plan: Pla
     await _until("all models are reconciled and all children there", done, plan)
     found.cold = time.monotonic() - began
     found.cold_cpu = cpu_seconds(operator.pid)
-    found.loads.append(os.getloadavg()[0])
-    tell(f"cold: {found.cold:.1f} s, {found.cold_cpu:.1f} s of CPU")
+    _ended(found, f"cold: {found.cold:.1f} s, {found.cold_cpu:.1f} s of CPU")
     # These are made by others, and may come later.
     await _until("all pods are there", complete, plan)
 
@@ -189,12 +195,13 @@ async def _running(found: Found, world: World, log: Log, plan: Plan) -> None:
 
     async def serving() -> bool:
         models = await world.api.items(MODELS)
-        return sum(map(_is_ready, models)) == plan.models
+        return all(holds(model, "Ready") for model in models)
 
     await _until("all models are ready", serving, plan)
     found.running = time.monotonic() - began
     tell(f"all ready: {found.running:.1f} s")
     await _quiet(log, plan)
+    tell("nothing more is written")
 
 
 async def _reads(found: Found, world: World, plan: Plan) -> None:
@@ -209,11 +216,9 @@ async def _reads(found: Found, world: World, plan: Plan) -> None:
         await world.api.call("GET", name.metric_path)
         found.reads.append(time.perf_counter() - due)
 
-    first = world.names[0].metric_path
-
     async def answered() -> bool:
         try:
-            await world.api.call("GET", first)
+            await world.api.call("GET", world.names[0].metric_path)
         except RuntimeError:
             return False
         return True
@@ -224,19 +229,23 @@ async def _reads(found: Found, world: World, plan: Plan) -> None:
     await asyncio.gather(
         *(read(name, began + i / plan.reads_per_second) for i, name in enumerate(chosen, 1))
     )
-    tell(f"metric: p99 {1e3 * _p99(found.reads):.1f} ms")
-    found.loads.append(os.getloadavg()[0])
+    _ended(found, f"metric: p99 {1e3 * _p99(found.reads):.1f} ms")
 
 
 async def _polls(found: Found, sidecars: Sidecars, plan: Plan) -> None:
     sidecars.longest_gap()
     await asyncio.sleep(plan.polling_seconds)
     found.gap, found.asked = sidecars.longest_gap()
-    tell(f"age: {found.gap:.1f} s of {found.asked} pods")
-    found.loads.append(os.getloadavg()[0])
+    _ended(found, f"age: {found.gap:.1f} s of {found.asked} pods")
 
 
-async def _steady(found: Found, log: Log, pids: tuple[int, int], plan: Plan) -> None:
+async def _steady(found: Found, world: World, log: Log, pids: tuple[int, int], plan: Plan) -> None:
+    async def scaling() -> bool:
+        autoscalers = await world.api.items(_AUTOSCALERS, NAME_LABEL)
+        return all(holds(one, "ScalingActive") for one in autoscalers)
+
+    # Each looks every 15 s, and what it has found first is written.
+    await _until("all HPAs have a metric", scaling, plan)
     await _quiet(log, plan)
     before = [cpu_seconds(pid) for pid in pids]
     await asyncio.sleep(plan.steady_seconds)
@@ -249,8 +258,7 @@ async def _steady(found: Found, log: Log, pids: tuple[int, int], plan: Plan) -> 
     for what, times in written.most_common():
         sys.stderr.write(f"written in the steady state: {what} {times}\n")
     found.steady_writes = written.total()
-    tell(f"steady: {found.steady_writes} writes")
-    found.loads.append(os.getloadavg()[0])
+    _ended(found, f"steady: {found.steady_writes} writes")
 
 
 async def _edits(found: Found, world: World, sidecars: Sidecars, log: Log, plan: Plan) -> None:
@@ -258,8 +266,7 @@ async def _edits(found: Found, world: World, sidecars: Sidecars, log: Log, plan:
         await world.edit(name, number, sidecars)
         await asyncio.sleep(1 / plan.edits_per_second)
     found.edits = _applied(await _quiet(log, plan))
-    tell(f"edits: p99 {_p99(found.edits):.2f} s")
-    found.loads.append(os.getloadavg()[0])
+    _ended(found, f"edits: p99 {_p99(found.edits):.2f} s")
 
 
 async def _fail_over(
@@ -267,38 +274,43 @@ async def _fail_over(
     world: World,
     sidecars: Sidecars,
     log: Log,
-    operator: OperatorProcess,
+    operators: tuple[OperatorProcess, OperatorProcess],
     plan: Plan,
 ) -> None:
-    with world.operator("second") as second:
+    """`operators`: the one that leads, and the one that waits."""
+    first, second = operators
 
-        async def waits() -> bool:
-            return second.leads() is False
+    async def waits() -> bool:
+        return second.leads() is False
 
-        await _until("the second operator waits", waits, plan)
-        await _quiet(log, plan)
-        began = time.monotonic()
-        operator.kill()
-        # One that was not among those edited before.
-        await world.edit(world.names[-1], plan.edits + 1, sidecars)
+    await _until("the second operator waits", waits, plan)
+    began = time.monotonic()
+    first.kill()
+    # One that was not among those edited before.
+    await world.edit(world.names[-1], plan.edits + 1, sidecars)
 
-        async def leads() -> bool:
-            return second.leads() is True
+    async def leads() -> bool:
+        return second.leads() is True
 
-        await _until("the second operator leads", leads, plan)
-        found.leads_after = time.monotonic() - began
-        writes: list[Write] = []
+    await _until("the second operator leads", leads, plan)
+    found.leads_after = time.monotonic() - began
+    writes: list[Write] = []
 
-        async def applied() -> bool:
-            writes.extend(log.news())
-            seconds = _applied(writes)
-            return bool(seconds) and math.isfinite(seconds[0])
+    async def applied() -> bool:
+        writes.extend(log.news())
+        seconds = _applied(writes)
+        return bool(seconds) and math.isfinite(seconds[0])
 
-        await _until("what was edited meanwhile is applied", applied, plan)
-        [found.works_after] = _applied(writes)
-        await _quiet(log, plan)
-        found.successor_bytes = peak_bytes(second.pid)
-        found.loads.append(os.getloadavg()[0])
+    await _until("what was edited meanwhile is applied", applied, plan)
+    [found.works_after] = _applied(writes)
+    await _quiet(log, plan)
+    found.successor_bytes = peak_bytes(second.pid)
+    _ended(found, f"fail-over: {found.leads_after:.1f} s")
+
+
+def _ended(found: Found, phase: str) -> None:
+    tell(phase)
+    found.loads.append(os.getloadavg()[0])
 
 
 def _applied(writes: Sequence[Write]) -> list[float]:
@@ -324,30 +336,19 @@ async def _until(what: str, holds: Callable[[], Awaitable[bool]], plan: Plan) ->
     await until(what, holds, limit_seconds=plan.limit_seconds, look_seconds=plan.look_seconds)
 
 
-def _is_ready(model: dict[str, object]) -> bool:
-    status = model.get("status") or {}
-    assert isinstance(status, dict)
-    return any(
-        one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions", ())
-    )
-
-
 def figures_of(found: Found, plan: Plan) -> list[Figure]:
     """The table."""
     count, pods = f"{plan.models:,}", f"{plan.models:,} models x {PODS_EACH} pods"
-    steady = (
-        f"{plan.steady_seconds / 60:g} minutes" if plan is FULL else (f"{plan.steady_seconds:g} s")
-    )
-    edits = _p99(found.edits)
+    seconds = plan.steady_seconds
+    steady = f"{seconds / 60:g} minutes" if plan is FULL else f"{seconds:g} s"
+    edits, (operator, autoscaler) = _p99(found.edits), found.steady_cpu
     return [
         at_most(f"{count} BatchedModels from cold: all applied", found.cold, "s", 90.0),
         Figure(name="from cold: CPU of the operator", value=found.cold_cpu, unit="s"),
         Figure(name="all pods run: all models ready after", value=found.running, unit="s"),
         at_most(f"steady state, {steady}: writes", float(found.steady_writes), "", 0.0),
-        Figure(name="steady state: CPU of the operator", value=100 * found.steady_cpu[0], unit="%"),
-        Figure(
-            name="steady state: CPU of the autoscaler", value=100 * found.steady_cpu[1], unit="%"
-        ),
+        Figure(name="steady state: CPU of the operator", value=100 * operator, unit="%"),
+        Figure(name="steady state: CPU of the autoscaler", value=100 * autoscaler, unit="%"),
         at_most(f"{len(found.edits)} edits beside {count} models: applied, p99", edits, "s", 2.0),
         Figure(name="edits: applied, median", value=_percentile(found.edits, 50), unit="s"),
         at_most(f"operator at {count} models: memory", found.operator_bytes / 1e6, "MB", 250.0),

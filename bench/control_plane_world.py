@@ -4,6 +4,7 @@ Called by `control_plane` and `scaling_trace`. There is no kubelet: pods get the
 would report, and one process answers at all of their addresses. Knows nothing of figures.
 """
 
+import asyncio
 import ipaddress
 import json
 import os
@@ -54,6 +55,7 @@ __all__ = [
     "Unavailable",
     "World",
     "edit_of",
+    "holds",
     "manifest_of",
     "merged",
     "names_of",
@@ -289,9 +291,9 @@ async def running_world(
     )
     with ExitStack() as stack:
         plane = stack.enter_context(running_control_plane(settings, options=options))
-        install_crd(plane)
-        operator_process.grant_rights(plane)
-        autoscaler_cluster.install(plane)
+        async with asyncio.TaskGroup() as group:
+            for make in (install_crd, operator_process.grant_rights, autoscaler_cluster.install):
+                group.create_task(asyncio.to_thread(make, plane))
         async with administrator(plane, folder) as api:
             yield World(plane, api, folder, names)
 
@@ -305,6 +307,12 @@ def _is_settled(model: Mapping[str, Any]) -> bool:
         and one.get("observedGeneration") == generation
         for one in conditions
     )
+
+
+def holds(found: Mapping[str, Any], kind: str) -> bool:
+    """Whether an object says that a condition is true."""
+    conditions = (found.get("status") or {}).get("conditions") or ()
+    return any(one["type"] == kind and one["status"] == "True" for one in conditions)
 
 
 def merged(manifest: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
