@@ -30,6 +30,7 @@ from control_plane_api import until
 from control_plane_world import (
     AUTOSCALER,
     EDITOR,
+    HPA_SECONDS,
     LIFTED,
     MODELS,
     OPERATOR,
@@ -66,6 +67,7 @@ class Plan:
     """How much of everything."""
 
     models: int
+    hpa_seconds: int
     steady_seconds: float
     edits: int
     edits_per_second: float
@@ -83,6 +85,7 @@ class Plan:
 
 FULL: Final = Plan(
     models=1000,
+    hpa_seconds=HPA_SECONDS,
     steady_seconds=300.0,
     edits=150,
     edits_per_second=3.0,
@@ -95,6 +98,7 @@ FULL: Final = Plan(
 )
 QUICK: Final = Plan(
     models=15,
+    hpa_seconds=5,
     steady_seconds=6.0,
     edits=10,
     edits_per_second=4.0,
@@ -138,7 +142,10 @@ async def measure(plan: Plan, requests_per_second: int | None) -> list[Figure]:
     found = Found()
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         async with running_world(
-            Path(folder), names_of(plan.models), requests_per_second=requests_per_second
+            Path(folder),
+            names_of(plan.models),
+            requests_per_second=requests_per_second,
+            hpa_seconds=plan.hpa_seconds,
         ) as world:
             tell("a control plane")
             log = Log(world.plane.audit_log)
@@ -244,7 +251,7 @@ async def _steady(found: Found, world: World, log: Log, pids: tuple[int, int], p
         autoscalers = await world.api.items(_AUTOSCALERS, NAME_LABEL)
         return all(holds(one, "ScalingActive") for one in autoscalers)
 
-    # Each looks every 15 s, and what it has found first is written.
+    # What each has found first is written.
     await _until("all HPAs have a metric", scaling, plan)
     await _quiet(log, plan)
     before = [cpu_seconds(pid) for pid in pids]
@@ -342,6 +349,7 @@ def figures_of(found: Found, plan: Plan) -> list[Figure]:
     seconds = plan.steady_seconds
     steady = f"{seconds / 60:g} minutes" if plan is FULL else f"{seconds:g} s"
     edits, (operator, autoscaler) = _p99(found.edits), found.steady_cpu
+    taken = found.successor_bytes / 1e6
     return [
         at_most(f"{count} BatchedModels from cold: all applied", found.cold, "s", 90.0),
         Figure(name="from cold: CPU of the operator", value=found.cold_cpu, unit="s"),
@@ -352,12 +360,7 @@ def figures_of(found: Found, plan: Plan) -> list[Figure]:
         at_most(f"{len(found.edits)} edits beside {count} models: applied, p99", edits, "s", 2.0),
         Figure(name="edits: applied, median", value=_percentile(found.edits, 50), unit="s"),
         at_most(f"operator at {count} models: memory", found.operator_bytes / 1e6, "MB", 250.0),
-        at_most(
-            f"operator that takes over {count} models: memory",
-            found.successor_bytes / 1e6,
-            "MB",
-            250.0,
-        ),
+        at_most(f"operator that takes over {count} models: memory", taken, "MB", 250.0),
         at_most(f"autoscaler at {pods}: memory", found.autoscaler_bytes / 1e6, "MB", 250.0),
         at_most(f"metric at {pods}: GET, p99", 1e3 * _p99(found.reads), "ms", 50.0),
         Figure(name="metric: GET, median", value=1e3 * _percentile(found.reads, 50), unit="ms"),

@@ -45,6 +45,7 @@ from support.process_memory import peak_bytes
 __all__ = [
     "AUTOSCALER",
     "EDITOR",
+    "HPA_SECONDS",
     "LIFTED",
     "MODELS",
     "OPERATOR",
@@ -77,7 +78,7 @@ _ADDRESSES: Final = ipaddress.ip_network("198.18.192.0/18")
 _STARTED: Final = "2026-01-01T00:00:00Z"
 LIFTED: Final = 500
 """Requests a second of each of Kubernetes' controllers, instead of its own default of 20."""
-_HPA_SYNC: Final = "15s"
+HPA_SECONDS: Final = 15
 """As everywhere but in tests."""
 
 
@@ -276,18 +277,23 @@ class Sidecars:
 
 @asynccontextmanager
 async def running_world(
-    folder: Path, names: Sequence[Name], *, requests_per_second: int | None = LIFTED
+    folder: Path,
+    names: Sequence[Name],
+    *,
+    requests_per_second: int | None = LIFTED,
+    hpa_seconds: int = HPA_SECONDS,
 ) -> AsyncIterator[World]:
     """A new control plane and the rights of both processes; the models are not there yet.
 
     `requests_per_second`: of each of Kubernetes' controllers; None is its own default.
+    `hpa_seconds`: between two looks of the HPA.
 
     Raises:
         cluster.Unavailable: this machine cannot; the message says why.
     """
     settings = Settings.from_environment(os.environ)
     options = Options(
-        autoscaler_sync=_HPA_SYNC, audit=True, requests_per_second=requests_per_second
+        autoscaler_sync=f"{hpa_seconds}s", audit=True, requests_per_second=requests_per_second
     )
     with ExitStack() as stack:
         plane = stack.enter_context(running_control_plane(settings, options=options))
