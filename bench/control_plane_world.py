@@ -297,11 +297,22 @@ async def running_world(
     )
     with ExitStack() as stack:
         plane = stack.enter_context(running_control_plane(settings, options=options))
+        install_crd(plane)
         async with asyncio.TaskGroup() as group:
-            for make in (install_crd, operator_process.grant_rights, autoscaler_cluster.install):
+            for make in (
+                _restart_controllers,
+                operator_process.grant_rights,
+                autoscaler_cluster.install,
+            ):
                 group.create_task(asyncio.to_thread(make, plane))
         async with administrator(plane, folder) as api:
             yield World(plane, api, folder, names)
+
+
+def _restart_controllers(plane: ControlPlane) -> None:
+    """Or their HPAs would hear of a new kind of object only after half a minute."""
+    plane.stop_program("kube-controller-manager")
+    plane.start_program("kube-controller-manager")
 
 
 def _is_settled(model: Mapping[str, Any]) -> bool:
