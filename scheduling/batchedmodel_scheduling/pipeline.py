@@ -163,8 +163,10 @@ class Pipeline:
 
     def _finish(self, handed: _Handed, event: Finished, now: float) -> None:
         self._freed = now
-        left = list(self._handed.values())
-        behind = [other for place, other in enumerate(left, start=1) if place >= other.workers]
+        ahead: list[_Handed] = []
+        behind: list[_Handed] = []
+        for place, other in enumerate(self._handed.values(), start=1):
+            (behind if place >= other.workers else ahead).append(other)
         if behind:
             # It waited for the worker and has begun now, whatever was predicted before.
             behind[0].since = now
@@ -176,7 +178,7 @@ class Pipeline:
         # One that was held up by something else says little: it counts as twice the usual.
         at_most = 2 * self._hand_off + _HAND_OFF_STEP
         self._hand_off += _HAND_OFF_WEIGHT * (min(at_most, max(0.0, on_the_way)) - self._hand_off)
-        self._foretell(behind, [other.ends for other in left[: len(left) - len(behind)]], now)
+        self._foretell(behind, [other.ends for other in ahead], now)
 
     def _foretell(self, behind: list[_Handed], ends: list[float], now: float) -> None:
         """When batches will end that run one behind the other, beside others that end then."""

@@ -85,7 +85,7 @@ class Batcher:
         self._rows: dict[ItemId, tuple[LiveCall, int]] = {}
         self._deadlines: Deadlines[LiveCall] = Deadlines(lambda live: not live.future.done())
         self._flights = Flights(dropped=lambda batch: self._finish(batch, None))
-        self._suspects = Suspects(self._flights)
+        self._suspects = Suspects(self._flights, self._request_step)
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -329,9 +329,9 @@ class Batcher:
         """Items of a batch have no answer: they fail, or wait for another try."""
         now = self._clock()
         self._circuit.unserved(error, now, since=self._flights.began(batch))
-        may, alone, over = self._idempotent, self._flights.alone(batch), self._over
+        alone, may = self._flights.alone(batch) and not self._ledger.passing, self._idempotent
         for live, item in self._members(items):
-            tried = error if over else again(live, item, error, idempotent=may, alone=alone)
+            tried = error if self._over else again(live, item, error, idempotent=may, alone=alone)
             if isinstance(tried, Unserved):
                 self._settle(live, Outcome.FAILED, tried)
                 continue

@@ -23,6 +23,7 @@ logger: Final = logging.getLogger(__name__)
 _GRACE: Final = 5.0  # seconds after the last member's time is over
 _SLOW: Final = 4.0  # times what was expected
 _SLOW_SECONDS: Final = 1.0  # more, for what nobody can expect
+_SLOW_UNKNOWN: Final = 10.0  # seconds, of a server of which nothing is known yet
 
 
 @dataclass(slots=True)
@@ -63,7 +64,9 @@ class Flights:
         workers, slow_at = pipeline.most_workers, math.inf
         if workers > 1:
             expected = pipeline.times.predict([item.length for item in batch.items])
-            slow_at = now + _SLOW_SECONDS + _SLOW * (expected or 0.0)
+            slow_at = now + (
+                _SLOW_UNKNOWN if expected is None else _SLOW_SECONDS + _SLOW * expected
+            )
         self._flights[batch.id] = _Flight(
             task=asyncio.get_running_loop().create_task(carrying),
             wanted=len(batch.items),

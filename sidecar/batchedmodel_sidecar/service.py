@@ -70,10 +70,7 @@ class Service:
         durations, loop = Durations(registry), asyncio.get_running_loop()
         self._link: Link = (
             ForeignLink(
-                client=Client(
-                    settings.upstream_url,
-                    keeps=lambda: self._batcher.settings.max_concurrent_batches == 1,
-                ),
+                client=Client(settings.upstream_url, keeps=self._keeps_connections),
                 probe=theirs.probe,
                 dialect=theirs.dialect,
                 translator=translator,
@@ -104,6 +101,7 @@ class Service:
                 settings.upstream_url,
                 ledger=self._ledger,
                 max_body_bytes=settings.max_body_bytes,
+                keeps=self._keeps_connections,
             )
             if settings.upstream_url
             else None
@@ -175,6 +173,11 @@ class Service:
     def memory_bound(self, cap: MemoryCap) -> None:
         """From the link: batches must not be larger."""
         self._batcher.bound(cap)
+
+    def _keeps_connections(self) -> bool:
+        """Whether those to a foreign server outlive their request: of several workers each may
+        serve one connection until its end."""
+        return self._batcher.settings.max_concurrent_batches == 1
 
     async def run(self, stop: asyncio.Event) -> bool:
         """Serve until `stop` is set, then drain; True when everything accepted was served.

@@ -5,6 +5,8 @@ soon as the server has nothing. Until then nothing follows what it has. But what
 and shall hold nobody up but them: while that lasts others share the workers that are left.
 """
 
+from collections.abc import Callable
+
 from batchedmodel_contract.outcomes import ReleaseReason
 from batchedmodel_scheduling.pipeline import Pipeline
 from batchedmodel_scheduling.policy import Batch, Item, ItemId
@@ -15,8 +17,10 @@ from batchedmodel_sidecar.second_tries import Alone
 class Suspects:
     """One server's; times are monotonic seconds."""
 
-    def __init__(self, flights: Flights) -> None:
+    def __init__(self, flights: Flights, relieved: Callable[[], None]) -> None:
+        """`relieved` is told when the last of those that waited will not leave any more."""
         self._flights = flights
+        self._relieved = relieved
         self._waiting: dict[ItemId, Item] = {}
         self._tried: Batch | None = None
         """The last one that left."""
@@ -30,7 +34,8 @@ class Suspects:
 
     def discard(self, item_id: ItemId) -> None:
         """A row waits no more, if it did."""
-        self._waiting.pop(item_id, None)
+        if self._waiting.pop(item_id, None) is not None and not self._waiting:
+            self._relieved()
 
     @property
     def can_leave(self) -> bool:

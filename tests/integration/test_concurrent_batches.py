@@ -44,9 +44,9 @@ async def in_front(
         yield server, chain
 
 
-async def predicted(chain: Chain, value: int) -> list[Any]:
-    body = {"instances": [value]}
-    async with chain.session.post(chain.url("/v1/models/m:predict"), json=body) as response:
+async def predicted(chain: Chain, value: int, **headers: str) -> list[Any]:
+    body, url = {"instances": [value]}, chain.url("/v1/models/m:predict")
+    async with chain.session.post(url, json=body, headers=headers) as response:
         document = await response.json()
         assert response.ok, document
         predictions: list[Any] = document["predictions"]
@@ -79,6 +79,17 @@ async def test_no_process_is_kept_from_work_by_the_question_whether_it_is_ready(
     async with in_front(tmp_path, settings, workers=3) as (server, chain):
         await asyncio.gather(*(predicted(chain, value) for value in range(20 * ROWS)))
         assert len({batch.worker for batch in server.batches()}) == 3
+
+
+async def test_no_process_is_kept_from_work_by_a_request_that_has_passed_through(
+    tmp_path: Path,
+) -> None:
+    settings = replace(BATCHING, max_concurrent_batches=3)
+    async with in_front(tmp_path, settings, workers=3) as (server, chain):
+        assert await predicted(chain, 7, **{"x-batch": "off"}) == [7]
+        passed = time.monotonic()
+        await asyncio.gather(*(predicted(chain, value) for value in range(20 * ROWS)))
+        assert len({batch.worker for batch in server.batches() if batch.began > passed}) == 3
 
 
 async def test_fewer_and_more_come_into_force_under_load_and_nothing_is_lost(

@@ -7,7 +7,7 @@ streams never wait for batches nor batches for streams.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from http import HTTPStatus
 from typing import Final
 
@@ -40,9 +40,12 @@ _OF_THIS_HOP: Final = OF_THE_CONNECTION | {"host", "expect"}
 class Passthrough:
     """Forwards single requests to the server at one URL."""
 
-    def __init__(self, url: str, *, ledger: Ledger, max_body_bytes: int) -> None:
-        """Needs a running loop."""
+    def __init__(
+        self, url: str, *, ledger: Ledger, max_body_bytes: int, keeps: Callable[[], bool]
+    ) -> None:
+        """Needs a running loop. `keeps` says whether connections outlive their request."""
         self._url = url
+        self._keeps = keeps
         self._ledger = ledger
         self._max_body_bytes = max_body_bytes
         self._session = aiohttp.ClientSession(
@@ -68,7 +71,7 @@ class Passthrough:
             answer_expectation(request)
         self._ledger.pass_on()
         self._idle.clear()
-        passage = _Passage(request, body, self._max_body_bytes)
+        passage = _Passage(request, body, self._max_body_bytes, keeps=self._keeps())
         outcome = Outcome.FAILED
         try:
             async with asyncio.timeout(seconds):
@@ -117,13 +120,17 @@ class Passthrough:
 class _Passage:
     """One request on its way there, and its answer on its way back."""
 
-    def __init__(self, request: web.BaseRequest, body: Buffer | None, max_bytes: int) -> None:
+    def __init__(
+        self, request: web.BaseRequest, body: Buffer | None, max_bytes: int, *, keeps: bool
+    ) -> None:
         self.response = web.StreamResponse()
         self.refusal: CallError | None = None
         """What is wrong with the request's body."""
         self._request = request
         self._body = body
         self._max_bytes = max_bytes
+        # A worker that serves one connection until its end would have no turn for batches.
+        self._ends = [] if keeps else [("Connection", "close")]
 
     async def run(self, session: aiohttp.ClientSession, target: URL) -> int:
         """Forward it; the answer's status, once it is through."""
@@ -136,7 +143,7 @@ class _Passage:
         async with session.request(
             request.method,
             target,
-            headers=_end_to_end(request.headers, _OF_THIS_HOP),
+            headers=_end_to_end(request.headers, _OF_THIS_HOP) + self._ends,
             data=data,
             allow_redirects=False,
         ) as answer:

@@ -141,6 +141,8 @@ async def test_a_batch_that_hangs_holds_up_those_that_are_tried_alone_and_nobody
     """It hangs for as long as it may, and every healthy worker works meanwhile."""
 
     async def test(world: Foreigners) -> None:
+        for _ in range(20):
+            await world.call("x")  # until it is known what a batch takes
         world.server.seconds["h"] = math.inf
         world.server.reaction = once(Lost("a worker died"), on="d", otherwise=well)
         hangs = asyncio.create_task(world.call("h"))
@@ -162,17 +164,40 @@ async def test_a_batch_that_hangs_holds_up_those_that_are_tried_alone_and_nobody
 
 
 async def test_who_is_tried_alone_and_is_slow_shares_the_server_and_is_blamed_for_nothing() -> None:
+    """Nothing is known of this server, which may well be slow itself: that takes ten seconds."""
+
     async def test(world: Foreigners) -> None:
         world.server.reaction = _killed_by("s")
         slow = asyncio.create_task(world.call("s"))
         await asyncio.sleep(2 * SECONDS)
-        world.server.seconds["s"] = 2.0
-        await asyncio.sleep(1.5)
+        world.server.seconds["s"] = 12.0
+        await asyncio.sleep(10.5)
         assert (world.server.running, world.server.sent) == (1, [["s"], ["s"]])
         assert await world.calls("xyz") == {"x": "x", "y": "y", "z": "z"}
         with pytest.raises(Lost, match="gone"):
             await slow
         assert world.server.sent.count(["s"]) == 2
+
+    await in_front(test, THREE)
+
+
+async def test_workers_that_waited_for_one_who_left_go_on_at_once() -> None:
+    async def test(world: Foreigners) -> None:
+        world.server.seconds |= {"a": 5.0, "d": 2 * SECONDS}
+        world.server.reaction = once(Lost("a worker died"), on="d", otherwise=well)
+        apart = asyncio.create_task(world.call("a"))
+        await asyncio.sleep(SECONDS / 2)
+        dies = asyncio.create_task(world.call("d"))
+        await asyncio.sleep(0.5)  # a death is followed by a pause
+        waits = asyncio.create_task(world.call("x"))
+        await asyncio.sleep(3 * SECONDS)
+        assert not waits.done(), "d is tried alone, which it cannot be beside a"
+        dies.cancel()
+        began = now()
+        assert await waits == "x"
+        assert now() - began == pytest.approx(SECONDS)
+        assert not apart.done()
+        assert await apart == "a"
 
     await in_front(test, THREE)
 

@@ -74,6 +74,14 @@ async def test_what_kills_servers_is_refused_the_second_time_and_takes_nobody_wi
     assert w.server.rows.count(b"poison") == 2
 
 
+async def test_what_dies_beside_a_request_that_passes_through_is_not_blamed() -> None:
+    w = world(SETTINGS)
+    w.server.deadly.add(b"poison")
+    w.ledger.pass_on()
+    with pytest.raises(Lost):
+        await w.send(b"poison")
+
+
 @deadlines
 async def test_of_two_that_kill_the_second_one_takes_nobody_with_it_either(
     policy: PolicyName,
