@@ -7,11 +7,14 @@ five minutes later they would be evicted.
 """
 
 import asyncio
+import sys
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol
+
+import aiohttp
 
 from batchedmodel_contract.kubernetes_names import NAME_LABEL
 from control_plane_api import each, until
@@ -22,6 +25,8 @@ _NODES: Final = "/api/v1/nodes"
 _LEASES: Final = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 _BEAT_SECONDS: Final = 10.0
 """As often as a kubelet says that its node lives."""
+_TAKEN_SECONDS: Final = 60.0
+"""By when the controllers, which may just have started, have seen a new node."""
 
 
 class NodeApi(Protocol):
@@ -67,7 +72,7 @@ async def joined(api: NodeApi) -> AsyncIterator[None]:
         return not await _amiss(api)
 
     # A new one is tainted until the controllers have seen it.
-    await until("the node is taken for ready", taken, limit_seconds=_BEAT_SECONDS)
+    await until("the node is taken for ready", taken, limit_seconds=_TAKEN_SECONDS)
     async with asyncio.TaskGroup() as group:
         beating = group.create_task(_beat(api))
         yield
@@ -78,10 +83,14 @@ async def joined(api: NodeApi) -> AsyncIterator[None]:
 
 async def _beat(api: NodeApi) -> None:
     while True:
-        # Before it says anything that could heal what was amiss.
-        if amiss := await _amiss(api):
-            raise NodeLost(amiss)
-        await api.patch(f"{_LEASES}/{_NAME}", {"spec": {"renewTime": _now()}})
+        try:
+            # Before it says anything that could heal what was amiss.
+            if amiss := await _amiss(api):
+                raise NodeLost(amiss)
+            await api.patch(f"{_LEASES}/{_NAME}", {"spec": {"renewTime": _now()}})
+        except (RuntimeError, aiohttp.ClientError, TimeoutError) as error:
+            # As a kubelet does: there is time for three more before Kubernetes misses it.
+            sys.stderr.write(f"a beat of the node failed: {error!r}\n")
         await asyncio.sleep(_BEAT_SECONDS)
 
 

@@ -80,7 +80,7 @@ async def _run(settings: OperatorSettings) -> None:
     told = asyncio.Event()
     listen(told)
     cluster = KubernetesCluster(await load_configuration())
-    # By connections of their own: looks that hang may take all the others.
+    # By a client of their own: nothing that looks wait for may make its renewal late.
     leases = KubernetesCluster(await load_configuration())
     election = Election(
         read=partial(leases.get, Kind.LEASE, settings.namespace, settings.lease_name),

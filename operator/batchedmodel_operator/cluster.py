@@ -42,7 +42,7 @@ class KubernetesCluster:
 
     def __init__(self, configuration: Configuration) -> None:
         # Who asks is bounded by the workers and the namespaces. With the client's own bound of 100
-        # the Lease's renewal would queue behind the looks that wait for a slow API server.
+        # the namespaces of a long list would queue behind looks that wait for a slow API server.
         configuration.connection_pool_maxsize = _UNBOUNDED
         self._client = ApiClient(configuration)
 

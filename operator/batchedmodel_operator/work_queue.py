@@ -195,18 +195,21 @@ class Workers(Generic[K]):
 
     async def run(self) -> None:
         """Work until `close`; the looks that have begun are then ended first."""
-        while not self._closing:
-            self._wake.clear()
-            while len(self._looks) < self._at_most:
-                key = self._queue.take(self._clock())
-                if key is None:
-                    break
-                task = asyncio.create_task(self._one(key))
-                self._looks.add(task)
-                task.add_done_callback(self._ended)
-            await self._sleep()
-        if self._looks:
-            await asyncio.wait(self._looks)
+        try:
+            while not self._closing:
+                self._wake.clear()
+                while len(self._looks) < self._at_most:
+                    key = self._queue.take(self._clock())
+                    if key is None:
+                        break
+                    task = asyncio.create_task(self._one(key))
+                    self._looks.add(task)
+                    task.add_done_callback(self._ended)
+                await self._sleep()
+        finally:
+            # Where it fails, too: what has begun must not write once another leads.
+            if self._looks:
+                await asyncio.wait(self._looks)
 
     def close(self) -> None:
         """Begin no more looks."""

@@ -20,6 +20,7 @@ class PretendApi:
     def __init__(self) -> None:
         self.made: list[str] = []
         self.beats: list[float] = []
+        self.away = False
         self.status = "True"
         self.taints: list[dict[str, str]] = []
 
@@ -28,6 +29,8 @@ class PretendApi:
             self.made.append(path.rpartition("/")[2])
             return {}
         assert (method, path) == ("GET", "/api/v1/nodes/pretended")
+        if self.away:
+            raise RuntimeError("GET: 503")
         conditions = [{"type": "Ready", "status": self.status}]
         spec = {"taints": self.taints} if self.taints else {}
         return {"spec": spec, "status": {"conditions": conditions}}
@@ -46,6 +49,17 @@ async def test_a_node_renews_its_lease_from_the_beginning_to_the_end() -> None:
     assert api.beats == pytest.approx([0, 10, 20, 30])
     await asyncio.sleep(60)
     assert len(api.beats) == 4
+
+
+async def test_a_beat_that_fails_is_made_up_for_by_the_next() -> None:
+    api = PretendApi()
+    async with joined(api):
+        await asyncio.sleep(5)
+        api.away = True
+        await asyncio.sleep(20)
+        api.away = False
+        await asyncio.sleep(10)
+    assert api.beats == pytest.approx([0, 30])
 
 
 async def test_what_kubernetes_taints_a_new_node_with_is_waited_out() -> None:

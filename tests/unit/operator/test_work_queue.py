@@ -312,6 +312,30 @@ async def test_the_end_waits_for_looks_that_have_begun() -> None:
 
 
 @pytest.mark.looptime
+async def test_where_the_queue_itself_fails_the_looks_that_have_begun_are_ended_too() -> None:
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def look(key: str) -> None:
+        begun.set()
+        await may_end.wait()
+
+    class Broken(WorkQueue[str]):
+        def wake_at(self) -> float | None:
+            raise RuntimeError("a bug")
+
+    workers: Workers[str] = Workers(Broken(lambda: 0.5), look, at_most=2, clock=lambda: 0.0)
+    workers.add("a")
+    running = asyncio.create_task(workers.run())
+    await begun.wait()
+    await asyncio.sleep(1)
+    assert not running.done()
+    may_end.set()
+    with pytest.raises(RuntimeError, match="a bug"):
+        await running
+    assert workers.looks["succeeded"] == 1
+
+
+@pytest.mark.looptime
 async def test_workers_keep_to_the_rate_and_sleep_between() -> None:
     looks: list[float] = []
 
