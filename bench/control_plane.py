@@ -27,6 +27,7 @@ import numpy as np
 from batchedmodel_contract.kubernetes_names import NAME_LABEL, PLURAL
 from bench_report import Figure, at_most, new_parser, report, tell
 from control_plane_api import until
+from control_plane_reads import metric_reads
 from control_plane_world import (
     AUTOSCALER,
     EDITOR,
@@ -35,7 +36,6 @@ from control_plane_world import (
     MODELS,
     OPERATOR,
     PODS_EACH,
-    Name,
     OperatorProcess,
     Sidecars,
     Unavailable,
@@ -94,7 +94,7 @@ FULL: Final = Plan(
     polling_seconds=30.0,
     look_seconds=2.0,
     quiet_seconds=5.0,
-    limit_seconds=600.0,
+    limit_seconds=900.0,
 )
 QUICK: Final = Plan(
     models=15,
@@ -119,6 +119,9 @@ class Found:
     cold_cpu: float = math.nan
     running: float = math.nan
     reads: list[float] = field(default_factory=list)
+    """While HPAs hear of the metric for the first time and Kubernetes still digests the pods."""
+    steady_reads: list[float] = field(default_factory=list)
+    """In the steady state."""
     gap: float = math.nan
     asked: int = 0
     steady_writes: int = 0
@@ -156,13 +159,14 @@ async def measure(plan: Plan, requests_per_second: int | None) -> list[Figure]:
                 sidecars = stack.enter_context(world.sidecars())
                 autoscaler = stack.enter_context(world.autoscaler())
                 await _running(found, world, log, plan)
-                await _reads(found, world, plan)
+                found.reads = await _reads(found, world, plan)
                 second = stack.enter_context(world.operator("second"))
                 # Both only look on, and meanwhile the second operator starts.
                 await asyncio.gather(
                     _polls(found, sidecars, plan),
                     _steady(found, world, log, (operator.pid, autoscaler.pid), plan),
                 )
+                found.steady_reads = await _reads(found, world, plan)
                 await _edits(found, world, sidecars, log, plan)
                 found.operator_bytes = peak_bytes(operator.pid)
                 found.autoscaler_bytes = peak_bytes(autoscaler.pid)
@@ -211,32 +215,10 @@ async def _running(found: Found, world: World, log: Log, plan: Plan) -> None:
     tell("nothing more is written")
 
 
-async def _reads(found: Found, world: World, plan: Plan) -> None:
-    """As an HPA asks, through the API server, while the HPAs of all models ask too.
-
-    At even times, and not as fast as answers come: that would measure two full cores. A question
-    that has to wait for the one before is late, too.
-    """
-
-    async def read(name: Name, due: float) -> None:
-        await asyncio.sleep(due - time.perf_counter())
-        await world.api.call("GET", name.metric_path)
-        found.reads.append(time.perf_counter() - due)
-
-    async def answered() -> bool:
-        try:
-            await world.api.call("GET", world.names[0].metric_path)
-        except RuntimeError:
-            return False
-        return True
-
-    await _until("the metric is served", answered, plan)
-    began = time.perf_counter()
-    chosen = random.Random(1).choices(world.names, k=plan.reads)
-    await asyncio.gather(
-        *(read(name, began + i / plan.reads_per_second) for i, name in enumerate(chosen, 1))
-    )
-    _ended(found, f"metric: p99 {1e3 * _p99(found.reads):.1f} ms")
+async def _reads(found: Found, world: World, plan: Plan) -> list[float]:
+    seconds = await metric_reads(world, plan.reads, plan.reads_per_second, plan.limit_seconds)
+    _ended(found, f"metric: p99 {1e3 * _p99(seconds):.1f} ms")
+    return seconds
 
 
 async def _polls(found: Found, sidecars: Sidecars, plan: Plan) -> None:
@@ -362,12 +344,19 @@ def figures_of(found: Found, plan: Plan) -> list[Figure]:
         at_most(f"operator at {count} models: memory", found.operator_bytes / 1e6, "MB", 250.0),
         at_most(f"operator that takes over {count} models: memory", taken, "MB", 250.0),
         at_most(f"autoscaler at {pods}: memory", found.autoscaler_bytes / 1e6, "MB", 250.0),
-        at_most(f"metric at {pods}: GET, p99", 1e3 * _p99(found.reads), "ms", 50.0),
-        Figure(name="metric: GET, median", value=1e3 * _percentile(found.reads, 50), unit="ms"),
+        *_read_figures(f"metric at {pods}", found.steady_reads),
+        *_read_figures("metric, right after all pods have started", found.reads),
         at_most(f"metric of {found.asked:,} pods: age at worst", found.gap, "s", 10.0),
         Figure(name="leader killed: another leads after", value=found.leads_after, unit="s"),
         at_most("leader killed: edit applied after", found.works_after, "s", 20.0),
         Figure(name="load average at most", value=max(found.loads), unit=""),
+    ]
+
+
+def _read_figures(what: str, seconds: Sequence[float]) -> list[Figure]:
+    return [
+        at_most(f"{what}: GET, p99", 1e3 * _p99(seconds), "ms", 50.0),
+        Figure(name=f"{what}: GET, median", value=1e3 * _percentile(seconds, 50), unit="ms"),
     ]
 
 
