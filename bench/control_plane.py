@@ -19,6 +19,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -27,9 +28,9 @@ import numpy as np
 from batchedmodel_contract.kubernetes_names import NAME_LABEL, PLURAL
 from bench_report import Figure, at_most, new_parser, report, tell
 from control_plane_api import until
-from control_plane_reads import metric_reads
 from control_plane_world import (
     AUTOSCALER,
+    AUTOSCALERS,
     EDITOR,
     HPA_SECONDS,
     LIFTED,
@@ -46,16 +47,16 @@ from control_plane_world import (
     running_world,
 )
 from control_plane_writes import Log, Write, counts, edits_applied
+from even_pace import paced
 from process_cpu import cpu_seconds
 from same_arrivals import percentiles
 
-_AUTOSCALERS: Final = "/apis/autoscaling/v2/horizontalpodautoscalers"
 CHILDREN: Final = {
     "/api/v1/configmaps": 1,
     "/api/v1/services": 1,
     "/apis/apps/v1/deployments": 1,
     "/apis/apps/v1/controllerrevisions": 1,
-    _AUTOSCALERS: 1,
+    AUTOSCALERS: 1,
     "/apis/policy/v1/poddisruptionbudgets": 1,
 }
 """Collections of children, and how many a model has in each."""
@@ -216,7 +217,11 @@ async def _running(found: Found, world: World, log: Log, plan: Plan) -> None:
 
 
 async def _reads(found: Found, world: World, plan: Plan) -> list[float]:
-    seconds = await metric_reads(world, plan.reads, plan.reads_per_second, plan.limit_seconds)
+    """Seconds of each; as an HPA asks, through the API server, while all HPAs ask too."""
+    await _until("the metric is served", world.has_metrics, plan)
+    chosen = random.Random(1).choices(world.names, k=plan.reads)
+    asks = (partial(world.api.call, "GET", name.metric_path) for name in chosen)
+    seconds = await paced(asks, plan.reads_per_second)
     _ended(found, f"metric: p99 {1e3 * _p99(seconds):.1f} ms")
     return seconds
 
@@ -230,7 +235,7 @@ async def _polls(found: Found, sidecars: Sidecars, plan: Plan) -> None:
 
 async def _steady(found: Found, world: World, log: Log, pids: tuple[int, int], plan: Plan) -> None:
     async def scaling() -> bool:
-        autoscalers = await world.api.items(_AUTOSCALERS, NAME_LABEL)
+        autoscalers = await world.api.items(AUTOSCALERS, NAME_LABEL)
         return all(holds(one, "ScalingActive") for one in autoscalers)
 
     # What each has found first is written.

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from control_plane_api import Api, administrator, each
+from pretended_stats import steady_stats
 
 sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("tests", "images")]
 
@@ -34,7 +35,6 @@ from batchedmodel_contract.kubernetes_names import (
     VERSION,
 )
 from batchedmodel_contract.manifest import read_manifest
-from batchedmodel_contract.stats import BUCKETS, SidecarStats
 from cluster import ControlPlane, Options, Settings, Unavailable, running_control_plane
 from cluster.commands import run
 from support import autoscaler_cluster, operator_process
@@ -44,6 +44,7 @@ from support.process_memory import peak_bytes
 
 __all__ = [
     "AUTOSCALER",
+    "AUTOSCALERS",
     "EDITOR",
     "HPA_SECONDS",
     "LIFTED",
@@ -67,6 +68,7 @@ __all__ = [
 ]
 """What comes from the tests' packages too, which a script beside this one cannot import itself."""
 
+AUTOSCALERS: Final = "/apis/autoscaling/v2/horizontalpodautoscalers"
 MODELS: Final = f"/apis/{GROUP}/{VERSION}/{PLURAL}"
 PODS_EACH: Final = 3
 NAMESPACES: Final = 20
@@ -164,6 +166,14 @@ class World:
             lambda name: self.api.call("POST", name.path.rpartition("/")[0], manifest(name)),
         )
 
+    async def has_metrics(self) -> bool:
+        """Whether somebody answers for the first model's."""
+        try:
+            await self.api.call("GET", self.names[0].metric_path)
+        except RuntimeError:
+            return False
+        return True
+
     async def settled(self) -> int:
         """How many models say of their present manifest that all is applied."""
         return sum(map(_is_settled, await self.api.items(MODELS)))
@@ -214,7 +224,7 @@ class World:
         answers = {
             sidecar_api.SETTINGS: ("200 OK", json.dumps({"hash": settings})),
             sidecar_api.MODEL_STARTUP: ("200 OK", "READY\n"),
-            sidecar_api.STATS: ("200 OK", json.dumps(_stats(settings).to_mapping())),
+            sidecar_api.STATS: ("200 OK", json.dumps(steady_stats(settings).to_mapping())),
         }
         differing = {sidecar_api.SETTINGS: ("200 OK", json.dumps({"hash": edited}))}
         arguments = (json.dumps(answers), json.dumps(differing), sidecar_api.STATS)
@@ -375,20 +385,3 @@ def _container(name: str, *, ready: bool = True) -> dict[str, Any]:
         "imageID": "",
         "state": {"running": {"startedAt": _STARTED}},
     }
-
-
-def _stats(settings: str) -> SidecarStats:
-    """A load that three pods are right for."""
-    return SidecarStats(
-        instance="bench",
-        model_ready=True,
-        draining=False,
-        profile_known=True,
-        offered_work=(0.7,) * BUCKETS,
-        age_seconds=3600.0,
-        backlog_work=0.0,
-        queue_length=0,
-        outstanding=1,
-        settings_hash=settings,
-        max_batch_size=32,
-    )

@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +27,8 @@ import aiohttp
 import numpy as np
 
 from bench_report import Figure, at_most, new_parser, report, tell
+from even_pace import paced
+from pretended_stats import steady_stats
 from process_cpu import cpu_seconds
 from same_arrivals import percentiles
 
@@ -39,7 +42,6 @@ from batchedmodel_contract.kubernetes_names import (
     REQUIRED_REPLICAS_METRIC,
 )
 from batchedmodel_contract.sidecar_api import STATS
-from batchedmodel_contract.stats import BUCKETS, SidecarStats
 from cluster.certificates import Authority
 from support.process_memory import peak_bytes
 
@@ -111,7 +113,7 @@ def measure(seconds: float) -> Found:
     """Both phases: only polls, then polls and reads."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
-        answers = json.dumps({STATS: ("200 OK", json.dumps(_stats().to_mapping()))})
+        answers = json.dumps({STATS: ("200 OK", json.dumps(steady_stats().to_mapping()))})
         sidecars = stack.enter_context(running("many_sidecars.py", answers, "{}", STATS))
         if sidecars.line() != "listening\n":
             raise RuntimeError("the sidecars' process did not start")
@@ -152,25 +154,18 @@ def measure(seconds: float) -> Found:
 
 async def _reads(port: int, tls: ssl.SSLContext, seconds: float) -> list[float]:
     """Each timed from the moment at which it was due."""
-    taken: list[float] = []
     async with aiohttp.ClientSession(
         f"https://127.0.0.1:{port}", connector=aiohttp.TCPConnector(limit=0), headers=_HEADERS
     ) as session:
 
-        async def read(path: str, due: float) -> None:
-            await asyncio.sleep(due - time.perf_counter())
+        async def read(path: str) -> None:
             async with session.get(path, ssl=tls, server_hostname=_NAME) as response:
                 await response.read()
                 if response.status != 200:
                     raise RuntimeError(f"{path}: {response.status}")
-            taken.append(time.perf_counter() - due)
 
-        began, number = time.perf_counter() + 0.1, int(seconds * READS_PER_SECOND)
-        chosen = random.Random(1).choices(range(MODELS), k=number)
-        await asyncio.gather(
-            *(read(_path(one), began + i / READS_PER_SECOND) for i, one in enumerate(chosen))
-        )
-    return taken
+        chosen = random.Random(1).choices(range(MODELS), k=int(seconds * READS_PER_SECOND))
+        return await paced((partial(read, _path(one)) for one in chosen), READS_PER_SECOND)
 
 
 def _path(number: int) -> str:
@@ -186,22 +181,6 @@ def _pods() -> dict[str, list[str]]:
         ]
         for number in range(MODELS)
     }
-
-
-def _stats() -> SidecarStats:
-    return SidecarStats(
-        instance="bench",
-        model_ready=True,
-        draining=False,
-        profile_known=True,
-        offered_work=(0.7,) * BUCKETS,
-        age_seconds=3600.0,
-        backlog_work=0.0,
-        queue_length=0,
-        outstanding=1,
-        settings_hash="0123456789abcdef",
-        max_batch_size=32,
-    )
 
 
 def figures_of(found: Found) -> list[Figure]:

@@ -37,6 +37,7 @@ from batchedmodel_scheduling.scaling.loop import TICK_SECONDS, Result, ideal_rep
 from bench_report import Figure, at_most, median_of, new_parser, of_rounds, report, tell
 from control_plane_api import each, until
 from control_plane_world import (
+    AUTOSCALERS,
     MODELS,
     Name,
     Sidecars,
@@ -50,7 +51,6 @@ from pretended_node import Node, joined
 WAYS: Final = (DEFAULT, QUEUE, STOCK_QUEUE)
 FARTHEST_PERCENT: Final = 10.0
 _NAMESPACE: Final = "replay"
-_AUTOSCALERS: Final = "/apis/autoscaling/v2/horizontalpodautoscalers"
 _DEPLOYMENTS: Final = "/apis/apps/v1/deployments"
 _PROCESSES: Final = 2
 
@@ -150,7 +150,7 @@ async def _first_pods(world: World, ways: Mapping[str, Scaling], plan: Plan) -> 
     await world.create(lambda name: manifest_of(name.name, ways[name.name]))
 
     async def scaled() -> bool:
-        return await world.api.count(_AUTOSCALERS) == len(ways)
+        return await world.api.count(AUTOSCALERS) == len(ways)
 
     await until("all models have an HPA", scaled)
     await each(
@@ -192,7 +192,7 @@ async def _is_fed(world: World, ways: Mapping[str, Scaling]) -> bool:
         known = capacity_of(model.get("status") or {})
         if known is None or known.startup_seconds is None:
             return False
-    for found in await world.api.items(_AUTOSCALERS, NAME_LABEL):
+    for found in await world.api.items(AUTOSCALERS, NAME_LABEL):
         way = ways[found["metadata"]["labels"][NAME_LABEL]]
         if read_autoscaler(found["spec"]) != setup_of(way, seed=0).autoscaler:
             return False

@@ -1,12 +1,10 @@
 """Connections over real sockets: however requests are cut and mixed, each has its own answer."""
 
 import asyncio
-import contextlib
 import gzip
 import json
 import re
 import signal
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
@@ -17,9 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.sidecar_api import DRAIN, STATS
 from batchedmodel_contract.spec import PolicyName, ServerProtocol
-from batchedmodel_sidecar.service import READERS_LEAVE_SECONDS, STRAGGLERS_SECONDS
 from support.books import assert_books_balance
 from support.chain import Chain, running_chain
 from support.process_memory import resident_bytes
@@ -380,25 +376,3 @@ async def test_an_answer_under_way_outlives_the_order_to_stop(tmp_path: Path) ->
             chain.sidecar.send(signal.SIGTERM)
             assert (await caller.answer())[0] == 200
         assert await chain.sidecar.ended() == 0
-
-
-async def test_connections_on_which_the_autoscaler_asks_now_and_then_hold_no_drain_up(
-    tmp_path: Path,
-) -> None:
-    async with (
-        running_chain(tmp_path, handler="simulated", settings=AT_ONCE) as chain,
-        contextlib.AsyncExitStack() as stack,
-    ):
-        callers = [
-            await stack.enter_async_context(RawCaller.calling(chain.admin_port)) for _ in range(50)
-        ]
-        for _ in range(2):
-            for caller in callers:
-                caller.sends(request(STATS, method="GET"))
-                assert (await caller.answer())[0] == 200
-        assert (await chain.admin(DRAIN))[0] == 200
-        began = time.monotonic()
-        chain.sidecar.send(signal.SIGTERM)
-        assert [await caller.rest() for caller in callers] == [b""] * len(callers)
-        assert await chain.sidecar.ended() == 0
-        assert time.monotonic() - began < STRAGGLERS_SECONDS + READERS_LEAVE_SECONDS

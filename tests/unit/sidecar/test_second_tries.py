@@ -1,4 +1,4 @@
-"""What becomes of rows whose batch came to nothing, and of batches that nobody wants."""
+"""What becomes of rows whose batch came to nothing."""
 
 import asyncio
 import random
@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.outcomes import Outcome
 from batchedmodel_contract.spec import PolicyName
 from batchedmodel_sidecar.errors import Busy, Expired, Lost, Unserved
 from batchedmodel_sidecar.lifecycle import DrainEnd, Lifecycle
@@ -302,121 +301,3 @@ async def test_a_failed_decision_is_not_the_last_one(
     monkeypatch.setattr(w.batcher._policy, "poll", poll)
     assert rows_of(await task) == [b"a"]
     assert w.batcher.ailment() is None
-
-
-# Nobody wants the answer
-
-
-async def test_the_log_says_of_a_caller_who_left_that_it_did(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    w = world(SETTINGS)
-    with caplog.at_level("DEBUG"):
-        leaver = w.send(b"a")
-        await asyncio.sleep(FIXED / 2)
-        leaver.cancel()
-        await asyncio.sleep(0)
-    assert "1 rows cancelled: the caller left" in caplog.text
-
-
-async def test_a_batch_whose_callers_leave_as_it_sets_out_keeps_no_place_at_the_server() -> None:
-    w = world(SETTINGS)
-    for _ in range(MODEL.depth):
-        leaver = w.send(b"a")
-        await asyncio.sleep(0)
-        # It is in a batch before it knows of this, and the batch's task has not begun then.
-        leaver.cancel()
-        await asyncio.sleep(FIXED / 100)
-    assert w.ledger.settled == {Outcome.CANCELLED: MODEL.depth}
-    assert w.ledger.cancelled_in_flight == MODEL.depth
-    assert w.server.batches == []
-    assert w.ledger.batches_in_flight == 0
-    assert rows_of(await w.send(b"b")) == [b"b"]
-
-
-async def test_a_batch_whose_callers_have_all_left_is_dropped() -> None:
-    w = world(SETTINGS)
-    tasks = [w.send(bytes([n])) for n in range(3)]
-    await asyncio.sleep(FIXED / 2)
-    for task in tasks[:2]:
-        task.cancel()
-    await asyncio.sleep(0)
-    assert w.server.dropped == 0
-    tasks[2].cancel()
-    await asyncio.sleep(FIXED / 100)
-    assert w.server.dropped == 1
-    assert w.ledger.batches_in_flight == 0
-    assert w.ledger.settled == {Outcome.CANCELLED: 3}
-
-
-async def test_a_batch_whose_callers_ran_out_of_time_is_awaited_lest_a_hung_server_look_well() -> (
-    None
-):
-    w = world(replace(SETTINGS, request_timeout_seconds=1.0))
-    w.server.free_at = now() + 100.0
-    with pytest.raises(Expired):
-        await w.send(b"a")
-    assert w.server.dropped == 0
-    await asyncio.sleep(4.9)
-    assert w.ledger.batches_in_flight == 1
-
-
-# Long lists
-
-
-@deadlines
-async def test_a_long_list_and_single_calls_are_served_in_turns(policy: PolicyName) -> None:
-    w = world(replace(SETTINGS, policy=policy, max_queue_size=4096))
-    batch = FIXED + 8 * PER_ROW
-    long = w.send(*(b"%d" % n for n in range(2000)))
-    await asyncio.sleep(batch / 2)
-    for _ in range(10):
-        began = now()
-        assert rows_of(await w.send(b"single")) == [b"single"]
-        # Two batches on their way, two that the policy has seen, its own.
-        assert now() - began < 5.5 * batch
-    assert not long.done()
-    assert rows_of(await long) == [b"%d" % n for n in range(2000)]
-    assert w.server.batches.count(8) >= 245, "the list fills its batches all the same"
-
-
-async def test_all_rows_of_a_list_take_room_in_the_queue() -> None:
-    w = world(replace(SETTINGS, max_queue_size=100))
-    long = w.send(*(b"%d" % n for n in range(90)))
-    await asyncio.sleep(FIXED / 2)
-    assert w.ledger.rows_waiting == 90 - 16
-    task = w.send(*(b"x" for _ in range(27)))
-    with pytest.raises(Exception, match="queue is full"):
-        await task
-    assert len(rows_of(await w.send(*(b"x" for _ in range(26))))) == 26
-    assert len(rows_of(await long)) == 90
-
-
-async def test_a_list_that_cannot_be_in_time_is_refused_whole() -> None:
-    w = world(replace(SETTINGS, policy=PolicyName.DEADLINE, request_timeout_seconds=1.0))
-    rows = [b"x"] * 1000  # 125 full batches of 18 ms
-    with pytest.raises(Exception, match="would not be answered within"):
-        await w.send(*rows)
-    assert w.server.batches == []
-
-
-async def test_a_list_that_several_workers_answer_in_time_is_taken() -> None:
-    one = replace(SETTINGS, policy=PolicyName.DEADLINE, request_timeout_seconds=1.0)
-    w = world(replace(one, max_concurrent_batches=3))
-    w.server.side_by_side = True
-    assert len(rows_of(await w.send(*[b"x"] * 1000))) == 1000
-
-
-async def test_what_a_call_met_is_told() -> None:
-    w = world(SETTINGS)
-    first = w.send(b"a")
-    await asyncio.sleep(FIXED / 2)
-    second = w.send(b"b", b"c")
-    timing = (await first).timing
-    assert timing is not None
-    assert (timing.batch_size, timing.queue_seconds) == (1, 0.0)
-    assert timing.model_seconds == pytest.approx(FIXED + PER_ROW)
-    timing = (await second).timing
-    assert timing is not None
-    assert timing.batch_size == 2
-    assert timing.queue_seconds == pytest.approx(FIXED / 2 + PER_ROW, rel=0.3)
