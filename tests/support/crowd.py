@@ -31,6 +31,10 @@ BEFORE_ANYTHING: Final[Refusals] = {
     503: frozenset({Rejection.NOT_READY, Outcome.FAILED, Outcome.SHED, Outcome.EVICTED}),
 }
 """What anybody may be told, whatever is asked: there are too many, or the model is away."""
+THERE_ARE_TOO_MANY: Final = frozenset(
+    {Rejection.QUEUE_FULL, Rejection.PREDICTED_LATE, Outcome.SHED, Outcome.EVICTED}
+)
+"""Why somebody is sent away of whom and of whose model nothing is wrong."""
 OF_INNOCENTS: Final[Refusals] = {**BEFORE_ANYTHING, 504: frozenset({Outcome.EXPIRED})}
 """What those may be told with whose requests nothing is wrong.
 
@@ -122,10 +126,12 @@ class Crowd:
     async def is_served(self, *, full: bool = False) -> bool:
         """Whether somebody who asks now for one row gets the right answer.
 
-        Where the queue is `full` all the time, to be told so is as right.
+        Where the queue is `full` all the time, to be told so is as right: at once, or after a wait
+        in favour of others that can still be in time.
         """
+        right = {"right", *THERE_ARE_TOO_MANY} if full else {"right"}
         try:
-            return await self._ask(self._rows(1)) in ({"right", "429"} if full else {"right"})
+            return await self._ask(self._rows(1)) in right
         except (aiohttp.ClientError, OSError):
             return False
 
@@ -245,7 +251,7 @@ class Crowd:
             self.diary.complaints.append(f"{status}, {reason}, to {rows[:2]}: {text[:200]!r}")
         if status in BEFORE_ANYTHING and "retry-after" not in response.headers:
             self.diary.complaints.append(f"{status} does not say when to come back: {text[:200]!r}")
-        return str(status)
+        return reason or str(status)
 
 
 def _body(rows: list[list[int]]) -> bytes:
