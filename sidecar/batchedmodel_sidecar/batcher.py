@@ -23,7 +23,7 @@ from batchedmodel_sidecar.calls import Answer, Call
 from batchedmodel_sidecar.circuit import Circuit
 from batchedmodel_sidecar.deadlines import Deadlines
 from batchedmodel_sidecar.errors import CallError, Rejected, Unserved
-from batchedmodel_sidecar.flights import Flights, carried, our_bug, patience
+from batchedmodel_sidecar.flights import Flights, carried, learnt, our_bug, patience
 from batchedmodel_sidecar.ledger import Ledger
 from batchedmodel_sidecar.live_call import LiveCall, Told, batch_of
 from batchedmodel_sidecar.metrics import Durations
@@ -355,7 +355,8 @@ class Batcher:
         if reply is not None:
             self._ledger.computed(reply.tokens, reply.padded_tokens)
             self._durations.model.observe(reply.compute_seconds)
-        self._policy.observe(finished(batch, reply), now)
+        if not learnt(lambda: self._policy.observe(finished(batch, reply), now)):
+            self._vigil.lost_track()
         self._step()
 
     def _deliver(self, batch: Batch, reply: BatchReply) -> None:
@@ -370,8 +371,7 @@ class Batcher:
             if isinstance(answer, RowFailure):
                 self._settle(live, Outcome.FAILED, answer.for_row(index, len(live.call.rows)))
                 continue
-            answered = live.answer(index, outputs, answer, reply.compute_seconds)
-            if answered is not None:
+            if answered := live.answer(index, outputs, answer, reply.compute_seconds):
                 self._settle(live, Outcome.COMPLETED, answered)
 
     def _settle(self, live: LiveCall, outcome: Outcome, result: Answer | CallError | None) -> None:

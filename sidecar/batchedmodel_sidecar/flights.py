@@ -153,6 +153,16 @@ async def carried(ask: Callable[[], Awaitable[BatchReply]]) -> BatchReply | Unse
         return our_bug(bug)
 
 
+def learnt(tell: Callable[[], None]) -> bool:
+    """Whether the policy took in how a batch ended; whom the batch answers is answered anyway."""
+    try:
+        tell()
+    except Exception:
+        logger.exception("the policy failed at the end of a batch")
+        return False
+    return True
+
+
 def our_bug(bug: Exception) -> Unserved:
     """Whatever it is, it is ours, and no caller may hang for it."""
     logger.error("a batch failed in the sidecar", exc_info=bug)

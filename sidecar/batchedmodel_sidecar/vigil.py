@@ -2,7 +2,8 @@
 
 Pure; owned by the batcher. A decision that fails is tried again after a moment; a sidecar whose
 decisions go on failing, or do not come at all, must be restarted, or its callers would wait for
-ever behind a green light.
+ever behind a green light. So must one whose policy could not be told how a batch ended: to it the
+server may be busy for ever.
 """
 
 import math
@@ -19,6 +20,7 @@ class Vigil:
     def __init__(self) -> None:
         self._failures = 0
         self._next = math.inf
+        self._astray = False
 
     def decided(self, next_at: float) -> None:
         """A decision was made; the next one is due then."""
@@ -31,9 +33,15 @@ class Vigil:
         self._next = now + _PAUSE
         return self._next
 
+    def lost_track(self) -> None:
+        """The policy was not told of something, and nothing will make up for it."""
+        self._astray = True
+
     def ailment(self, now: float) -> str | None:
         """What is wrong; None while nothing is."""
         if self._failures >= _MOST_FAILURES:
             return f"the last {self._failures} decisions failed"
+        if self._astray:
+            return "the policy does not know how a batch ended"
         late = now - self._next
         return f"a decision is {late:.0f} s late" if late > _MOST_LATE else None
