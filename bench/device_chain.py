@@ -1,22 +1,25 @@
 """Real processes in front of a simulated device: what the benchmarks that load them share.
 
-Load generator, sidecar and simulated model server are three processes on loopback. Called by
+Load generator, sidecar and simulated model server are three processes on loopback, the sidecar with
+compiled policies, as in its image. Called by
 `throughput`, `fidelity` and `profile_sidecar`; it knows how they are started and aimed at, not what
 is measured.
 """
 
+import os
 import sys
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from load_generator import Target
+from load_generator import Target, cache_folder
 
-sys.path.append(str(Path(__file__).parents[1] / "tests"))
+sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("tests", "images")]
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_scheduling.simulator.curves import Affine
+from compile_policies import compiled_policies
 from support.chain import Chain, Process, running_chain  # the tests' processes, as in a pod
 
 __all__ = ["Chain", "Plan", "Process", "device_chain", "running_chain", "target"]
@@ -38,11 +41,12 @@ def device_chain(
     settings: BatchSettings,
     parameters: Mapping[str, str] | None = None,
     sidecar_module: str = "batchedmodel_sidecar",
+    compiled: bool = True,
 ) -> AbstractAsyncContextManager[Chain]:
     """A sidecar and a model server whose device takes so long for a batch and for each row.
 
     `parameters` are further ones of the simulated handler; `sidecar_module` is what is run as the
-    sidecar, which may be one that is watched.
+    sidecar, which may be one that is watched. `compiled` says whether its policies are.
     """
     seconds = {"fixedSeconds": str(curve.fixed), "rowSeconds": str(curve.per_row)}
     return running_chain(
@@ -51,6 +55,7 @@ def device_chain(
         parameters={**seconds, **(parameters or {})},
         settings=settings,
         sidecar_module=sidecar_module,
+        policies=compiled_policies(cache_folder(os.environ)) if compiled else None,
     )
 
 

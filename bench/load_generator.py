@@ -221,7 +221,7 @@ def read_latencies(path: Path) -> Sequence[int]:
 def build_load_generator(environment: Mapping[str, str]) -> Path:
     """The compiled program, from the cache where this very source was compiled before."""
     sources = sorted(SOURCE_FOLDER.glob("*.[ch]"))
-    program = _cache_folder(environment) / f"loadgen-{_digest(sources)}"
+    program = cache_folder(environment) / f"loadgen-{_digest(sources)}"
     if program.exists():
         return program
     search_path = environment.get("PATH", "")
@@ -244,7 +244,8 @@ def build_load_generator(environment: Mapping[str, str]) -> Path:
     return program
 
 
-def _cache_folder(environment: Mapping[str, str]) -> Path:
+def cache_folder(environment: Mapping[str, str]) -> Path:
+    """Where compiled things are kept between runs."""
     base = environment.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "batchedmodel"
 

@@ -39,6 +39,7 @@ async def profile(seconds: float) -> None:
             curve=SECOND.curve,
             settings=SECOND.settings,
             sidecar_module="profiled_sidecar",
+            compiled=False,  # what is compiled has no stack that could be noted
         ) as chain:
             for closed in (*BUSY, *LONE):
                 if closed.device is SECOND:

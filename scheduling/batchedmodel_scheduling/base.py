@@ -21,7 +21,9 @@ from batchedmodel_scheduling.policy import (
 from batchedmodel_scheduling.signals import Recent, Signals, signals
 
 _RETRY_UNKNOWN: Final = 1.0
-_RETRY_BOUNDS: Final = (0.01, 60.0)
+# Not as a pair: compiled by mypyc 2.4, a constant pair of numbers reads as one that is not set.
+_RETRY_SHORTEST: Final = 0.01
+_RETRY_LONGEST: Final = 60.0
 
 
 class BasePolicy(ABC):
@@ -84,11 +86,11 @@ class BasePolicy(ABC):
 
     def retry_after(self, rows: int | None) -> float:
         """The time to serve so many rows; None for what no time helps."""
-        shortest, longest = _RETRY_BOUNDS
         if rows is None:
-            return longest
+            return _RETRY_LONGEST
         drain = self.pipeline.drain_seconds(rows)
-        return min(longest, max(shortest, _RETRY_UNKNOWN if drain is None else drain))
+        delay = _RETRY_UNKNOWN if drain is None else drain
+        return min(_RETRY_LONGEST, max(_RETRY_SHORTEST, delay))
 
     def signals(self) -> Signals:
         """What is adapted without being set."""

@@ -21,7 +21,8 @@ _LEAST_SPREAD: Final = 0.004
 _FIRST_SPREAD: Final = 0.05
 _REMEMBERED: Final = 200
 _QUANTILE: Final = 0.9
-_MARGIN_BOUNDS: Final = (1.0, 1.3)
+_LEAST_MARGIN: Final = 1.0
+_MOST_MARGIN: Final = 1.3
 _FIRST_MARGIN: Final = 1.03
 _ENOUGH: Final = 20  # batches until their quantile says more than the first guess
 
@@ -88,6 +89,5 @@ class Drift:
         self._residuals.append(residual)
         bisect.insort(self._sorted, residual)
         if len(self._sorted) >= _ENOUGH:
-            least, most = _MARGIN_BOUNDS
             upper = self._sorted[int(_QUANTILE * (len(self._sorted) - 1))]
-            self.margin = max(least, min(most, math.exp(upper)))
+            self.margin = max(_LEAST_MARGIN, min(_MOST_MARGIN, math.exp(upper)))

@@ -1,5 +1,6 @@
 """A storm of callers and faults over real processes; `make soak` lets it rage for longer."""
 
+import os
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -11,6 +12,8 @@ import pytest
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.outcomes import Outcome, Rejection
+from compile_policies import compiled_policies
+from load_generator import cache_folder
 from support.books import assert_all_are_settled, settled
 from support.chain import Chain, running_chain
 from support.chaos import Chaos
@@ -137,6 +140,7 @@ def chain_of(
         parameters=device,
         settings=settings,
         max_body_bytes=MAX_BODY_BYTES,
+        policies=compiled_policies(cache_folder(os.environ)),  # as in the sidecar's image
     )
 
 

@@ -129,6 +129,7 @@ def test_a_profile_that_is_far_too_slow_locks_callers_out_for_seconds_only(facto
     assert sum(item.id in served.finished for item in behind) >= 0.99 * len(behind)
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("lone", [3, 5, 20])
 def test_a_full_batch_leaves_at_once_however_many_wait_for_company(lone: int) -> None:
     waiting = replace(SETTINGS, max_batch_size=8, max_wait_seconds=0.05)
@@ -149,6 +150,7 @@ class _Company:
         return now + 0.01
 
 
+@pytest.mark.interpreted
 def test_nothing_is_held_for_company_while_late_ones_could_run() -> None:
     policy = policy_with(SETTINGS, [an_item(1, due=-1.0, deadline=30.0)], DEVICE)
     assert policy.offer(an_item(2, due=5.0), 0.0) is None

@@ -1,0 +1,113 @@
+"""Compiles the policies to C, by mypyc: as they are in the sidecar's image and under benchmarks.
+
+    python images/compile_policies.py FOLDER [--python PYTHON]
+
+FOLDER then holds package `batchedmodel_scheduling` as it is, and for each module that decides
+something a compiled one beside it, which Python prefers. It needs mypy, a C compiler and Python's
+headers; nothing of it is in an image. Called by the sidecar's Dockerfile, and by whoever measures
+or tests what runs there. Decisions are the same: the policies' own tests pass on either.
+"""
+
+import argparse
+import hashlib
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+_PACKAGE: Final = "batchedmodel_scheduling"
+_SOURCES: Final = ("contract/batchedmodel_contract", f"scheduling/{_PACKAGE}")
+_DECIDING: Final = ("*.py", "deadline/*.py")
+"""What runs for each request or batch; scaling and simulator do not, and stay as they are."""
+_LEFT_OUT: Final = shutil.ignore_patterns("__pycache__", "*.so")
+
+
+class CompileError(Exception):
+    """The policies could not be compiled; the message says what the compiler said."""
+
+
+def compile_policies(target: Path, *, python: str = sys.executable) -> None:
+    """Put the package, compiled, into a folder that may hold others, or the same uncompiled.
+
+    `python` is the interpreter whose libraries the policies import: their types are read there.
+    It must be of the version that runs this.
+
+    Raises:
+        CompileError: it cannot be compiled.
+    """
+    with tempfile.TemporaryDirectory(prefix="policies-") as name:
+        folder = Path(name)
+        for source in _SOURCES:
+            shutil.copytree(ROOT / source, folder / Path(source).name, ignore=_LEFT_OUT)
+        package = folder / _PACKAGE
+        modules = sorted(path for pattern in _DECIDING for path in package.glob(pattern))
+        files = [str(path.relative_to(folder)) for path in modules if path.stem != "__init__"]
+        ended = subprocess.run(
+            [sys.executable, "-m", "mypyc", "--python-executable", python, *files],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        if ended.returncode != 0:
+            raise CompileError(f"the policies do not compile:\n{ended.stdout}")
+        target.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(package, target / _PACKAGE, dirs_exist_ok=True)
+        # What the modules share lies beside the package, under a name made of its content.
+        for library in folder.glob("*.so"):
+            shutil.copy2(library, target)
+
+
+def compiled_policies(cache: Path) -> Path:
+    """A folder for `PYTHONPATH` with the compiled package, kept for as long as nothing changes.
+
+    Raises:
+        CompileError: it cannot be compiled.
+    """
+    folder = cache / f"policies-{_digest()}"
+    if not folder.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache, prefix=".policies-") as name:
+            partial = Path(name, "made")
+            compile_policies(partial)
+            try:
+                partial.rename(folder)
+            except OSError:
+                # Somebody else has made the same meanwhile.
+                if not folder.exists():
+                    raise
+    return folder
+
+
+def _digest() -> str:
+    digest = hashlib.sha256(f"{sys.version} {version('mypy')}".encode())
+    digest.update(Path(__file__).read_bytes())
+    for source in _SOURCES:
+        for path in sorted((ROOT / source).rglob("*.py")):
+            name = path.relative_to(ROOT).as_posix()
+            digest.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def main(words: Sequence[str]) -> int:
+    """Compile into a folder; 1 when it cannot be done."""
+    parser = argparse.ArgumentParser(description="Compiles the policies to C.")
+    parser.add_argument("folder", type=Path, metavar="FOLDER")
+    parser.add_argument("--python", default=sys.executable, help="whose libraries are imported")
+    options = parser.parse_args(words)
+    try:
+        compile_policies(options.folder, python=options.python)
+    except CompileError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
