@@ -12,6 +12,7 @@ same rounds: what of this machine HTTP alone takes in Python.
 
 import asyncio
 import contextlib
+import itertools
 import math
 import os
 import sys
@@ -85,8 +86,8 @@ class Found:
 
     loads: Mapping[str, list[Loaded]]
     bare: list[LoadResult]
-    bare_alone: list[LoadResult]
-    """The bare server asked by one connection again and again."""
+    bare_alone: Mapping[str, list[LoadResult]]
+    """The bare server asked by one connection as often as each lone request comes back."""
     probes: list[LoadResult]
     """Of the loop that serves large bodies, at random moments."""
     probes_alone: list[LoadResult]
@@ -102,7 +103,7 @@ async def measure(plan: Plan) -> list[Figure]:
     found = Found(
         loads=defaultdict(list),
         bare=[],
-        bare_alone=[],
+        bare_alone=defaultdict(list),
         probes=[],
         probes_alone=[],
         idle=[],
@@ -134,10 +135,12 @@ async def _round(
     for closed in (*BUSY, *LONE, SINGLE, *(SHAPES if seed % 2 == 0 else ())):
         loaded = await _load(chains[closed.device.name], closed.ask, _loop(closed, plan))
         found.loads[closed.name].append(loaded)
-        if closed.device is SECOND and closed in (*BUSY, *LONE):
-            # Beside what it is the yardstick of: others on the machine meet both or neither.
-            beside = found.bare if closed in BUSY else found.bare_alone
-            beside.append(await asyncio.to_thread(run_load, bare, _loop(closed, plan)))
+        # Beside what it is the yardstick of: others on the machine meet both or neither.
+        if closed is BUSY[1]:
+            found.bare.append(await asyncio.to_thread(run_load, bare, _loop(closed, plan)))
+        if closed in LONE:
+            asked = await asyncio.to_thread(run_load, bare, _as_often(loaded.result, plan))
+            found.bare_alone[closed.name].append(asked)
     for device in OPEN:
         found.loads[_open(device)].append(await _arrivals(chains[device.name], device, plan, seed))
     await _large_bodies(found, chains[LARGE.device.name], plan, seed)
@@ -187,9 +190,12 @@ def _of_callers(found: Found) -> list[Figure]:
         alone = lone.device.curve.seconds([1]) * 1e3
         p50 = [load.result.latency.p50 / 1e3 - alone for load in found.loads[lone.name]]
         name = f"{lone.name}: added to the median (0.5 is wished for)"
-        figures += [of_rounds(_at_most(name, "ms", 1.0), p50), _cpu(found, lone.name)]
-    bare = [result.latency.p50 / 1e3 for result in found.bare_alone]
-    figures.append(of_rounds(_plain("bare server, lone request: median", "ms"), bare))
+        bare = [result.latency.p50 / 1e3 for result in found.bare_alone[lone.name]]
+        figures += [
+            of_rounds(_at_most(name, "ms", 1.0), p50),
+            of_rounds(_plain(f"{lone.name}: median of the bare server, as often", "ms"), bare),
+            _cpu(found, lone.name),
+        ]
     idle = [100 * share for share in found.idle]
     return [*figures, of_rounds(_at_most("idle sidecar: CPU of a core", "%", 1.0), idle)]
 
@@ -231,7 +237,8 @@ def _cpu(found: Found, name: str) -> Figure:
 
 def _failed(found: Found) -> int:
     results = [load.result for loads in found.loads.values() for load in loads]
-    beside = (*found.bare, *found.bare_alone, *found.probes, *found.probes_alone)
+    alone = itertools.chain.from_iterable(found.bare_alone.values())
+    beside = (*found.bare, *alone, *found.probes, *found.probes_alone)
     return sum(result.requests - result.ok for result in (*results, *beside))
 
 
@@ -269,6 +276,21 @@ async def _chains() -> AsyncIterator[dict[str, Chain]]:
             started = [group.create_task(stack.enter_async_context(chain)) for chain in starting]
         names = [device.name for device in DEVICES]
         yield {name: task.result() for name, task in zip(names, started, strict=True)}
+
+
+def _as_often(lone: LoadResult, plan: Plan) -> GivenArrivals:
+    """One request at a time, with the pauses in between that a lone caller of a device makes.
+
+    What has slept for milliseconds wakes with cold caches, and takes several times as long as in a
+    loop without pauses.
+    """
+    gap = 1e6 / lone.rate
+    count = int((plan.warm_up_seconds + plan.seconds) * lone.rate)
+    return GivenArrivals(
+        offsets_microseconds=[round(gap * number) for number in range(1, count)],
+        connections=1,
+        warm_up_seconds=plan.warm_up_seconds,
+    )
 
 
 @contextlib.asynccontextmanager

@@ -55,7 +55,10 @@ def found(bare: float, second: float) -> Found:
     return Found(
         loads=loads,
         bare=[result(bare)],
-        bare_alone=[result(2000.0, 0.5)],
+        bare_alone={
+            name: [result(150.0, 0.5)]
+            for name in ("device 1, lone request", "device 2, lone request")
+        },
         probes=[result(250.0, 4.0)],
         probes_alone=[result(250.0, 0.5)],
         idle=[0.001],
@@ -120,7 +123,9 @@ def test_what_is_added_is_counted_from_what_the_device_alone_takes() -> None:
     lone = figure(figures, "device 2, lone request: added")
     assert lone.value == pytest.approx(5.0 - 2.05)
     assert lone.holds is False
-    assert figure(figures, "bare server, lone request").value == pytest.approx(0.5)
+    assert figure(
+        figures, "device 2, lone request: median of the bare server"
+    ).value == pytest.approx(0.5)
     lists = figure(figures, "device 1, lists of 32 rows: share")
     assert lists.value == pytest.approx(100.0)
     assert lists.goal is None
