@@ -148,6 +148,10 @@ class Pipeline:
             del self._handed[event.batch]
             self._finish(handed, event, now)
 
+    def follows(self, batch: BatchId) -> bool:
+        """Whether a batch was released and, as far as is known here, has not ended."""
+        return batch in self._handed
+
     def drain_seconds(self, rows: int) -> float | None:
         """How long all workers will need for these rows at their recent rate; None if unknown."""
         seconds = sum(taken for _, taken in self._served)

@@ -8,7 +8,7 @@ time, so that others have their turn in between.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from batchedmodel_contract.batch_wire import BatchReply, BatchRequest
@@ -23,7 +23,7 @@ from batchedmodel_sidecar.calls import Answer, Call
 from batchedmodel_sidecar.circuit import Circuit
 from batchedmodel_sidecar.deadlines import Deadlines
 from batchedmodel_sidecar.errors import CallError, Rejected, Unserved
-from batchedmodel_sidecar.flights import Flights, carried, learnt, our_bug, patience
+from batchedmodel_sidecar.flights import Flights, carried, noted, our_bug, patience
 from batchedmodel_sidecar.ledger import Ledger
 from batchedmodel_sidecar.live_call import LiveCall, Told, batch_of
 from batchedmodel_sidecar.metrics import Durations
@@ -290,7 +290,7 @@ class Batcher:
         self._ledger.batch_leaves(batch.reason, len(batch.items), now)
         self._durations.batch_size.observe(len(batch.items))
         logger.debug("batch %d: %s", batch.id, Told(batch, self._rows))
-        self._policy.observe(HandedOver(batch=batch.id), now)
+        noted(self._policy.observe, HandedOver(batch=batch.id), now)
         self._flights.start(batch, self._carry(batch, members, now), now, self._policy.pipeline)
         for live in dict.fromkeys(live for live, _ in members if live.partly_shown):
             for index in self._turns.show_more(live, self._policy, now):
@@ -300,6 +300,17 @@ class Batcher:
         """Make and send one batch and settle its members, whatever happens."""
         seconds = patience(batch, self._settings, now)
         reply = await carried(lambda: self._infer(batch_of(members, now), seconds))
+        try:
+            self._arrived(batch, reply)
+        except Exception as error:
+            told = our_bug(error)
+            for live, _ in members:
+                self._settle(live, Outcome.FAILED, told)
+        if self._over and not isinstance(reply, Unserved):
+            self.give_up(verdicts.MODEL_GONE, in_flight=False)
+
+    def _arrived(self, batch: Batch, reply: BatchReply | Unserved) -> None:
+        """Off the server; a batch for which this fails on the way is dropped with its task."""
         if isinstance(reply, Unserved):
             self._unserved(batch, batch.items, reply)
             self._finish(batch, None)
@@ -311,14 +322,7 @@ class Batcher:
         # The next batch leaves before this one is dealt out: a device that waits costs everybody,
         # an answer that is some microseconds later costs one caller that.
         self._finish(batch, reply)
-        try:
-            self._deliver(batch, reply)
-        except Exception as error:
-            told = error if isinstance(error, Unserved) else our_bug(error)
-            for live, _ in self._members(batch.items):
-                self._settle(live, Outcome.FAILED, told)
-        if self._over:
-            self.give_up(verdicts.MODEL_GONE, in_flight=False)
+        self._deliver(batch, reply)
 
     @property
     def _over(self) -> bool:
@@ -330,7 +334,9 @@ class Batcher:
         now = self._clock()
         self._circuit.unserved(error, now, since=self._flights.began(batch))
         alone, may = self._flights.alone(batch) and not self._ledger.passing, self._idempotent
-        for live, item in self._members(items):
+        for item in items:
+            if (live := self._rows.get(item.id, (None, 0))[0]) is None:
+                continue  # no longer wanted; settling one may end others
             tried = error if self._over else again(live, item, error, idempotent=may, alone=alone)
             if isinstance(tried, Unserved):
                 self._settle(live, Outcome.FAILED, tried)
@@ -340,13 +346,6 @@ class Batcher:
             if not self._suspects.takes(tried):
                 self._policy.take_over(tried)
 
-    def _members(self, items: Iterable[Item]) -> Iterator[tuple[LiveCall, Item]]:
-        """Rows of a batch that are still wanted, with their calls; settling one may end others."""
-        for item in items:
-            entry = self._rows.get(item.id)
-            if entry is not None:
-                yield entry[0], item
-
     def _finish(self, batch: Batch, reply: BatchReply | None) -> None:
         """Tell the policy that a batch is off the server, and act on its answer at once."""
         now = self._clock()
@@ -355,7 +354,8 @@ class Batcher:
         if reply is not None:
             self._ledger.computed(reply.tokens, reply.padded_tokens)
             self._durations.model.observe(reply.compute_seconds)
-        if not learnt(lambda: self._policy.observe(finished(batch, reply), now)):
+        noted(self._policy.observe, finished(batch, reply), now)
+        if self._policy.pipeline.follows(batch.id):
             self._vigil.lost_track()
         self._step()
 
@@ -379,6 +379,7 @@ class Batcher:
         if live.missing < 0:
             return
         live.missing = -1
+        live.told(result)  # first, so that nothing that fails below leaves a caller waiting
         now = self._clock()
         rows = len(live.call.rows)
         self._ledger.settle(outcome, rows, live.work, now, waiting=live.waiting)
@@ -390,11 +391,10 @@ class Batcher:
         self._durations.request.observe(now - live.accepted_at)
         for item_id in live.ids:
             if self._rows.pop(item_id, None) is not None and live.waiting:
-                self._policy.withdraw(item_id, now)
+                noted(self._policy.withdraw, item_id, now)
                 self._suspects.discard(item_id)
         if outcome is Outcome.CANCELLED:
             # Only then: a server that lets calls expire may hang, and that must be found out.
             self._flights.unwanted(live.flights)
-        live.told(result)
         if self._ledger.live == 0:
             self._idle.set()

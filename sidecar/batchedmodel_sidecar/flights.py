@@ -147,23 +147,21 @@ async def carried(ask: Callable[[], Awaitable[BatchReply]]) -> BatchReply | Unse
     """The reply to a batch, or why there is none, be it that it could not even be asked for."""
     try:
         return await ask()
-    except Unserved as error:
-        return error
-    except Exception as bug:
-        return our_bug(bug)
+    except Exception as error:
+        return our_bug(error)
 
 
-def learnt(tell: Callable[[], None]) -> bool:
-    """Whether the policy took in how a batch ended; whom the batch answers is answered anyway."""
+def noted(tell: Callable[..., object], *what: object) -> None:
+    """Tell the policy something; what goes wrong in it must not cost those of whom it is told."""
     try:
-        tell()
+        tell(*what)
     except Exception:
-        logger.exception("the policy failed at the end of a batch")
-        return False
-    return True
+        logger.exception("the policy failed over what it was told")
 
 
 def our_bug(bug: Exception) -> Unserved:
-    """Whatever it is, it is ours, and no caller may hang for it."""
+    """Whatever is not foreseen is ours, and no caller may hang for it."""
+    if isinstance(bug, Unserved):
+        return bug
     logger.error("a batch failed in the sidecar", exc_info=bug)
     return Unserved(f"error in the sidecar: {bug!r}", status=500)

@@ -2,8 +2,8 @@
 
 Pure; owned by the batcher. A decision that fails is tried again after a moment; a sidecar whose
 decisions go on failing, or do not come at all, must be restarted, or its callers would wait for
-ever behind a green light. So must one whose policy could not be told how a batch ended: to it the
-server may be busy for ever.
+ever behind a green light. So must one whose policy does not know that a batch has ended: to it the
+server is busy for ever.
 """
 
 import math
@@ -34,7 +34,7 @@ class Vigil:
         return self._next
 
     def lost_track(self) -> None:
-        """The policy was not told of something, and nothing will make up for it."""
+        """The policy goes on following a batch that has ended."""
         self._astray = True
 
     def ailment(self, now: float) -> str | None:
@@ -42,6 +42,6 @@ class Vigil:
         if self._failures >= _MOST_FAILURES:
             return f"the last {self._failures} decisions failed"
         if self._astray:
-            return "the policy does not know how a batch ended"
+            return "the policy does not know that a batch has ended"
         late = now - self._next
         return f"a decision is {late:.0f} s late" if late > _MOST_LATE else None

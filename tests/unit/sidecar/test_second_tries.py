@@ -8,7 +8,6 @@ import pytest
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.spec import PolicyName
-from batchedmodel_scheduling.policy import Finished, HandedOver
 from batchedmodel_sidecar.errors import Busy, Expired, Lost, Unserved
 from batchedmodel_sidecar.lifecycle import DrainEnd, Lifecycle
 from batchedmodel_sidecar.link import LinkStatus
@@ -285,25 +284,6 @@ async def test_behind_a_pause_callers_come_again_though_nobody_waits() -> None:
     await asyncio.sleep(1.1)
     assert w.batcher.closed is None
     assert rows_of(await w.send(b"b")) == [b"b"]
-
-
-async def test_a_policy_that_fails_at_a_batchs_end_costs_nobody_an_answer_and_fails_liveness(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    w = world(SETTINGS)
-    observe = w.batcher._policy.observe
-
-    def breaks(event: HandedOver | Finished, now: float) -> None:
-        if isinstance(event, Finished):
-            raise ZeroDivisionError
-        observe(event, now)
-
-    monkeypatch.setattr(w.batcher._policy, "observe", breaks)
-    assert rows_of(await w.send(b"a")) == [b"a"]
-    assert "the policy failed at the end of a batch" in caplog.text
-    assert w.batcher.ailment() == "the policy does not know how a batch ended"
-    await asyncio.sleep(60.0)
-    assert w.batcher.ailment() is not None, "a good decision is no cure"
 
 
 async def test_a_failed_decision_is_not_the_last_one(

@@ -1,0 +1,102 @@
+"""A policy with a mistake of ours in it costs no caller more than it must, and is found out."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.spec import PolicyName
+from batchedmodel_scheduling.policy import Finished, HandedOver
+from batchedmodel_sidecar.errors import Busy, Expired, Lost, Unserved
+from support.sidecar_world import World, rows_of, world
+
+pytestmark = pytest.mark.looptime
+
+SETTINGS = BatchSettings(policy=PolicyName.GREEDY, max_batch_size=8, request_timeout_seconds=3.0)
+FAILURE = "the policy failed over what it was told"
+
+
+def mistake(*_: object, **__: object) -> Any:
+    raise ZeroDivisionError
+
+
+def broken_over(kind: type, observe: Callable[..., None]) -> Callable[..., None]:
+    """Fails over events of this kind before anything else is done with them."""
+    return lambda event, now: mistake() if isinstance(event, kind) else observe(event, now)
+
+
+def break_over(w: World, kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = w.batcher._policy
+    monkeypatch.setattr(policy, "observe", broken_over(kind, policy.observe))
+
+
+async def test_a_batch_whose_end_the_policy_does_not_take_in_is_answered_and_liveness_fails(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    w = world(SETTINGS)
+    break_over(w, Finished, monkeypatch)
+    assert rows_of(await w.send(b"a")) == [b"a"]
+    assert FAILURE in caplog.text
+    assert w.batcher.ailment() == "the policy does not know that a batch has ended"
+    await asyncio.sleep(60.0)
+    assert w.batcher.ailment() is not None, "a good decision is no cure"
+
+
+async def test_a_policy_that_only_fails_to_learn_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    w = world(SETTINGS)
+    monkeypatch.setattr(w.batcher._policy.pipeline.times, "observe", mistake)
+    assert rows_of(await w.send(b"a")) == [b"a"]
+    assert rows_of(await w.send(b"b")) == [b"b"]
+    assert FAILURE in caplog.text
+    assert w.batcher.ailment() is None
+
+
+async def test_a_batch_of_which_the_policy_cannot_be_told_leaves_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    w = world(SETTINGS)
+    break_over(w, HandedOver, monkeypatch)
+    assert rows_of(await w.send(b"a")) == [b"a"]
+    assert FAILURE in caplog.text
+    assert w.batcher.ailment() is None
+
+
+@pytest.mark.parametrize(
+    ("failure", "where"),
+    [
+        (Busy("later", status=503, retry_after=0.1), "_policy.take_over"),
+        (Lost("the model server went away"), "_suspects.takes"),
+    ],
+)
+async def test_a_row_that_cannot_be_tried_again_is_told_so_at_once(
+    failure: Unserved, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    w = world(SETTINGS)
+    owner, method = where.split(".")
+    w.server.failure = failure
+    with monkeypatch.context() as patch:
+        patch.setattr(getattr(w.batcher, owner), method, mistake)
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(Unserved, match="error in the sidecar: ZeroDivisionError"):
+            await w.send(b"a")
+        assert asyncio.get_running_loop().time() - began < 0.1
+    w.server.failure = None
+    await asyncio.sleep(1.0)
+    assert rows_of(await w.send(b"b")) == [b"b"]
+    assert w.batcher.ailment() is None
+
+
+async def test_who_cannot_be_withdrawn_from_the_policy_is_told_that_time_is_over(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    w = world(SETTINGS, attached=False)
+    monkeypatch.setattr(w.batcher._policy, "withdraw", mistake)
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(Expired):
+        await w.send(b"a")
+    assert asyncio.get_running_loop().time() - began == pytest.approx(3.0)
+    assert FAILURE in caplog.text
