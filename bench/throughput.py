@@ -282,10 +282,12 @@ def _as_often(lone: LoadResult, plan: Plan) -> GivenArrivals:
     """One request at a time, with the pauses in between that a lone caller of a device makes.
 
     What has slept for milliseconds wakes with cold caches, and takes several times as long as in a
-    loop without pauses.
+    loop without pauses. It counts from when a request was due, so that the load generator's own
+    waking is in it, which a lone caller who asks at once does not have.
     """
-    gap = 1e6 / lone.rate
-    count = int((plan.warm_up_seconds + plan.seconds) * lone.rate)
+    rate = max(lone.rate, 1.0)  # where nothing was answered, which is a figure of its own
+    gap = 1e6 / rate
+    count = int((plan.warm_up_seconds + plan.seconds) * rate)
     return GivenArrivals(
         offsets_microseconds=[round(gap * number) for number in range(1, count)],
         connections=1,
