@@ -44,23 +44,24 @@ async def test_a_batch_whose_end_the_policy_does_not_take_in_is_answered_and_liv
     assert w.batcher.ailment() is not None, "a good decision is no cure"
 
 
-async def test_a_policy_that_only_fails_to_learn_goes_on(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def stop_learning(w: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(w.batcher._policy.pipeline.times, "observe", mistake)
+
+
+def hide_hand_overs(w: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    break_over(w, HandedOver, monkeypatch)
+
+
+@pytest.mark.parametrize("harm", [stop_learning, hide_hand_overs])
+async def test_a_policy_that_fails_without_losing_track_goes_on(
+    harm: Callable[[World, pytest.MonkeyPatch], None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     w = world(SETTINGS)
-    monkeypatch.setattr(w.batcher._policy.pipeline.times, "observe", mistake)
+    harm(w, monkeypatch)
     assert rows_of(await w.send(b"a")) == [b"a"]
     assert rows_of(await w.send(b"b")) == [b"b"]
-    assert FAILURE in caplog.text
-    assert w.batcher.ailment() is None
-
-
-async def test_a_batch_of_which_the_policy_cannot_be_told_leaves_all_the_same(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    w = world(SETTINGS)
-    break_over(w, HandedOver, monkeypatch)
-    assert rows_of(await w.send(b"a")) == [b"a"]
     assert FAILURE in caplog.text
     assert w.batcher.ailment() is None
 
