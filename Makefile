@@ -13,7 +13,8 @@ MODEL_PACKAGE ?=
 IMAGES ?=
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/batchedmodel
 BIN   := $(VENV)/bin
-CLUSTER = PYTHONPATH=tests:images $(BIN)/python -m cluster
+TESTS := PYTHONPATH=tests:images $(BIN)/python -m
+CLUSTER := $(TESTS) cluster
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -34,7 +35,7 @@ LIGHT := $(VENV)/.light-$(DIGEST)
 FULL  := $(VENV)/.full-$(DIGEST)
 PIP   := $(BIN)/python -m pip install -c constraints.txt
 
-.PHONY: help run check test soak bench lint types imports unit cluster cluster-prepare images crds chart fmt clean
+.PHONY: help run environment check test nightly soak bench lint types imports unit cluster images crds chart fmt clean
 
 help: ## List the targets
 	@echo "BatchedModel. The first use of a target installs what it needs into $(VENV)."
@@ -46,8 +47,13 @@ run: $(FULL) ## Serve FILE (examples/minilm.yaml) at PORT (8000) on this machine
 
 check: lint types imports unit ## The fast slice of the checks, without torch: under a minute
 
-test: $(FULL) lint types imports cluster-prepare ## Everything: lint, types, import contracts, all tests
-	$(BIN)/pytest
+environment: $(FULL) # All that tests and benchmarks need
+
+test: $(LIGHT) ## Lint, types, import contracts, and all tests but the nightly ones of unchanged files
+	$(TESTS) suite test
+
+nightly: $(LIGHT) ## The same with all nightly tests
+	$(TESTS) suite nightly
 
 soak: $(FULL) ## The storm of callers and faults for SOAK (600) seconds
 	$(BIN)/pytest -s --timeout $$(( $(SOAK) + 300 )) --chaos-seconds $(SOAK) tests/integration/test_chaos.py
@@ -75,13 +81,8 @@ imports: $(LIGHT) ## Who may import whom (import-linter)
 unit: $(LIGHT) ## Tests that need neither torch nor other processes
 	$(BIN)/pytest -m "not torch" tests/unit tests/architecture
 
-cluster-prepare: $(LIGHT) # Build once what a test cluster needs; says so and goes on where it cannot
-	@$(CLUSTER) prepare || echo "==> tests that need a cluster will be skipped"
-
 cluster: $(LIGHT) ## A real Kubernetes on this machine with BatchedModel installed, and a shell in it
-	@$(CLUSTER) status | grep '^up' >/dev/null && { echo "one is up already: $(CLUSTER) shell"; exit 1; }; \
-		trap '$(CLUSTER) down' EXIT; $(CLUSTER) up; \
-		PYTHONPATH=tests:images $(BIN)/python -m support.installed; $(CLUSTER) shell
+	@$(TESTS) support.installed run $${SHELL:-/bin/sh}
 
 images: ## Build the images with whichever of buildah, podman and docker answers
 	$(PYTHON) images/build_images.py $(if $(ENGINE),--engine $(ENGINE)) $(if $(BASE),--base $(BASE)) \

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-pytest_plugins = ["cluster.fixtures"]
-"""One control plane and one cluster for the whole session, made when a test first asks."""
+pytest_plugins = ["cluster.fixtures", "suite.plugin"]
+"""One control plane and one cluster for the whole session, made when a test first asks; records."""
 
 
 def pytest_configure() -> None:

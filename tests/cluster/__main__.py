@@ -13,7 +13,7 @@ from pathlib import Path
 
 from cluster.binaries import CONTROL_PLANE, NODE, binaries
 from cluster.errors import ClusterError
-from cluster.images import base_image, build_image, pause_image
+from cluster.images import build_image, pause_image
 from cluster.leftovers import clean_up, leftovers
 from cluster.packages import require_packages, require_root
 from cluster.settings import Settings
@@ -39,8 +39,9 @@ def main() -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m cluster", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
+    prepare = commands.add_parser("prepare", help="make what a cluster needs, before tests wait")
+    prepare.add_argument("what", choices=("control-plane", "node"))
     for name, explanation in {
-        "prepare": "build and install all that a cluster needs, so that tests need not wait",
         "up": "start a cluster in the background and say where its kubeconfig is",
         "down": "stop it",
         "status": "say what is there",
@@ -61,11 +62,7 @@ def _parser() -> argparse.ArgumentParser:
 def _do(options: argparse.Namespace, settings: Settings) -> int:
     match options.command:
         case "prepare":
-            require_root()
-            require_packages()
-            binaries(settings, (*CONTROL_PLANE, *NODE))
-            pause_image(settings)
-            base_image(settings)
+            _prepare(options.what, settings)
         case "up":
             _say(f"export KUBECONFIG={bring_up(settings).kubeconfig}")
         case "serve":
@@ -82,6 +79,15 @@ def _do(options: argparse.Namespace, settings: Settings) -> int:
         case "image":
             _image(options, settings)
     return 0
+
+
+def _prepare(what: str, settings: Settings) -> None:
+    require_root()
+    binaries(settings, CONTROL_PLANE)
+    if what == "node":
+        require_packages()
+        binaries(settings, NODE)
+        pause_image(settings)
 
 
 def _status(settings: Settings) -> None:

@@ -8,9 +8,12 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from cluster.certificates import Pair
 from cluster.commands import run
+from cluster.errors import CommandFailed
+from cluster.waiting import waited
 
 
 class Access:
@@ -33,20 +36,25 @@ class Access:
 
     def kubectl(self, *words: str | Path, stdin: str | None = None, timeout_s: float = 60) -> str:
         """Runs kubectl and returns its output. Raises `CommandFailed` with its complaint."""
-        return run(
-            [self._kubectl, *words],
-            environment=self.environment,
-            stdin=stdin,
-            timeout_s=timeout_s,
-        )
+        with waited.counted():
+            return run(
+                [self._kubectl, *words],
+                environment=self.environment,
+                stdin=stdin,
+                timeout_s=timeout_s,
+            )
 
     def helm(self, *words: str | Path, timeout_s: float = 300) -> str:
         """Runs Helm and returns its output. Raises `CommandFailed` with its complaint."""
-        return run([self._helm, *words], environment=self.environment, timeout_s=timeout_s)
+        with waited.counted():
+            return run([self._helm, *words], environment=self.environment, timeout_s=timeout_s)
 
 
 class Probe:
-    """Asks an API server whether it is ready, a few dozen times a second and cheaply."""
+    """Bare requests to an API server, a few dozen a second and cheaply.
+
+    A kubectl takes a tenth of a second of a core, which tests that wait would spend all the time.
+    """
 
     def __init__(self, *, server: str, authority: Path, user: Pair) -> None:
         self._server = server
@@ -54,18 +62,52 @@ class Probe:
         self._tls.load_cert_chain(user.certificate, user.key)
 
     def answers(self, path: str) -> bool:
-        return self.get(path) is not None
-
-    def get(self, path: str) -> bytes | None:
-        """The answer to a GET, or None unless there is one with status 200."""
+        """Whether a GET is answered with status 200."""
         try:
-            with urllib.request.urlopen(
-                f"{self._server}{path}", context=self._tls, timeout=2
-            ) as answer:
-                body: bytes = answer.read()
-                return body
+            self._asked(path, None, 2)
         except (OSError, urllib.error.HTTPError):
-            return None
+            return False
+        return True
+
+    def read(self, path: str, *, timeout_s: float = 20) -> Any:
+        """The JSON at a path, an object or a list; None where there is none.
+
+        Raises:
+            CommandFailed: the API server says something else, or nothing.
+        """
+        with waited.counted():
+            try:
+                return json.loads(self._asked(path, None, timeout_s))
+            except urllib.error.HTTPError as error:
+                if error.code == 404:
+                    return None
+                raise CommandFailed(f"{path}: {error} {error.read().decode()}") from error
+            except OSError as error:
+                raise CommandFailed(f"{path}: {error}") from error
+
+    def created(self, path: str, body: Mapping[str, Any], *, timeout_s: float = 20) -> Any:
+        """What the API server makes of an object that is posted, such as a question of rights.
+
+        Raises:
+            CommandFailed: it refuses.
+        """
+        with waited.counted():
+            try:
+                return json.loads(self._asked(path, body, timeout_s))
+            except urllib.error.HTTPError as error:
+                raise CommandFailed(f"{path}: {error} {error.read().decode()}") from error
+            except OSError as error:
+                raise CommandFailed(f"{path}: {error}") from error
+
+    def _asked(self, path: str, body: Mapping[str, Any] | None, timeout_s: float) -> bytes:
+        request = urllib.request.Request(
+            f"{self._server}{path}",
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, context=self._tls, timeout=timeout_s) as answer:
+            content: bytes = answer.read()
+            return content
 
 
 def write_kubeconfig(path: Path, *, server: str, authority: Path, user: Pair) -> Path:

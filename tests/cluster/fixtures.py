@@ -16,12 +16,15 @@ from cluster.errors import Unavailable
 from cluster.kubernetes import (
     Cluster,
     ControlPlane,
+    attached_cluster,
     existing_cluster,
     running_cluster,
     running_control_plane,
 )
 from cluster.settings import Settings
 from cluster.signals import termination_as_interrupt
+from cluster.slots import Slot
+from cluster.waiting import waited
 
 _Started = TypeVar("_Started")
 _FIXTURES = frozenset({"cluster", "control_plane"})
@@ -47,6 +50,11 @@ def cluster(cluster_settings: Settings) -> Iterator[Cluster]:
     if cluster_settings.kubeconfig is not None:
         yield existing_cluster(cluster_settings, cluster_settings.kubeconfig)
         return
+    if cluster_settings.slot is not None:
+        attached = attached_cluster(cluster_settings, Slot(cluster_settings.slot))
+        assert attached is not None, f"nobody runs a cluster in slot {cluster_settings.slot}"
+        yield attached
+        return
     with _started_or_skipped(running_cluster(cluster_settings)) as cluster:
         yield cluster
 
@@ -65,7 +73,8 @@ def _started_or_skipped(starting: AbstractContextManager[_Started]) -> Iterator[
     with ExitStack() as stack:
         stack.enter_context(termination_as_interrupt())
         try:
-            started = stack.enter_context(starting)
+            with waited.counted():
+                started = stack.enter_context(starting)
         except Unavailable as reason:
             pytest.skip(str(reason))
         yield started

@@ -48,7 +48,7 @@ class ControlPlane(Access):
             scratch=namespace.folder / "home",
         )
         self.namespace = namespace
-        self._probe = credentials.probe()
+        self.probe = credentials.probe()
         self._programs = programs
 
     @property
@@ -73,7 +73,7 @@ class ControlPlane(Access):
         """
         self._programs[name].start()
         wait_until(
-            lambda: self._probe.answers("/readyz"),
+            lambda: self.probe.answers("/readyz"),
             what="the API server is ready again",
             programs=(self._programs[name],),
             deadline_s=60,

@@ -7,6 +7,7 @@ from pathlib import Path
 from cluster.access import Probe
 from cluster.containerd import SOCKET
 from cluster.controlplane import NODE_NAME, Credentials
+from cluster.errors import CommandFailed
 from cluster.leftovers import make_control_groups
 from cluster.namespace import Namespace
 from cluster.processes import Program, wait_until
@@ -127,10 +128,10 @@ def start_node(
 
 
 def _is_ready(probe: Probe) -> bool:
-    answer = probe.get(f"/api/v1/nodes/{NODE_NAME}")
-    if answer is None:
+    try:
+        status = (probe.read(f"/api/v1/nodes/{NODE_NAME}") or {"status": {}})["status"]
+    except CommandFailed:
         return False
-    status = json.loads(answer)["status"]
     return any(
         condition["type"] == "Ready" and condition["status"] == "True"
         for condition in status.get("conditions", ())

@@ -6,8 +6,10 @@ A control plane alone needs `iproute2` and `util-linux`, which every Debian has.
 import logging
 import os
 import shutil
+import tempfile
+from pathlib import Path
 
-from cluster.commands import run
+from cluster.commands import locked, run
 from cluster.errors import CommandFailed, Unavailable
 
 log = logging.getLogger(__name__)
@@ -23,6 +25,9 @@ _COMMANDS = {
     "/usr/lib/cni/bridge": "containernetworking-plugins",
 }
 """What must be there, and the package that brings it."""
+
+
+_LOCK = Path(tempfile.gettempdir(), "batchedmodel-test-packages.lock")
 
 
 def missing_packages() -> tuple[str, ...]:
@@ -41,7 +46,12 @@ def require_packages() -> None:
     Raises:
         Unavailable: not root, or not installable; the message lists the packages.
     """
-    missing = missing_packages()
+    if missing_packages():
+        with locked(_LOCK):
+            _install(missing_packages())
+
+
+def _install(missing: tuple[str, ...]) -> None:
     if not missing:
         return
     if os.geteuid() != 0 or shutil.which("apt-get") is None:

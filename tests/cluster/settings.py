@@ -18,6 +18,9 @@ class Settings:
     kubeconfig: Path | None
     """An existing cluster to use instead of one of our own (`BATCHEDMODEL_KUBECONFIG`)."""
 
+    slot: int | None
+    """The place of a cluster of ours that another process runs (`BATCHEDMODEL_TEST_SLOT`)."""
+
     pip_certificates: Path | None
     """Certificate bundle that pip must trust while images are built (`PIP_CERT`)."""
 
@@ -27,11 +30,13 @@ class Settings:
             value = environment.get(name)
             return Path(value).expanduser().absolute() if value else None
 
+        slot = environment.get("BATCHEDMODEL_TEST_SLOT")
         home = path("XDG_CACHE_HOME") or Path(environment.get("HOME", "/root")) / ".cache"
         return cls(
             cache=home / "batchedmodel" / "cluster",
             assets=path("KUBEBUILDER_ASSETS"),
             kubeconfig=path("BATCHEDMODEL_KUBECONFIG"),
+            slot=int(slot) if slot else None,
             pip_certificates=path("PIP_CERT"),
         )
 

@@ -66,19 +66,19 @@ def plane(control_plane: ControlPlane, sidecar: PretendSidecar) -> Iterator[Cont
         yield control_plane
 
 
-def desired(plane: ControlPlane, name: str = "minilm") -> str:
-    return field(plane, "hpa", name, f"--namespace={TEAM}", path=".status.desiredReplicas")
+def desired(plane: ControlPlane, name: str = "minilm") -> Any:
+    return field(plane, TEAM, f"hpa/{name}", "status", "desiredReplicas")
 
 
 def desires(plane: ControlPlane, name: str, replicas: int) -> bool:
-    return desired(plane, name) == str(replicas)
+    return bool(desired(plane, name) == replicas)
 
 
 def tells(plane: ControlPlane, rows: int) -> bool:
     """Whether the queue is that long, by what the API server passes on."""
     path = f"/apis/{METRICS_GROUP}/v1beta2/{METRIC}"
     path = path.replace(REQUIRED_REPLICAS_METRIC, QUEUE_LENGTH_METRIC)
-    (item,) = json.loads(plane.kubectl("get", "--raw", path))["items"]
+    (item,) = plane.probe.read(path)["items"]
     return bool(item["value"] == str(rows))
 
 
@@ -114,42 +114,37 @@ def test_a_stock_hpa_follows_the_work_up_and_down_and_holds_when_blind(
 ) -> None:
     with autoscaler(plane, tmp_path) as process:
         sidecar.stats = busy(2.0)
-        until("three replicas for 2.0 devices' work", lambda: desired(plane) == "3", 60)
+        until("three replicas for 2.0 devices' work", lambda: desired(plane) == 3, 60)
         until(
             "the Deployment has them",
-            lambda: (
-                field(plane, "deploy", "minilm", f"--namespace={TEAM}", path=".spec.replicas")
-                == "3"
-            ),
+            lambda: field(plane, TEAM, "deploy/minilm", "spec", "replicas") == 3,
         )
         sidecar.stats = None
-        active = '.status.conditions[?(@.type=="ScalingActive")].status'
+        active = ("status", "conditions", "ScalingActive")
         until(
             "the HPA says that it is not told",
-            lambda: field(plane, "hpa", "minilm", f"--namespace={TEAM}", path=active) == "False",
+            lambda: field(plane, TEAM, "hpa/minilm", *active, "status") == "False",
         )
-        why = '.status.conditions[?(@.type=="ScalingActive")].message'
-        said = field(plane, "hpa", "minilm", f"--namespace={TEAM}", path=why)
+        said = field(plane, TEAM, "hpa/minilm", *active, "message")
         assert f"{BLIND}: none of its" in said, "by it the operator knows"
-        assert desired(plane) == "3"
+        assert desired(plane) == 3
         sidecar.stats = busy(0.1)
-        until("one replica is enough", lambda: desired(plane) == "1", 60)
+        until("one replica is enough", lambda: desired(plane) == 1, 60)
         sidecar.stats = busy(2.0)
-        until("three replicas again", lambda: desired(plane) == "3", 60)
+        until("three replicas again", lambda: desired(plane) == 3, 60)
         process.kill()
         until(
             "the HPA misses the killed autoscaler",
-            lambda: field(plane, "hpa", "minilm", f"--namespace={TEAM}", path=active) == "False",
+            lambda: field(plane, TEAM, "hpa/minilm", *active, "status") == "False",
         )
-        assert desired(plane) == "3"
+        assert desired(plane) == 3
 
 
 def test_what_it_learns_is_remembered_in_the_status_beside_the_operators(
     plane: ControlPlane, sidecar: PretendSidecar, tmp_path: Path
 ) -> None:
     def remembered() -> dict[str, Any]:
-        found = field(plane, "bm", "minilm", f"--namespace={TEAM}", path=".status.capacity")
-        return json.loads(found) if found else {}
+        return field(plane, TEAM, "bm/minilm", "status", "capacity") or {}
 
     sidecar.stats = replace(busy(0.4), rows_per_second=410.0, shortest_latency_seconds=0.0315)
     with autoscaler(plane, tmp_path):
@@ -249,5 +244,5 @@ def test_deleting_its_namespace_leaves_nothing_terminating(
         until("both APIServices are available", lambda: available(plane))
         plane.kubectl("delete", "namespace", HOME, "--timeout=50s")
         for name in API_SERVICES:
-            assert field(plane, "apiservice", name, path=".metadata.name") == ""
+            assert field(plane, "", f"apiservice/{name}", "metadata") == ""
     plane.kubectl("delete", "namespace", TEAM, "--timeout=50s")

@@ -146,8 +146,7 @@ def test_what_both_have_learnt_is_written_by_one_of_them_and_once(
     plane: ControlPlane, sidecar: PretendSidecar, tmp_path: Path
 ) -> None:
     def remembers(rows: float) -> bool:
-        found = field(plane, "bm", "minilm", f"--namespace={TEAM}", path=".status.capacity")
-        return bool(found) and json.loads(found)["rowsPerSecond"] == rows
+        return bool(field(plane, TEAM, "bm/minilm", "status", "capacity", "rowsPerSecond") == rows)
 
     before = len(written(plane))
     assert sidecar.stats is not None

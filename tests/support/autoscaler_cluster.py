@@ -19,6 +19,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 from batchedmodel_contract.kubernetes_names import (
     METRICS_GROUP,
@@ -30,7 +31,7 @@ from batchedmodel_contract.kubernetes_names import (
 from batchedmodel_contract.sidecar_api import STATS
 from batchedmodel_contract.stats import SidecarStats
 from batchedmodel_scheduling.scaling.hpa import Autoscaler
-from cluster import CommandFailed, ControlPlane
+from cluster import ControlPlane
 from support.chart import chart_objects
 from support.plane import (
     Account,
@@ -38,6 +39,7 @@ from support.plane import (
     Manifest,
     PretendAdminPort,
     apply,
+    get,
     install_crd,
     running_module,
     set_pod_status,
@@ -56,12 +58,15 @@ PROBES = 8080
 _BETWEEN_QUESTIONS = 0.02
 
 
-def field(plane: ControlPlane, *words: str, path: str) -> str:
-    """A field of an object; empty when there is none."""
-    try:
-        return plane.kubectl("get", *words, f"--output=jsonpath={{{path}}}").strip()
-    except CommandFailed:
-        return ""
+def field(plane: ControlPlane, namespace: str, what: str, *keys: str) -> Any:
+    """A field of an object; empty when there is none. A condition is named by its type."""
+    found: Any = get(plane, namespace, what)
+    for key in keys:
+        if isinstance(found, list):
+            found = next((one for one in found if one["type"] == key), None)
+        else:
+            found = (found or {}).get(key)
+    return "" if found is None else found
 
 
 class PretendSidecar(PretendAdminPort):
@@ -102,8 +107,8 @@ def watched_model(plane: ControlPlane, team: str, sidecar: PretendSidecar) -> It
 
 def available(plane: ControlPlane) -> bool:
     """Whether the API server finds the autoscaler behind both versions."""
-    path = '.status.conditions[?(@.type=="Available")].status'
-    return all(field(plane, "apiservice", name, path=path) == "True" for name in API_SERVICES)
+    path = ("status", "conditions", "Available", "status")
+    return all(field(plane, "", f"apiservice/{name}", *path) == "True" for name in API_SERVICES)
 
 
 @contextmanager
@@ -350,10 +355,9 @@ def make_ready(plane: ControlPlane, namespace: str, address: str) -> None:
 
     def there() -> bool:
         nonlocal name
-        name = field(
-            plane, "pods", f"--namespace={namespace}", "--sort-by=.metadata.creationTimestamp",
-            path=".items[0].metadata.name",
-        )  # fmt: skip
+        pods = (get(plane, namespace, "pods") or {"items": []})["items"]
+        made = ((one["metadata"]["creationTimestamp"], one["metadata"]["name"]) for one in pods)
+        _, name = min(made, default=("", ""))
         return bool(name)
 
     until("a pod was made", there)
@@ -371,4 +375,4 @@ def make_ready(plane: ControlPlane, namespace: str, address: str) -> None:
 
 def decoded_bundle(plane: ControlPlane, name: str) -> bytes:
     """The caBundle of an APIService, PEM."""
-    return base64.b64decode(field(plane, "apiservice", name, path=".spec.caBundle"))
+    return base64.b64decode(field(plane, "", f"apiservice/{name}", "spec", "caBundle"))

@@ -18,6 +18,8 @@ from batchedmodel_contract import sidecar_api
 from batchedmodel_contract.kubernetes_names import ADMIN_PORT, NAME_LABEL
 from cluster.errors import CommandFailed
 from cluster.kubernetes import Cluster
+from cluster.waiting import waited
+from support.plane import read
 
 Found = TypeVar("Found")
 
@@ -44,14 +46,25 @@ class Kube:
         self.kubectl("patch", "batchedmodel", name, "--type=merge", f"--patch={json.dumps(patch)}")
 
     def get(self, kind: str, name: str) -> dict[str, Any]:
-        """One object."""
-        found: dict[str, Any] = json.loads(self.kubectl("get", kind, name, "--output=json"))
+        """One object; raises `CommandFailed` where there is none."""
+        found = self._read(f"{kind}/{name}")
+        if found is None:
+            raise CommandFailed(f"{kind}/{name}: not found")
+        return found
+
+    def _read(self, what: str, *, label: str = "") -> dict[str, Any] | None:
+        plane = self.cluster.control_plane
+        if plane is not None:
+            return read(plane, self.namespace, what, **({"label": label} if label else {}))
+        words = [f"--selector={label}"] if label else []
+        text = self.kubectl("get", what, *words, "--ignore-not-found", "--output=json")
+        found: dict[str, Any] | None = json.loads(text) if text else None
         return found
 
     def pods(self, name: str) -> list[dict[str, Any]]:
         """The pods of a BatchedModel that nobody has asked to go."""
-        text = self.kubectl("get", "pods", f"--selector={NAME_LABEL}={name}", "--output=json")
-        pods: list[dict[str, Any]] = json.loads(text)["items"]
+        found = self._read("pods", label=f"{NAME_LABEL}={name}") or {"items": []}
+        pods: list[dict[str, Any]] = found["items"]
         return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
 
     def ready_pods(self, name: str) -> list[dict[str, Any]]:
@@ -83,14 +96,15 @@ class Kube:
         """The first truthy look; an error of the API server is looked past."""
         deadline = time.monotonic() + within
         seen: object = None
-        while time.monotonic() < deadline:
-            try:
-                seen = await asyncio.to_thread(look)
-                if seen:
-                    return seen  # type: ignore[return-value]  # truthy, so not None
-            except CommandFailed as error:
-                seen = error
-            await asyncio.sleep(0.4)
+        with waited.counted():
+            while time.monotonic() < deadline:
+                try:
+                    seen = await asyncio.to_thread(look)
+                    if seen:
+                        return seen  # type: ignore[return-value]  # truthy, so not None
+                except CommandFailed as error:
+                    seen = error
+                await asyncio.sleep(0.4)
         raise AssertionError(f"not within {within} s: {what}; last seen: {seen}\n{self._picture()}")
 
     async def ready(self, name: str, *, within: float = 240) -> None:

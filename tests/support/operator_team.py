@@ -8,14 +8,10 @@ from typing import Any
 from batchedmodel_contract.batching import settings_from_json
 from batchedmodel_operator.kinds import FIELD_MANAGER, SEED_MANAGER
 from cluster import CommandFailed, ControlPlane
-from support.plane import apply, get, until
+from support.plane import apply, get, read, until
 
 CHILDREN = ("deployment/minilm", "service/minilm", "configmap/minilm-batching")
 _OTHERS = ("hpa/minilm", "pdb/minilm", "batchedmodel/minilm")
-_KINDS = (
-    *("Deployment", "Service", "ConfigMap"),
-    *("HorizontalPodAutoscaler", "PodDisruptionBudget", "BatchedModel"),
-)
 SIMULATED: dict[str, Any] = {"model": {"handler": "simulated"}}
 
 
@@ -32,8 +28,9 @@ class Team:
         metadata = {"name": "minilm", "namespace": self.namespace}
         apply(self.plane, {**head, "metadata": metadata, "spec": spec})
 
-    def get(self, *words: str) -> Any:
-        return get(self.plane, self.namespace, *words)
+    def get(self, what: str, **selectors: str) -> Any:
+        """See `plane.get`."""
+        return get(self.plane, self.namespace, what, **selectors)
 
     def patch(self, what: str, change: Mapping[str, Any], *words: str) -> None:
         self.plane.kubectl(
@@ -53,10 +50,7 @@ class Team:
         return not self._there(*children)
 
     def _there(self, *children: str) -> list[str]:
-        return self.plane.kubectl(
-            *("get", *children, f"--namespace={self.namespace}"),
-            *("--ignore-not-found", "--output=name"),
-        ).split()
+        return [one for one in children if read(self.plane, self.namespace, one) is not None]
 
     def condition(self, name: str) -> tuple[str, str]:
         """A condition's status and reason, once it speaks of the present generation."""
@@ -74,8 +68,7 @@ class Team:
 
     def events(self) -> list[tuple[str, str]]:
         """Type and reason of each Event about the BatchedModel."""
-        field = "--field-selector=involvedObject.kind=BatchedModel"
-        found = self.get("events", field) or {"items": []}
+        found = self.get("events", field="involvedObject.kind=BatchedModel") or {"items": []}
         return [(one["type"], one["reason"]) for one in found["items"]]
 
     def until(self, condition: str, status: str, reason: str, seconds: float = 15) -> None:
@@ -88,9 +81,13 @@ class Team:
 
     def left(self) -> list[str]:
         """Whatever stands in the namespace that Kubernetes has not put there by itself."""
-        kinds = "deployments,replicasets,pods,services,configmaps,hpa,pdb"
-        names = [f"{one['kind']}/{one['metadata']['name']}" for one in self.get(kinds)["items"]]
-        return [name for name in names if name != "ConfigMap/kube-root-ca.crt"]
+        kinds = ("deployments", "replicasets", "pods", "services", "configmaps", "hpa", "pdb")
+        names = [
+            f"{kind}/{one['metadata']['name']}"
+            for kind in kinds
+            for one in (read(self.plane, self.namespace, kind) or {"items": []})["items"]
+        ]
+        return [name for name in names if name != "configmaps/kube-root-ca.crt"]
 
     def versions(self) -> dict[str, str]:
         """What every write to the BatchedModel or a child would change."""
@@ -124,17 +121,8 @@ class Team:
             CommandFailed: the API server did not say; to whoever waits for quiet, two such looks
                 would be alike.
         """
-        names = (*CHILDREN, *_OTHERS)
-        text = self.plane.kubectl(
-            *("get", *names, f"--namespace={self.namespace}", "--output=json"),
-            *("--ignore-not-found", "--show-managed-fields"),
-        )
-        # kubectl prints nothing at all when none of them is there.
-        items = json.loads(text)["items"] if text else []
-        bodies = {body["kind"]: body for body in items}
-        return {
-            name: bodies[kind] for name, kind in zip(names, _KINDS, strict=True) if kind in bodies
-        }
+        found = {name: read(self.plane, self.namespace, name) for name in (*CHILDREN, *_OTHERS)}
+        return {name: body for name, body in found.items() if body is not None}
 
     def quiet(self) -> dict[str, str]:
         """The versions, once nothing has changed for a while."""

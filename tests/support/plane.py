@@ -18,6 +18,8 @@ from typing import Any
 
 from batchedmodel_contract.kubernetes_names import ADMIN_PORT, GROUP, PLURAL
 from cluster import CommandFailed, ControlPlane
+from cluster.paths import path_of
+from cluster.waiting import waited
 
 Manifest = dict[str, Any]
 
@@ -37,8 +39,8 @@ def install_crd(plane: ControlPlane) -> None:
 
 
 def _established(plane: ControlPlane) -> bool:
-    # `kubectl wait` and jsonpath fail on an object whose conditions are null, as they are at first.
-    body = json.loads(plane.kubectl("get", f"crd/{CRD_NAME}", "--output=json"))
+    # They are null at first.
+    body = read(plane, "", f"crd/{CRD_NAME}") or {}
     conditions = (body.get("status") or {}).get("conditions") or ()
     return ("Established", "True") in [(one["type"], one["status"]) for one in conditions]
 
@@ -46,19 +48,27 @@ def _established(plane: ControlPlane) -> bool:
 def until(what: str, holds: Callable[[], bool], seconds: float = 20.0) -> None:
     """Waits for something that happens in its own time."""
     deadline = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {seconds:g} s: {what}")
-        time.sleep(0.2)
+    with waited.counted():
+        while not holds():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"not within {seconds:g} s: {what}")
+            time.sleep(0.2)
 
 
-def get(plane: ControlPlane, namespace: str, *words: str) -> Manifest | None:
-    """An object or a list as JSON; None when it or its kind is not there, or none is found."""
+def get(plane: ControlPlane, namespace: str, what: str, **selectors: str) -> Manifest | None:
+    """An object such as `pod/NAME`, or a list such as `pods`.
+
+    None when it or its kind is not there, or the API server is away.
+    """
     try:
-        text = plane.kubectl("get", *words, f"--namespace={namespace}", "--output=json")
+        return read(plane, namespace, what, **selectors)
     except CommandFailed:
         return None
-    found: Manifest | None = json.loads(text) if text else None
+
+
+def read(plane: ControlPlane, namespace: str, what: str, **selectors: str) -> Manifest | None:
+    """The same; an API server that is away raises `CommandFailed`."""
+    found: Manifest | None = plane.probe.read(path_of(namespace, what, **selectors))
     return found
 
 

@@ -19,7 +19,7 @@ from cluster import CommandFailed, ControlPlane
 from support.autoscaler_cluster import probed
 from support.chart import CHART, environment
 from support.operator_process import OperatorProcess
-from support.plane import Account, Running, apply, running_module, until
+from support.plane import Account, Running, apply, read, running_module, until
 
 
 class Release:
@@ -181,10 +181,10 @@ def remove_namespace(plane: ControlPlane, name: str, seconds: float = 50) -> Non
     )
 
 
-def is_there(plane: ControlPlane, *words: str) -> bool:
+def is_there(plane: ControlPlane, what: str) -> bool:
     """Whether an object is there."""
     try:
-        return bool(plane.kubectl("get", *words, "--ignore-not-found", "--output=name"))
+        return read(plane, "", what) is not None
     except CommandFailed:
         return False
 

@@ -78,10 +78,10 @@ def test_nothing_is_left_terminating(
             remove(release)
         until(
             "both registrations are gone",
-            lambda: not any(is_there(plane, "apiservice", name) for name in API_SERVICES),
+            lambda: not any(is_there(plane, f"apiservice/{name}") for name in API_SERVICES),
         )
     for name in (_HOME, _TEAM):
-        assert not is_there(plane, "namespace", name)
+        assert not is_there(plane, f"namespace/{name}")
     leaving = "jsonpath={.items[?(@.metadata.deletionTimestamp)].metadata.name}"
     for kind in ("namespaces", "customresourcedefinitions", "apiservices"):
         assert not plane.kubectl("get", kind, f"--output={leaving}")

@@ -126,7 +126,7 @@ def _replicas(team: Team) -> int:
 
 
 def _revisions(team: Team) -> list[dict[str, Any]]:
-    found = team.get("controllerrevisions", f"--selector={NAME_LABEL}=minilm")["items"]
+    found = team.get("controllerrevisions", label=f"{NAME_LABEL}=minilm")["items"]
     return sorted(found, key=lambda one: one["revision"])
 
 

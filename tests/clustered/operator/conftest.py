@@ -44,7 +44,8 @@ def team(plane: ControlPlane, request: pytest.FixtureRequest) -> Iterator[Team]:
 
 
 @pytest.fixture
-def sidecar() -> Iterator[PretendSidecar]:
-    pretend = PretendSidecar("127.0.65.1")
+def sidecar(plane: ControlPlane) -> Iterator[PretendSidecar]:
+    # Of this control plane alone: others run beside it.
+    pretend = PretendSidecar(f"127.0.65.{1 + plane.namespace.slot.number}")
     yield pretend
     pretend.close()

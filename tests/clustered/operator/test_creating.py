@@ -81,6 +81,6 @@ def test_what_a_stranger_made_just_before_stays_as_it_is(
     step = Apply(kind=kind, manifest={**theirs, "metadata": theirs["metadata"] | {"labels": {}}})
     with pytest.raises(Conflict):
         _taken(plane, step)
-    after = team.get(name, "--show-managed-fields")["metadata"]
+    after = team.get(name)["metadata"]
     assert after["uid"] == before["uid"]
     assert "batchedmodel-operator" not in {one["manager"] for one in after["managedFields"]}

@@ -54,7 +54,7 @@ def test_kubectl_scales_a_model_that_nothing_else_scales(
     until("all are counted", lambda: _scale(team)["status"].get("replicas") == 3)
     selector = _scale(team)["status"]["selector"]
     assert selector == f"{NAME_LABEL}=minilm"
-    assert len(team.get("pods", f"--selector={selector}")["items"]) == 3
+    assert len(team.get("pods", label=selector)["items"]) == 3
     team.plane.kubectl("scale", "bm/minilm", "--replicas=1", f"-n={team.namespace}")
     until("there is one again", lambda: _replicas(team) == 1)
     until("which nothing protects", lambda: team.has_none("pdb/minilm"))

@@ -11,8 +11,12 @@ from support.installed import RELEASE_NAMESPACE, import_images, install, uninsta
 from support.kube import Kube, Namespaces
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def installed(cluster: Cluster, cluster_settings: Settings) -> Iterator[Cluster]:
+    if cluster_settings.slot is not None:
+        # Whoever runs it has installed it, for all that test on it.
+        yield cluster
+        return
     import_images(cluster, cluster_settings)
     # The definition of an earlier release stays behind, and belongs to that one.
     install(cluster, RELEASE_NAMESPACE, "--take-ownership")

@@ -1,14 +1,14 @@
 """The whole chain on a real cluster with real images: install, serve, edit, scale, roll, leave.
 
-Each test is one story of a user; the images are built once and kept by their content.
+Each test is one story of a user, in a namespace of its own, so that several are told beside each
+other on one installation. The longest comes first.
 """
 
 import asyncio
 import base64
 import json
 import struct
-from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import Future
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,8 @@ from cluster.errors import CommandFailed
 from cluster.images import build_image
 from cluster.kubernetes import Cluster
 from cluster.settings import Settings
-from support.beside import running_beside
-from support.installed import RELEASE, RELEASE_NAMESPACE, install, uninstall
-from support.kube import Kube, Namespaces, kill_process, metric, restarts, settings_hash
+from support.installed import RELEASE, RELEASE_NAMESPACE
+from support.kube import Kube, kill_process, metric, restarts, settings_hash
 from support.model_server_hub import hub
 from support.steady_load import SteadyLoad, echo_body
 from support.story_models import (
@@ -42,23 +41,58 @@ pytestmark = pytest.mark.timeout(900, func_only=True)
 TEXTS = [f"sentence number {number} about batching" for number in range(64)]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def scaling(
-    namespaces: Namespaces, request: pytest.FixtureRequest
-) -> Iterator[Future[None] | None]:
-    """The story of the HPA takes minutes, in which it mostly waits: it runs beside the others."""
-    if not any("test_the_stock_hpa" in item.name for item in request.session.items):
-        yield None
-        return
-    with namespaces("scaling") as kube, running_beside(_scaling(kube)) as story:
-        yield story
-
-
 @pytest.fixture
 async def session() -> AsyncIterator[aiohttp.ClientSession]:
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector) as open_session:
         yield open_session
+
+
+async def test_the_stock_hpa_follows_the_load_and_no_request_fails(kube: Kube) -> None:
+    calm = {"scaleDown": {"stabilizationWindowSeconds": 10}}
+    scaling = {"minReplicas": 1, "maxReplicas": 2, "behavior": calm}
+    kube.apply(simulated("sim", autoscaling=scaling, drain={"delaySeconds": 3}))
+    await kube.serves("sim")
+    first = kube.ready_pods("sim")[0]
+    load = SteadyLoad(kube.service_url("sim") + "/v2/models/sim/infer", connections=64, rate=80.0)
+    async with load.running():
+        await kube.eventually("a second pod", lambda: len(kube.ready_pods("sim")) == 2, within=150)
+        await _added_pod_gets_its_share(kube, first)
+        assert load.failed == []
+
+        kube.patch("sim", {"spec": {"model": {"env": {"EDITED": "yes"}}}})
+        await kube.eventually(
+            "the edit has rolled out", lambda: _rolled_out(kube, "sim"), within=180
+        )
+        assert load.failed == []
+
+        load.rate = 4.0
+        await kube.eventually("calm removes a pod", lambda: len(kube.pods("sim")) == 1, within=240)
+        await asyncio.sleep(5.0)
+    assert load.failed == []
+
+
+async def _added_pod_gets_its_share(kube: Kube, first: dict[str, Any]) -> None:
+    """64 persistent connections reach a pod that was added, within two minutes."""
+    name = "batchedmodel_requests_accepted_total"
+    pods = kube.ready_pods("sim")
+
+    async def counts() -> dict[str, float]:
+        async with aiohttp.ClientSession() as session:
+            return {pod["metadata"]["uid"]: await metric(session, pod, name) for pod in pods}
+
+    shares: list[float] = []
+    before = await counts()
+    for _ in range(12):
+        await asyncio.sleep(10.0)
+        after = await counts()
+        answered = {uid: after[uid] - before[uid] for uid in after}
+        shares.append(1 - answered[first["metadata"]["uid"]] / sum(answered.values()))
+        # Twenty seconds in a row: one window may be luck.
+        if len(shares) > 1 and min(shares[-2:]) >= 0.35:
+            return
+        before = after
+    raise AssertionError(f"shares of the added pod, ten seconds each: {shares}")
 
 
 def test_helm_test_runs_its_pod_and_leaves_nothing_behind(installed: Cluster) -> None:
@@ -241,7 +275,7 @@ async def test_a_foreign_v2_container_is_batched_too(
 ) -> None:
     image = build_image(
         cluster_settings,
-        dockerfile=ROOT / "tests/clustered/foreign/Dockerfile",
+        dockerfile=ROOT / "tests/end_to_end/foreign/Dockerfile",
         context=ROOT,
         tag="localhost/foreign-v2:test",
         build_args={},
@@ -266,57 +300,6 @@ async def test_a_foreign_v2_container_is_batched_too(
     assert len(calls) <= 6
 
 
-async def test_the_stock_hpa_follows_the_load_and_no_request_fails(scaling: Future[None]) -> None:
-    await asyncio.wrap_future(scaling)
-
-
-async def _scaling(kube: Kube) -> None:
-    calm = {"scaleDown": {"stabilizationWindowSeconds": 10}}
-    scaling = {"minReplicas": 1, "maxReplicas": 2, "behavior": calm}
-    kube.apply(simulated("sim", autoscaling=scaling, drain={"delaySeconds": 3}))
-    await kube.serves("sim")
-    first = kube.ready_pods("sim")[0]
-    load = SteadyLoad(kube.service_url("sim") + "/v2/models/sim/infer", connections=64, rate=80.0)
-    async with load.running():
-        await kube.eventually("a second pod", lambda: len(kube.ready_pods("sim")) == 2, within=150)
-        await _added_pod_gets_its_share(kube, first)
-        assert load.failed == []
-
-        kube.patch("sim", {"spec": {"model": {"env": {"EDITED": "yes"}}}})
-        await kube.eventually(
-            "the edit has rolled out", lambda: _rolled_out(kube, "sim"), within=180
-        )
-        assert load.failed == []
-
-        load.rate = 4.0
-        await kube.eventually("calm removes a pod", lambda: len(kube.pods("sim")) == 1, within=240)
-        await asyncio.sleep(5.0)
-    assert load.failed == []
-
-
-async def _added_pod_gets_its_share(kube: Kube, first: dict[str, Any]) -> None:
-    """64 persistent connections reach a pod that was added, within two minutes."""
-    name = "batchedmodel_requests_accepted_total"
-    pods = kube.ready_pods("sim")
-
-    async def counts() -> dict[str, float]:
-        async with aiohttp.ClientSession() as session:
-            return {pod["metadata"]["uid"]: await metric(session, pod, name) for pod in pods}
-
-    shares: list[float] = []
-    before = await counts()
-    for _ in range(12):
-        await asyncio.sleep(10.0)
-        after = await counts()
-        answered = {uid: after[uid] - before[uid] for uid in after}
-        shares.append(1 - answered[first["metadata"]["uid"]] / sum(answered.values()))
-        # Twenty seconds in a row: one window may be luck.
-        if len(shares) > 1 and min(shares[-2:]) >= 0.35:
-            return
-        before = after
-    raise AssertionError(f"shares of the added pod, ten seconds each: {shares}")
-
-
 def _rolled_out(kube: Kube, name: str) -> bool:
     deployment = kube.get("deployment", name)
     status, wanted = deployment["status"], deployment["spec"]["replicas"]
@@ -324,35 +307,6 @@ def _rolled_out(kube: Kube, name: str) -> bool:
         status.get("observedGeneration") == deployment["metadata"]["generation"]
         and status.get("updatedReplicas") == status.get("replicas") == wanted
         and status.get("availableReplicas") == wanted
-    )
-
-
-async def test_uninstalling_in_either_way_leaves_no_terminating_namespace(
-    installed: Cluster,
-) -> None:
-    """Last in this file, because it takes the release away."""
-    everywhere = Kube(installed, "default")
-    uninstall(installed, RELEASE_NAMESPACE)
-    await _namespaces_can_go(everywhere)
-    install(installed, "elsewhere", "--take-ownership")
-    installed.kubectl("delete", "namespace", "elsewhere", "--wait=false")
-    await everywhere.eventually(
-        "the release's namespace is gone",
-        lambda: "elsewhere" not in installed.kubectl("get", "namespaces"),
-        within=120,
-    )
-    await _namespaces_can_go(everywhere)
-
-
-async def _namespaces_can_go(kube: Kube) -> None:
-    """A namespace that has nothing to do with us is deleted: no dead API is in its way."""
-    assert "custom.metrics.k8s.io" not in kube.cluster.kubectl("get", "apiservices")
-    kube.cluster.kubectl("create", "namespace", "bystander")
-    kube.cluster.kubectl("delete", "namespace", "bystander", "--wait=false")
-    await kube.eventually(
-        "an unrelated namespace can be deleted",
-        lambda: "bystander" not in kube.cluster.kubectl("get", "namespaces"),
-        within=90,
     )
 
 

@@ -1,0 +1,52 @@
+"""`python -m suite test`, or `nightly`: the whole suite, and the table of where the time went."""
+
+import argparse
+import asyncio
+import os
+import sys
+import tempfile
+import time
+import tomllib
+from pathlib import Path
+from typing import Final
+
+from suite.changes import is_clean, remember
+from suite.jobs import run_all
+from suite.lanes import jobs
+from suite.records import Outcome, Record, read
+from suite.report import table
+
+_BUDGETS: Final = Path(__file__).with_name("budgets.toml")
+
+
+def main() -> int:
+    """1 where anything failed, or where no test ran."""
+    parser = argparse.ArgumentParser(prog="python -m suite", description=__doc__)
+    parser.add_argument("which", choices=("test", "nightly"))
+    nightly = parser.parse_args().which == "nightly"
+    began, clean = time.monotonic(), nightly and is_clean()
+    with tempfile.TemporaryDirectory(prefix="batchedmodel-suite-") as folder:
+        records = Path(folder)
+        done = asyncio.run(run_all(jobs(records, nightly="all" if nightly else "changed")))
+        found = [one for file in sorted(records.iterdir()) for one in read(file)]
+    budgets = tomllib.loads(_BUDGETS.read_text("utf-8"))["minutes"]
+    wall = time.monotonic() - began
+    print(table(found, budgets, wall_seconds=wall, load=os.getloadavg()[2]))  # noqa: T201
+    for name in sorted(name for name, good in done.items() if not good):
+        print(f"failed: {name}")  # noqa: T201
+    good = all(done.values()) and bool(found)
+    if good and clean:
+        print(f"all nightly tests pass at {remember()}")  # noqa: T201
+    _print_counts(found)
+    return 0 if good else 1
+
+
+def _print_counts(found: list[Record]) -> None:
+    """The closing line that machines read."""
+    counts = {one: sum(record.outcome is one for record in found) for one in Outcome}
+    words = (f"{counts[one]} {one}" for one in (Outcome.PASSED, Outcome.FAILED, Outcome.SKIPPED))
+    print(", ".join(words))  # noqa: T201
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""The plugin that every run of pytest loads: which tests are due, and what became of them."""
+
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from cluster.waiting import waited
+from suite.changes import belongs, changed_files
+from suite.records import Outcome, Record, write
+
+_CLUSTER_SECONDS = "cluster_seconds"
+_RECORDER = "suite-recorder"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The two options of the suite."""
+    group = parser.getgroup("suite")
+    group.addoption("--record", type=Path, help="file to write what became of each test to")
+    group.addoption(
+        "--nightly",
+        choices=("all", "changed"),
+        default="all",
+        help="all: nightly tests are tests as others are (the default);"
+        " changed: only those whose files changed since all of them last passed",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Records are written by the process that hears of every test, not by xdist's workers."""
+    path = config.getoption("record")
+    if path is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Recorder(path), _RECORDER)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out nightly tests whose files are as they were when all of them passed."""
+    if config.getoption("nightly") == "all":
+        return
+    changed = changed_files()
+    due: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
+    for item in items:
+        marks = list(item.iter_markers("nightly"))
+        watched = tuple(path for mark in marks for path in mark.args)
+        wanted = not marks or belongs(item.nodeid.partition("::")[0], watched, changed)
+        (due if wanted else left_out).append(item)
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = due
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let each report say how long its phase waited for a cluster."""
+    report = yield
+    report.user_properties.append((_CLUSTER_SECONDS, waited.taken()))
+    return report
+
+
+class Recorder:
+    """Adds up the phases of each test; the order in which they come does not matter."""
+
+    def __init__(self, path: Path) -> None:
+        """`path`: where the records go when the session ends."""
+        self._path = path
+        self._records: dict[str, Record] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """One phase of one test."""
+        known = self._records.get(report.nodeid)
+        outcomes = list(Outcome)
+        outcome = Outcome(report.outcome)
+        if known is not None:
+            outcome = max(outcome, known.outcome, key=outcomes.index)
+        waited_for = sum(
+            float(str(value)) for name, value in report.user_properties if name == _CLUSTER_SECONDS
+        )
+        self._records[report.nodeid] = Record(
+            test=report.nodeid,
+            outcome=outcome,
+            seconds=report.duration + (known.seconds if known else 0.0),
+            cluster_seconds=waited_for + (known.cluster_seconds if known else 0.0),
+        )
+
+    def pytest_sessionfinish(self) -> None:
+        """The session's end."""
+        write(self._path, self._records.values())

@@ -1,0 +1,47 @@
+"""The table at the end of a run: where the minutes went, and which folders passed their budget."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from suite.records import Outcome, Record
+
+SLOWEST: Final = 40
+
+
+def table(
+    records: Sequence[Record], budgets: Mapping[str, float], *, wall_seconds: float, load: float
+) -> str:
+    """`budgets`: minutes per folder; `load`: the machine's load average over the run's last
+    quarter of an hour."""
+    folders: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        folders[record.folder].append(record)
+    lines = ["", "tests  minutes  budget  waited  folder"]
+    warnings = []
+    for folder, its in sorted(folders.items()):
+        minutes, budget = _minutes(its), budgets.get(folder)
+        allowed = "none" if budget is None else f"{budget:.1f}"
+        waited = sum(one.cluster_seconds for one in its) / 60
+        lines.append(f"{len(its):5}  {minutes:7.1f}  {allowed:>6}  {waited:6.1f}  {folder}")
+        if budget is None:
+            warnings.append(f"warning: {folder} has no budget")
+        elif minutes > budget:
+            warnings.append(
+                f"warning: {folder} took {minutes:.1f} minutes, its budget is {budget:.1f}"
+            )
+    lines += ["", f"the {SLOWEST} slowest, in seconds (of these waited for a cluster):"]
+    slowest = sorted(records, key=lambda one: one.seconds, reverse=True)[:SLOWEST]
+    lines += [f"{one.seconds:7.1f} ({one.cluster_seconds:.1f})  {one.test}" for one in slowest]
+    failed = sorted(one.test for one in records if one.outcome is Outcome.FAILED)
+    lines += ["", *(f"failed: {test}" for test in failed), *warnings]
+    waited = sum(one.cluster_seconds for one in records) / 60
+    lines.append(
+        f"{wall_seconds / 60:.1f} minutes of wall time, {_minutes(records):.1f} minutes of tests,"
+        f" {waited:.1f} of them waiting for a cluster; load average {load:.1f}"
+    )
+    return "\n".join(lines)
+
+
+def _minutes(records: Sequence[Record]) -> float:
+    return sum(one.seconds for one in records) / 60
