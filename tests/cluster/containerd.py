@@ -4,11 +4,12 @@ import hashlib
 import json
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from cluster.commands import last_lines, run
 from cluster.errors import CommandFailed
-from cluster.export import export_image
+from cluster.export import archive_command, export_rest
 from cluster.images import Image
 from cluster.namespace import Namespace
 from cluster.processes import Program, wait_until
@@ -76,9 +77,10 @@ class Containerd:
             return
         with tempfile.TemporaryDirectory(dir=self._namespace.folder) as folder:
             present = self._store / "io.containerd.content.v1.content" / "blobs" / "sha256"
-            export_image(self._settings, image, Path(folder), present=present)
-            # A pipe saves writing the archive.
-            self._import(["tar", "-C", folder, "-cf", "-", "."])
+            if export_rest(self._settings, image, Path(folder), present=present):
+                self._import(["tar", "-C", folder, "-cf", "-", "."])
+            else:
+                self._import(archive_command(self._settings, image))
         self._remember(image.tag, image.id)
 
     def import_archive(self, archive: Path, tag: str) -> None:
@@ -90,7 +92,7 @@ class Containerd:
         self._import(["cat", str(archive)])
         self._remember(tag, content)
 
-    def _import(self, source: list[str]) -> None:
+    def _import(self, source: Sequence[str | Path]) -> None:
         command = self._namespace.entered(
             ["ctr", "--address", SOCKET, "--namespace", "k8s.io", "images", "import", "-"]
         )

@@ -1,12 +1,10 @@
-"""Taking an image out of our storage in the OCI layout, without what the other side has already.
+"""Taking an image out of our storage: all of it as a stream, or what the other side lacks as files.
 
 An image with torch has gigabytes of layers, of which a change of ours touches the last few
 kilobytes. containerd takes an archive with layers missing when it holds them.
 """
 
-import hashlib
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 from cluster.commands import run
@@ -17,41 +15,30 @@ _FEW_BYTES = 32 * 2**20
 _TIMEOUT_S = 1800.0
 
 
-def export_image(
-    settings: Settings, image: Image, folder: Path, *, present: Path | None = None
-) -> None:
-    """Writes an image into the empty folder `folder`.
+def archive_command(settings: Settings, image: Image) -> list[str | Path]:
+    """The command that writes an image to its standard output, as an archive that Docker reads.
 
-    `present`: a folder of what need not be written, files named by their SHA-256.
+    It is compressed by nobody and lies on no disk in between.
     """
+    archive = f"docker-archive:/dev/stdout:{image.tag}"
+    return buildah(settings, "push", "--quiet", "--disable-compression", image.tag, archive)
+
+
+def export_rest(settings: Settings, image: Image, folder: Path, *, present: Path) -> bool:
+    """Writes what the other side lacks of an image into the empty folder `folder`, in OCI's layout.
+
+    `present`: a folder of what it has, files named by their SHA-256. False, and nothing is
+    written, where it lacks so much that compressing it takes longer than sending all.
+    """
+    held = {file.name: file for file in present.glob("*")}
+    missing = [size for name, size in _layers(settings, image) if name not in held]
+    # What buildah 1.28 writes in this layout it compresses, which no option prevents.
+    if sum(missing) > _FEW_BYTES:
+        return False
     blobs = folder / "blobs" / "sha256"
     blobs.mkdir(parents=True)
-    held = {file.name: file for file in present.glob("*")} if present is not None else {}
-    missing = [size for name, size in _layers(settings, image) if name not in held]
-    # buildah writes this layout itself, skipping what it finds in the folder; but the layers that
-    # it does write it compresses, which no option of its version 1.28 prevents and which takes
-    # minutes for large ones. So those go the longer way.
-    if sum(missing) <= _FEW_BYTES:
-        _export_few(settings, image, folder, blobs, list(held.values()))
-    else:
-        _export_all(settings, image, folder, blobs)
-        for blob in blobs.iterdir():
-            if blob.name in held:
-                blob.unlink()
-
-
-def _layers(settings: Settings, image: Image) -> list[tuple[str, int]]:
-    """SHA-256 and size in bytes of each layer."""
-    manifest = json.loads(
-        run(buildah(settings, "inspect", "--type=image", "--format={{.Manifest}}", image.tag))
-    )
-    return [(_hexadecimal(layer["digest"]), layer["size"]) for layer in manifest["layers"]]
-
-
-def _export_few(
-    settings: Settings, image: Image, folder: Path, blobs: Path, held: Sequence[Path]
-) -> None:
-    for file in held:
+    # It skips what it finds in the folder.
+    for file in held.values():
         (blobs / file.name).symlink_to(file)
     run(
         buildah(settings, "push", image.tag, f"oci:{folder}:{image.tag}"),
@@ -60,37 +47,14 @@ def _export_few(
     for blob in blobs.iterdir():
         if blob.is_symlink():
             blob.unlink()
+    return True
 
 
-def _export_all(settings: Settings, image: Image, folder: Path, blobs: Path) -> None:
-    flat = folder / "flat"
-    run(
-        buildah(
-            settings,
-            *("push", "--disable-compression", "--format=oci", image.tag, f"dir:{flat}"),
-        ),
-        timeout_s=_TIMEOUT_S,
+def _layers(settings: Settings, image: Image) -> list[tuple[str, int]]:
+    """SHA-256 and size in bytes of each layer."""
+    manifest = json.loads(
+        run(buildah(settings, "inspect", "--type=image", "--format={{.Manifest}}", image.tag))
     )
-    manifest = (flat / "manifest.json").read_bytes()
-    digest = hashlib.sha256(manifest).hexdigest()
-    described = json.loads(manifest)
-    for part in (described["config"], *described["layers"]):
-        name = _hexadecimal(part["digest"])
-        if not (blobs / name).exists():  # two layers can be the same
-            (flat / name).rename(blobs / name)
-    (flat / "manifest.json").rename(blobs / digest)
-    for rest in flat.iterdir():
-        rest.unlink()
-    flat.rmdir()
-    entry = {
-        "mediaType": "application/vnd.oci.image.manifest.v1+json",
-        "digest": f"sha256:{digest}",
-        "size": len(manifest),
-        "annotations": {"org.opencontainers.image.ref.name": image.tag},
-    }
-    (folder / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [entry]}))
-    (folder / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
-
-
-def _hexadecimal(digest: str) -> str:
-    return digest.removeprefix("sha256:")
+    return [
+        (layer["digest"].removeprefix("sha256:"), layer["size"]) for layer in manifest["layers"]
+    ]

@@ -19,6 +19,9 @@ from cluster.namespace import existing_namespace
 from cluster.settings import Settings
 from cluster.slots import Slot
 
+# The harness: due when it changes.
+pytestmark = pytest.mark.nightly("tests/cluster")
+
 _OWNER = """\
 import os, signal, time
 from cluster import Settings, running_cluster

@@ -11,6 +11,9 @@ from cluster.packages import missing_packages
 from cluster.settings import Settings
 from cluster.standing import standing_cluster
 
+# The harness: due when it changes.
+pytestmark = pytest.mark.nightly("tests/cluster")
+
 _Command = Callable[..., str]
 
 

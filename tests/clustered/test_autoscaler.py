@@ -74,6 +74,10 @@ def desires(plane: ControlPlane, name: str, replicas: int) -> bool:
     return bool(desired(plane, name) == replicas)
 
 
+def remembered(plane: ControlPlane) -> dict[str, Any]:
+    return field(plane, TEAM, "bm/minilm", "status", "capacity") or {}
+
+
 def tells(plane: ControlPlane, rows: int) -> bool:
     """Whether the queue is that long, by what the API server passes on."""
     path = f"/apis/{METRICS_GROUP}/v1beta2/{METRIC}"
@@ -143,13 +147,10 @@ def test_a_stock_hpa_follows_the_work_up_and_down_and_holds_when_blind(
 def test_what_it_learns_is_remembered_in_the_status_beside_the_operators(
     plane: ControlPlane, sidecar: PretendSidecar, tmp_path: Path
 ) -> None:
-    def remembered() -> dict[str, Any]:
-        return field(plane, TEAM, "bm/minilm", "status", "capacity") or {}
-
     sidecar.stats = replace(busy(0.4), rows_per_second=410.0, shortest_latency_seconds=0.0315)
     with autoscaler(plane, tmp_path):
-        until("it is remembered", lambda: remembered().get("rowsPerSecond") == 410)
-    found = remembered()
+        until("it is remembered", lambda: remembered(plane).get("rowsPerSecond") == 410)
+    found = remembered(plane)
     assert (found["revision"], found["shortestLatencyMilliseconds"]) == (REVISION, 31.5)
     assert found["startupSeconds"] >= 30
     # The operator applies its own fields, and those of others stay.
@@ -164,13 +165,24 @@ def test_what_it_learns_is_remembered_in_the_status_beside_the_operators(
         *("--field-manager=batchedmodel-operator", "--filename=-"),
         stdin=json.dumps(operators),
     )
-    assert remembered() == found
-    sidecar.stats = replace(busy(0.4), rows_per_second=430.0, shortest_latency_seconds=0.0315)
+    assert remembered(plane) == found
+
+
+@pytest.mark.nightly("autoscaler")
+def test_what_is_little_else_than_what_is_remembered_is_not_written(
+    plane: ControlPlane, sidecar: PretendSidecar, tmp_path: Path
+) -> None:
+    sidecar.stats = replace(busy(0.4), rows_per_second=510.0, shortest_latency_seconds=0.0315)
+    with autoscaler(plane, tmp_path):
+        until("it is remembered", lambda: remembered(plane).get("rowsPerSecond") == 510, 60)
+    found = remembered(plane)
+    sidecar.stats = replace(busy(0.4), rows_per_second=530.0, shortest_latency_seconds=0.0315)
     with autoscaler(plane, tmp_path) as process:
+        # It looks for something to write every fifteen seconds.
         time.sleep(25)
         process.terminate()
         assert process.wait(10) == 0
-    assert remembered() == found
+    assert remembered(plane) == found
 
 
 def test_a_running_controller_does_the_arithmetic_that_the_simulator_does(

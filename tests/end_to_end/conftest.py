@@ -1,5 +1,6 @@
 """A cluster on which the project is installed, and namespaces on it."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -47,6 +48,8 @@ def namespaces(installed: Cluster) -> Iterator[Namespaces]:
 @pytest.fixture
 def kube(namespaces: Namespaces, request: pytest.FixtureRequest) -> Iterator[Kube]:
     """A namespace for one test."""
-    name = request.node.name.removeprefix("test_").replace("_", "-")[:40].rstrip("-")
+    words = re.findall("[a-z0-9]+", request.node.name.removeprefix("test_"))
+    # The last is what tells the forms of one test apart.
+    name = f"{'-'.join(words[:-1])[:40].strip('-')}-{words[-1]}"
     with namespaces(name) as kube:
         yield kube

@@ -19,15 +19,18 @@ from support.story_models import simulated
 
 pytestmark = pytest.mark.timeout(900, func_only=True)
 
-EDITS: Final = 50
-EACH_KILLED: Final = 2
+_NIGHTLY: Final = pytest.mark.nightly("operator", "autoscaler", "charts")
 SEED: Final = 20261122
 _HIDDEN_SECONDS: Final = 10.0
 Kill = Callable[[], None]
 
 
+@pytest.mark.parametrize(
+    ("edits", "each_killed"),
+    [pytest.param(10, 1, id="few"), pytest.param(50, 2, id="many", marks=_NIGHTLY)],
+)
 async def test_the_last_edit_stands_and_who_was_not_edited_notices_nothing(
-    kube: Kube, installed: Cluster
+    kube: Kube, installed: Cluster, edits: int, each_killed: int
 ) -> None:
     chance = random.Random(SEED)
     kube.apply(simulated("still", replicas=2))
@@ -37,11 +40,11 @@ async def test_the_last_edit_stands_and_who_was_not_edited_notices_nothing(
     load = SteadyLoad(_url(kube, "still"), connections=16, rate=20.0)
     hidden: list[float] = []
     """When the only node's kubelet was started anew."""
-    killings = list(_killings(kube, installed, lambda: hidden.append(load.seconds))) * EACH_KILLED
+    killings = list(_killings(kube, installed, lambda: hidden.append(load.seconds))) * each_killed
     chance.shuffle(killings)
-    moments = dict(zip(sorted(chance.sample(range(EDITS), len(killings))), killings, strict=True))
+    moments = dict(zip(sorted(chance.sample(range(edits), len(killings))), killings, strict=True))
     async with load.running():
-        for number in range(EDITS):
+        for number in range(edits):
             if number in moments:
                 await asyncio.to_thread(moments[number])
             await _edited(kube, _edit(chance, number))
@@ -56,7 +59,7 @@ async def test_the_last_edit_stands_and_who_was_not_edited_notices_nothing(
     refused = [at for at, what in load.failed if what == "ClientConnectorError"]
     assert len(refused) == len(load.failed), load.failed
     assert all(any(0 <= at - began <= _HIDDEN_SECONDS for began in hidden) for at in refused)
-    assert load.outcomes["right"] > 20 * 30
+    assert load.outcomes["right"] > 12 * edits
 
 
 def _url(kube: Kube, name: str) -> str:

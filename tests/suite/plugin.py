@@ -8,6 +8,7 @@ import pytest
 from cluster.waiting import waited
 from suite.changes import belongs, changed_files
 from suite.records import Outcome, Record, write
+from support.examples import examples
 
 _CLUSTER_SECONDS = "cluster_seconds"
 _RECORDER = "suite-recorder"
@@ -27,7 +28,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Records are written by the process that hears of every test, not by xdist's workers."""
+    """Fewer examples by day; records by the process that hears of every test, no worker's."""
+    if config.getoption("nightly") == "changed":
+        examples.daily()
     path = config.getoption("record")
     if path is not None and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Recorder(path), _RECORDER)

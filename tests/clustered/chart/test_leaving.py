@@ -48,6 +48,10 @@ _ORDERS = {
 }
 
 
+_DAILY = _ORDERS["the definition first"]
+_NIGHTLY = pytest.mark.nightly("operator", "autoscaler", "charts")
+
+
 @pytest.fixture
 def release(control_plane: ControlPlane) -> Iterator[Release]:
     found = Release(control_plane, _HOME)
@@ -63,7 +67,13 @@ def release(control_plane: ControlPlane) -> Iterator[Release]:
     install_crd(control_plane)
 
 
-@pytest.mark.parametrize("order", _ORDERS.values(), ids=_ORDERS)
+@pytest.mark.parametrize(
+    "order",
+    [
+        pytest.param(order, id=name, marks=() if order is _DAILY else _NIGHTLY)
+        for name, order in _ORDERS.items()
+    ],
+)
 def test_nothing_is_left_terminating(
     release: Release, order: tuple[Callable[[Release], None], ...], tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ from support.operator_process import OTHER_LEASE, OperatorProcess, operator
 from support.operator_team import SIMULATED, Team
 from support.plane import until
 
+_NIGHTLY = pytest.mark.nightly("operator")
 _OUTAGE_SECONDS = 8.0
 _REQUESTS_A_SECOND = 15.0
 """Retries of some seven watches and of one model; a loop without a rest makes hundreds."""
@@ -33,7 +34,9 @@ def behind(
         yield process
 
 
-@pytest.mark.parametrize("status", [429, 500, 503])
+@pytest.mark.parametrize(
+    "status", [pytest.param(429, marks=_NIGHTLY), pytest.param(500, marks=_NIGHTLY), 503]
+)
 def test_an_edit_during_an_outage_is_applied_after_it(
     behind: OperatorProcess, proxy: FaultyProxy, team: Team, status: int
 ) -> None:
@@ -72,6 +75,7 @@ def test_requests_that_are_never_answered_are_given_up(
     assert behind.alive()
 
 
+@_NIGHTLY
 def test_a_watch_that_falls_silent_is_noticed(
     behind: OperatorProcess, proxy: FaultyProxy, team: Team
 ) -> None:

@@ -13,6 +13,7 @@ from support.operator_process import ACCOUNT, HOME, OperatorProcess, operator
 from support.operator_team import SIMULATED, Team
 from support.plane import get, until
 
+_NIGHTLY = pytest.mark.nightly("operator", "election")
 _LOST = 3
 
 
@@ -71,6 +72,7 @@ def test_a_leader_that_is_told_to_end_hands_over_at_once(
     until("all children are there", team.has_all)
 
 
+@_NIGHTLY
 def test_a_leader_that_was_frozen_ends_without_another_write(
     first: OperatorProcess, standby: OperatorProcess, team: Team
 ) -> None:
@@ -87,6 +89,7 @@ def test_a_leader_that_was_frozen_ends_without_another_write(
     assert standby.leads() is True
 
 
+@_NIGHTLY
 def test_an_api_server_that_is_away_for_longer_than_a_leader_lasts_is_survived_by_two(
     first: OperatorProcess, standby: OperatorProcess, plane: ControlPlane, team: Team
 ) -> None:

@@ -41,6 +41,7 @@ def with_spec(manifest: dict[str, Any], **sections: Any) -> dict[str, Any]:
     return {**manifest, "spec": {**manifest["spec"], **sections}}
 
 
+@pytest.mark.nightly("cli", "scheduling", "docs/diff.md")
 def test_the_example_of_the_docs_is_what_is_printed(
     files: Files, capsys: pytest.CaptureFixture[str]
 ) -> None:

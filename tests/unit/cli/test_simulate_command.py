@@ -85,6 +85,7 @@ def test_twice_the_rate_needs_about_twice_the_replicas(
     assert 1.5 <= two["replicas_needed"] / one["replicas_needed"] <= 2.5
 
 
+@pytest.mark.nightly("cli", "scheduling")
 def test_burstier_traffic_is_sustained_at_a_lower_rate(
     manifest: Path, profile: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -111,6 +112,7 @@ def test_goodput_is_about_the_rate_where_all_is_in_time_also_without_a_target(
     assert found["offered"]["goodput"] == pytest.approx(300, rel=0.1)
 
 
+@pytest.mark.nightly("cli", "scheduling")
 def test_a_fleet_with_its_share_of_the_traffic_fares_as_one_replica(
     manifest: Path, profile: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -121,6 +123,7 @@ def test_a_fleet_with_its_share_of_the_traffic_fares_as_one_replica(
     assert four["highest_rate"] == pytest.approx(4 * one["highest_rate"], rel=0.15)
 
 
+@pytest.mark.nightly("cli", "scheduling")
 def test_a_bound_on_tokens_that_keeps_rows_apart_is_worth_leaving_out(
     tmp_path: Path, profile: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -151,6 +154,7 @@ def test_a_server_of_ones_own_is_told_to_be_measured_by_hand(
     assert any("tells its sidecar no profile" in note for note in found["notes"])
 
 
+@pytest.mark.nightly("cli", "scheduling")
 def test_a_server_of_ones_own_is_judged_when_its_device_is_known(
     tmp_path: Path, profile: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -165,6 +169,7 @@ def test_a_server_of_ones_own_is_judged_when_its_device_is_known(
     assert sustained is None or sustained >= learnt["highest_rate"]
 
 
+@pytest.mark.nightly("cli", "scheduling")
 def test_a_server_with_three_workers_sustains_what_three_servers_do(
     tmp_path: Path, profile: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

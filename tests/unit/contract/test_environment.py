@@ -17,6 +17,7 @@ from batchedmodel_contract.environment import (
 from batchedmodel_contract.mistakes import InvalidInput, InvalidManifest
 from batchedmodel_contract.source import HuggingFace, Source
 from batchedmodel_contract.spec import LogLevel, ServerProtocol
+from support.examples import examples
 
 SIDECAR = {
     "BATCHEDMODEL_MODEL_NAME": "minilm",
@@ -113,7 +114,7 @@ def test_parameters_are_strings_by_name() -> None:
         from_environment(ModelServerSettings, MODEL_SERVER | {"BATCHEDMODEL_PARAMETERS": "[1]"})
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(
     st.builds(
         SidecarSettings,
@@ -138,7 +139,7 @@ def test_sidecar_settings_survive_the_environment(told: SidecarSettings) -> None
     assert from_environment(SidecarSettings, to_environment(told)) == told
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(
     st.builds(
         ModelServerSettings,
@@ -158,7 +159,7 @@ def test_model_server_settings_survive_the_environment(told: ModelServerSettings
     assert from_environment(ModelServerSettings, to_environment(told)) == told
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(sources)
 def test_a_source_survives_its_variable(source: Source) -> None:
     assert source_from_json(source_to_json(source)) == source

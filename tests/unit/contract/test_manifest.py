@@ -12,6 +12,7 @@ from batchedmodel_contract.manifest import read_manifest
 from batchedmodel_contract.mistakes import InvalidManifest
 from batchedmodel_contract.source import HuggingFace, Source
 from batchedmodel_contract.spec import Batching, Lateness, Model, PolicyName, ServerProtocol, Spec
+from support.examples import examples
 from support.strategies import json_values
 
 MINILM: dict[str, Any] = {
@@ -367,13 +368,13 @@ def test_no_rule_over_several_fields_is_broken_by_a_right_spec(check: Check) -> 
     assert list(check.mistakes(read_manifest(MINILM).spec)) == []
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(json_values())
 def test_any_value_as_a_spec_is_read_or_refused_by_name(value: object) -> None:
     assert all(text.startswith("spec") for text in mistakes_in({**MINILM, "spec": value}))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(json_values(max_leaves=6), json_values(max_leaves=6), json_values(max_leaves=6))
 def test_any_value_in_any_field_is_read_or_refused_by_name(
     first: object, second: object, third: object

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from batchedmodel_contract.mistakes import InvalidInput, InvalidManifest, Mistake, shown
+from support.examples import examples
 from support.strategies import json_values
 
 
@@ -72,7 +73,7 @@ def test_values_that_json_cannot_hold_are_shown_all_the_same(value: object, text
     assert shown(value) == text
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(json_values())
 def test_whatever_is_shown_is_short_and_can_be_sent(value: object) -> None:
     assert len(shown(value).encode()) <= 83 * 6

@@ -17,6 +17,7 @@ from batchedmodel_contract.profile import (
     ProfilePoint,
     profile_from_mapping,
 )
+from support.examples import examples
 from support.strategies import json_values
 
 PROFILE = Profile(
@@ -179,7 +180,7 @@ def test_a_time_below_any_clock_reads_as_none_at_all() -> None:
     assert read.points[0].seconds == 0.0
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(
     st.sampled_from(["cost_rule", "device", "points", "max_cost", *LATER]),
     json_values(max_leaves=6),

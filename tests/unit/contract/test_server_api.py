@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from batchedmodel_contract import server_api
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.server_api import ModelState, StateEvent, state_event_from_mapping
+from support.examples import examples
 from support.strategies import json_values
 
 
@@ -31,7 +32,7 @@ def test_a_line_that_is_no_event_is_refused(line: object) -> None:
         state_event_from_mapping(line)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(json_values())
 def test_any_line_is_an_event_or_refused(line: object) -> None:
     with pytest.raises(InvalidInput):

@@ -13,6 +13,7 @@ from batchedmodel_election.elector import (
     Elector,
     Record,
 )
+from support.examples import examples
 
 
 class Lease:
@@ -170,7 +171,7 @@ class _World:
         assert len(leaders) <= 1
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(messages=_MESSAGES)
 def test_of_a_lease_that_nobody_deletes_there_are_never_two_leaders_whatever_is_lost_or_late(
     messages: list[_Message],

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from batchedmodel_contract.description import CostRule
 from batchedmodel_contract.profile import FittedCurve, ProfilePoint
 from batchedmodel_model_server.curve_fit import fitted
+from support.examples import examples
 
 ROWS = (1, 3, 10, 32)
 LENGTHS = (16, 51, 161, 512)
@@ -109,7 +110,7 @@ def test_without_a_time_there_is_no_curve() -> None:
     assert fitted(CostRule.PADDED, [ProfilePoint(rows=1, length=1, seconds=0.0)]) is None
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(
     st.lists(
         st.builds(

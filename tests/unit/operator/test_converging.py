@@ -13,6 +13,7 @@ from batchedmodel_operator import render
 from batchedmodel_operator.kinds import CHILDREN, Kind
 from batchedmodel_operator.observed import model_from
 from batchedmodel_operator.rollout import Mode
+from support.examples import examples
 from support.operator_cluster import contains
 from support.operator_world import IMAGES, KEY, SIMULATED, World
 
@@ -56,7 +57,7 @@ _EVENTS = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.tuples(_EVENTS, st.integers(0, 3)), max_size=8))
 def test_any_edits_and_drifts_end_in_what_the_last_spec_says(
     events: list[tuple[Callable[[World], None], int]],
@@ -79,7 +80,7 @@ def test_any_edits_and_drifts_end_in_what_the_last_spec_says(
     asyncio.run(scenario())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.one_of(_EVENTS, st.integers(1, 5)), max_size=8))
 def test_the_replicas_are_the_autoscalers_for_as_long_as_there_is_one(
     events: list[Callable[[World], None] | int],

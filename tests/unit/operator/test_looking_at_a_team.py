@@ -9,8 +9,12 @@ from support.operator_team import Team
 
 
 class _Away:
-    def kubectl(self, *words: object, **options: object) -> NoReturn:
-        raise CommandFailed("the connection to the server was refused")
+    @property
+    def probe(self) -> "_Away":
+        return self
+
+    def read(self, path: str) -> NoReturn:
+        raise CommandFailed(f"{path}: connection refused")
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from batchedmodel_operator.rollout import (
     decide,
     seconds_left,
 )
+from support.examples import examples
 
 FAULT = Fault(reason="CrashLooping", message="pod 1, container model: ends again and again")
 STEADY = Signs(
@@ -185,7 +186,7 @@ def _without_its_own(signs: Signs) -> Signs:
     return replace(signs, kept=signs.kept - {signs.target})
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(st.lists(_signs().map(_without_its_own), max_size=12))
 def test_a_latch_falls_once_for_a_target_and_never_two_at_a_look(looks: list[Signs]) -> None:
     record = Record()
@@ -213,7 +214,7 @@ def test_a_latch_falls_once_for_a_target_and_never_two_at_a_look(looks: list[Sig
         assert Record.of({"rollout": record.to_status()}) == record, "nothing is lost on the way"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(_signs().map(_without_its_own), max_size=6), _signs().map(_without_its_own))
 def test_another_target_begins_without_latches(looks: list[Signs], last: Signs) -> None:
     record = Record()
@@ -225,7 +226,7 @@ def test_another_target_begins_without_latches(looks: list[Signs], last: Signs) 
     assert found.fault is None
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(_signs().map(_without_its_own), max_size=6), _signs().map(_without_its_own))
 def test_a_second_look_at_the_same_decides_the_same(looks: list[Signs], last: Signs) -> None:
     record = Record()

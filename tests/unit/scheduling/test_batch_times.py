@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from batchedmodel_contract.description import CostRule
 from batchedmodel_contract.profile import Profile, profile_from_mapping
 from batchedmodel_scheduling.batch_times import BatchTimes
+from support.examples import examples
 from support.scheduling import measured
 
 FIXED, PER_ROW, PER_TOKEN = 0.005, 0.0001, 0.000002
@@ -110,7 +111,7 @@ def test_a_line_that_passes_below_zero_still_predicts_some_time_there() -> None:
     assert 0 < (times.predict([1]) or 0.0) <= 0.001
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(
     st.sampled_from(CostRule),
     st.lists(
@@ -127,7 +128,7 @@ def test_a_prediction_is_positive_or_none(
     assert predicted is None or predicted > 0
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(
     st.sampled_from(CostRule),
     st.lists(

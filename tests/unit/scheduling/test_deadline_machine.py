@@ -31,6 +31,7 @@ from batchedmodel_scheduling.policy import (
     Shed,
     Slots,
 )
+from support.examples import examples
 from support.policy_driver import ShippedPolicyDriver
 from support.scheduling import cost_of, measured
 from support.strategies import batch_settings
@@ -259,4 +260,6 @@ def _turn(item: Item) -> tuple[float, int]:
 
 
 TestPolicies = SchedulingMachine.TestCase
-TestPolicies.settings = hypothesis_settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestPolicies.settings = hypothesis_settings(
+    max_examples=examples(100), stateful_step_count=40, deadline=None
+)

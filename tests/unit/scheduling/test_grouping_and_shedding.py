@@ -12,9 +12,10 @@ from batchedmodel_scheduling.deadline.grouping import LengthClass, merged
 from batchedmodel_scheduling.deadline.lanes import Entry
 from batchedmodel_scheduling.deadline.shedding import Candidate, Selection, select
 from batchedmodel_scheduling.policy import Priority
+from support.examples import examples
 from support.scheduling import an_entry
 
-few = settings(deadline=None, max_examples=100)
+few = settings(deadline=None, max_examples=examples(100))
 
 # Grouping
 

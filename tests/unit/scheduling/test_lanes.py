@@ -10,6 +10,7 @@ from batchedmodel_contract.description import CostRule
 from batchedmodel_scheduling.deadline.lanes import Entry, Lane, Lanes
 from batchedmodel_scheduling.limits import Limits
 from batchedmodel_scheduling.policy import ItemId, Priority
+from support.examples import examples
 from support.scheduling import an_entry
 
 ROWS = Limits(rows=3, cost=None, rule=CostRule.PADDED)
@@ -137,7 +138,7 @@ def test_a_led_batch_keeps_the_bound_of_tokens() -> None:
     assert [int(entry.id) for entry in led] == [3, 1]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     st.lists(
         st.tuples(

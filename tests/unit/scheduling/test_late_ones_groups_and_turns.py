@@ -13,6 +13,7 @@ from batchedmodel_scheduling.deadline.lanes import Entry
 from batchedmodel_scheduling.deadline.spare import Spare
 from batchedmodel_scheduling.limits import Limits
 from batchedmodel_scheduling.policy import FanOut, Item, ItemId, Priority
+from support.examples import examples
 from support.scheduling import an_entry
 
 ROWS = Limits(rows=4, cost=None, rule=CostRule.PADDED)
@@ -183,7 +184,7 @@ def test_a_priority_that_is_served_or_does_not_wait_is_owed_nothing(
     assert floor.overdue() is None
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(st.lists(st.sets(st.sampled_from(Priority), min_size=1), min_size=100, max_size=200))
 def test_all_priorities_lead_or_go_along_in_every_22_batches(wanted: list[set[Priority]]) -> None:
     """Two may be overdue at once; the second waits for the turn of the first."""

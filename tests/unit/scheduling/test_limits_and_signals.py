@@ -13,6 +13,7 @@ from batchedmodel_scheduling.batch_times import BatchTimes
 from batchedmodel_scheduling.limits import Limits, limits
 from batchedmodel_scheduling.policy import MemoryCap
 from batchedmodel_scheduling.signals import Recent, Signals, signals, sustainable_rate
+from support.examples import examples
 from support.scheduling import cost_of, row_profile
 from support.strategies import an_item
 
@@ -29,7 +30,7 @@ lengths_of_items = st.lists(st.integers(1, 30), min_size=1, max_size=12)
 # Limits
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(any_limits, lengths_of_items)
 def test_a_batch_holds_the_longest_start_that_keeps_the_bounds(
     bounds: Limits, lengths: list[int]
@@ -43,7 +44,7 @@ def test_a_batch_holds_the_longest_start_that_keeps_the_bounds(
     assert bounds.fitting([]) == 0
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(any_limits, lengths_of_items)
 def test_a_batch_is_full_when_not_even_its_shortest_fits_once_more(
     bounds: Limits, lengths: list[int]

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from batchedmodel_scheduling.deadline.lanes import Entry
 from batchedmodel_scheduling.deadline.outlook import Device, FirstBatch, first_batch
+from support.examples import examples
 from support.scheduling import an_entry
 
 CELLS = 64
@@ -59,7 +60,7 @@ class Losses:
         return min(served, self._entries[first].weight + self._least(first + 1, now))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(
     dues=st.lists(st.floats(0.005, 0.12), min_size=1, max_size=6),
     worths=st.lists(st.sampled_from([0.25, 1.0, 4.0]), min_size=6, max_size=6),

@@ -24,6 +24,7 @@ from batchedmodel_scheduling.policy import (
     Shed,
     Slots,
 )
+from support.examples import examples
 from support.policy_driver import ShippedPolicyDriver, durations
 from support.scheduling import measured
 from support.strategies import batch_settings
@@ -159,4 +160,6 @@ class PolicyMachine(ShippedPolicyDriver):
 
 
 TestPolicies = PolicyMachine.TestCase
-TestPolicies.settings = hypothesis_settings(max_examples=100, stateful_step_count=50, deadline=None)
+TestPolicies.settings = hypothesis_settings(
+    max_examples=examples(100), stateful_step_count=50, deadline=None
+)

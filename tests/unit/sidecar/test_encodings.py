@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_sidecar.errors import Rejected
 from batchedmodel_sidecar.ports.encodings import Encoding, encoding_of, inflated, wants_gzip
+from support.examples import examples
 
 DATA = b"some data, some data, some data"
 LIMIT = 1000
@@ -41,7 +42,9 @@ def test_every_form_is_inflated(packed: bytes, encoding: Encoding) -> None:
 
 @pytest.mark.parametrize("encoding", list(Encoding))
 @pytest.mark.parametrize(
-    "packed", [b"", b"hello", gzip.compress(DATA)[:-1], zlib.compress(DATA)[:9]]
+    "packed",
+    [b"", b"hello", gzip.compress(DATA)[:-1], zlib.compress(DATA)[:9]],
+    ids=["nothing", "text", "gzip cut short", "deflate cut short"],
 )
 def test_what_is_not_compressed_as_it_says_is_refused(packed: bytes, encoding: Encoding) -> None:
     with pytest.raises(InvalidInput, match="body: "):
@@ -74,7 +77,7 @@ def test_members_without_data_are_bounded_too() -> None:
         inflated(gzip.compress(b"") * 2000, Encoding.GZIP, LIMIT)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(st.binary(max_size=200), st.sampled_from(Encoding))
 def test_any_bytes_are_inflated_or_refused(data: bytes, encoding: Encoding) -> None:
     try:
@@ -83,7 +86,7 @@ def test_any_bytes_are_inflated_or_refused(data: bytes, encoding: Encoding) -> N
         str(refused).encode()
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(st.binary(max_size=600), st.integers(0, 700), st.binary(max_size=3))
 def test_any_damage_is_noticed_or_harmless(data: bytes, at: int, damage: bytes) -> None:
     packed = gzip.compress(data)

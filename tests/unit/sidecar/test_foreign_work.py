@@ -29,6 +29,7 @@ from batchedmodel_sidecar.upstream.dialect import (
     drafted,
 )
 from batchedmodel_sidecar.verdicts import too_many
+from support.examples import examples
 from support.strategies import json_values
 
 BINARY: Final = "v2 in binary"
@@ -273,7 +274,7 @@ def cut_or_changed(text: bytes, data: st.DataObject) -> bytes:
 heads = st.none() | st.integers(0, 170).map(str) | st.text(max_size=3)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(st.sampled_from(KINDS), heads, st.data())
 async def test_a_broken_body_is_refused_in_the_same_words(
     kind: str, head: str | None, data: st.DataObject
@@ -282,7 +283,7 @@ async def test_a_broken_body_is_refused_in_the_same_words(
     await assert_asks_alike(kind, cut_or_changed(PLAIN[protocol], data), head)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(st.sampled_from(KINDS), heads, st.booleans(), st.data())
 async def test_a_broken_answer_has_the_same_outcome(
     kind: str, head: str | None, alone: bool, data: st.DataObject
@@ -292,7 +293,7 @@ async def test_a_broken_answer_has_the_same_outcome(
     await assert_answers_alike(kind, body, head, alone=alone)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(
     st.sampled_from([ServerProtocol.V1, ServerProtocol.OPENAI]),
     st.lists(json_values(max_leaves=6), max_size=4),

@@ -20,6 +20,7 @@ from batchedmodel_sidecar.protocols.v2 import V2Adapter
 from batchedmodel_sidecar.routes import Endpoint
 from batchedmodel_sidecar.terms import declines_batching, request_id, wishes_of_headers
 from support.echo_server import EVERY_DATATYPE
+from support.examples import examples
 from support.right_bodies import EVERYTHING, RIGHT, TEXTS, Right, damaged
 from support.sidecar_world import MODEL
 from support.strategies import json_values
@@ -62,7 +63,7 @@ async def test_the_bodies_that_are_damaged_here_are_right_in_themselves(index: i
     assert await rows_or_refusal(ADAPTERS[endpoint], model, orjson.dumps(document))
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=examples(400))
 @given(
     st.sampled_from(TARGETS),
     st.binary(max_size=100),
@@ -74,7 +75,7 @@ async def test_any_bytes(
     await rows_or_refusal(*target, body, length)
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=examples(400))
 @given(st.sampled_from(TARGETS), json_values())
 async def test_any_json(target: tuple[Adapter, ReadyModel], document: object) -> None:
     try:
@@ -84,7 +85,7 @@ async def test_any_json(target: tuple[Adapter, ReadyModel], document: object) ->
     await rows_or_refusal(*target, body)
 
 
-@settings(deadline=None, max_examples=1500)
+@settings(deadline=None, max_examples=examples(1500))
 @given(damaged())
 async def test_a_right_body_with_a_value_changed(
     damage: tuple[Endpoint, ReadyModel, bytes],
@@ -93,7 +94,7 @@ async def test_a_right_body_with_a_value_changed(
     await rows_or_refusal(ADAPTERS[endpoint], model, body)
 
 
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=examples(500))
 @given(st.sampled_from(RIGHT), st.integers(0, 400), st.binary(max_size=4), st.integers(0, 3))
 async def test_a_right_body_with_bytes_changed(
     right: Right, at: int, damage: bytes, lost: int
@@ -125,7 +126,7 @@ async def test_the_binary_body_is_right_in_itself() -> None:
     assert await rows_or_refusal(V2Adapter(), EVERYTHING, BINARY, str(HEAD))
 
 
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=examples(500))
 @given(
     st.integers(0, len(BINARY)),
     st.binary(max_size=4),
@@ -174,7 +175,7 @@ headers = st.dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=examples(400))
 @given(headers)
 def test_any_headers_are_understood_or_refused(given_headers: Mapping[str, str]) -> None:
     named = request_id(given_headers)

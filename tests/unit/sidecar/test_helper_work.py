@@ -23,6 +23,7 @@ from batchedmodel_sidecar.protocols.adapter import Body, Parsed
 from batchedmodel_sidecar.protocols.table import adapters
 from batchedmodel_sidecar.routes import Endpoint
 from batchedmodel_sidecar.upstream.dialect import Draft
+from support.examples import examples
 from support.right_bodies import EVERYTHING, PAIR, RIGHT, TEXTS, Right, damaged
 from support.sidecar_world import MODEL
 from support.strategies import element_data, json_values
@@ -105,7 +106,7 @@ async def test_a_right_body_gives_the_same_call(index: int) -> None:
 endpoints = st.sampled_from(sorted(ADAPTERS, key=lambda endpoint: endpoint.name))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(
     endpoints,
     st.sampled_from(MODELS),
@@ -118,7 +119,7 @@ async def test_any_bytes_are_refused_in_the_same_words(
     await assert_equal_both_ways(endpoint, model, body, head)
 
 
-@settings(deadline=None, max_examples=800)
+@settings(deadline=None, max_examples=examples(800))
 @given(damaged())
 async def test_a_damaged_body_has_the_same_outcome(
     damage: tuple[Endpoint, ReadyModel, bytes],
@@ -168,7 +169,7 @@ def answer_of(description: ModelDescription, data: st.DataObject, count: int) ->
     return Answer(outputs=outputs, rows=tuple(rows))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(st.sampled_from(RIGHT), st.data())
 async def test_an_answer_has_the_same_body(right: Right, data: st.DataObject) -> None:
     endpoint, model, document = right

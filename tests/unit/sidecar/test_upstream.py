@@ -15,6 +15,7 @@ from batchedmodel_sidecar.upstream.catalogue import foreign
 from batchedmodel_sidecar.upstream.dialect import Asked, Envelope, Response
 from batchedmodel_sidecar.upstream.headers import common, end_to_end, forwarded, shared
 from batchedmodel_sidecar.upstream.openai import shares
+from support.examples import examples
 
 PATHS = {
     ServerProtocol.V2: "/v2/models/m/infer",
@@ -76,7 +77,7 @@ def test_nesting_without_end_is_refused() -> None:
 
 
 @pytest.mark.parametrize("protocol", ServerProtocol)
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(data=st.data())
 def test_a_body_is_understood_or_goes_alone_or_is_refused(
     protocol: ServerProtocol, data: st.DataObject
@@ -105,7 +106,7 @@ def test_a_body_is_understood_or_goes_alone_or_is_refused(
 
 
 @pytest.mark.parametrize("protocol", ServerProtocol)
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(data=st.data())
 def test_an_answer_is_divided_or_refused(protocol: ServerProtocol, data: st.DataObject) -> None:
     bodies = {
