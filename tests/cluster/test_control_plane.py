@@ -24,7 +24,7 @@ def test_an_administrator_is_let_in_from_outside(control_plane: ControlPlane) ->
 def test_the_version_is_the_pinned_one(control_plane: ControlPlane) -> None:
     answer = json.loads(control_plane.kubectl("get", "--raw", "/version"))
     assert answer["gitVersion"] == "v1.34.4"
-    assert control_plane.helm("version", "--template", "{{.Version}}") == "v3.20.2"
+    assert control_plane.helm("version", "--template", "{{.Version}}") == "v3.19.0"
 
 
 def test_the_autoscaler_looks_at_a_new_object_within_seconds(control_plane: ControlPlane) -> None:

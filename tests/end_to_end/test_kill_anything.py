@@ -13,7 +13,8 @@ from batchedmodel_operator.render.containers import drain_token
 from cluster.errors import CommandFailed
 from cluster.kubernetes import Cluster
 from support.installed import RELEASE_NAMESPACE
-from support.kube import Kube, kill_process
+from support.kube import Kube, killed_process
+from support.plane import read, until
 from support.steady_load import SteadyLoad
 from support.story_models import simulated
 
@@ -72,14 +73,13 @@ def _killings(kube: Kube, installed: Cluster, hides: Kill) -> Iterator[Kill]:
         pytest.skip("the control plane is not ours to stop")
 
     def process_of(name: str) -> Kill:
-        def kill() -> None:
-            release = Kube(kube.cluster, RELEASE_NAMESPACE)
-            text = release.kubectl("get", "pods", "--output=json")
-            pods = [pod for pod in json.loads(text)["items"] if name in pod["metadata"]["name"]]
-            running = [pod for pod in pods if pod["status"]["phase"] == "Running"]
-            kill_process(running[0], f"batchedmodel_{name}")
+        def killed() -> bool:
+            found = read(plane, RELEASE_NAMESPACE, "pods") or {"items": []}
+            pods = [pod for pod in found["items"] if name in pod["metadata"]["name"]]
+            return any(killed_process(pod, f"batchedmodel_{name}") for pod in pods)
 
-        return kill
+        # One that was killed a moment ago may not be back yet.
+        return lambda: until(f"the {name} runs", killed, 60)
 
     def program(name: str, then: Kill = lambda: None) -> Kill:
         def restart() -> None:

@@ -92,3 +92,18 @@ def test_that_the_autoscaler_hears_nobody_is_a_warning() -> None:
     }
     (event,) = announcements(model, [blind], at="2026-01-01T00:00:00Z")
     assert (event["type"], event["reason"]) == ("Warning", "MetricsStale")
+
+
+def test_a_summary_that_changes_is_news_even_where_another_condition_has_had_its_reason() -> None:
+    metadata = {**manifest()["metadata"], "uid": "1"}
+    lasts = {"type": "Progressing", "status": "False", "reason": Reason.ROLLED_BACK, "message": ""}
+    served = {"type": "Ready", "status": "True", "reason": Reason.SERVING, "message": ""}
+    model = model_from(
+        {**manifest(), "metadata": metadata, "status": {"conditions": [lasts, served]}}
+    )
+    falls = {**served, "status": "False", "reason": Reason.ROLLED_BACK}
+    (event,) = announcements(model, [lasts, falls], at="2026-01-01T00:00:00Z")
+    assert event["message"].startswith("Ready is False")
+    # What is no summary has been told by the one that lasts.
+    degraded = {**falls, "type": "Degraded", "status": "True"}
+    assert not [*announcements(model, [lasts, served, degraded], at="2026-01-01T00:00:00Z")]

@@ -341,6 +341,7 @@ async def test_whoever_does_not_want_it_keeps_the_revision_that_fails() -> None:
 
 async def test_what_failed_is_written_down_before_it_is_acted_on() -> None:
     world = await _serving(GOOD)
+    await world.learn(rowsPerSecond=410)
     world.spec(BETTER)
     await world.settle()
     world.start_pod("3", **CRASHING)
@@ -349,6 +350,7 @@ async def test_what_failed_is_written_down_before_it_is_acted_on() -> None:
     with pytest.raises(Conflict):
         await world.look()
     assert _rollout(world)["failedRevision"] == _rollout(world)["targetRevision"]
+    assert await world.learn(startupSeconds=9) == {"startupSeconds": 9}, "it stays another's field"
     world.cluster.failures.clear()
     world.restart()
     world.remove_pod("3")
