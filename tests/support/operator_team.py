@@ -71,7 +71,7 @@ class Team:
         found = self.get("events", field="involvedObject.kind=BatchedModel") or {"items": []}
         return [(one["type"], one["reason"]) for one in found["items"]]
 
-    def until(self, condition: str, status: str, reason: str, seconds: float = 15) -> None:
+    def until(self, condition: str, status: str, reason: str, seconds: float = 60) -> None:
         model = ""
         try:
             until("", lambda: self.condition(condition) == (status, reason), seconds)

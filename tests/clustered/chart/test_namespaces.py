@@ -132,7 +132,7 @@ def test_a_namespace_that_goes_and_comes_back_does_not_disturb_the_others(
     # Its Roles went with it.
     release.upgrade(*_VALUES)
     other.write(SIMULATED)
-    until("it is looked after again", other.has_all, 40)
+    until("it is looked after again", other.has_all, 90)
     assert operator.alive()
 
 
@@ -146,7 +146,7 @@ def test_a_definition_that_goes_and_comes_back_is_noticed_without_a_right_to_wat
     until("the children go too", lambda: team.has_none("deployment/minilm"), 150)
     install_crd(release.plane)
     team.write(SIMULATED)
-    until("the deployment is there again", lambda: team.has_all("deployment/minilm"), 40)
+    until("the deployment is there again", lambda: team.has_all("deployment/minilm"), 90)
     assert operator.alive()
 
 
@@ -181,7 +181,7 @@ def test_a_listed_namespace_that_is_not_there_holds_up_nobody(
         _make(plane, _OTHER)
         release.upgrade(*_VALUES)
         other.write(SIMULATED)
-        until("it is looked after", other.has_all, 40)
+        until("it is looked after", other.has_all, 90)
 
 
 def test_the_roles_are_there_in_the_listed_namespaces_and_nowhere_else(release: Release) -> None:

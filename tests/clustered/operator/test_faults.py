@@ -51,7 +51,7 @@ def test_an_edit_during_an_outage_is_applied_after_it(
         assert '"max_batch_size": 7' not in team.settings_file()
     print(f"{status}: {len(asked)} requests in {_OUTAGE_SECONDS:g} s")  # noqa: T201
     assert 0 < len(asked) < _OUTAGE_SECONDS * _REQUESTS_A_SECOND
-    until("the edit is applied", lambda: '"max_batch_size": 7' in team.settings_file(), 20)
+    until("the edit is applied", lambda: '"max_batch_size": 7' in team.settings_file())
     team.until("Reconciled", "True", "Applied")
     assert behind.alive()
 

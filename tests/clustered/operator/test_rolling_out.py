@@ -117,7 +117,7 @@ def test_a_surge_without_an_accelerator_goes_on_in_place(
     set_pod_status(team.plane, team.namespace, new, lacking)
     team.until("CapacityAvailable", "False", "InsufficientAccelerator")
     assert old < _pods(team), "both serve on while it waits"
-    team.until("Progressing", "True", "SwitchedToInPlace", 50)
+    team.until("Progressing", "True", "SwitchedToInPlace", 100)
     waited = time.monotonic() - began
     print(f"in place after {waited:.1f} s")  # noqa: T201
     assert 19 < waited < 35

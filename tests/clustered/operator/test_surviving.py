@@ -64,12 +64,12 @@ def test_a_definition_that_goes_and_comes_back_is_survived(
     team.write(SIMULATED)
     until("the deployment is there", lambda: team.has_all("deployment/minilm"))
     plane.kubectl("delete", f"crd/{CRD_NAME}", "--timeout=40s")
-    until("the children go too", lambda: team.has_none("deployment/minilm"), 40)
+    until("the children go too", lambda: team.has_none("deployment/minilm"), 90)
     time.sleep(3)
     assert running.alive()
     install_crd(plane)
     team.write(SIMULATED)
-    until("the deployment is there again", lambda: team.has_all("deployment/minilm"), 40)
+    until("the deployment is there again", lambda: team.has_all("deployment/minilm"), 90)
     assert running.alive()
 
 
