@@ -1,8 +1,13 @@
 """What every test run needs before its first test."""
 
 import asyncio
+import os
 
 import pytest
+
+# Threads of torch that wait must not spin: tests run beside each other, and who spins holds up
+# those that are waited for. Read when torch is loaded, here and in processes that tests start.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 pytest_plugins = ["cluster.fixtures", "suite.plugin"]
 """One control plane and one cluster for the whole session, made when a test first asks; records."""

@@ -15,7 +15,7 @@ async def test_connections_on_which_the_autoscaler_asks_now_and_then_hold_no_dra
     tmp_path: Path,
 ) -> None:
     async with (
-        running_chain(tmp_path, handler="simulated") as chain,
+        running_chain(tmp_path, handler="none", start_model=False) as chain,
         contextlib.AsyncExitStack() as stack,
     ):
         callers = [

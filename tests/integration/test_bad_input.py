@@ -166,6 +166,20 @@ class NonsenseServer(EchoServer):
         return web.Response(status=status, body=body, headers=headers)
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def talking(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AsyncIterator[tuple[NonsenseServer, Chain]]:
+    """One for all its answers, of which it must recover each time; and the sidecar."""
+    server, folder = NonsenseServer(), tmp_path_factory.mktemp("talking")
+    async with (
+        server.serving(folder / "model.sock"),
+        running_chain(folder, handler="simulated", start_model=False) as chain,
+    ):
+        await chain.ready()
+        yield server, chain
+
+
 def _with_output(**changed: Any) -> tuple[int, bytes, dict[str, str]]:
     output = {"name": "x", "datatype": "UINT8", "shape": [1], "data": [1]} | changed
     return 200, json.dumps({"outputs": [output]}).encode(), {}
@@ -198,33 +212,28 @@ def _two_rows_for_one() -> tuple[int, bytes, dict[str, str]]:
     ),
 )
 async def test_a_server_that_answers_nonsense_costs_its_callers_an_error_and_recovers(
-    tmp_path: Path, reply: tuple[int, bytes, dict[str, str]], status: int
+    talking: tuple[NonsenseServer, Chain], reply: tuple[int, bytes, dict[str, str]], status: int
 ) -> None:
     body = b'{"inputs": [{"name": "x", "datatype": "UINT8", "shape": [1, 1], "data": [7]}]}'
-    server = NonsenseServer()
-    async with (
-        server.serving(tmp_path / "model.sock"),
-        running_chain(tmp_path, handler="simulated", start_model=False) as chain,
-    ):
-        await chain.ready()
-        server.reply = reply
-        seen = len(chain.sidecar.lines)
-        answer = await post(chain, chain.infer_path, body)
-        assert answer[0] == status
-        assert answer[1]["error"]
-        other = await post(chain, chain.infer_path, body)
-        assert other[0] in (status, 503)
-        if reply[0] != 200:
-            assert QUOTED in answer[1]["error"]
-        if other[0] != status:
-            assert QUOTED not in other[1]["error"], "others hear nothing of it"
-        assert not any(QUOTED in line for line in chain.sidecar.lines), "it may quote a request"
-        server.reply = None
-        if status == 502:
-            await chain.sidecar.wait_for("model not ready", after=seen)
-            await chain.ready(after=seen)
-        status, document = await post(chain, chain.infer_path, body)
-        assert (status, document["outputs"][0]["data"]) == (200, [7])
+    server, chain = talking
+    server.reply = reply
+    seen = len(chain.sidecar.lines)
+    answer = await post(chain, chain.infer_path, body)
+    assert answer[0] == status
+    assert answer[1]["error"]
+    other = await post(chain, chain.infer_path, body)
+    assert other[0] in (status, 503)
+    if reply[0] != 200:
+        assert QUOTED in answer[1]["error"]
+    if other[0] != status:
+        assert QUOTED not in other[1]["error"], "others hear nothing of it"
+    assert not any(QUOTED in line for line in chain.sidecar.lines[seen:]), "it may quote a request"
+    server.reply = None
+    if status == 502:
+        await chain.sidecar.wait_for("model not ready", after=seen)
+        await chain.ready(after=seen)
+    status, document = await post(chain, chain.infer_path, body)
+    assert (status, document["outputs"][0]["data"]) == (200, [7])
 
 
 async def test_of_an_answer_that_is_no_http_the_log_quotes_nothing(

@@ -17,7 +17,7 @@ from support.chain import Chain
 from support.row_server import RowServer, in_front
 
 PREDICT: Final = "/v1/models/m:predict"
-CALLERS: Final = 400
+CALLERS: Final = 200
 AT_ONCE: Final = MOST_AT_ONCE // 2
 """So few that nobody who passes through unbatched is refused, however slow the machine."""
 ROWS: Final = '{"instances": [1, 2, 3]}'

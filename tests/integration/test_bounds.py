@@ -5,19 +5,62 @@ import gzip
 import json
 import signal
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+import pytest_asyncio
+from aiohttp import web
+
 from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.description import RAGGED
 from batchedmodel_contract.spec import PolicyName
-from support.chain import DRAIN_TOKEN, Chain, running_chain
+from batchedmodel_contract.tensors import Datatype
+from support.chain import DRAIN_TOKEN, Chain, Process, running_chain
+from support.echo_server import EchoServer, echo_chain, echoing
 from support.raw_caller import RawCaller
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 DEVICE = {"fixedSeconds": "0.005"}
 GOOD: dict[str, Any] = {
     "inputs": [{"name": "x", "datatype": "INT64", "shape": [1, 2], "data": [1, 2]}]
 }
 MEBIBYTE = 1_048_576
+IMPATIENT = BatchSettings(request_timeout_seconds=1.0)
+ECHO = echoing(x=(Datatype.INT64, (RAGGED,)))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Chain]:
+    """One for all tests after which it serves as before."""
+    async with running_chain(
+        tmp_path_factory.mktemp("bounds"),
+        handler="simulated",
+        parameters=DEVICE,
+        max_body_bytes=4 * MEBIBYTE,
+        max_queue_bytes=4 * MEBIBYTE,
+    ) as chain:
+        yield chain
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def chain(running: Chain) -> Chain:
+    await running.goes_by(BatchSettings())
+    return running
+
+
+class Held(EchoServer):
+    """A model server that answers no batch before it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__(ECHO)
+        self.go_on = asyncio.Event()
+
+    async def infer(self, request: web.Request) -> web.Response:
+        await self.go_on.wait()
+        return await super().infer(request)
 
 
 async def status_of(chain: Chain, body: Any = None, **headers: str) -> int:
@@ -36,24 +79,28 @@ async def raw(chain: Chain, text: bytes) -> tuple[asyncio.StreamReader, asyncio.
     return reader, writer
 
 
-async def test_chunked_bodies_share_the_bound_of_memory(tmp_path: Path) -> None:
-    async with running_chain(
-        tmp_path, handler="simulated", parameters=DEVICE, max_queue_bytes=4 * MEBIBYTE
-    ) as chain:
-        go_on = asyncio.Event()
+async def test_chunked_bodies_share_the_bound_of_memory(chain: Chain) -> None:
+    sent, go_on = asyncio.Event(), asyncio.Event()
 
-        async def slowly() -> Any:
-            for _ in range(3):
-                yield b" " * MEBIBYTE
-            await go_on.wait()
-            yield b"{}"
+    async def slowly() -> Any:
+        for _ in range(3):
+            yield b" " * MEBIBYTE
+        sent.set()
+        await go_on.wait()
+        yield b"{}"
 
-        first = asyncio.create_task(status_of(chain, slowly()))
-        await asyncio.sleep(0.5)
-        assert await status_of(chain, _pieces(3 * MEBIBYTE)) == 429
-        assert await status_of(chain) == 200, "a small one still fits"
-        go_on.set()
-        assert await first == 400
+    first = asyncio.create_task(status_of(chain, slowly()))
+    await sent.wait()
+    await asyncio.sleep(0.3)  # the last of it is on its way yet
+    assert await status_of(chain, _pieces(3 * MEBIBYTE)) == 429
+    assert await status_of(chain) == 200, "a small one still fits"
+    go_on.set()
+    assert await first == 400
+
+
+async def killed(process: Process) -> None:
+    process.send(signal.SIGKILL)
+    await process.ended()
 
 
 async def _pieces(size: int) -> Any:
@@ -61,33 +108,29 @@ async def _pieces(size: int) -> Any:
         yield b" " * 65_536
 
 
-async def test_a_caller_that_declares_much_and_sends_nothing_holds_nothing(tmp_path: Path) -> None:
-    async with running_chain(
-        tmp_path,
-        handler="simulated",
-        parameters=DEVICE,
-        max_body_bytes=4 * MEBIBYTE,
-        max_queue_bytes=4 * MEBIBYTE,
-        settings=BatchSettings(request_timeout_seconds=1.0),
-    ) as chain:
-        head = f"POST {chain.infer_path} HTTP/1.1\r\nHost: m\r\nContent-Length: 4000000\r\n\r\n"
-        silent = [await raw(chain, head.encode()) for _ in range(4)]
-        assert await status_of(chain) == 200
-        started = time.monotonic()
-        answers = [(await reader.readline()).split()[1] for reader, _ in silent]
-        assert answers == [b"408"] * 4, "a body that does not come is not awaited for ever"
-        assert time.monotonic() - started < 3.0
-        for _, writer in silent:
-            writer.close()
+async def test_a_caller_that_declares_much_and_sends_nothing_holds_nothing(chain: Chain) -> None:
+    await chain.goes_by(IMPATIENT)
+    head = f"POST {chain.infer_path} HTTP/1.1\r\nHost: m\r\nContent-Length: 4000000\r\n\r\n"
+    silent = [await raw(chain, head.encode()) for _ in range(4)]
+    assert await status_of(chain) == 200
+    started = time.monotonic()
+    answers = [(await reader.readline()).split()[1] for reader, _ in silent]
+    assert answers == [b"408"] * 4, "a body that does not come is not awaited for ever"
+    assert time.monotonic() - started < 10.0, "many times what they may take"
+    for _, writer in silent:
+        writer.close()
 
 
 async def test_a_queue_full_of_rows_refuses_before_a_body_is_sent(tmp_path: Path) -> None:
     full = BatchSettings(
         policy=PolicyName.GREEDY, max_batch_size=1, max_queue_size=4, request_timeout_seconds=60.0
     )
-    async with running_chain(
-        tmp_path, handler="simulated", parameters={"fixedSeconds": "3"}, settings=full
-    ) as chain:
+    server = Held()
+    async with (
+        server.serving(tmp_path / "model.sock"),
+        running_chain(tmp_path, handler="none", start_model=False, settings=full) as chain,
+    ):
+        await chain.ready()
         rows = {"inputs": [{"name": "x", "datatype": "INT64", "shape": [3, 1], "data": [1, 2, 3]}]}
         crowd = [asyncio.create_task(status_of(chain, json.dumps(rows).encode()))]
         await chain.until("batchedmodel_requests_accepted_total", lambda value: value == 1)
@@ -104,7 +147,7 @@ async def test_a_queue_full_of_rows_refuses_before_a_body_is_sent(tmp_path: Path
             "Transfer-Encoding: chunked\r\n\r\n",
         )
         for body in unsent:
-            async with asyncio.timeout(2.0), RawCaller.calling(chain.port) as caller:
+            async with asyncio.timeout(10.0), RawCaller.calling(chain.port) as caller:
                 caller.sends((head + body).encode())
                 # Nobody was told to go on before.
                 status, text = await caller.answer()
@@ -116,38 +159,38 @@ async def test_a_queue_full_of_rows_refuses_before_a_body_is_sent(tmp_path: Path
         await asyncio.gather(*crowd, return_exceptions=True)
 
 
-async def test_a_caller_that_waits_for_permission_gets_it(tmp_path: Path) -> None:
-    async with running_chain(tmp_path, handler="simulated", parameters=DEVICE) as chain:
-        body = json.dumps(GOOD).encode()
-        head = (
-            f"POST {chain.infer_path} HTTP/1.1\r\nHost: m\r\nConnection: close\r\n"
-            f"Expect: 100-continue\r\nContent-Length: {len(body)}\r\n\r\n"
-        )
-        reader, writer = await raw(chain, head.encode())
-        assert (await asyncio.wait_for(reader.readline(), 2.0)).startswith(b"HTTP/1.1 100")
-        await reader.readline()
-        writer.write(body)
-        assert (await asyncio.wait_for(reader.readline(), 2.0)).startswith(b"HTTP/1.1 200")
-        writer.close()
+async def test_a_caller_that_waits_for_permission_gets_it(chain: Chain) -> None:
+    body = json.dumps(GOOD).encode()
+    head = (
+        f"POST {chain.infer_path} HTTP/1.1\r\nHost: m\r\nConnection: close\r\n"
+        f"Expect: 100-continue\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    reader, writer = await raw(chain, head.encode())
+    assert (await asyncio.wait_for(reader.readline(), 10.0)).startswith(b"HTTP/1.1 100")
+    await reader.readline()
+    writer.write(body)
+    assert (await asyncio.wait_for(reader.readline(), 10.0)).startswith(b"HTTP/1.1 200")
+    writer.close()
 
 
 async def test_connections_that_never_ask_end_at_their_age(tmp_path: Path) -> None:
     async with running_chain(
-        tmp_path, handler="simulated", parameters=DEVICE, connection_age_seconds=1.0
+        tmp_path, handler="none", start_model=False, connection_age_seconds=1.0
     ) as chain:
         opened = [await raw(chain, text) for text in (b"", b"POST /v2/mod")]
         for reader, writer in opened:
-            assert await asyncio.wait_for(reader.read(), 3.0) == b""
+            assert await asyncio.wait_for(reader.read(), 10.0) == b""
             writer.close()
 
 
-async def test_compressed_bodies_are_read_and_broken_ones_named(tmp_path: Path) -> None:
-    async with running_chain(tmp_path, handler="simulated", parameters=DEVICE) as chain:
-        packed = gzip.compress(json.dumps(GOOD).encode())
-        encoding = {"Content-Encoding": "gzip"}
-        assert await status_of(chain, packed, **encoding) == 200
-        assert await status_of(chain, b"no gzip at all", **encoding) == 400
-        assert await chain.metric("batchedmodel_requests_rejected_total", reason="invalid") == 1
+async def test_compressed_bodies_are_read_and_broken_ones_named(chain: Chain) -> None:
+    packed = gzip.compress(json.dumps(GOOD).encode())
+    encoding = {"Content-Encoding": "gzip"}
+    rejected = "batchedmodel_requests_rejected_total"
+    before = await chain.metric(rejected, reason="invalid")
+    assert await status_of(chain, packed, **encoding) == 200
+    assert await status_of(chain, b"no gzip at all", **encoding) == 400
+    assert await chain.metric(rejected, reason="invalid") == before + 1
 
 
 async def test_at_the_limit_of_a_drain_callers_are_told_so(tmp_path: Path) -> None:
@@ -174,12 +217,13 @@ async def test_a_drain_that_is_taken_back_answers_its_hook(tmp_path: Path) -> No
         await chain.model.ended()
         await chain.model.start()
         await chain.ready(after=seen)
-        assert await asyncio.wait_for(hook, 5.0) == (200, "taken back\n")
+        assert await asyncio.wait_for(hook, 15.0) == (200, "taken back\n")
         assert await status_of(chain) == 200
+        await killed(chain.sidecar)  # it would delay its own end as well
 
 
 async def test_a_token_of_any_bytes_is_compared(tmp_path: Path) -> None:
-    async with running_chain(tmp_path, handler="simulated", parameters=DEVICE) as chain:
+    async with running_chain(tmp_path, handler="none", start_model=False) as chain:
         url = f"http://127.0.0.1:{chain.admin_port}/drain"
         async with chain.session.get(url, headers={"X-Drain-Token": "tök"}) as response:
             assert response.status == 403
@@ -187,20 +231,18 @@ async def test_a_token_of_any_bytes_is_compared(tmp_path: Path) -> None:
             assert response.status == 200
 
 
-async def test_a_model_that_answers_nothing_is_not_ready(tmp_path: Path) -> None:
-    settings = BatchSettings(request_timeout_seconds=1.0)
-    async with running_chain(
-        tmp_path, handler="simulated", parameters=DEVICE, settings=settings
-    ) as chain:
-        chain.model.send(signal.SIGSTOP)
-        assert await status_of(chain) == 504
-        await chain.sidecar.wait_for("model not ready: the model server does not answer")
-        assert (await chain.admin("/model/live"))[0] == 503
-        seen = len(chain.sidecar.lines)
-        chain.model.send(signal.SIGCONT)
-        await chain.ready(after=seen)
-        assert (await chain.admin("/model/live"))[0] == 200
-        assert await status_of(chain) == 200
+async def test_a_model_that_answers_nothing_is_not_ready(chain: Chain) -> None:
+    await chain.goes_by(IMPATIENT)
+    seen = len(chain.sidecar.lines)
+    chain.model.send(signal.SIGSTOP)
+    assert await status_of(chain) == 504
+    await chain.sidecar.wait_for("model not ready: the model server does not answer", after=seen)
+    assert (await chain.admin("/model/live"))[0] == 503
+    seen = len(chain.sidecar.lines)
+    chain.model.send(signal.SIGCONT)
+    await chain.ready(after=seen)
+    assert (await chain.admin("/model/live"))[0] == 200
+    assert await status_of(chain) == 200
 
 
 async def test_a_pass_that_hangs_is_not_forgotten_for_a_new_handshake(tmp_path: Path) -> None:
@@ -217,38 +259,37 @@ async def test_a_pass_that_hangs_is_not_forgotten_for_a_new_handshake(tmp_path: 
             await chain.sidecar.wait_for("model not ready: .* does not answer", after=seen)
             await chain.ready(after=seen)
         assert (await chain.admin("/model/live"))[0] == 503
+        await killed(chain.model)  # it would end its pass first
 
 
 async def test_a_settings_folder_that_goes_is_reported(tmp_path: Path) -> None:
-    async with running_chain(tmp_path, handler="simulated", parameters=DEVICE) as chain:
+    async with echo_chain(tmp_path, ECHO) as chain:
         (tmp_path / "settings" / "batching.json").unlink()
         (tmp_path / "settings").rmdir()
         await chain.sidecar.wait_for("is gone: edits of the settings go unseen")
         assert await status_of(chain) == 200
 
 
-async def test_many_answers_of_one_connection_come_in_order(tmp_path: Path) -> None:
+async def test_many_answers_of_one_connection_come_in_order(chain: Chain) -> None:
     """Pipelining: three requests in one write."""
-    async with running_chain(tmp_path, handler="simulated", parameters=DEVICE) as chain:
-        texts = []
-        for number in range(3):
-            body = json.dumps(GOOD | {"id": str(number)}).encode()
-            head = f"POST {chain.infer_path} HTTP/1.1\r\nHost: m\r\nContent-Length: {len(body)}\r\n"
-            texts.append(head.encode() + b"\r\n" + body)
-        reader, writer = await raw(chain, b"".join(texts))
-        seen = b""
-        async with asyncio.timeout(5.0):
-            while seen.count(b'"id":"2"') == 0:
-                seen += await reader.read(65_536)
-        assert [seen.index(f'"id":"{number}"'.encode()) for number in range(3)] == sorted(
-            seen.index(f'"id":"{number}"'.encode()) for number in range(3)
-        )
-        writer.close()
+    texts = []
+    for number in range(3):
+        body = json.dumps(GOOD | {"id": str(number)}).encode()
+        head = f"POST {chain.infer_path} HTTP/1.1\r\nHost: m\r\nContent-Length: {len(body)}\r\n"
+        texts.append(head.encode() + b"\r\n" + body)
+    reader, writer = await raw(chain, b"".join(texts))
+    seen = b""
+    async with asyncio.timeout(10.0):
+        while seen.count(b'"id":"2"') == 0:
+            seen += await reader.read(65_536)
+    assert [seen.index(f'"id":"{number}"'.encode()) for number in range(3)] == sorted(
+        seen.index(f'"id":"{number}"'.encode()) for number in range(3)
+    )
+    writer.close()
 
 
-async def test_a_head_request_has_the_status_and_no_body(tmp_path: Path) -> None:
-    async with running_chain(tmp_path, handler="simulated", parameters=DEVICE) as chain:
-        async with chain.session.head(chain.url("/v2/health/ready")) as response:
-            assert response.status == 200
-        async with chain.session.get(chain.url(chain.infer_path)) as response:
-            assert (response.status, response.headers["Allow"]) == (405, "POST")
+async def test_a_head_request_has_the_status_and_no_body(chain: Chain) -> None:
+    async with chain.session.head(chain.url("/v2/health/ready")) as response:
+        assert response.status == 200
+    async with chain.session.get(chain.url(chain.infer_path)) as response:
+        assert (response.status, response.headers["Allow"]) == (405, "POST")

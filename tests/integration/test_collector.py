@@ -11,7 +11,10 @@ LOADED = 20_000
 
 async def test_the_sidecar_is_frozen_once_it_listens(tmp_path: Path) -> None:
     async with running_chain(
-        tmp_path, handler="simulated", sidecar_module="support.measured_sidecar"
+        tmp_path,
+        handler="none",
+        start_model=False,
+        sidecar_module="support.measured_sidecar",
     ) as chain:
         chain.sidecar.send(signal.SIGUSR1)
         told = await chain.sidecar.wait_for(r"collector: (\d+) frozen, (\d+) followed, (\d+) new")

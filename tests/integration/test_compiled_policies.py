@@ -32,8 +32,13 @@ def test_what_decides_is_compiled(environment: dict[str, str]) -> None:
     assert all(name.endswith(".so") for name in told)
 
 
-def test_compiled_policies_pass_the_tests_of_policies(environment: dict[str, str]) -> None:
-    words = ["-q", "-p", "no:cacheprovider", "-m", "not interpreted", "tests/unit/scheduling"]
+def test_compiled_policies_pass_the_tests_of_policies(
+    environment: dict[str, str], request: pytest.FixtureRequest
+) -> None:
+    # As many examples as in this run.
+    nightly = f"--nightly={request.config.getoption('nightly')}"
+    words = ["-q", "-p", "no:cacheprovider", "-m", "not interpreted", nightly]
+    words.append("tests/unit/scheduling")
     ended = _run([sys.executable, "-m", "pytest", *words], environment)
     assert ended.returncode == 0, ended.stdout
     assert "passed" in ended.stdout

@@ -4,11 +4,11 @@ import gzip
 import json
 import zlib
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+import pytest_asyncio
 
 from batchedmodel_contract.description import RAGGED
 from batchedmodel_contract.tensors import Datatype
@@ -16,14 +16,17 @@ from support.chain import Chain
 from support.echo_server import echo_chain, echoing
 from support.process_memory import peak_bytes
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 MODEL = echoing(x=(Datatype.INT64, (RAGGED,)))
 LIMIT = 2_000_000
 
 
-@pytest.fixture
-async def chain(tmp_path: Path) -> AsyncIterator[Chain]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def chain(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Chain]:
+    folder = tmp_path_factory.mktemp("compressed")
     async with echo_chain(
-        tmp_path, MODEL, max_body_bytes=LIMIT, max_queue_bytes=2 * LIMIT
+        folder, MODEL, max_body_bytes=LIMIT, max_queue_bytes=2 * LIMIT
     ) as running:
         yield running
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from aiohttp import web
 
 from batchedmodel_contract.batching import BatchSettings
@@ -21,6 +22,8 @@ from batchedmodel_sidecar.upstream.dialect import Posting
 from support.chain import Chain, in_front_of
 from support.row_server import RowServer
 from support.worker_server import WorkerServer, running, worker_server
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 SECONDS = 0.1
 """Of each batch."""
@@ -44,6 +47,15 @@ async def in_front(
         yield server, chain
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def both(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AsyncIterator[tuple[WorkerServer, Chain]]:
+    """One for all tests that need no fresh processes."""
+    async with in_front(tmp_path_factory.mktemp("both"), BATCHING) as (server, chain):
+        yield server, chain
+
+
 async def predicted(chain: Chain, value: int, **headers: str) -> list[Any]:
     body, url = {"instances": [value]}, chain.url("/v1/models/m:predict")
     async with chain.session.post(url, json=body, headers=headers) as response:
@@ -56,20 +68,22 @@ async def predicted(chain: Chain, value: int, **headers: str) -> list[Any]:
 @pytest.mark.parametrize("policy", PolicyName)
 @pytest.mark.parametrize("workers", [1, 3])
 async def test_as_many_batches_run_at_once_as_are_asked_for_and_never_more(
-    tmp_path: Path, policy: PolicyName, workers: int
+    both: tuple[WorkerServer, Chain], policy: PolicyName, workers: int
 ) -> None:
     calls = 20 * ROWS
     settings = replace(BATCHING, policy=policy, max_concurrent_batches=workers)
-    async with in_front(tmp_path, settings) as (server, chain):
-        answers = await asyncio.gather(*(predicted(chain, value) for value in range(calls)))
-        assert answers == [[value] for value in range(calls)]
-        batches = server.batches()
-        assert sum(batch.rows for batch in batches) == calls
-        assert max(running(batch.began, batches) for batch in batches) == workers
-        # All but those at the beginning and at the end, which may have had no company.
-        together = [running(batch.middle, batches) for batch in batches]
-        assert together.count(workers) >= len(batches) - 2 * workers
-        assert len({batch.worker for batch in batches}) >= workers
+    server, chain = both
+    await chain.goes_by(settings)
+    begun = time.monotonic()
+    answers = await asyncio.gather(*(predicted(chain, value) for value in range(calls)))
+    assert answers == [[value] for value in range(calls)]
+    batches = [batch for batch in server.batches() if batch.began > begun]
+    assert sum(batch.rows for batch in batches) == calls
+    assert max(running(batch.began, batches) for batch in batches) == workers
+    # All but those at the beginning and at the end, which may have had no company.
+    together = [running(batch.middle, batches) for batch in batches]
+    assert together.count(workers) >= len(batches) - 2 * workers
+    assert len({batch.worker for batch in batches}) >= workers
 
 
 async def test_no_process_is_kept_from_work_by_the_question_whether_it_is_ready(
@@ -93,24 +107,26 @@ async def test_no_process_is_kept_from_work_by_a_request_that_has_passed_through
 
 
 async def test_fewer_and_more_come_into_force_under_load_and_nothing_is_lost(
-    tmp_path: Path,
+    both: tuple[WorkerServer, Chain],
 ) -> None:
     three, one = (replace(BATCHING, max_concurrent_batches=workers) for workers in (3, 1))
-    async with in_front(tmp_path, three) as (server, chain):
-        calls = [asyncio.create_task(predicted(chain, value)) for value in range(60 * ROWS)]
-        lowered = await _in_force(chain, one)
-        await _ended(server, 4, after=lowered)
-        raising = time.monotonic()
-        raised = await _in_force(chain, three)
-        more = [asyncio.create_task(predicted(chain, -value)) for value in range(10 * ROWS)]
-        assert await asyncio.gather(*calls) == [[value] for value in range(len(calls))]
-        assert await asyncio.gather(*more) == [[-value] for value in range(len(more))]
-        batches = server.batches()
-        while_one = [batch for batch in batches if lowered < batch.began < raising]
-        assert {running(batch.began, batches) for batch in while_one} == {1}
-        after = [running(batch.middle, batches) for batch in batches if batch.began > raised]
-        assert max(after) == 3
-        assert sum(batch.rows for batch in batches) == len(calls) + len(more)
+    server, chain = both
+    await chain.goes_by(three)
+    begun = time.monotonic()
+    calls = [asyncio.create_task(predicted(chain, value)) for value in range(60 * ROWS)]
+    lowered = await _in_force(chain, one)
+    await _ended(server, 4, after=lowered)
+    raising = time.monotonic()
+    raised = await _in_force(chain, three)
+    more = [asyncio.create_task(predicted(chain, -value)) for value in range(10 * ROWS)]
+    assert await asyncio.gather(*calls) == [[value] for value in range(len(calls))]
+    assert await asyncio.gather(*more) == [[-value] for value in range(len(more))]
+    batches = [batch for batch in server.batches() if batch.began > begun]
+    while_one = [batch for batch in batches if lowered < batch.began < raising]
+    assert {running(batch.began, batches) for batch in while_one} == {1}
+    after = [running(batch.middle, batches) for batch in batches if batch.began > raised]
+    assert max(after) == 3
+    assert sum(batch.rows for batch in batches) == len(calls) + len(more)
 
 
 async def test_a_worker_that_dies_costs_nobody_an_answer(tmp_path: Path) -> None:

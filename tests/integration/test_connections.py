@@ -18,6 +18,7 @@ from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.spec import PolicyName, ServerProtocol
 from support.books import assert_books_balance
 from support.chain import Chain, running_chain
+from support.examples import examples
 from support.process_memory import resident_bytes
 from support.raw_caller import RawCaller, Told, request
 from support.row_server import RowServer, in_front
@@ -150,7 +151,7 @@ async def assert_told_as_alone(
     assert told == expected
 
 
-mixed = settings(deadline=None, max_examples=60)
+mixed = settings(deadline=None, max_examples=examples(60))
 
 
 @mixed

@@ -17,6 +17,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+import pytest_asyncio
 from aiohttp import web
 
 from batchedmodel_contract.batching import BatchSettings
@@ -25,16 +26,35 @@ from batchedmodel_contract.spec import PolicyName
 from batchedmodel_contract.tensors import Datatype
 from support.books import assert_all_are_settled, assert_books_balance
 from support.chain import Chain, running_chain
-from support.echo_server import EchoServer, echoing
+from support.echo_server import EchoServer, echo_chain, echoing
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 DEVICE = {"fixedSeconds": "0.005", "rowSeconds": "0.0001"}
 SLOW_DEVICE = {"fixedSeconds": "0.3", "rowSeconds": "0"}
+ECHO = echoing(x=(Datatype.INT64, (RAGGED,)))
 
 
-@pytest.fixture
-async def chain(tmp_path: Path) -> AsyncIterator[Chain]:
-    async with running_chain(tmp_path, handler="simulated", parameters=DEVICE) as running:
-        yield running
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Chain]:
+    """One for all tests after which it serves as before."""
+    folder = tmp_path_factory.mktemp("quick")
+    async with running_chain(folder, handler="simulated", parameters=DEVICE) as chain:
+        yield chain
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def chain(running: Chain) -> Chain:
+    await running.goes_by(BatchSettings())
+    return running
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def slow(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Chain]:
+    """Another, whose batches take a while."""
+    folder = tmp_path_factory.mktemp("slow")
+    async with running_chain(folder, handler="simulated", parameters=SLOW_DEVICE) as chain:
+        yield chain
 
 
 def body(*values: int) -> dict[str, Any]:
@@ -62,13 +82,11 @@ async def test_a_request_is_answered_over_every_public_path(chain: Chain) -> Non
             assert response.status == 200, path
 
 
-async def test_64_concurrent_requests_leave_at_most_4_batches(tmp_path: Path) -> None:
-    settings = BatchSettings(policy=PolicyName.WINDOW, max_wait_seconds=0.2)
-    async with running_chain(
-        tmp_path, handler="simulated", parameters=DEVICE, settings=settings
-    ) as chain:
-        assert all(await asyncio.gather(*(echoed(chain, i, i + 1) for i in range(64))))
-        assert await chain.metric("batchedmodel_batch_size_count") <= 4
+async def test_64_concurrent_requests_leave_at_most_4_batches(chain: Chain) -> None:
+    await chain.goes_by(BatchSettings(policy=PolicyName.WINDOW, max_wait_seconds=0.2))
+    before = await chain.metric("batchedmodel_batch_size_count")
+    assert all(await asyncio.gather(*(echoed(chain, i, i + 1) for i in range(64))))
+    assert await chain.metric("batchedmodel_batch_size_count") <= before + 4
 
 
 async def test_rows_of_different_lengths_and_many_rows_come_back_to_their_callers(
@@ -89,24 +107,24 @@ async def test_rows_of_different_lengths_and_many_rows_come_back_to_their_caller
 
 
 async def test_a_model_killed_in_mid_batch_costs_nobody_his_answer_and_service_resumes(
-    tmp_path: Path,
+    slow: Chain,
 ) -> None:
-    async with running_chain(tmp_path, handler="simulated", parameters=SLOW_DEVICE) as chain:
-        callers = [asyncio.create_task(infer(chain, i)) for i in range(48)]
-        await chain.until("batchedmodel_inflight_batches", lambda value: value >= 1)
-        seen = len(chain.sidecar.lines)
-        chain.model.send(signal.SIGKILL)
-        await chain.model.ended()
-        await chain.sidecar.wait_for("model not ready", after=seen)
-        assert (await chain.admin("/ready"))[0] == 503
-        assert (await infer(chain, 1))[0] == 503
-        await chain.model.start()
-        statuses = Counter(status for status, _ in await asyncio.gather(*callers))
-        assert statuses == {200: 48}
-        assert await chain.metric("batchedmodel_returned_items_total") >= 1
-        await chain.ready(after=seen)
-        assert await echoed(chain, 5)
-        await assert_all_are_settled(chain)
+    returned = await slow.metric("batchedmodel_returned_items_total")
+    callers = [asyncio.create_task(infer(slow, i)) for i in range(48)]
+    await slow.until("batchedmodel_inflight_batches", lambda value: value >= 1)
+    seen = len(slow.sidecar.lines)
+    slow.model.send(signal.SIGKILL)
+    await slow.model.ended()
+    await slow.sidecar.wait_for("model not ready", after=seen)
+    assert (await slow.admin("/ready"))[0] == 503
+    assert (await infer(slow, 1))[0] == 503
+    await slow.model.start()
+    statuses = Counter(status for status, _ in await asyncio.gather(*callers))
+    assert statuses == {200: 48}
+    assert await slow.metric("batchedmodel_returned_items_total") >= returned + 1
+    await slow.ready(after=seen)
+    assert await echoed(slow, 5)
+    await assert_all_are_settled(slow)
 
 
 async def test_sigterm_under_load_loses_no_accepted_request(tmp_path: Path) -> None:
@@ -155,13 +173,14 @@ async def test_a_call_expires_on_time_while_the_model_is_busy(tmp_path: Path) ->
     settings = BatchSettings(
         policy=PolicyName.GREEDY, max_batch_size=1, request_timeout_seconds=1.0
     )
-    async with running_chain(
-        tmp_path, handler="simulated", parameters={"fixedSeconds": "2.5"}, settings=settings
-    ) as chain:
-        started = time.monotonic()
-        results = await asyncio.gather(*(infer(chain, i) for i in range(4)))
+    async with (
+        Busy().serving(tmp_path / "model.sock"),
+        running_chain(tmp_path, handler="none", start_model=False, settings=settings) as chain,
+    ):
+        await chain.ready()
+        async with asyncio.timeout(15.0):  # the model is busy for ever
+            results = await asyncio.gather(*(infer(chain, i) for i in range(4)))
         assert [status for status, _ in results] == [504] * 4
-        assert time.monotonic() - started < 2.4, "before the pass that keeps the model busy ends"
         assert "not answered within 1 s" in results[0][1]["error"]
 
 
@@ -172,31 +191,33 @@ async def test_settings_change_without_restart_and_their_hash_is_reported(chain:
     await chain.sidecar.wait_for(f"settings {settings.digest()} in force", after=seen)
     assert json.loads((await chain.admin("/settings"))[1])["hash"] == settings.digest()
     assert await chain.metric("batchedmodel_settings_info", hash=settings.digest()) == 1
+    before = await chain.metric("batchedmodel_batch_size_bucket", le="4.0")
     assert all(await asyncio.gather(*(echoed(chain, i) for i in range(30))))
-    assert await chain.metric("batchedmodel_batch_size_bucket", le="4.0") >= 10
+    assert await chain.metric("batchedmodel_batch_size_bucket", le="4.0") >= before + 10
 
 
 async def test_the_drain_hook_needs_its_token_empties_the_queue_and_is_taken_back(
-    tmp_path: Path,
+    slow: Chain,
 ) -> None:
-    async with running_chain(tmp_path, handler="simulated", parameters=SLOW_DEVICE) as chain:
-        url = f"http://127.0.0.1:{chain.admin_port}/drain"
-        async with chain.session.get(url) as response:
-            assert response.status == 403
-        callers = [asyncio.create_task(infer(chain, i)) for i in range(8)]
-        await chain.until("batchedmodel_requests_accepted_total", lambda value: value >= 8)
-        assert await chain.admin("/drain") == (200, "empty\n")
-        assert [status for status, _ in await asyncio.gather(*callers)] == [200] * 8
-        assert (await chain.admin("/ready"))[0] == 503
-        status, answer = await infer(chain, 1)
-        assert status == 503
-        assert "stopping" in answer["error"]
-        seen = len(chain.sidecar.lines)
-        chain.model.send(signal.SIGTERM)
-        await chain.model.ended()
-        await chain.model.start()
-        await chain.ready(after=seen)
-        assert await echoed(chain, 5)
+    url = f"http://127.0.0.1:{slow.admin_port}/drain"
+    async with slow.session.get(url) as response:
+        assert response.status == 403
+    accepted = "batchedmodel_requests_accepted_total"
+    before = await slow.metric(accepted)
+    callers = [asyncio.create_task(infer(slow, i)) for i in range(8)]
+    await slow.until(accepted, lambda value: value >= before + 8)
+    assert await slow.admin("/drain") == (200, "empty\n")
+    assert [status for status, _ in await asyncio.gather(*callers)] == [200] * 8
+    assert (await slow.admin("/ready"))[0] == 503
+    status, answer = await infer(slow, 1)
+    assert status == 503
+    assert "stopping" in answer["error"]
+    seen = len(slow.sidecar.lines)
+    slow.model.send(signal.SIGTERM)
+    await slow.model.ended()
+    await slow.model.start()
+    await slow.ready(after=seen)
+    assert await echoed(slow, 5)
 
 
 async def test_a_model_that_is_not_there_yet_is_named_and_found_later(tmp_path: Path) -> None:
@@ -213,11 +234,22 @@ async def test_a_model_that_is_not_there_yet_is_named_and_found_later(tmp_path: 
         assert await echoed(chain, 1)
 
 
+class Busy(EchoServer):
+    """A model server that never ends a batch."""
+
+    def __init__(self) -> None:
+        super().__init__(ECHO)
+
+    async def infer(self, request: web.Request) -> web.Response:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
 class Warming(EchoServer):
     """A model server that warms up until it is told that this is over."""
 
     def __init__(self) -> None:
-        super().__init__(echoing(x=(Datatype.INT64, (RAGGED,))))
+        super().__init__(ECHO)
         self.warm = asyncio.Event()
         self.batches = 0
 
@@ -267,9 +299,8 @@ async def test_both_ends_of_the_socket_may_restart_in_any_order(chain: Chain, or
 
 
 async def test_connections_have_a_bounded_age(tmp_path: Path) -> None:
-    async with running_chain(
-        tmp_path, handler="simulated", parameters=DEVICE, connection_age_seconds=1.0
-    ) as chain:
+    async with echo_chain(tmp_path, ECHO, connection_age_seconds=1.0) as chain:
+        started = time.monotonic()
         connection = aiohttp.TCPConnector(limit=1)
         async with aiohttp.ClientSession(connector=connection) as one:
             closed = 0
@@ -277,7 +308,7 @@ async def test_connections_have_a_bounded_age(tmp_path: Path) -> None:
                 async with one.post(chain.url(chain.infer_path), json=body(1)) as response:
                     closed += response.headers.get("Connection") == "close"
                 await asyncio.sleep(0.1)
-        assert 1 <= closed <= 3
+        assert 1 <= closed <= 1 + (time.monotonic() - started)
 
 
 async def test_ten_thousand_idle_connections_harm_nobody(chain: Chain) -> None:

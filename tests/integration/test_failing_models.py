@@ -4,9 +4,11 @@ import asyncio
 import json
 import signal
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.environment import EXIT_DEVICE_LOST
@@ -14,10 +16,21 @@ from batchedmodel_contract.spec import PolicyName
 from support.chain import Chain, running_chain
 from support.tender_handlers import DEADLY, HEAVY, STICKY
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 HANDLERS = "support.tender_handlers"
 COUNT, BUCKET = "batchedmodel_batch_size_count", "batchedmodel_batch_size_bucket"
 # A window in which all that is sent at once comes together.
-TOGETHER = BatchSettings(policy=PolicyName.WINDOW, max_batch_size=32, max_wait_seconds=0.2)
+TOGETHER = BatchSettings(policy=PolicyName.WINDOW, max_batch_size=32, max_wait_seconds=0.5)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def on_host(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Chain]:
+    """One without torch, whose sidecar outlives all that is done to the model."""
+    folder = tmp_path_factory.mktemp("host")
+    handler = f"{HANDLERS}:TenderOnHost"
+    async with running_chain(folder, handler=handler, settings=TOGETHER) as chain:
+        yield chain
 
 
 async def doubled(chain: Chain, *numbers: float) -> int:
@@ -32,15 +45,12 @@ async def doubled(chain: Chain, *numbers: float) -> int:
 
 
 async def test_the_sidecar_builds_no_batch_that_the_server_has_found_too_large(
-    tmp_path: Path,
+    on_host: Chain,
 ) -> None:
-    async with running_chain(
-        tmp_path, handler=f"{HANDLERS}:TenderOnHost", settings=TOGETHER
-    ) as chain:
-        assert await send_32(chain) == (1, 0), "one batch of 32"
-        # Sixteen did not fit either, and three quarters of that is what is believed.
-        batches, small = await send_32(chain)
-        assert batches == small >= 3
+    assert await send_32(on_host) == (1, 0), "one batch of 32"
+    # Sixteen did not fit either, and three quarters of that is what is believed.
+    batches, small = await send_32(on_host)
+    assert batches == small >= 3
 
 
 async def send_32(chain: Chain) -> tuple[float, float]:
@@ -77,26 +87,24 @@ async def test_an_item_over_which_devices_are_lost_is_found_and_takes_nobody_wit
 
 
 async def test_a_pass_that_hangs_fails_the_models_liveness_and_a_restart_heals_it(
-    tmp_path: Path,
+    on_host: Chain,
 ) -> None:
-    async with running_chain(
-        tmp_path, handler=f"{HANDLERS}:TenderOnHost", settings=TOGETHER
-    ) as chain:
-        callers = [asyncio.create_task(doubled(chain, STICKY)) for _ in range(3)]
-        assert (await chain.admin("/model/live"))[0] == 200
-        await chain.sidecar.wait_for("model not ready: the model is HUNG: a forward pass has run")
-        assert (await chain.admin("/model/live"))[0] == 503
-        status, reason = await chain.admin("/ready")
-        assert status == 503
-        assert "HUNG" in str(reason)
-        assert await doubled(chain, 1.0) == 503
-        began = time.monotonic()
-        chain.model.send(signal.SIGTERM)
-        assert await chain.model.ended() == 0
-        assert time.monotonic() - began < 10, "what hangs is not waited for"
-        seen = len(chain.sidecar.lines)
-        await chain.model.start()
-        await chain.ready(after=seen)
-        assert (await chain.admin("/model/live"))[0] == 200
-        # Each is tried again by itself, and alone it does no harm.
-        assert await asyncio.gather(*callers) == [200] * 3
+    chain = on_host
+    callers = [asyncio.create_task(doubled(chain, STICKY)) for _ in range(3)]
+    assert (await chain.admin("/model/live"))[0] == 200
+    await chain.sidecar.wait_for("model not ready: the model is HUNG: a forward pass has run")
+    assert (await chain.admin("/model/live"))[0] == 503
+    status, reason = await chain.admin("/ready")
+    assert status == 503
+    assert "HUNG" in str(reason)
+    assert await doubled(chain, 1.0) == 503
+    began = time.monotonic()
+    chain.model.send(signal.SIGTERM)
+    assert await chain.model.ended() == 0
+    assert time.monotonic() - began < 10, "what hangs is not waited for"
+    seen = len(chain.sidecar.lines)
+    await chain.model.start()
+    await chain.ready(after=seen)
+    assert (await chain.admin("/model/live"))[0] == 200
+    # Each is tried again by itself, and alone it does no harm.
+    assert await asyncio.gather(*callers) == [200] * 3

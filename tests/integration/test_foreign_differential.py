@@ -11,7 +11,6 @@ import json
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -22,9 +21,14 @@ from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.spec import PolicyName, ServerProtocol
 from batchedmodel_contract.v2 import HEADER_LENGTH
 from batchedmodel_sidecar.upstream import json_text
-from support.row_server import RowServer, in_front
+from support.row_server import Fronts
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 SHARING = BatchSettings(policy=PolicyName.WINDOW, max_wait_seconds=0.02, max_batch_size=16)
+FRONTS: Final = {
+    protocol.value: {"protocol": protocol, "settings": SHARING} for protocol in ServerProtocol
+}
 EXAMPLES: Final = 100
 OF_THE_SERVER: Final = {"x-about": "rows", "model-version": "7", "Set-Cookie": "a=b"}
 WRITTEN_ANEW: Final = frozenset(
@@ -237,55 +241,52 @@ def assert_the_same(through: Said, straight: Said, parts: Callable[[Said], Any])
     ids=["V1", "OpenAI", "V2", "V2 in bytes"],
 )
 async def test_what_is_said_through_the_sidecar_is_what_is_said_straight(
-    tmp_path: Path,
-    server: RowServer,
+    fronts: Fronts,
     protocol: ServerProtocol,
     binary: bool,
     path: str,
     drawing: Requests,
     parts: Callable[[Said], Any],
 ) -> None:
-    server.binary, server.headers = binary, OF_THE_SERVER
-    async with in_front(server, tmp_path, protocol, SHARING) as chain:
-        loop = asyncio.get_running_loop()
+    chain = await fronts[protocol].anew(binary=binary, headers=OF_THE_SERVER)
+    server = fronts[protocol].server
+    loop = asyncio.get_running_loop()
 
-        async def said(base: str, sent: Sent) -> Said:
-            async with chain.session.post(
-                base + path, data=sent.body, headers=sent.headers
-            ) as response:
-                return Said(response.status, response.headers, await response.read())
+    async def said(base: str, sent: Sent) -> Said:
+        async with chain.session.post(
+            base + path, data=sent.body, headers=sent.headers
+        ) as response:
+            return Said(response.status, response.headers, await response.read())
 
-        shared = alone = 0
+    shared = alone = 0
 
-        async def compare(drawn: list[Sent]) -> None:
-            nonlocal shared, alone
-            server.rows.clear()
-            through = await asyncio.gather(*(said(chain.url(""), sent) for sent in drawn))
-            most = max(server.rows, default=0)
-            server.rows.clear()
-            straight = [await said(server.url, sent) for sent in drawn]
-            shared += most > max(server.rows, default=0)
-            for sent, one, other in zip(drawn, through, straight, strict=True):
-                try:
-                    assert_the_same(one, other, parts)
-                except AssertionError as error:
-                    error.add_note(f"sent {sent}")
-                    error.add_note(f"through {one}, straight {other}")
-                    raise
-            if protocol is ServerProtocol.OPENAI:
-                assert usage_of(through) == usage_of(straight)
-            if len(drawn) == 1 and not through[0].own:
-                alone += 1
-                assert through[0].of_the_server == straight[0].of_the_server
+    async def compare(drawn: list[Sent]) -> None:
+        nonlocal shared, alone
+        server.rows.clear()
+        through = await asyncio.gather(*(said(chain.url(""), sent) for sent in drawn))
+        most = max(server.rows, default=0)
+        server.rows.clear()
+        straight = [await said(server.url, sent) for sent in drawn]
+        shared += most > max(server.rows, default=0)
+        for sent, one, other in zip(drawn, through, straight, strict=True):
+            try:
+                assert_the_same(one, other, parts)
+            except AssertionError as error:
+                error.add_note(f"sent {sent}")
+                error.add_note(f"through {one}, straight {other}")
+                raise
+        if protocol is ServerProtocol.OPENAI:
+            assert usage_of(through) == usage_of(straight)
+        if len(drawn) == 1 and not through[0].own:
+            alone += 1
+            assert through[0].of_the_server == straight[0].of_the_server
 
-        @settings(
-            max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-        )
-        @given(drawing)
-        def same(drawn: list[Sent]) -> None:
-            asyncio.run_coroutine_threadsafe(compare(drawn), loop).result()
+    @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(drawing)
+    def same(drawn: list[Sent]) -> None:
+        asyncio.run_coroutine_threadsafe(compare(drawn), loop).result()
 
-        await asyncio.to_thread(same)
-        # A request held more rows than any caller sent, and somebody was alone, or nothing was
-        # tried.
-        assert min(shared, alone) > 0
+    await asyncio.to_thread(same)
+    # A request held more rows than any caller sent, and somebody was alone, or nothing was
+    # tried.
+    assert min(shared, alone) > 0

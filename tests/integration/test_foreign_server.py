@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from aiohttp import web
 
 from batchedmodel_contract.batching import BatchSettings
 from support.chain import Chain, in_front_of
 from support.row_server import SHARING
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 class ForeignServer:
@@ -72,17 +75,44 @@ class ForeignServer:
         return web.json_response({"model_name": "m", "outputs": [output]})
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def server() -> AsyncIterator[ForeignServer]:
+    """One for a single test, which has it be odd or leave."""
     async with ForeignServer() as running:
         yield running
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def chain(tmp_path: Path, server: ForeignServer) -> AsyncIterator[Chain]:
     async with in_front_of(server.url, tmp_path, settings=SHARING) as running:
         await running.ready()
         yield running
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stays() -> AsyncIterator[ForeignServer]:
+    """One for all tests that leave it as it was."""
+    async with ForeignServer() as running:
+        yield running
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def running(
+    tmp_path_factory: pytest.TempPathFactory, stays: ForeignServer
+) -> AsyncIterator[Chain]:
+    async with in_front_of(stays.url, tmp_path_factory.mktemp("stays")) as chain:
+        yield chain
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def shared(running: Chain, stays: ForeignServer) -> Chain:
+    """The chain that serves, in front of a server that is as it was at first."""
+    stays.status, stays.seconds, stays.deaf, stays.rows_off = 200, 0.02, False, 0
+    await running.goes_by(SHARING)
+    await running.ready()
+    assert await doubled(running, 1) == (200, [2])
+    stays.batches.clear()
+    return running
 
 
 async def doubled(chain: Chain, *values: int) -> tuple[int, Any]:
@@ -95,31 +125,31 @@ async def doubled(chain: Chain, *values: int) -> tuple[int, Any]:
 
 
 async def test_requests_share_batches_and_only_with_their_own_shape(
-    chain: Chain, server: ForeignServer
+    shared: Chain, stays: ForeignServer
 ) -> None:
     calls = [[i] * (1 + i % 2) for i in range(32)]
-    answers = await asyncio.gather(*(doubled(chain, *values) for values in calls))
+    answers = await asyncio.gather(*(doubled(shared, *values) for values in calls))
     assert answers == [(200, [2 * value for value in values]) for values in calls]
-    assert len(server.batches) <= 8
-    assert {shape[1] for shape in server.batches} == {1, 2}
+    assert len(stays.batches) <= 8
+    assert {shape[1] for shape in stays.batches} == {1, 2}
 
 
 async def test_an_error_of_the_server_reaches_its_callers_with_its_status(
-    chain: Chain, server: ForeignServer
+    shared: Chain, stays: ForeignServer
 ) -> None:
-    server.status = 418
-    status, document = await doubled(chain, 1)
+    stays.status = 418
+    status, document = await doubled(shared, 1)
     assert status == 418
     assert "theirs" in document["error"]
-    server.status = 200
-    assert await doubled(chain, 1) == (200, [2])
+    stays.status = 200
+    assert await doubled(shared, 1) == (200, [2])
 
 
 async def test_a_wrong_number_of_rows_is_nobodys_answer(
-    chain: Chain, server: ForeignServer
+    shared: Chain, stays: ForeignServer
 ) -> None:
-    server.rows_off = -1
-    status, document = await doubled(chain, 1)
+    stays.rows_off = -1
+    status, document = await doubled(shared, 1)
     assert status == 502
     assert "nonsense" in document["error"]
 
@@ -179,24 +209,22 @@ async def test_a_server_whose_metadata_is_no_json_ends_nothing(
 
 
 async def test_a_server_that_is_deaf_while_it_computes_is_not_lost(
-    chain: Chain, server: ForeignServer
+    shared: Chain, stays: ForeignServer
 ) -> None:
-    server.seconds, server.deaf = 8.0, True
-    seen = len(chain.sidecar.lines)
-    assert await doubled(chain, 1) == (200, [2])
-    assert not any("not ready" in line for line in chain.sidecar.lines[seen:])
+    stays.seconds, stays.deaf = 8.0, True
+    seen = len(shared.sidecar.lines)
+    assert await doubled(shared, 1) == (200, [2])
+    assert not any("not ready" in line for line in shared.sidecar.lines[seen:])
 
 
 async def test_a_batch_that_took_too_long_is_forgiven_when_the_server_answers_again(
-    tmp_path: Path, server: ForeignServer
+    shared: Chain, stays: ForeignServer
 ) -> None:
-    settings = BatchSettings(request_timeout_seconds=1.0)
-    async with in_front_of(server.url, tmp_path, settings=settings) as chain:
-        await chain.ready()
-        server.seconds = 60.0
-        assert (await doubled(chain, 1))[0] == 504
-        server.seconds = 0.02
-        async with asyncio.timeout(30.0):
-            while (await doubled(chain, 1))[0] != 200:  # noqa: ASYNC110  # until it is let go
-                await asyncio.sleep(0.2)
-        assert (await chain.admin("/model/live"))[0] == 200
+    await shared.goes_by(BatchSettings(request_timeout_seconds=1.0))
+    stays.seconds = 60.0
+    assert (await doubled(shared, 1))[0] == 504
+    stays.seconds = 0.02
+    async with asyncio.timeout(30.0):
+        while (await doubled(shared, 1))[0] != 200:  # noqa: ASYNC110  # until it is let go
+            await asyncio.sleep(0.2)
+    assert (await shared.admin("/model/live"))[0] == 200

@@ -26,6 +26,7 @@ from batchedmodel_model_server.handlers.hf import HuggingFace
 from batchedmodel_model_server.self_test import with_sharing
 from batchedmodel_model_server.validation import examine
 from support.checkpoints import VOCABULARY, image_checkpoint, text_checkpoint
+from support.examples import examples
 from support.model_server_handlers import arrays_of, batch_of, loaded
 
 pytestmark = pytest.mark.torch
@@ -241,7 +242,7 @@ def either(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return replace(model, declaration=replace(model.declaration, sharing=sharing))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(lengths=Lengths, seed=st.integers(0, 2**32 - 1))
 def test_an_item_is_answered_in_any_batch_as_alone(
     either: LoadedModel, lengths: list[int], seed: int

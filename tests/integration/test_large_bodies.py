@@ -11,12 +11,26 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import pytest_asyncio
 
 from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.description import RAGGED
+from batchedmodel_contract.tensors import Datatype
 from batchedmodel_sidecar.helper.client import MOST_BODIES
 from support.chain import Chain, running_chain
-from support.large_bodies import LARGEST, MEBIBYTE, helper_of, numbers, posting, v2_body
+from support.echo_server import echo_chain, echoing
+from support.large_bodies import (
+    LARGEST,
+    MEBIBYTE,
+    children_of,
+    helper_of,
+    numbers,
+    posting,
+    v2_body,
+)
 from support.process_memory import peak_bytes, resident_bytes
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 LATE_SECONDS: Final = 0.05
 """Parsing one of the large bodies in the loop takes three times as long, and a busy machine that
@@ -24,6 +38,29 @@ has other things to do is late by less."""
 DEVICE: Final = {"fixedSeconds": "0.002", "rowSeconds": "0"}
 SUM: Final = "support.model_server_handlers:Sum"
 SMALL: Final = v2_body([1, 2, 3, 4])
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def chain(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Chain]:
+    """One for all tests that harm nobody."""
+    folder = tmp_path_factory.mktemp("echoing")
+    async with running_chain(folder, handler="simulated", parameters=DEVICE) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def adding(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Chain]:
+    """One whose answers are short."""
+    async with running_chain(tmp_path_factory.mktemp("adding"), handler=SUM) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def summing(adding: Chain) -> Chain:
+    """The same, without the helper of another test."""
+    for child in children_of(adding.sidecar.pid):
+        os.kill(child, signal.SIGKILL)
+    return adding
 
 
 async def asked(chain: Chain, body: Any, **headers: str) -> tuple[int, dict[str, Any]]:
@@ -69,21 +106,20 @@ async def late_answers(chain: Chain, seconds: float) -> float:
     return sum(one > LATE_SECONDS for one in taken) / len(taken)
 
 
-async def test_large_and_small_bodies_are_answered_alike(tmp_path: Path) -> None:
-    async with running_chain(tmp_path, handler="simulated", parameters=DEVICE) as chain:
-        large = numbers(40_000)
-        assert await outputs(chain, v2_body(large, id="7")) == large
-        packed = gzip.compress(v2_body(large))
-        assert await outputs(chain, packed, **{"Content-Encoding": "gzip"}) == large
-        assert await outputs(chain, in_chunks(v2_body(large))) == large
-        assert await outputs(chain, SMALL) == [1, 2, 3, 4]
-        for count in (10, 100_000):
-            wrong = v2_body(numbers(count)).replace(b"100000000003", b'"no number"')
-            status, answer = await asked(chain, wrong)
-            assert (status, answer["error"]) == (
-                400,
-                "inputs[0].data: has a value that is not a INT64",
-            )
+async def test_large_and_small_bodies_are_answered_alike(chain: Chain) -> None:
+    large = numbers(40_000)
+    assert await outputs(chain, v2_body(large, id="7")) == large
+    packed = gzip.compress(v2_body(large))
+    assert await outputs(chain, packed, **{"Content-Encoding": "gzip"}) == large
+    assert await outputs(chain, in_chunks(v2_body(large))) == large
+    assert await outputs(chain, SMALL) == [1, 2, 3, 4]
+    for count in (10, 100_000):
+        wrong = v2_body(numbers(count)).replace(b"100000000003", b'"no number"')
+        status, answer = await asked(chain, wrong)
+        assert (status, answer["error"]) == (
+            400,
+            "inputs[0].data: has a value that is not a INT64",
+        )
 
 
 async def in_chunks(body: bytes) -> AsyncIterator[bytes]:
@@ -91,17 +127,17 @@ async def in_chunks(body: bytes) -> AsyncIterator[bytes]:
         yield body[start : start + 100_000]
 
 
-async def test_bodies_of_thirteen_mebibytes_hold_up_nobody(tmp_path: Path) -> None:
-    async with running_chain(tmp_path, handler="simulated", parameters=DEVICE) as chain:
-        # The answers are as large, and are made in the helper as well.
-        body = v2_body(numbers(LARGEST))
-        assert len(body) > 13 * MEBIBYTE
-        (tmp_path / "body").write_bytes(body)
-        calm = await late_answers(chain, 3.0)
-        async with posting(chain, chain.infer_path, tmp_path / "body"):
-            loaded = await late_answers(chain, 8.0)
-        # What the machine is late by itself, with other things to do, is not the bodies' doing.
-        assert loaded <= 0.01 + 3 * calm
+@pytest.mark.alone
+async def test_bodies_of_thirteen_mebibytes_hold_up_nobody(chain: Chain, tmp_path: Path) -> None:
+    # The answers are as large, and are made in the helper as well.
+    body = v2_body(numbers(LARGEST))
+    assert len(body) > 13 * MEBIBYTE
+    (tmp_path / "body").write_bytes(body)
+    calm = await late_answers(chain, 3.0)
+    async with posting(chain, chain.infer_path, tmp_path / "body"):
+        loaded = await late_answers(chain, 8.0)
+    # What the machine is late by itself, with other things to do, is not the bodies' doing.
+    assert loaded <= 0.01 + 3 * calm
 
 
 async def test_a_helper_that_is_killed_is_replaced_and_nobody_notices(tmp_path: Path) -> None:
@@ -128,60 +164,56 @@ async def test_a_body_that_ends_two_helpers_is_refused_and_others_are_served(
         status, answer = await caller
         assert (status, answer["error"]) == (503, "the process that works on large bodies ended")
         assert await outputs(chain, v2_body(numbers(50_000))) == [sum(numbers(50_000))]
-        assert children_of(chain.sidecar.pid) == 1, "the dead ones are gone"
+        assert len(children_of(chain.sidecar.pid)) == 1, "the dead ones are gone"
 
 
-def children_of(pid: int) -> int:
-    return len(Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+async def test_a_stopped_helper_costs_its_caller_a_wait_and_is_replaced(summing: Chain) -> None:
+    seen = len(summing.sidecar.lines)
+    body = v2_body(numbers(40_000))
+    await outputs(summing, body)
+    os.kill(await helper_of(summing, after=seen), signal.SIGSTOP)
+    status, answer = await asked(summing, body)
+    assert (status, answer["error"]) == (503, "the process that works on large bodies is stuck")
+    assert await outputs(summing, body) == [sum(numbers(40_000))]
 
 
-async def test_a_stopped_helper_costs_its_caller_a_wait_and_is_replaced(tmp_path: Path) -> None:
-    async with running_chain(tmp_path, handler=SUM) as chain:
-        body = v2_body(numbers(40_000))
-        await outputs(chain, body)
-        os.kill(await helper_of(chain), signal.SIGSTOP)
-        status, answer = await asked(chain, body)
-        assert (status, answer["error"]) == (503, "the process that works on large bodies is stuck")
-        assert await outputs(chain, body) == [sum(numbers(40_000))]
+async def test_the_line_is_bounded_and_those_who_leave_make_room(summing: Chain) -> None:
+    seen = len(summing.sidecar.lines)
+    body = v2_body(numbers(40_000))
+    await outputs(summing, body)
+    helper = await helper_of(summing, after=seen)
+    rejected = "batchedmodel_requests_rejected_total"
+    left = await summing.metric(rejected, reason="abandoned")
+    os.kill(helper, signal.SIGSTOP)
+    callers = {asyncio.create_task(answer_of(summing, body)) for _ in range(MOST_BODIES + 1)}
+    done, waiting = await asyncio.wait(callers, return_when=asyncio.FIRST_COMPLETED)
+    status, headers = done.pop().result()
+    assert status == 429
+    assert int(headers["Retry-After"]) >= 1
+    assert (await asked(summing, SMALL))[0] == 200, "small bodies do not wait there"
+    stays = waiting.pop()
+    for caller in waiting:
+        caller.cancel()
+    await summing.until(rejected, lambda gone: gone == left + MOST_BODIES - 1, reason="abandoned")
+    os.kill(helper, signal.SIGCONT)
+    assert (await stays)[0] == 200
+    assert await outputs(summing, body) == [sum(numbers(40_000))]
 
 
-async def test_the_line_is_bounded_and_those_who_leave_make_room(tmp_path: Path) -> None:
-    async with running_chain(tmp_path, handler=SUM) as chain:
-        body = v2_body(numbers(40_000))
-        await outputs(chain, body)
-        helper = await helper_of(chain)
-        os.kill(helper, signal.SIGSTOP)
-        callers = {asyncio.create_task(answer_of(chain, body)) for _ in range(MOST_BODIES + 1)}
-        done, waiting = await asyncio.wait(callers, return_when=asyncio.FIRST_COMPLETED)
-        status, headers = done.pop().result()
-        assert status == 429
-        assert int(headers["Retry-After"]) >= 1
-        assert (await asked(chain, SMALL))[0] == 200, "small bodies do not wait there"
-        stays = waiting.pop()
-        for caller in waiting:
-            caller.cancel()
-        rejected = "batchedmodel_requests_rejected_total"
-        await chain.until(rejected, lambda gone: gone == MOST_BODIES - 1, reason="abandoned")
-        os.kill(helper, signal.SIGCONT)
-        assert (await stays)[0] == 200
-        assert await outputs(chain, body) == [sum(numbers(40_000))]
-
-
-async def test_memory_and_descriptors_are_given_back(tmp_path: Path) -> None:
-    async with running_chain(tmp_path, handler="simulated", parameters=DEVICE) as chain:
-        numbers_of_caller = numbers(LARGEST // 2)
-        body = v2_body(numbers_of_caller)
-        for _ in range(3):
-            await outputs(chain, body)
-        helper = await helper_of(chain)
-        pids = (chain.sidecar.pid, helper)
-        before = [(resident_bytes(pid), len(descriptors_of(pid))) for pid in pids]
-        for _ in range(12):
-            assert await outputs(chain, body) == numbers_of_caller
-        after = [(resident_bytes(pid), len(descriptors_of(pid))) for pid in pids]
-        for (memory, descriptors), (later, more) in zip(before, after, strict=True):
-            assert later < memory + 2 * len(body), "twelve bodies are not kept"
-            assert more <= descriptors + 4
+async def test_memory_and_descriptors_are_given_back(chain: Chain) -> None:
+    body = v2_body(numbers(LARGEST // 2))
+    for _ in range(3):
+        expected = await outputs(chain, body)
+    assert expected == numbers(LARGEST // 2)
+    (helper,) = children_of(chain.sidecar.pid)
+    pids = (chain.sidecar.pid, helper)
+    before = [(resident_bytes(pid), len(descriptors_of(pid))) for pid in pids]
+    for _ in range(12):
+        assert await outputs(chain, body) == expected
+    after = [(resident_bytes(pid), len(descriptors_of(pid))) for pid in pids]
+    for (memory, descriptors), (later, more) in zip(before, after, strict=True):
+        assert later < memory + 2 * len(body), "twelve bodies are not kept"
+        assert more <= descriptors + 4
 
 
 async def test_the_helper_outlives_the_signals_of_a_drain_and_ends_with_the_sidecar(
@@ -206,41 +238,40 @@ async def test_the_helper_outlives_the_signals_of_a_drain_and_ends_with_the_side
         assert not is_there(helper)
 
 
-async def test_the_helper_has_no_socket_of_the_sidecars(tmp_path: Path) -> None:
-    async with running_chain(tmp_path, handler="simulated", parameters=DEVICE) as chain:
-        await outputs(chain, v2_body(numbers(40_000)))
-        theirs = descriptors_of(await helper_of(chain))
-        ours = descriptors_of(chain.sidecar.pid)
-        assert not {name for name in theirs if "socket" in name}.intersection(ours)
+async def test_the_helper_has_no_socket_of_the_sidecars(chain: Chain) -> None:
+    await outputs(chain, v2_body(numbers(40_000)))
+    theirs = descriptors_of(await helper_of(chain))
+    ours = descriptors_of(chain.sidecar.pid)
+    assert not {name for name in theirs if "socket" in name}.intersection(ours)
 
 
 async def test_a_sidecar_that_is_killed_takes_its_helper_with_it(tmp_path: Path) -> None:
-    async with running_chain(tmp_path, handler="simulated", parameters=DEVICE) as chain:
+    async with echo_chain(tmp_path, echoing(x=(Datatype.INT64, (RAGGED,)))) as chain:
         await outputs(chain, v2_body(numbers(40_000)))
         helper = os.pidfd_open(await helper_of(chain))
         chain.sidecar.send(signal.SIGKILL)
         ended = asyncio.Event()
         asyncio.get_running_loop().add_reader(helper, ended.set)
-        await asyncio.wait_for(ended.wait(), 5.0)
+        await asyncio.wait_for(ended.wait(), 15.0)
         asyncio.get_running_loop().remove_reader(helper)
         os.close(helper)
 
 
-async def test_no_helper_is_started_for_small_bodies_and_binary_ones(tmp_path: Path) -> None:
-    async with running_chain(tmp_path, handler=SUM) as chain:
-        size = 4 * MEBIBYTE
-        entry = {
-            "name": "x",
-            "datatype": "INT64",
-            "shape": [1, size // 8],
-            "parameters": {"binary_data_size": size},
-        }
-        head = json.dumps({"inputs": [entry]}).encode()
-        length = {"Inference-Header-Content-Length": str(len(head))}
-        assert await outputs(chain, SMALL) == [10]
-        assert await outputs(chain, head + bytes(size), **length) == [0]
-        assert await outputs(chain, in_chunks(head + bytes(size)), **length) == [0]
-        assert not any("started a helper" in line for line in chain.sidecar.lines)
+async def test_no_helper_is_started_for_small_bodies_and_binary_ones(summing: Chain) -> None:
+    seen = len(summing.sidecar.lines)
+    size = 4 * MEBIBYTE
+    entry = {
+        "name": "x",
+        "datatype": "INT64",
+        "shape": [1, size // 8],
+        "parameters": {"binary_data_size": size},
+    }
+    head = json.dumps({"inputs": [entry]}).encode()
+    length = {"Inference-Header-Content-Length": str(len(head))}
+    assert await outputs(summing, SMALL) == [10]
+    assert await outputs(summing, head + bytes(size), **length) == [0]
+    assert await outputs(summing, in_chunks(head + bytes(size)), **length) == [0]
+    assert not any("started a helper" in line for line in summing.sidecar.lines[seen:])
 
 
 @pytest.mark.parametrize("declared", [True, False])

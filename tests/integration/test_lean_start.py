@@ -3,18 +3,20 @@
 By what is imported and not by time, which depends on whatever else runs.
 """
 
+import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
-from batchedmodel_contract.server_api import ModelState
+from batchedmodel_contract.server_api import ModelState, load_path
 from batchedmodel_model_server.weightless import weightless
 from support.checkpoints import image_checkpoint, text_checkpoint
-from support.model_server_process import model_server
+from support.model_server_process import NAME, model_server
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -36,39 +38,73 @@ CHECKPOINTS: dict[str, Callable[[Path], Path]] = {
 }
 
 
-@pytest.mark.parametrize("made", CHECKPOINTS.values(), ids=CHECKPOINTS)
-async def test_a_start_imports_no_compiler_and_nothing_for_several_machines(
-    tmp_path: Path, made: Callable[[Path], Path]
-) -> None:
-    source = {"path": str(made(tmp_path / "checkpoint"))}
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def imported(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, frozenset[str]]:
+    """What one process had imported when it was ready with each, one version after the other."""
+    folder = tmp_path_factory.mktemp("lean")
+    source = {"path": str(folder / "model")}
     # Python tells of every module that is really made, however it is asked for.
     environ = {"PYTHONVERBOSE": "1"}
+    first, *others = CHECKPOINTS.values()
+    first(folder / "model" / "1")
     async with model_server(
-        tmp_path, "hf", source=source, environ=environ, max_batch_size=2
+        folder, "hf", source=source, environ=environ, max_batch_size=2
     ) as server:
         event = await server.settled()
         assert event.state is ModelState.READY, event.detail
+        for number, made in enumerate(others, 2):
+            made(folder / "coming").rename(folder / "model" / str(number))
+            async with server.session.post(load_path(NAME)) as answer:
+                assert answer.status == 200, await answer.text()
         await server.stop()
-    imported = {line.split("'")[1] for line in server.log if line.startswith("import '")}
-    assert "transformers.modeling_utils" in imported
-    assert not UNUSED & imported
+    modules: set[str] = set()
+    until_ready = []
+    for line in server.log:
+        if line.startswith("import '"):
+            modules.add(line.split("'")[1])
+        elif " READY: " in line:
+            until_ready.append(frozenset(modules))
+    return dict(zip(CHECKPOINTS, until_ready, strict=True))
+
+
+@pytest.mark.parametrize("kind", CHECKPOINTS)
+def test_a_start_imports_no_compiler_and_nothing_for_several_machines(
+    imported: Mapping[str, frozenset[str]], kind: str
+) -> None:
+    assert "transformers.modeling_utils" in imported[kind]
+    assert not UNUSED & imported[kind]
 
 
 BEGINNING = """
-import sys
+import json, os, sys, traceback
 from batchedmodel_model_server.handlers.lean_transformers import (
     COMPILER, import_transformers, without_compiler
 )
 import_transformers()
 assert COMPILER not in sys.modules
 """
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        pytest.param(
-            """
+EACH_IN_A_COPY = """
+said = {}
+for name, code in json.load(sys.stdin).items():
+    ours, theirs = os.pipe()
+    if not os.fork():
+        os.close(ours)
+        try:
+            exec(code)
+            wrong = "nothing"
+        except BaseException:
+            wrong = traceback.format_exc()
+        os.write(theirs, wrong.encode())
+        os._exit(0)
+    os.close(theirs)
+    with open(ours) as told:
+        said[name] = told.read()
+    os.wait()
+print(json.dumps(said))
+"""
+"""A process that has just begun is copied for each: the beginning takes the longest."""
+WANTS = {
+    "another name": """
 with without_compiler():
     import torch._dynamo
     assert torch._dynamo.disable(len) is len
@@ -79,20 +115,14 @@ with without_compiler():
 assert sys.modules[COMPILER].__spec__ is not None
 assert torch._dynamo is sys.modules[COMPILER]
 """,
-            id="another name",
-        ),
-        pytest.param(
-            """
+    "another module": """
 with without_compiler():
     import torch._dynamo.config
     from torch._dynamo import config
 assert config is torch._dynamo.config is sys.modules["torch._dynamo.config"]
 assert config.__spec__.origin.endswith("config.py")
 """,
-            id="another module",
-        ),
-        pytest.param(
-            """
+    "what stood in, when it is called": """
 import torch
 with without_compiler():
     from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
@@ -101,10 +131,7 @@ table = torch.arange(9)
 with TransformGetItemToIndex():
     assert torch.vmap(lambda at: table[at])(torch.arange(3)).tolist() == [0, 1, 2]
 """,
-            id="what stood in, when it is called",
-        ),
-        pytest.param(
-            """
+    "the compiler, which was there before": """
 import torch._dynamo
 real = torch._dynamo
 with without_compiler():
@@ -112,10 +139,7 @@ with without_compiler():
     assert torch._dynamo is real
 assert torch._dynamo is sys.modules[COMPILER] is real
 """,
-            id="the compiler, which was there before",
-        ),
-        pytest.param(
-            """
+    "a compiled model": """
 import torch
 from transformers import BertConfig, BertModel
 sizes = dict(hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
@@ -125,12 +149,27 @@ with torch.inference_mode():
     compiled = torch.compile(model, backend="eager")(ids).last_hidden_state
     torch.testing.assert_close(compiled, model(ids).last_hidden_state)
 """,
-            id="a compiled model",
-        ),
-    ],
-)
-def test_whoever_wants_the_compiler_gets_all_of_it(code: str) -> None:
-    subprocess.run([sys.executable, "-c", BEGINNING + code], check=True, timeout=120)
+}
+
+
+@pytest.fixture(scope="module")
+def wrong() -> Mapping[str, str]:
+    """What is wrong with each want."""
+    ended = subprocess.run(
+        [sys.executable, "-c", BEGINNING + EACH_IN_A_COPY],
+        input=json.dumps(WANTS),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=240,
+    )
+    found: dict[str, str] = json.loads(ended.stdout)
+    return found
+
+
+@pytest.mark.parametrize("want", WANTS)
+def test_whoever_wants_the_compiler_gets_all_of_it(wrong: Mapping[str, str], want: str) -> None:
+    assert wrong[want] == "nothing"
 
 
 def made_weightless(make: Callable[[], Any]) -> Any:

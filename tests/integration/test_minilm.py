@@ -36,7 +36,8 @@ def reference() -> Any:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def chain(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Chain]:
     folder = tmp_path_factory.mktemp("chain")
-    settings = BatchSettings(policy=PolicyName.WINDOW, max_wait_seconds=0.1)
+    # The model is warmed up for as many rows as a batch may have, which takes its time.
+    settings = BatchSettings(policy=PolicyName.WINDOW, max_wait_seconds=0.1, max_batch_size=16)
     # Equal within float32's rounding, whatever this processor would choose.
     parameters = {"dtype": "float32"}
     async with running_chain(

@@ -2,11 +2,14 @@
 
 import asyncio
 import os
+import shutil
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 import pytest
+import pytest_asyncio
 
 from batchedmodel_contract.server_api import ModelState, load_path, unload_path
 from support.checkpoints import text_checkpoint
@@ -58,40 +61,58 @@ AS_STORED = {"dtype": "float32"}
 """Weights that are converted are mapped nowhere."""
 
 
-@pytest.mark.torch
-async def test_a_folder_without_numbers_may_be_written_over_in_place_while_it_is_served(
-    tmp_path: Path,
-) -> None:
-    weights = text_checkpoint(tmp_path / "model", "Bert") / "model.safetensors"
-    others = text_checkpoint(tmp_path / "others", "Bert", initializer_range=0.3)
-    source = {"path": str(tmp_path / "model")}
+class Served(NamedTuple):
+    """A real model and the folder that it was loaded from."""
+
+    server: ModelServerProcess
+    folder: Path
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def served(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
+    """One for both tests: each leaves a folder without numbers, and the weights that lie in it."""
+    folder = tmp_path_factory.mktemp("served")
+    source = {"path": str(text_checkpoint(folder / "model", "Bert"))}
     async with model_server(
-        tmp_path, "hf", source=source, parameters=AS_STORED, max_batch_size=2
+        folder, "hf", source=source, parameters=AS_STORED, max_batch_size=2
     ) as server:
         event = await server.settled()
         assert event.state is ModelState.READY, event.detail
-        assert not is_mapped(server, weights)
-        before = await embedding(server)
-        # As `cp` does it: the same file, cut to nothing and then written.
-        os.truncate(weights, 0)
-        assert await embedding(server) == before
-        status, reason = await loaded_again(server)
-        assert status == 400, "half of a model is none"
-        assert "cannot be loaded" in reason
-        weights.write_bytes((others / "model.safetensors").read_bytes())
-        assert await embedding(server) == before
-        assert (await loaded_again(server))[0] == 200
-        version, answer = await embedding(server)
-        assert version == "3", "the half one was the second"
-        assert answer != before[1]
+        yield Served(server, folder / "model")
 
 
 @pytest.mark.torch
-async def test_weights_of_a_numbered_version_are_the_mapped_file(tmp_path: Path) -> None:
-    folder = text_checkpoint(tmp_path / "model" / "1", "Bert")
-    source = {"path": str(tmp_path / "model")}
-    async with model_server(
-        tmp_path, "hf", source=source, parameters=AS_STORED, max_batch_size=2
-    ) as server:
-        assert (await server.settled()).state is ModelState.READY
-        assert is_mapped(server, folder / "model.safetensors")
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_folder_without_numbers_may_be_written_over_in_place_while_it_is_served(
+    tmp_path: Path, served: Served
+) -> None:
+    server, weights = served.server, served.folder / "model.safetensors"
+    others = text_checkpoint(tmp_path / "others", "Bert", initializer_range=0.3)
+    assert not is_mapped(server, weights)
+    before = await embedding(server)
+    # As `cp` does it: the same file, cut to nothing and then written.
+    os.truncate(weights, 0)
+    assert await embedding(server) == before
+    status, reason = await loaded_again(server)
+    assert status == 400, "half of a model is none"
+    assert "cannot be loaded" in reason
+    weights.write_bytes((others / "model.safetensors").read_bytes())
+    assert await embedding(server) == before
+    assert (await loaded_again(server))[0] == 200
+    version, answer = await embedding(server)
+    assert int(version) == int(before[0]) + 2, "the half one was the first"
+    assert answer != before[1]
+
+
+@pytest.mark.torch
+@pytest.mark.asyncio(loop_scope="module")
+async def test_weights_of_a_numbered_version_are_the_mapped_file(
+    tmp_path: Path, served: Served
+) -> None:
+    server, numbered = served.server, served.folder / "100"
+    text_checkpoint(tmp_path / "coming", "Bert").rename(numbered)
+    assert (await loaded_again(server))[0] == 200
+    assert (await embedding(server))[0] == numbered.name
+    assert is_mapped(server, numbered / "model.safetensors")
+    shutil.rmtree(numbered)
+    assert (await loaded_again(server))[0] == 200

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -11,7 +11,13 @@ import pytest_asyncio
 
 from batchedmodel_contract.batch_wire import BatchReply, BatchRequest, write_request
 from batchedmodel_contract.environment import EXIT_DEVICE_LOST
-from batchedmodel_contract.server_api import AT_WORK, ModelState, infer_path, profile_path
+from batchedmodel_contract.server_api import (
+    AT_WORK,
+    ModelState,
+    StateEvent,
+    infer_path,
+    profile_path,
+)
 from batchedmodel_contract.v2 import HEADER_LENGTH
 from support.model_server_handlers import arrays_of, batch_of
 from support.model_server_process import NAME, ModelServerProcess, model_server
@@ -94,30 +100,50 @@ async def test_what_does_not_fit_is_cut_and_the_bound_is_told_and_kept(
     assert again.passes == 4
 
 
-async def test_a_lost_device_is_told_to_whoever_is_at_work_and_ends_the_process(
-    tmp_path: Path,
-) -> None:
-    async with model_server(tmp_path, HANDLER) as server:
-        await server.settled()
+class End(NamedTuple):
+    """How a server ended that lost its device, and where it lay."""
+
+    folder: Path
+    told: tuple[int, bool]
+    event: StateEvent
+    code: int
+    left: bool
+    """Whether its socket is there still."""
+
+
+async def end_of_a_device(folder: Path) -> End:
+    """A server there is ready and answers rightly, until its device is lost."""
+    async with model_server(folder, HANDLER) as server:
         events = server.events()
-        assert (await anext(events)).state is ModelState.READY
-        status, lost = await _post(server, batch_of(x=numbers(4, i2=DEADLY)))
-        assert (status, lost) == (503, True)
+        async for event in events:
+            if event.state not in (ModelState.LOADING, ModelState.WARMING):
+                break
+        assert event.state is ModelState.READY
+        given = numbers(4)
+        assert_intact(await server.infer(batch_of(x=given)), given)
+        told = await _post(server, batch_of(x=numbers(4, i2=DEADLY)))
         event = await anext(events)
-        assert event.state is ModelState.LOST
-        assert event.detail.startswith("the device is lost: AcceleratorError: CUDA error: device")
-        assert await asyncio.wait_for(server.process.wait(), 20) == EXIT_DEVICE_LOST
-        assert not server.socket.exists()
+        code = await asyncio.wait_for(server.process.wait(), 20)
+        return End(folder, told, event, code, server.socket.exists())
 
 
-async def test_the_same_folder_serves_again_after_a_lost_device(tmp_path: Path) -> None:
-    for _ in range(2):
-        async with model_server(tmp_path, HANDLER) as server:
-            assert (await server.settled()).state is ModelState.READY
-            given = numbers(4)
-            assert_intact(await server.infer(batch_of(x=given)), given)
-            await _post(server, batch_of(x=numbers(1, i0=DEADLY)))
-            assert await asyncio.wait_for(server.process.wait(), 20) == EXIT_DEVICE_LOST
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def lost(tmp_path_factory: pytest.TempPathFactory) -> End:
+    """The first of the servers of its folder."""
+    return await end_of_a_device(tmp_path_factory.mktemp("lost"))
+
+
+async def test_a_lost_device_is_told_to_whoever_is_at_work_and_ends_the_process(lost: End) -> None:
+    assert lost.told == (503, True)
+    assert lost.event.state is ModelState.LOST
+    assert lost.event.detail.startswith("the device is lost: AcceleratorError: CUDA error: device")
+    assert lost.code == EXIT_DEVICE_LOST
+    assert not lost.left
+
+
+async def test_the_same_folder_serves_again_after_a_lost_device(lost: End) -> None:
+    again = await end_of_a_device(lost.folder)
+    assert (lost.code, again.code) == (EXIT_DEVICE_LOST,) * 2
 
 
 async def _post(server: ModelServerProcess, request: BatchRequest) -> tuple[int, bool]:

@@ -1,21 +1,14 @@
-"""The model server as a real process on a real Unix socket, with handlers that need no torch."""
+"""What a model server answers as a real process on a real Unix socket, without torch."""
 
 import asyncio
-import os
-import signal
-import socket
-import stat
-import sys
 import time
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import aiohttp
 import orjson
 import pytest
 import pytest_asyncio
 
-from batchedmodel_contract.batch_wire import write_request
 from batchedmodel_contract.description import CostRule, description_from_metadata
 from batchedmodel_contract.profile import profile_from_mapping
 from batchedmodel_contract.server_api import (
@@ -47,6 +40,15 @@ async def simulated(
 ) -> AsyncIterator[ModelServerProcess]:
     """One for all tests that leave it as it was."""
     async with model_server(tmp_path_factory.mktemp("simulated")) as server:
+        assert (await server.settled()).state is ModelState.READY
+        yield server
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def failing(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ModelServerProcess]:
+    """One that echoes, in several outputs, and fails at certain numbers."""
+    folder = tmp_path_factory.mktemp("failing")
+    async with model_server(folder, f"{HANDLERS}:Failing") as server:
         assert (await server.settled()).state is ModelState.READY
         yield server
 
@@ -88,14 +90,14 @@ async def test_a_plain_json_request_is_answered_in_json(simulated: ModelServerPr
     }
 
 
-async def test_each_output_is_answered_in_the_form_it_was_asked_for(tmp_path: Path) -> None:
+async def test_each_output_is_answered_in_the_form_it_was_asked_for(
+    failing: ModelServerProcess,
+) -> None:
     wishes = [{"name": "y"}, {"name": "sum", "parameters": {"binary_data": True}}]
     body = orjson.dumps({"inputs": [X], "outputs": wishes})
-    async with model_server(tmp_path, f"{HANDLERS}:Echo") as server:
-        await server.settled()
-        async with server.session.post(infer_path(NAME), data=body) as answer:
-            content = await answer.read()
-            length = answer.headers[HEADER_LENGTH]
+    async with failing.session.post(infer_path(NAME), data=body) as answer:
+        content = await answer.read()
+        length = answer.headers[HEADER_LENGTH]
     head, outputs = read_body(content, length, "outputs", orjson.loads)
     assert [output.name for output in outputs] == ["y", "sum"]
     assert head["outputs"][0]["data"] == [1]
@@ -183,10 +185,10 @@ async def test_the_simulated_device_is_never_faster_than_its_formula(
             await simulated.infer(batch)
 
     began = time.monotonic()
-    await asyncio.gather(caller(50), caller(50))
+    await asyncio.gather(caller(10), caller(10))
     took = time.monotonic() - began
     # How little slower it is depends on the machine, so a benchmark says that.
-    assert took >= 100 * each
+    assert took >= 20 * each
 
 
 async def test_a_caller_that_leaves_disturbs_nobody(simulated: ModelServerProcess) -> None:
@@ -203,7 +205,7 @@ async def test_a_caller_that_leaves_disturbs_nobody(simulated: ModelServerProces
 
 
 async def test_batches_beyond_the_bound_are_refused_at_once(simulated: ModelServerProcess) -> None:
-    connector = aiohttp.UnixConnector(path=str(simulated.socket), limit=200)
+    connector = aiohttp.UnixConnector(path=str(simulated.socket), limit=300)
     body = orjson.dumps({"inputs": [X]})
     async with aiohttp.ClientSession("http://model", connector=connector) as session:
 
@@ -211,190 +213,24 @@ async def test_batches_beyond_the_bound_are_refused_at_once(simulated: ModelServ
             async with session.post(infer_path(NAME), data=body) as answer:
                 return answer.status
 
-        statuses = await asyncio.gather(*(ask() for _ in range(150)))
+        statuses = await asyncio.gather(*(ask() for _ in range(300)))
     assert set(statuses) == {200, 503}
     assert statuses.count(200) >= 64
 
 
-async def test_a_bad_item_and_a_failed_pass_are_answered_per_item(tmp_path: Path) -> None:
-    async with model_server(tmp_path, f"{HANDLERS}:Failing") as server:
-        assert (await server.settled()).state is ModelState.READY
-        reply = await server.infer(token_batch("x", [[1], [99], [2, 3]]))
-        assert reply.statuses == (200, 400, 200)
-        assert reply.errors[1] == "x: 99 is not served here"
-        reply = await server.infer(token_batch("x", [[1], [99], [13]]))
-        assert reply.statuses == (200, 400, 500)
-        assert "13 brings bad luck" in reply.errors[2]
-        # The failure is over with its batch.
-        assert (await server.infer(token_batch("x", [[1]]))).statuses == (200,)
-        status, answer = await server.post(
-            orjson.dumps({"inputs": [{**X, "shape": [2, 1], "data": [5, 13]}]})
-        )
-        assert status == 500
-        assert "row 1: the model failed: RuntimeError" in answer["error"]
-
-
-async def test_the_server_answers_while_it_loads(tmp_path: Path) -> None:
-    async with model_server(tmp_path, f"{HANDLERS}:Slow") as server:
-        assert (await server.get("/v2/health/live"))[0] == 200
-        assert (await server.get("/v2/health/ready"))[0] == 503
-        status, answer = await server.post(orjson.dumps({"inputs": [X]}))
-        assert status == 503
-        assert "model is LOADING" in answer["error"]
-        assert (await server.get(profile_path(NAME)))[0] == 503
-        states = []
-        async for event in server.events():
-            states.append(event.state)
-            if event.state is ModelState.READY:
-                break
-        assert states == [ModelState.LOADING, ModelState.WARMING, ModelState.READY]
-
-
-@pytest.mark.parametrize(
-    ("handler", "reason"),
-    [
-        (f"{HANDLERS}:Broken", "failed to load: FileNotFoundError: weights.bin"),
-        (f"{HANDLERS}:Quitting", "failed to load: SystemExit: 3"),
-        ("no_such_package:Handler", "no_such_package cannot be imported"),
-        ("simulated", 'spec.model.parameters.fixedSeconds: "soon" is not a number'),
-    ],
-)
-async def test_a_model_that_cannot_be_loaded_says_why_for_as_long_as_it_is_asked(
-    tmp_path: Path, handler: str, reason: str
+async def test_a_bad_item_and_a_failed_pass_are_answered_per_item(
+    failing: ModelServerProcess,
 ) -> None:
-    parameters = {"fixedSeconds": "soon"} if handler == "simulated" else {}
-    async with model_server(tmp_path, handler, parameters=parameters) as server:
-        event = await server.settled()
-        assert event.state is ModelState.FAILED
-        assert reason in event.detail
-        assert (await server.get("/v2/health/live"))[0] == 200
-        assert (await server.get("/v2/health/ready"))[0] == 503
-        assert await server.stop() == 0
-        assert any("ERROR FAILED" in line and reason in line for line in server.log)
-
-
-async def test_a_drain_answers_what_was_accepted_and_ends_the_streams(tmp_path: Path) -> None:
-    async with model_server(tmp_path, parameters={"fixedSeconds": "0.2"}) as server:
-        await server.settled()
-        events = server.events()
-        assert (await anext(events)).state is ModelState.READY
-        accepted = [
-            asyncio.create_task(server.infer(token_batch("x", [[number]]))) for number in range(3)
-        ]
-        await asyncio.sleep(0.1)
-        server.process.send_signal(signal.SIGTERM)
-        assert (await anext(events)).state is ModelState.DRAINING
-        # Longer than what was sent before the order to stop may take to be read.
-        await asyncio.sleep(0.2)
-        status, answer = await server.post(orjson.dumps({"inputs": [X]}))
-        assert status == 503
-        assert "DRAINING" in answer["error"]
-        for number, answered in enumerate(await asyncio.gather(*accepted)):
-            assert arrays_of(answered.outputs[0])[0].tolist() == [number]
-        assert [event async for event in events] == []
-        assert await server.process.wait() == 0
-        assert not server.socket.exists()
-
-
-async def test_batches_that_were_sent_before_the_order_to_stop_are_answered(
-    tmp_path: Path, subtests: pytest.Subtests
-) -> None:
-    length, parts = write_request(token_batch("x", [[7]]))
-    body = b"".join(parts)
-    head = (
-        f"POST {infer_path(NAME)} HTTP/1.1\r\nHost: m\r\n"
-        f"{HEADER_LENGTH}: {length}\r\nContent-Length: {len(body)}\r\n\r\n"
-    ).encode()
-    async with model_server(tmp_path, parameters={"fixedSeconds": "0.02"}) as server:
-        await server.settled()
-        known, slow = [
-            [await asyncio.open_unix_connection(str(server.socket)) for _ in range(3)]
-            for _ in range(2)
-        ]
-        for _, writer in slow:
-            # Its body takes longer than the server needs to stop taking batches.
-            writer.write(head + body[:-1])
-        await asyncio.sleep(0.1)
-        server.process.send_signal(signal.SIGSTOP)
-        fresh = [await asyncio.open_unix_connection(str(server.socket)) for _ in range(3)]
-        for _, writer in [*known, *fresh]:
-            writer.write(head + body)
-        server.process.send_signal(signal.SIGTERM)
-        server.process.send_signal(signal.SIGCONT)
-        await asyncio.sleep(0.3)
-        for _, writer in slow:
-            writer.write(body[-1:])
-        callers = {"in the socket": known, "not accepted": fresh, "still arriving": slow}
-        for case, connections in callers.items():
-            with subtests.test(case):
-                firsts = [await reader.readline() for reader, _ in connections]
-                assert [first[:12] for first in firsts] == [b"HTTP/1.1 200"] * 3
-        for _, writer in [*known, *fresh, *slow]:
-            writer.close()
-        assert await server.process.wait() == 0
-
-
-async def test_a_server_that_is_told_to_stop_while_it_loads_stops_at_once(tmp_path: Path) -> None:
-    async with model_server(
-        tmp_path, f"{HANDLERS}:Slow", environ={"BATCHEDMODEL_LOG_LEVEL": "debug"}
-    ) as server:
-        assert await asyncio.wait_for(server.stop(), 5) == 0
-
-
-async def test_the_events_stream_ends_when_the_process_dies(tmp_path: Path) -> None:
-    async with model_server(tmp_path) as server:
-        assert (await server.settled()).state is ModelState.READY
-        events = server.events()
-        await anext(events)
-        server.process.kill()
-        with pytest.raises((aiohttp.ClientError, StopAsyncIteration)):
-            await asyncio.wait_for(anext(events), 5)
-
-
-async def test_the_socket_of_a_killed_server_is_taken_over(tmp_path: Path) -> None:
-    async with model_server(tmp_path) as server:
-        server.process.kill()
-        await server.process.wait()
-        assert server.socket.exists()
-    async with model_server(tmp_path) as server:
-        assert (await server.settled()).state is ModelState.READY
-        assert stat.S_IMODE(server.socket.stat().st_mode) == 0o660
-
-
-async def refused(environ: dict[str, str]) -> str:
-    """What a process says that starts nothing."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("BATCHEDMODEL_")}
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "batchedmodel_model_server"),
-        env={**clean, **environ},
-        stderr=asyncio.subprocess.PIPE,
+    reply = await failing.infer(token_batch("x", [[1], [99], [2, 3]]))
+    assert reply.statuses == (200, 400, 200)
+    assert reply.errors[1] == "x: 99 is not served here"
+    reply = await failing.infer(token_batch("x", [[1], [99], [13]]))
+    assert reply.statuses == (200, 400, 500)
+    assert "13 brings bad luck" in reply.errors[2]
+    # The failure is over with its batch.
+    assert (await failing.infer(token_batch("x", [[1]]))).statuses == (200,)
+    status, answer = await failing.post(
+        orjson.dumps({"inputs": [{**X, "shape": [2, 1], "data": [5, 13]}]})
     )
-    _, said = await process.communicate()
-    assert process.returncode == 2
-    return said.decode()
-
-
-async def test_wrong_settings_are_named_one_by_one() -> None:
-    said = await refused({"BATCHEDMODEL_MAX_BATCH_SIZE": "0", "BATCHEDMODEL_HANDLER": "hf"})
-    assert said.splitlines() == [
-        "BATCHEDMODEL_MODEL_NAME: is required",
-        "BATCHEDMODEL_MODEL_SOCKET: is required",
-        'BATCHEDMODEL_MAX_BATCH_SIZE: "0" is below the minimum 1',
-        "BATCHEDMODEL_CACHE_FOLDER: is required",
-    ]
-
-
-async def test_a_socket_that_cannot_be_had_starts_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "model.sock"
-    environ = {
-        "BATCHEDMODEL_MODEL_NAME": NAME,
-        "BATCHEDMODEL_HANDLER": "simulated",
-        "BATCHEDMODEL_CACHE_FOLDER": str(tmp_path),
-        "BATCHEDMODEL_MODEL_SOCKET": str(path),
-    }
-    with socket.socket(socket.AF_UNIX) as other:
-        other.bind(str(path))
-        other.listen()
-        assert "is served by another process" in await refused(environ)
-    missing = {**environ, "BATCHEDMODEL_MODEL_SOCKET": str(tmp_path / "no" / "model.sock")}
-    assert "BATCHEDMODEL_MODEL_SOCKET: " in await refused(missing)
+    assert status == 500
+    assert "row 1: the model failed: RuntimeError" in answer["error"]

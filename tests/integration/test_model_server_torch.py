@@ -76,7 +76,7 @@ async def test_minilm_is_served_equal_to_its_reference(tmp_path: Path) -> None:
         "hf",
         source={"pythonPackage": PACKAGE},
         parameters={"dtype": "float32"},
-        max_batch_size=4,
+        max_batch_size=2,  # of what is warmed up
     ) as server:
         event = await server.settled()
         assert event.state is ModelState.READY, event.detail

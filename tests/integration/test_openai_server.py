@@ -2,23 +2,29 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from batchedmodel_contract.spec import ServerProtocol
 from support.chain import Chain
-from support.row_server import RowServer, in_front
+from support.row_server import Fronts, RowServer
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 PATH = "/v1/embeddings"
+FRONTS = {"usual": {"protocol": ServerProtocol.OPENAI}}
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def chain(fronts: Fronts) -> Chain:
+    return await fronts["usual"].anew()
 
 
 @pytest.fixture
-async def chain(tmp_path: Path, server: RowServer) -> AsyncIterator[Chain]:
-    async with in_front(server, tmp_path, ServerProtocol.OPENAI) as running:
-        yield running
+def server(chain: Chain, fronts: Fronts) -> RowServer:
+    return fronts["usual"].server
 
 
 async def embedded(chain: Chain, given: Any, **beside: Any) -> tuple[int, dict[str, Any]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from aiohttp import web
 
 from batchedmodel_contract.outcomes import Outcome
@@ -16,13 +17,31 @@ from support.books import assert_books_balance, settled
 from support.chain import Chain
 from support.echo_server import EVERY_DATATYPE, echo_chain
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
 ROW = {"name": "x", "datatype": "INT64", "shape": [1, 2], "data": [1, 2]}
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def running(
+    tmp_path_factory: pytest.TempPathFactory, stands_behind: Behind
+) -> AsyncIterator[Chain]:
+    """One for all, which must keep its books through all of it."""
+    async with in_front(stands_behind, tmp_path_factory.mktemp("passing")) as chain:
+        yield chain
+        await assert_books_balance(chain)
+
+
 @pytest.fixture
-async def chain(tmp_path: Path, behind: Behind) -> AsyncIterator[Chain]:
-    async with in_front(behind, tmp_path) as running:
-        yield running
+def behind(stands_behind: Behind) -> Behind:
+    stands_behind.forget()
+    return stands_behind
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def chain(running: Chain, behind: Behind) -> Chain:
+    await assert_books_balance(running)
+    return running
 
 
 async def test_an_unknown_path_goes_through_with_method_query_body_and_headers(
@@ -35,6 +54,7 @@ async def test_an_unknown_path_goes_through_with_method_query_body_and_headers(
         "Authorization": "Bearer secret",
         "User-Agent": "tests",
     }
+    before = await settled(chain, Outcome.COMPLETED)
     url = chain.url("/generate%2Fa/b?x=1%202&y")
     async with chain.session.put(url, data=b"hello", headers=headers) as response:
         assert (response.status, await response.read()) == (200, b"hello")
@@ -42,7 +62,7 @@ async def test_an_unknown_path_goes_through_with_method_query_body_and_headers(
     (request,) = behind.seen
     assert (request.method, request.raw_path) == ("PUT", "/generate%2Fa/b?x=1%202&y")
     assert {name: request.headers.get(name) for name in headers} == headers
-    assert await settled(chain, Outcome.COMPLETED) == 1
+    assert await settled(chain, Outcome.COMPLETED) == before + 1
     await assert_books_balance(chain)
 
 
@@ -118,13 +138,14 @@ async def test_the_servers_own_errors_and_redirects_come_back(
         return response
 
     behind.handle = handle
+    outcome = Outcome.COMPLETED if status < 400 else Outcome.FAILED
+    before = await settled(chain, outcome)
     async with chain.session.get(chain.url("/x"), allow_redirects=False) as response:
         assert (response.status, response.reason) == (status, "Theirs")
         assert await response.read() == b"theirs"
         assert response.headers["Retry-After"] == "7"
         assert response.headers.getall("Set-Cookie") == ["a=1", "b=2"]
-    outcome = Outcome.COMPLETED if status < 400 else Outcome.FAILED
-    assert await settled(chain, outcome) == 1
+    assert await settled(chain, outcome) == before + 1
     await assert_books_balance(chain)
 
 
@@ -174,12 +195,13 @@ async def test_a_compressed_body_stays_as_it_is(chain: Chain, behind: Behind) ->
 async def test_what_makes_no_rows_goes_to_the_server_alone(
     chain: Chain, behind: Behind, document: Any, headers: dict[str, str]
 ) -> None:
+    before = await settled(chain, Outcome.COMPLETED)
     url = chain.url(chain.infer_path)
     async with chain.session.post(url, json=document, headers=headers) as response:
         assert response.status == 200
         assert json.loads(await response.read()) == document
     assert behind.seen[0].path == chain.infer_path
-    assert await settled(chain, Outcome.COMPLETED) == 1
+    assert await settled(chain, Outcome.COMPLETED) == before + 1
     await assert_books_balance(chain)
 
 

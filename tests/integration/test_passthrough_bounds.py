@@ -9,6 +9,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+import pytest_asyncio
 from aiohttp import web
 
 from batchedmodel_contract.batching import BatchSettings
@@ -18,11 +19,37 @@ from support.books import assert_books_balance, settled
 from support.chain import Chain
 from support.large_bodies import MEBIBYTE, helper_of
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def running(
+    tmp_path_factory: pytest.TempPathFactory, stands_behind: Behind
+) -> AsyncIterator[Chain]:
+    """One for all, which must keep its books through all of it."""
+    async with in_front(stands_behind, tmp_path_factory.mktemp("bounds")) as chain:
+        yield chain
+        await assert_books_balance(chain)
+
 
 @pytest.fixture
-async def chain(tmp_path: Path, behind: Behind) -> AsyncIterator[Chain]:
-    async with in_front(behind, tmp_path) as running:
-        yield running
+def behind(stands_behind: Behind) -> Behind:
+    stands_behind.forget()
+    return stands_behind
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def chain(running: Chain, behind: Behind) -> Chain:
+    await running.goes_by(BatchSettings())
+    await assert_books_balance(running)
+    return running
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def drained(tmp_path: Path, behind: Behind) -> AsyncIterator[Chain]:
+    """One for a single test, which drains it."""
+    async with in_front(behind, tmp_path) as chain:
+        yield chain
 
 
 async def test_a_large_body_is_refused_declared_or_not(tmp_path: Path, behind: Behind) -> None:
@@ -41,7 +68,7 @@ async def test_a_large_body_is_refused_declared_or_not(tmp_path: Path, behind: B
 
 
 async def test_time_is_limited_before_the_answer_and_within_it(
-    tmp_path: Path, behind: Behind
+    chain: Chain, behind: Behind
 ) -> None:
     async def never(request: web.Request) -> web.StreamResponse:
         await asyncio.sleep(60.0)
@@ -53,19 +80,19 @@ async def test_time_is_limited_before_the_answer_and_within_it(
         await response.write(b"half")
         return await never(request)
 
-    settings = BatchSettings(request_timeout_seconds=1.0)
-    async with in_front(behind, tmp_path, settings=settings) as chain:
-        behind.handle = never
-        async with chain.session.get(chain.url("/x")) as response:
-            assert response.status == 504
-            assert response.headers["x-request-outcome"] == "expired"
-        behind.handle = half
-        async with chain.session.get(chain.url("/x")) as response:
-            assert response.status == 200
-            with pytest.raises(aiohttp.ClientError):
-                await response.read()
-        assert await settled(chain, Outcome.EXPIRED) == 2
-        await assert_books_balance(chain)
+    await chain.goes_by(BatchSettings(request_timeout_seconds=1.0))
+    before = await settled(chain, Outcome.EXPIRED)
+    behind.handle = never
+    async with chain.session.get(chain.url("/x")) as response:
+        assert response.status == 504
+        assert response.headers["x-request-outcome"] == "expired"
+    behind.handle = half
+    async with chain.session.get(chain.url("/x")) as response:
+        assert response.status == 200
+        with pytest.raises(aiohttp.ClientError):
+            await response.read()
+    assert await settled(chain, Outcome.EXPIRED) == before + 2
+    await assert_books_balance(chain)
 
 
 async def test_an_answer_that_breaks_off_never_looks_whole(chain: Chain, behind: Behind) -> None:
@@ -79,11 +106,12 @@ async def test_an_answer_that_breaks_off_never_looks_whole(chain: Chain, behind:
         return response
 
     behind.handle = breaks
+    before = await settled(chain, Outcome.FAILED)
     async with chain.session.get(chain.url("/x")) as response:
         with pytest.raises(aiohttp.ClientError):
             await response.read()
     await assert_books_balance(chain)
-    assert await settled(chain, Outcome.FAILED) == 1
+    assert await settled(chain, Outcome.FAILED) == before + 1
 
 
 async def test_who_leaves_is_counted_and_the_server_is_told(chain: Chain, behind: Behind) -> None:
@@ -99,12 +127,13 @@ async def test_who_leaves_is_counted_and_the_server_is_told(chain: Chain, behind
         raise AssertionError
 
     behind.handle = waits
+    before = await settled(chain, Outcome.CANCELLED)
     caller = asyncio.create_task(chain.session.get(chain.url("/x")))
     await began.wait()
     caller.cancel()
     await asyncio.wait_for(left.wait(), 5.0)
     await assert_books_balance(chain)
-    assert await settled(chain, Outcome.CANCELLED) == 1
+    assert await settled(chain, Outcome.CANCELLED) == before + 1
 
 
 async def test_so_many_pass_at_once_and_no_more(chain: Chain, behind: Behind) -> None:
@@ -131,7 +160,7 @@ async def test_so_many_pass_at_once_and_no_more(chain: Chain, behind: Behind) ->
     await assert_books_balance(chain)
 
 
-async def test_a_drain_waits_for_what_passes_through(chain: Chain, behind: Behind) -> None:
+async def test_a_drain_waits_for_what_passes_through(drained: Chain, behind: Behind) -> None:
     release = asyncio.Event()
 
     async def waits(request: web.Request) -> web.StreamResponse:
@@ -139,15 +168,15 @@ async def test_a_drain_waits_for_what_passes_through(chain: Chain, behind: Behin
         return web.Response(text="done")
 
     async def one() -> tuple[int, str]:
-        async with chain.session.get(chain.url("/x")) as response:
+        async with drained.session.get(drained.url("/x")) as response:
             return response.status, await response.text()
 
     behind.handle = waits
     caller = asyncio.create_task(one())
-    await chain.until("batchedmodel_requests_accepted_total", lambda value: value == 1)
-    drain = asyncio.create_task(chain.admin("/drain"))
-    await chain.sidecar.wait_for("INFO draining")
-    async with chain.session.get(chain.url("/y")) as response:
+    await drained.until("batchedmodel_requests_accepted_total", lambda value: value == 1)
+    drain = asyncio.create_task(drained.admin("/drain"))
+    await drained.sidecar.wait_for("INFO draining")
+    async with drained.session.get(drained.url("/y")) as response:
         assert response.status == 503
         assert response.headers["x-request-outcome"] == "draining"
     await asyncio.sleep(0.3)
@@ -160,40 +189,44 @@ async def test_a_drain_waits_for_what_passes_through(chain: Chain, behind: Behin
 async def test_what_is_expected_in_vain_is_refused_and_counted_once(
     chain: Chain, behind: Behind
 ) -> None:
+    offered = "batchedmodel_requests_offered_total"
+    rejected = "batchedmodel_requests_rejected_total"
+    were_offered = await chain.metric(offered)
+    were_rejected = await chain.metric(rejected, reason="invalid")
     headers = {"Expect": "a-miracle"}
     async with chain.session.post(chain.url("/x"), data=b"body", headers=headers) as response:
         assert response.status == 417
         assert response.headers["x-request-outcome"] == "invalid"
     assert not behind.seen
     await assert_books_balance(chain)
-    assert await chain.metric("batchedmodel_requests_offered_total") == 1
-    assert await chain.metric("batchedmodel_requests_rejected_total", reason="invalid") == 1
+    assert await chain.metric(offered) == were_offered + 1
+    assert await chain.metric(rejected, reason="invalid") == were_rejected + 1
 
 
 async def test_what_was_read_when_the_drain_had_ended_does_not_pass_through(
-    chain: Chain, behind: Behind
+    drained: Chain, behind: Behind
 ) -> None:
     """A body of another model's form, which the helper reads for longer than the drain lasts."""
-    url = chain.url(chain.infer_path)
+    url = drained.url(drained.infer_path)
     large = b'{"inputs": [], "more": "' + b"x" * MEBIBYTE + b'"}'
-    async with chain.session.post(url, data=io.BytesIO(large)) as response:
+    async with drained.session.post(url, data=io.BytesIO(large)) as response:
         assert response.status == 200, "the server gets as it is what has no rows"
     assert behind.bodies == [large]
-    helper = await helper_of(chain)
+    helper = await helper_of(drained)
     os.kill(helper, signal.SIGSTOP)
 
     async def sent() -> tuple[int, str]:
-        async with chain.session.post(url, data=io.BytesIO(large)) as response:
+        async with drained.session.post(url, data=io.BytesIO(large)) as response:
             return response.status, response.headers["x-request-outcome"]
 
     async with asyncio.TaskGroup() as group:
         caller = group.create_task(sent())
         await asyncio.sleep(0.5)  # it is read by now, or will be refused unread all the same
-        assert await chain.admin("/drain") == (200, "empty\n")
+        assert await drained.admin("/drain") == (200, "empty\n")
         os.kill(helper, signal.SIGCONT)
     assert caller.result() == (503, "draining")
     assert behind.bodies == [large]
-    await assert_books_balance(chain)
+    await assert_books_balance(drained)
 
 
 async def test_a_server_that_is_gone_is_502(tmp_path: Path) -> None:

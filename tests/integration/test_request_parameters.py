@@ -2,21 +2,24 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.spec import PolicyName
 from support.chain import Chain, running_chain
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-@pytest.fixture
-async def chain(tmp_path: Path) -> AsyncIterator[Chain]:
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def chain(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Chain]:
+    folder = tmp_path_factory.mktemp("scaled")
     settings = BatchSettings(policy=PolicyName.WINDOW, max_wait_seconds=0.3)
     handler = "support.model_server_handlers:Scaled"
-    async with running_chain(tmp_path, handler=handler, settings=settings) as running:
+    async with running_chain(folder, handler=handler, settings=settings) as running:
         yield running
 
 

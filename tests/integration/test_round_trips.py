@@ -16,6 +16,7 @@ from batchedmodel_contract.tensors import Datatype, Tensor
 from batchedmodel_contract.v2 import HEADER_LENGTH, read_body, to_json
 from support.chain import Chain
 from support.echo_server import ECHO, EVERY_DATATYPE, echo_chain
+from support.examples import examples
 from support.strategies import element_data
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -91,7 +92,7 @@ async def echoed(chain: Chain, sent: Sent) -> tuple[Tensor, ...]:
     return found
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(st.lists(requests(), min_size=1, max_size=6))
 async def test_every_row_of_every_datatype_comes_back(chain: Chain, crowd: list[Sent]) -> None:
     answers = await asyncio.gather(*(echoed(chain, sent) for sent in crowd))

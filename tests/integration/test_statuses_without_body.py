@@ -6,16 +6,18 @@ What stood behind such a head would be taken for the next answer of the connecti
 import asyncio
 import re
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Final
 
 import pytest
+import pytest_asyncio
 
 from batchedmodel_contract.spec import ServerProtocol
 from support.books import assert_books_balance
 from support.chain import Chain
 from support.raw_caller import RawCaller, request
 from support.row_server import in_front
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 ABOUT: Final = "/v1/models/m"
 BATCHED: Final = "/v1/models/m:predict"
@@ -46,8 +48,9 @@ class BluntServer:
             writer.close()
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server() -> AsyncIterator[BluntServer]:
+    """One for all: each test has it answer otherwise."""
     blunt = BluntServer()
     listener = await asyncio.start_server(blunt.serve, "127.0.0.1", 0)
     blunt.port = listener.sockets[0].getsockname()[1]
@@ -55,11 +58,22 @@ async def server() -> AsyncIterator[BluntServer]:
     listener.close()
 
 
-@pytest.fixture
-async def chain(tmp_path: Path, server: BluntServer) -> AsyncIterator[Chain]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def running(
+    tmp_path_factory: pytest.TempPathFactory, server: BluntServer
+) -> AsyncIterator[Chain]:
     url = f"http://127.0.0.1:{server.port}"
-    async with in_front(url, tmp_path, ServerProtocol.V1) as running:
-        yield running
+    async with in_front(url, tmp_path_factory.mktemp("blunt"), ServerProtocol.V1) as chain:
+        yield chain
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def chain(running: Chain, server: BluntServer) -> Chain:
+    """The one that all share, for which it is no matter how the last batches failed."""
+    server.answer = b"HTTP/1.1 200 OK\r\nContent-Length: 19\r\n\r\n" + b'{"predictions":[1]}'
+    async with running.session.post(running.url(BATCHED), data=ASKED) as response:
+        assert response.status == 200
+    return running
 
 
 async def told(chain: Chain, path: str) -> bytes:

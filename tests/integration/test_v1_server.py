@@ -6,19 +6,41 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.spec import PolicyName, ServerProtocol
 from support.chain import Chain
-from support.row_server import RowServer, in_front
+from support.row_server import SHARING, RowServer, in_front
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 PATH = "/v1/models/m:predict"
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def running(
+    tmp_path_factory: pytest.TempPathFactory, row_server: RowServer
+) -> AsyncIterator[Chain]:
+    """One for all, which has learned nothing of the server when a test begins.
+
+    It knows the server by name: with an address alone nobody keeps cookies.
+    """
+    url = f"http://localhost:{row_server.port}"
+    async with in_front(url, tmp_path_factory.mktemp("v1"), ServerProtocol.V1) as chain:
+        yield chain
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def server(running: Chain, row_server: RowServer) -> RowServer:
+    await running.goes_by(SHARING)
+    await row_server.begins_anew(running, ServerProtocol.V1)
+    return row_server
+
+
 @pytest.fixture
-async def chain(tmp_path: Path, server: RowServer) -> AsyncIterator[Chain]:
-    async with in_front(server, tmp_path, ServerProtocol.V1) as running:
-        yield running
+def chain(running: Chain, server: RowServer) -> Chain:
+    return running
 
 
 async def post(
@@ -189,18 +211,16 @@ async def test_a_lone_caller_gets_the_servers_headers_and_sharers_only_what_is_t
 
 
 async def test_a_cookie_for_one_caller_is_not_sent_for_the_next(
-    tmp_path: Path, server: RowServer
+    chain: Chain, server: RowServer
 ) -> None:
     server.headers = {"Set-Cookie": "session=of-one"}
-    url = f"http://localhost:{server.port}"
-    async with in_front(url, tmp_path, ServerProtocol.V1) as chain:
-        _, _, headers = await post(chain, instances("1"))
-        assert headers["set-cookie"] == "session=of-one"
-        await post(chain, instances("1"))
-        assert "Cookie" not in server.requests[1].headers
-        # What the caller itself brings is forwarded.
-        await post(chain, instances("1"), {"Cookie": "session=mine"})
-        assert server.requests[2].headers["Cookie"] == "session=mine"
+    _, _, headers = await post(chain, instances("1"))
+    assert headers["set-cookie"] == "session=of-one"
+    await post(chain, instances("1"))
+    assert "Cookie" not in server.requests[1].headers
+    # What the caller itself brings is forwarded.
+    await post(chain, instances("1"), {"Cookie": "session=mine"})
+    assert server.requests[2].headers["Cookie"] == "session=mine"
 
 
 async def test_a_list_beside_the_predictions_is_no_other_callers_business(
@@ -233,14 +253,13 @@ async def test_what_is_no_json_is_refused_here(chain: Chain, server: RowServer, 
 
 
 async def test_a_list_that_is_longer_than_a_batch_comes_back_in_its_order(
-    tmp_path: Path, server: RowServer
+    chain: Chain, server: RowServer
 ) -> None:
-    settings = BatchSettings(policy=PolicyName.GREEDY, max_batch_size=8)
-    async with in_front(server, tmp_path, ServerProtocol.V1, settings) as chain:
-        _, text, _ = await post(chain, instances(*(str(i) for i in range(50))))
-        got = [one["got"] for one in json.loads(text)["predictions"]]
-        assert got == [str(i) for i in range(50)]
-        assert max(server.rows) == 8
+    await chain.goes_by(BatchSettings(policy=PolicyName.GREEDY, max_batch_size=8))
+    _, text, _ = await post(chain, instances(*(str(i) for i in range(50))))
+    got = [one["got"] for one in json.loads(text)["predictions"]]
+    assert got == [str(i) for i in range(50)]
+    assert max(server.rows) == 8
 
 
 async def test_other_methods_and_models_are_told_so(chain: Chain) -> None:

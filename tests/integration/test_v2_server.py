@@ -3,30 +3,41 @@
 import asyncio
 import json
 import struct
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from batchedmodel_contract.spec import ServerProtocol
 from support.chain import Chain
-from support.row_server import RowServer, in_front
+from support.row_server import Fronts, RowServer
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 LENGTH = "Inference-Header-Content-Length"
+V2: dict[str, Any] = {"protocol": ServerProtocol.V2}
+FRONTS: dict[str, dict[str, Any]] = {
+    "usual": V2,
+    "sends once": V2 | {"idempotent": False},
+    "knows labels": V2 | {"replicated_outputs": ("labels",)},
+    "knows all": V2 | {"replicated_outputs": ("y", "labels")},
+}
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def chain(fronts: Fronts, request: pytest.FixtureRequest) -> Chain:
+    return await fronts["usual"].anew(binary="binary_chain" in request.fixturenames)
 
 
 @pytest.fixture
-async def chain(tmp_path: Path, server: RowServer) -> AsyncIterator[Chain]:
-    async with in_front(server, tmp_path, ServerProtocol.V2) as running:
-        yield running
+def binary_chain(chain: Chain) -> Chain:
+    """The same, in front of a server that reads bytes."""
+    return chain
 
 
 @pytest.fixture
-async def binary_chain(tmp_path: Path, server: RowServer) -> AsyncIterator[Chain]:
-    server.binary = True
-    async with in_front(server, tmp_path, ServerProtocol.V2) as running:
-        yield running
+def server(chain: Chain, fronts: Fronts) -> RowServer:
+    return fronts["usual"].server
 
 
 def tensor(datatype: str, shape: list[int], data: str, **beside: Any) -> str:
@@ -185,40 +196,36 @@ def with_labels(outputs: list[dict[str, Any]]) -> None:
     outputs.append({"name": "labels", "datatype": "INT64", "shape": [3], "data": [7, 8, 9]})
 
 
-@pytest.mark.parametrize("idempotent", [True, False])
+@pytest.mark.parametrize("kind", ["usual", "sends once"])
 @pytest.mark.parametrize("callers", [2, 3, 4])
 async def test_an_output_that_is_as_long_as_the_batch_by_chance_is_never_cut(
-    tmp_path: Path, server: RowServer, callers: int, idempotent: bool
+    fronts: Fronts, callers: int, kind: str
 ) -> None:
-    server.outputs = with_labels
-    async with in_front(server, tmp_path, ServerProtocol.V2, idempotent=idempotent) as chain:
-        for _ in range(3):
-            answers = await asyncio.gather(
-                *(infer(chain, tensor("INT64", [1, 1], f"[{n}]")) for n in range(callers))
-            )
-            assert {status for status, _ in answers} == {502}
-            assert all("outputs.labels.shape" in text for _, text in answers)
-        # Of somebody who is alone in a request and has three rows, all of it is.
-        status, text = await infer(chain, tensor("INT64", [3, 1], "[1, 2, 3]"))
-        assert status == 200
-        assert json.loads(text)["outputs"][1]["data"] == [7, 8, 9]
+    chain = await fronts[kind].anew(outputs=with_labels)
+    for _ in range(3):
+        answers = await asyncio.gather(
+            *(infer(chain, tensor("INT64", [1, 1], f"[{n}]")) for n in range(callers))
+        )
+        assert {status for status, _ in answers} == {502}
+        assert all("outputs.labels.shape" in text for _, text in answers)
+    # Of somebody who is alone in a request and has three rows, all of it is.
+    status, text = await infer(chain, tensor("INT64", [3, 1], "[1, 2, 3]"))
+    assert status == 200
+    assert json.loads(text)["outputs"][1]["data"] == [7, 8, 9]
 
 
 @pytest.mark.parametrize("binary", [False, True])
 @pytest.mark.parametrize("callers", [1, 3, 4])
 async def test_an_output_that_the_manifest_names_reaches_each_caller_whole(
-    tmp_path: Path, server: RowServer, callers: int, binary: bool
+    fronts: Fronts, callers: int, binary: bool
 ) -> None:
-    server.outputs = with_labels
+    chain = await fronts["knows labels"].anew(outputs=with_labels)
     wish = ', "parameters": {"binary_data_output": true}' if binary else ""
-    async with in_front(
-        server, tmp_path, ServerProtocol.V2, replicated_outputs=("labels",)
-    ) as chain:
-        body = '{"inputs": [%s]%s}'
-        asked = [body % (tensor("INT64", [2, 1], f"[{n}, 5]"), wish) for n in range(callers)]
-        url = chain.url(chain.infer_path)
-        answers = await asyncio.gather(*(told(chain, url, one.encode()) for one in asked))
-    assert server.rows == [2 * callers]
+    body = '{"inputs": [%s]%s}'
+    asked = [body % (tensor("INT64", [2, 1], f"[{n}, 5]"), wish) for n in range(callers)]
+    url = chain.url(chain.infer_path)
+    answers = await asyncio.gather(*(told(chain, url, one.encode()) for one in asked))
+    assert fronts["knows labels"].server.rows == [2 * callers]
     for number, (head, data) in enumerate(answers):
         rows, labels = head["outputs"]
         assert labels["shape"] == [3]
@@ -230,34 +237,30 @@ async def test_an_output_that_the_manifest_names_reaches_each_caller_whole(
 
 
 async def test_a_server_whose_every_output_is_whole_is_asked_once_for_each_batch(
-    tmp_path: Path, server: RowServer
+    fronts: Fronts,
 ) -> None:
-    replicated = ("y", "labels")
-    server.outputs = with_labels
-    async with in_front(
-        server, tmp_path, ServerProtocol.V2, replicated_outputs=replicated
-    ) as chain:
-        for _ in range(2):
-            answers = await asyncio.gather(
-                *(infer(chain, tensor("INT64", [1, 1], f"[{n}]")) for n in range(3))
-            )
-            assert [status for status, _ in answers] == [200] * 3
-    assert server.rows == [3, 3]
+    chain = await fronts["knows all"].anew(outputs=with_labels)
+    for _ in range(2):
+        answers = await asyncio.gather(
+            *(infer(chain, tensor("INT64", [1, 1], f"[{n}]")) for n in range(3))
+        )
+        assert [status for status, _ in answers] == [200] * 3
+    assert fronts["knows all"].server.rows == [3, 3]
 
 
-@pytest.mark.parametrize("idempotent", [True, False])
+@pytest.mark.parametrize("kind", ["usual", "sends once"])
 async def test_a_trial_that_is_refused_costs_nobody_else_an_answer(
-    tmp_path: Path, server: RowServer, idempotent: bool
+    fronts: Fronts, kind: str
 ) -> None:
     texts = ['"poison"', '"a"', '"b"', '"c"']
-    async with in_front(server, tmp_path, ServerProtocol.V2, idempotent=idempotent) as chain:
-        # Of a version that was not asked for yet nothing is known.
-        answers = await asyncio.gather(
-            *(infer(chain, tensor("BYTES", [1, 1], f"[{text}]"), version="7") for text in texts)
-        )
+    chain = await fronts[kind].anew()
+    # Of a version that was not asked for yet nothing is known.
+    answers = await asyncio.gather(
+        *(infer(chain, tensor("BYTES", [1, 1], f"[{text}]"), version="7") for text in texts)
+    )
     assert [status for status, _ in answers] == [422, 200, 200, 200]
     assert [output(answer)["data"] for answer in answers[1:]] == [["a"], ["b"], ["c"]]
-    assert server.rows == [1, 1, 2]
+    assert fronts[kind].server.rows == [1, 1, 2]
 
 
 async def told(chain: Chain, url: str, body: bytes) -> tuple[dict[str, Any], bytes]:

@@ -34,7 +34,7 @@ ROW: dict[str, tuple[Datatype, list[Any]]] = {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def chain(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Chain]:
-    async with echo_chain(tmp_path_factory.mktemp("echo"), MODEL) as running:
+    async with echo_chain(tmp_path_factory.mktemp("echo"), MODEL, log_level="debug") as running:
         yield running
 
 
@@ -315,14 +315,12 @@ async def test_v1_takes_and_gives_several_tensors_by_name(chain: Chain) -> None:
 
 
 async def test_the_debug_log_links_a_batch_with_the_traces_of_its_members(
-    tmp_path_factory: pytest.TempPathFactory,
+    chain: Chain,
 ) -> None:
-    folder = tmp_path_factory.mktemp("traced")
-    async with echo_chain(folder, MODEL, log_level="debug") as chain:
-        trace = "4bf92f3577b34da6a3ce929d0e0e4736"
-        headers = {"traceparent": f"00-{trace}-00f067aa0ba902b7-01", "x-request-id": "a"}
-        assert (await ask(chain, body(), **headers))[0] == 200
-        await chain.sidecar.wait_for(rf"DEBUG batch \d+: 1 rows, \w+, traces \['{trace}'\]")
-        headers = {"traceparent": "nonsense", "x-request-id": "caller-7"}
-        assert (await ask(chain, body(), **headers))[0] == 200
-        await chain.sidecar.wait_for(r"DEBUG batch \d+: 1 rows, \w+, traces \['caller-7'\]")
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    headers = {"traceparent": f"00-{trace}-00f067aa0ba902b7-01", "x-request-id": "a"}
+    assert (await ask(chain, body(), **headers))[0] == 200
+    await chain.sidecar.wait_for(rf"DEBUG batch \d+: 1 rows, \w+, traces \['{trace}'\]")
+    headers = {"traceparent": "nonsense", "x-request-id": "caller-7"}
+    assert (await ask(chain, body(), **headers))[0] == 200
+    await chain.sidecar.wait_for(r"DEBUG batch \d+: 1 rows, \w+, traces \['caller-7'\]")

@@ -16,10 +16,14 @@ class Behind:
     """A foreign server: v2 with one model, and whatever a test adds."""
 
     def __init__(self) -> None:
+        self.port = 0
+        self.forget()
+
+    def forget(self) -> None:
+        """Answer what it was sent, and have seen nothing yet."""
         self.handle: Handle = self._reflect
         self.seen: list[web.Request] = []
         self.bodies: list[bytes] = []
-        self.port = 0
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator["Behind"]:

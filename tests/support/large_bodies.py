@@ -47,6 +47,11 @@ async def helper_of(chain: Chain, *, after: int = 0) -> int:
     return int(found[1])
 
 
+def children_of(pid: int) -> list[int]:
+    """The processes that it started and that were not laid to rest."""
+    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 @contextlib.asynccontextmanager
 async def posting(chain: Chain, path: str, body: Path, status: int = 200) -> AsyncIterator[None]:
     """Meanwhile another process posts the body again and again, and at least twice.
