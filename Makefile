@@ -79,7 +79,7 @@ imports: $(LIGHT) ## Who may import whom (import-linter)
 	$(BIN)/lint-imports
 
 unit: $(LIGHT) ## Tests that need neither torch nor other processes
-	$(BIN)/pytest -m "not torch" tests/unit tests/architecture
+	$(BIN)/pytest -m "not torch" --nightly changed -n 2 --dist loadfile tests/unit tests/architecture
 
 cluster: $(LIGHT) ## A real Kubernetes on this machine with BatchedModel installed, and a shell in it
 	@$(TESTS) support.installed run $${SHELL:-/bin/sh}

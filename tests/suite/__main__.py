@@ -10,7 +10,7 @@ import tomllib
 from pathlib import Path
 from typing import Final
 
-from suite.changes import is_clean, remember
+from suite.changes import clean_commit, remember
 from suite.jobs import run_all
 from suite.lanes import jobs
 from suite.records import Outcome, Record, read
@@ -24,7 +24,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m suite", description=__doc__)
     parser.add_argument("which", choices=("test", "nightly"))
     nightly = parser.parse_args().which == "nightly"
-    began, clean = time.monotonic(), nightly and is_clean()
+    began, commit = time.monotonic(), clean_commit()
     with tempfile.TemporaryDirectory(prefix="batchedmodel-suite-") as folder:
         records = Path(folder)
         done = asyncio.run(run_all(jobs(records, nightly="all" if nightly else "changed")))
@@ -35,8 +35,9 @@ def main() -> int:
     for name in sorted(name for name, good in done.items() if not good):
         print(f"failed: {name}")  # noqa: T201
     good = all(done.values()) and bool(found)
-    if good and clean:
-        print(f"all nightly tests pass at {remember()}")  # noqa: T201
+    if good and nightly and commit is not None:
+        remember(commit)
+        print(f"all nightly tests pass at {commit}")  # noqa: T201
     _print_counts(found)
     return 0 if good else 1
 

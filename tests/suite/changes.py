@@ -37,16 +37,18 @@ def belongs(own_file: str, watched: tuple[str, ...], changed: frozenset[str] | N
     )
 
 
-def remember(root: Path = ROOT, passed: Path = PASSED) -> str:
-    """Writes down that all passed at the commit that is checked out, and names it."""
-    (commit,) = _git(root, "rev-parse", "HEAD")
+def remember(commit: str, passed: Path = PASSED) -> None:
+    """Writes down that all nightly tests passed at a commit."""
     passed.write_text(f"{commit}\n", "utf-8")
-    return commit
 
 
-def is_clean(root: Path = ROOT) -> bool:
-    """Whether what is checked out is a commit, whole and with nothing besides."""
-    return _git(root, "status", "--porcelain") == []
+def clean_commit(root: Path = ROOT) -> str | None:
+    """The commit that is checked out, whole and with nothing besides; None where none is."""
+    try:
+        (commit,) = _git(root, "rev-parse", "HEAD")
+        return None if _git(root, "status", "--porcelain") else commit
+    except (OSError, subprocess.CalledProcessError):
+        return None
 
 
 def _git(root: Path, *words: str) -> list[str]:

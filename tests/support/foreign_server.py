@@ -1,12 +1,9 @@
 """Real servers of other projects as processes, each in the environment that holds it."""
 
 import asyncio
-import contextlib
 import json
 import os
-import random
 import signal
-import socket
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -15,6 +12,7 @@ from typing import Final
 import aiohttp
 
 from support.foreign_environment import REQUIREMENTS, environment, plain_variables
+from support.ports import unused_port
 
 _START_SECONDS: Final = 120.0
 
@@ -23,7 +21,7 @@ _START_SECONDS: Final = 120.0
 async def mlserver() -> AsyncIterator[str]:
     """The address of an MLServer with the model `m`, which doubles rows."""
     python = await asyncio.to_thread(environment, "mlserver")
-    port = _free_port()
+    port = unused_port()
     settings = {
         "name": "m",
         "implementation": "serve_mlserver.Doubling",
@@ -35,8 +33,8 @@ async def mlserver() -> AsyncIterator[str]:
         variables = {
             "MLSERVER_HOST": "127.0.0.1",
             "MLSERVER_HTTP_PORT": str(port),
-            "MLSERVER_GRPC_PORT": str(_free_port()),
-            "MLSERVER_METRICS_PORT": str(_free_port()),
+            "MLSERVER_GRPC_PORT": str(unused_port()),
+            "MLSERVER_METRICS_PORT": str(unused_port()),
             "MLSERVER_PARALLEL_WORKERS": "0",
             "PYTHONPATH": str(REQUIREMENTS),
         }
@@ -49,7 +47,7 @@ async def mlserver() -> AsyncIterator[str]:
 async def kserve(kind: str) -> AsyncIterator[str]:
     """The address of a KServe model server with the model `m`; see `serve_kserve` for the kinds."""
     python = await asyncio.to_thread(environment, "kserve")
-    port = _free_port()
+    port = unused_port()
     command = (str(python), str(REQUIREMENTS / "serve_kserve.py"), str(port), kind)
     async with _running(command, {}, f"http://127.0.0.1:{port}") as url:
         yield url
@@ -93,12 +91,3 @@ async def _ready(process: asyncio.subprocess.Process, url: str) -> None:
             except aiohttp.ClientError:
                 pass
             await asyncio.sleep(0.1)
-
-
-def _free_port() -> int:
-    """One that nobody has, and that no connection is given before the server takes it."""
-    while True:
-        port = random.randrange(20_000, 32_000)  # below what systems give to connections
-        with socket.socket() as taken, contextlib.suppress(OSError):
-            taken.bind(("0.0.0.0", port))
-            return port

@@ -5,7 +5,6 @@ There is no node: pods stay as the API server got them, and tests write their st
 
 import json
 import signal
-import socket
 import subprocess
 import urllib.request
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ from support.plane import (
     running_module,
     set_pod_status,
 )
+from support.ports import unused_port
 from support.process_memory import peak_bytes
 
 HOME = "operator-home"
@@ -126,9 +126,7 @@ def operator(
     `tag`: of the images that it is told of. `server`: where it finds the API server, if not where
     everybody does. Those that share a `lease` work one after the other.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        probe_port = free.getsockname()[1]
+    probe_port = unused_port()
     kubeconfig = Account(namespace=HOME, name=ACCOUNT).kubeconfig(plane, folder, server=server)
     environment = {
         "BATCHEDMODEL_SIDECAR_IMAGE": f"registry.example/sidecar:{tag}",

@@ -7,7 +7,6 @@ service account.
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -20,6 +19,7 @@ from support.autoscaler_cluster import probed
 from support.chart import CHART, environment
 from support.operator_process import OperatorProcess
 from support.plane import Account, Running, apply, read, running_module, until
+from support.ports import unused_port
 
 
 class Release:
@@ -70,9 +70,7 @@ class Release:
         self, folder: Path, *, told: Mapping[str, str] | None = None
     ) -> Iterator[OperatorProcess]:
         """An operator that leads or waits; stopped at the end. `told`: variables besides."""
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = unused_port()
         variables = {"BATCHEDMODEL_PROBE_PORT": str(port), **(told or {})}
         with self._running("operator", folder, variables) as running:
             process = OperatorProcess(running.process, running.log, port)

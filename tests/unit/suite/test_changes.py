@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from suite.changes import belongs, changed_files, is_clean, remember
+from suite.changes import belongs, changed_files, clean_commit, remember
 
 Git = Callable[..., None]
 
@@ -33,13 +33,13 @@ def git(tmp_path: Path) -> Git:
 
 def test_nothing_is_changed_at_the_commit_that_passed(root: Path, tmp_path: Path) -> None:
     passed = tmp_path / "passed"
-    remember(root, passed)
+    remember(_commit(root), passed)
     assert changed_files(root, passed) == frozenset({"passed"})
 
 
 def test_commits_edits_and_new_files_are_changes(root: Path, git: Git) -> None:
     passed = root / ".git" / "passed"
-    remember(root, passed)
+    remember(_commit(root), passed)
     (root / "operator/plan.py").write_text("committed")
     git("commit", "--quiet", "--all", "--message=second")
     (root / "sidecar/batcher.py").write_text("edited")
@@ -60,10 +60,20 @@ def test_where_there_is_no_history_nothing_is_known(tmp_path: Path) -> None:
     assert changed_files(tmp_path, tmp_path / "passed") is None
 
 
-def test_a_tree_is_clean_when_it_is_a_commit_and_nothing_besides(root: Path) -> None:
-    assert is_clean(root)
+def test_a_tree_is_a_commit_when_nothing_is_besides(root: Path) -> None:
+    assert len(_commit(root)) == 40
     (root / "more").touch()
-    assert not is_clean(root)
+    assert clean_commit(root) is None
+
+
+def test_a_folder_without_a_history_is_no_commit(tmp_path: Path) -> None:
+    assert clean_commit(tmp_path) is None
+
+
+def _commit(root: Path) -> str:
+    found = clean_commit(root)
+    assert found is not None
+    return found
 
 
 @pytest.mark.parametrize(
