@@ -14,7 +14,6 @@ IMAGES ?=
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/batchedmodel
 BIN   := $(VENV)/bin
 TESTS := PYTHONPATH=tests:images $(BIN)/python -m
-CLUSTER := $(TESTS) cluster
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c

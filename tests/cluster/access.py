@@ -1,6 +1,7 @@
 """Ways to talk to an API server: kubeconfig files, kubectl, Helm, and bare requests."""
 
 import base64
+import http.client
 import json
 import os
 import ssl
@@ -65,7 +66,7 @@ class Probe:
         """Whether a GET is answered with status 200."""
         try:
             self._asked(path, None, 2)
-        except (OSError, urllib.error.HTTPError):
+        except (OSError, http.client.HTTPException):
             return False
         return True
 
@@ -82,7 +83,7 @@ class Probe:
                 if error.code == 404:
                     return None
                 raise CommandFailed(f"{path}: {error} {error.read().decode()}") from error
-            except OSError as error:
+            except (OSError, http.client.HTTPException) as error:
                 raise CommandFailed(f"{path}: {error}") from error
 
     def created(self, path: str, body: Mapping[str, Any], *, timeout_s: float = 20) -> Any:
@@ -96,7 +97,7 @@ class Probe:
                 return json.loads(self._asked(path, body, timeout_s))
             except urllib.error.HTTPError as error:
                 raise CommandFailed(f"{path}: {error} {error.read().decode()}") from error
-            except OSError as error:
+            except (OSError, http.client.HTTPException) as error:
                 raise CommandFailed(f"{path}: {error}") from error
 
     def _asked(self, path: str, body: Mapping[str, Any] | None, timeout_s: float) -> bytes:

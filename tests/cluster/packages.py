@@ -46,15 +46,18 @@ def require_packages() -> None:
     Raises:
         Unavailable: not root, or not installable; the message lists the packages.
     """
-    if missing_packages():
-        with locked(_LOCK):
-            _install(missing_packages())
+    if not (missing := missing_packages()):
+        return
+    if os.geteuid() != 0:
+        raise Unavailable(f"a test cluster needs these packages: {' '.join(missing)}")
+    with locked(_LOCK):
+        _install(missing_packages())
 
 
 def _install(missing: tuple[str, ...]) -> None:
     if not missing:
         return
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+    if shutil.which("apt-get") is None:
         raise Unavailable(f"a test cluster needs these packages: {' '.join(missing)}")
     log.info("installing %s", " ".join(missing))
     quiet = {"DEBIAN_FRONTEND": "noninteractive"}

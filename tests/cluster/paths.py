@@ -36,7 +36,10 @@ def path_of(namespace: str, what: str, **selectors: str) -> str:
     """
     kind, _, name = what.partition("/")
     kind = kind.lower()
-    plural = next(one for one in (_SHORT.get(kind, ""), kind, f"{kind}s") if one in _VERSIONS)
+    names = (_SHORT.get(kind, ""), kind, f"{kind}s")
+    plural = next((one for one in names if one in _VERSIONS), None)
+    if plural is None:
+        raise LookupError(f"it is not written down where the API server has {kind}")
     version = _VERSIONS[plural]
     parts = ["apis" if "/" in version else "api", version]
     if plural not in _OF_THE_CLUSTER:

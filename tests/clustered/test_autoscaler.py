@@ -35,7 +35,7 @@ from support.autoscaler_cluster import (
     watched_model,
 )
 from support.autoscaler_world import CALM, busy
-from support.plane import Manifest, apply, until
+from support.plane import Manifest, apply, sidecar_address, until
 
 TEAM = "autoscaled-team"
 ARITHMETIC = [
@@ -53,8 +53,8 @@ METRIC = f"namespaces/{TEAM}/batchedmodels.batchedmodel.dev/minilm/{REQUIRED_REP
 
 
 @pytest.fixture(scope="module")
-def sidecar() -> Iterator[PretendSidecar]:
-    pretend = PretendSidecar("127.0.64.1", busy(0.4))
+def sidecar(control_plane: ControlPlane) -> Iterator[PretendSidecar]:
+    pretend = PretendSidecar(sidecar_address(control_plane, 3), busy(0.4))
     yield pretend
     pretend.close()
 

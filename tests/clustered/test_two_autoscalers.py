@@ -27,7 +27,7 @@ from support.autoscaler_cluster import (
     watched_model,
 )
 from support.autoscaler_world import busy
-from support.plane import apply, until
+from support.plane import apply, sidecar_address, until
 
 TEAM = "two-autoscalers-team"
 METRIC = (
@@ -43,9 +43,9 @@ _LONGEST_GAP_SECONDS = 2.0
 
 
 @pytest.fixture(scope="module")
-def sidecar() -> Iterator[PretendSidecar]:
+def sidecar(control_plane: ControlPlane) -> Iterator[PretendSidecar]:
     told = replace(busy(0.4), rows_per_second=410.0, shortest_latency_seconds=0.0315)
-    pretend = PretendSidecar("127.0.64.2", told)
+    pretend = PretendSidecar(sidecar_address(control_plane, 4), told)
     yield pretend
     pretend.close()
 

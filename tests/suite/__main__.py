@@ -10,6 +10,7 @@ import tomllib
 from pathlib import Path
 from typing import Final
 
+from cluster.signals import termination_as_interrupt
 from suite.changes import clean_commit, remember
 from suite.jobs import run_all
 from suite.lanes import jobs
@@ -27,24 +28,32 @@ def main() -> int:
     began, commit = time.monotonic(), clean_commit()
     with tempfile.TemporaryDirectory(prefix="batchedmodel-suite-") as folder:
         records = Path(folder)
-        done = asyncio.run(run_all(jobs(records, nightly="all" if nightly else "changed")))
+        with termination_as_interrupt():
+            done = asyncio.run(run_all(jobs(records, nightly="all" if nightly else "changed")))
         found = [one for file in sorted(records.iterdir()) for one in read(file)]
-    budgets = tomllib.loads(_BUDGETS.read_text("utf-8"))["minutes"]
+    budgets = {} if nightly else tomllib.loads(_BUDGETS.read_text("utf-8"))["minutes"]
     wall = time.monotonic() - began
     print(table(found, budgets, wall_seconds=wall, load=os.getloadavg()[2]))  # noqa: T201
-    for name in sorted(name for name, good in done.items() if not good):
+    failed = sorted(name for name, good in done.items() if not good)
+    for name in failed:
         print(f"failed: {name}")  # noqa: T201
-    good = all(done.values()) and bool(found)
-    if good and nightly and commit is not None:
+    good = not failed and bool(found)
+    if good and nightly and commit is not None and _is_seen(found) and clean_commit() == commit:
         remember(commit)
         print(f"all nightly tests pass at {commit}")  # noqa: T201
-    _print_counts(found)
+    _print_counts(found, failed)
     return 0 if good else 1
 
 
-def _print_counts(found: list[Record]) -> None:
-    """The closing line that machines read."""
+def _is_seen(found: list[Record]) -> bool:
+    """Whether no nightly test was skipped, as those of a cluster are where there can be none."""
+    return not any(one.nightly and one.outcome is Outcome.SKIPPED for one in found)
+
+
+def _print_counts(found: list[Record], failed: list[str]) -> None:
+    """The closing line that machines read. Where a job failed and no test did, it says so too."""
     counts = {one: sum(record.outcome is one for record in found) for one in Outcome}
+    counts[Outcome.FAILED] = max(counts[Outcome.FAILED], len(failed))
     words = (f"{counts[one]} {one}" for one in (Outcome.PASSED, Outcome.FAILED, Outcome.SKIPPED))
     print(", ".join(words))  # noqa: T201
 

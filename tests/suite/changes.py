@@ -10,6 +10,11 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
 PASSED: Final = Path(__file__).with_name("nightly-passed")
+_UNDER_ALL: Final = (
+    *("constraints.txt", "contract", "pyproject.toml"),
+    *("tests/conftest.py", "tests/cluster", "tests/support"),
+)
+"""What every test stands on."""
 
 
 def changed_files(root: Path = ROOT, passed: Path = PASSED) -> frozenset[str] | None:
@@ -19,7 +24,7 @@ def changed_files(root: Path = ROOT, passed: Path = PASSED) -> frozenset[str] | 
     """
     try:
         commit = passed.read_text("utf-8").strip()
-        differ = _git(root, "diff", "--name-only", commit, "--")
+        differ = _git(root, "diff", "--name-only", "--no-renames", commit, "--")
         fresh = _git(root, "ls-files", "--others", "--exclude-standard")
     except (OSError, subprocess.CalledProcessError):
         return None
@@ -27,14 +32,14 @@ def changed_files(root: Path = ROOT, passed: Path = PASSED) -> frozenset[str] | 
 
 
 def belongs(own_file: str, watched: tuple[str, ...], changed: frozenset[str] | None) -> bool:
-    """Whether a nightly test is due: its own file or one below `watched` has changed."""
+    """Whether a nightly test is due.
+
+    It is when its own file has changed, one below `watched`, or one that all tests stand on.
+    """
     if changed is None:
         return True
-    return any(
-        file == one or file.startswith(f"{one}/")
-        for file in changed
-        for one in (own_file, *watched)
-    )
+    paths = (own_file, *watched, *_UNDER_ALL)
+    return any(file == path or file.startswith(f"{path}/") for file in changed for path in paths)
 
 
 def remember(commit: str, passed: Path = PASSED) -> None:

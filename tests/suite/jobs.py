@@ -1,6 +1,7 @@
 """Commands that run beside each other as far as one need not wait for another."""
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -9,6 +10,8 @@ from typing import Final
 
 _NO_TESTS: Final = 5
 """Of pytest, where nothing was chosen from what it was given: no failure of a lane."""
+
+_CHUNK: Final = 2**16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,17 +60,21 @@ async def _ended(job: Job, command: Sequence[str]) -> int:
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
-        limit=2**20,
+        # Ctrl-C must reach it once, from here.
+        start_new_session=True,
     )
     assert process.stdout is not None
+    rest = b""
     try:
-        async for line in process.stdout:
-            _say(job, line.decode("utf-8", "replace").rstrip())
+        while chunk := await process.stdout.read(_CHUNK):
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                _say(job, line.decode("utf-8", "replace"))
         return await process.wait()
     finally:
         if process.returncode is None:
-            # As Ctrl-C does: pytest then clears up.
-            process.send_signal(signal.SIGINT)
+            # As Ctrl-C would, had it reached the command: pytest then clears up.
+            os.killpg(process.pid, signal.SIGINT)
             await process.wait()
 
 

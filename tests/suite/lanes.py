@@ -28,7 +28,7 @@ class Lane:
     """Jobs that must have ended. Where what they make is not to be had, tests are skipped."""
 
 
-_INSTALLED: Final = (sys.executable, "-m", "support.installed", "run", "--")
+_INSTALLED: Final = (sys.executable, "-m", "support.installed", "run", "--skips", "--")
 _ON_A_NODE: Final = ("programs-of-a-node", "images")
 LANES: Final = (
     Lane(
@@ -49,7 +49,9 @@ LANES: Final = (
     # What takes long comes first.
     Lane(name="rest", paths=("tests/integration", "tests/architecture", "tests/unit"), workers=2),
 )
-_ALONE: Final = Lane(name="alone", paths=("tests",), after=tuple(lane.name for lane in LANES))
+_ALONE: Final = Lane(
+    name="alone", paths=("tests",), after=("checks", *(lane.name for lane in LANES))
+)
 """What measures time has the machine for itself."""
 
 

@@ -11,6 +11,7 @@ from suite.records import Outcome, Record, write
 from support.examples import examples
 
 _CLUSTER_SECONDS = "cluster_seconds"
+_NIGHTLY = "nightly"
 _RECORDER = "suite-recorder"
 
 
@@ -54,10 +55,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Let each report say how long its phase waited for a cluster."""
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let each report say how long its phase waited for a cluster, and what its test is."""
     report = yield
     report.user_properties.append((_CLUSTER_SECONDS, waited.taken()))
+    report.user_properties.append((_NIGHTLY, item.get_closest_marker("nightly") is not None))
     return report
 
 
@@ -84,7 +88,15 @@ class Recorder:
             outcome=outcome,
             seconds=report.duration + (known.seconds if known else 0.0),
             cluster_seconds=waited_for + (known.cluster_seconds if known else 0.0),
+            nightly=(_NIGHTLY, True) in report.user_properties,
         )
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """A file of tests that cannot be read."""
+        if report.failed:
+            self._records[report.nodeid] = Record(
+                test=report.nodeid, outcome=Outcome.FAILED, seconds=0.0, cluster_seconds=0.0
+            )
 
     def pytest_sessionfinish(self) -> None:
         """The session's end."""

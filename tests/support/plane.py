@@ -145,6 +145,14 @@ class Answer:
     body: bytes
 
 
+def sidecar_address(plane: ControlPlane, number: int) -> str:
+    """An address of this machine for a pretended sidecar, of this control plane alone.
+
+    Others run beside it, and unit tests that listen at addresses of their own.
+    """
+    return f"127.0.{80 + plane.namespace.slot.number}.{number}"
+
+
 class PretendAdminPort:
     """Answers GET as a sidecar's admin port does, at an address of its own."""
 

@@ -12,7 +12,7 @@ from support.autoscaler_cluster import PretendSidecar, available, make_ready
 from support.autoscaler_world import busy
 from support.operator_process import OperatorProcess
 from support.operator_team import CHILDREN, SIMULATED, Team
-from support.plane import CRD_NAME, Running, apply, get, install_crd, until
+from support.plane import CRD_NAME, Running, apply, get, install_crd, sidecar_address, until
 from support.release import Release, remove_namespace
 from support.rights import asked
 
@@ -89,7 +89,7 @@ def test_models_of_listed_namespaces_are_looked_after_and_no_others(
 def test_metrics_of_listed_namespaces_are_told_and_nobody_gets_a_right_to_others(
     release: Release, operator: OperatorProcess, autoscaler: Running
 ) -> None:
-    sidecar = PretendSidecar("127.0.67.1", busy(0.4))
+    sidecar = PretendSidecar(sidecar_address(release.plane, 2), busy(0.4))
     try:
         make_ready(release.plane, _LISTED, sidecar.address)
         until("the metric is told", lambda: _is_one(_metric(release, _LISTED, _READER)))

@@ -15,7 +15,7 @@ from batchedmodel_contract.kubernetes_names import NAME_LABEL
 from cluster import ControlPlane
 from support.operator_process import PretendSidecar, run_pods
 from support.operator_team import SIMULATED, Team
-from support.plane import apply, until
+from support.plane import apply, sidecar_address, until
 from support.release import Release, is_there, remove_namespace
 from support.rights import Asked, asked, granted
 
@@ -75,7 +75,7 @@ def _watched(release: Release) -> Iterator[bool]:
 
 
 def _life_of_a_model(team: Team) -> None:
-    sidecar = PretendSidecar("127.0.66.1")
+    sidecar = PretendSidecar(sidecar_address(team.plane, 5))
     try:
         team.write({**SIMULATED, "replicas": 2})
         until("all are there", lambda: team.has_all("deployment/minilm", "pdb/minilm"))

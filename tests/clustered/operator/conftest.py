@@ -9,7 +9,7 @@ import pytest
 from cluster import ControlPlane
 from support.operator_process import OperatorProcess, PretendSidecar, grant_rights, operator
 from support.operator_team import Team
-from support.plane import apply, install_crd
+from support.plane import apply, install_crd, sidecar_address
 
 _NUMBERS = itertools.count(1)
 
@@ -45,7 +45,6 @@ def team(plane: ControlPlane, request: pytest.FixtureRequest) -> Iterator[Team]:
 
 @pytest.fixture
 def sidecar(plane: ControlPlane) -> Iterator[PretendSidecar]:
-    # Of this control plane alone: others run beside it.
-    pretend = PretendSidecar(f"127.0.65.{1 + plane.namespace.slot.number}")
+    pretend = PretendSidecar(sidecar_address(plane, 1))
     yield pretend
     pretend.close()

@@ -13,7 +13,7 @@ import pytest
 from batchedmodel_autoscaler.certificates import make_identity
 from batchedmodel_autoscaler.cluster import Cluster
 from batchedmodel_autoscaler.poller import Poller
-from batchedmodel_autoscaler.resources import FRONT_PROXY
+from batchedmodel_autoscaler.resources import API_SERVICES, FRONT_PROXY
 from batchedmodel_autoscaler.service import Service
 from batchedmodel_autoscaler.settings import AutoscalerSettings
 from support.pretend_api_server import PretendApiServer, becomes, pretend_api_server
@@ -74,14 +74,39 @@ async def test_as_many_namespaces_as_the_chart_allows_are_watched_at_once(
         async with api_server(tmp_path) as (server, service), running(service):
             await becomes(lambda: server.watches.total() == WATCHES)
             assert set(server.watches.values()) == {1}
-            (line,) = [one for one in caplog.records if one.msg.startswith("listening")]
-            assert line.args is not None
-            _, admin_port = tuple(line.args)
-            async with (
-                aiohttp.ClientSession() as session,
-                session.get(f"http://127.0.0.1:{admin_port}/readyz") as answer,
-            ):
-                assert await answer.text() == "ready\n"
+            assert await said_of_readiness(caplog) == (200, "ready\n")
+
+
+async def test_it_is_not_ready_until_api_servers_believe_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else a rollout would end the old pod before."""
+    ours = API_SERVICES[0]
+    with caplog.at_level(logging.INFO):
+        async with api_server(tmp_path) as (server, service):
+            # It takes a new authority, but nobody is told of it.
+            server.lists[ours.path] = [
+                {
+                    "metadata": {"name": ours.name, "uid": "1", "resourceVersion": "1"},
+                    "spec": {"service": {"namespace": "ns", "name": "svc"}},
+                }
+            ]
+            async with running(service):
+                await becomes(lambda: server.watches.total() == WATCHES)
+                status, words = await said_of_readiness(caplog)
+    assert status == 503
+    assert words == f"not there yet: our authority in {ours.name}\n"
+
+
+async def said_of_readiness(caplog: pytest.LogCaptureFixture) -> tuple[int, str]:
+    (line,) = [one for one in caplog.records if one.msg.startswith("listening")]
+    assert line.args is not None
+    _, admin_port = tuple(line.args)
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"http://127.0.0.1:{admin_port}/readyz") as answer,
+    ):
+        return answer.status, await answer.text()
 
 
 async def test_an_autoscaler_that_cannot_hear_its_sidecars_ends(

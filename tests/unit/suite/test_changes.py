@@ -48,6 +48,13 @@ def test_commits_edits_and_new_files_are_changes(root: Path, git: Git) -> None:
     assert changed_files(root, passed) == frozenset(wanted)
 
 
+def test_what_is_moved_away_is_a_change_where_it_was(root: Path, git: Git) -> None:
+    passed = root / ".git" / "passed"
+    remember(_commit(root), passed)
+    git("mv", "operator/plan.py", "sidecar/plan.py")
+    assert changed_files(root, passed) == frozenset({"operator/plan.py", "sidecar/plan.py"})
+
+
 @pytest.mark.parametrize("known", ["", "0123456789012345678901234567890123456789"])
 def test_a_commit_that_is_not_in_the_history_tells_nothing(root: Path, known: str) -> None:
     passed = root / ".git" / "passed"
@@ -83,6 +90,8 @@ def _commit(root: Path) -> str:
         ({"operators/plan.py"}, False),
         ({"tests/test_it.py"}, True),
         ({"tests/test_other.py"}, False),
+        ({"contract/manifest.py"}, True),
+        ({"tests/support/chain.py"}, True),
         (set(), False),
         (None, True),
     ],

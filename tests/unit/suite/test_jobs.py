@@ -59,6 +59,27 @@ def test_a_command_that_fails_ends_its_job_and_leaves_out_who_needs_it(
     assert not (tmp_path / "ran").exists()
 
 
+def test_a_line_may_be_of_any_length(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(Job(name="a", commands=(_python("print('x' * 5_000_000)"),)))["a"]
+    assert len(capsys.readouterr().out) > 5_000_000
+
+
+async def test_a_run_that_is_given_up_lets_its_commands_clear_up_once(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    code = (
+        f"import pathlib, time; told = pathlib.Path({str(told)!r})\n"
+        "try: told.touch(); time.sleep(60)\n"
+        "except KeyboardInterrupt: time.sleep(0.5); told.write_text('cleared up')"
+    )
+    run = asyncio.create_task(run_all([Job(name="a", commands=(_python(code),))]))
+    while not told.exists():  # noqa: ASYNC110  # a process that tells nobody
+        await asyncio.sleep(0.01)
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    assert told.read_text() == "cleared up"
+
+
 def test_what_may_fail_fails_no_run() -> None:
     assert _run(Job(name="a", commands=(_python("raise SystemExit(1)"),), may_fail=True))["a"]
 

@@ -37,7 +37,13 @@ def test_a_folder_that_passes_its_budget_is_warned_of() -> None:
 
 
 def test_a_folder_without_a_budget_is_warned_of() -> None:
-    assert "warning: tests/unit has no budget" in _table(_record("tests/unit/test_a.py::t", 1))
+    assert "warning: tests/unit has no budget" in _table(
+        _record("tests/unit/test_a.py::t", 1), integration=1
+    )
+
+
+def test_where_no_budgets_are_held_nobody_is_warned() -> None:
+    assert "warning" not in _table(_record("tests/unit/test_a.py::t", 1000))
 
 
 def test_the_slowest_are_listed_and_no_others() -> None:
