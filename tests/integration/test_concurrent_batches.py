@@ -80,9 +80,10 @@ async def test_as_many_batches_run_at_once_as_are_asked_for_and_never_more(
     batches = [batch for batch in server.batches() if batch.began > begun]
     assert sum(batch.rows for batch in batches) == calls
     assert max(running(batch.began, batches) for batch in batches) == workers
-    # All but those at the beginning and at the end, which may have had no company.
+    # Not those at the beginning and at the end, nor all others where the machine is busy. Of a
+    # sidecar that has fewer at the same time it would be none.
     together = [running(batch.middle, batches) for batch in batches]
-    assert together.count(workers) >= len(batches) - 2 * workers
+    assert together.count(workers) > len(batches) / 3
     assert len({batch.worker for batch in batches}) >= workers
 
 
