@@ -18,7 +18,8 @@ from support.plane import read, until
 from support.steady_load import SteadyLoad
 from support.story_models import simulated
 
-pytestmark = pytest.mark.timeout(900, func_only=True)
+# Alone: beside lanes that want both cores, probes of pods that nobody killed are late as well.
+pytestmark = [pytest.mark.timeout(900, func_only=True), pytest.mark.alone]
 
 _NIGHTLY: Final = pytest.mark.nightly("operator", "autoscaler", "charts")
 SEED: Final = 20261122

@@ -52,7 +52,7 @@ LANES: Final = (
 _ALONE: Final = Lane(
     name="alone", paths=("tests",), after=("checks", *(lane.name for lane in LANES))
 )
-"""What measures time has the machine for itself."""
+"""What measures time, or storms, has the machine for itself."""
 
 
 def jobs(records: Path, *, nightly: str) -> list[Job]:
