@@ -19,6 +19,7 @@ from aiohttp.typedefs import Handler
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.spec import PolicyName, ServerProtocol
 from support.chain import Chain, in_front_of
+from support.ports import unused_port
 
 NAME = "m"
 SHARING = BatchSettings(policy=PolicyName.WINDOW, max_wait_seconds=0.1)
@@ -80,6 +81,8 @@ class RowServer:
         route.add_post(f"/v2/models/{NAME}/versions/{{version}}/infer", self._v2)
         self._goes_on = asyncio.Event()
         self._goes_on.set()
+        # It comes back to its port after a restart, so nobody may be given it meanwhile.
+        self.port = self.port or unused_port()
         self._runner = web.AppRunner(application, shutdown_timeout=0.1)
         await self._runner.setup()
         await self._listen()
@@ -88,7 +91,6 @@ class RowServer:
     async def _listen(self) -> None:
         self._site = web.TCPSite(self._runner, "127.0.0.1", self.port, ssl_context=self.tls)
         await self._site.start()
-        self.port = self._runner.addresses[0][1]
 
     async def __aexit__(self, *_: object) -> None:
         await self._runner.cleanup()

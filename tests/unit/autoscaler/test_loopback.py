@@ -307,8 +307,10 @@ async def test_whatever_is_no_stats_counts_as_silence() -> None:
 
 
 async def test_a_sidecar_that_hangs_is_given_up_after_a_second() -> None:
+    given_up = asyncio.Event()
+
     async def hang(request: web.Request) -> web.Response:
-        await asyncio.sleep(2)
+        await given_up.wait()
         return web.Response()
 
     sidecars = Sidecars(10)
@@ -316,7 +318,8 @@ async def test_a_sidecar_that_hangs_is_given_up_after_a_second() -> None:
         started = time.monotonic()
         with pytest.raises(SidecarSilent):
             await sidecars.stats("127.0.65.4")
-        assert 0.9 < time.monotonic() - started < 2.5
+        assert 0.9 < time.monotonic() - started < 10  # a busy machine takes its time
+        given_up.set()
         await sidecars.close()
 
 
