@@ -250,13 +250,13 @@ def _uids(kube: Kube, name: str) -> set[str]:
 
 
 async def _not_ready(kube: Kube, name: str, reason: str, words: str) -> None:
-    """Within seconds, `Ready` says why a new pod does not come up."""
+    """`Ready` says why a new pod does not come up, once it has tried."""
 
     def said() -> bool:
         ready = kube.condition(name, "Ready")
         return ready.get("reason") == reason and words in ready["message"]
 
-    await kube.eventually(f"{reason} is said", said, within=30)
+    await kube.eventually(f"{reason} is said", said, within=120)
 
 
 async def test_an_accelerator_is_requested_and_its_lack_is_said(kube: Kube) -> None:

@@ -108,16 +108,28 @@ async def test_no_process_is_left_when_the_run_is_cancelled() -> None:
         os.kill(pid, 0)
 
 
-async def test_last_words_come_before_the_end_even_when_a_grandchild_holds_the_pipe() -> None:
+async def test_last_words_come_before_the_end_even_when_a_grandchild_holds_the_pipe(
+    tmp_path: Path,
+) -> None:
+    heard = tmp_path / "heard"
+    holds = f"""
+import pathlib, time
+for _ in range(6000):
+    if not pathlib.Path({str(heard)!r}).exists():
+        time.sleep(0.01)
+"""
     code = (
         "import subprocess, sys;"
-        "subprocess.Popen([sys.executable, '-c', 'input()'], stdin=subprocess.PIPE);"
+        f"subprocess.Popen([sys.executable, '-c', {holds!r}]);"
         "sys.stdout.write('last words')"
     )
     lines: list[str] = []
     one = Process(process("front", code), lines.append)
-    assert await one.ended == 0
-    assert lines == ["last words"]
+    try:
+        assert await asyncio.wait_for(one.ended, 30) == 0
+        assert lines == ["last words"]
+    finally:
+        heard.touch()
 
 
 async def test_standard_error_is_shown_like_standard_output() -> None:
