@@ -34,11 +34,14 @@ class Tender(OnHost):
         self.holds = holds
         self.passes: list[int] = []
         self.began = threading.Event()
+        self.goes_on = threading.Event()
+        self.goes_on.set()
 
     def forward(self, batch: Batch) -> Any:
         x = batch.array("x")
         self.passes.append(batch.rows)
         self.began.set()
+        self.goes_on.wait(60)
         if x.size > self.holds:
             raise MemoryError("no more")
         if (x == DEADLY).any():
@@ -164,10 +167,12 @@ async def test_a_batch_behind_a_failing_one_does_not_wait_for_its_repetitions(
 async def test_a_caller_that_leaves_ends_the_search(compute: ComputeThread) -> None:
     handler = Tender()
     runner = runner_of(loaded(handler), compute)
+    handler.goes_on.clear()
     failing = asyncio.create_task(runner.run(batch_of(x=items(32, i0=POISON))))
-    await asyncio.to_thread(handler.began.wait, 5)
+    await asyncio.to_thread(handler.began.wait, 60)
     failing.cancel()
     await asyncio.wait([failing])
+    handler.goes_on.set()
     await runner.run(batch_of(x=items(1)))
     assert len(handler.passes) < 4
 
