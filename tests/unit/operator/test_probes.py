@@ -8,6 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from batchedmodel_operator.probes import Vitals, health, serve_probes
+from support.ports import unused_port
 
 WELL = Vitals(
     leads=True,
@@ -25,9 +26,10 @@ async def _ask(port: int, request: bytes) -> tuple[bytes, bytes]:
     return head.partition(b"\r\n")[0], body
 
 
-async def test_a_probe_is_answered_and_what_else_is_asked_is_refused(unused_tcp_port: int) -> None:
-    server = await serve_probes(unused_tcp_port, lambda: WELL)
-    status, body = await _ask(unused_tcp_port, b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+async def test_a_probe_is_answered_and_what_else_is_asked_is_refused() -> None:
+    port = unused_port()
+    server = await serve_probes(port, lambda: WELL)
+    status, body = await _ask(port, b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
     assert status == b"HTTP/1.1 200 OK"
     assert json.loads(body) == {"leads": True, "longest_look_seconds": 0.2}
     for request, expected in (
@@ -35,16 +37,17 @@ async def test_a_probe_is_answered_and_what_else_is_asked_is_refused(unused_tcp_
         (b"POST /healthz HTTP/1.1\r\n\r\n", b"405"),
         (b"nonsense\r\n\r\n", b"405"),
     ):
-        status, _ = await _ask(unused_tcp_port, request)
+        status, _ = await _ask(port, request)
         assert status.split()[1] == expected
-    assert (await _ask(unused_tcp_port, b"x" * 100_000))[0] == b"", "it is cut off"
+    assert (await _ask(port, b"x" * 100_000))[0] == b"", "it is cut off"
     server.close()
 
 
 @pytest.mark.parametrize("leads", [True, False])
-async def test_the_metrics_are_what_prometheus_reads(leads: bool, unused_tcp_port: int) -> None:
-    server = await serve_probes(unused_tcp_port, lambda: replace(WELL, leads=leads))
-    _, body = await _ask(unused_tcp_port, b"GET /metrics HTTP/1.1\r\n\r\n")
+async def test_the_metrics_are_what_prometheus_reads(leads: bool) -> None:
+    port = unused_port()
+    server = await serve_probes(port, lambda: replace(WELL, leads=leads))
+    _, body = await _ask(port, b"GET /metrics HTTP/1.1\r\n\r\n")
     families = {one.name: one for one in text_string_to_metric_families(body.decode())}
     prefix = "batchedmodel_operator"
     assert families[f"{prefix}_leader"].samples[0].value == leads
