@@ -55,23 +55,28 @@ async def _run(job: Job, before: Mapping[str, asyncio.Task[bool]]) -> bool:
 
 
 async def _ended(job: Job, command: Sequence[str]) -> int:
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        # Ctrl-C must reach it once, from here.
-        start_new_session=True,
+    starting = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            # Ctrl-C must reach it once, from here.
+            start_new_session=True,
+        )
     )
-    assert process.stdout is not None
-    rest = b""
     try:
+        # Who gives up a start that goes on kills what may have begun.
+        process = await asyncio.shield(starting)
+        assert process.stdout is not None
+        rest = b""
         while chunk := await process.stdout.read(_CHUNK):
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
                 _say(job, line.decode("utf-8", "replace"))
         return await process.wait()
     finally:
+        process = await starting
         if process.returncode is None:
             # As Ctrl-C would, had it reached the command: pytest then clears up.
             os.killpg(process.pid, signal.SIGINT)

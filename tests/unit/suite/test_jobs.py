@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,26 @@ async def test_a_run_that_is_given_up_lets_its_commands_clear_up_once(tmp_path: 
     run = asyncio.create_task(run_all([Job(name="a", commands=(_python(code),))]))
     while not told.exists():  # noqa: ASYNC110  # a process that tells nobody
         await asyncio.sleep(0.01)
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    assert told.read_text() == "cleared up"
+
+
+async def test_a_command_clears_up_too_when_it_began_before_its_start_was_heard_of(
+    tmp_path: Path,
+) -> None:
+    told = tmp_path / "told"
+    code = (
+        f"import pathlib, time; told = pathlib.Path({str(told)!r})\n"
+        "try: told.touch(); time.sleep(60)\n"
+        "except KeyboardInterrupt: told.write_text('cleared up')"
+    )
+    run = asyncio.create_task(run_all([Job(name="a", commands=(_python(code),))]))
+    for _ in range(3):
+        await asyncio.sleep(0)  # until the process is started; nobody awaits its pipes yet
+    while not told.exists():
+        time.sleep(0.01)  # noqa: ASYNC251  # this process is busy, and hears of nothing
     run.cancel()
     with pytest.raises(asyncio.CancelledError):
         await run
