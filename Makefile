@@ -77,8 +77,8 @@ types: $(LIGHT) ## Types (mypy, strict)
 imports: $(LIGHT) ## Who may import whom (import-linter)
 	$(BIN)/lint-imports
 
-unit: $(LIGHT) ## Tests that need neither torch nor other processes
-	$(BIN)/pytest -m "not torch" --nightly changed -n 2 --dist loadfile tests/unit tests/architecture
+unit: $(LIGHT) ## Quick tests that need neither torch nor other processes
+	$(BIN)/pytest -m "not torch and not slow" --nightly changed -n 2 --dist loadfile tests/unit tests/architecture
 
 cluster: $(LIGHT) ## A real Kubernetes on this machine with BatchedModel installed, and a shell in it
 	@$(TESTS) support.installed run $${SHELL:-/bin/sh}

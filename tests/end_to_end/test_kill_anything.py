@@ -50,7 +50,7 @@ async def test_the_last_edit_stands_and_who_was_not_edited_notices_nothing(
 
         def again() -> bool:
             now = _ready_since(kube, "still")
-            return len(now) == len(before) and before.isdisjoint(now)
+            return len(now) == 2 and before.isdisjoint(now)
 
         # Were the API server killed before it is told that they are ready again, then the Service
         # would lead nowhere until it is back and told, half a minute later.

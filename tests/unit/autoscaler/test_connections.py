@@ -57,6 +57,7 @@ async def running(service: Service) -> AsyncIterator[None]:
         await asyncio.gather(task, return_exceptions=True)
 
 
+@pytest.mark.slow
 async def test_an_api_server_that_answers_nothing_else_costs_nobody_the_lease(
     tmp_path: Path,
 ) -> None:
@@ -67,6 +68,7 @@ async def test_an_api_server_that_answers_nothing_else_costs_nobody_the_lease(
             await becomes(lambda: server.renewals >= 2, seconds=6)
 
 
+@pytest.mark.slow
 async def test_as_many_namespaces_as_the_chart_allows_are_watched_at_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -77,6 +79,7 @@ async def test_as_many_namespaces_as_the_chart_allows_are_watched_at_once(
             assert await said_of_readiness(caplog) == (200, "ready\n")
 
 
+@pytest.mark.slow
 async def test_it_is_not_ready_until_api_servers_believe_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -109,6 +112,7 @@ async def said_of_readiness(caplog: pytest.LogCaptureFixture) -> tuple[int, str]
         return answer.status, await answer.text()
 
 
+@pytest.mark.slow
 async def test_an_autoscaler_that_cannot_hear_its_sidecars_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -354,6 +354,7 @@ def test_of_another_model_by_the_same_name_nothing_is_known() -> None:
     assert known.capacity(KEY) is None
 
 
+@pytest.mark.slow
 def test_very_many_pods_are_asked_more_rarely() -> None:
     known = fleet([pod(number) for number in range(1500)])
     assert known.poll_seconds == 1500 / MOST_POLLS_PER_SECOND

@@ -306,6 +306,7 @@ async def test_whatever_is_no_stats_counts_as_silence() -> None:
     await sidecars.close()
 
 
+@pytest.mark.slow
 async def test_a_sidecar_that_hangs_is_given_up_after_a_second() -> None:
     given_up = asyncio.Event()
 

@@ -199,6 +199,7 @@ async def test_a_spoilt_bundle_is_made_right_at_once() -> None:
         assert w.cluster.there[found.name].bundle == w.rotation.serving.authority
 
 
+@pytest.mark.slow
 async def test_a_bundle_that_is_spoilt_again_and_again_is_made_right_four_times_a_minute() -> None:
     async with world() as w:
         name = API_SERVICES[0].name

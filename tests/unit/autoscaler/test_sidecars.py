@@ -125,6 +125,7 @@ async def test_a_pod_that_got_the_address_of_another_is_heard_at_once_and_for_it
         assert len(pods.known) == 1
 
 
+@pytest.mark.slow
 async def test_a_late_answer_is_not_taken_for_that_to_the_next_question() -> None:
     async with pods_at("127.0.67.3") as pods, asking() as sidecars:
         await sidecars.stats("127.0.67.3")

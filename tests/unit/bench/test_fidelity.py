@@ -40,6 +40,7 @@ def test_ways_that_cost_nothing_have_no_constants() -> None:
     assert (found.hand_off, found.rest, found.per_row) == pytest.approx((0, 0, 0), abs=1e-9)
 
 
+@pytest.mark.slow
 def test_known_constants_are_found_again() -> None:
     times = arrivals(B, 0.2, 1, 4.0)
     known = Constants(hand_off=0.0005, rest=0.0012, per_row=0.0001)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
@@ -123,4 +124,4 @@ class RivalMachine(PolicyDriver):
         self._hand_over(batch.id)
 
 
-TestRivals = RivalMachine.TestCase
+TestRivals = pytest.mark.slow(RivalMachine.TestCase)

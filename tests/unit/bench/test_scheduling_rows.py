@@ -185,6 +185,7 @@ def test_a_target_that_the_device_cannot_meet_has_no_capacity() -> None:
         our_cap99(hopeless, 1, SHORT, 1.0)
 
 
+@pytest.mark.slow
 def test_ours_is_compared_with_windows_that_drop_and_that_do_not() -> None:
     cell = mixed_lengths.Cell(scenario=mixed(50, "Poisson", 310), expected=1.5, overloads=(2.0,))
 
@@ -223,6 +224,7 @@ def ticking() -> Callable[[], float]:
     return lambda: float(next(ticks))
 
 
+@pytest.mark.slow
 def test_calls_are_timed_only_while_the_queue_is_about_as_long_as_wished() -> None:
     found = costs.durations(10, 1, ticking())
 

@@ -32,6 +32,7 @@ def test_help_is_given(argv: list[str], capsys: pytest.CaptureFixture[str]) -> N
     assert "manifest" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line",
     ["--help", "simulate simulated.yaml --profile=simulated-profile.json --rate=9 --requests=100"],

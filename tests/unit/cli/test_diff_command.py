@@ -41,6 +41,7 @@ def with_spec(manifest: dict[str, Any], **sections: Any) -> dict[str, Any]:
     return {**manifest, "spec": {**manifest["spec"], **sections}}
 
 
+@pytest.mark.slow
 @pytest.mark.nightly("cli", "scheduling", "docs/diff.md")
 def test_the_example_of_the_docs_is_what_is_printed(
     files: Files, capsys: pytest.CaptureFixture[str]
@@ -138,6 +139,7 @@ def _keys(value: object) -> set[str]:
     return set().union(*map(_keys, value)) if isinstance(value, list) else set()
 
 
+@pytest.mark.slow
 def test_another_accelerator_is_foretold_with_its_own_profile_only(
     files: Files, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any
 
+import pytest
+
 from batchedmodel_cli.diff.effects import EFFECT_OF_CHILD, Difference, Effect, difference
 from batchedmodel_cli.diff.live import read_live
 from batchedmodel_contract.effective import target_utilization_percent
@@ -91,6 +93,7 @@ class Edited:
         return target_utilization_percent(scaling.get("targetUtilizationPercent"))
 
 
+@pytest.mark.slow
 async def test_what_is_said_of_any_field_is_what_the_operator_does() -> None:
     met: set[Effect] = set()
     for path, before, after in edited_fields(2, seed=1):
@@ -105,6 +108,7 @@ async def test_what_is_said_of_any_field_is_what_the_operator_does() -> None:
     assert met >= {*Effect} - {Effect.MAY_ROLL_PODS}, "the others are drawn"
 
 
+@pytest.mark.slow
 async def test_what_is_said_of_many_fields_together_is_what_the_operator_does() -> None:
     random = Random(2)
     specs = right_specs(400, seed=2)

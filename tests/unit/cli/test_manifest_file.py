@@ -73,6 +73,7 @@ def test_a_folder_is_no_manifest(tmp_path: Path) -> None:
     assert messages(tmp_path) == ("is a folder; name the manifest in it",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "expected"),
     [

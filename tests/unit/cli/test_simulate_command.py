@@ -14,6 +14,7 @@ from support.simulate_command import refusal, simulated, written
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
+@pytest.mark.slow
 def test_the_example_is_answered_with_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     example, measured = EXAMPLES / "simulated.yaml", EXAMPLES / "simulated-profile.json"
     argv = ["simulate", str(example), f"--profile={measured}", "--rate=1500", "--requests=2000"]
@@ -36,6 +37,7 @@ def test_the_example_is_answered_with_a_table(capsys: pytest.CaptureFixture[str]
     assert any("worth changing" in line for line in named)
 
 
+@pytest.mark.slow
 def test_equal_seeds_give_equal_documents_and_others_others(
     manifest: Path, profile: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -45,6 +47,7 @@ def test_equal_seeds_give_equal_documents_and_others_others(
     assert simulated(capsys, *argv, "--seed=2") != first
 
 
+@pytest.mark.slow
 def test_the_document_has_the_keys_that_are_promised(
     manifest: Path, profile: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -77,6 +80,7 @@ def test_the_document_is_written_beside_the_table(
     assert f"--json {tmp_path}: cannot be written: Is a directory" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_twice_the_rate_needs_about_twice_the_replicas(
     manifest: Path, profile: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -85,6 +89,7 @@ def test_twice_the_rate_needs_about_twice_the_replicas(
     assert 1.5 <= two["replicas_needed"] / one["replicas_needed"] <= 2.5
 
 
+@pytest.mark.slow
 @pytest.mark.nightly("cli", "scheduling")
 def test_burstier_traffic_is_sustained_at_a_lower_rate(
     manifest: Path, profile: Path, capsys: pytest.CaptureFixture[str]
@@ -96,6 +101,7 @@ def test_burstier_traffic_is_sustained_at_a_lower_rate(
     assert bursty["traffic"]["arrivals"] == "gamma, burstiness 4"
 
 
+@pytest.mark.slow
 def test_no_more_is_in_time_a_second_than_the_replica_can_answer(
     manifest: Path, profile: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,6 +110,7 @@ def test_no_more_is_in_time_a_second_than_the_replica_can_answer(
     assert found["offered"]["goodput"] <= found["throughput_per_replica"]
 
 
+@pytest.mark.slow
 def test_goodput_is_about_the_rate_where_all_is_in_time_also_without_a_target(
     tmp_path: Path, profile: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -112,6 +119,7 @@ def test_goodput_is_about_the_rate_where_all_is_in_time_also_without_a_target(
     assert found["offered"]["goodput"] == pytest.approx(300, rel=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.nightly("cli", "scheduling")
 def test_a_fleet_with_its_share_of_the_traffic_fares_as_one_replica(
     manifest: Path, profile: Path, capsys: pytest.CaptureFixture[str]
@@ -123,6 +131,7 @@ def test_a_fleet_with_its_share_of_the_traffic_fares_as_one_replica(
     assert four["highest_rate"] == pytest.approx(4 * one["highest_rate"], rel=0.15)
 
 
+@pytest.mark.slow
 @pytest.mark.nightly("cli", "scheduling")
 def test_a_bound_on_tokens_that_keeps_rows_apart_is_worth_leaving_out(
     tmp_path: Path, profile: Path, capsys: pytest.CaptureFixture[str]
@@ -145,6 +154,7 @@ def test_without_a_profile_it_says_how_to_get_one(
     assert f"batchedmodel simulate {manifest} --profile http://127.0.0.1:9090" in said
 
 
+@pytest.mark.slow
 def test_a_server_of_ones_own_is_told_to_be_measured_by_hand(
     tmp_path: Path, profile: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -154,6 +164,7 @@ def test_a_server_of_ones_own_is_told_to_be_measured_by_hand(
     assert any("tells its sidecar no profile" in note for note in found["notes"])
 
 
+@pytest.mark.slow
 @pytest.mark.nightly("cli", "scheduling")
 def test_a_server_of_ones_own_is_judged_when_its_device_is_known(
     tmp_path: Path, profile: Path, capsys: pytest.CaptureFixture[str]
@@ -169,6 +180,7 @@ def test_a_server_of_ones_own_is_judged_when_its_device_is_known(
     assert sustained is None or sustained >= learnt["highest_rate"]
 
 
+@pytest.mark.slow
 @pytest.mark.nightly("cli", "scheduling")
 def test_a_server_with_three_workers_sustains_what_three_servers_do(
     tmp_path: Path, profile: Path, capsys: pytest.CaptureFixture[str]
@@ -192,6 +204,7 @@ def test_a_server_with_three_workers_sustains_what_three_servers_do(
     )
 
 
+@pytest.mark.slow
 def test_a_target_that_no_device_meets_is_said_so(
     tmp_path: Path, profile: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

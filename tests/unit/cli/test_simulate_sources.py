@@ -73,6 +73,7 @@ def recorded() -> bytes:
     return b"".join(recorder.csv())
 
 
+@pytest.mark.slow
 def test_a_trace_is_replayed_with_its_lengths(
     manifest: Path, profile: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -86,6 +87,7 @@ def test_a_trace_is_replayed_with_its_lengths(
     assert found["offered"]["requests"] == 1000
 
 
+@pytest.mark.slow
 def test_a_sidecars_flight_recorder_is_replayed(
     manifest: Path, profile: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -140,6 +140,7 @@ requests = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(
     st.lists(requests, min_size=1, max_size=8),
     st.lists(st.tuples(st.integers(1, 50_000) | st.integers(1, 200), st.booleans())),

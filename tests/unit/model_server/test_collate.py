@@ -167,6 +167,7 @@ def test_each_length_is_a_part_of_its_own_when_items_may_not_share() -> None:
     assert [part.arrays["x"].shape for part in found] == [(2, 1, 2), (1, 2, 2), (2, 3, 2)]
 
 
+@pytest.mark.slow
 def test_a_packed_row_has_neighbours_of_equal_length_and_positions_that_restart() -> None:
     torch = pytest.importorskip("torch")
     declaration = replace(

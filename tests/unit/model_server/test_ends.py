@@ -196,6 +196,7 @@ async def test_beside_a_version_that_serves_everything_is_searched_only_for_what
         gc.unfreeze()
 
 
+@pytest.mark.slow
 async def test_of_a_version_that_failed_in_warm_up_nothing_is_left(
     tmp_path: Path, make_versions: MakeService
 ) -> None:

@@ -105,6 +105,7 @@ def test_parameters_stay_with_their_items_however_these_are_ordered(
         assert len(part.params["rounding"]) == part.rows
 
 
+@pytest.mark.slow
 def test_numbers_come_as_tensors_and_texts_as_they_are() -> None:
     torch = pytest.importorskip("torch")
     params: dict[str, ParamColumn] = {"scale": np.array([1, 2], "f4"), "mode": ("a", "b")}

@@ -91,6 +91,7 @@ async def test_the_files_of_a_served_number_must_not_change(
     assert await ask(service) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("factor", "reason"),
     [("none", "failed to load: ValueError"), ("0", "failed in warm-up: the model failed")],
@@ -169,6 +170,7 @@ async def test_batches_are_answered_while_a_new_version_loads_and_between_its_tr
     assert threads == {"compute"}
 
 
+@pytest.mark.slow
 async def test_what_is_unloaded_gives_its_memory_back_and_can_be_loaded_again(
     tmp_path: Path, make_versions: MakeService
 ) -> None:
@@ -243,6 +245,7 @@ async def test_a_caller_that_leaves_does_not_stop_a_load_half_way(
     assert states(service) == [("1", "DRAINING"), ("2", "READY")]
 
 
+@pytest.mark.slow
 async def test_a_replaced_version_ends_when_nobody_has_asked_it_for_a_while(
     tmp_path: Path, make_versions: MakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,6 +262,7 @@ async def test_a_replaced_version_ends_when_nobody_has_asked_it_for_a_while(
     await until_gone(service, "1")
 
 
+@pytest.mark.slow
 async def test_only_the_last_few_versions_that_ended_are_remembered(
     tmp_path: Path, make_versions: MakeService
 ) -> None:

@@ -80,7 +80,7 @@ def _server(status: int, body: bytes, path: str = "/settings") -> Iterator[int]:
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=lambda: server.serve_forever(poll_interval=0.01))
     thread.start()
     yield server.server_address[1]
     server.shutdown()
@@ -154,6 +154,7 @@ async def test_objects_come_page_after_page_from_one_namespace_or_from_all() -> 
     ]
 
 
+@pytest.mark.slow
 async def test_no_request_waits_for_others_that_a_slow_api_server_keeps_waiting() -> None:
     # 16 looks ask for seven things each and 64 namespaces may be tried, beside the Lease.
     at_once = 16 * 7 + 64 + 1

@@ -22,6 +22,7 @@ SETTINGS = OperatorSettings(
 )
 
 
+@pytest.mark.slow
 async def test_reads_that_hang_do_not_keep_a_leader_from_renewing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

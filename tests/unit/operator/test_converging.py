@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -57,6 +58,7 @@ _EVENTS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.tuples(_EVENTS, st.integers(0, 3)), max_size=8))
 def test_any_edits_and_drifts_end_in_what_the_last_spec_says(
@@ -80,6 +82,7 @@ def test_any_edits_and_drifts_end_in_what_the_last_spec_says(
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.one_of(_EVENTS, st.integers(1, 5)), max_size=8))
 def test_the_replicas_are_the_autoscalers_for_as_long_as_there_is_one(

@@ -3,9 +3,12 @@
 import subprocess
 import sys
 
+import pytest
+
 _FOREIGN = ("torch", "transformers", "tokenizers", "numpy", "uvloop", "orjson", "prometheus_client")
 
 
+@pytest.mark.slow
 def test_no_other_process_brings_its_libraries_along() -> None:
     blocked = "".join(f"sys.modules[{name!r}] = None;" for name in _FOREIGN)
     program = f"import sys;{blocked}import batchedmodel_operator.__main__"

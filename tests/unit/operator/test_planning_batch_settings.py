@@ -57,6 +57,7 @@ async def test_it_is_in_force_when_every_pod_says_so() -> None:
     assert world.verdict("Progressing") == ("False", "Complete")
 
 
+@pytest.mark.slow
 async def test_a_pod_that_looked_too_early_is_told_again_and_ever_more_seldom() -> None:
     world = await _edited(pods=1)
     annotations = []

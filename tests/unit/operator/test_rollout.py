@@ -186,6 +186,7 @@ def _without_its_own(signs: Signs) -> Signs:
     return replace(signs, kept=signs.kept - {signs.target})
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(500), deadline=None)
 @given(st.lists(_signs().map(_without_its_own), max_size=12))
 def test_a_latch_falls_once_for_a_target_and_never_two_at_a_look(looks: list[Signs]) -> None:
@@ -214,6 +215,7 @@ def test_a_latch_falls_once_for_a_target_and_never_two_at_a_look(looks: list[Sig
         assert Record.of({"rollout": record.to_status()}) == record, "nothing is lost on the way"
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(300), deadline=None)
 @given(st.lists(_signs().map(_without_its_own), max_size=6), _signs().map(_without_its_own))
 def test_another_target_begins_without_latches(looks: list[Signs], last: Signs) -> None:
@@ -226,6 +228,7 @@ def test_another_target_begins_without_latches(looks: list[Signs], last: Signs) 
     assert found.fault is None
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(300), deadline=None)
 @given(st.lists(_signs().map(_without_its_own), max_size=6), _signs().map(_without_its_own))
 def test_a_second_look_at_the_same_decides_the_same(looks: list[Signs], last: Signs) -> None:

@@ -237,6 +237,7 @@ with asyncio.Runner(loop_factory=looptime.new_event_loop) as runner:
 """
 
 
+@pytest.mark.slow
 def test_no_timer_of_a_watching_that_failed_kills_the_one_that_began_anew(
     tmp_path: Path,
 ) -> None:

@@ -140,6 +140,7 @@ def test_the_ideal_is_the_fewest_pods_whose_capacity_at_the_target_covers_the_lo
     ]
 
 
+@pytest.mark.slow
 def test_a_tight_target_asks_for_more_pods_and_they_meet_it() -> None:
     hurried = replace(SETUP, device=replace(DEVICE, target_seconds=0.1))
     assert hurried.device.sustainable_share == pytest.approx(0.64, abs=0.005)
@@ -163,6 +164,7 @@ def test_a_step_is_followed_once_and_at_once() -> None:
     assert found.reversals == 0
 
 
+@pytest.mark.slow
 def test_a_queue_is_followed_to_and_fro() -> None:
     by_queue = replace(
         SETUP,

@@ -285,6 +285,7 @@ def test_where_nothing_can_be_learnt_one_goes_through_every_ten_seconds() -> Non
     assert min(gaps) >= 10.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [SERVE, REFUSE], ids=["Serve", "Refuse"])
 def test_a_device_that_became_faster_is_used_again(settings: BatchSettings) -> None:
     """Profiled too slow by far, with a steady load that the real device carries easily.

@@ -9,6 +9,7 @@ is the matter of `test_policy_machine`.
 from dataclasses import replace
 from itertools import product
 
+import pytest
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
@@ -259,7 +260,7 @@ def _turn(item: Item) -> tuple[float, int]:
     return item.due + item.yields, item.id
 
 
-TestPolicies = SchedulingMachine.TestCase
+TestPolicies = pytest.mark.slow(SchedulingMachine.TestCase)
 TestPolicies.settings = hypothesis_settings(
     max_examples=examples(100), stateful_step_count=40, deadline=None
 )

@@ -8,6 +8,7 @@ import bisect
 from collections.abc import Hashable
 from itertools import product
 
+import pytest
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
@@ -159,7 +160,7 @@ class PolicyMachine(ShippedPolicyDriver):
         ]
 
 
-TestPolicies = PolicyMachine.TestCase
+TestPolicies = pytest.mark.slow(PolicyMachine.TestCase)
 TestPolicies.settings = hypothesis_settings(
     max_examples=examples(100), stateful_step_count=50, deadline=None
 )

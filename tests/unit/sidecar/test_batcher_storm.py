@@ -29,6 +29,7 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
+@pytest.mark.slow
 async def test_whatever_happens_everyone_is_settled_once_and_the_books_balance() -> None:
     """Random callers in random haste, departures, failures, poisoned rows, edits, restarts."""
     storms = []

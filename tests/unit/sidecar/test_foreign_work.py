@@ -283,6 +283,7 @@ async def test_a_broken_body_is_refused_in_the_same_words(
     await assert_asks_alike(kind, cut_or_changed(PLAIN[protocol], data), head)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=examples(300))
 @given(st.sampled_from(KINDS), heads, st.booleans(), st.data())
 async def test_a_broken_answer_has_the_same_outcome(

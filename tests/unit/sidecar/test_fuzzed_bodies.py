@@ -75,6 +75,7 @@ async def test_any_bytes(
     await rows_or_refusal(*target, body, length)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=examples(400))
 @given(st.sampled_from(TARGETS), json_values())
 async def test_any_json(target: tuple[Adapter, ReadyModel], document: object) -> None:
@@ -85,6 +86,7 @@ async def test_any_json(target: tuple[Adapter, ReadyModel], document: object) ->
     await rows_or_refusal(*target, body)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=examples(1500))
 @given(damaged())
 async def test_a_right_body_with_a_value_changed(
@@ -140,6 +142,7 @@ async def test_a_binary_body_with_bytes_and_lengths_changed(
     await rows_or_refusal(V2Adapter(), EVERYTHING, body, str(HEAD + off))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "body",
     [

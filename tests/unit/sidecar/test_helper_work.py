@@ -119,6 +119,7 @@ async def test_any_bytes_are_refused_in_the_same_words(
     await assert_equal_both_ways(endpoint, model, body, head)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=examples(800))
 @given(damaged())
 async def test_a_damaged_body_has_the_same_outcome(

@@ -37,6 +37,7 @@ def same(text: str, value: object) -> bool:
     return repr(json.loads(text)) == repr(json.loads(json.dumps(value)))
 
 
+@pytest.mark.slow
 @given(st.lists(values), spaces)
 def test_the_elements_of_an_array_are_its_text_in_parts(
     value: list[Any], separators: tuple[str, str]
@@ -48,6 +49,7 @@ def test_the_elements_of_an_array_are_its_text_in_parts(
     assert all(part in text for part in parts)
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(max_size=4), values), spaces)
 def test_the_fields_of_an_object_are_its_text_in_parts(
     value: dict[str, Any], separators: tuple[str, str]

@@ -62,6 +62,7 @@ POLICIES: dict[str, Callable[[], Policy]] = {
 ARRIVALS: list[Arrivals] = [Uniform(), Poisson(), Gamma(cv=4), Mmpp(), Clumps()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", [0.3, 0.5, 0.65, 0.8])
 def test_greedy_has_the_mean_latency_that_queueing_theory_gives_it(load: float) -> None:
     """Inoue 2021: phi1, the high-load bound of a single server with batches without a cap."""
@@ -83,6 +84,7 @@ def test_the_device_is_busy_for_its_launches_and_rows(arrivals: Arrivals) -> Non
     assert run.busy <= run.until - drawn[0].at
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arrivals", ARRIVALS, ids=lambda arrivals: type(arrivals).__name__)
 @pytest.mark.parametrize("policy", PolicyName)
 def test_a_device_with_several_workers_runs_as_many_batches_side_by_side(
@@ -105,6 +107,7 @@ def test_a_device_with_several_workers_runs_as_many_batches_side_by_side(
     assert 2 / 3 < found.busy_share <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_under_overload_every_worker_goes_on_answering_in_time(workers: int) -> None:
     rows = 8
@@ -163,6 +166,7 @@ def test_the_clairvoyant_does_even_arrivals_at_that_rate_too() -> None:
     assert found == pytest.approx(800, rel=0.03)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arrivals", ARRIVALS, ids=lambda arrivals: type(arrivals).__name__)
 @pytest.mark.parametrize("rate", [150, 400, 700])
 def test_no_policy_beats_the_clairvoyant(arrivals: Arrivals, rate: float) -> None:
