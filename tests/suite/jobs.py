@@ -33,6 +33,10 @@ async def run_all(jobs: Sequence[Job]) -> dict[str, bool]:
 
     Output comes line by line, each behind the name of its job.
     """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # As a shell has it for what runs in the background. Commands would inherit that, and a
+        # run that is given up would wait for them without end.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     running: dict[str, asyncio.Task[bool]] = {}
     async with asyncio.TaskGroup() as group:
         for job in jobs:

@@ -1,6 +1,7 @@
 """Jobs that run beside each other, and what becomes of a run when one fails."""
 
 import asyncio
+import signal
 import sys
 import time
 from pathlib import Path
@@ -99,6 +100,16 @@ async def test_a_command_clears_up_too_when_it_began_before_its_start_was_heard_
     with pytest.raises(asyncio.CancelledError):
         await run
     assert told.read_text() == "cleared up"
+
+
+async def test_commands_hear_of_the_end_though_the_run_began_in_a_shells_background(
+    tmp_path: Path,
+) -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        await test_a_run_that_is_given_up_lets_its_commands_clear_up_once(tmp_path)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_what_may_fail_fails_no_run() -> None:
