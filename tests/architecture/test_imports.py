@@ -122,6 +122,7 @@ def imported(
     return said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", BLOCKED)
 def test_a_package_imports_without_the_libraries_of_the_others(folder: str) -> None:
     package = f"batchedmodel_{folder}"
@@ -178,12 +179,14 @@ def lint_imports(root: Path, *paths: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_import_contracts_hold() -> None:
     ran = lint_imports(ROOT, *(ROOT / folder for folder in FOLDERS))
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "No matches for ignored import" not in ran.stdout
 
 
+@pytest.mark.slow
 def test_import_contracts_can_be_broken(tmp_path: Path) -> None:
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     for folder in FOLDERS:

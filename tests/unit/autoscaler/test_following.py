@@ -117,6 +117,7 @@ async def test_a_version_that_is_too_old_lists_anew_and_tells_only_differences()
     assert source.asked == ["list", "watch 100", "list", "watch 100"]
 
 
+@pytest.mark.slow
 async def test_a_version_that_grew_too_old_while_nothing_answered_lists_anew_at_once() -> None:
     lost, old = ClusterError("not found", status=404), TooOld("expired", status=410)
     listening, source = Listening(), PretendSource([["a"]], [lost] * 6)

@@ -69,6 +69,7 @@ def test_an_outage_lies_within_the_run(outage: Outage) -> None:
     assert 0 < outage.start < outage.end < autoscaling.quiet().seconds
 
 
+@pytest.mark.slow
 def test_where_in_its_rhythm_a_load_meets_the_hpa_differs_from_seed_to_seed() -> None:
     offsets = {setup_of(DEFAULT, seed).sync_offset % 15 for seed in range(2001, 2006)}
     assert len(offsets) == 5

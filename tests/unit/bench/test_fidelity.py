@@ -31,6 +31,7 @@ def test_equal_seeds_give_equal_arrivals_in_whole_microseconds() -> None:
     assert not any(at % 1000 for at in times)
 
 
+@pytest.mark.slow
 def test_ways_that_cost_nothing_have_no_constants() -> None:
     times = arrivals(A, 0.2, 1, 2.0)
     real = foretold_seconds(A, times, NOTHING)

@@ -120,6 +120,7 @@ def test_a_run_ends_early_only_where_its_end_would_have_said_the_same(rate: floa
     assert found == (whole if whole.on_time_share >= 0.99 else None)
 
 
+@pytest.mark.slow
 def test_a_cell_gives_the_same_figures_whenever_it_is_tried() -> None:
     cell = replace(equal_lengths.CELLS[0], noisy_goal=80.0)
 
@@ -131,6 +132,7 @@ def test_a_cell_gives_the_same_figures_whenever_it_is_tried() -> None:
     assert set(tried.noisy_loads) == {1.0, 1.5, 3.0}
 
 
+@pytest.mark.slow
 def test_lateness_on_a_noisy_device_is_reported_at_every_load_and_held_to_no_goal() -> None:
     quiet = equal_lengths.CELLS[0]
     noisy = replace(quiet, noisy_goal=80.0)
@@ -166,6 +168,7 @@ def test_callers_who_are_not_alike_are_reported_apart_without_goals() -> None:
     assert rows[3].value + rows[4].value <= 100
 
 
+@pytest.mark.slow
 def test_packed_lengths_at_light_load_are_held_against_greedy() -> None:
     with ThreadPoolExecutor(1) as pool:
         trials = latency.submit(pool, replace(SHORT, seeds=(1,)))

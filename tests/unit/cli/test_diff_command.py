@@ -109,6 +109,7 @@ def test_the_live_object_is_read_from_standard_input(
     assert "spec.batching.maxBatchSize" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_document_has_the_keys_that_are_promised(
     files: Files, capsys: pytest.CaptureFixture[str]
 ) -> None:

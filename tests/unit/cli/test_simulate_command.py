@@ -68,6 +68,7 @@ def _keys(value: object) -> set[str]:
     return set().union(*map(_keys, value)) if isinstance(value, list) else set()
 
 
+@pytest.mark.slow
 def test_the_document_is_written_beside_the_table(
     manifest: Path, profile: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -222,6 +223,7 @@ def test_a_wrong_manifest_is_named_first(
     assert said == f"{file}: spec.batching.maxBatchSize: 0 is below the minimum 1\n"
 
 
+@pytest.mark.slow
 def test_nothing_of_the_simulator_is_loaded_before_it_is_needed() -> None:
     told = (
         "import sys, batchedmodel_cli.__main__; "

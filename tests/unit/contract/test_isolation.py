@@ -118,6 +118,7 @@ def test_up_to_ten_calls_are_told_apart_whatever_the_server_says_of_them(
     assert found.search.broken == (len(bad) == rows and rows > 3)
 
 
+@pytest.mark.slow
 @given(owners=st.lists(st.integers(0, 8), min_size=1, max_size=60), data=st.data())
 def test_a_call_is_never_cut_by_what_one_of_its_rows_did(
     owners: list[int], data: st.DataObject
@@ -204,6 +205,7 @@ def test_where_many_are_bad_it_goes_on_row_by_row() -> None:
     assert len(half.sent) <= 44, "halving to the end would take 63"
 
 
+@pytest.mark.slow
 @given(owners=st.lists(st.integers(0, 20), min_size=1, max_size=60), data=st.data())
 def test_it_never_cuts_a_call_either(owners: list[int], data: st.DataObject) -> None:
     bad = data.draw(st.sets(st.sampled_from(owners)))

@@ -145,6 +145,7 @@ VALUES: Final = st.none() | st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(VALUES, min_size=1, max_size=6))
 def test_each_item_gets_what_its_own_request_set(rows: list[Values | None]) -> None:
     inputs = (ragged("x", Datatype.UINT8, [((1,), b"1")] * len(rows)),)

@@ -216,6 +216,7 @@ def test_values_survive_a_json_body(sent: Tensor) -> None:
     assert json.dumps(there) == json.dumps(back)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=examples(300))
 @given(json_values() | st.fixed_dictionaries({"inputs": json_values()}))
 def test_any_json_is_a_request_or_refused(head: object) -> None:
@@ -227,6 +228,7 @@ def test_any_json_is_a_request_or_refused(head: object) -> None:
 FIELDS = ("name", "datatype", "shape", "data", "parameters")
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=examples(300))
 @given(
     st.dictionaries(st.sampled_from(FIELDS), json_values(max_leaves=6), max_size=3),

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -171,6 +172,7 @@ class _World:
         assert len(leaders) <= 1
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(500), deadline=None)
 @given(messages=_MESSAGES)
 def test_of_a_lease_that_nobody_deletes_there_are_never_two_leaders_whatever_is_lost_or_late(

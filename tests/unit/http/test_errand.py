@@ -172,6 +172,7 @@ async def test_giving_up_what_has_ended_does_nothing() -> None:
 steps = st.lists(st.sampled_from(["turn", "timer", "task", "done", "shield"]), max_size=6)
 
 
+@pytest.mark.slow
 @given(steps, st.integers(0, 20))
 def test_it_is_given_up_at_any_moment_as_a_task_would_be(names: list[str], turns: int) -> None:
     """What the work saw until then, and whether it was cancelled, is the same for both."""

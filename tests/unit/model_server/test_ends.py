@@ -28,6 +28,7 @@ async def two_versions(
     return service
 
 
+@pytest.mark.slow
 async def test_a_version_that_is_being_unloaded_takes_no_batch_and_answers_those_it_took(
     tmp_path: Path, make_versions: MakeService
 ) -> None:
@@ -43,6 +44,7 @@ async def test_a_version_that_is_being_unloaded_takes_no_batch_and_answers_those
     assert await ask(service) == 2
 
 
+@pytest.mark.slow
 async def test_a_load_is_refused_while_the_model_is_on_its_way_out(
     tmp_path: Path, make_versions: MakeService
 ) -> None:
@@ -89,6 +91,7 @@ async def test_an_order_to_stop_ends_a_load_that_is_under_way_and_whoever_asked_
     gate.set()
 
 
+@pytest.mark.slow
 async def test_an_order_to_stop_lets_an_unload_that_is_under_way_end_with_its_batches(
     tmp_path: Path, make_versions: MakeService
 ) -> None:
@@ -112,6 +115,7 @@ async def test_an_order_to_stop_lets_an_unload_that_is_under_way_end_with_its_ba
     assert service.lifecycle.event.detail == TOLD
 
 
+@pytest.mark.slow
 async def test_an_end_does_not_wait_for_ever_for_a_handler_that_does_not_unload(
     tmp_path: Path, make_versions: MakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,6 +178,7 @@ def noting(kind: type[Times]) -> tuple[type[Times], list[int]]:
     return Noted, alive
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "everything"), [(Times, False), (Circular, True)])
 async def test_beside_a_version_that_serves_everything_is_searched_only_for_what_is_left(
     tmp_path: Path, make_versions: MakeService, kind: type[Times], everything: bool

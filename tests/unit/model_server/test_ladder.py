@@ -47,6 +47,7 @@ class Course:
         self.passes = ladder.passes
 
 
+@pytest.mark.slow
 @given(rows=st.integers(1, 64), rule=st.sampled_from(CostRule), data=st.data())
 def test_every_row_has_its_answer_or_a_failure_of_its_own(
     rows: int, rule: CostRule, data: st.DataObject

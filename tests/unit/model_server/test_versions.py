@@ -16,6 +16,7 @@ from support.model_server_handlers import Times, batch_of, version_of
 from support.versions import MakeService, ask, states, until_gone
 
 
+@pytest.mark.slow
 async def test_the_highest_number_is_served_and_a_higher_one_takes_its_place(
     tmp_path: Path, make_versions: MakeService
 ) -> None:
@@ -59,6 +60,7 @@ async def test_other_files_in_the_same_folder_are_another_version_and_the_same_a
     assert states(service) == [("1", "DRAINING"), ("2", "READY")]
 
 
+@pytest.mark.slow
 async def test_a_version_goes_back_to_the_one_before_when_its_folder_is_taken_away(
     tmp_path: Path, make_versions: MakeService
 ) -> None:
@@ -206,6 +208,7 @@ async def test_what_is_unloaded_gives_its_memory_back_and_can_be_loaded_again(
     assert states(service) == [("1", "UNLOADED"), ("2", "READY")]
 
 
+@pytest.mark.slow
 async def test_a_model_that_refers_to_itself_is_given_back_even_if_it_was_frozen(
     tmp_path: Path, make_versions: MakeService
 ) -> None:

@@ -3,10 +3,15 @@
 import subprocess
 import sys
 
+import pytest
 
+
+@pytest.mark.slow
 def test_the_simulated_handler_runs_where_torch_cannot_be_imported() -> None:
     code = """
 import sys
+
+import pytest
 for name in ("torch", "transformers", "safetensors", "tokenizers", "huggingface_hub"):
     sys.modules[name] = None
 import batchedmodel_model_server.__main__

@@ -120,6 +120,7 @@ async def test_what_another_model_of_the_name_kept_is_not_used() -> None:
     assert _image(world) == NEWER.model_server
 
 
+@pytest.mark.slow
 def test_whatever_changes_the_pods_changes_the_name_of_their_template() -> None:
     by_name: dict[str, str] = {}
     for manifest in drawn_manifests(1000, seed=8):

@@ -358,6 +358,7 @@ async def test_what_failed_is_written_down_before_it_is_acted_on() -> None:
     assert world.verdict("Degraded") == ("True", "RolledBack"), "although its pods are gone"
 
 
+@pytest.mark.slow
 async def test_the_last_good_template_is_kept_through_all_edits() -> None:
     world = await _serving(GOOD)
     good = _template(world)

@@ -232,6 +232,7 @@ _SIZES = st.integers(min_value=1, max_value=60)
 _TARGETS = st.floats(0.2, 0.95).map(lambda share: replace(TARGET, utilization=share))
 
 
+@pytest.mark.slow
 @given(st.lists(_DEMANDS, min_size=1, max_size=6), _AMOUNTS, _SIZES, _TARGETS)
 def test_more_work_never_means_fewer_replicas(
     demands: list[Demand], more: float, present: int, target: Target
@@ -243,6 +244,7 @@ def test_more_work_never_means_fewer_replicas(
     assert busier.value >= less.value
 
 
+@pytest.mark.slow
 @given(st.lists(_DEMANDS, min_size=1, max_size=6), _SIZES, _TARGETS)
 def test_the_answer_lies_between_the_present_size_and_what_the_work_needs(
     demands: list[Demand], present: int, target: Target
@@ -270,6 +272,7 @@ def test_an_answer_that_was_followed_stands(
     assert again.value == first.value
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(_DEMANDS, st.booleans()), min_size=1, max_size=6),
     st.lists(_DEMANDS, min_size=1, max_size=4),

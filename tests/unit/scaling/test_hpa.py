@@ -175,6 +175,7 @@ def test_a_size_never_leaves_the_bounds(
     assert all(1 <= size <= 20 for size in sizes(autoscaler, values, present))
 
 
+@pytest.mark.slow
 @given(_AUTOSCALERS, _VALUES, _SIZES)
 def test_a_step_goes_at_most_as_far_as_was_ever_recommended(
     autoscaler: Autoscaler, values: list[float | None], present: int
@@ -189,6 +190,7 @@ def test_a_step_goes_at_most_as_far_as_was_ever_recommended(
         assert lowest <= present <= highest
 
 
+@pytest.mark.slow
 @given(_AUTOSCALERS, st.floats(min_value=1, max_value=20), _SIZES)
 def test_a_metric_that_stays_is_approached_from_one_side(
     autoscaler: Autoscaler, value: float, present: int

@@ -151,12 +151,14 @@ def test_a_tight_target_asks_for_more_pods_and_they_meet_it() -> None:
     assert later.on_time_share >= 0.995
 
 
+@pytest.mark.slow
 def test_equal_arguments_give_equal_runs() -> None:
     load = loads.steps("step", (60, 1.0), (120, 3.0))
     assert run(SETUP, load, 7) == run(SETUP, load, 7)
     assert run(SETUP, load, 7) != run(SETUP, load, 8)
 
 
+@pytest.mark.slow
 def test_a_step_is_followed_once_and_at_once() -> None:
     found = run(SETUP, loads.steps("step", (120, 2.0), (480, 8.0)), 1)
     assert found.sizes[-1][1] == 10
@@ -176,6 +178,7 @@ def test_a_queue_is_followed_to_and_fro() -> None:
     assert run(SETUP, loads.steps("constant", (1200, 4.0)), 1).events == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "outage",
     [
@@ -202,6 +205,7 @@ def test_whoever_is_blind_holds_still(outage: Outage, behavior: Behavior | None)
     assert run(setup, loads.steps("constant", (500, 4.0)), 1).events == 0
 
 
+@pytest.mark.slow
 def test_a_rise_in_the_dark_is_followed_when_it_is_light_again() -> None:
     setup = replace(SETUP, outages=(Outage(start=100, end=200),))
     sizes = run(setup, loads.steps("step", (120, 2.0), (240, 8.0)), 1).sizes

@@ -41,6 +41,7 @@ def test_late_ones_of_another_key_are_served_beside_steady_traffic() -> None:
     assert len(served.late(usual)) <= 0.05 * len(usual)
 
 
+@pytest.mark.slow
 def test_late_packed_ones_are_served_beside_steady_traffic() -> None:
     def packed_seconds(lengths: Sequence[int]) -> float:
         return 0.004 + 6e-6 * sum(lengths)

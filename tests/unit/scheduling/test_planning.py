@@ -82,6 +82,7 @@ def drawn_entries(drawn: list[tuple[str, int, float, Priority]]) -> list[Entry]:
     ]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=examples(200))
 @given(waiting, situations)
 def test_any_plan_is_a_batch_that_may_run_and_gives_up_only_what_is_lost(

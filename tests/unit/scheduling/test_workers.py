@@ -133,6 +133,7 @@ unhurried = settings(deadline=None)
 rows_in_turn = st.lists(st.tuples(st.integers(1, 8), st.floats(0, 0.5)), max_size=25)
 
 
+@pytest.mark.slow
 @unhurried
 @given(
     rows_in_turn, st.sampled_from([(1, 1), (1, 2), (1, 4), (2, 2), (2, 3), (2, 5), (3, 3), (5, 5)])
@@ -161,6 +162,7 @@ def test_the_beginning_is_foretold_as_a_queue_with_so_many_servers_has_it(
         heapq.heappush(running, (ends, number, send(line, now, rows)))
 
 
+@pytest.mark.slow
 @unhurried
 @given(rows_in_turn, st.integers(1, 5))
 def test_the_expected_beginning_only_moves_back_while_nothing_ends(
@@ -180,6 +182,7 @@ def test_the_expected_beginning_only_moves_back_while_nothing_ends(
         assert line.starts_at(now) >= now + line.hand_off
 
 
+@pytest.mark.slow
 @unhurried
 @given(rows_in_turn)
 def test_one_worker_begins_when_the_last_of_all_batches_ends(

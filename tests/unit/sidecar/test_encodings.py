@@ -56,6 +56,7 @@ def test_what_follows_a_deflate_body_is_refused() -> None:
         inflated(zlib.compress(DATA) + b"more", Encoding.DEFLATE, LIMIT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", list(Encoding))
 def test_a_bomb_costs_no_more_than_the_bound(encoding: Encoding) -> None:
     pack = gzip.compress if encoding is Encoding.GZIP else zlib.compress

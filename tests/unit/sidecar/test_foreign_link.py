@@ -131,6 +131,7 @@ async def test_a_server_whose_every_answer_is_nonsense_is_left_alone() -> None:
     await in_front(test)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("callers", ["p", "pqr", "pqrstuvw"])
 async def test_callers_whose_calls_are_bad_close_nothing_while_others_are_answered(
     callers: str,

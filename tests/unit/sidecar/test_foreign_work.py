@@ -274,6 +274,7 @@ def cut_or_changed(text: bytes, data: st.DataObject) -> bytes:
 heads = st.none() | st.integers(0, 170).map(str) | st.text(max_size=3)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=examples(300))
 @given(st.sampled_from(KINDS), heads, st.data())
 async def test_a_broken_body_is_refused_in_the_same_words(
@@ -294,6 +295,7 @@ async def test_a_broken_answer_has_the_same_outcome(
     await assert_answers_alike(kind, body, head, alone=alone)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=examples(200))
 @given(
     st.sampled_from([ServerProtocol.V1, ServerProtocol.OPENAI]),

@@ -178,6 +178,7 @@ headers = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=examples(400))
 @given(headers)
 def test_any_headers_are_understood_or_refused(given_headers: Mapping[str, str]) -> None:

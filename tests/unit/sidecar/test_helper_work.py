@@ -128,6 +128,7 @@ async def test_a_damaged_body_has_the_same_outcome(
     await assert_equal_both_ways(*damage)
 
 
+@pytest.mark.slow
 @given(st.sampled_from([InvalidInput, Unbatchable]), st.text(), st.text(), json_values())
 def test_a_complaint_is_the_same_behind_the_wire(
     kind: type[InvalidInput], field: str, rule: str, value: object
@@ -170,6 +171,7 @@ def answer_of(description: ModelDescription, data: st.DataObject, count: int) ->
     return Answer(outputs=outputs, rows=tuple(rows))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=examples(300))
 @given(st.sampled_from(RIGHT), st.data())
 async def test_an_answer_has_the_same_body(right: Right, data: st.DataObject) -> None:

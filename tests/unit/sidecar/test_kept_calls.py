@@ -15,6 +15,7 @@ class Bytes(bytearray):
     """As good as bytes, and can be watched."""
 
 
+@pytest.mark.slow
 @pytest.mark.looptime
 async def test_a_settled_call_is_not_kept_until_its_time_is_over() -> None:
     w = world(BatchSettings(max_batch_size=1))

@@ -151,6 +151,7 @@ class TestV2:
         assert [entry["name"] for entry in document["inputs"]] == ["text", "input_ids"]
         assert "extensions" not in document
 
+    @pytest.mark.slow
     @given(st.recursive(st.none() | st.booleans() | st.floats(allow_nan=False) | st.text(max_size=5)
                         | st.integers(-(2**63), 2**63 - 1),
                         lambda inner: st.lists(inner, max_size=4)

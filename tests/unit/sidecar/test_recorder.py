@@ -89,6 +89,7 @@ def test_the_ring_always_holds_the_last_rows_in_order(calls: list[int], capacity
     assert {row[3] for row in rows(recorder)} <= {"completed"}
 
 
+@pytest.mark.slow
 def test_its_memory_is_what_it_says() -> None:
     recorder = FlightRecorder(0.0)
     recorder.accepted([1] * 150_000, NORMAL, 1.0)

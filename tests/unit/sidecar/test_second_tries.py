@@ -96,6 +96,7 @@ async def test_of_two_that_kill_the_second_one_takes_nobody_with_it_either(
     assert all(w.server.rows.count(row) == 2 for row in blamed)
 
 
+@pytest.mark.slow
 @deadlines
 @pytest.mark.parametrize("workers", [1, 2, 5])
 @pytest.mark.parametrize("falls_as_one", [True, False], ids=["all", "one_worker"])

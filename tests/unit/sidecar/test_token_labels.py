@@ -26,6 +26,7 @@ def marks_of(count: int) -> Marks:
     return Marks(places=places, words=tuple("abcdef"[:count]), starts=starts, ends=ends)
 
 
+@pytest.mark.slow
 @given(SCORES, st.sampled_from(Activation), st.booleans())
 def test_each_token_of_interest_has_its_likeliest_label(
     scores: list[list[float]], activation: Activation, raw: bool

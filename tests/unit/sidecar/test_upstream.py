@@ -61,6 +61,7 @@ def test_the_fields_of_an_object_are_its_text_in_parts(
     assert same(json_text.object_of(parts.items()), value)
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(st.lists(st.integers(), min_size=2, max_size=2), min_size=1), min_size=1))
 def test_arrays_of_arrays_are_flattened_in_their_order(nested: list[list[list[int]]]) -> None:
     flat = [str(one) for plane in nested for row in plane for one in row]
@@ -78,6 +79,7 @@ def test_nesting_without_end_is_refused() -> None:
         json_text.checked_fields(b"[" * 100_000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ServerProtocol)
 @settings(max_examples=examples(50))
 @given(data=st.data())
@@ -107,6 +109,7 @@ def test_a_body_is_understood_or_goes_alone_or_is_refused(
         json.loads(b"".join(dialect.posting(draft.rows, envelope).parts))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ServerProtocol)
 @settings(max_examples=examples(50))
 @given(data=st.data())
@@ -237,6 +240,7 @@ def test_a_row_that_holds_other_than_its_shape_says_shares_no_request(
 leaves = scalars | st.sampled_from(["],[", '\\"', "[", "\\", "a,b", "{"])
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=4), st.booleans(), st.data())
 def test_rows_are_told_apart_in_whatever_has_its_shape(
     shape: list[int], flat: bool, data: st.DataObject

@@ -67,6 +67,7 @@ async def outcome(adapter: V2Adapter, body: bytes, model: ReadyModel) -> Outcome
         return type(error), str(error)
 
 
+@pytest.mark.slow
 @given(st.sampled_from(FORMS), st.sampled_from(list(MODELS)), SHAPES, st.lists(DATA, min_size=2))
 async def test_what_came_before_changes_nothing(
     form: str, datatype: Datatype, shape: str, data: list[str]

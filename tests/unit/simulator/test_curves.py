@@ -38,6 +38,7 @@ def test_a_profile_sweeps_powers_of_two_up_to_the_most_rows() -> None:
     assert found.points[-1].seconds == pytest.approx(0.052)
 
 
+@pytest.mark.slow
 @given(rules, batches, st.sampled_from([(1, 64, 512), (30,), (1,)]), st.integers(2, 64))
 def test_a_grid_through_an_affine_curve_is_that_curve(
     rule: CostRule, batch: list[int], lengths: tuple[int, ...], max_rows: int
@@ -49,6 +50,7 @@ def test_a_grid_through_an_affine_curve_is_that_curve(
     assert grid.seconds(batch) == pytest.approx(curve.seconds(batch), rel=1e-6)
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.integers(1, 64), st.integers(1, 512), st.floats(1e-6, 1)), min_size=1),
     rules,

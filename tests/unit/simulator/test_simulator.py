@@ -147,6 +147,7 @@ def test_the_mean_number_inside_is_rate_times_mean_latency() -> None:
     assert area / last == pytest.approx(rate * found.mean)
 
 
+@pytest.mark.slow
 def test_even_arrivals_are_on_time_up_to_the_rate_at_which_two_batches_fill_the_target() -> None:
     even = equal_lengths(Uniform())
     rows = (TARGET / 2 - FIXED) / PER_ROW
@@ -200,6 +201,7 @@ def test_equal_seeds_give_the_same_log_to_the_byte() -> None:
     assert events == again
 
 
+@pytest.mark.slow
 def test_another_seed_another_noise_or_another_policy_gives_another_log() -> None:
     runs = [
         logged(1, queueing(rows=64)),

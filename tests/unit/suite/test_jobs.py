@@ -34,6 +34,7 @@ def test_jobs_that_wait_for_none_run_beside_each_other(tmp_path: Path) -> None:
     assert done == {"one": True, "other": True}
 
 
+@pytest.mark.slow
 def test_a_job_begins_when_those_before_it_have_ended(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     write = f"import time, pathlib; time.sleep(0.2); pathlib.Path({str(mark)!r}).touch()"
@@ -66,6 +67,7 @@ def test_a_line_may_be_of_any_length(capsys: pytest.CaptureFixture[str]) -> None
     assert len(capsys.readouterr().out) > 5_000_000
 
 
+@pytest.mark.slow
 async def test_a_run_that_is_given_up_lets_its_commands_clear_up_once(tmp_path: Path) -> None:
     told = tmp_path / "told"
     code = (
@@ -102,6 +104,7 @@ async def test_a_command_clears_up_too_when_it_began_before_its_start_was_heard_
     assert told.read_text() == "cleared up"
 
 
+@pytest.mark.slow
 async def test_commands_hear_of_the_end_though_the_run_began_in_a_shells_background(
     tmp_path: Path,
 ) -> None:
