@@ -28,7 +28,12 @@ is what they say of the field; dots stand for a value.
 """
 _TABLE: Final = ("| Field | Type | Default | Meaning |", "|---|---|---|---|")
 _MESSAGE: Final = re.compile(r'("(?:[^"\\]|\\.)*")\.format\(\[.*\]\)')
-_OWN_LIST: Final = {"integer": "integers", "string": "strings", "boolean": "truths"}
+_OWN_LIST: Final = {
+    "integer": "integers",
+    "number": "numbers",
+    "string": "strings",
+    "boolean": "truths",
+}
 
 
 def content() -> str:
@@ -95,10 +100,13 @@ def _type(field: Schema) -> str:
             return f"list of {_of(field['items'])}{_at_most(field.get('maxItems'))}"
         case "object" if "additionalProperties" in field:
             values = field["additionalProperties"]
-            what = "quantities" if "x-kubernetes-int-or-string" in values else "strings"
+            quantity = "x-kubernetes-int-or-string" in values
+            what = "quantities" if quantity else _OWN_LIST[values["type"]]
             return f"{what} by name{_at_most(field.get('maxProperties'))}"
         case "integer" if "minimum" in field and "maximum" in field:
             return f"integer, {field['minimum']} to {field['maximum']}"
+        case "number" if "maximum" in field:
+            return f"number, {field['minimum']:g} to {field['maximum']:g}"
         case kind:
             return str(kind)
 

@@ -7,19 +7,22 @@ folder that the sidecar watches; policies take them as `configure`'s argument.
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final
 
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.reading import Setting, declarations
 from batchedmodel_contract.rules import Broken, Real, Rule, Whole
 from batchedmodel_contract.spec import Batching, Lateness, PolicyName
+from batchedmodel_contract.tenants import Tenants, TenantSettings
 
 FILE_NAME: Final = "batching.json"
 """The file in the watched folder; in a pod, the key of the ConfigMap."""
 
 _SMALLEST_QUEUE: Final = 2048  # the longest list that an OpenAI client may send in one request
 _QUEUED_BATCHES: Final = 16
+_BATCHES_AT_ONCE: Final = 2  # of each worker
+_SPARE: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +43,13 @@ class BatchSettings:
     max_queue_size: int = _SMALLEST_QUEUE
     request_timeout_seconds: float = 30.0
     length_buckets: tuple[int, ...] = ()
+    tenant_header: str | None = None
+    """None: addresses are tenants."""
+    tenant_weights: tuple[tuple[str, float], ...] = ()
+    tenant_max_share: float = 1.0
+    trusted_proxies: tuple[str, ...] = ()
+    tenants: TenantSettings = field(init=False, repr=False, compare=False)
+    """What the last four say, made once."""
 
     def __post_init__(self) -> None:
         if self.max_batch_size < 1 or self.max_queue_size < self.max_batch_size:
@@ -61,6 +71,22 @@ class BatchSettings:
             raise InvalidInput("maxBatchTokens", "must be 1 or more", self.max_batch_tokens)
         if list(self.length_buckets) != sorted(set(self.length_buckets)):
             raise InvalidInput("lengthBuckets", "must ascend", self.length_buckets)
+        tenants = TenantSettings(
+            header=self.tenant_header,
+            weights=dict(self.tenant_weights),
+            max_share=self.tenant_max_share,
+            trusted_proxies=self.trusted_proxies,
+        )
+        object.__setattr__(self, "tenants", tenants)
+
+    @property
+    def spare_rows(self) -> int:
+        """Rows of the queue that one tenant alone does not get, so that another finds room.
+
+        An eighth, but what fills the model and stands behind it is never kept from anybody.
+        """
+        needed = _BATCHES_AT_ONCE * self.max_concurrent_batches * self.max_batch_size
+        return max(0, min(self.max_queue_size // _SPARE, self.max_queue_size - needed))
 
     @classmethod
     def of(cls, batching: Batching) -> "BatchSettings":
@@ -69,6 +95,7 @@ class BatchSettings:
         if queue is None:
             queue = max(_SMALLEST_QUEUE, _QUEUED_BATCHES * batching.max_batch_size)
         target = batching.target_latency_milliseconds
+        tenants = batching.tenants or Tenants()
         return cls(
             policy=batching.policy,
             max_batch_size=batching.max_batch_size,
@@ -81,12 +108,17 @@ class BatchSettings:
             max_queue_size=queue,
             request_timeout_seconds=float(batching.request_timeout_seconds),
             length_buckets=batching.length_buckets,
+            tenant_header=tenants.header,
+            tenant_weights=tenants.weights,
+            tenant_max_share=tenants.max_share,
+            trusted_proxies=batching.trusted_proxies,
         )
 
     def to_json(self) -> str:
         """The text of the settings file; equal settings give equal text."""
         # 30 and 30.0 are equal settings, so they must not differ as text.
-        values = asdict(self)
+        values = asdict(self) | {"tenant_weights": dict(self.tenant_weights)}
+        del values["tenants"]
         seconds = {
             name: float(value)
             for name, value in values.items()
@@ -113,8 +145,8 @@ def settings_from_json(text: str | bytes) -> BatchSettings:
         raise InvalidInput(FILE_NAME, f"cannot be read: {error!r}") from error
     if not isinstance(mapping, dict):
         raise InvalidInput(FILE_NAME, "is not a JSON object", mapping)
-    told = _ADDED_LATER | mapping
-    found = {field.name: _read(told, field.name) for field in fields(BatchSettings)}
+    told = {**_ADDED_LATER, **mapping}
+    found = {field.name: _read(told, field.name) for field in fields(BatchSettings) if field.init}
     return BatchSettings(**found)
 
 
@@ -153,6 +185,10 @@ def _rules() -> dict[str, Rule | _Seconds]:
         field.name: declaration.rule
         for field, declaration in declarations(Batching)
         if isinstance(declaration, Setting)
+    } | {
+        f"tenant_{field.name}": declaration.rule
+        for field, declaration in declarations(Tenants)
+        if isinstance(declaration, Setting)
     }
 
     def seconds(name: str, unit: str, per_second: int) -> _Seconds:
@@ -169,10 +205,16 @@ def _rules() -> dict[str, Rule | _Seconds]:
 
 
 _RULES: Final = _rules()
-_OPTIONAL: Final = frozenset({"max_batch_tokens", "target_seconds"})
+_OPTIONAL: Final = frozenset({"max_batch_tokens", "target_seconds", "tenant_header"})
 """Values that a file may give as null."""
 
-_ADDED_LATER: Final = {"max_concurrent_batches": 1}
+_ADDED_LATER: Final[Mapping[str, object]] = {
+    "max_concurrent_batches": 1,
+    "tenant_header": None,
+    "tenant_weights": {},
+    "tenant_max_share": 1.0,
+    "trusted_proxies": (),
+}
 """Values that earlier sidecars do not know, with their defaults, by which they are left out. An
 upgrade restarts no pod: what runs on must name the same settings by the same hash as its operator.
 """

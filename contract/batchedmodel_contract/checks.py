@@ -137,6 +137,12 @@ CHECKS: Final[tuple[Check, ...]] = (
         reason=Reason.FORBIDDEN,
     ),
     _only_for_ones_own(
+        "a handler has paths to pass on",
+        "model.passPaths",
+        lambda model: model.pass_paths != (),
+        "has(self.model.passPaths) && size(self.model.passPaths) != 0",
+    ),
+    _only_for_ones_own(
         "a handler has a command",
         "model.command",
         lambda model: model.command != (),
@@ -273,6 +279,29 @@ CHECKS: Final[tuple[Check, ...]] = (
         ),
         holds="self.batching.lateness != 'Refuse' || has(self.batching.targetLatencyMilliseconds)",
         rule="is Refuse, which needs targetLatencyMilliseconds",
+    ),
+    Check(
+        name="tenants are named and not listed, or the other way round",
+        field="batching.tenants.weights",
+        broken=lambda spec: (
+            spec.batching.tenants is not None
+            and (spec.batching.tenants.header is None) != (spec.batching.tenants.weights == ())
+        ),
+        holds="!has(self.batching.tenants) || has(self.batching.tenants.header)"
+        " == (has(self.batching.tenants.weights) && size(self.batching.tenants.weights) != 0)",
+        rule="goes with header: tenants that are not listed share one",
+    ),
+    Check(
+        name="nobody is believed to name tenants",
+        field="batching.tenants.header",
+        broken=lambda spec: (
+            spec.batching.tenants is not None
+            and spec.batching.tenants.header is not None
+            and spec.batching.trusted_proxies == ()
+        ),
+        holds="!has(self.batching.tenants) || !has(self.batching.tenants.header)"
+        " || (has(self.batching.trustedProxies) && size(self.batching.trustedProxies) != 0)",
+        rule="needs trustedProxies, on whose connections alone it is believed",
     ),
     Check(
         name="the fewest pods exceed the most",

@@ -45,7 +45,7 @@ class TensorSpec:
     datatype: Datatype
     shape: tuple[int, ...]
     max_length: int | None = None
-    """Largest size of a ragged dimension; longer items are refused."""
+    """Largest size of each ragged dimension; longer items are refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

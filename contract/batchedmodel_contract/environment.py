@@ -7,13 +7,20 @@ with `from_environment`. Numbers and mappings are JSON; an empty variable counts
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Final, TypeVar
 
 from batchedmodel_contract.mistakes import InvalidInput, InvalidManifest, Mistake, shown
 from batchedmodel_contract.reading import Section, declarations, read, setting
 from batchedmodel_contract.rules import Broken, Choice, Real, Text, TextMap, Truth, Whole
 from batchedmodel_contract.source import Source
-from batchedmodel_contract.spec import MAX_BATCH_SIZE, OUTPUT_NAMES, LogLevel, ServerProtocol
+from batchedmodel_contract.spec import (
+    MAX_BATCH_SIZE,
+    OUTPUT_NAMES,
+    PASS_PATHS,
+    LogLevel,
+    ServerProtocol,
+)
 
 PREFIX: Final = "BATCHEDMODEL_"
 """What the names of all these variables begin with."""
@@ -34,6 +41,17 @@ UPSTREAM_FORM: Final = "a URL such as http://127.0.0.1:8080 or https://models.ex
 
 _MEBIBYTE: Final = 1_048_576
 Settings = TypeVar("Settings")
+
+
+class AcceleratorNeed(StrEnum):
+    """What becomes of a model that computes where we say, if torch finds no accelerator."""
+
+    NONE = "None"
+    """It computes on the CPU, as its manifest has it."""
+    WANTED = "Wanted"
+    """It computes on the CPU, and that is said."""
+    REQUIRED = "Required"
+    """It fails: a pod that is many times slower than its manifest has it would be scaled out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +78,12 @@ class SidecarSettings:
         "REPLICATED_OUTPUTS",
         OUTPUT_NAMES,
         "Outputs without rows of the server at UPSTREAM_URL, as a JSON list.",
+        default=(),
+    )
+    pass_paths: tuple[str, ...] = setting(
+        "PASS_PATHS",
+        PASS_PATHS,
+        "What is passed on to UPSTREAM_URL beside its protocol's paths, as a JSON list.",
         default=(),
     )
     idempotent: bool = setting(
@@ -106,7 +130,9 @@ class SidecarSettings:
     max_queue_bytes: int = setting(
         "MAX_QUEUE_BYTES",
         Whole(minimum=1024, maximum=1024 * 1024 * _MEBIBYTE),
-        "Bodies held at once, declared bytes; more are refused with 429.",
+        "Bytes that all callers together may make the process hold: bodies, as they came and as "
+        "they were inflated, until they are answered (more are refused with 429), and in up to "
+        "half of it answers that nobody has read (then 503).",
         default=256 * _MEBIBYTE,
     )
     connection_age_seconds: float = setting(
@@ -148,6 +174,12 @@ class ModelServerSettings:
         Truth(),
         "Whether a row may be run again after its batch failed.",
         default=True,
+    )
+    accelerator: AcceleratorNeed = setting(
+        "ACCELERATOR",
+        Choice(of=AcceleratorNeed),
+        "Whether the manifest asks for one, and whether the model fails without.",
+        default=AcceleratorNeed.NONE,
     )
     cache_folder: str = setting(
         "CACHE_FOLDER", Text(), "Folder for downloaded models.", required=True

@@ -10,6 +10,7 @@ forward pass, by the sidecar for a foreign server's answer.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -19,8 +20,9 @@ Rows = tuple[int, ...]
 """Positions in the batch."""
 
 _PATIENCE: Final = 20
-"""Refusals in the same words, with no answer between, after which a search ends. All of 10 calls
-are told apart within these; of more, some may suffer for many others that are bad alike."""
+"""Refusals in the same words, with no answer between, after which a search ends, or what it does
+for one caller. All of 10 calls are told apart within these; of more, some may suffer for many
+others of their own caller that are bad alike."""
 _SEVERAL: Final = 4
 
 
@@ -42,20 +44,24 @@ class Isolation:
         deadlines: Sequence[float],
         *,
         idempotent: bool,
+        callers: Sequence[Hashable] = (),
         fits: Callable[[Rows], bool] = lambda rows: True,
         gives_up: bool = True,
         trial: Callable[[Rows], bool] = lambda rows: False,
     ) -> None:
         """`owners` is the call of each row; no row is sent again after its deadline.
 
-        Rows that do not `fits` are cut without being tried. A search `gives_up` on what refuses
-        everything in the same words: that is broken, and no row is to blame. One that does not
-        tells every call apart; when more parts fail than a search for one bad call meets, it
+        `callers` is who asks for each row; unless it is given all are one's. What one of them
+        meets says nothing of the server that others would have to suffer for. Rows that do not
+        `fits` are cut without being tried. A search `gives_up` on what refuses everything in the
+        same words: that is broken, and no row is to blame. One that does not tells every call
+        apart; when more parts fail than a search for one bad call meets, it
         goes on call by call, which is cheaper for many. Of several calls whose rows want a
         `trial` when their turn comes, one goes before the others, if possible one that has not
         as many rows as these.
         """
         self._owners = owners
+        self._callers = callers or [None] * len(owners)
         self._deadlines = deadlines
         self._idempotent = idempotent
         self._fits = fits
@@ -69,13 +75,17 @@ class Isolation:
         depth = math.ceil(math.log2(max(2, members)))
         self._patience = max(_PATIENCE, 2 * depth + 2)
         self._of_one_search = depth + 1
+        # Parts of several callers that are cut on the way to one whose rows are good.
+        self._of_a_descent = 2 * math.ceil(math.log2(max(2, len(owners)))) + 2
         self._refusals = 0
         self._alike = 0
+        self._alike_of: Counter[Hashable] = Counter()
+        """The same refusals by the caller who was alone in what was refused."""
         self._words: Hashable = None
+        self._answered: set[int] = set()
         self.largest_fine = 0
         """Most rows that were answered in one request."""
-        self._outgrew = False
-        self._giant = False
+        self._outgrown: list[Rows] = []
         self.calls = 0
         self.expired: list[int] = []
         """Rows that were not sent again because their time was over."""
@@ -106,7 +116,8 @@ class Isolation:
 
     def fine(self) -> None:
         """The rows were answered."""
-        self._alike = 0
+        self._forget_refusals()
+        self._answered.update(self._sent.rows)
         self.largest_fine = max(self.largest_fine, len(self._sent.rows))
         if self._sent.twin is not None:
             self._sent.twin.bad = True
@@ -116,8 +127,9 @@ class Isolation:
 
         Nobody is to blame: neither half is known to be bad, whatever becomes of the other.
         """
-        self._alike = 0
+        self._forget_refusals()
         part = self._sent
+        self._answered.update(part.rows)
         self.largest_fine = max(self.largest_fine, len(part.rows))
         if not self._idempotent or self._of_one_call(part.rows):
             return part.rows
@@ -126,17 +138,26 @@ class Isolation:
 
     def spoilt(self, words: Hashable) -> Rows:
         """The rows were refused, in these words; returns the rows whose answer that is."""
-        self._alike = self._alike + 1 if words == self._words else 1
+        if words != self._words:
+            self._forget_refusals()
         self._words = words
+        self._alike += 1
         self._refusals += 1
-        if self._gives_up and self._alike >= self._patience:
+        callers = {self._callers[row] for row in self._sent.rows}
+        if len(callers) == 1:
+            self._alike_of.update(callers)
+        if not self._gives_up or self._alike < self._patience:
+            return self._refused(by_rows=False)
+        ((caller, most),) = self._alike_of.most_common(1) or [(None, 0)]
+        if self._alike - most > self._of_a_descent:
             return self.whole()
+        if most >= self._patience and callers == {caller}:
+            return self._sent.rows + self._taken_out(caller)
         return self._refused(by_rows=False)
 
     def outgrown(self) -> Rows:
         """The rows were too many for the server's memory; returns those whose answer that is."""
-        self._outgrew |= len(self._sent.rows) > 1
-        self._giant |= len(self._sent.rows) == 1
+        self._outgrown.append(self._sent.rows)
         return self._refused(by_rows=True)
 
     def whole(self) -> Rows:
@@ -154,10 +175,38 @@ class Isolation:
     @property
     def room(self) -> int | None:
         """Rows that the server's memory seems to hold; None when it was never too small."""
-        if not self._outgrew or self._giant:
-            return None  # a row that is too large by itself says nothing of how many fit
+        if not any(map(self._was_too_many, self._outgrown)):
+            return None
         # A search that ended before anything was answered has learnt only what is too much.
         return max(1, self.largest_fine or len(self._sent.rows) // 2)
+
+    def _was_too_many(self, outgrown: Rows) -> bool:
+        """Whether it was their number that did not fit, and not one of them by its size.
+
+        Of rows that were not tried again, because their caller's time was over, that is not known:
+        then it takes several callers.
+        """
+        giants = {rows[0] for rows in self._outgrown if len(rows) == 1}
+        if not giants.isdisjoint(outgrown):
+            return False
+        unanswered = {self._callers[row] for row in outgrown if row not in self._answered}
+        return not self._idempotent or len(unanswered) != 1
+
+    def _forget_refusals(self) -> None:
+        self._alike = 0
+        self._alike_of.clear()
+
+    def _taken_out(self, caller: Hashable) -> Rows:
+        """What a caller has left in the search, which goes on without it."""
+        theirs: list[int] = []
+        # Nothing is known to be bad any more: it may have been bad by what is taken out.
+        parts, self._parts = self._parts, []
+        for part in parts:
+            theirs += [row for row in part.rows if self._callers[row] == caller]
+            others = tuple(row for row in part.rows if self._callers[row] != caller)
+            if others:
+                self._parts.append(_Part(rows=others))
+        return tuple(theirs)
 
     def _refused(self, *, by_rows: bool) -> Rows:
         part = self._sent

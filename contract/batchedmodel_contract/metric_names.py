@@ -1,6 +1,6 @@
 """Names and labels of the metrics that sidecars export; the autoscaler and the docs use the same.
 
-Base units; labels are small enums only.
+Base units; labels are small enums only, but for the names of the ten largest tenants.
 """
 
 from typing import Final
@@ -19,6 +19,9 @@ INFLIGHT_BATCHES: Final = f"{PREFIX}_inflight_batches"
 QUEUE_LENGTH: Final = f"{PREFIX}_queue_length"  # rows waiting
 OFFERED_ITEMS: Final = f"{PREFIX}_offered_items_total"
 RETURNED_ITEMS: Final = f"{PREFIX}_returned_items_total"
+TENANT_SERVED_ITEMS: Final = f"{PREFIX}_tenant_served_items_total"  # tenant: ten, and other
+TENANT_REFUSED_ITEMS: Final = f"{PREFIX}_tenant_refused_items_total"  # tenant
+TENANT_QUEUE_LENGTH: Final = f"{PREFIX}_tenant_queue_length"  # tenant
 QUEUE_OLDEST_AGE: Final = f"{PREFIX}_queue_oldest_age_seconds"
 QUEUE_ITEM_SECONDS: Final = f"{PREFIX}_queue_item_seconds_total"  # integral of QUEUE_LENGTH
 EXECUTING_ITEMS: Final = f"{PREFIX}_executing_items"

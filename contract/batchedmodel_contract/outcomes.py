@@ -13,6 +13,8 @@ class Rejection(StrEnum):
     INVALID = "invalid"
     TOO_LARGE = "too_large"
     QUEUE_FULL = "queue_full"
+    OVER_SHARE = "over_share"
+    """The queue is full, and its tenant has more than its part of it."""
     DRAINING = "draining"
     NOT_READY = "not_ready"
     """The model behind cannot be asked at present."""

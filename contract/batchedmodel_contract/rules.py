@@ -96,7 +96,14 @@ class Real:
         return float(value)
 
     def schema(self) -> Schema:
-        return {"type": "number", "minimum": self.minimum, "maximum": self.maximum}
+        # An API server cuts a bound's fraction off before it compares a whole number with it.
+        least = {"rule": f"self >= {float(self.minimum)}", "message": f"is not within {self}"}
+        return {
+            "type": "number",
+            "minimum": self.minimum,
+            "maximum": self.maximum,
+            "x-kubernetes-validations": [least],
+        }
 
     def __str__(self) -> str:
         return f"{self.minimum:g} to {self.maximum:g}"
@@ -313,6 +320,39 @@ class Names:
 
     def __str__(self) -> str:
         return f"up to {self.at_most} {self.called}s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numbers:
+    """Numbers by name."""
+
+    each: Real
+    at_most: int
+
+    def read(self, value: object) -> tuple[tuple[str, float], ...]:
+        if not isinstance(value, dict):
+            raise Broken("is not a mapping")
+        if len(value) > self.at_most:
+            raise Broken(f"has {len(value)} entries, more than the {self.at_most} allowed")
+        found = {}
+        for name, number in value.items():
+            if not isinstance(name, str):
+                raise Broken(f"has a name that is not a string: {name}")
+            try:
+                found[name] = self.each.read(number)
+            except Broken as broken:
+                raise Broken(f"has under {name} a value that {broken}") from broken
+        return tuple(sorted(found.items()))
+
+    def schema(self) -> Schema:
+        return {
+            "type": "object",
+            "additionalProperties": self.each.schema(),
+            "maxProperties": self.at_most,
+        }
+
+    def __str__(self) -> str:
+        return f"up to {self.at_most} numbers by name, {self.each}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,9 @@ from typing import Any, Final
 
 from batchedmodel_contract.mistakes import InvalidInput
 
+ON_THE_CPU: Final = "computing on the CPU"
+"""What a line of the server's log begins with, as an error, where an accelerator was wanted."""
+
 
 class ModelState(StrEnum):
     """Life of a model, and of each of its versions."""

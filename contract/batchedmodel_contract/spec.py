@@ -23,6 +23,7 @@ from batchedmodel_contract.rules import (
     Whole,
 )
 from batchedmodel_contract.source import Source
+from batchedmodel_contract.tenants import NETWORKS, Tenants
 from batchedmodel_contract.workload import (
     Accelerator,
     Autoscaling,
@@ -36,6 +37,15 @@ from batchedmodel_contract.workload import (
 MAX_LENGTH: Final = 1_048_576
 MAX_BATCH_SIZE: Final = 4096
 OUTPUT_NAMES: Final = Names()
+_SEGMENT: Final = r"/[A-Za-z0-9._~@+=,:-]+"
+PASS_PATHS: Final = Names(
+    each=Text(
+        pattern=rf"({_SEGMENT})+(/\*)?|/\*",
+        form="a path such as /v2/logging or /v2/repository/*",
+        at_most=253,
+    ),
+    called="path",
+)
 MAX_BATCH_TOKENS: Final = MAX_BATCH_SIZE * MAX_LENGTH
 DEFAULT_MODEL_PORT: Final = 8080
 DRAIN_MARGIN_SECONDS: Final = 5
@@ -148,6 +158,13 @@ class Model:
         "gets them whole.",
         default=(),
     )
+    pass_paths: tuple[str, ...] = setting(
+        "passPaths",
+        PASS_PATHS,
+        "Paths that are passed on to a container of one's own beside its protocol's inference, "
+        "metadata and health; /* at the end means all below.",
+        default=(),
+    )
     idempotent: bool = setting(
         "idempotent", Truth(), "Whether a row may be run again if its batch failed.", default=True
     )
@@ -239,7 +256,8 @@ class Batching:
     max_queue_size: int | None = setting(
         "maxQueueSize",
         Whole(minimum=1, maximum=1_000_000),
-        "Rows that may wait; more are refused with 429.",
+        "Rows that may wait; more are refused with 429. An eighth is kept for tenants of whom none "
+        "wait yet.",
         effective="the larger of 2048 and 16 x `maxBatchSize`",
     )
     request_timeout_seconds: int = setting(
@@ -254,6 +272,18 @@ class Batching:
         "Upper edges of length classes. `Greedy` and `Window` batch each class by itself, all rows "
         "as one class if there are none; `Deadline` merges neighbours where that is cheaper, and "
         "chooses classes itself if there are none.",
+        default=(),
+    )
+    tenants: Tenants | None = section(
+        "tenants",
+        Tenants,
+        "Who shares the model: service is fair between tenants, by the device time that their rows "
+        "cost. Absent: each caller's address is one, and has an equal share.",
+    )
+    trusted_proxies: tuple[str, ...] = setting(
+        "trustedProxies",
+        NETWORKS,
+        "Networks of the gateways on whose connections the tenants' header is believed.",
         default=(),
     )
 

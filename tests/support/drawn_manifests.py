@@ -13,7 +13,9 @@ from batchedmodel_contract.rules import (
     AscendingWholes,
     Choice,
     Names,
+    Numbers,
     Quantities,
+    Real,
     Rule,
     Text,
     TextMap,
@@ -114,10 +116,18 @@ def _fitting(random: Random, rule: Rule) -> object:
             return random.choice((0, 1, 1001, -1, "0%", "25%", "100%", "101%", "1", "%"))
         case NamedEntries():
             return random.choice(_NAMED)
+        case Names(called="path"):
+            return random.choice((["/a"], ["/a/*", "/b"], ["a"], []))
+        case Names(called="network"):
+            return random.choice((["10.0.0.0/8"], ["10.0.0.1", "fd00::/8"], ["10.0.0.0/33"], []))
         case Names():
             return random.choice((["a"], ["a", "b"], ["a", "a"], []))
         case TextMap():
             return random.choice(({}, {"a": "b"}, {"": "x"}, {"a": ""}))
         case Text():
             return random.choice(_TEXTS)
+        case Real(minimum=least, maximum=most):
+            return random.choice((least, most, least / 2, most * 2, (least + most) / 2, "1"))
+        case Numbers():
+            return random.choice(({}, {"a": 1.5}, {"a": 1, "b": 0.5}, {"a": 0}, {"a": "1"}, []))
     raise TypeError(f"no values are known for {rule!r}")

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedmodel_contract.environment import (
+    AcceleratorNeed,
     ModelServerSettings,
     SidecarSettings,
     from_environment,
@@ -151,6 +152,7 @@ def test_sidecar_settings_survive_the_environment(told: SidecarSettings) -> None
             lambda mapping: tuple(sorted(mapping.items()))
         ),
         max_batch_size=st.integers(1, 4096),
+        accelerator=st.sampled_from(AcceleratorNeed),
         cache_folder=texts,
         log_level=st.sampled_from(LogLevel),
     )
@@ -201,5 +203,6 @@ def test_every_variable_that_is_written_is_text() -> None:
         "BATCHEDMODEL_TRUST": "false",
         "BATCHEDMODEL_MAX_BATCH_SIZE": "32",
         "BATCHEDMODEL_IDEMPOTENT": "true",
+        "BATCHEDMODEL_ACCELERATOR": "None",
         "BATCHEDMODEL_LOG_LEVEL": "info",
     }

@@ -1,7 +1,7 @@
 """The search for the rows that spoil a batch, without a server and without time."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -34,6 +34,7 @@ def course(
     words: Callable[[Rows], object] = lambda rows: rows,
     deadlines: list[float] | None = None,
     idempotent: bool = True,
+    callers: Sequence[str] = (),
     known_to_hold: int = 10_000,
     gives_up: bool = True,
     trial: bool = False,
@@ -43,6 +44,7 @@ def course(
         owners,
         deadlines or [NEVER] * len(owners),
         idempotent=idempotent,
+        callers=callers,
         fits=lambda rows: len(rows) <= known_to_hold,
         gives_up=gives_up,
         trial=lambda rows: trial and not found.answered,
@@ -108,6 +110,27 @@ def test_a_server_that_refuses_everything_alike_is_left_alone_soon(rows: int) ->
     assert found.search.broken == (rows > 3)
 
 
+@given(
+    callers=st.lists(st.sampled_from(["x", "x", "x", "a", "b"]), min_size=1, max_size=200),
+    sizes=st.lists(st.integers(1, 9), min_size=200, max_size=200),
+)
+def test_many_bad_calls_of_one_caller_hurt_no_other(callers: list[str], sizes: list[int]) -> None:
+    """However they are mixed, and although the server says the same of each."""
+    owners = [owner for owner, size in enumerate(sizes[: len(callers)]) for _ in range(size)]
+    of_rows = [callers[owner] for owner in owners]
+    found = course(owners, lambda row: of_rows[row] == "x", words=lambda _: "no", callers=of_rows)
+    assert found.settled() == list(range(len(owners)))
+    assert {of_rows[row] for row in found.refused} <= {"x"}
+
+
+@given(callers=st.lists(st.sampled_from("abcdefgh"), min_size=33, max_size=4096))
+def test_one_that_refuses_all_callers_alike_is_left_alone_soon(callers: list[str]) -> None:
+    found = course(singles(len(callers)), lambda _: True, words=lambda _: "no", callers=callers)
+    assert found.settled() == list(range(len(callers)))
+    assert len(found.sent) <= 80
+    assert found.search.broken
+
+
 @given(rows=st.integers(1, 10), data=st.data())
 def test_up_to_ten_calls_are_told_apart_whatever_the_server_says_of_them(
     rows: int, data: st.DataObject
@@ -162,6 +185,22 @@ def test_a_giant_row_that_was_alone_says_nothing_about_batches() -> None:
     found = course([0], lambda row: False, holds=0)
     assert found.refused == [0]
     assert found.search.room is None
+
+
+def giant_whose_time_is_over(callers: Sequence[str]) -> Isolation:
+    """Of four rows the first is too large for the server; it and the next have a second."""
+    search = Isolation(singles(4), [0.5, 0.5, NEVER, NEVER], idempotent=True, callers=callers)
+    assert search.next(0.0) == (0, 1, 2, 3)
+    search.outgrown()
+    while search.next(1.0) is not None:
+        search.fine()
+    assert search.expired == [0, 1]
+    return search
+
+
+def test_rows_of_one_caller_that_were_not_tried_again_do_not_make_the_server_look_small() -> None:
+    assert giant_whose_time_is_over(["x", "x", "a", "b"]).room is None
+    assert giant_whose_time_is_over(["x", "y", "a", "b"]).room == 2
 
 
 def test_rows_whose_time_is_over_are_not_sent_again() -> None:

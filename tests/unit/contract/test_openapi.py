@@ -163,6 +163,7 @@ def test_a_value_is_bounded(path: str, schema: Schema) -> None:
     bounds = {
         "string": {"maxLength", "enum"},
         "integer": {"maximum"},
+        "number": {"maximum"},
         "boolean": {"type"},
         "array": {"maxItems"},
         "object": {"maxProperties", "properties", "x-kubernetes-preserve-unknown-fields"},
