@@ -84,6 +84,10 @@ class BasePolicy(ABC):
         share = self.pipeline.times.share(length, rows)
         return 1 / rows if share is None else share
 
+    def rank(self, item: Item) -> float:
+        """Which of one tenant's items comes first, in seconds: the lowest."""
+        return item.arrived
+
     def retry_after(self, rows: int | None) -> float:
         """The time to serve so many rows; None for what no time helps."""
         if rows is None:
@@ -101,7 +105,7 @@ class BasePolicy(ABC):
         self.limits = limits(self.settings, self.memory, self.pipeline.times.rule)
 
     def _queue_full(self, rows: int) -> Refusal | None:
-        if rows < self.settings.max_queue_size:
+        if rows < self.settings.max_queue_size - self.settings.spare_rows:
             return None
         return Refusal(reason=Rejection.QUEUE_FULL, retry_after=self.retry_after(rows))
 

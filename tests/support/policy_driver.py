@@ -145,7 +145,7 @@ class PolicyDriver(RuleBasedStateMachine):
             yields=yields,
             fan_out=fan_out,
         )
-        room = len(self.waiting) < self.settings.max_queue_size
+        room = len(self.waiting) < self.settings.max_queue_size - self.settings.spare_rows
         refusal = self.policy.offer(item, self.now)
         self._check_answer(item, refusal, room=room)
         if refusal is None:

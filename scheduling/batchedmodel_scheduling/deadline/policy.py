@@ -5,8 +5,7 @@ first batch back only if company is about to come (`gathering`); otherwise hand 
 device costs is learnt by the pipeline. What was given up but is still wanted goes on with whatever
 time is left over (`spare`).
 
-An item whose deadline is its due time is refused or shed as soon as it would miss it; one whose
-deadline is later is served late. Whoever offers the items decides that.
+An item that is due at its deadline is refused or shed as soon as it would miss it, others are late.
 """
 
 from collections.abc import Iterator, Sequence
@@ -72,9 +71,8 @@ class Deadline(BasePolicy):
         When the queue is full of late ones, one of them makes room for one that may be in time.
         """
         self._timer = NEVER
-        if item.fan_out is not None:
-            # Refused ones as well: the others need not wait for those.
-            self._fan_outs.observe(item.fan_out)
+        # Refused ones as well: the rest of their group need not wait for those.
+        self._fan_outs.observe(item)
         waiting = len(self._lanes) + len(self._spare)
         start = self.pipeline.starts_at(now)
         alone = start + self._alone(item.length)
@@ -83,7 +81,7 @@ class Deadline(BasePolicy):
             if not (self.pipeline.unproven(now) and self._worth_a_try(item, now)):
                 return self._predicted_late(item, waiting)
             self.pipeline.doubted = True
-        if waiting >= self.settings.max_queue_size:
+        if waiting >= self.settings.max_queue_size - self.settings.spare_rows:
             if not len(self._spare) or alone > item.due:
                 return self._queue_full(waiting)
             self._evicted.append(Shed(item=self._spare.evict(), outcome=Outcome.EVICTED))
@@ -94,8 +92,7 @@ class Deadline(BasePolicy):
 
     def take_over(self, item: Item) -> None:
         """Let an item wait."""
-        if item.fan_out is not None:
-            self._fan_outs.observe(item.fan_out)
+        self._fan_outs.observe(item)
         self._add(self._entry(item))
 
     def _add(self, entry: Entry) -> None:
@@ -175,7 +172,7 @@ class Deadline(BasePolicy):
         """Release the planned batch unless there is a reason to hold it."""
         batch = chosen.batch
         full = self.limits.full([entry.length for entry in batch])
-        whole = not (full or chosen.pressed) and self._complete(batch)
+        whole = not (full or chosen.pressed) and self._fan_outs.complete(batch)
         if opens > now and (chosen.pressed or not full):
             return self._hold(opens, HoldReason.BUSY, shed)
         overdue = self._floor.overdue()
@@ -225,8 +222,9 @@ class Deadline(BasePolicy):
         )
         if until <= now:
             return None
-        if self._fan_outs.incomplete(batch):
-            return until
+        announced = self._fan_outs.awaited(batch, now)
+        if announced is not None:
+            return min(until, announced)
         saved = table[items] + table[1] - one_more
         gaps = self._gaps.of(batch[0].item.key)
         return gaps.worth_waiting(now, items, saved=saved, load=chosen.load, until=until)
@@ -238,11 +236,6 @@ class Deadline(BasePolicy):
             if other.seconds <= chosen.slack and self.limits.full(lengths):
                 return other.entries
         return []
-
-    def _complete(self, batch: list[Entry]) -> bool:
-        """Whether the batch holds announced groups, all of them complete."""
-        announced = any(entry.item.fan_out is not None for entry in batch)
-        return announced and not self._fan_outs.incomplete(batch)
 
     def _late_first(self, chosen: Plan, situation: Situation, now: float) -> list[Entry]:
         """Late ones that can run before the planned batch and make nobody late."""
@@ -391,6 +384,10 @@ class Deadline(BasePolicy):
         """What an item needs by itself: the middle, since giving up is final and a guess."""
         times = self.pipeline.times
         return times.table(length, 1)[1] * times.scale
+
+    def rank(self, item: Item) -> float:
+        """By due time and priority, as in the lanes."""
+        return self._entry(item).order
 
     def _entry(self, item: Item) -> Entry:
         step = min(_PRIORITY_STEP, self.settings.target_seconds or _PRIORITY_STEP)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedmodel_contract.description import CostRule
-from batchedmodel_scheduling.deadline.fan_out import FanOuts
+from batchedmodel_scheduling.deadline.fan_out import CREDIT_SECONDS, PATIENCE_SECONDS, FanOuts
 from batchedmodel_scheduling.deadline.floor import Floor
 from batchedmodel_scheduling.deadline.lanes import Entry
 from batchedmodel_scheduling.deadline.spare import Spare
@@ -107,25 +107,28 @@ def member(number: int, group: str | None, size: int = 3) -> Entry:
     return entry._replace(item=entry.item._replace(fan_out=fan_out))
 
 
-def announce(groups: FanOuts, entries: list[Entry]) -> None:
+def announce(groups: FanOuts, entries: list[Entry], now: float = 0.0) -> None:
     for entry in entries:
-        if entry.item.fan_out is not None:
-            groups.observe(entry.item.fan_out)
+        groups.observe(entry.item._replace(arrived=now))
+
+
+def awaited(groups: FanOuts, entries: list[Entry], now: float = 0.0) -> bool:
+    return groups.awaited(entries, now) is not None
 
 
 def test_a_group_is_waited_for_until_its_last_member_is_here() -> None:
     groups, members = FanOuts(), [member(n, "x") for n in range(3)]
     announce(groups, members[:2])
-    assert groups.incomplete(members[:2])
+    assert awaited(groups, members[:2])
     announce(groups, members[2:])
-    assert not groups.incomplete(members)
+    assert not awaited(groups, members)
 
 
 def test_groups_are_counted_apart_and_others_wait_for_none() -> None:
     groups, other = FanOuts(), [member(1, "y", size=1)]
     announce(groups, [member(2, "x")])
     announce(groups, other)
-    assert not groups.incomplete([*other, member(3, None)])
+    assert not awaited(groups, [*other, member(3, None)])
 
 
 def test_a_group_of_which_members_left_is_not_waited_for() -> None:
@@ -133,7 +136,7 @@ def test_a_group_of_which_members_left_is_not_waited_for() -> None:
     announce(groups, members[:1])
     groups.left([members[0].item])
     announce(groups, members[1:2])
-    assert not groups.incomplete(members[1:2])
+    assert not awaited(groups, members[1:2])
 
 
 def test_a_name_may_be_used_again_for_a_new_group() -> None:
@@ -142,18 +145,53 @@ def test_a_name_may_be_used_again_for_a_new_group() -> None:
     groups.left([members[0].item])
     announce(groups, members[1:])
     announce(groups, members[:2])
-    assert groups.incomplete(members[:2])
+    assert awaited(groups, members[:2])
     announce(groups, members[2:])
-    assert not groups.incomplete(members)
+    assert not awaited(groups, members)
 
 
 def test_names_that_never_complete_do_not_pile_up() -> None:
     groups = FanOuts()
     entries = [member(n, f"group {n}") for n in range(5000)]
     announce(groups, entries)
-    assert not groups.incomplete(entries[:904])
-    assert groups.incomplete(entries[904:905])
-    assert groups.incomplete(entries[-1:])
+    assert not awaited(groups, entries[:904])
+    assert awaited(groups, entries[904:905])
+
+
+def test_a_group_is_waited_for_while_its_members_follow_each_other() -> None:
+    groups, members = FanOuts(), [member(n, "x", size=9) for n in range(9)]
+    for number in range(8):
+        announce(groups, [members[number]], now=number * 0.004)
+        assert groups.awaited(members[:1], number * 0.004) == number * 0.004 + PATIENCE_SECONDS
+    assert not awaited(groups, members[:8], 7 * 0.004 + PATIENCE_SECONDS)
+
+
+def test_while_a_group_lacks_members_no_other_of_its_key_is_believed_for_a_second() -> None:
+    groups, first, second = FanOuts(), member(1, "x"), member(2, "y")
+    announce(groups, [first, second])
+    assert awaited(groups, [first])
+    assert awaited(groups, [first])
+    assert not awaited(groups, [second])
+    later = 0.001 + CREDIT_SECONDS
+    announce(groups, [second], now=later)
+    assert awaited(groups, [second], later)
+
+
+def test_a_group_that_is_complete_leaves_others_their_credit() -> None:
+    groups, members, other = FanOuts(), [member(n, "x") for n in range(3)], member(9, "y")
+    announce(groups, members[:2])
+    assert awaited(groups, members[:2])
+    announce(groups, [*members[2:], other])
+    assert groups.complete(members)
+    assert awaited(groups, [other])
+
+
+def test_a_promise_of_one_key_costs_no_other_its_credit() -> None:
+    groups, first, second = FanOuts(), member(1, "x"), member(2, "y")
+    second = second._replace(item=second.item._replace(key="other"))
+    announce(groups, [first, second])
+    assert awaited(groups, [first])
+    assert awaited(groups, [second])
 
 
 # The floor

@@ -1,0 +1,223 @@
+"""Fair turns between tenants: which waiting items a policy sees next.
+
+Start-time fair queueing. Each tenant has a virtual time: the work that it was shown over its
+weight. The tenant that is furthest behind shows its next item, within a tenant the item of the
+lowest rank. No tenant runs further than a horizon ahead of the item that has been seen the longest,
+so that no order that a policy prefers keeps a shown item waiting for more than that.
+
+Pure: it knows neither policies nor the clock. Work is in seconds of the device, or any other unit.
+"""
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from typing import Any, Final, Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+_FEW: Final = 64
+
+
+@dataclass(slots=True)
+class _Tenant:
+    """What waits of one tenant; `start` is the virtual time at which its next item starts."""
+
+    weight: float
+    start: float
+    unseen: list[tuple[float, int, Any]] = field(default_factory=list)
+    shown: int = 0
+    counted: float = 0.0
+    """Its part of the weights of all that have items here."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    tenant: Hashable
+    work: float
+    rank: float
+    number: int
+
+
+class FairQueue(Generic[K]):
+    """Items of any number of tenants, each unseen, or shown and not gone."""
+
+    def __init__(self) -> None:
+        self._tenants: Final[dict[Hashable, _Tenant]] = {}
+        self._unseen: Final[dict[K, _Entry]] = {}
+        self._shown: Final[dict[K, tuple[_Entry, float]]] = {}
+        self._numbers = 0
+        self._time = 0.0
+        """The virtual time: nobody who comes now starts before it."""
+        # Both with entries of the past, which are passed over: a look is not to cost more the more
+        # tenants there are.
+        self._order: list[tuple[float, int, _Tenant]] = []
+        """Tenants with unseen items, the furthest behind first."""
+        self._starts: list[tuple[float, int, K]] = []
+        """Shown items by their starts."""
+        self._pushes = 0
+        self._weights = 0.0
+        self._forgets_at = _FEW
+        """How many tenants there are when idle ones are forgotten."""
+
+    @property
+    def unseen(self) -> int:
+        """How many items no policy has seen."""
+        return len(self._unseen)
+
+    def is_unseen(self, key: K) -> bool:
+        """Whether the item waits here and was not shown."""
+        return key in self._unseen
+
+    def add(
+        self, tenant: Hashable, key: K, *, work: float, rank: float, weight: float = 1.0
+    ) -> None:
+        """Let an item wait; `key` is new. The lowest rank of a tenant is shown first."""
+        waits = self._tenants.get(tenant)
+        if waits is None:
+            if len(self._tenants) >= self._forgets_at:
+                self._forget_idle()
+            waits = self._tenants[tenant] = _Tenant(weight, self._now())
+        waits.weight = weight
+        if not waits.unseen:
+            waits.start = max(waits.start, self._now())
+        self._numbers += 1
+        heappush(waits.unseen, (rank, self._numbers, key))
+        self._unseen[key] = _Entry(tenant, work, rank, self._numbers)
+        self._changed(waits)
+
+    def show(self, ahead: float, least: int = 1) -> list[K]:
+        """The items whose turn it is, until about `ahead` work is shown of all tenants together.
+
+        At most twice as much where it would be fewer than `least` items.
+        """
+        shown: list[K] = []
+        now = self._now()  # what is shown starts no earlier, so it stays
+        while (behind := self._furthest_behind()) is not None:
+            # Where an item starts counts: so `ahead` is passed by at most one item of each tenant.
+            by = behind.start - now
+            enough = len(self._shown) >= least and by >= ahead / self._weights
+            if self._shown and (enough or by >= 2 * ahead / self._weights):
+                break
+            _, _, key = heappop(behind.unseen)
+            entry = self._unseen.pop(key)
+            self._drop_discarded(behind)
+            self._pushes += 1
+            heappush(self._starts, (behind.start, self._pushes, key))
+            self._shown[key] = (entry, behind.start)
+            behind.start += entry.work / behind.weight
+            behind.shown += 1
+            self._changed(behind)
+            shown.append(key)
+        return shown
+
+    def take_back(self) -> list[K]:
+        """The shown items, unseen again, if one that came later is before any of them."""
+        behind = self._furthest_behind()
+        latest = max((start for _, start in self._shown.values()), default=self._time)
+        if behind is None or behind.start >= latest:
+            return []
+        back, theirs = list(self._shown), dict[Hashable, _Tenant]()
+        for key, (entry, _) in self._shown.items():
+            tenant = self._tenants[entry.tenant]
+            tenant.start -= entry.work / tenant.weight
+            tenant.shown -= 1
+            heappush(tenant.unseen, (entry.rank, entry.number, key))
+            self._unseen[key] = entry
+            theirs[entry.tenant] = tenant
+        self._shown.clear()
+        self._starts.clear()
+        for tenant in theirs.values():
+            self._changed(tenant)
+        return back
+
+    def padded(self, keys: Iterable[K]) -> None:
+        """These leave as one batch, in which each costs what the costliest does.
+
+        Whose that is pays for the others' padding as well. Unknown ones are ignored.
+        """
+        entries = [self._shown[key][0] for key in keys if key in self._shown]
+        if entries:
+            costliest = max(entries, key=lambda entry: entry.work)
+            padding = sum(costliest.work - entry.work for entry in entries)
+            tenant = self._tenants[costliest.tenant]
+            tenant.start += padding / tenant.weight
+            self._changed(tenant)
+
+    def left(self, key: K) -> None:
+        """A shown item was served: its tenant has had it. Unknown ones are ignored."""
+        self._gone(key)
+
+    def discard(self, key: K) -> None:
+        """An item ended unserved: its tenant does not pay for it. Unknown ones are ignored."""
+        if (entry := self._unseen.pop(key, None)) is not None:
+            self._prune(entry.tenant)
+        elif (entry := self._gone(key)) is not None and entry.tenant in self._tenants:
+            tenant = self._tenants[entry.tenant]
+            tenant.start = max(self._time, tenant.start - entry.work / tenant.weight)
+            self._changed(tenant)
+
+    def _gone(self, key: K) -> _Entry | None:
+        self._now()
+        entry, _ = self._shown.pop(key, (None, 0.0))
+        if entry is not None:
+            self._tenants[entry.tenant].shown -= 1
+            self._prune(entry.tenant)
+        return entry
+
+    def _prune(self, name: Hashable) -> None:
+        """Forget what was discarded at the head, and everything once nothing waits."""
+        tenant = self._tenants[name]
+        self._drop_discarded(tenant)
+        self._changed(tenant)
+        if not self._unseen and not self._shown:
+            self._tenants.clear()
+            self._order.clear()
+            self._starts.clear()
+            self._time = self._weights = 0.0
+            self._forgets_at = _FEW
+
+    def _drop_discarded(self, tenant: _Tenant) -> None:
+        while tenant.unseen and tenant.unseen[0][2] not in self._unseen:
+            heappop(tenant.unseen)
+
+    def _forget_idle(self) -> None:
+        """Forget tenants that have nothing here and are ahead of nobody, as new ones are."""
+        now = self._now()
+        for name, tenant in list(self._tenants.items()):
+            if not tenant.unseen and not tenant.shown and tenant.start <= now:
+                del self._tenants[name]
+        self._forgets_at = _FEW + 2 * len(self._tenants)
+
+    def _furthest_behind(self) -> _Tenant | None:
+        while self._order:
+            start, _, tenant = self._order[0]
+            if tenant.unseen and tenant.start == start:
+                return tenant
+            heappop(self._order)
+        return None
+
+    def _now(self) -> float:
+        while self._starts:
+            start, _, key = self._starts[0]
+            if self._shown.get(key, (None, -1.0))[1] == start:
+                break
+            heappop(self._starts)
+        behind = self._furthest_behind()
+        starts = [start for start, _, _ in self._starts[:1]]
+        starts += [behind.start] if behind is not None else []
+        self._time = max(self._time, min(starts, default=self._time))
+        return self._time
+
+    def _changed(self, tenant: _Tenant) -> None:
+        """Its start, or what it has here, is another."""
+        counted = tenant.weight if tenant.unseen or tenant.shown else 0.0
+        self._weights += counted - tenant.counted
+        tenant.counted = counted
+        if not tenant.unseen:
+            return
+        if len(self._order) > _FEW + 4 * len(self._tenants):
+            live = [one for one in self._tenants.values() if one.unseen and one is not tenant]
+            self._order = [(one.start, self._pushes + n, one) for n, one in enumerate(live, 1)]
+            heapify(self._order)
+            self._pushes += len(live)
+        self._pushes += 1
+        heappush(self._order, (tenant.start, self._pushes, tenant))

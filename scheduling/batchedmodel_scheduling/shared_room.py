@@ -1,0 +1,109 @@
+"""Room that tenants share: rows of a queue, bytes of bodies, places of a line.
+
+What one may have follows what is free (dynamic thresholds, Choudhury and Hahne): whoever takes all
+it can leaves some for those who come, and has less the more of them there are. A tenant alone gets
+all but the spare room, which is an eighth or less. What was taken is never taken away again.
+
+Pure.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final
+
+from batchedmodel_contract.outcomes import Rejection
+from batchedmodel_contract.tenants import Share
+
+_TIMES: Final = 7
+"""One may have so many times what stays free, so one alone leaves an eighth."""
+
+
+@dataclass(slots=True)
+class _Held:
+    amount: int
+    weight: float
+
+
+class SharedRoom:
+    """How much of the room each tenant has; together never more than its size."""
+
+    def __init__(self, size: int, spare: int | None = None) -> None:
+        """`spare` is what a tenant alone does not get: an eighth at most, and by default."""
+        self.size = size
+        self.spare = size // (_TIMES + 1) if spare is None else spare
+        self.taken = 0
+        self._held: Final[dict[str, _Held]] = {}
+        self._weights: Final[Counter[float]] = Counter()
+        """How many who have some have each weight: few weights, of any number of tenants."""
+
+    def __len__(self) -> int:
+        """How many tenants have some of it."""
+        return len(self._held)
+
+    def of(self, tenant: str) -> int:
+        """How much a tenant has."""
+        held = self._held.get(tenant)
+        return held.amount if held is not None else 0
+
+    def has_others(self, tenant: str) -> bool:
+        """Whether anybody else has some."""
+        return len(self._held) > (tenant in self._held)
+
+    def refusal(self, share: Share, amount: int, *, already: int = 0) -> Rejection | None:
+        """Why a tenant may not take so much more; None if it may.
+
+        The first that a tenant has may fill what is left. `already` is the part of this first that
+        was taken before.
+        """
+        own = self.of(share.tenant)
+        would = own + amount
+        if share.most < 1 and would > max(1.0, share.most * self.size):
+            return Rejection.OVER_SHARE
+        free = self.size - self.taken - amount
+        if free >= 0 and (own == already or would <= self._threshold(share, free)):
+            return None
+        over = self.has_others(share.tenant) and would > self._part(share)
+        return Rejection.OVER_SHARE if over else Rejection.QUEUE_FULL
+
+    def take(self, share: Share, amount: int) -> None:
+        """A tenant has so much more."""
+        if not amount:
+            return
+        held = self._held.get(share.tenant)
+        if held is None:
+            self._held[share.tenant] = _Held(amount, share.weight)
+            self._weights[share.weight] += 1
+        else:
+            held.amount += amount
+            if held.weight != share.weight:
+                self._forget(held.weight)
+                held.weight = share.weight
+                self._weights[share.weight] += 1
+        self.taken += amount
+
+    def give_back(self, tenant: str, amount: int) -> None:
+        """A tenant has so much less."""
+        if not amount:
+            return
+        held = self._held[tenant]
+        held.amount -= amount
+        self.taken -= amount
+        if not held.amount:
+            del self._held[tenant]
+            self._forget(held.weight)
+
+    def _forget(self, weight: float) -> None:
+        self._weights[weight] -= 1
+        if not self._weights[weight]:
+            del self._weights[weight]
+
+    def _threshold(self, share: Share, free: int) -> float:
+        ratio = share.weight / max(share.weight, *self._weights) if self._weights else 1.0
+        return ratio * _TIMES * free + self.size - (_TIMES + 1) * self.spare
+
+    def _part(self, share: Share) -> float:
+        """What it had if all who have some had taken by their weights."""
+        held = self._held.get(share.tenant)
+        all_of_them = sum(weight * times for weight, times in self._weights.items())
+        others = all_of_them - (0.0 if held is None else held.weight)
+        return self.size * share.weight / (share.weight + others)

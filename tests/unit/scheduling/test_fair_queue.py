@@ -1,0 +1,161 @@
+"""Fair turns: who is shown next, how far apart tenants get, and that nobody is forgotten."""
+
+import random
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchedmodel_scheduling.fair_queue import FairQueue
+
+Key = tuple[str, int]
+AHEAD = 8.0
+
+Pick = Callable[[Sequence[Key]], Key]
+PICKS: list[Pick] = [min, max, random.Random(1).choice]
+
+
+def backlog(queue: FairQueue[Key], tenant: str, items: int, weight: float = 1.0) -> None:
+    for number in range(items):
+        queue.add(tenant, (tenant, number), work=1.0, rank=float(number), weight=weight)
+
+
+def served(queue: FairQueue[Key], items: int, pick: Pick = min) -> list[Key]:
+    """A device that takes one shown item after the other, whichever its policy likes best."""
+    shown, order = list[Key](), list[Key]()
+    for _ in range(items):
+        shown += queue.show(AHEAD)
+        key = pick(shown)
+        shown.remove(key)
+        queue.left(key)
+        order.append(key)
+    return order
+
+
+@pytest.mark.parametrize("pick", PICKS)
+def test_backlogged_tenants_never_get_further_apart_than_what_is_shown(pick: Pick) -> None:
+    queue: FairQueue[Key] = FairQueue()
+    backlog(queue, "a", 400)
+    backlog(queue, "b", 400)
+    had: Counter[str] = Counter()
+    for tenant, _ in served(queue, 600, pick):
+        had[tenant] += 1
+        assert abs(had["a"] - had["b"]) <= AHEAD + 2
+
+
+def test_a_tenant_of_three_times_the_weight_is_served_three_times_as_much() -> None:
+    queue: FairQueue[Key] = FairQueue()
+    backlog(queue, "heavy", 400, weight=3.0)
+    backlog(queue, "light", 400)
+    had = Counter(tenant for tenant, _ in served(queue, 400))
+    assert had["heavy"] == pytest.approx(300, abs=AHEAD)
+
+
+def test_long_items_cost_their_tenant_what_they_cost_the_device() -> None:
+    queue: FairQueue[Key] = FairQueue()
+    for number in range(200):
+        queue.add("long", ("long", number), work=4.0, rank=number)
+        queue.add("short", ("short", number), work=1.0, rank=number)
+    had = Counter(tenant for tenant, _ in served(queue, 200))
+    assert had["short"] == pytest.approx(160, abs=AHEAD)
+
+
+@pytest.mark.parametrize("pick", PICKS)
+def test_a_newcomer_waits_for_no_more_than_is_shown_however_the_policy_orders(pick: Pick) -> None:
+    queue: FairQueue[Key] = FairQueue()
+    backlog(queue, "flood", 1000)
+    shown = queue.show(AHEAD)
+    assert len(shown) == AHEAD
+    queue.add("new", ("new", 0), work=1.0, rank=0.0)
+    for before in range(40):
+        shown += queue.show(AHEAD)
+        if before == 0:
+            assert ("new", 0) in shown
+        key = pick(shown)
+        if key == ("new", 0):
+            assert before <= AHEAD + 1
+            return
+        shown.remove(key)
+        queue.left(key)
+    pytest.fail("the newcomer starves")
+
+
+def test_a_short_time_out_is_first_within_its_tenant_only() -> None:
+    queue: FairQueue[Key] = FairQueue()
+    backlog(queue, "patient", 20)
+    for number in range(20):
+        queue.add("hurried", ("hurried", number), work=1.0, rank=-float(number))
+    order = served(queue, 40, pick=lambda shown: shown[0])
+    assert [number for tenant, number in order if tenant == "hurried"] == list(range(19, -1, -1))
+    assert [tenant for tenant, _ in order[:20]].count("patient") == pytest.approx(10, abs=1)
+
+
+def test_a_tenant_alone_is_shown_in_its_own_order_and_never_held_back() -> None:
+    queue: FairQueue[Key] = FairQueue()
+    backlog(queue, "only", 50)
+    assert served(queue, 50) == [("only", number) for number in range(50)]
+    assert queue.unseen == 0
+
+
+def test_idle_time_is_not_saved_up() -> None:
+    queue: FairQueue[Key] = FairQueue()
+    backlog(queue, "busy", 500)
+    backlog(queue, "idle", 1)
+    for _ in range(25):
+        for key in queue.show(AHEAD):
+            queue.left(key)
+    for number in range(1, 200):
+        queue.add("idle", ("idle", number), work=1.0, rank=number)
+    had = Counter(tenant for tenant, _ in served(queue, 100))
+    assert had["idle"] == pytest.approx(50, abs=AHEAD)
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("add"), st.integers(0, 3), st.floats(0.01, 10.0)),
+            st.tuples(st.sampled_from(["left", "discard"]), st.integers(0, 99), st.just(0.0)),
+        ),
+        max_size=120,
+    )
+)
+def test_something_is_shown_whenever_anything_waits_and_all_of_it_in_the_end(
+    steps: list[tuple[str, int, float]],
+) -> None:
+    queue: FairQueue[int] = FairQueue()
+    waiting, shown = set[int](), list[int]()
+    for key, (step, number, work) in enumerate(steps):
+        if step == "add":
+            queue.add(number, key, work=work, rank=-work, weight=1.0 + number)
+            waiting.add(key)
+        elif waiting:
+            gone = sorted(waiting)[number % len(waiting)]
+            if step == "discard" or gone in shown:
+                (queue.left if step == "left" else queue.discard)(gone)
+                waiting.discard(gone)
+                shown = [key for key in shown if key != gone]
+        shown += queue.show(AHEAD)
+        assert bool(shown) == bool(waiting)
+        assert queue.unseen == len(waiting) - len(shown)
+    while shown:
+        queue.left(shown.pop())
+        shown += queue.show(AHEAD)
+    assert queue.unseen == 0
+
+
+def test_twenty_thousand_tenants_are_served_in_turn() -> None:
+    """Where a look costs more the more tenants there are, this takes many minutes."""
+    queue: FairQueue[Key] = FairQueue()
+    tenants = 20_000
+    for number in range(tenants):
+        backlog(queue, f"tenant {number}", 2)
+    shown, order = deque[Key](), list[Key]()
+    for _ in range(2 * tenants):
+        shown += queue.show(AHEAD)
+        order.append(shown.popleft())
+        queue.left(order[-1])
+    assert len({name for name, _ in order[:tenants]}) == tenants
+    assert len({name for name, _ in order[tenants:]}) == tenants
+    assert not queue.unseen
