@@ -4,23 +4,42 @@ Made by the headings. Clients send the same head again and again, so it is kept 
 requests: nothing here belongs to one of them.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Final, TypeVar
+
+_AUTHORITY: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?]*")
+_TARGET: Final = re.compile(r"[!\"$-~]+")
 
 
 class Asked:
     """The head of one request, or of many that have the same; a process adds what follows."""
 
-    __slots__ = ("declared", "headers", "method", "path")
+    __slots__ = ("declared", "headers", "method", "path", "query")
 
     def __init__(
-        self, *, method: str, path: str, headers: Mapping[str, str], declared: int
+        self, *, method: str, target: str, headers: Mapping[str, str], declared: int
     ) -> None:
-        """`declared`: how long the body is, 0 when nothing says so."""
+        """`target` as it was sent; `declared`: how long the body is, 0 when nothing says so."""
+        path, query = path_and_query(target)
         self.method: Final = method
         self.path: Final = path
+        """As it was sent: nothing is decoded, so what is compared is what would go on."""
+        self.query: Final = query
+        """As it was sent, without its question mark; empty when there is none."""
         self.headers: Final = headers
         self.declared: Final = declared
+
+
+def path_and_query(target: str) -> tuple[str, str]:
+    """Both as they were sent, without the server's name, which a target may begin with."""
+    path, _, query = _AUTHORITY.sub("", target, count=1).partition("?")
+    return path or "/", query
+
+
+def is_target(text: str) -> bool:
+    """Whether this can go on as it came: printable ASCII, and no fragment, which no request has."""
+    return _TARGET.fullmatch(text) is not None
 
 
 AnyAsked = TypeVar("AnyAsked", bound=Asked)

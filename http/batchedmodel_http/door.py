@@ -1,8 +1,8 @@
 """One connection: bytes come in, requests are told apart, answers go out.
 
 A small call that comes whole is answered here, by whoever answers calls, with nothing of a general
-server around it. Every other request is handed to aiohttp, byte by byte, and the connection comes
-back when that has answered it; unless nobody but aiohttp knows where it ends.
+server around it. Every other request is handed to the general way, byte by byte, and the connection
+comes back when that has answered it; unless nobody but that knows where it ends.
 """
 
 import asyncio
@@ -12,12 +12,10 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from aiohttp.web_protocol import RequestHandler
-
 from batchedmodel_http.asked import AnyAsked, Asked
-from batchedmodel_http.breaks import tell_reader
 from batchedmodel_http.errand import Errand
-from batchedmodel_http.headings import LONGEST, UNREADABLE, Headings
+from batchedmodel_http.general import General
+from batchedmodel_http.headings import LONGEST, Headings
 from batchedmodel_http.response import Response
 
 logger: Final = logging.getLogger(__name__)
@@ -26,39 +24,37 @@ _LARGEST: Final = 32 * 1024
 """Bytes of a body that is answered here; what HTTP costs is little beside a larger one."""
 _MOST_BEHIND: Final = 64 * 1024
 """Bytes that are taken while an earlier request is being answered."""
+_FREE_BEHIND: Final = 4096
+"""So many of them are nobody's business."""
 _PATIENCE: Final = 0.05
-"""Seconds for the rest of a request that came in pieces; aiohttp bounds the time of slower ones."""
-_BAD_REQUEST: Final = 400
+"""Seconds for the rest of a request that came in pieces; the general way bounds slower ones."""
+_LARGE_ANSWER: Final = 64 * 1024
 _END_OF_HEAD: Final = b"\r\n\r\n"
 
 AskedIn = TypeVar("AskedIn", bound=Asked, contravariant=True)
 
 
 class NotHere(Exception):
-    """A call that only aiohttp can bring to its answer; nothing has come of it so far."""
+    """A call that only the general way can bring to its answer; nothing has come of it so far."""
 
 
 class Answers(Protocol[AskedIn]):
     """Who answers what is asked."""
 
     def is_call(self, asked: AskedIn) -> bool:
-        """Whether `respond` is to be asked; aiohttp gets everything else."""
+        """Whether `respond` is to be asked; the general way gets all else."""
         ...
 
-    async def respond(self, asked: AskedIn, source: bytes) -> Response:
+    async def respond(self, asked: AskedIn, source: bytes, caller: str) -> Response:
         """The answer to a call with this body; raises nothing but `NotHere`."""
-        ...
-
-    def unreadable(self, status: int, rule: str) -> Response:
-        """The answer to bytes that are no request."""
         ...
 
 
 class House(Protocol):
     """Who keeps the connections."""
 
-    def general(self, door: "Door[Any]") -> RequestHandler:
-        """aiohttp's side of a connection."""
+    def general(self, door: "Door[Any]") -> General:
+        """What answers the other requests of a connection."""
         ...
 
     def ends(self, door: "Door[Any]") -> bool:
@@ -69,8 +65,16 @@ class House(Protocol):
         """A caller has come; False when it may not stay."""
         ...
 
+    def behind(self, door: "Door[Any]", size: int) -> bool:
+        """So many bytes are here behind the present request; False when they may not stay."""
+        ...
+
+    def unread(self, door: "Door[Any]") -> None:
+        """A large answer was written, or the caller reads more slowly than it asks."""
+        ...
+
     def left(self, door: "Door[Any]") -> None:
-        """A caller has gone, and aiohttp's side of its connection with it."""
+        """A caller has gone, and what answered its other requests has ended."""
         ...
 
 
@@ -84,7 +88,7 @@ class _Stage(Enum):
     DUE = auto()
     """It is answered, and what came behind it will be looked at in the loop's next turn."""
     GENERAL = auto()
-    """aiohttp answers one whose end is known."""
+    """The general way answers one whose end is known."""
     GENERAL_FOR_GOOD = auto()
 
 
@@ -92,9 +96,9 @@ class Door(asyncio.Protocol, Generic[AnyAsked]):
     """Tells the requests of one connection apart, and who answers each."""
 
     __slots__ = (
-        "_answers", "_behind", "_choked", "_deaf", "_errand", "_general", "_headings", "_house",
-        "_left", "_left_early", "_loop", "_patience", "_request", "_stage", "answered", "last_used",
-        "transport",
+        "_answers", "_behind", "_caller", "_charged", "_choked", "_deaf", "_errand", "_general",
+        "_headings", "_house", "_left", "_left_early", "_loop", "_patience", "_request", "_stage",
+        "answered", "last_used", "transport",
     )  # fmt: skip
 
     def __init__(
@@ -112,21 +116,25 @@ class Door(asyncio.Protocol, Generic[AnyAsked]):
         self._loop = loop
         self._left_early = left_early
         self.transport: Any = None
+        self._caller = ""
+        """Its address, where it has one."""
         self.last_used = loop.time()
         self.answered = False
         """Whether a request was; whoever asks may take it back, to see the next."""
         self._stage = _Stage.BETWEEN
         self._behind = b""
         """What came and has not been looked at, or is not whole."""
+        self._charged = False
+        """Whether the house counts what is behind."""
         self._request = b""
-        """The call that is being answered; kept for aiohttp, should that have to."""
+        """The call that is being answered; kept for the general way, should that have to."""
         self._errand: Errand[Response] | None = None
         self._choked = False
         self._deaf = False
         """Whether no more is read until what came is answered."""
-        self._general: RequestHandler | None = None
+        self._general: General | None = None
         self._left = 0
-        """Bytes that aiohttp's present request still lacks."""
+        """Bytes that the general way's present request still lacks."""
         self._patience: asyncio.TimerHandle | None = None
 
     @property
@@ -141,6 +149,8 @@ class Door(asyncio.Protocol, Generic[AnyAsked]):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A caller is there."""
         self.transport = transport
+        peer = transport.get_extra_info("peername")
+        self._caller = str(peer[0]) if isinstance(peer, tuple) else ""
         # Callers that vanish without a word would be kept until their age.
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if not self._house.entered(self):
@@ -157,9 +167,9 @@ class Door(asyncio.Protocol, Generic[AnyAsked]):
         if self._general is None or self._generally_idle():
             self._end(exc)
         else:
-            # aiohttp begins with a request in the second turn after it came. Told of the loss
-            # before, it would forget one that nobody has counted yet.
-            self._loop.call_soon(self._loop.call_soon, self._end, exc)
+            # It begins with a request in the turn after it came. Told of the loss before, it would
+            # forget one that nobody has counted yet.
+            self._loop.call_soon(self._end, exc)
 
     def _end(self, exc: Exception | None) -> None:
         if self._general is not None:
@@ -177,10 +187,7 @@ class Door(asyncio.Protocol, Generic[AnyAsked]):
             case _Stage.BETWEEN:
                 self._take(self._behind + data if self._behind else data)
             case _Stage.ANSWERING | _Stage.CHOKED | _Stage.DUE:
-                self._behind += data
-                if len(self._behind) > _MOST_BEHIND and not self._deaf:
-                    self._deaf = True
-                    self.transport.pause_reading()
+                self._keep(self._behind + data)
             case _Stage.GENERAL if not self._left and self._generally_idle():
                 self._stage = _Stage.BETWEEN
                 self._take(data)
@@ -193,6 +200,7 @@ class Door(asyncio.Protocol, Generic[AnyAsked]):
     def pause_writing(self) -> None:
         """The caller reads more slowly than it asks."""
         self._choked = True
+        self._house.unread(self)
         if self._general is not None:
             self._general.pause_writing()
 
@@ -218,8 +226,25 @@ class Door(asyncio.Protocol, Generic[AnyAsked]):
         else:
             if self._patience is not None:
                 self._stop_waiting()
-            self._behind = data[whole:]
-            self._answer(asked, data[:whole], data[end:whole])
+            if self._keep(data[whole:]):
+                self._answer(asked, data[:whole], data[end:whole])
+
+    def _keep(self, behind: bytes) -> bool:
+        """These bytes wait for the present request's answer; False when nobody has room for them.
+
+        Then the connection ends: a caller that sends ahead without measure is answered no more.
+        """
+        self._behind = behind
+        if len(behind) > _FREE_BEHIND or self._charged:
+            self._charged = len(behind) > _FREE_BEHIND
+            if not self._house.behind(self, len(behind) if self._charged else 0):
+                self._behind = b""
+                self.transport.abort()
+                return False
+            if len(behind) > _MOST_BEHIND and not self._deaf:
+                self._deaf = True
+                self.transport.pause_reading()
+        return True
 
     def _begun(self, data: bytes) -> tuple[AnyAsked | None, int]:
         """What is asked here, if it is plain, and where its body begins; 0 if that has not come."""
@@ -229,7 +254,9 @@ class Door(asyncio.Protocol, Generic[AnyAsked]):
     def _answer(self, asked: AnyAsked, request: bytes, body: bytes) -> None:
         self._stage = _Stage.ANSWERING
         self._request = request
-        errand = Errand(self._answers.respond(asked, body), self._answered, self._loop)
+        errand = Errand(
+            self._answers.respond(asked, body, self._caller), self._answered, self._loop
+        )
         if self._request:  # not answered already
             self._errand = errand
 
@@ -249,6 +276,8 @@ class Door(asyncio.Protocol, Generic[AnyAsked]):
             self.transport.abort()
             return
         self.transport.writelines(wire)
+        if len(wire) > 1 or len(wire[0]) > _LARGE_ANSWER:
+            self._house.unread(self)
         self.used()
         if ends:
             self.transport.close()
@@ -300,7 +329,7 @@ class Door(asyncio.Protocol, Generic[AnyAsked]):
             self._patience = None
 
     def _generally(self, data: bytes, whole: int) -> None:
-        """A request of so many bytes is aiohttp's."""
+        """A request of so many bytes goes the general way."""
         if len(data) > whole:
             # More of them are here already, and nobody would say when the first is answered.
             self._for_good(data)
@@ -314,26 +343,16 @@ class Door(asyncio.Protocol, Generic[AnyAsked]):
 
     def _to_general(self, data: bytes) -> None:
         self._stop_waiting()
-        self._hear()  # now, because aiohttp, told of all this, may want to hold the caller back
-        self._behind = b""
+        self._hear()  # now, because the general way may want to hold the caller back
+        self._keep(b"")
         self.last_used = self._loop.time()
         if self._general is None:
             self._general = self._house.general(self)
             self._general.connection_made(self.transport)
             if self._choked:
                 self._general.pause_writing()
-        try:
-            self._general.data_received(data)
-            tell_reader(self._general, self._loop)
-        except UNREADABLE:
-            # aiohttp answers what its own parser refuses; a few targets break another's beneath it.
-            told = self._answers.unreadable(_BAD_REQUEST, "the target of the request is no URL")
-            self.transport.writelines(told.to_wire(close=True))
-            self.transport.close()
+        self._general.data_received(data)
 
     def _generally_idle(self) -> bool:
-        """Whether aiohttp has answered all that it was given, and waits for more."""
-        general = self._general
-        # No public way to it. Only where it waits for a message has it written the last answer.
-        waiter = None if general is None else general._waiter
-        return waiter is not None and not waiter.done()
+        """Whether all whole requests that the general way was given are answered."""
+        return self._general is not None and self._general.idle

@@ -37,8 +37,6 @@ class Doors:
         for door in self._open:
             if not door.at_work:
                 door.transport.close()
-        # Not by aiohttp's own shutdown: it knows nothing of answers that are not its own, and would
-        # hang up on them.
         await self._all_left(seconds)
         for door in self._open:
             door.transport.abort()

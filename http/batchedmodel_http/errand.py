@@ -56,7 +56,8 @@ class Errand(Generic[Result]):
                 self._loop.call_soon(self._go_on)
                 return
             # What a future sets for its task, so that one which is merely yielded is seen as wrong.
-            awaited._asyncio_future_blocking = False
+            # The name is the protocol of all futures and their tasks, asyncio's or not.
+            awaited._asyncio_future_blocking = False  # noqa: SLF001
             self._waits_for = awaited
             awaited.add_done_callback(self._go_on)
 

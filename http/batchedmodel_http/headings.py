@@ -9,17 +9,14 @@ from collections.abc import Callable
 from typing import Final, Generic
 
 from aiohttp.base_protocol import BaseProtocol
-from aiohttp.http_exceptions import HttpProcessingError
-from aiohttp.http_parser import HttpRequestParser
-from aiohttp.http_writer import HttpVersion11
+from aiohttp.http import HttpRequestParser, HttpVersion11
 
-from batchedmodel_http.asked import AnyAsked
+from batchedmodel_http.asked import AnyAsked, is_target
+from batchedmodel_http.general import UNREADABLE
 
 LONGEST: Final = 4096
 """Bytes of a head that is read here."""
 _MOST: Final = 1024
-UNREADABLE: Final = (HttpProcessingError, ValueError, IndexError)
-"""Of bytes that are no request; the last two of the library that reads targets."""
 _BUFFER: Final = 64 * 1024
 
 
@@ -57,15 +54,16 @@ class Headings(Generic[AnyAsked]):
         if (
             message.version != HttpVersion11
             or message.should_close
-            or message.upgrade
+            or message.method == "CONNECT"
             or message.chunked
             or "Expect" in message.headers
             or not declared.isdecimal()
+            or not is_target(message.path)
         ):
             return None
         return self._make(
             method=message.method,
-            path=message.url.path,
+            target=message.path,
             headers=message.headers,
             declared=int(declared),
         )

@@ -2,13 +2,14 @@
 
 import asyncio
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from aiohttp import web
-from aiohttp.web_protocol import RequestHandler
 
 from batchedmodel_http.asked import Asked
 from batchedmodel_http.door import Door, NotHere
+from batchedmodel_http.general import General, request_factory
 from batchedmodel_http.headings import Headings
 from batchedmodel_http.response import Response
 from support.wire import Wire
@@ -25,6 +26,8 @@ class PretendFront:
 
     begun: int = 0
     cancelled: int = 0
+    addresses: list[str] = field(default_factory=list)
+    """Whence requests came."""
     left: int = 0
     """Callers whose requests had begun to arrive."""
 
@@ -34,11 +37,9 @@ class PretendFront:
     def is_call(self, asked: Asked) -> bool:
         return asked.method == "POST" and asked.path in ("/call", "/alone", "/broken", "/unsaid")
 
-    def unreadable(self, status: int, rule: str) -> Response:
-        return Response((f"unreadable: {rule}".encode(),), status=status)
-
-    async def respond(self, asked: Asked, source: bytes) -> Response:
+    async def respond(self, asked: Asked, source: bytes, caller: str = "") -> Response:
         self.begun += 1
+        self.addresses.append(caller)
         try:
             if SECONDS in asked.headers:
                 await asyncio.sleep(float(asked.headers[SECONDS]))
@@ -64,28 +65,40 @@ class PretendHouse:
     seconds: float = 0.0
     """After which aiohttp's answers are ready."""
     reads_first: bool = True
+    room: int = 1_000_000
+    """For what comes behind a request."""
+    behind_bytes: int = 0
+    reads: bool = True
+    """Whether bodies are read at all."""
     inside: set[Door[Asked]] = field(default_factory=set)
-    generals: list[RequestHandler] = field(default_factory=list)
+    generals: list[General] = field(default_factory=list)
     begun: int = 0
     """Requests that aiohttp began with."""
-
-    def __post_init__(self) -> None:
-        self._server = web.Server(self._handle, handler_cancellation=True, access_log=None)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         self.begun += 1
         try:
             body = await request.read() if self.reads_first else b""
             await asyncio.sleep(self.seconds)
-            if not self.reads_first:
+            if self.reads and not self.reads_first:
                 body = await request.read()
         except web.RequestPayloadError:
             return web.Response(status=400, body=b"broken", headers={"Connection": "close"})
         return web.Response(body=b"general:" + body)
 
-    def general(self, door: Door[Asked]) -> RequestHandler:
-        self.generals.append(self._server())
-        return self.generals[-1]
+    def general(self, door: Door[Asked]) -> General:
+        loop = asyncio.get_running_loop()
+        general = General(
+            self._handle,
+            request_factory(1_000_000, loop),
+            unreadable=unreadable,
+            ends=lambda: False,
+            used=door.used,
+            behind=partial(self.behind, door),
+            loop=loop,
+        )
+        self.generals.append(general)
+        return general
 
     def ends(self, door: Door[Asked]) -> bool:
         return self.ending
@@ -94,6 +107,13 @@ class PretendHouse:
         if not self.full:
             self.inside.add(door)
         return not self.full
+
+    def behind(self, door: Door[Asked], size: int) -> bool:
+        self.behind_bytes = size
+        return size <= self.room
+
+    def unread(self, door: Door[Asked]) -> None:
+        """Nobody asks."""
 
     def left(self, door: Door[Asked]) -> None:
         self.inside.discard(door)
@@ -117,6 +137,10 @@ class DoorWorld:
     def is_general(self) -> bool:
         """Whether aiohttp was ever asked."""
         return bool(self.house.generals)
+
+
+def unreadable(status: int, rule: str) -> Response:
+    return Response((f"unreadable: {rule}".encode(),), status=status)
 
 
 def call(body: bytes = b"", *headers: str, path: str = "/call", method: str = "POST") -> bytes:

@@ -18,7 +18,7 @@ class _Socket:
 class Wire(asyncio.Transport):
     """One caller's side of a connection to a protocol."""
 
-    def __init__(self, protocol: asyncio.Protocol) -> None:
+    def __init__(self, protocol: asyncio.Protocol, address: str | None = None) -> None:
         """The caller comes at once, and reads what it is told until `stops_reading`."""
         super().__init__()
         self.written = bytearray()
@@ -27,6 +27,7 @@ class Wire(asyncio.Transport):
         self.aborted = False
         self.gone = False
         self._protocol = protocol
+        self._address = address
         self._loop = asyncio.get_running_loop()
         self._closing = False
         self._unread = 0
@@ -78,7 +79,9 @@ class Wire(asyncio.Transport):
         return found
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Its socket."""
+        """Its socket and its address."""
+        if name == "peername" and self._address is not None:
+            return (self._address, 1)
         return _Socket() if name == "socket" else default
 
     def is_closing(self) -> bool:

@@ -29,7 +29,7 @@ async def test_what_comes_in_pieces_soon_behind_each_other_is_answered_by_the_fr
 
 
 @pytest.mark.parametrize("cut", [1, 10, len(call(b"abc")) - 3, len(call(b"abc")) - 1])
-async def test_what_comes_slowly_is_answered_by_aiohttp(world: DoorWorld, cut: int) -> None:
+async def test_what_comes_slowly_is_answered_the_general_way(world: DoorWorld, cut: int) -> None:
     data = call(b"abc")
     world.wire.sends(data[:cut])
     await asyncio.sleep(0.2)
@@ -49,7 +49,9 @@ async def test_behind_a_request_with_a_known_end_the_front_answers_again(world: 
     assert len(world.house.generals) == 1
 
 
-async def test_a_large_body_is_aiohttps_and_what_follows_it_is_the_fronts(world: DoorWorld) -> None:
+async def test_a_large_body_goes_the_general_way_and_what_follows_it_is_the_fronts(
+    world: DoorWorld,
+) -> None:
     body = b"x" * 100_000
     data = call(body)
     world.wire.sends(*(data[at : at + 7000] for at in range(0, len(data), 7000)))
@@ -67,7 +69,9 @@ async def test_a_large_body_is_aiohttps_and_what_follows_it_is_the_fronts(world:
         call(b"a", "x-long: " + "y" * 5000),
     ],
 )
-async def test_odd_requests_and_all_behind_them_are_aiohttps(world: DoorWorld, odd: bytes) -> None:
+async def test_odd_requests_and_all_behind_them_go_the_general_way(
+    world: DoorWorld, odd: bytes
+) -> None:
     world.wire.sends(odd)
     await turns()
     world.wire.sends(call(b"b"))
@@ -77,7 +81,7 @@ async def test_odd_requests_and_all_behind_them_are_aiohttps(world: DoorWorld, o
     assert not world.front.begun
 
 
-async def test_nonsense_is_told_so_by_aiohttp_and_nothing_behind_it_is_looked_at(
+async def test_nonsense_is_told_so_and_nothing_behind_it_is_looked_at(
     world: DoorWorld,
 ) -> None:
     double = b"POST /call HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nContent-Length: 44\r\n\r\n"
@@ -86,6 +90,61 @@ async def test_nonsense_is_told_so_by_aiohttp_and_nothing_behind_it_is_looked_at
     assert [status for status, _ in world.wire.answers] == [400]
     assert world.wire.is_closing()
     assert not world.front.begun
+
+
+HIDDEN = call(b"hidden")
+
+
+@pytest.mark.parametrize("length", [2**63, 2**64 - 1, 2**64, 10**30])
+async def test_no_length_is_so_large_that_a_body_is_read_as_a_request(
+    world: DoorWorld, length: int
+) -> None:
+    head = f"POST /call HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n"
+    world.wire.sends(head.encode())
+    await turns()
+    if not world.wire.is_closing():
+        world.wire.sends(HIDDEN)
+    await turns()
+    assert b"hidden" not in world.wire.written
+    assert not world.front.begun
+
+
+async def test_behind_a_connect_nothing_is_looked_at(world: DoorWorld) -> None:
+    world.wire.sends(b"CONNECT a:1 HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n" + HIDDEN)
+    await turns()
+    assert world.wire.written.count(b"HTTP/1.1 ") == 1
+    assert world.wire.is_closing()
+    assert not world.front.begun
+
+
+async def test_a_head_of_many_long_lines_is_refused_before_it_is_large(world: DoorWorld) -> None:
+    world.wire.sends(b"POST /call HTTP/1.1\r\nHost: x\r\n")
+    for number in range(8):
+        world.wire.sends(b"x%d: %s\r\n" % (number, b"y" * 8000))
+    assert not world.wire.is_closing()
+    world.wire.sends(b"x: %s\r\n" % (b"y" * 8000))
+    assert [status for status, _ in world.wire.answers] == [431]
+    assert world.wire.is_closing()
+
+
+@pytest.mark.parametrize(
+    ("before", "line"),
+    [(b"1\r\na\r\n0\r\n", b"x: %s\r\n" % (b"y" * 8000)), (b"1;", b"y" * 8000)],
+    ids=["trailers", "an extension of a chunk"],
+)
+async def test_what_no_body_consists_of_is_bounded_as_a_head_is(
+    world: DoorWorld, before: bytes, line: bytes
+) -> None:
+    world.wire.sends(b"POST /call HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+    await turns()
+    for piece in (before, *[line] * 8):
+        world.wire.sends(piece)
+        await turns()
+    assert not world.wire.is_closing()
+    world.wire.sends(line)
+    await turns()
+    assert [status for status, _ in world.wire.answers] == [400]
+    assert world.wire.is_closing()
 
 
 async def test_pipelined_requests_are_answered_one_after_the_other(world: DoorWorld) -> None:
@@ -106,7 +165,7 @@ async def test_a_caller_that_sends_a_thousand_at_once_is_not_served_alone(world:
     assert world.front.begun == 101
 
 
-async def test_who_asks_while_aiohttp_works_is_answered_behind_it(world: DoorWorld) -> None:
+async def test_who_asks_while_the_general_way_works_is_answered_behind_it(world: DoorWorld) -> None:
     world.house.seconds = 1.0
     world.wire.sends(call(path="/other", method="GET"))
     await asyncio.sleep(0.5)
@@ -117,7 +176,7 @@ async def test_who_asks_while_aiohttp_works_is_answered_behind_it(world: DoorWor
     assert not world.door.at_work
 
 
-async def test_what_a_foreign_server_should_get_is_given_to_aiohttp_with_all_behind_it(
+async def test_what_a_foreign_server_should_get_is_given_to_the_general_way_with_all_behind_it(
     world: DoorWorld,
 ) -> None:
     for seconds in ("0", "1"):

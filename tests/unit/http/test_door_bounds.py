@@ -1,7 +1,7 @@
 """One connection: floods, slow readers, callers that leave, and answers that cannot be given."""
 
 import asyncio
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -36,7 +36,7 @@ async def test_a_caller_that_does_not_read_is_not_answered_more_than_once(world:
     assert [body for _, body in world.wire.answers] == [b"call:a", b"call:b", b"call:c"]
 
 
-async def test_aiohttp_is_told_that_a_caller_does_not_read(world: DoorWorld) -> None:
+async def test_the_general_way_is_told_that_a_caller_does_not_read(world: DoorWorld) -> None:
     world.wire.stops_reading()
     world.wire.sends(call(b"a"))
     await asyncio.sleep(1.0)
@@ -57,10 +57,10 @@ async def test_aiohttp_is_told_that_a_caller_does_not_read(world: DoorWorld) -> 
     assert len(world.wire.answers) == 3
 
 
-async def test_a_caller_that_was_held_back_is_heard_again_when_aiohttp_takes_over(
+async def test_a_caller_that_was_held_back_is_heard_again_when_the_general_way_takes_over(
     world: DoorWorld,
 ) -> None:
-    # Few and without bodies, at whose ends aiohttp would let the caller go on by itself.
+    # Few and without bodies, at whose ends it would let the caller go on by itself.
     behind = call(b"", "x: " + "y" * 4000) * (ENOUGH // 4000 + 1)
     world.wire.sends(call(b"", f"{SECONDS}: 1", path="/alone"), behind)
     assert not world.wire.reading
@@ -70,7 +70,7 @@ async def test_a_caller_that_was_held_back_is_heard_again_when_aiohttp_takes_ove
     assert world.wire.answers[-1] == (200, b"general:b")
 
 
-async def test_whom_aiohttp_holds_back_is_not_let_go_by_others(world: DoorWorld) -> None:
+async def test_whom_the_general_way_holds_back_is_not_let_go_by_others(world: DoorWorld) -> None:
     world.house.reads_first, world.house.seconds = False, 10.0
     large = call(b"x" * 1_000_000)
     world.wire.sends(call(b"a", f"{SECONDS}: 1"), large[:600_000])
@@ -141,7 +141,7 @@ async def test_a_caller_that_leaves_behind_its_answer_is_not_counted_again(
     ],
 )
 @pytest.mark.parametrize("kept", [False, True])
-async def test_aiohttp_begins_with_what_it_was_given_even_if_the_caller_leaves_at_once(
+async def test_the_general_way_begins_with_what_it_was_given_even_if_the_caller_leaves_at_once(
     world: DoorWorld, sent: bytes, kept: bool
 ) -> None:
     if kept:
@@ -155,7 +155,7 @@ async def test_aiohttp_begins_with_what_it_was_given_even_if_the_caller_leaves_a
     assert not world.house.inside
 
 
-async def test_a_caller_that_leaves_aiohttp_is_told_to_it(world: DoorWorld) -> None:
+async def test_a_caller_that_leaves_the_general_way_is_told_to_it(world: DoorWorld) -> None:
     world.house.seconds = 10.0
     world.wire.sends(call(path="/other"))
     await asyncio.sleep(1.0)
@@ -214,7 +214,7 @@ async def test_it_is_at_work_from_the_request_to_its_answer_and_not_while_that_i
     assert not world.door.at_work
 
 
-async def test_it_is_at_work_while_aiohttp_writes_an_answer_that_is_read_slowly(
+async def test_it_is_at_work_while_the_general_way_writes_an_answer_that_is_read_slowly(
     world: DoorWorld,
 ) -> None:
     world.wire.stops_reading()
@@ -275,6 +275,47 @@ async def test_who_reads_a_body_that_goes_on_with_no_chunk_is_told_so(
     assert world.wire.gone
 
 
+@pytest.mark.parametrize("pause", [0.0, 0.1])
+@pytest.mark.parametrize(
+    "sent",
+    [
+        (CHUNKED + b"1\r\na\r\n", NO_CHUNK),
+        (CHUNKED + NO_CHUNK,),
+        (b"POST /call HTTP/1.1\r\nx: ", *[b"y" * 60_000] * 5),
+        (b"\x00\r\n\r\n",),
+    ],
+    ids=["no chunk", "no chunk at once", "a large head", "no request"],
+)
+async def test_what_was_broken_off_costs_nothing_any_more(
+    world: DoorWorld, sent: tuple[bytes, ...], pause: float
+) -> None:
+    world.house.reads_first, world.house.reads = False, False
+    for piece in sent:
+        world.wire.sends(piece)
+        await asyncio.sleep(pause)
+    await asyncio.sleep(5.0)
+    assert world.wire.gone
+    assert world.wire.written
+    assert await loop_turns_in_a_second() < 20
+
+
+async def loop_turns_in_a_second() -> int:
+    """How often the loop ran something beside this test; what reschedules itself runs always."""
+    loop, ran = asyncio.get_running_loop(), 0
+    original = loop.call_soon
+
+    def counted(*arguments: Any, **named: Any) -> asyncio.Handle:
+        nonlocal ran
+        ran += 1
+        assert ran < 1000, "something reschedules itself for ever"
+        return original(*arguments, **named)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(loop, "call_soon", counted)
+        await asyncio.sleep(1.0)
+    return ran
+
+
 async def test_nonsense_behind_a_whole_request_leaves_that_its_answer(world: DoorWorld) -> None:
     world.house.seconds = 1.0
     world.house.reads_first = False
@@ -295,3 +336,20 @@ async def test_bytes_behind_a_request_without_a_body_break_nothing_of_its_answer
     world.wire.sends(b"\x00\x01 no request\r\n\r\n")
     await asyncio.sleep(2.0)
     assert world.wire.answers[0] == (200, b"general:")
+
+
+async def test_what_is_behind_is_told_until_it_is_asked(world: DoorWorld) -> None:
+    world.wire.sends(call(b"a", f"{SECONDS}: 1"), call(b"x" * 5000, f"{SECONDS}: 1"))
+    assert world.house.behind_bytes > 5000
+    await asyncio.sleep(1.5)
+    assert world.house.behind_bytes == 0
+    await asyncio.sleep(1.0)
+    assert [status for status, _ in world.wire.answers] == [200, 200]
+
+
+async def test_whose_bytes_behind_have_no_room_is_hung_up_on(world: DoorWorld) -> None:
+    world.house.room = 10_000
+    world.wire.sends(call(b"a", f"{SECONDS}: 1"), call(b"x" * 20_000))
+    assert world.wire.gone
+    await turns()
+    assert not world.wire.answers

@@ -42,7 +42,16 @@ def test_a_plain_head_is_understood_and_kept(headings: Headings[Asked]) -> None:
 def test_without_a_length_there_is_no_body(headings: Headings[Asked]) -> None:
     asked = headings.of(head(first="GET /a%20b?c=d HTTP/1.1"))
     assert asked is not None
-    assert (asked.path, asked.declared) == ("/a b", 0)
+    assert (asked.path, asked.query, asked.declared) == ("/a%20b", "c=d", 0)
+
+
+@pytest.mark.parametrize("offered", ["h2c", "websocket", "TLS/1.0"])
+def test_an_offer_of_another_protocol_changes_nothing(
+    headings: Headings[Asked], offered: str
+) -> None:
+    asked = headings.of(head("Connection: upgrade", f"Upgrade: {offered}", "Content-Length: 5"))
+    assert asked is not None
+    assert asked.declared == 5
 
 
 def test_empty_lines_before_a_request_are_nothing(headings: Headings[Asked]) -> None:
@@ -59,9 +68,8 @@ def test_empty_lines_before_a_request_are_nothing(headings: Headings[Asked]) -> 
         head(first="POST /call HTTP/1.0"),
         head("Connection: close"),
         head("Connection: keep-alive, close"),
-        head("Connection: upgrade", "Upgrade: h2c", "Content-Length: 5"),
-        head("Connection: upgrade", "Upgrade: websocket"),
         head(first="CONNECT a:80 HTTP/1.1"),
+        head("Content-Length: 5", first="CONNECT a:80 HTTP/1.1"),
         head("Expect: 100-continue", "Content-Length: 5"),
         head("Transfer-Encoding: chunked"),
         head("Transfer-Encoding: chunked", "Content-Length: 5"),
@@ -136,6 +144,8 @@ heads = st.builds(
 @given(heads)
 @example(head("Content-Length: 5"))
 @example(head("Upgrade: websocket", "Content-Length: 5"))
+@example(head("Connection: upgrade", "Upgrade: websocket", "Content-Length: 5"))
+@example(head("Connection: upgrade", "Upgrade: h2c", "Content-Length: 5"))
 def test_a_request_ends_where_aiohttp_finds_its_end(data: bytes) -> None:
     """Or else the bytes behind it would be one request here and another one there."""
     end = data.find(b"\r\n\r\n") + 4
@@ -145,12 +155,15 @@ def test_a_request_ends_where_aiohttp_finds_its_end(data: bytes) -> None:
     parser = HttpRequestParser(BaseProtocol(LOOP), LOOP, 65_536, auto_decompress=False)
     body = b"b" * asked.declared
     try:
-        messages, upgraded, tail = parser.feed_data(data[:end] + body + BEHIND)
+        # Of a piece in which an offer of another protocol ends, aiohttp loses the rest.
+        first, _, tail = parser.feed_data(data[:end] + body)
+        parser.set_upgraded(False)
+        second, _, tail_behind = parser.feed_data(BEHIND)
     except HttpProcessingError:
         raise AssertionError(f"aiohttp refuses {data!r}") from None
-    (message, payload), (behind, _) = messages
+    (message, payload), (behind, _) = *first, *second
     assert behind.url.path == "/behind"
-    assert (upgraded, tail) == (False, b"")
+    assert (tail, tail_behind) == (b"", b"")
     assert (message.method, message.url.path) == (asked.method, asked.path)
     assert message.headers == asked.headers
     assert message.version == (1, 1)

@@ -1,0 +1,111 @@
+"""Requests of one connection told apart: head by head, each body exactly as long as its head says.
+
+aiohttp's public parser judges both. It is given a head up to its end, and a body through a parser
+of its own that was told of an offer of another protocol: such a parser stops behind the body and
+hands back what it was given too much, as others do not. So nothing of a request is ever read as a
+part of another, whatever a caller offers.
+"""
+
+import asyncio
+from typing import Final
+
+from aiohttp import web
+from aiohttp.base_protocol import BaseProtocol
+from aiohttp.http import HttpRequestParser, RawRequestMessage
+from aiohttp.http_exceptions import BadHttpMessage, LineTooLong
+from aiohttp.streams import StreamReader
+
+_BUFFER: Final = 64 * 1024
+"""Bytes of a body that are read ahead of its handler; twice as much holds the caller back."""
+_LONGEST_HEAD: Final = 64 * 1024
+"""Bytes of a head, as of what stands between two pieces of a body or behind the last one.
+
+The parser bounds each line and their number, which together are a mebibyte of one caller.
+"""
+_END_OF_HEAD: Final = b"\r\n\r\n"
+_BODY_OF: Final = (
+    "POST / HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n{}\r\n\r\n"
+)
+
+
+class Reader:
+    """Reads heads and bodies in turn, as it is asked to."""
+
+    def __init__(self, protocol: BaseProtocol, loop: asyncio.AbstractEventLoop) -> None:
+        """`protocol` is told to hold the caller back when nobody reads a body."""
+        self._protocol = protocol
+        self._event_loop = loop
+        self._parser = self._new_parser()
+        self._last = b""
+        """The last bytes of a head that is not whole; its end may begin with them."""
+        self._overhead = 0
+        """Bytes of the present head, or of the present body since it last grew."""
+        self._body: StreamReader | None = None
+
+    def head(self, data: bytes) -> tuple[RawRequestMessage, StreamReader, bytes] | None:
+        """The head that ends in this data, its body to come, and what is behind the head.
+
+        None as long as none ends; raises what `UNREADABLE` names.
+        """
+        while data:
+            found = (self._last + data).find(_END_OF_HEAD)
+            if found < 0:
+                piece, behind = data, b""
+                self._last = (self._last + data)[1 - len(_END_OF_HEAD) :]
+            else:
+                end = found + len(_END_OF_HEAD) - len(self._last)
+                piece, behind = data[:end], data[end:]
+                self._last = b""
+            self._count(len(piece))
+            messages, _, _ = self._parser.feed_data(piece)
+            if messages:
+                message, body = messages[0]
+                self._parser, self._overhead = self._new_parser(), 0
+                self._body = self._body_of(message, body)
+                return message, self._body, behind
+            data = behind
+        return None
+
+    def body(self, data: bytes) -> bytes:
+        """Some bytes of the present body; what is behind it. Raises what `UNREADABLE` names."""
+        assert self._body is not None, "a body is read behind its head: our bug"
+        size = self._body.total_bytes
+        _, is_whole, behind = self._parser.feed_data(data)
+        if is_whole:
+            self._parser, self._overhead = self._new_parser(), 0
+        elif self._body.total_bytes > size:
+            self._overhead = 0
+        else:
+            self._count(len(data))
+        return behind
+
+    def pause_reading(self) -> None:
+        """The present body is not read: keep the rest of what came."""
+        self._parser.pause_reading()
+
+    def _count(self, size: int) -> None:
+        self._overhead += size
+        if self._overhead > _LONGEST_HEAD:
+            # What stands between the pieces of a body, or behind it, is a line or some as well.
+            raise LineTooLong(b"", _LONGEST_HEAD)
+
+    def _body_of(self, message: RawRequestMessage, body: StreamReader) -> StreamReader:
+        """What will be read of the body; `body` where there is none, or nobody knows its end."""
+        length = message.headers.get("Content-Length", "0")
+        if message.method == "CONNECT" or not (message.chunked or int(length)):
+            return body
+        if body.is_eof():
+            # The largest number that the parser knows means to it that nothing was declared.
+            raise BadHttpMessage("Content-Length overflow")
+        framing = "Transfer-Encoding: chunked" if message.chunked else f"Content-Length: {length}"
+        messages, _, _ = self._parser.feed_data(_BODY_OF.format(framing).encode())
+        return messages[0][1]
+
+    def _new_parser(self) -> HttpRequestParser:
+        return HttpRequestParser(
+            self._protocol,
+            self._event_loop,
+            _BUFFER,
+            payload_exception=web.RequestPayloadError,
+            auto_decompress=False,  # the handlers do it, within their own bounds
+        )
