@@ -109,8 +109,6 @@ def _tokens(declaration: Declaration, collated: Collated | None) -> tuple[int, i
     """Tokens in the batch, and tokens that the device was given had it taken all at once."""
     if collated is None:
         return 0, 0
-    if declaration.length is None:
-        return collated.rows, collated.rows
-    lengths = collated.sizes[declaration.length]
-    tokens = int(lengths.sum())
-    return tokens, declaration.padded_tokens(tokens, collated.rows, int(lengths.max()))
+    tokens = int(declaration.lengths(collated.sizes, collated.rows).sum())
+    longest = declaration.padded_length(collated.sizes)
+    return tokens, declaration.padded_tokens(tokens, collated.rows, longest)

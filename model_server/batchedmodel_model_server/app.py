@@ -26,7 +26,6 @@ from batchedmodel_contract.server_api import (
     unload_path,
 )
 from batchedmodel_contract.v2 import BINARY_EXTENSION, HEADER_LENGTH
-from batchedmodel_http.breaks import is_broken
 from batchedmodel_http.response import Response
 from batchedmodel_model_server.errors import UnknownModel
 from batchedmodel_model_server.failures import failure, told
@@ -34,9 +33,6 @@ from batchedmodel_model_server.inference import infer
 from batchedmodel_model_server.service import ModelService
 
 MAX_BODY_BYTES: Final = 1 << 30
-# The proxy keeps its connections. aiohttp does not see most of the batches on one, and would close
-# it under them for want of use.
-_KEEP_ALIVE_SECONDS: Final = 1e9
 _SERVICE: Final = web.AppKey("service", ModelService)
 _NAME: Final = "{name}"
 _VERSION: Final = "{version}"
@@ -79,10 +75,6 @@ def make_runner(service: ModelService, *, shutdown_timeout: float) -> web.AppRun
     return web.AppRunner(
         make_app(service),
         access_log=None,
-        # A caller that leaves cancels its handler: a stream must not outlive its reader, and a
-        # batch that nobody waits for any more need not begin.
-        handler_cancellation=True,
-        keepalive_timeout=_KEEP_ALIVE_SECONDS,
         shutdown_timeout=shutdown_timeout,
     )
 
@@ -103,15 +95,6 @@ def _of_model(handle: ServiceHandler) -> RequestHandler:
 
 @web.middleware
 async def _answered(request: web.Request, handler: RequestHandler) -> web.StreamResponse:
-    response = await _with_errors(request, handler)
-    # The server's end waits for the connections', and behind a broken body nobody knows where the
-    # next request begins.
-    if request.app[_SERVICE].lifecycle.ended or is_broken(request):
-        response.force_close()
-    return response
-
-
-async def _with_errors(request: web.Request, handler: RequestHandler) -> web.StreamResponse:
     try:
         return await handler(request)
     except web.HTTPRequestEntityTooLarge:
@@ -225,7 +208,7 @@ async def _events(request: web.Request, service: ModelService) -> web.StreamResp
 
 async def _infer(request: web.Request, service: ModelService) -> web.Response:
     if (request.content_length or 0) > MAX_BODY_BYTES:
-        # Before it is read: aiohttp itself would take in the whole gigabyte first.
+        # Before it is read: `read` itself would take in the whole gigabyte first.
         raise web.HTTPRequestEntityTooLarge(MAX_BODY_BYTES, request.content_length or 0)
     header_length = request.headers.get(HEADER_LENGTH)
     return _web(await infer(service, _version(request), header_length, request))

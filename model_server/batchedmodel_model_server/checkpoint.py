@@ -17,6 +17,7 @@ from batchedmodel_contract.description import Activation, Classification
 from batchedmodel_model_server.errors import CannotLoad
 
 _MODULES: Final = "modules.json"
+_SENTENCE_CONFIG: Final = "config_sentence_transformers.json"
 _TOKENIZER: Final = "tokenizer.json"
 _IMAGE_MODELS: Final = ("CLIPModel", "CLIPVisionModelWithProjection")
 _SHORTEST_UNKNOWN: Final = 1 << 20  # a tokenizer without a limit says so by an absurd number
@@ -171,7 +172,7 @@ def _modules(path: Path) -> _Modules:
     file = path / _MODULES
     if not file.is_file():
         return _Modules(transformer="", pooling=None, normalize=True)
-    prompt = read_json(path / "config_sentence_transformers.json", {}).get("default_prompt_name")
+    prompt = read_json(path / _SENTENCE_CONFIG, {}).get("default_prompt_name")
     if prompt is not None:
         raise CannotLoad(f"{path}: the model's default prompt {prompt!r} is not supported")
     try:
@@ -197,6 +198,14 @@ def _architecture(config: Mapping[str, Any]) -> str:
 
 def _pooling(folder: Path) -> Pooling:
     config = read_json(folder / "config.json")
+    prompts = read_json(folder.parent / _SENTENCE_CONFIG, {}).get("prompts")
+    has_prompts = isinstance(prompts, dict) and any(prompts.values())
+    if config.get("include_prompt") is False and has_prompts:
+        # Where a caller's prompt ends cannot be seen from the tokens.
+        raise CannotLoad(
+            f"{folder / 'config.json'}: include_prompt: false is not supported, by which prompts "
+            "would be left out of the pooling"
+        )
     named = config.get("pooling_mode")
     modes = [mode for flag, mode in _FLAGS.items() if config.get(flag)] if named is None else named
     if isinstance(modes, str):

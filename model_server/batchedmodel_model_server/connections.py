@@ -1,21 +1,23 @@
 """The connections of the socket. Batches with small bodies are answered on them directly.
 
-What aiohttp costs for a request is a quarter of a millisecond, which a caller that is alone waits
-for. Everything else, and large bodies, beside which that is little, aiohttp receives.
+What aiohttp's application costs for a request is a quarter of a millisecond, which a caller that is
+alone waits for. It gets everything else, and large bodies, beside which that is little.
 """
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
+from urllib.parse import unquote
 
-from aiohttp.web_protocol import RequestHandler
+from aiohttp import web
 
 from batchedmodel_contract.server_api import infer_path
 from batchedmodel_contract.v2 import HEADER_LENGTH
 from batchedmodel_http import asked
 from batchedmodel_http.door import Door
 from batchedmodel_http.doors import Doors
+from batchedmodel_http.general import General
 from batchedmodel_http.headings import Headings
 from batchedmodel_http.response import Response
 from batchedmodel_model_server.failures import failure, told
@@ -33,14 +35,14 @@ class Asked(asked.Asked):
         model: str,
         *,
         method: str,
-        path: str,
+        target: str,
         headers: Mapping[str, str],
         declared: int,
     ) -> None:
-        super().__init__(method=method, path=path, headers=headers, declared=declared)
-        named = re.fullmatch(infer_path(re.escape(model), "([^/]+)"), path)
-        self.version = None if named is None else named[1]
-        plain = path == infer_path(model, None)
+        super().__init__(method=method, target=target, headers=headers, declared=declared)
+        named = re.fullmatch(infer_path(re.escape(model), "([^/]+)"), self.path)
+        self.version = None if named is None else unquote(named[1])
+        plain = self.path == infer_path(model, None)
         self.infers = method == "POST" and (plain or named is not None)
         self.header_length = headers.get(HEADER_LENGTH)
 
@@ -48,10 +50,10 @@ class Asked(asked.Asked):
 class Connections:
     """Keeps them, and answers batches. Needs a running loop."""
 
-    def __init__(self, service: ModelService, general: Callable[[], RequestHandler]) -> None:
-        """`general` makes aiohttp's side of a connection."""
+    def __init__(self, service: ModelService, application: web.Server) -> None:
+        """`application` answers what is no small batch."""
         self._service = service
-        self._general = general
+        self._application = application
         self._loop = asyncio.get_running_loop()
         self._doors = Doors()
         self._headings = Headings(self._loop, partial(Asked, service.name))
@@ -68,20 +70,23 @@ class Connections:
         """Whether it is an inference."""
         return asked.infers
 
-    async def respond(self, asked: Asked, source: bytes) -> Response:
+    async def respond(self, asked: Asked, source: bytes, caller: str = "") -> Response:
         """The answer to an inference."""
         try:
             return await infer(self._service, asked.version, asked.header_length, source)
         except Exception as error:
             return failure(error, f"{asked.method} {asked.path}")
 
-    def unreadable(self, status: int, rule: str) -> Response:
-        """The answer to bytes that are no request."""
-        return told(status, rule)
-
-    def general(self, door: Door[Asked]) -> RequestHandler:
-        """aiohttp's side of a connection."""
-        return self._general()
+    def general(self, door: Door[Asked]) -> General:
+        """What answers the other requests of a connection."""
+        return General(
+            self._application.request_handler,
+            self._application.request_factory,
+            unreadable=told,
+            ends=partial(self.ends, door),
+            used=door.used,
+            loop=self._loop,
+        )
 
     def ends(self, door: Door[Asked]) -> bool:
         """Whether a connection should end behind its present answer."""
@@ -91,6 +96,13 @@ class Connections:
         """A caller has come; only the proxy and those beside it can, so everybody may stay."""
         self._doors.add(door)
         return True
+
+    def behind(self, door: Door[Asked], size: int) -> bool:
+        """Much came behind a request; the sidecar asks one at a time on a connection."""
+        return True
+
+    def unread(self, door: Door[Asked]) -> None:
+        """A large answer was written; whoever can come here reads."""
 
     def left(self, door: Door[Asked]) -> None:
         """A caller has gone."""

@@ -3,10 +3,14 @@
 Validation, collation, warm-up and the v2 metadata all follow from it.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from batchedmodel_contract.description import (
     RAGGED,
@@ -51,10 +55,47 @@ class Declaration:
     params: Mapping[str, Param] = field(default_factory=dict)
     """What each item's request may set."""
 
-    @property
-    def length(self) -> str | None:
-        """The letter by which an item's length is measured; None when all sizes are fixed."""
-        return next((letter for spec in self.inputs.values() for letter in spec.letters), None)
+    def lengths(self, sizes: Mapping[str, NDArray[np.int64]], rows: int) -> NDArray[np.int64]:
+        """Each row's length, given its size by letter; ones where all sizes are fixed.
+
+        It is the product of an input's lettered sizes, and of several inputs the largest: what the
+        device pays grows with it, and the proxy measures it in the same way.
+        """
+        longest = np.ones(rows, np.int64)
+        for spec in self.inputs.values():
+            product = np.ones(rows, np.int64)
+            for letter in spec.letters:
+                product *= sizes[letter]
+            longest = np.maximum(longest, product)
+        return longest
+
+    def length_of(self, sizes: Mapping[str, int]) -> int:
+        """The length of one item of these sizes."""
+        return max(
+            math.prod(sizes[letter] for letter in spec.letters) for spec in self.inputs.values()
+        )
+
+    def padded_length(self, sizes: Mapping[str, NDArray[np.int64]]) -> int:
+        """The length of each row once all are filled up to the largest size in each letter."""
+        return self.length_of({letter: int(each.max()) for letter, each in sizes.items()})
+
+    def sizes_of(self, length: int) -> dict[str, int]:
+        """Equal sizes by letter, as far as bounds allow: of the longest item up to this length.
+
+        Where no item is as short, those of the shortest.
+        """
+        least, most = 1, max(length, 1)
+        while least < most:
+            side = (least + most + 1) // 2
+            if self.length_of(self._sizes_at(side)) <= length:
+                least = side
+            else:
+                most = side - 1
+        return self._sizes_at(least)
+
+    def _sizes_at(self, side: int) -> dict[str, int]:
+        bounds = self.bounds.items()
+        return {letter: min(max(side, least), largest) for letter, (least, largest) in bounds}
 
     @property
     def bounds(self) -> Mapping[str, tuple[int, int]]:

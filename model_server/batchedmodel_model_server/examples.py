@@ -4,7 +4,7 @@ Pure. The numbers are drawn, always the same ones, because equal tokens would hi
 mixed up between items.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -17,7 +17,7 @@ from batchedmodel_model_server.declaration import Declaration
 from batchedmodel_model_server.handler import Spec
 from batchedmodel_model_server.validation import Examined, examine
 
-_SEED: Final = 20
+SEED: Final = 20
 
 
 def examples(declaration: Declaration, rows: int, length: int) -> Collated:
@@ -27,14 +27,12 @@ def examples(declaration: Declaration, rows: int, length: int) -> Collated:
 
 def examined_examples(declaration: Declaration, lengths: Sequence[int]) -> Examined:
     """One valid item for each length, or for what the declaration allows of it."""
-    return _examined(
-        declaration,
-        len(lengths),
-        lambda least, largest: [min(max(length, least), largest) for length in lengths],
-    )
+    sizes = [declaration.sizes_of(length) for length in lengths]
+    by_letter = {letter: [one[letter] for one in sizes] for letter in declaration.bounds}
+    return _examined(declaration, len(lengths), by_letter)
 
 
-def unlike_examples(declaration: Declaration, lengths: Sequence[int]) -> Examined:
+def unlike_examples(declaration: Declaration, lengths: Sequence[int], seed: int = SEED) -> Examined:
     """Valid items that differ in size as these lengths do, from the shortest that is allowed on.
 
     The shortest and the longest differ wherever the declaration lets them.
@@ -46,15 +44,18 @@ def unlike_examples(declaration: Declaration, lengths: Sequence[int]) -> Examine
             return [least if length == min(lengths) else largest for length in lengths]
         return sizes
 
-    return _examined(declaration, len(lengths), within)
+    sizes = {letter: within(*bounds) for letter, bounds in declaration.bounds.items()}
+    return _examined(declaration, len(lengths), sizes, seed)
 
 
 def _examined(
-    declaration: Declaration, count: int, sizes_within: Callable[[int, int], list[int]]
+    declaration: Declaration,
+    count: int,
+    sizes: Mapping[str, Sequence[int]],
+    seed: int = SEED,
 ) -> Examined:
-    """Items by the sizes that each letter has in them, given its least and its largest."""
-    numbers = np.random.default_rng(_SEED)
-    sizes = {letter: sizes_within(*bounds) for letter, bounds in declaration.bounds.items()}
+    """Items by the sizes that each letter has in them."""
+    numbers = np.random.default_rng(seed)
     inputs = []
     for name, spec in declaration.inputs.items():
         items = []

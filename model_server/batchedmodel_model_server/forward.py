@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
 
@@ -18,8 +18,10 @@ from batchedmodel_model_server.contents import Content
 from batchedmodel_model_server.declaration import Declaration
 from batchedmodel_model_server.errors import ForwardFailed
 from batchedmodel_model_server.faults import translated
-from batchedmodel_model_server.handler import Array, Batch, Handler, Spec
+from batchedmodel_model_server.handler import Batch, Handler, Spec
+from batchedmodel_model_server.host_arrays import to_host
 
+_SIZES: Final = np.dtype(np.int64)
 Result = TypeVar("Result")
 
 
@@ -107,11 +109,11 @@ def _output(name: str, spec: Spec, value: Any, collated: Collated) -> Output:
     if own is not None:
         if not isinstance(value, tuple) or len(value) != 2:
             raise ForwardFailed(f"output {name} is not a pair: a tensor and the {own} of each row")
-        value, sizes = value[0], _to_host(value[1], np.dtype(np.int64))
+        value, sizes = value[0], to_host(f"{name}: the {own} of a row", value[1], _SIZES)
         if sizes.shape != (collated.rows,) or sizes.min() < 0:
             raise ForwardFailed(f"output {name} does not come with one {own} for each row")
         known[own] = int(sizes.max())
-    array = _to_host(value, spec.dtype)
+    array = to_host(name, value, spec.dtype)
     packed = collated.packed is not None and own is None and bool(spec.letters)
     if packed:
         length = spec.letters[0]
@@ -131,14 +133,3 @@ def _output(name: str, spec: Spec, value: Any, collated: Collated) -> Output:
     if not fits:
         raise ForwardFailed(f"output {name} has the shape {list(array.shape)}, not {expected}")
     return Output(array=array, sizes=sizes)
-
-
-def _to_host(value: Any, dtype: np.dtype[Any]) -> Array:
-    if hasattr(value, "detach"):
-        value = value.detach().cpu()
-        if value.is_floating_point() and value.element_size() < 4:
-            # numpy has no bfloat16; the declared datatype follows below.
-            value = value.float()
-        value = value.numpy()
-    array: Array = np.asarray(value).astype(dtype, copy=False)
-    return array

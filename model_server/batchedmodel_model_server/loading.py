@@ -4,17 +4,21 @@ Called by the service on a thread that may block; knows nothing of versions, nor
 loading.
 """
 
+from contextlib import ExitStack
 from pathlib import Path
 
 from batchedmodel_contract.environment import ModelServerSettings
 from batchedmodel_contract.handler_names import is_file_handler
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.source import Source
+from batchedmodel_model_server.accelerator import look_for_accelerator
 from batchedmodel_model_server.contents import Content, content_of
 from batchedmodel_model_server.declaration import declaration_of
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost
 from batchedmodel_model_server.faults import translated
+from batchedmodel_model_server.file_modules import forget
 from batchedmodel_model_server.forward import LoadedModel
+from batchedmodel_model_server.handler import Handler
 from batchedmodel_model_server.mapped_weights import while_files
 from batchedmodel_model_server.processor import bound_operators
 from batchedmodel_model_server.registry import make_handler
@@ -27,6 +31,7 @@ def load(
 ) -> LoadedModel:
     """Make and load the handler; raises `CannotLoad` or `DeviceLost`, whatever happens."""
     start = start or StartUp()
+    undo = ExitStack()
     try:
         trust, content = settings.trust, None
         if is_file_handler(settings.handler):
@@ -35,11 +40,14 @@ def load(
         folder = None if content is None else content.folder
         with start.phase(IMPORTS):
             handler = make_handler(settings.handler, dict(settings.parameters), folder, trust=trust)
+            undo.callback(forget, type(handler).__module__)
             device = handler.device()
             if not isinstance(device, str):
                 raise CannotLoad(
                     f"handler {settings.handler}: device gave {device!r}, not a name such as 'cuda'"
                 )
+            if type(handler).device is Handler.device:
+                look_for_accelerator(settings.accelerator, device)
         if content is None:
             # After the handler where that is elsewhere: its mistakes need not wait for a download.
             with start.phase(FETCH):
@@ -49,13 +57,16 @@ def load(
             bound_operators()
         with start.phase(LOAD), while_files(stay=content.stays):
             handler.load(content.folder, device)
-        return LoadedModel(
+        loaded = LoadedModel(
             handler=handler,
             declaration=declaration_of(handler),
             device=device,
             idempotent=settings.idempotent and handler.idempotent,
             content=content,
         )
+        # From here on it is what unloads the handler that lets go of its modules.
+        undo.pop_all()
+        return loaded
     except (CannotLoad, DeviceLost):
         raise
     except InvalidInput as error:
@@ -67,6 +78,8 @@ def load(
         # A handler is anybody's code: its failure is the model's state, not the process's end.
         reason = f"{type(error).__name__}: {error}"
         raise CannotLoad(f"handler {settings.handler} failed to load: {reason}") from error
+    finally:
+        undo.close()
 
 
 def source_content(settings: ModelServerSettings, source: Source | None) -> Content:

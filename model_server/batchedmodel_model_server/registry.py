@@ -1,9 +1,7 @@
 """Makes the handler that the manifest names: one of ours, or a class of somebody's own."""
 
 import importlib
-import importlib.util
 import inspect
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
@@ -11,6 +9,7 @@ from typing import Final
 
 from batchedmodel_contract.handler_names import is_file_handler
 from batchedmodel_model_server.errors import CannotLoad
+from batchedmodel_model_server.file_modules import files_beside, forget, import_file
 from batchedmodel_model_server.handler import PARAMETERS, Handler
 
 _OURS: Final = {
@@ -19,8 +18,6 @@ _OURS: Final = {
 }
 
 _METHODS: Final = ("device", "load", "check", "forward", "predicted_seconds", "unload")
-_MODULE: Final = "batchedmodel_handler"
-"""What a handler's own file is imported as."""
 
 
 def make_handler(
@@ -33,9 +30,16 @@ def make_handler(
     """
     if is_file_handler(name):
         file_name, _, class_name = name.partition(":")
-        kind = _class_in(name, _module_in(name, folder, file_name, trust=trust), class_name)
-    else:
-        kind = _handler_class(name, _OURS.get(name, name))
+        module = _module_in(name, folder, file_name, trust=trust)
+        try:
+            return _made(name, _class_in(name, module, class_name), parameters, trust=trust)
+        except CannotLoad:
+            forget(module.__name__)
+            raise
+    return _made(name, _handler_class(name, _OURS.get(name, name)), parameters, trust=trust)
+
+
+def _made(name: str, kind: type[Handler], parameters: Mapping[str, str], *, trust: bool) -> Handler:
     for given in parameters:
         if given not in kind.parameter_names:
             known = ", ".join(kind.parameter_names) or "none"
@@ -74,17 +78,11 @@ def _module_in(name: str, folder: Path | None, file_name: str, *, trust: bool) -
     file = folder / file_name
     if not file.is_file():
         raise CannotLoad(f"handler {name}: {folder} has no {file_name}")
-    spec = importlib.util.spec_from_file_location(_MODULE, file)
-    assert spec is not None, "a name that ends in .py has a loader"
-    assert spec.loader is not None, "a name that ends in .py has a loader"
-    module = importlib.util.module_from_spec(spec)
-    # Where dataclasses and pickles look for the module of a class.
-    sys.modules[_MODULE] = module
     try:
-        spec.loader.exec_module(module)
+        return import_file(file)
     except (Exception, SystemExit) as error:
-        raise CannotLoad(f"handler {name}: {file} cannot be run: {_shown(error)}") from error
-    return module
+        hint = files_beside(file, error)
+        raise CannotLoad(f"handler {name}: {file} cannot be run: {_shown(error)}{hint}") from error
 
 
 def _class_in(name: str, module: ModuleType, class_name: str) -> type[Handler]:

@@ -116,7 +116,7 @@ class Runner:
         declaration, items = self._model.declaration, whole.items
         ladder = Ladder(
             declaration.cost_rule,
-            _lengths(declaration.length, whole),
+            declaration.lengths(whole.sizes, whole.rows).tolist(),
             self._cap,
             idempotent=self._model.idempotent,
             wanted_until=wanted_until,
@@ -151,7 +151,7 @@ class Runner:
 
     async def _forward(self, collated: Collated) -> _Pass:
         handed_over = self._clock()
-        longest = max(_lengths(self._model.declaration.length, collated))
+        longest = self._model.declaration.padded_length(collated.sizes)
         allowed = allowed_seconds(self._profile, collated.rows, longest)
         with self._watchdog.awaited():
             return await self._compute.call(lambda: self._pass(collated, handed_over, allowed))
@@ -208,11 +208,6 @@ def _check(handler: Handler, examined: Examined) -> tuple[dict[int, str], dict[i
             text = f"the model's check failed: {type(error).__name__}: {error}"
             crashed[index] = text[:_MESSAGE_CHARACTERS]
     return refused, crashed
-
-
-def _lengths(letter: str | None, collated: Collated) -> list[int]:
-    """The length of each row; 1 where lengths do not matter."""
-    return [1] * collated.rows if letter is None else collated.sizes[letter].tolist()
 
 
 def _tell(failure: ForwardFailed, rows: int, *, is_first: bool) -> None:

@@ -13,6 +13,7 @@ import weakref
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
+from batchedmodel_model_server.file_modules import forget
 from batchedmodel_model_server.handler import Handler
 
 Marks = list[weakref.ref[Any]]
@@ -28,6 +29,7 @@ def unload(handler: Handler) -> Marks:
         handler.unload()
     except (Exception, SystemExit):
         _log.exception("the handler failed to unload")
+    forget(type(handler).__module__)
     return marks
 
 

@@ -137,12 +137,17 @@ def still_holds(model: LoadedModel, known: Profile, clock: Clock = time.monotoni
 def lengths(model: LoadedModel) -> tuple[int, ...]:
     """From a short to the longest length of an item; one where lengths do not matter."""
     declaration, text = model.declaration, model.handler.text
-    if declaration.cost_rule is CostRule.ROWS or declaration.length is None:
+    bounds = declaration.bounds
+    if declaration.cost_rule is CostRule.ROWS or not bounds:
         return (1,)
-    least, _ = declaration.bounds[declaration.length]
-    bounds = [spec.max for spec in declaration.inputs.values() if spec.max is not None]
-    longest = min([*bounds, text.max_tokens] if text else bounds)
-    return _steps(min(max(_SHORT, least), longest), longest)
+    least = declaration.length_of({letter: size for letter, (size, _) in bounds.items()})
+    longest = declaration.length_of({letter: size for letter, (_, size) in bounds.items()})
+    if text is not None:
+        longest = min(longest, text.max_tokens)
+    wanted = _steps(min(max(_SHORT, least), longest), longest)
+    # A product of two sizes is not any number.
+    possible = {declaration.length_of(declaration.sizes_of(length)) for length in wanted}
+    return tuple(sorted(possible))
 
 
 def shapes(max_rows: int, of_lengths: Sequence[int]) -> list[Shape]:

@@ -170,8 +170,34 @@ def test_images_are_classified_as_by_the_reference(tmp_path: Path, pixels: str) 
         assert logits == pytest.approx(expected, abs=1e-4)
 
 
-def test_vit_embeds_images_by_the_first_token(tmp_path: Path) -> None:
-    path = image_checkpoint(tmp_path, "ViT", "Model")
+IMAGE_MODELS: dict[str, dict[str, Any]] = {
+    "ViT": {},
+    "Dinov2": {},
+    "Beit": {},
+    "SiglipVision": {},
+    "Swin": {
+        "patch_size": 2, "embed_dim": 16, "depths": [1, 1], "num_attention_heads": [2, 2],
+        "window_size": 2,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", IMAGE_MODELS)
+def test_an_image_is_embedded_by_what_the_model_itself_pools(tmp_path: Path, family: str) -> None:
+    path = image_checkpoint(tmp_path, family, "Model", **IMAGE_MODELS[family])
+    model, stock = served(path), reference(path, "AutoModel")
+    sent, normalised = images("float32")
+    for pixel_values, vector in zip(
+        normalised, answered(model, pixel_values=sent)["embedding"], strict=True
+    ):
+        pooled = ask(stock, pixel_values=pixel_values).pooler_output[0].numpy()
+        assert vector == pytest.approx(pooled / np.linalg.norm(pooled), abs=1e-5)
+
+
+def test_a_vit_without_the_weights_of_its_pooler_embeds_images_by_the_class_token(
+    tmp_path: Path,
+) -> None:
+    path = without_pooler(image_checkpoint(tmp_path, "ViT", "Model"))
     model, stock = served(path), reference(path, "AutoModel")
     sent, normalised = images("float32")
     for pixel_values, vector in zip(
@@ -179,6 +205,22 @@ def test_vit_embeds_images_by_the_first_token(tmp_path: Path) -> None:
     ):
         first = ask(stock, pixel_values=pixel_values).last_hidden_state[0, 0].numpy()
         assert vector == pytest.approx(first / np.linalg.norm(first), abs=1e-5)
+
+
+def test_a_model_that_pools_nothing_is_not_served_by_its_first_patch(tmp_path: Path) -> None:
+    path = image_checkpoint(tmp_path, "ViTMAE", "Model")
+    with pytest.raises(CannotLoad, match="ViTMAEModel gives no vector for an image"):
+        served(path)
+
+
+def without_pooler(folder: Path) -> Path:
+    """The checkpoint, as those are that were trained without one."""
+    from safetensors.torch import load_file, save_file
+
+    file = folder / "model.safetensors"
+    kept = {name: one for name, one in load_file(file).items() if not name.startswith("pooler.")}
+    save_file(kept, file, metadata={"format": "pt"})
+    return folder
 
 
 def test_clip_embeds_images_by_its_projection(tmp_path: Path) -> None:

@@ -16,13 +16,15 @@ from batchedmodel_model_server.checkpoint import classes_of, read_json
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.handler import PARAMETERS, Spec
 from batchedmodel_model_server.handlers.tasks import Place, Task
-from batchedmodel_model_server.handlers.transformers_models import load_model
+from batchedmodel_model_server.handlers.transformers_models import load_model, load_model_without
 
 PIXELS: Final = "pixel_values"
 EMBEDDING: Final = "embedding"
 LOGITS: Final = "logits"
 _PROCESSOR: Final = "preprocessor_config.json"
 _FORMS: Final = ("float32", "uint8")
+_POOLER: Final = "pooler."
+_CLASS_TOKEN: Final = "cls_token"
 _TOWERS: Final[Mapping[str, str]] = {
     # Models of images and texts, and the class that is their half for images.
     "CLIPModel": "CLIPVisionModelWithProjection",
@@ -55,25 +57,57 @@ def image_classifier(path: Path, config: Mapping[str, Any], place: Place, pixels
 
 
 def image_embedding(path: Path, config: Mapping[str, Any], place: Place, pixels: str) -> Task:
-    """One vector of length 1: CLIP's projection, or else the first token's vector."""
+    """One vector of length 1: CLIP's projection, or else what the model itself pools.
+
+    A checkpoint without the weights of its pooler is served by its class token, if it has one.
+    Raises `CannotLoad` for a model that gives no such vector.
+    """
     processor = _processor(path, config)
-    tower = _TOWERS.get(config["architectures"][0])
-    model = load_model(tower or "AutoModel", path, place.dtype, place.device, spare="pooler.")
+    kind = _TOWERS.get(config["architectures"][0], "AutoModel")
+    model, lacks = load_model_without(kind, path, place.dtype, place.device, _POOLER)
+    vectors = _by_class_token if lacks else _pooled
+    if lacks and not any(name.endswith(_CLASS_TOKEN) for name, _ in model.named_parameters()):
+        raise CannotLoad(
+            f"{path} lacks the weights of its pooler, and {type(model).__name__} has no class token"
+        )
+    size = _vector_size(model, vectors, processor)
     read = _reader(processor, model, place, pixels)
-    size = model.config.projection_dim if tower else model.config.hidden_size
 
     def run(batch: Batch) -> Mapping[str, Any]:
         import torch
 
-        given = model(pixel_values=read(batch))
-        vectors = given.image_embeds if tower else given.last_hidden_state[:, 0]
-        return {EMBEDDING: torch.nn.functional.normalize(vectors.float(), dim=-1)}
+        found = vectors(model(pixel_values=read(batch)))
+        return {EMBEDDING: torch.nn.functional.normalize(found.float(), dim=-1)}
 
     return Task(
         inputs={PIXELS: _spec(processor, pixels)},
-        outputs={EMBEDDING: Spec("FP32", (int(size),))},
+        outputs={EMBEDDING: Spec("FP32", (size,))},
         run=run,
     )
+
+
+def _pooled(given: Any) -> Any:
+    found = getattr(given, "image_embeds", None)
+    return getattr(given, "pooler_output", None) if found is None else found
+
+
+def _by_class_token(given: Any) -> Any:
+    return given.last_hidden_state[:, 0]
+
+
+def _vector_size(model: Any, vectors: Callable[[Any], Any], processor: _Processor) -> int:
+    """How many numbers the model gives for an image, as one pass shows; raises `CannotLoad`."""
+    import torch
+
+    shape = (1, len(processor.mean), processor.height, processor.width)
+    with torch.inference_mode():
+        found = vectors(model(pixel_values=torch.zeros(shape).to(model.device, model.dtype)))
+    if found is None or found.dim() != 2:
+        raise CannotLoad(
+            f"{type(model).__name__} gives no vector for an image (pooler_output), and none of its "
+            "patches stands for the whole"
+        )
+    return int(found.shape[-1])
 
 
 def _spec(processor: _Processor, pixels: str) -> Spec:

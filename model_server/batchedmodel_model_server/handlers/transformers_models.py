@@ -62,6 +62,13 @@ def load_model(kind: str, folder: Path, dtype: str, device: str, spare: str | No
 
     Weights whose names begin with `spare` may be missing.
     """
+    return load_model_without(kind, folder, dtype, device, spare)[0]
+
+
+def load_model_without(
+    kind: str, folder: Path, dtype: str, device: str, spare: str | None
+) -> tuple[Any, bool]:
+    """The same, and whether any of the `spare` weights is missing."""
     import torch
     from safetensors import SafetensorError
 
@@ -89,7 +96,7 @@ def load_model(kind: str, folder: Path, dtype: str, device: str, spare: str | No
     missing = sorted(key for key in info["missing_keys"] if not spare or not key.startswith(spare))
     if missing:
         raise CannotLoad(f"{folder} lacks weights: {', '.join(missing[:5])}")
-    return on_device(model.eval(), device)
+    return on_device(model.eval(), device), bool(info["missing_keys"])
 
 
 class Encoder:

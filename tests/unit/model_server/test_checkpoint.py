@@ -159,6 +159,14 @@ def test_a_tokenizers_absurd_limit_is_none(write: Write) -> None:
             },
             "default prompt 'query' is not supported",
         ),
+        (
+            {
+                "modules.json": MODULES,
+                "config_sentence_transformers.json": {"prompts": {"query": "query: "}},
+                "1_Pooling/config.json": {"pooling_mode": "mean", "include_prompt": False},
+            },
+            "include_prompt: false is not supported",
+        ),
     ],
 )
 def test_what_cannot_be_served_faithfully_is_refused_with_the_reason(

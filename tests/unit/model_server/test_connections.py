@@ -17,7 +17,7 @@ OTHER: Final = b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n"
 CALL: Final = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
 
 
-async def test_what_aiohttp_answered_once_is_kept_however_long_it_is_not_asked_again(
+async def test_what_the_application_answered_once_is_kept_however_long_it_is_not_asked_again(
     make_versions: MakeService,
 ) -> None:
     service = make_versions()

@@ -138,3 +138,19 @@ def test_the_room_is_what_the_least_limit_leaves(monkeypatch: pytest.MonkeyPatch
     room = meter.room()
     assert room is not None
     assert 2**49 < room < 2**50
+
+
+def test_what_batches_before_have_left_free_in_the_process_is_counted_again() -> None:
+    blocks, size = 2_000, 60_000  # bytes: so small ones stay with the C library once they are free
+    pinned = []
+    before = []
+    for number in range(blocks):
+        before.append(bytearray(size))
+        if number % 50 == 49:
+            pinned.append(bytearray(size))
+    del before
+    meter = meter_of("cpu")
+    meter.begin()
+    again = [bytearray(size) for _ in range(blocks)]
+    assert meter.taken() > 0.7 * len(again) * size
+    del pinned

@@ -1,13 +1,18 @@
 """A handler's name in the manifest, and each way in which it can be wrong."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from batchedmodel_model_server.errors import CannotLoad
+from batchedmodel_model_server.examples import examples
+from batchedmodel_model_server.forward import forward
+from batchedmodel_model_server.handler import Handler
 from batchedmodel_model_server.handlers.simulated import Simulated
 from batchedmodel_model_server.registry import make_handler
-from support.model_server_handlers import Echo
+from batchedmodel_model_server.unloading import unload
+from support.model_server_handlers import Echo, loaded
 
 HERE = "support.model_server_handlers"
 
@@ -97,3 +102,60 @@ def test_a_handler_beside_the_weights_that_cannot_be_made_says_why(
 def test_a_handler_beside_weights_needs_them() -> None:
     with pytest.raises(CannotLoad, match="there is no spec.model.source to look for handler.py"):
         make_handler("handler.py:Beside", {}, None, trust=True)
+
+
+WITH_NET = """
+from batchedmodel_model_server.handler import Handler, Spec
+from .net import factor
+
+class Beside(Handler):
+    inputs = {"x": Spec("INT64", ("L",), max=9)}
+    outputs = {"y": Spec("INT64", ("L",))}
+
+    def device(self):
+        return "host"
+
+    def forward(self, batch):
+        from .late import shift
+        return {"y": batch.array("x") * factor + shift}
+"""
+
+
+def version_with_files(folder: Path, factor: int) -> Handler:
+    """A handler whose file imports two others, one of them when it is asked first."""
+    folder.mkdir()
+    (folder / "handler.py").write_text(WITH_NET)
+    (folder / "net.py").write_text(f"factor = {factor}")
+    (folder / "late.py").write_text(f"shift = {factor}")
+    return make_handler("handler.py:Beside", {}, folder, trust=True)
+
+
+def test_two_versions_import_each_the_files_beside_it_until_they_are_unloaded(
+    tmp_path: Path,
+) -> None:
+    versions = [version_with_files(tmp_path / str(number), number) for number in (2, 3)]
+    answers = []
+    for model in map(loaded, versions):
+        outputs = forward(model, examples(model.declaration, rows=1, length=1), 0.0)
+        answers.append(outputs["y"].array.item())
+    for handler in versions:
+        unload(handler)
+    x = examples(model.declaration, rows=1, length=1).arrays["x"].item()
+    assert answers == [x * 2 + 2, x * 3 + 3]
+    assert not {type(handler).__module__ for handler in versions} & set(sys.modules)
+
+
+@pytest.mark.parametrize(
+    ("code", "hint"),
+    [
+        ("import net", "; net.py lies beside it: from . import net"),
+        ("import netz", "No module named 'netz'$"),
+    ],
+)
+def test_a_file_beside_it_that_is_imported_as_if_installed_is_told_how(
+    tmp_path: Path, code: str, hint: str
+) -> None:
+    (tmp_path / "handler.py").write_text(code)
+    (tmp_path / "net.py").touch()
+    with pytest.raises(CannotLoad, match=hint):
+        make_handler("handler.py:Beside", {}, tmp_path, trust=True)

@@ -10,9 +10,9 @@ import pytest
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_model_server.compute import ComputeThread
 from batchedmodel_model_server.errors import ModelServerError
-from batchedmodel_model_server.handler import Batch, Handler
+from batchedmodel_model_server.handler import Batch, Handler, Spec
 from batchedmodel_model_server.settling import settle
-from support.model_server_handlers import Echo, Failing, arrays_of, batch_of, loaded
+from support.model_server_handlers import Echo, Failing, Giving, arrays_of, batch_of, loaded
 from support.model_server_runner import runner_of
 
 
@@ -161,3 +161,11 @@ def test_the_base_handler_checks_and_predicts_nothing() -> None:
     handler.load(None, "host")
     handler.unload()
     assert handler.predicted_seconds(1, 1) is None
+
+
+async def test_padding_counts_in_every_direction(compute: ComputeThread) -> None:
+    images = {"x": Spec("FP32", ("H", "W"), max=9)}
+    model = loaded(Giving({"y": np.zeros(2)}, {"y": Spec("FP32", ())}, images))
+    request = batch_of(x=[np.ones((2, 3), np.float32), np.ones((5, 1), np.float32)])
+    reply = await runner_of(model, compute).run(request)
+    assert (reply.tokens, reply.padded_tokens) == (6 + 5, 2 * 5 * 3)

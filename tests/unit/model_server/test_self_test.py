@@ -255,3 +255,42 @@ def test_an_answer_that_is_finite_by_itself_only_is_a_difference() -> None:
     found = verdict(loaded(Scores([0.5] * 4, math.nan)))
     assert found.sharing is Sharing.PADDED
     assert "packed and single answers differ by inf" in found.reason
+
+
+class Labels(Means):
+    """Says of each item whether its mean is above a bound, as one integer."""
+
+    outputs: Mapping[str, Spec] = {"label": Spec("INT64", ())}
+    wrong_every = 0
+    """So many answers beside others are one that is wrong by rounding; 0: none."""
+
+    def __init__(self) -> None:
+        self.answered = 0
+
+    def forward(self, batch: Batch) -> Mapping[str, Any]:
+        label = (super().forward(batch)["mean"] > 0).astype(np.int64)
+        if batch.rows > 1 and self.wrong_every:
+            self.answered += batch.rows
+            if self.answered % self.wrong_every < batch.rows:
+                label[0] = 1 - label[0]
+        return {"label": label}
+
+
+@pytest.mark.parametrize(
+    ("wrong_every", "sharing", "reason"),
+    [
+        (0, Sharing.PADDED, "differ by 0.0e"),
+        (104, Sharing.PADDED, "of the integers"),
+        (12, Sharing.APART, "of the integers, above 2% for FP32"),
+    ],
+)
+def test_a_label_that_flips_once_in_many_items_is_rounding_and_one_in_few_is_not(
+    wrong_every: int, sharing: Sharing, reason: str
+) -> None:
+    handler = Labels()
+    handler.wrong_every = wrong_every
+    # The first label flips at once: what the first few items show decides nothing.
+    handler.answered = wrong_every - 2 if wrong_every else 0
+    found = verdict(loaded(handler))
+    assert found.sharing is sharing, found.reason
+    assert reason in found.reason

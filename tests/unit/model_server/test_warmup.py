@@ -8,6 +8,7 @@ import pytest
 
 from batchedmodel_contract.description import TextInput
 from batchedmodel_model_server.errors import CannotLoad
+from batchedmodel_model_server.examples import examples
 from batchedmodel_model_server.handler import Batch, Spec
 from batchedmodel_model_server.handlers.simulated import Simulated
 from batchedmodel_model_server.memory import MemoryCap
@@ -50,6 +51,28 @@ def test_no_length_is_below_the_least_that_the_model_takes(
 def test_a_model_of_fixed_sizes_has_one_length() -> None:
     handler = Giving({}, {"y": Spec("FP32", ())}, {"x": Spec("INT64", (7,))})
     assert lengths(loaded(handler)) == (1,)
+
+
+IMAGES = {"x": Spec("FP32", ("H", "W", 3), min=2, max=512)}
+
+
+def test_an_image_is_as_long_as_it_has_pixels() -> None:
+    model = loaded(Giving({}, {"y": Spec("FP32", ())}, IMAGES))
+    assert lengths(model) == (4 * 4, 20 * 20, 101 * 101, 512 * 512)
+    for length in lengths(model):
+        side = int(length**0.5)
+        batch = examples(model.declaration, rows=2, length=length)
+        assert batch.arrays["x"].shape == (2, side, side, 3)
+        assert model.declaration.lengths(batch.sizes, batch.rows).tolist() == [length] * 2
+
+
+def test_of_several_inputs_the_longest_counts() -> None:
+    inputs = {"x": Spec("INT64", ("L",), max=100), "y": Spec("INT64", ("M", "K"), max=20)}
+    declaration = loaded(Giving({}, {"z": Spec("FP32", ())}, inputs)).declaration
+    sizes = {"L": np.array([50, 7]), "M": np.array([3, 4]), "K": np.array([5, 20])}
+    assert declaration.lengths(sizes, 2).tolist() == [50, 80]
+    assert declaration.padded_length(sizes) == 80
+    assert declaration.sizes_of(30) == {"L": 5, "M": 5, "K": 5}
 
 
 def test_the_second_pass_of_a_shape_is_its_sample() -> None:
