@@ -1,7 +1,8 @@
 """Tells a person how to reach the service, once it can be reached, or why it never will be.
 
 Reads the batcher's log lines: only the batcher knows its ports and when it is ready, and no print
-of a handler can look like its words about the model. Pure: lines in, lines out. Called by `run`.
+of a handler can look like its words about the model. Of the model server's it reads where that
+computes. Pure: lines in, lines out. Called by `run`.
 """
 
 import json
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from batchedmodel_contract.manifest import BatchedModel
-from batchedmodel_contract.server_api import ModelState
+from batchedmodel_contract.server_api import ON_THE_CPU, ModelState
 from batchedmodel_contract.spec import ServerProtocol
 
 _LISTENING: Final = re.compile(r"\blistening: data port (\d+), admin port (\d+)")
@@ -19,6 +20,7 @@ _READY: Final = re.compile(r"\bready: (\S+) on http://")
 _CANNOT_SERVE: Final = re.compile(
     rf"(?:\S+ )?[A-Z]+ model not ready: the model is {ModelState.FAILED}(?:: (.*))?"
 )
+_ON_THE_CPU: Final = re.compile(rf"\S+ ERROR {ON_THE_CPU}: (.*)")
 _EVERY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -62,6 +64,12 @@ def why_not_served(line: str) -> str | None:
     """The reason in a batcher's line that says that its model failed; None in every other line."""
     found = _CANNOT_SERVE.match(line)
     return None if found is None else found[1] or "it gives no reason"
+
+
+def why_on_the_cpu(line: str) -> str | None:
+    """The reason in a model server's line that says so; None in every other line."""
+    found = _ON_THE_CPU.match(line)
+    return None if found is None else found[1]
 
 
 def announcement(manifest: BatchedModel, host: str, ports: Ports) -> tuple[str, ...]:

@@ -129,7 +129,6 @@ _PLAIN: Final = Spec(model=Model())
 _CLUSTER_ONLY: Final = (
     "suspend",
     "replicas",
-    "accelerator",
     "autoscaling",
     "sidecar",
     "startup",

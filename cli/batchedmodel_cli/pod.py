@@ -20,6 +20,7 @@ from batchedmodel_contract.batching import FILE_NAME, BatchSettings
 from batchedmodel_contract.effective import drain_timeout_seconds
 from batchedmodel_contract.environment import (
     PREFIX,
+    AcceleratorNeed,
     ModelServerSettings,
     SidecarSettings,
     source_to_json,
@@ -111,6 +112,7 @@ def processes(
         upstream_url=upstream,
         upstream_protocol=model.protocol or ServerProtocol.V2,
         replicated_outputs=model.replicated_outputs,
+        pass_paths=model.pass_paths,
         idempotent=model.idempotent,
         settings_folder=str(folder / _SETTINGS),
         host=place.host,
@@ -138,6 +140,9 @@ def processes(
         trust=model.trust,
         max_batch_size=batching.max_batch_size,
         idempotent=model.idempotent,
+        accelerator=AcceleratorNeed.NONE
+        if manifest.spec.accelerator is None
+        else AcceleratorNeed.WANTED,
         cache_folder=str(cache_folder(inherited) / "models"),
     )
     return (

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from batchedmodel_cli.announcement import Announcer, why_not_served
+from batchedmodel_cli.announcement import Announcer, why_not_served, why_on_the_cpu
 from batchedmodel_cli.console import Console
 from batchedmodel_cli.manifest_file import (
     UnusableManifest,
@@ -25,7 +25,7 @@ from batchedmodel_cli.manifest_file import (
     read_manifest_file,
     without_effect,
 )
-from batchedmodel_cli.pod import BATCHER, Place, processes, shared_folder
+from batchedmodel_cli.pod import BATCHER, MODEL, Place, processes, shared_folder
 from batchedmodel_cli.processes import ProcessSpec
 from batchedmodel_cli.supervisor import FAILED, WRONG, Supervisor
 from batchedmodel_contract.environment import UPSTREAM_FORM, UPSTREAM_PATTERN
@@ -129,6 +129,10 @@ async def _serve(manifest: BatchedModel, host: str, specs: Sequence[ProcessSpec]
 
     def show(name: str, line: str) -> None:
         console.show(name, line)
+        if name == MODEL:
+            slow = why_on_the_cpu(line)
+            if slow is not None:
+                print(f"WARNING: the model computes on the CPU: {slow}", file=sys.stderr)
         if name == BATCHER:
             console.print(*announcer.after(line))
             reason = why_not_served(line)

@@ -22,6 +22,7 @@ from batchedmodel_contract.kubernetes_names import (
 )
 from batchedmodel_operator.kinds import CHILDREN, RESOURCES, Kind
 from batchedmodel_operator.observed import Key, condition, is_news, keys_of
+from batchedmodel_operator.watching import until_all_end
 
 _DEFINITIONS: Final = ("apiextensions.k8s.io", "v1", "customresourcedefinitions")
 _WATCHED: Final = (*CHILDREN, Kind.CONTROLLER_REVISION, Kind.POD)
@@ -125,7 +126,7 @@ async def watch(
     )
     # To take them was the last that Kopf did, and the loop has not run since: none is lost.
     take_signals()
-    await kopf.run_tasks(tasks, ignored=others)
+    await until_all_end(kopf.run_tasks(tasks, ignored=others), tasks, others)
 
 
 def _server(environ: Mapping[str, str], named: str) -> str:

@@ -4,12 +4,14 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
 _log: Final = logging.getLogger(__name__)
 _AGAIN_SECONDS: Final = 2.0
 _LOOK_SECONDS: Final = 0.5
+_ENDING_SECONDS: Final = 10.0
+"""That Kopf's tasks have to end before those that lost their cancellation get another."""
 _CLOSED_SECONDS: Final = 10.0
 """Between two looks at namespaces that were closed: a Role that comes makes no event for us."""
 _T = TypeVar("_T")
@@ -81,6 +83,30 @@ async def _again_and_again(watch_once: Callable[[], Awaitable[bool]], told: asyn
             _log.warning("watching failed: %r; again in %.0f s", error, _AGAIN_SECONDS)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(told.wait(), _AGAIN_SECONDS)
+
+
+async def until_all_end(
+    running: Coroutine[Any, Any, None],
+    roots: Collection[asyncio.Task[Any]],
+    others: Collection[asyncio.Task[Any]],
+) -> None:
+    """Run Kopf until all of its tasks have ended. Its end begins when the first of `roots` ends.
+
+    Kopf cancels each task once and waits for it without a limit. A watcher whose session is closed
+    in that moment loses its cancellation and waits for credentials for ever. So whoever is still
+    there ten seconds later is cancelled again. `others` are our own tasks and left alone.
+    """
+    run = asyncio.create_task(running)
+    try:
+        await asyncio.wait((run, *roots), return_when=asyncio.FIRST_COMPLETED)
+        while not run.done():
+            await asyncio.wait((run,), timeout=_ENDING_SECONDS)
+            for task in asyncio.all_tasks() - {run, *others}:
+                if task.cancelling():
+                    task.cancel()
+        await run
+    finally:
+        run.cancel()
 
 
 def listen(told: asyncio.Event) -> None:

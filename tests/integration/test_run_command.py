@@ -16,6 +16,7 @@ from typing import Final
 import pytest
 
 from batchedmodel_cli.restarts import ONE_INTERRUPT_SECONDS
+from batchedmodel_contract.server_api import ON_THE_CPU
 
 STAND_IN: Final = """
     import os, signal, sys, threading
@@ -43,6 +44,8 @@ STAND_IN: Final = """
             say("INFO ready: toy on http://127.0.0.1:18080")
         if os.environ.get("REASON"):
             say("WARNING model not ready: the model is FAILED: " + os.environ["REASON"])
+    if os.environ.get("{name}_SAYS"):
+        say(os.environ["{name}_SAYS"])
     while True:
         signal.pause()
 """
@@ -310,3 +313,10 @@ def test_a_wrong_parameter_of_the_handler_ends_the_real_processes(
         assert run.rest() == 2
     sentence = run.lines[run.place("run     | the model cannot be served: ")]
     assert all(word in sentence for word in words)
+
+
+def test_that_the_cpu_computes_is_said_on_the_error_stream(workplace: Path) -> None:
+    said = f"12:00:00 ERROR {ON_THE_CPU}: torch finds no accelerator"
+    with running(workplace, model_SAYS=said) as run:
+        line = run.until("WARNING: ")
+        assert line == "WARNING: the model computes on the CPU: torch finds no accelerator"

@@ -48,6 +48,7 @@ def batcher(
         upstream_url=f"http://127.0.0.1:{effective.model_port(spec)}" if foreign else "",
         upstream_protocol=protocol,
         replicated_outputs=spec.model.replicated_outputs,
+        pass_paths=spec.model.pass_paths,
         idempotent=spec.model.idempotent,
         settings_folder=SETTINGS_PATH,
         port=DATA_PORT,

@@ -6,6 +6,7 @@ from typing import Final
 from batchedmodel_contract import sidecar_api
 from batchedmodel_contract.environment import (
     PREFIX,
+    AcceleratorNeed,
     ModelServerSettings,
     source_to_json,
     to_environment,
@@ -126,6 +127,7 @@ def _variables(model: Model, spec: Spec, pinned: PinnedBatching) -> dict[str, st
         trust=spec.model.trust,
         max_batch_size=pinned.max_batch_size,
         idempotent=spec.model.idempotent,
+        accelerator=AcceleratorNeed.NONE if spec.accelerator is None else AcceleratorNeed.REQUIRED,
         cache_folder=CACHE_PATH,
     )
     usual = _ACCOUNT | (_ALL_IS_FETCHED if fetched_repository(spec.model) else {})

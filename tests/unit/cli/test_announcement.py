@@ -10,8 +10,10 @@ from batchedmodel_cli.announcement import (
     curl_line,
     url,
     why_not_served,
+    why_on_the_cpu,
 )
 from batchedmodel_contract.manifest import BatchedModel, read_manifest
+from batchedmodel_contract.server_api import ON_THE_CPU
 
 LISTENING = "2026-01-02 INFO listening: data port 8000, admin port 40001"
 READY = "2026-01-02 INFO ready: minilm on http://127.0.0.1:8000"
@@ -92,6 +94,11 @@ def test_a_failed_model_without_a_reason_is_told_too(rest: str) -> None:
 )
 def test_no_other_line_says_that_the_model_failed(line: str) -> None:
     assert why_not_served(line) is None
+
+
+def test_the_reason_why_the_cpu_computes_is_read_from_the_model_servers_line() -> None:
+    assert why_on_the_cpu(f"11:52:39 ERROR {ON_THE_CPU}: no device") == "no device"
+    assert why_on_the_cpu(f"11:52:39 INFO a handler wrote ERROR {ON_THE_CPU}: no") is None
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from batchedmodel_contract.environment import (
+    AcceleratorNeed,
     FetchSettings,
     ModelServerSettings,
     SidecarSettings,
@@ -224,6 +225,18 @@ def test_an_accelerator_is_asked_for_and_its_taint_tolerated() -> None:
     ]
     without = {**spec, "accelerator": {"tolerate": False}}
     assert pod_of(without)["tolerations"] == [{"key": "mine", "operator": "Exists"}]
+
+
+@pytest.mark.parametrize(
+    ("given", "need"),
+    [({}, AcceleratorNeed.NONE), ({"accelerator": {}}, AcceleratorNeed.REQUIRED)],
+    ids=["none", "one"],
+)
+def test_a_model_with_an_accelerator_is_told_to_fail_without(
+    given: dict[str, Any], need: AcceleratorNeed
+) -> None:
+    _, model = containers_of({**SIMULATED, **given})
+    assert from_environment(ModelServerSettings, environment_of(model)).accelerator is need
 
 
 def test_a_pod_may_take_as_long_to_end_as_its_drain() -> None:

@@ -4,6 +4,7 @@ Kopf is the real one, in virtual time and without a server: it never gets past i
 """
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ import kopf
 import pytest
 
 from batchedmodel_operator.handlers import watch
-from batchedmodel_operator.watching import Definition, keep_watching, listen
+from batchedmodel_operator.watching import Definition, keep_watching, listen, until_all_end
 
 Watch = Callable[[Definition, asyncio.Event], Coroutine[Any, Any, None]]
 
@@ -252,3 +253,33 @@ def test_no_timer_of_a_watching_that_failed_kills_the_one_that_began_anew(
         check=False,
     )
     assert (ended.returncode, ended.stdout) == (0, "2 attempts\n"), ended.stderr[-4000:]
+
+
+@pytest.mark.looptime
+async def test_a_task_of_kopfs_that_loses_its_cancellation_is_cancelled_again() -> None:
+    async def loses_it() -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        await asyncio.Event().wait()
+
+    async def ends_of_itself() -> None:
+        await asyncio.sleep(100.0)
+        raise OSError("the kind is gone")
+
+    others = asyncio.all_tasks()
+    root, watcher = asyncio.create_task(ends_of_itself()), asyncio.create_task(loses_it())
+
+    async def run_tasks() -> None:
+        await asyncio.wait((root,))
+        watcher.cancel()
+        await asyncio.wait((watcher,))
+        await root
+
+    ours = asyncio.create_task(asyncio.Event().wait())
+    began = asyncio.get_running_loop().time()
+    with pytest.raises(OSError, match="the kind is gone"):
+        await until_all_end(run_tasks(), (root,), others)
+    assert asyncio.get_running_loop().time() - began == 110.0
+    assert watcher.cancelled()
+    assert not ours.cancelling(), "nobody had cancelled it"
+    ours.cancel()
