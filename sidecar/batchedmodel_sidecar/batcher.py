@@ -1,17 +1,16 @@
 """The asyncio shell around a batch policy: it owns futures and one timer, and decides nothing.
 
 The front submits calls and awaits them; a caller's departure is the cancellation of `submit`. The
-policy says which rows leave; the model link carries them. Each call is settled exactly once, by
-`_settle`, whoever left in between. Of a long list the policy is shown some batches' worth at a
-time, so that others have their turn in between.
+policy says which rows leave of those that `Turns` shows it; the model link carries them. Each call
+is settled exactly once, by `_settle`, whoever left in between.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from batchedmodel_contract.batch_wire import BatchReply, BatchRequest
+from batchedmodel_contract.batch_wire import BatchReply
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.outcomes import Outcome
 from batchedmodel_contract.stats import SidecarStats
@@ -19,19 +18,21 @@ from batchedmodel_scheduling import policies
 from batchedmodel_scheduling.policy import Batch, HandedOver, Item, ItemId, MemoryCap
 from batchedmodel_scheduling.signals import Signals
 from batchedmodel_sidecar import verdicts
+from batchedmodel_sidecar.batch_books import BatchBooks
 from batchedmodel_sidecar.calls import Answer, Call
-from batchedmodel_sidecar.circuit import Circuit
 from batchedmodel_sidecar.deadlines import Deadlines
 from batchedmodel_sidecar.errors import CallError, Rejected, Unserved
 from batchedmodel_sidecar.flights import Flights, carried, noted, our_bug, patience
+from batchedmodel_sidecar.health import Health
 from batchedmodel_sidecar.ledger import Ledger
+from batchedmodel_sidecar.link import Infer
 from batchedmodel_sidecar.live_call import LiveCall, Told, batch_of
 from batchedmodel_sidecar.metrics import Durations
 from batchedmodel_sidecar.model import ReadyModel, still_needed, take
 from batchedmodel_sidecar.offered import Offered
 from batchedmodel_sidecar.recorder import FlightRecorder
 from batchedmodel_sidecar.replies import RawReply, RowFailure, dealt, finished
-from batchedmodel_sidecar.second_tries import again
+from batchedmodel_sidecar.second_tries import Company, again
 from batchedmodel_sidecar.suspects import Suspects
 from batchedmodel_sidecar.terms import NO_WISHES, Wishes, agreed, in_force
 from batchedmodel_sidecar.timer import Timer
@@ -39,9 +40,6 @@ from batchedmodel_sidecar.turns import Turns
 from batchedmodel_sidecar.vigil import Vigil
 
 logger: Final = logging.getLogger(__name__)
-
-Infer = Callable[[BatchRequest, float], Awaitable[BatchReply]]
-"""Carries one batch to the server within so many seconds; raises `Unserved`."""
 
 
 class Batcher:
@@ -74,18 +72,21 @@ class Batcher:
         self._timer = timer(self._step)
         self._ledger = ledger
         self._durations = durations
+        self._books = BatchBooks(ledger, durations)
         self._recorder = recorder
         self._offered = Offered(ledger, clock())
         self.model: ReadyModel | None = None  # who may be given work now
         self._older: tuple[ReadyModel, ...] = ()  # whom it replaced, and who are needed still
         self._flushing = self._closed = self._step_is_due = False
         self._vigil = Vigil()
-        self._circuit = Circuit()
-        self._turns = Turns(ledger)
+        self._turns = Turns(ledger, lambda item_id: self._rows[item_id][0])
         self._rows: dict[ItemId, tuple[LiveCall, int]] = {}
         self._deadlines: Deadlines[LiveCall] = Deadlines(lambda live: not live.future.done())
         self._flights = Flights(dropped=lambda batch: self._finish(batch, None))
         self._suspects = Suspects(self._flights, self._request_step)
+        self._health = Health(
+            infer, clock, self._flights, self._request_step, idempotent=idempotent
+        )
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -94,9 +95,9 @@ class Batcher:
         """The settings in force."""
         return self._settings
 
-    def refusal(self) -> Rejected | None:
+    def refusal(self, tenant: str = "") -> Rejected | None:
         """What one more call is told before its body is read; one that is refused was offered."""
-        refusal = self._policy.refusal() or self._turns.no_room(1, self._policy)
+        refusal = self._turns.refusal(tenant, self._policy)
         if refusal is None:
             return None
         self._offered.add_unseen(self._clock())
@@ -105,7 +106,7 @@ class Batcher:
     @property
     def closed(self) -> str | None:
         """Why the server behind is not to be relied on, though it says that it is ready."""
-        return self._circuit.closed_to_callers(self._clock())
+        return self._health.circuit.closed_to_callers(self._clock())
 
     def ailment(self) -> str | None:
         """Why this process should be restarted: it decides no more; None while it does."""
@@ -125,14 +126,13 @@ class Batcher:
         return self._offered.stats(
             self._settings,
             self._clock(),
-            workers=self._policy.settings.max_concurrent_batches,
+            self._policy,
             model_ready=self.model is not None,
             draining=draining,
-            signals=self.signals(),
         )
 
     async def submit(
-        self, call: Call, arrived: float | None = None, wishes: Wishes = NO_WISHES
+        self, call: Call, arrived: float | None = None, wishes: Wishes = NO_WISHES, tenant: str = ""
     ) -> Answer:
         """The answer to a call; raises `Rejected`, `Unserved`, `Expired` or `GivenUp`.
 
@@ -141,13 +141,12 @@ class Batcher:
         now = self._clock()
         terms = self._terms if wishes is NO_WISHES else agreed(wishes, self._settings)
         self._ledger.untrusted_priorities += wishes.priority not in (None, terms.priority)
-        live = LiveCall(call, now, now if arrived is None else arrived, terms)
+        live = LiveCall(self._health.standing.placed(call), now, arrived, terms, tenant)
         try:
             self._accept(live, now)
         except Rejected as refused:
             self._recorder.refused(call.lengths, terms.priority, refused.reason, now)
-            # Its rows that were offered may have cost others their place.
-            self._request_step()
+            self._request_step()  # its rows may have cost others their place
             raise
         try:
             return await live.future
@@ -160,7 +159,7 @@ class Batcher:
         knew = self._policy.pipeline.times.profiled
         self._older = still_needed(self.model, *self._older)
         self.model = model
-        self._circuit.back()
+        self._health.circuit.back()
         for live in {live for live, _ in self._rows.values()}:
             if not take(live.call, model, *self._older):
                 self._settle(live, Outcome.FAILED, verdicts.other_model())
@@ -208,6 +207,7 @@ class Batcher:
         self._timer.close()
         self.give_up("the service is stopping")
         await self._flights.cancel_all()
+        await self._health.close()
 
     def _accept(self, live: LiveCall, now: float) -> None:
         """Offer all rows or none: a call is refused whole."""
@@ -257,22 +257,23 @@ class Batcher:
         if self._suspects.can_leave and self._depth(now):
             self._release(self._suspects.leave(self._policy.pipeline), now)
         while True:
+            self._turns.show(self._policy, now)
             decision = self._policy.poll(now, self._flights.slots(self._depth(now)))
             if decision.release is not None:
                 self._release(decision.release, now)
-            # Behind the release, which may carry another row of a call that ends here: a call of
-            # several rows is settled with the first of them that is shed.
+            # Behind the release, which may carry another row of a call that ends here.
             for shed in decision.shed:
                 if shed.item.id in self._rows:
                     self._give_up(self._rows[shed.item.id][0], shed.outcome)
             if decision.release is None:
                 break
-        changes_at = min(self._circuit.changes_at(now), self._flights.next_slow(now))
-        return min(decision.wake_at, self._deadlines.next(), changes_at)
+        changes_at = min(self._health.circuit.changes_at(now), self._flights.next_slow(now))
+        shows_more_at = min(decision.wake_at, self._turns.changes_at())
+        return min(shows_more_at, self._deadlines.next(), changes_at)
 
     def _depth(self, now: float) -> int:
         held = 0 if self.model is None else self.model.holds(self._policy.settings)
-        depth = self._circuit.depth(held, now, slow=self._flights.slow(now))
+        depth = self._health.circuit.depth(held, now, slow=self._flights.slow(now))
         return self._suspects.depth(depth, now)
 
     def _give_up(self, live: LiveCall, outcome: Outcome) -> None:
@@ -283,22 +284,20 @@ class Batcher:
 
     def _release(self, batch: Batch, now: float) -> None:
         members = [self._rows[item.id] for item in batch.items]
-        for item, (live, _) in zip(batch.items, members, strict=True):
-            self._ledger.leave(len(live.call.rows), live.waiting)
-            live.leaves(batch.id, len(batch.items), now)
-            self._durations.queue.observe(now - item.arrived)
-        self._ledger.batch_leaves(batch.reason, len(batch.items), now)
-        self._durations.batch_size.observe(len(batch.items))
+        self._books.leaves(batch, members, now)
         logger.debug("batch %d: %s", batch.id, Told(batch, self._rows))
+        self._turns.left(batch.items, self._policy)
         noted(self._policy.observe, HandedOver(batch=batch.id), now)
-        self._flights.start(batch, self._carry(batch, members, now), now, self._policy.pipeline)
+        callers = {live.call.caller for live, _ in members}
+        carrying = self._carry(batch, members, now)
+        self._flights.start(batch, carrying, now, self._policy.pipeline, callers)
         for live in dict.fromkeys(live for live, _ in members if live.partly_shown):
             for index in self._turns.show_more(live, self._policy, now):
                 self._rows[live.ids[index]] = (live, index)
 
     async def _carry(self, batch: Batch, members: list[tuple[LiveCall, int]], now: float) -> None:
         """Make and send one batch and settle its members, whatever happens."""
-        seconds = patience(batch, self._settings, now)
+        seconds = patience(batch, self._settings, now, self._policy.pipeline)
         reply = await carried(lambda: self._infer(batch_of(members, now), seconds))
         try:
             self._arrived(batch, reply)
@@ -306,7 +305,7 @@ class Batcher:
             told = our_bug(error)
             for live, _ in members:
                 self._settle(live, Outcome.FAILED, told)
-        if self._over and not isinstance(reply, Unserved):
+        if self._flushing and self.model is None and not isinstance(reply, Unserved):
             self.give_up(verdicts.MODEL_GONE, in_flight=False)
 
     def _arrived(self, batch: Batch, reply: BatchReply | Unserved) -> None:
@@ -318,42 +317,41 @@ class Batcher:
         if isinstance(reply, RawReply) and reply.fault is not None:
             self._unserved(batch, reply.left(batch.items), reply.fault)
         else:
-            self._circuit.replied(reply, self._clock(), since=self._flights.began(batch))
-        # The next batch leaves before this one is dealt out: a device that waits costs everybody,
-        # an answer that is some microseconds later costs one caller that.
+            self._health.replied(batch, reply)
+        # The next batch leaves before this one is dealt out: a device that waits costs everybody.
         self._finish(batch, reply)
         self._deliver(batch, reply)
-
-    @property
-    def _over(self) -> bool:
-        """Whether no other server will come in time for what waits."""
-        return self._flushing and self.model is None
 
     def _unserved(self, batch: Batch, items: Sequence[Item], error: Unserved) -> None:
         """Items of a batch have no answer: they fail, or wait for another try."""
         now = self._clock()
-        self._circuit.unserved(error, now, since=self._flights.began(batch))
-        alone, may = self._flights.alone(batch) and not self._ledger.passing, self._idempotent
+        if (rests_until := self._health.unserved(batch, error)) is not None:
+            (caller,) = self._flights.callers(batch)  # several are tried again apart instead
+            self._turns.rest(batch.items[0].key, caller, rests_until, self._policy, now)
+        alone = self._flights.alone(batch) and not self._ledger.passing
+        company = Company(self._idempotent, alone, self._flights.shared(batch))
+        over = self._flushing and self.model is None  # no other will come in time for what waits
         for item in items:
             if (live := self._rows.get(item.id, (None, 0))[0]) is None:
                 continue  # no longer wanted; settling one may end others
-            tried = error if self._over else again(live, item, error, idempotent=may, alone=alone)
+            tried = error if over else again(live, item, error, company)
             if isinstance(tried, Unserved):
                 self._settle(live, Outcome.FAILED, tried)
                 continue
             live.waiting += 1
+            self._turns.waits_again(live, self._policy)
             self._ledger.come_back(len(live.call.rows), live.waiting, now)
             if not self._suspects.takes(tried):
-                self._policy.take_over(tried)
+                self._turns.come_back(tried, live, self._policy)
 
     def _finish(self, batch: Batch, reply: BatchReply | None) -> None:
         """Tell the policy that a batch is off the server, and act on its answer at once."""
         now = self._clock()
-        self._flights.ended(batch, now)
-        self._ledger.batch_ends(len(batch.items), now)
-        if reply is not None:
-            self._ledger.computed(reply.tokens, reply.padded_tokens)
-            self._durations.model.observe(reply.compute_seconds)
+        callers = self._flights.ended(batch, now)
+        self._books.ends(batch, reply, now)
+        models = (self.model, *self._older) if self.model is not None else ()
+        policy, rests = self._policy, self._turns.rests
+        self._health.probe_if_due(batch, callers, models, self._settings, policy, rests)
         noted(self._policy.observe, finished(batch, reply), now)
         if self._policy.pipeline.follows(batch.id):
             self._vigil.lost_track()
@@ -373,28 +371,30 @@ class Batcher:
                 continue
             if answered := live.answer(index, outputs, answer, reply.compute_seconds):
                 self._settle(live, Outcome.COMPLETED, answered)
+                self._health.keep(live.call)
 
     def _settle(self, live: LiveCall, outcome: Outcome, result: Answer | CallError | None) -> None:
         """The one place where a call ends; later endings of the same call change nothing."""
         if live.missing < 0:
             return
         live.missing = -1
-        live.told(result)  # first, so that nothing that fails below leaves a caller waiting
+        live.told(result, outcome)  # first: what fails below leaves no caller waiting
+        if self._health.standing.parts(live.call.caller, result):
+            self._turns.part(live.call.caller, self._policy, self._clock())
         now = self._clock()
         rows = len(live.call.rows)
         self._ledger.settle(outcome, rows, live.work, now, waiting=live.waiting)
         self._recorder.settled(live.recorded, rows, outcome)
-        self._turns.settled(live)
-        if outcome is not Outcome.COMPLETED:
-            why = "the caller left" if result is None else type(result).__name__  # quotes no body
-            logger.debug("%d rows %s: %s", rows, outcome, why)
+        self._turns.settled(live, outcome)
         self._durations.request.observe(now - live.accepted_at)
         for item_id in live.ids:
             if self._rows.pop(item_id, None) is not None and live.waiting:
+                self._turns.discard(item_id)
                 noted(self._policy.withdraw, item_id, now)
                 self._suspects.discard(item_id)
         if outcome is Outcome.CANCELLED:
             # Only then: a server that lets calls expire may hang, and that must be found out.
             self._flights.unwanted(live.flights)
+            self._request_step()
         if self._ledger.live == 0:
             self._idle.set()

@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 from aiohttp import ClientResponse, Payload
 from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http import StreamWriter
 
 from batchedmodel_contract.tensors import Buffer
 from batchedmodel_http.response import LARGE, size_of
@@ -32,15 +33,26 @@ class BuffersBody(Payload):
         self._size = size_of(parts)
 
     async def write(self, writer: AbstractStreamWriter) -> None:
-        """Part by part; between two the loop may do something else."""
+        """Part by part; between two the loop may do something else.
+
+        Nothing waits for the reader: what it has not read is in memory either way, and is counted
+        where the connection keeps it.
+        """
         for piece in pieces_of(self._parts):
-            await writer.write(piece)
+            await _at_once(writer, piece)
             # A fast reader takes everything at once, and the loop would not come back before.
             await asyncio.sleep(0)
 
     def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
         """The body as text, for whoever prints it."""
         return b"".join(self._parts).decode(encoding, errors)
+
+
+async def _at_once(writer: AbstractStreamWriter, piece: Buffer) -> None:
+    if isinstance(writer, StreamWriter):
+        await writer.write(piece, drain=False)
+    else:
+        await writer.write(piece)
 
 
 class Room:

@@ -43,6 +43,8 @@ class Call(NamedTuple):
     """What a foreign server is asked beside the rows; a part of the key. None for our server."""
     trace: tuple[tuple[str, str], ...] = ()
     """Headers that a request of this call alone carries: others' rows would be in a wrong trace."""
+    caller: str = ""
+    """Who asks, as far as that tells callers apart: the address of its connection."""
 
     @property
     def size(self) -> int:
@@ -91,6 +93,8 @@ class RawBatch(BatchRequest):
     """That of every call in it."""
     owners: tuple[int, ...]
     """For each row, the number of its call: rows with one caller are answered together."""
+    callers: tuple[str, ...]
+    """For each row, who asks."""
     traces: tuple[tuple[tuple[str, str], ...], ...]
     """For each row, the headers that it brings where its call is alone in a request."""
     deadlines: tuple[float, ...]

@@ -13,6 +13,7 @@ _STATUS_OF_REJECTION: Final = {
     Rejection.INVALID: 400,
     Rejection.TOO_LARGE: 413,
     Rejection.QUEUE_FULL: 429,
+    Rejection.OVER_SHARE: 429,
     Rejection.DRAINING: 503,
     Rejection.NOT_READY: 503,
     Rejection.EXPIRED: 504,
@@ -94,10 +95,13 @@ class Unserved(CallError):
         status: int,
         retry_after: float | None = None,
         said: Said | None = None,
+        answered: bool = False,
     ) -> None:
         super().__init__(message, status=status, retry_after=retry_after)
         self.said: Final = said
         """The words of a foreign server, which its caller gets as they are."""
+        self.answered: Final = answered
+        """Whether a server is there and said so to this request: others may fare better."""
 
 
 class Lost(Unserved):
@@ -117,8 +121,11 @@ class Busy(Unserved):
         status: int = 503,
         retry_after: float = 1.0,
         said: Said | None = None,
+        answered: bool = False,
     ) -> None:
-        super().__init__(message, status=status, retry_after=retry_after, said=said)
+        super().__init__(
+            message, status=status, retry_after=retry_after, said=said, answered=answered
+        )
         self.seconds: Final = retry_after
 
 

@@ -8,7 +8,7 @@ and with several workers nothing waits for it that others can do.
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,7 +20,7 @@ from batchedmodel_sidecar.errors import Unserved
 
 logger: Final = logging.getLogger(__name__)
 
-_GRACE: Final = 5.0  # seconds after the last member's time is over
+_GRACE: Final = 5.0  # seconds beyond the time that a caller has
 _SLOW: Final = 4.0  # times what was expected
 _SLOW_SECONDS: Final = 1.0  # more, for what nobody can expect
 _SLOW_UNKNOWN: Final = 10.0  # seconds, of a server of which nothing is known yet
@@ -37,6 +37,7 @@ class _Flight:
     slow_at: float
     alone: bool
     """Whether no other has been beside it."""
+    callers: Collection[str]
 
 
 class Flights:
@@ -57,6 +58,7 @@ class Flights:
         carrying: Coroutine[None, None, None],
         now: float,
         pipeline: Pipeline,
+        callers: Collection[str],
     ) -> None:
         """Carry a batch; whoever carries it says `ended`."""
         for other in self._flights.values():
@@ -74,6 +76,7 @@ class Flights:
             behind=len(self._flights) >= workers,
             slow_at=slow_at,
             alone=not self._flights,
+            callers=callers,
         )
         # Here and not in the coroutine: one that is cancelled before its first step never runs, and
         # a batch that did not end would keep its place at the server for ever.
@@ -96,6 +99,14 @@ class Flights:
         """Whether no other has been beside a batch that has not ended."""
         return self._flights[batch.id].alone
 
+    def callers(self, batch: Batch) -> Collection[str]:
+        """Whose rows a batch has that has not ended, each once."""
+        return self._flights[batch.id].callers
+
+    def shared(self, batch: Batch) -> bool:
+        """Whether a batch that has not ended has rows of several callers."""
+        return len(self.callers(batch)) > 1
+
     def slow(self, now: float) -> int:
         """How many are overdue."""
         return sum(flight.slow_at <= now for flight in self._flights.values())
@@ -105,12 +116,13 @@ class Flights:
         found = [one.slow_at for one in self._flights.values() if one.slow_at > now]
         return min(found, default=math.inf)
 
-    def ended(self, batch: Batch, now: float) -> None:
-        """The server is done with a batch, or it was dropped."""
-        del self._flights[batch.id]
+    def ended(self, batch: Batch, now: float) -> Collection[str]:
+        """The server is done with a batch, or it was dropped; says whose rows it had."""
+        callers = self._flights.pop(batch.id).callers
         for other in self._flights.values():
             if other.behind:
                 other.began, other.behind = now, False
+        return callers
 
     def unwanted(self, batches: Iterable[BatchId]) -> None:
         """A row in each of these is no longer wanted; a batch without any that is ends now."""
@@ -133,14 +145,16 @@ class Flights:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def patience(batch: Batch, settings: BatchSettings, now: float) -> float:
-    """Seconds for which a batch is awaited.
+def patience(batch: Batch, settings: BatchSettings, now: float, pipeline: Pipeline) -> float:
+    """Seconds for which a batch is awaited: as long as a caller is, or as such a batch may take.
 
-    Not by its members' deadlines alone: callers in a hurry must not make a slow server look dead.
+    Its members' deadlines never shorten that: under overload all that leaves is near its deadline,
+    and a time-out that a sound server cannot meet would be no evidence that this one hangs.
     """
-    longest = settings.request_timeout_seconds
-    last = max([item.arrived for item in batch.items]) + longest
-    return max(last, *[item.deadline for item in batch.items]) - now + _GRACE
+    expected = pipeline.times.predict([item.length for item in batch.items])
+    usual = 0.0 if expected is None else _SLOW_SECONDS + _SLOW * expected
+    last = max([item.deadline for item in batch.items]) - now
+    return max(settings.request_timeout_seconds, usual, last) + _GRACE
 
 
 async def carried(ask: Callable[[], Awaitable[BatchReply]]) -> BatchReply | Unserved:

@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from batchedmodel_contract.outcomes import Outcome, Rejection, ReleaseReason
+from batchedmodel_sidecar.tenant_books import TenantBooks
 
 
 @dataclass(slots=True)
@@ -69,6 +70,7 @@ class Ledger:
     """Of rows that were answered, as the server counts them."""
     padded_tokens: int = 0
     """What the device computed for them."""
+    tenants: TenantBooks = field(default_factory=TenantBooks)
 
     @property
     def rows_waiting(self) -> int:

@@ -3,12 +3,16 @@
 `model_link` follows a server of ours over its Unix socket, `upstream.link` any other over TCP.
 """
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from batchedmodel_contract.batch_wire import BatchReply, BatchRequest
 from batchedmodel_scheduling.policy import MemoryCap
 from batchedmodel_sidecar.model import ReadyModel
+
+Infer = Callable[[BatchRequest, float], Awaitable[BatchReply]]
+"""Carries one batch to the server within so many seconds; raises `Unserved`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

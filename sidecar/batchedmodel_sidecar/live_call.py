@@ -1,10 +1,12 @@
 """A call between its acceptance and its end, as the batcher keeps it."""
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from batchedmodel_contract.batch_wire import BatchRequest
+from batchedmodel_contract.outcomes import Outcome
 from batchedmodel_scheduling.policy import Batch, BatchId, Item, ItemId
 from batchedmodel_sidecar.calls import (
     Answer,
@@ -19,6 +21,8 @@ from batchedmodel_sidecar.calls import (
 )
 from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.terms import Terms
+
+logger: Final = logging.getLogger(__name__)
 
 
 class LiveCall:
@@ -41,13 +45,19 @@ class LiveCall:
         "recorded",
         "rests",
         "said",
+        "tenant",
         "terms",
         "waiting",
         "work",
     )
 
-    def __init__(self, call: Call, now: float, arrived: float, terms: Terms) -> None:
+    def __init__(
+        self, call: Call, now: float, arrived: float | None, terms: Terms, tenant: str = ""
+    ) -> None:
+        """`arrived`: None for now. `tenant`: whose share it uses."""
+        arrived = now if arrived is None else arrived
         self.call: Final = call
+        self.tenant: Final = tenant
         self.accepted_at: Final = now
         self.terms: Final = terms
         self.due: Final = arrived + terms.due
@@ -96,8 +106,11 @@ class LiveCall:
         said = tuple(said for said in self.said if said is not None)
         return Answer(outputs=outputs, rows=rows, timing=timing, said=said)
 
-    def told(self, result: Answer | CallError | None) -> None:
+    def told(self, result: Answer | CallError | None, outcome: Outcome) -> None:
         """Its caller hears how it ended, unless that has left or there is nothing to tell."""
+        if outcome is not Outcome.COMPLETED:
+            why = "the caller left" if result is None else type(result).__name__  # quotes no body
+            logger.debug("%d rows %s: %s", len(self.call.rows), outcome, why)
         if self.future.done():
             return
         if isinstance(result, Answer):
@@ -147,6 +160,7 @@ def batch_of(members: Sequence[tuple[LiveCall, int]], now: float) -> BatchReques
         rows=tuple(rows),
         envelope=first.envelope,
         owners=tuple(live.ids[0] for live, _ in members),
+        callers=tuple(live.call.caller for live, _ in members),
         traces=tuple(live.call.trace for live, _ in members),
         deadlines=tuple(live.deadline for live, _ in members),
     )

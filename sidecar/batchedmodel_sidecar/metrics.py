@@ -23,6 +23,7 @@ from batchedmodel_contract import metric_names as names
 from batchedmodel_contract.outcomes import Outcome, Rejection, ReleaseReason
 from batchedmodel_scheduling.signals import Signals
 from batchedmodel_sidecar.ledger import Ledger
+from batchedmodel_sidecar.tenant_books import TenantBooks
 
 _SECONDS: Final = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
@@ -118,6 +119,7 @@ class LedgerCollector(Collector):
         yield _counter(names.OFFERED_ITEMS, "Rows offered, accepted or not", books.rows_offered)
         returned = "Rows that waited again: the server died over them, or asked for rest"
         yield _counter(names.RETURNED_ITEMS, returned, books.rows_returned)
+        yield from _by_tenant(books.tenants)
         yield _by(names.BATCHES, "Batches released", "reason", ReleaseReason, books.batches)
         yield GaugeMetricFamily(names.QUEUE_LENGTH, "Rows that wait", books.rows_waiting)
         yield _gauge(names.QUEUE_OLDEST_AGE, "Of the calls that wait", self._oldest_age())
@@ -143,6 +145,18 @@ class LedgerCollector(Collector):
         in_force = GaugeMetricFamily(names.SETTINGS, "Batch settings in force", labels=["hash"])
         in_force.add_metric([self._settings_hash()], 1)
         yield in_force
+
+
+def _by_tenant(books: TenantBooks) -> Iterator[Metric]:
+    tenant = ["tenant"]
+    served = CounterMetricFamily(names.TENANT_SERVED_ITEMS, "Rows answered", labels=tenant)
+    refused = CounterMetricFamily(names.TENANT_REFUSED_ITEMS, "Rows not let in", labels=tenant)
+    waiting = GaugeMetricFamily(names.TENANT_QUEUE_LENGTH, "Rows that wait", labels=tenant)
+    for rows in books.rows():
+        served.add_metric([rows.tenant], rows.served)
+        refused.add_metric([rows.tenant], rows.refused)
+        waiting.add_metric([rows.tenant], rows.waiting)
+    yield from (served, refused, waiting)
 
 
 def _adaptive(signals: Signals) -> Iterator[Metric]:

@@ -1,11 +1,12 @@
 """The model behind, as far as the sidecar knows it once its server is ready."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.description import ModelDescription
 from batchedmodel_contract.params import Values
 from batchedmodel_contract.profile import Profile
+from batchedmodel_contract.tenants import Share
 from batchedmodel_sidecar.calls import Call, Row
 from batchedmodel_sidecar.tokens import Tokens
 from batchedmodel_sidecar.users import Users
@@ -28,6 +29,10 @@ class ReadyModel:
     model's answers stay the same when it does."""
     users: Users = field(default_factory=Users, compare=False, repr=False)
     """The requests that are read for it."""
+
+    def asked_by(self, share: Share) -> "ReadyModel":
+        """The same model, whose long texts are tokenised as this tenant's."""
+        return self if self.tokens is None else replace(self, tokens=self.tokens.asked_by(share))
 
     def takes(self, call: Call) -> bool:
         """Whether the call's rows were checked for such a model."""

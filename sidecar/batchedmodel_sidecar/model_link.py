@@ -8,7 +8,6 @@ answers that make no sense end here, as `Unserved`.
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NamedTuple
 
 import aiohttp
@@ -28,7 +27,7 @@ from batchedmodel_sidecar.carrier import Answered, BrokenOff, Carrier, Garbled, 
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 from batchedmodel_sidecar.link import LinkListener, LinkStatus
 from batchedmodel_sidecar.model import ReadyModel
-from batchedmodel_sidecar.tokens import Tokens
+from batchedmodel_sidecar.tokens import Tokens, text_threads
 
 logger: Final = logging.getLogger(__name__)
 
@@ -84,7 +83,7 @@ class ModelLink:
         """Whether the server itself says that its pass hangs."""
         self._max_cost: int | None = None
         """What its memory holds, as the listener was told last."""
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="tokenise")
+        self._threads = text_threads(_THREADS)
         self._failures = 0
         """Broken links in a row; a ready model sets it back."""
         self._unanswered = 0
@@ -177,7 +176,7 @@ class ModelLink:
         for release in self._releases:
             release.cancel()
         await self._session.close()
-        self._threads.shutdown(wait=False)
+        self._threads.close()
 
     async def _hold_line(self) -> None:
         async for line in self._events():

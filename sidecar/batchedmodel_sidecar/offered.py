@@ -9,7 +9,7 @@ from typing import Final
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.stats import SidecarStats
-from batchedmodel_scheduling.signals import Signals
+from batchedmodel_scheduling.base import BasePolicy
 from batchedmodel_sidecar.ledger import Ledger
 from batchedmodel_sidecar.work_meter import WorkMeter
 
@@ -39,13 +39,13 @@ class Offered:
         self,
         settings: BatchSettings,
         now: float,
+        policy: BasePolicy,
         *,
-        workers: int,
         model_ready: bool,
         draining: bool,
-        signals: Signals,
     ) -> SidecarStats:
-        """What the autoscaler is told; `workers` may be fewer than the settings have."""
+        """What the autoscaler is told; the policy may use fewer workers than the settings have."""
+        signals = policy.signals()
         return SidecarStats(
             instance=self._instance,
             model_ready=model_ready,
@@ -60,7 +60,7 @@ class Offered:
             outstanding=self._ledger.rows_live,
             settings_hash=settings.digest(),
             max_batch_size=settings.max_batch_size,
-            max_concurrent_batches=workers,
+            max_concurrent_batches=policy.settings.max_concurrent_batches,
             waited_row_seconds=self._ledger.waiting_rows.integral(now),
             released_rows=self._ledger.waiting_rows.lowered,
             # No rate at all is the verdict on the target and says nothing about the device.

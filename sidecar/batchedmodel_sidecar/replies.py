@@ -25,13 +25,19 @@ class RowFailure:
     message: str
     said: Said | None = None
     """The whole answer of a foreign server, which the row's caller gets as it is."""
+    answered: bool = True
+    """Whether the server said so to the row, and not its neighbours' lack of time."""
 
     def for_row(self, index: int, rows: int) -> Unserved:
         """What the row's call is told, which has so many rows."""
         where = f"row {index}: " if rows > 1 and self.said is None else ""
         retry_after = _RETRY_SOON if self.status == 503 else None
         return Unserved(
-            f"{where}{self.message}", status=self.status, retry_after=retry_after, said=self.said
+            f"{where}{self.message}",
+            status=self.status,
+            retry_after=retry_after,
+            said=self.said,
+            answered=self.answered,
         )
 
 

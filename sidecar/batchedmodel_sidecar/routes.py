@@ -1,6 +1,7 @@
 """Which path of the data port means what, for the one model that is served. Pure.
 
-The front asks for every request; all paths that have no version are one look-up.
+Paths are compared as they were sent: nothing is decoded, so nothing can become another path. The
+front asks for every request; all paths that have no version are one look-up.
 """
 
 import re
@@ -31,6 +32,8 @@ class Endpoint(Enum):
     MODELS = auto()
     INDEX = auto()
     """The versions of the model that its server knows."""
+    PASSED_ON = auto()
+    """What a server of one's own answers, asked as the caller asked."""
 
 
 class Found(NamedTuple):
@@ -69,7 +72,7 @@ _OF_MODEL: Final = {
     "/v1/models/{}:predict": ("POST", Endpoint.V1_PREDICT),
     "/v1/models/{}": ("GET", Endpoint.MODEL),
 }
-_VERSION: Final = re.compile(r"/versions/([^/:]+)")
+_VERSION: Final = re.compile(r"/versions/([A-Za-z0-9._~@+=,-]+)")
 _MODEL: Final = re.compile(r"/v[12]/models/([^/:]+)")
 
 
@@ -90,7 +93,7 @@ class Routes:
         target, version = self._methods.get(path), None
         if target is None and any(path.startswith(prefix) for prefix in self._versioned):
             named = _VERSION.search(path)
-            if named is not None:
+            if named is not None and named[1] not in (".", ".."):
                 version = named[1]
                 target = self._methods.get(path[: named.start()] + path[named.end() :])
         if target is None:

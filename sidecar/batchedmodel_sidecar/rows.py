@@ -124,22 +124,23 @@ def _part(tokenised: Tokenised, index: int) -> array[int]:
 
 
 def _checked_length(tensor: Tensor, spec: TensorSpec, field: str) -> int:
-    """Size of the ragged dimensions of one row; 1 where every row has the same size."""
+    """Product of a row's ragged sizes, as the server has it; 1 where every row has the same."""
     shape = tensor.shape
     if tensor.datatype is not spec.datatype:
         raise InvalidInput(f"{field}.datatype", f"is not {spec.datatype}", tensor.datatype)
     if len(shape) != 1 + len(spec.shape):
         raise Unbatchable(f"{field}.shape", _expected(spec), list(shape))
-    length = 1
+    length = longest = 1
     for size, wanted in zip(shape[1:], spec.shape, strict=True):
         if wanted == RAGGED:
             length *= size
+            longest = max(longest, size)
         elif wanted != size:
             raise InvalidInput(f"{field}.shape", _expected(spec), list(shape))
     if 0 in shape:
         what = "no rows" if shape[0] == 0 else "rows of size zero"
         raise Unbatchable(f"{field}.shape", f"has {what}", list(shape))
-    if spec.max_length is not None and length > spec.max_length:
+    if spec.max_length is not None and longest > spec.max_length:
         rule = f"is longer than the model takes ({spec.max_length})"
         raise InvalidInput(f"{field}.shape", rule, list(shape))
     return length

@@ -7,38 +7,49 @@ is blamed only for a death with nothing beside it.
 
 from typing import Final, NamedTuple
 
-from batchedmodel_scheduling.policy import Item, ItemId
+from batchedmodel_scheduling.policy import Item
+from batchedmodel_sidecar.apart import Alone, apart
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 from batchedmodel_sidecar.live_call import LiveCall
 
 _MOST_RESTS: Final = 3  # per row of a call
 
 
-class Alone(NamedTuple):
-    """The compatibility key of a suspect, which nobody shares."""
+class Company(NamedTuple):
+    """What a batch had beside each of its rows."""
 
-    item: ItemId
+    idempotent: bool
+    """Whether a row may be sent again when nobody knows what became of it, as far as the settings
+    go; the model may say otherwise."""
+    alone: bool
+    """Whether it had the server for itself."""
+    shared: bool
+    """Whether it had rows of several callers."""
 
 
-def again(
-    live: LiveCall, item: Item, error: Unserved, *, idempotent: bool, alone: bool
-) -> Item | Unserved:
-    """The row as it is tried again, or what its call is told.
+def told_apart(error: Unserved, *, idempotent: bool) -> bool:
+    """Whether each caller of a batch that is told so has its rows tried again without the others'.
 
-    `idempotent` says that a row may be sent again when nobody knows what became of it, as far as
-    the settings go; the model may say otherwise. `alone` says that its batch had the server for
-    itself.
+    What a server answers to several may be meant for one of them alone. If it did nothing, or rows
+    may be sent twice, that is found out.
     """
+    return error.answered and (idempotent or isinstance(error, Busy))
+
+
+def again(live: LiveCall, item: Item, error: Unserved, batch: Company) -> Item | Unserved:
+    """The row of a batch as it is tried again, or what its call is told."""
+    if batch.shared and told_apart(error, idempotent=batch.idempotent):
+        return apart(item, live.call.caller)._replace(fan_out=None)
     if isinstance(error, Busy):
         # Nothing was done for it, so it may be sent again in any case.
         live.rests += 1
         again = item._replace(fan_out=None)  # its group has heard of it
         return again if live.rests <= _MOST_RESTS * len(live.call.rows) else error
-    if not isinstance(error, Lost) or not (idempotent and live.call.description.idempotent):
+    if not isinstance(error, Lost) or not (batch.idempotent and live.call.description.idempotent):
         return error
     if isinstance(item.key, Alone):
-        if not alone:
+        if not batch.alone:
             return error
         message = "the model server died twice with this in work; it is not sent again"
-        return Unserved(message, status=502)
+        return Unserved(message, status=502, answered=True)
     return item._replace(key=Alone(item.id), fan_out=None)

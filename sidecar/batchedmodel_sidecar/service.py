@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from batchedmodel_contract.descriptors import raise_descriptors
 from batchedmodel_contract.environment import SidecarSettings
 from batchedmodel_contract.sidecar_api import IDLE_SECONDS
+from batchedmodel_contract.tenants import share_of
 from batchedmodel_scheduling.policy import MemoryCap
 from batchedmodel_sidecar.batcher import Batcher
 from batchedmodel_sidecar.helper.client import Helper
@@ -24,6 +25,7 @@ from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.model_link import ModelLink
 from batchedmodel_sidecar.ports.admin import Admin
 from batchedmodel_sidecar.ports.bodies import BodyReader
+from batchedmodel_sidecar.ports.byte_budget import Hold
 from batchedmodel_sidecar.ports.connections import Connections
 from batchedmodel_sidecar.ports.front import Front
 from batchedmodel_sidecar.ports.passthrough import Passthrough
@@ -65,7 +67,10 @@ class Service:
             self._helper, most_rows=lambda: self._batcher.settings.max_queue_size
         )
         theirs = foreign(
-            settings.upstream_protocol, settings.model_name, settings.replicated_outputs
+            settings.upstream_protocol,
+            settings.model_name,
+            settings.replicated_outputs,
+            settings.pass_paths,
         )
         durations, loop = Durations(registry), asyncio.get_running_loop()
         self._link: Link = (
@@ -126,6 +131,9 @@ class Service:
                 clock=time.monotonic,
             )
         )
+        self._bodies = BodyReader(
+            max_bytes=settings.max_body_bytes, max_held_bytes=settings.max_queue_bytes
+        )
         self._front = Front(
             settings.model_name,
             batcher=self._batcher,
@@ -134,9 +142,7 @@ class Service:
             lifecycle=self._lifecycle,
             ledger=self._ledger,
             recorder=recorder,
-            bodies=BodyReader(
-                max_bytes=settings.max_body_bytes, max_held_bytes=settings.max_queue_bytes
-            ),
+            bodies=self._bodies,
             translator=translator,
             passthrough=self._passthrough,
             repository=self._repository,
@@ -179,6 +185,10 @@ class Service:
         serve one connection until its end."""
         return self._batcher.settings.max_concurrent_batches == 1
 
+    def _hold_of(self, address: str) -> Hold:
+        """Memory of whoever comes from there."""
+        return self._bodies.hold(share_of(address, {}, self._batcher.settings.tenants))
+
     async def run(self, stop: asyncio.Event) -> bool:
         """Serve until `stop` is set, then drain; True when everything accepted was served.
 
@@ -186,6 +196,8 @@ class Service:
         """
         connections = Connections(
             self._front,
+            unread=self._bodies.unread,
+            hold=self._hold_of,
             mean_age=self._settings.connection_age_seconds,
             # Every idle caller holds one.
             at_most=raise_descriptors() - _OWN_DESCRIPTORS,

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from batchedmodel_contract.outcomes import ReleaseReason
 from batchedmodel_scheduling.pipeline import Pipeline
 from batchedmodel_scheduling.policy import Batch, Item, ItemId
+from batchedmodel_sidecar.apart import Alone
 from batchedmodel_sidecar.flights import Flights
-from batchedmodel_sidecar.second_tries import Alone
 
 
 class Suspects:

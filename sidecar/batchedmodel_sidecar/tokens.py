@@ -7,11 +7,11 @@ short one is done sooner than a thread could be woken.
 
 from __future__ import annotations  # array.array takes no type argument at run time
 
-import asyncio
 from array import array
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from threading import Lock
+from concurrent.futures import Executor, ThreadPoolExecutor
+from copy import copy
+from functools import partial
 from typing import Final, NamedTuple
 
 from tokenizers import Encoding, Tokenizer
@@ -19,9 +19,11 @@ from tokenizers import Encoding, Tokenizer
 from batchedmodel_contract.description import TextInput
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.outcomes import Rejection
+from batchedmodel_contract.tenants import NOBODY, Share
 from batchedmodel_sidecar.errors import Rejected
+from batchedmodel_sidecar.fair_threads import FairThreads
 
-_INLINE_CHARACTERS: Final = 600  # about 0.2 ms of tokenising
+INLINE_CHARACTERS: Final = 600  # about 0.2 ms of tokenising
 _MOST_CHARACTERS: Final = 32_000_000  # at work at once: some seconds of two threads
 
 
@@ -54,10 +56,16 @@ class Tokenised(NamedTuple):
     """Of the tokens that are the text's own; None when nobody asked for them."""
 
 
+def text_threads(at_once: int, executor: Executor | None = None) -> FairThreads:
+    """Threads for long texts, with room for as many characters as may be at work."""
+    executor = executor or ThreadPoolExecutor(at_once, thread_name_prefix="tokenise")
+    return FairThreads(executor, at_once=at_once, room=_MOST_CHARACTERS)
+
+
 class Tokens:
     """A model's tokenizer, cut to the length that its server takes."""
 
-    def __init__(self, tokenizer_json: bytes, text: TextInput, threads: ThreadPoolExecutor) -> None:
+    def __init__(self, tokenizer_json: bytes, text: TextInput, threads: FairThreads) -> None:
         """The threads outlive the model, whose server may restart while a text is at work.
 
         Raises `InvalidInput` when the file is not a tokenizer.
@@ -73,8 +81,13 @@ class Tokens:
         self._with_segments = text.segments is not None
         self._max_tokens = text.max_tokens
         self._threads = threads
-        self._characters = 0
-        self._counting = Lock()
+        self.share = NOBODY
+
+    def asked_by(self, share: Share) -> Tokens:
+        """The same tokenizer, whose long texts take their turn and their room as this tenant's."""
+        theirs = copy(self)
+        theirs.share = share
+        return theirs
 
     async def encode(
         self, texts: Sequence[Text], *, whole: bool = False, marked: bool = False
@@ -84,23 +97,17 @@ class Tokens:
         Raises `Rejected`, and `InvalidInput` for a text that is too long if it must stay `whole`.
         """
         characters = sum(map(_characters, texts))
-        if characters <= _INLINE_CHARACTERS:
+        if characters <= INLINE_CHARACTERS:
             return self._encode(texts, whole, marked)
         if characters > _MOST_CHARACTERS:
             message = f"the texts have {characters} characters; {_MOST_CHARACTERS} are taken"
             raise Rejected(Rejection.TOO_LARGE, message)
-        if self._characters + characters > _MOST_CHARACTERS:
-            message = f"{self._characters} characters are being tokenised; no more fit"
-            raise Rejected(Rejection.QUEUE_FULL, message, retry_after=1.0)
-        work = self._threads.submit(self._encode, texts, whole, marked)
-        self._count(characters)
-        # Work that has begun goes on when its caller leaves, so it counts until it is done.
-        work.add_done_callback(lambda _: self._count(-characters))
-        return await asyncio.wrap_future(work)
-
-    def _count(self, characters: int) -> None:
-        with self._counting:  # the thread that ends a work says so itself
-            self._characters += characters
+        refusal = self._threads.refusal(self.share, characters)
+        if refusal is not None:
+            message = f"{self._threads.room.taken} characters are being tokenised; no more fit"
+            raise Rejected(refusal, message, retry_after=1.0)
+        work = partial(self._encode, texts, whole, marked)
+        return await self._threads.do(self.share, characters, work)
 
     def _encode(self, texts: Sequence[Text], whole: bool, marked: bool) -> list[Tokenised]:
         # The fast way keeps no places.

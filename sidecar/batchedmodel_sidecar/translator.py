@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from batchedmodel_contract.outcomes import Rejection
+from batchedmodel_contract.tenants import NOBODY, Share
 from batchedmodel_contract.tensors import Buffer
 from batchedmodel_http.response import LARGE
 from batchedmodel_sidecar.calls import Answer, Row
@@ -20,6 +21,7 @@ from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Adapter, Body, Parsed
 from batchedmodel_sidecar.protocols.table import adapters
 from batchedmodel_sidecar.routes import Endpoint
+from batchedmodel_sidecar.tokens import INLINE_CHARACTERS
 from batchedmodel_sidecar.upstream.dialect import Dealt, Dialect, ForeignAdapter, Response
 
 LARGE_ANSWER: Final = 64 * 1024
@@ -37,11 +39,12 @@ class Translator:
         self._helper = helper
         self._most_rows = most_rows
 
-    def refuse_large(self) -> None:
+    def refuse_large(self, share: Share) -> None:
         """Raise `Rejected` when a body for the helper would find no place there."""
-        if self._helper.full:
+        refusal = self._helper.refusal(share)
+        if refusal is not None:
             message = "as many large bodies are being read as may be at once"
-            raise Rejected(Rejection.QUEUE_FULL, message, retry_after=self._helper.delay)
+            raise Rejected(refusal, message, retry_after=self._helper.delay)
 
     async def parse(
         self,
@@ -50,24 +53,26 @@ class Translator:
         body: Buffer | SharedMemory,
         header_length: str | None,
         model: ReadyModel,
+        share: Share = NOBODY,
     ) -> Parsed:
         """The call in a body for that endpoint's adapter; raises `InvalidInput` or `Rejected`."""
         foreign = adapter if isinstance(adapter, ForeignAdapter) else None
         if not isinstance(body, SharedMemory):
             if foreign is None or foreign.dialect.converts(len(body), header_length) <= LARGE:
-                return await adapter.parse(body, header_length, model)
+                known = model.asked_by(share) if len(body) > INLINE_CHARACTERS else model
+                return await adapter.parse(body, header_length, known)
             # Binary data that the server must be sent as JSON.
-            self.refuse_large()
+            self.refuse_large(share)
             _, memory = await stored((Sizes(memo=0, head=0), [body]))
             try:
-                return await self.parse(endpoint, adapter, memory, header_length, model)
+                return await self.parse(endpoint, adapter, memory, header_length, model, share)
             finally:
                 memory.close()
-        self.refuse_large()
+        self.refuse_large(share)
         job = ParseJob(foreign.dialect if foreign else endpoint, header_length, self._most_rows())
-        known = None if foreign else model
+        told = None if foreign else model
         try:
-            reply, memory = await self._helper.do(job, body, known, urgent=False)
+            reply, memory = await self._helper.do(job, body, told, urgent=False, share=share)
         except HelperFailed as failure:
             raise Rejected(Rejection.NOT_READY, str(failure), retry_after=_RETRY_SOON) from failure
         view = _taken(memory)

@@ -2,16 +2,25 @@
 
 Owned by the batcher. A list of thousands of rows would keep everybody behind it waiting; shown in
 parts, whose later ones stand back, it is served in turns with what came after it.
+
+While more waits than leaves next and it belongs to several tenants, the policy sees only the rows
+whose tenants' turn it is, so that no tenant can keep another waiting. With one tenant it sees all.
+Rows whose key the server asked to be left alone with it does not see either, until that is over.
 """
 
+from collections.abc import Callable, Hashable, Iterable
 from itertools import count
 from typing import Final
 
-from batchedmodel_contract.outcomes import Rejection
+from batchedmodel_contract.description import CostRule
+from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_scheduling.base import BasePolicy
-from batchedmodel_scheduling.policy import ItemId, Refusal
+from batchedmodel_scheduling.fair_queue import FairQueue
+from batchedmodel_scheduling.policy import Item, ItemId, Refusal
+from batchedmodel_sidecar.apart import apart
 from batchedmodel_sidecar.ledger import Ledger
 from batchedmodel_sidecar.live_call import LiveCall
+from batchedmodel_sidecar.resting import Resting
 
 _BATCHES_SHOWN: Final = 2  # of one call per worker: one that leaves, and one behind it
 
@@ -19,46 +28,215 @@ _BATCHES_SHOWN: Final = 2  # of one call per worker: one that leaves, and one be
 class Turns:
     """Numbers rows and shows them."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, live_of: Callable[[ItemId], LiveCall]) -> None:
+        """`live_of` says of which call a row is that the policy knows."""
         self._ledger = ledger
+        self._live_of = live_of
         self._ids = count(1)
         self._unseen = 0
-        """Rows of accepted calls that the policy has not seen."""
+        """Rows of accepted calls that have no number yet."""
+        self._room = ledger.tenants.room
+        self._line: FairQueue[ItemId] | None = None
+        """Where tenants take turns; None while the policy sees everything."""
+        self._lined: dict[ItemId, Item] = {}
+        """Rows in the line, seen by the policy or not."""
+        self._resting = Resting()
 
     def offer(self, live: LiveCall, policy: BasePolicy, now: float) -> Refusal | None:
         """Ask for room for all rows of a call; if there is none nothing of it waits."""
         rows, shown = len(live.call.rows), _at_once(policy)
-        refusal = self.no_room(rows, policy)
-        if refusal is None and rows > shown:
-            refusal = self._too_long(live, policy, now)
-        while refusal is None and len(live.ids) < min(rows, shown):
-            refusal = policy.offer(live.show(ItemId(next(self._ids)), now), now)
+        refusal = self.no_room(live.tenant, rows, policy)
+        if refusal is None and self._is_contended(live.tenant, rows, policy):
+            refusal = self._late_in_turn(live, policy, now)
+            if refusal is None:
+                line = self._take_turns(policy, now)
+                while len(live.ids) < min(rows, shown):
+                    item = live.show(ItemId(next(self._ids)), now)
+                    self._line_up(line, live.tenant, item, policy)
+        else:
+            if refusal is None and rows > shown:
+                refusal = self._too_long(live, policy, now)
+            while refusal is None and len(live.ids) < min(rows, shown):
+                item = live.show(ItemId(next(self._ids)), now)
+                refusal = policy.offer(item, now)
+                if refusal is None and self._resting.takes(item, live.call.caller):
+                    policy.withdraw(item.id, now)
         if refusal is not None:
             for item_id in live.ids:
                 policy.withdraw(item_id, now)
+                self._resting.discard(item_id)
+            self._ledger.tenants.refused(live.tenant, rows)
             return refusal
         self._unseen += rows - len(live.ids)
+        self._room.take(policy.settings.tenants.share_of(live.tenant), rows)
         return None
+
+    def show(self, policy: BasePolicy, now: float) -> None:
+        """Let the policy see the rows whose turn it is, and no others."""
+        for item in self._resting.woken(now):
+            tenant = self._tenant_of(item.id)
+            if self._is_contended(tenant, 0, policy):
+                self._line_up(self._take_turns(policy, now), tenant, item, policy)
+            else:
+                policy.take_over(item)
+        if self._line is None:
+            return
+        for item_id in self._line.take_back():
+            policy.withdraw(item_id, now)
+        while shown := self._line.show(*self._ahead(policy)):
+            for item_id in shown:
+                if self._resting.takes(self._lined[item_id], self._caller_of(item_id)):
+                    self._leave_line(item_id)  # and make room for one that can leave
+                else:
+                    policy.take_over(self._lined[item_id])
+        if not self._line.unseen:
+            self._line = None
+            self._lined.clear()
+
+    def rest(
+        self, key: Hashable, caller: str, until: float, policy: BasePolicy, now: float
+    ) -> None:
+        """The policy sees no row of a caller and key until then."""
+        self._resting.rest(key, caller, until)
+        for one in list(policy.waiting()):
+            if self._resting.takes(one, self._caller_of(one.id)):
+                policy.withdraw(one.id, now)
+                self._leave_line(one.id)
+
+    def part(self, caller: str, policy: BasePolicy, now: float) -> None:
+        """What waits of a caller shares batches with nobody's rows but its own."""
+        for item in list(policy.waiting()):
+            if self._caller_of(item.id) == caller:
+                policy.withdraw(item.id, now)
+                policy.take_over(apart(item, caller))
+        for item_id, item in self._lined.items():
+            if self._caller_of(item_id) == caller:
+                self._lined[item_id] = apart(item, caller)
+
+    def rests(self, key: Hashable, caller: str) -> bool:
+        """Whether rows of a caller and key are kept from the policy."""
+        return self._resting.rests(key, caller)
+
+    def changes_at(self) -> float:
+        """When the policy may see more though nothing happens; infinity when that cannot be."""
+        return self._resting.changes_at()
+
+    def come_back(self, item: Item, live: LiveCall, policy: BasePolicy) -> None:
+        """A row that left waits once more; it had its turn."""
+        if not self._resting.takes(item, live.call.caller):
+            policy.take_over(item)
 
     def show_more(self, live: LiveCall, policy: BasePolicy, now: float) -> range:
         """Rows of a call have left: let the policy see as many of the unseen ones; says which."""
         unseen = len(live.call.rows) - len(live.ids)
         more = max(0, min(unseen, _at_once(policy) - (live.waiting - unseen)))
         for _ in range(more):
-            policy.take_over(live.show(ItemId(next(self._ids)), now))
+            item = live.show(ItemId(next(self._ids)), now)
+            if self._line is None:
+                self.come_back(item, live, policy)
+            else:
+                self._line_up(self._line, live.tenant, item, policy)
         self._unseen -= more
         return range(len(live.ids) - more, len(live.ids))
 
-    def settled(self, live: LiveCall) -> None:
-        """A call ended, whatever of it was seen."""
-        self._unseen -= len(live.call.rows) - len(live.ids)
+    def left(self, items: Iterable[Item], policy: BasePolicy) -> None:
+        """These rows left in a batch, whose padding is its costliest row's tenant's to pay."""
+        if self._line is not None and policy.pipeline.times.rule is CostRule.PADDED:
+            self._line.padded(item.id for item in items)
+        for item in items:
+            self._room.give_back(self._tenant_of(item.id), 1)
+            if self._line is not None:
+                self._lined.pop(item.id, None)
+                self._line.left(item.id)
 
-    def no_room(self, rows: int, policy: BasePolicy) -> Refusal | None:
+    def discard(self, item_id: ItemId) -> None:
+        """A row that waited is not wanted any more."""
+        self._resting.discard(item_id)
+        self._leave_line(item_id)
+
+    def waits_again(self, live: LiveCall, policy: BasePolicy) -> None:
+        """A row of an accepted call came back; it has room, whoever has come meanwhile."""
+        self._room.take(policy.settings.tenants.share_of(live.tenant), 1)
+
+    def settled(self, live: LiveCall, outcome: Outcome) -> None:
+        """An accepted call ended, whatever of it was seen."""
+        self._unseen -= len(live.call.rows) - len(live.ids)
+        if outcome is Outcome.COMPLETED:
+            self._ledger.tenants.served(live.tenant, len(live.call.rows))
+        self._room.give_back(live.tenant, live.waiting)
+
+    def refusal(self, tenant: str, policy: BasePolicy) -> Refusal | None:
+        """What a tenant's next row would be told now."""
+        refusal = None if self._is_contended(tenant, 1, policy) else policy.refusal()
+        refusal = refusal or self.no_room(tenant, 1, policy)
+        if refusal is not None:
+            self._ledger.tenants.refused(tenant, 1)
+        return refusal
+
+    def no_room(self, tenant: str, rows: int, policy: BasePolicy) -> Refusal | None:
         """Whether so many rows do not fit in: what the policy cannot know, as it sees a part."""
-        waiting = self._ledger.rows_waiting
-        if not self._unseen or waiting + rows <= policy.settings.max_queue_size:
+        settings, waiting = policy.settings, self._room.taken
+        self._room.size, self._room.spare = settings.max_queue_size, settings.spare_rows
+        reason = self._room.refusal(settings.tenants.share_of(tenant), rows)
+        sees_all = rows <= _at_once(policy) and not (
+            self._unseen or self._line or self._resting.holds_any or self._room.has_others(tenant)
+        )
+        if reason is None or (reason is Rejection.QUEUE_FULL and sees_all):
             return None
-        return Refusal(reason=Rejection.QUEUE_FULL, retry_after=policy.retry_after(waiting))
+        return Refusal(reason=reason, retry_after=policy.retry_after(waiting))
+
+    def _tenant_of(self, item_id: ItemId) -> str:
+        return self._live_of(item_id).tenant
+
+    def _caller_of(self, item_id: ItemId) -> str:
+        return self._live_of(item_id).call.caller
+
+    def _is_contended(self, tenant: str, rows: int, policy: BasePolicy) -> bool:
+        """Whether tenants take turns once these rows wait as well."""
+        if self._line is not None:
+            return True
+        return self._room.has_others(tenant) and self._room.taken + rows > _at_once(policy)
+
+    def _take_turns(self, policy: BasePolicy, now: float) -> FairQueue[ItemId]:
+        """From now on the policy sees what the line shows; all that waits lines up."""
+        if self._line is None:
+            self._line = FairQueue()
+            for item in list(policy.waiting()):
+                policy.withdraw(item.id, now)
+                self._line_up(self._line, self._tenant_of(item.id), item, policy)
+        return self._line
+
+    def _leave_line(self, item_id: ItemId) -> None:
+        """A row has no turn, and costs its tenant none."""
+        if self._line is not None:
+            self._lined.pop(item_id, None)
+            self._line.discard(item_id)
+
+    def _line_up(
+        self, line: FairQueue[ItemId], tenant: str, item: Item, policy: BasePolicy
+    ) -> None:
+        self._lined[item.id] = item
+        weight = policy.settings.tenants.share_of(tenant).weight
+        work, rank = policy.work(item.length), policy.rank(item)
+        line.add(tenant, item.id, work=work, rank=rank, weight=weight)
+
+    def _ahead(self, policy: BasePolicy) -> tuple[float, int]:
+        """The work and the rows of what leaves next, at the mean length of what is here."""
+        books = self._ledger
+        settings = policy.settings
+        rows = settings.max_concurrent_batches * settings.max_batch_size
+        return rows * books.work_live / max(1, books.rows_live), rows
+
+    def _late_in_turn(self, live: LiveCall, policy: BasePolicy, now: float) -> Refusal | None:
+        """Whether a call that is no use when late would be late after its tenant's own rows."""
+        strict = live.due == live.deadline and policy.pipeline.times.profiled
+        tenants = len(self._room) + (not self._room.of(live.tenant))
+        own = self._room.of(live.tenant) * self._ledger.work_live
+        work = live.work + own / max(1, self._ledger.rows_live)
+        if not strict or now + tenants * work / policy.pipeline.workers <= live.deadline:
+            return None
+        delay = policy.retry_after(self._ledger.rows_waiting)
+        return Refusal(reason=Rejection.PREDICTED_LATE, retry_after=delay)
 
     def _too_long(self, live: LiveCall, policy: BasePolicy, now: float) -> Refusal | None:
         """Whether a list that is no use when late would be late even in full batches."""

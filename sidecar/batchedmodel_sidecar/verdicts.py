@@ -7,6 +7,7 @@ device needs for what waits, as far as anybody knows it.
 from typing import Final
 
 from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_scheduling.policy import Refusal
 from batchedmodel_sidecar.errors import CallError, Expired, GivenUp, Rejected, TooLate, Unserved
@@ -18,21 +19,29 @@ MODEL_GONE: Final = "the model is gone and this pod is stopping"
 def rejected(refusal: Refusal, settings: BatchSettings, seconds: float) -> Rejected:
     """A call was not taken, which had so many seconds."""
     message = f"the queue is full: {settings.max_queue_size} rows may wait"
+    if refusal.reason is Rejection.OVER_SHARE:
+        message += ", and this caller has more than its share of them"
     if refusal.reason is Rejection.PREDICTED_LATE:
         message = f"it would not be answered within {seconds:g} s"
     return Rejected(refusal.reason, message, retry_after=refusal.retry_after)
 
 
+def invalid(error: InvalidInput) -> Rejected:
+    """A call was not understood."""
+    return Rejected(Rejection.INVALID, str(error), field=error.mistake.field)
+
+
 def too_many(rows: int, queue: int) -> Rejected:
-    """A call has more rows than the queue ever holds."""
+    """A call has more rows than the queue ever holds of one tenant."""
     message = f"{rows} rows in one request are more than the queue holds ({queue})"
     return Rejected(Rejection.TOO_LARGE, message)
 
 
 def unfit(rows: int, left: float, terms: Terms, settings: BatchSettings) -> Rejected | None:
     """Why a call of so many rows, with so many seconds left, could never be served."""
-    if rows > settings.max_queue_size:
-        return too_many(rows, settings.max_queue_size)
+    most = max(1, int(settings.max_queue_size * settings.tenant_max_share))
+    if rows > most:
+        return too_many(rows, most)
     return TooLate(terms.limit) if left <= 0 else None
 
 

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from batchedmodel_contract.outcomes import Rejection
+from batchedmodel_contract.tenants import NOBODY, Share
 from batchedmodel_sidecar.helper import wire
 from batchedmodel_sidecar.helper.line import Line, patience
 from batchedmodel_sidecar.helper.memory import SharedMemory
@@ -34,8 +36,14 @@ class _Task:
     memory: SharedMemory
     model: ReadyModel | None
     urgent: bool
+    share: Share
     outcome: "asyncio.Future[tuple[Reply, SharedMemory]]"
     losses: int = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of its body."""
+        return len(self.memory)
 
     @property
     def wanted(self) -> bool:
@@ -55,10 +63,9 @@ class Helper:
         self._worker: asyncio.Task[None] | None = None
         self._come = asyncio.Event()
 
-    @property
-    def full(self) -> bool:
-        """Whether one more body would be refused."""
-        return self._line.full
+    def refusal(self, share: Share) -> Rejection | None:
+        """Why one more body of a tenant would be refused; None if it would not."""
+        return self._line.refusal(share)
 
     @property
     def delay(self) -> float:
@@ -66,7 +73,13 @@ class Helper:
         return self._line.delay
 
     async def do(
-        self, job: Job, memory: SharedMemory, model: ReadyModel | None, *, urgent: bool
+        self,
+        job: Job,
+        memory: SharedMemory,
+        model: ReadyModel | None,
+        *,
+        urgent: bool,
+        share: Share = NOBODY,
     ) -> tuple[Reply, SharedMemory]:
         """The reply to a job and its memory; raises `HelperFailed`.
 
@@ -75,7 +88,7 @@ class Helper:
         """
         outcome: asyncio.Future[tuple[Reply, SharedMemory]]
         outcome = asyncio.get_running_loop().create_future()
-        task = _Task(job, memory, model, urgent, outcome)
+        task = _Task(job, memory, model, urgent, share, outcome)
         self._line.join(task)
         if self._worker is None:
             self._worker = asyncio.create_task(self._work())

@@ -1,10 +1,17 @@
 """Which job the helper does next, how many may wait, and what follows when it ends in the midst.
 
 Pure; the client acts on it. Answers go before questions: they are for callers who were accepted.
+Questions come in fair turns of tenants, by their bytes, and tenants share the places.
 """
 
 from collections import deque
+from itertools import count
 from typing import Final, Generic, Protocol, TypeVar
+
+from batchedmodel_contract.outcomes import Rejection
+from batchedmodel_contract.tenants import Share
+from batchedmodel_scheduling.fair_queue import FairQueue
+from batchedmodel_scheduling.shared_room import SharedRoom
 
 _SECONDS: Final = 10.0
 _BYTES_PER_SECOND: Final = 1 << 20  # a tenth of what a slow core parses
@@ -18,6 +25,12 @@ class Waiting(Protocol):
 
     urgent: bool
     losses: int
+    share: Share
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        ...
 
     @property
     def wanted(self) -> bool:
@@ -38,17 +51,19 @@ class Line(Generic[Entry]):
 
     def __init__(self, most: int) -> None:
         """`most`: jobs that may wait or be done at once, urgent ones not counted."""
-        self._most = most
+        self._room = SharedRoom(most)
         self._urgent: deque[Entry] = deque()
-        self._others: deque[Entry] = deque()
+        self._again: Entry | None = None
+        """The job during which the helper ended."""
+        self._others: dict[int, Entry] = {}
+        self._turns: FairQueue[int] = FairQueue()
+        self._numbers = count()
         self._doing: Entry | None = None
         self._seconds = 0.0
 
-    @property
-    def full(self) -> bool:
-        """Whether a job that is not urgent is to be refused."""
-        doing = self._doing is not None and not self._doing.urgent
-        return len(self._others) + doing >= self._most
+    def refusal(self, share: Share) -> Rejection | None:
+        """Why a tenant's next job that is not urgent is refused; None if it is not."""
+        return self._room.refusal(share, 1)
 
     @property
     def delay(self) -> float:
@@ -57,36 +72,73 @@ class Line(Generic[Entry]):
 
     def join(self, job: Entry) -> None:
         """A job comes."""
-        (self._urgent if job.urgent else self._others).append(job)
+        if job.urgent:
+            self._urgent.append(job)
+            return
+        number, share = next(self._numbers), job.share
+        self._room.take(share, 1)
+        self._others[number] = job
+        self._turns.add(share.tenant, number, work=job.size, rank=number, weight=share.weight)
 
     def leave(self, job: Entry) -> None:
         """Nobody wants a job's outcome any more; one that is being done is done to its end."""
-        waiting = self._urgent if job.urgent else self._others
-        if job in waiting:
-            waiting.remove(job)
+        if job is self._again:
+            self._again = None
+            self._leaves(job)
+        elif job.urgent:
+            if job in self._urgent:
+                self._urgent.remove(job)
+        else:
+            for number in [number for number, one in self._others.items() if one is job]:
+                del self._others[number]
+                self._turns.discard(number)
+                self._leaves(job)
 
     def next(self) -> Entry | None:
         """The job to do now; those that nobody wants any more are dropped."""
-        self._doing = None
-        while self._doing is None and (waiting := self._urgent or self._others):
-            job = waiting.popleft()
-            self._doing = job if job.wanted else None
-        return self._doing
+        while (job := self._first()) is not None:
+            if job.wanted:
+                break
+            self._leaves(job)
+        self._doing = job
+        return job
 
     def done(self, seconds: float) -> None:
         """The present job has an outcome, after so long."""
         self._seconds += _WEIGHT * (seconds - self._seconds) if self._seconds else seconds
-        self._doing = None
+        self._end()
 
     def lost(self) -> bool:
         """The helper ended during the present job: whether a fresh one should try it again.
 
         Once may be an accident. Twice is likely the job's own doing, and others wait.
         """
-        job, self._doing = self._doing, None
+        job = self._doing
         assert job is not None, "a job was lost that nobody did: our bug"
         job.losses += 1
         if job.losses >= _MOST_LOSSES or not job.wanted:
+            self._end()
             return False
-        (self._urgent if job.urgent else self._others).appendleft(job)
+        self._doing, self._again = None, job
         return True
+
+    def _first(self) -> Entry | None:
+        self._end()
+        if self._again is not None:
+            job, self._again = self._again, None
+            return job
+        if self._urgent:
+            return self._urgent.popleft()
+        for number in self._turns.show(0.0):
+            self._turns.left(number)
+            return self._others.pop(number)
+        return None
+
+    def _end(self) -> None:
+        if self._doing is not None:
+            self._leaves(self._doing)
+            self._doing = None
+
+    def _leaves(self, job: Entry) -> None:
+        if not job.urgent:
+            self._room.give_back(job.share.tenant, 1)

@@ -4,7 +4,6 @@ Run by `__main__` in the helper. It knows no socket, and one model at a time.
 """
 
 import logging
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from batchedmodel_contract.mistakes import InvalidInput
@@ -27,7 +26,7 @@ from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Body, Parsed
 from batchedmodel_sidecar.protocols.table import adapters
 from batchedmodel_sidecar.routes import Endpoint
-from batchedmodel_sidecar.tokens import Tokens
+from batchedmodel_sidecar.tokens import Tokens, text_threads
 from batchedmodel_sidecar.upstream.dialect import Asked, Draft, drafted
 from batchedmodel_sidecar.verdicts import too_many
 
@@ -39,7 +38,7 @@ class Worker:
 
     def __init__(self) -> None:
         self._adapters = adapters()
-        self._threads = ThreadPoolExecutor(1, thread_name_prefix="tokenise")
+        self._threads = text_threads(1)
         self._model: ReadyModel | None = None
 
     async def work(

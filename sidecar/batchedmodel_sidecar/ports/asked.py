@@ -39,10 +39,10 @@ class Asked(asked.Asked):
     __slots__ = ("header_length", "manner", "packed", "way")
 
     def __init__(
-        self, *, method: str, path: str, headers: Mapping[str, str], declared: int
+        self, *, method: str, target: str, headers: Mapping[str, str], declared: int
     ) -> None:
         """As of every request; what is asked of each of them again is looked up once."""
-        super().__init__(method=method, path=path, headers=headers, declared=declared)
+        super().__init__(method=method, target=target, headers=headers, declared=declared)
         self.header_length: Final = headers.get(HEADER_LENGTH)
         self.packed: Final = "Content-Encoding" in headers
         """Whether the body must be inflated before anything can be known about it."""

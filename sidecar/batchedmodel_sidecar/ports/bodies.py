@@ -10,6 +10,7 @@ from aiohttp import web
 
 from batchedmodel_contract.mistakes import shown
 from batchedmodel_contract.outcomes import Rejection
+from batchedmodel_contract.tenants import Share
 from batchedmodel_contract.tensors import Buffer
 from batchedmodel_http.response import LARGE
 from batchedmodel_sidecar.buffers import Room, json_bytes
@@ -18,6 +19,7 @@ from batchedmodel_sidecar.helper.memory import SharedMemory
 from batchedmodel_sidecar.ports.asked import Asked
 from batchedmodel_sidecar.ports.byte_budget import ByteBudget, Hold
 from batchedmodel_sidecar.ports.encodings import Codec, Encoding
+from batchedmodel_sidecar.ports.unread import UnreadAnswers
 
 _RETRY_SOON: Final = 1.0
 UNDECODABLE: Final = "body: cannot be decoded as its headers say"
@@ -37,17 +39,18 @@ class BodyReader:
         self.max_bytes: Final = max_bytes
         self.codec: Final = Codec()
         self._budget = ByteBudget(max_held_bytes)
+        self.unread: Final = UnreadAnswers(self._budget)
 
-    def hold(self) -> Hold:
-        """A share of the memory, for the time in which a body is needed."""
-        return self._budget.hold()
+    def hold(self, share: Share) -> Hold:
+        """A part of the memory, for the time in which a body is needed."""
+        return self._budget.hold(share)
 
-    def refuse_declared(self, declared: int) -> None:
+    def refuse_declared(self, declared: int, share: Share) -> None:
         """Raise `Rejected` for a body that cannot be taken, judged by its declared length."""
         if declared > self.max_bytes:
             raise self._too_large()
-        if not self._budget.has_room_for(declared):
-            raise self._no_room()
+        if (refusal := self._budget.refusal(share, declared)) is not None:
+            raise self._no_room(refusal)
 
     async def read(
         self, asked: Asked, source: Source, held: Hold, seconds: float, head: str | None = None
@@ -84,10 +87,10 @@ class BodyReader:
         if encoding is None or isinstance(body, SharedMemory):
             return body
         plain = await self.codec.inflated(
-            body, encoding, self.max_bytes, lambda plain: placed(plain, head)
+            body, encoding, self.max_bytes, lambda plain: placed(plain, head), held.share
         )
         if not held.grow(len(plain)):
-            raise self._no_room()
+            raise self._no_room(held.refused)
         return plain
 
     def settled(self, body: Received, parsed: int, held: Hold) -> None:
@@ -98,7 +101,7 @@ class BodyReader:
         if isinstance(body, SharedMemory):
             held.shrink(len(body))
             if not held.grow(parsed):
-                raise self._no_room()
+                raise self._no_room(held.refused)
 
     def _whole(self, body: bytes, asked: Asked, held: Hold, head: str | None) -> Received:
         self._charge(len(body), len(body), held)
@@ -132,15 +135,15 @@ class BodyReader:
         if size > self.max_bytes:
             raise self._too_large()
         if not held.grow(more):
-            raise self._no_room()
+            raise self._no_room(held.refused)
 
     def _too_large(self) -> Rejected:
         message = f"the body is larger than the {self.max_bytes} bytes taken here"
         return Rejected(Rejection.TOO_LARGE, message)
 
-    def _no_room(self) -> Rejected:
+    def _no_room(self, refusal: Rejection) -> Rejected:
         message = f"the bodies held take {self._budget.held} bytes; no more fit at present"
-        return Rejected(Rejection.QUEUE_FULL, message, retry_after=_RETRY_SOON)
+        return Rejected(refusal, message, retry_after=_RETRY_SOON)
 
 
 def placed(body: bytes, head: str | None) -> Received:

@@ -1,29 +1,35 @@
 """The connections of the data port: of bounded number, age and idleness.
 
 A pooled client keeps its connections for ever and would never reach a pod that was added later;
-so a connection that has reached its age is closed behind its next answer. Put together by the
+so a connection that has reached its age is closed behind its next answer. When nearly as many are
+open as may be, the address that holds most of them loses its idle ones. Put together by the
 service; what is asked on a connection is its door's business.
 """
 
 import asyncio
 import math
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from itertools import islice
+from typing import Final
 
-from aiohttp import web
-from aiohttp.web_protocol import RequestHandler
-
-from batchedmodel_http.breaks import is_broken
 from batchedmodel_http.door import Door
 from batchedmodel_http.doors import Doors
+from batchedmodel_http.general import General, request_factory
 from batchedmodel_http.headings import Headings
 from batchedmodel_sidecar.ports.asked import Asked
+from batchedmodel_sidecar.ports.byte_budget import Hold
 from batchedmodel_sidecar.ports.front import Front
-from batchedmodel_sidecar.ports.general import General, request_factory
+from batchedmodel_sidecar.ports.unread import UnreadAnswers
 
 _SPREAD: Final = 0.2
 _IDLE_SECONDS: Final = 75.0
+_NEARLY_ALL: Final = 0.9
+"""The share of connections above which each that comes ends an idle one."""
+_LOOKED_AT: Final = 1000
+"""Connections of an address among which an idle one is looked for."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,28 +39,38 @@ class _Term:
     retires_at: float
     age: asyncio.TimerHandle
     idle: asyncio.TimerHandle
+    address: str
+    behind: Hold | None = None
+    """What it sent ahead, behind a request that is being answered."""
     unread: float = math.inf
     """Bytes of answers that its caller had not read when it was found idle."""
-    general: RequestHandler | None = None
 
 
 class Connections:
     """Knows when each connection should end, and admits no more of them than it may."""
 
-    def __init__(self, front: Front, *, mean_age: float, at_most: int, max_body_bytes: int) -> None:
-        """Needs a running loop."""
+    def __init__(
+        self,
+        front: Front,
+        *,
+        unread: UnreadAnswers,
+        hold: Callable[[str], Hold],
+        mean_age: float,
+        at_most: int,
+        max_body_bytes: int,
+    ) -> None:
+        """Needs a running loop. `mean_age` is in seconds; `hold` gives memory of an address."""
         self._loop = asyncio.get_running_loop()
         self._front = front
+        self._unread = unread
+        self._hold = hold
+        self._of_address: dict[str, dict[Door[Asked], None]] = {}
+        """The connections of each address, in the order in which they came."""
         self._mean_age = mean_age
         self._at_most = at_most
         self._terms: dict[Door[Asked], _Term] = {}
         self._doors = Doors()
-        self._generals: dict[Any, Door[Asked]] = {}
-        self._server = web.Server(
-            self._handle,
-            request_factory=request_factory(max_body_bytes),
-            handler_cancellation=True,
-        )
+        self._make_request = request_factory(max_body_bytes, self._loop)
         self._headings = Headings(self._loop, Asked)
 
     def open(self) -> Door[Asked]:
@@ -67,14 +83,19 @@ class Connections:
 
     def entered(self, door: Door[Asked]) -> bool:
         """A caller has come, and has an age; False when there are too many."""
+        if len(self._terms) >= self._at_most * _NEARLY_ALL:
+            self._end_one_of_many()
         if len(self._terms) >= self._at_most:
             return False
+        address = _address(door)
+        self._of_address.setdefault(address, {})[door] = None
         self._doors.add(door)
         age = self._mean_age * random.uniform(1 - _SPREAD, 1 + _SPREAD)
         self._terms[door] = _Term(
             retires_at=self._loop.time() + age,
             age=self._loop.call_later(age, self._retire, door),
             idle=self._loop.call_later(_IDLE_SECONDS, self._look_for_life, door),
+            address=address,
         )
         return True
 
@@ -84,8 +105,31 @@ class Connections:
         if term is not None:
             term.age.cancel()
             term.idle.cancel()
-            self._generals.pop(term.general, None)
+            theirs = self._of_address[term.address]
+            del theirs[door]
+            if not theirs:
+                del self._of_address[term.address]
+            self._unread.forget(door.transport)
+            if term.behind is not None:
+                term.behind.become(0)
         self._doors.remove(door)
+
+    def behind(self, door: Door[Asked], size: int) -> bool:
+        """So many bytes are here behind the present request; False when they do not fit."""
+        term = self._terms.get(door)
+        if term is None:
+            return True
+        if term.behind is None:
+            term.behind = self._hold(term.address)
+        fits = term.behind.become(size)
+        if not (size and fits):
+            term.behind.become(0)
+            term.behind = None
+        return fits
+
+    def unread(self, door: Door[Asked]) -> None:
+        """A large answer was written, or its caller reads slowly."""
+        self._unread.watch(door.transport)
 
     def ends(self, door: Door[Asked]) -> bool:
         """Whether this connection should be closed behind its present answer."""
@@ -97,25 +141,25 @@ class Connections:
             or self._loop.time() >= term.retires_at
         )
 
-    def general(self, door: Door[Asked]) -> RequestHandler:
-        """aiohttp's side of a connection."""
-        general = General(self._server, self._front.unreadable, self._loop)
-        self._terms[door].general = general
-        self._generals[general] = door
-        return general
+    def general(self, door: Door[Asked]) -> General:
+        """What answers the other requests of a connection."""
+        return General(
+            self._front.handle,
+            self._make_request,
+            unreadable=self._front.unreadable,
+            ends=partial(self.ends, door),
+            used=door.used,
+            behind=partial(self.behind, door),
+            loop=self._loop,
+        )
 
-    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request that aiohttp received."""
-        door = self._generals.get(request.protocol)
-        if door is None:
-            return await self._front.handle(request)
-        try:
-            response = await self._front.handle(request)
-        finally:
-            door.used()
-        if self.ends(door) or is_broken(request):
-            response.force_close()
-        return response
+    def _end_one_of_many(self) -> None:
+        """Close the oldest idle connection of the address that holds most."""
+        largest = max(self._of_address.values(), key=len, default={})
+        for door in islice(largest, _LOOKED_AT):
+            if not door.at_work and not door.transport.is_closing():
+                door.transport.close()
+                return
 
     def _retire(self, door: Door[Asked]) -> None:
         """End a connection that has reached its age and will not end behind an answer.
@@ -150,3 +194,9 @@ class Connections:
                 door.transport.abort()
             idle = 0.0
         term.idle = self._loop.call_later(_IDLE_SECONDS - idle, self._look_for_life, door)
+
+
+def _address(door: Door[Asked]) -> str:
+    """Where a caller's connection comes from; empty when nobody says so."""
+    name = door.transport.get_extra_info("peername")
+    return str(name[0]) if isinstance(name, tuple) else ""

@@ -14,12 +14,15 @@ from typing import Final, TypeVar
 
 from batchedmodel_contract.mistakes import InvalidInput, shown
 from batchedmodel_contract.outcomes import Rejection
+from batchedmodel_contract.tenants import Share
 from batchedmodel_contract.tensors import Buffer
 from batchedmodel_sidecar.buffers import pieces_of
 from batchedmodel_sidecar.errors import Rejected
+from batchedmodel_sidecar.fair_threads import FairThreads
 
 _INLINE_BYTES: Final = 1024  # at most a megabyte when inflated, a millisecond or two
 _STEP_BYTES: Final = 1 << 20
+_MOST_TIMES: Final = 1032  # what deflate can make of a byte
 _MOST_MEMBERS: Final = 1000  # empty ones cost time and no bytes
 _THREADS: Final = 2
 _LARGE_ANSWER: Final = 64 * 1024  # below, the caller waits longer for the thread than for the bytes
@@ -102,18 +105,28 @@ class Codec:
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="codec")
+        # Whoever waits holds a body, so what may wait has its bound already.
+        self._inflating = FairThreads(self._threads, at_once=_THREADS, room=0)
 
     async def inflated(
-        self, data: Buffer, encoding: Encoding, limit: int, place: Callable[[bytes], Plain]
+        self,
+        data: Buffer,
+        encoding: Encoding,
+        limit: int,
+        place: Callable[[bytes], Plain],
+        share: Share,
     ) -> Plain:
-        """As `inflated`, and put in the place where it is needed, off the loop as well."""
+        """As `inflated`, and put in the place where it is needed, off the loop as well.
+
+        Tenants take turns, by what their bodies may become.
+        """
         if len(data) <= _INLINE_BYTES:
             return place(inflated(data, encoding, limit))
 
         def work() -> Plain:
             return place(inflated(data, encoding, limit))
 
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        return await self._inflating.do(share, min(limit, len(data) * _MOST_TIMES), work)
 
     async def gzipped(self, parts: Sequence[Buffer]) -> bytes:
         """The answer in less bytes, as far as that is quick."""

@@ -13,8 +13,7 @@ from aiohttp import web
 
 from batchedmodel_contract.mistakes import InvalidInput, Unbatchable
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_contract.tensors import Buffer
-from batchedmodel_http.door import NotHere
+from batchedmodel_contract.tenants import NOBODY, Share, share_of
 from batchedmodel_http.response import LARGE, Response
 from batchedmodel_sidecar.batcher import Batcher
 from batchedmodel_sidecar.buffers import json_bytes
@@ -29,7 +28,7 @@ from batchedmodel_sidecar.ports.asked import Asked, Manner, Way
 from batchedmodel_sidecar.ports.bodies import BodyReader, Received, Source
 from batchedmodel_sidecar.ports.byte_budget import Hold
 from batchedmodel_sidecar.ports.encodings import Encoding, encoding_of
-from batchedmodel_sidecar.ports.passthrough import Passthrough
+from batchedmodel_sidecar.ports.passthrough import GoesAlone, Passthrough
 from batchedmodel_sidecar.ports.prompt import within
 from batchedmodel_sidecar.ports.responses import as_web, error_response, model_response
 from batchedmodel_sidecar.protocols.adapter import Adapter, Parsed
@@ -49,21 +48,9 @@ from batchedmodel_sidecar.terms import (
 from batchedmodel_sidecar.translator import Translator
 from batchedmodel_sidecar.upstream.catalogue import Foreign
 from batchedmodel_sidecar.users import Need
+from batchedmodel_sidecar.verdicts import invalid
 
-_OUR_OWN: Final = frozenset({Endpoint.LIVE, Endpoint.READY, Endpoint.MODEL_READY})
-"""What is not for a foreign server to say: whether requests are taken here."""
 logger: Final = logging.getLogger(__name__)
-
-
-class GoesAlone(NotHere):
-    """A request that a foreign server should get as it is, with what was read of it, if anything.
-
-    Raised to whoever received the request, who alone can stream it.
-    """
-
-    def __init__(self, body: Buffer | None = None, seconds: float = 0.0) -> None:
-        self.body = body
-        self.seconds = seconds
 
 
 class Front:
@@ -99,7 +86,7 @@ class Front:
         self._passthrough = passthrough
         self._repository = repository
         self._clock = clock
-        self._routes = Routes(name)
+        self._routes = Routes(name) if foreign is None else foreign.routes
         self._translator = translator
         self._adapters = translator.adapters
 
@@ -118,19 +105,19 @@ class Front:
 
     def unreadable(self, status: int, rule: str) -> Response:
         """The answer to bytes that are no request, which breaks that rule of HTTP."""
-        nowhere = Asked(method="", path="", headers={}, declared=0)
+        nowhere = Asked(method="", target="", headers={}, declared=0)
         return self._refused(nowhere, Rejected(Rejection.INVALID, rule, status=status))
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer a request that aiohttp received."""
+        """Answer a request whose body streams."""
         asked = Asked(
             method=request.method,
-            path=request.path,
+            target=request.raw_path,
             headers=request.headers,
             declared=request.content_length or 0,
         )
         try:
-            response = await self.respond(asked, request)
+            response = await self.respond(asked, request, request.remote or "")
         except GoesAlone as alone:
             try:
                 return await self._forwarded(request, alone)
@@ -138,8 +125,8 @@ class Front:
                 response = self._named(asked, self._refused(asked, error))
         return as_web(response)
 
-    async def respond(self, asked: Asked, source: Source) -> Response:
-        """Answer one request, whose body comes from `source`.
+    async def respond(self, asked: Asked, source: Source, caller: str = "") -> Response:
+        """Answer one request, whose body comes from `source`, to the address `caller`.
 
         Raises nothing but `GoesAlone`. It runs without a task of its own until it has to wait.
         """
@@ -154,7 +141,7 @@ class Front:
             elif way.adapter is None:
                 response = self._told(asked, way.found)
             else:
-                response = await self._infer(asked, way.found, way.adapter, source)
+                response = await self._infer(asked, way.found, way.adapter, source, caller)
         except GoesAlone:
             raise
         except CallError as error:
@@ -180,7 +167,7 @@ class Front:
             return self._adapters.get(found.endpoint)
         if found.endpoint is not self._foreign.endpoint:
             return None
-        return self._foreign.adapter(asked.path, asked.headers)
+        return self._foreign.adapter(asked.path, asked.query, asked.headers)
 
     def _named(self, asked: Asked, response: Response) -> Response:
         """With the name that its caller gave the request."""
@@ -203,10 +190,11 @@ class Front:
         return error_response(error, adapter.error(error))
 
     async def _infer(
-        self, asked: Asked, found: Found, adapter: Adapter, source: Source
+        self, asked: Asked, found: Found, adapter: Adapter, source: Source, caller: str
     ) -> Response:
         arrived = self._clock()
-        with self._bodies.hold() as held, Need() as need:
+        share = share_of(caller, asked.headers, self._batcher.settings.tenants)
+        with self._bodies.hold(share) as held, Need() as need:
             try:
                 understood = await self._understood(
                     asked, found, adapter, held, need, arrived, source
@@ -215,11 +203,13 @@ class Front:
                 self._recorder.refused_unread(refused.reason, self._clock())
                 raise
             parsed, model, wishes = understood
-            answer = await self._batcher.submit(parsed.call, arrived, wishes)
+            call = parsed.call._replace(caller=share.tenant)
+            answer = await self._batcher.submit(call, arrived, wishes, share.tenant)
             body = await self._translator.render(found.endpoint, adapter, parsed, answer, model)
         timing = answer.timing if wishes.timing else None
         accepted = asked.manner.accepted if asked.manner else None
-        return await model_response(body, accepted, self._bodies.codec, timing)
+        response = await model_response(body, accepted, self._bodies.codec, timing)
+        return self._bodies.unread.admitted(response)
 
     async def _understood(
         self,
@@ -238,7 +228,7 @@ class Front:
         try:
             # Versions of a foreign server are its own business, and a part of the key.
             version = found.version if self._foreign is None else None
-            model = self._admit(asked.declared, head, version)
+            model = self._admit(asked.declared, head, version, held.share)
             manner = asked.manner or self._manner(asked)
             wishes = manner.wishes
             limit = limit_of(wishes, self._batcher.settings)
@@ -263,8 +253,8 @@ class Front:
         except InvalidInput as error:
             if isinstance(error, Unbatchable) and self._passthrough is not None:
                 sent = body.view() if isinstance(body, SharedMemory) else body
-                raise GoesAlone(sent, limit) from error
-            raise _invalid(error) from error
+                raise GoesAlone(sent, limit, held.share) from error
+            raise invalid(error) from error
         except TimeoutError as error:
             raise TooLate(limit) from error
         except Rejected:
@@ -288,7 +278,9 @@ class Front:
     ) -> Parsed:
         plain = await self._bodies.decoded(body, encoding, held, head)
         try:
-            parsed = await self._translator.parse(found.endpoint, adapter, plain, head, model)
+            parsed = await self._translator.parse(
+                found.endpoint, adapter, plain, head, model, held.share
+            )
             self._bodies.settled(plain, parsed.call.size, held)
         finally:
             if plain is not body and isinstance(plain, SharedMemory):
@@ -324,47 +316,48 @@ class Front:
         try:
             return declines_batching(asked.headers)
         except InvalidInput as error:
-            raise _invalid(error) from error
+            raise invalid(error) from error
 
     def _require_open(self) -> None:
         if self._lifecycle.refusing:
             message = "this pod is stopping; another one will answer"
             raise Rejected(Rejection.DRAINING, message, retry_after=RETRY_NOT_READY)
 
-    def _admit(self, declared: int, head: str | None, version: str | None) -> ReadyModel:
+    def _admit(self, declared: int, head: str | None, version: str | None, by: Share) -> ReadyModel:
         """Refuse what can be refused before the body is read; raises `Rejected`."""
         model = self._open_for_work()
         if other := other_version(version, model):
             raise other
-        self._bodies.refuse_declared(declared)
+        self._bodies.refuse_declared(declared, by)
         if json_bytes(declared, head) > LARGE:
-            self._translator.refuse_large()
-        refusal = self._batcher.refusal()
+            self._translator.refuse_large(by)
+        refusal = self._batcher.refusal(by.tenant)
         if refusal is not None:
             raise refusal
         return model
 
     def _goes_alone(self, asked: Asked, way: Way) -> bool:
         """Whether a foreign server gets the request as it is; raises `Rejected`."""
-        found = way.found
-        if isinstance(found, Lost) or (way.adapter is None and found.endpoint not in _OUR_OWN):
-            return True
-        return self._declines(asked)
+        if isinstance(way.found, Lost):
+            return False
+        return way.found.endpoint is Endpoint.PASSED_ON or self._declines(asked)
 
     async def _forwarded(self, request: web.BaseRequest, alone: GoesAlone) -> web.StreamResponse:
         """The foreign server's own answer; raises `CallError`."""
         assert self._passthrough is not None, "there is nowhere to go to: our bug"
         # Behind the reading of a body as well: a drain may have ended meanwhile.
         self._require_open()
+        settings = self._batcher.settings
+        share = share_of(request.remote or "", request.headers, settings.tenants)
         if alone.body is not None:
-            with self._bodies.hold() as held:
-                held.grow(len(alone.body))  # given back only now, so there is room
-                return await self._passthrough.forward(request, alone.seconds, alone.body)
+            with self._bodies.hold(alone.share) as held:
+                held.regain(len(alone.body))
+                return await self._passthrough.forward(request, alone.seconds, share, alone.body)
         try:
             wishes = wishes_of_headers(request.headers)
         except InvalidInput as error:
-            raise _invalid(error) from error
-        return await self._passthrough.forward(request, limit_of(wishes, self._batcher.settings))
+            raise invalid(error) from error
+        return await self._passthrough.forward(request, limit_of(wishes, settings), share)
 
     def _lost(self, asked: Asked, lost: Lost) -> Response:
         error = CallError(lost.message, status=lost.status)
@@ -377,7 +370,7 @@ class Front:
         """The model server's answer; raises `CallError`. No call either."""
         if asked.declared > MOST_BYTES:
             raise CallError(f"the body is larger than {MOST_BYTES} bytes", status=413)
-        with self._bodies.hold() as held:
+        with self._bodies.hold(NOBODY) as held:
             seconds = self._batcher.settings.request_timeout_seconds
             body = await self._bodies.read(asked, source, held, seconds)
             answer = await repository.index(body if isinstance(body, bytes) else b"")
@@ -385,12 +378,8 @@ class Front:
 
     def _told(self, asked: Asked, found: Found) -> Response:
         """What can be asked about the server and its model. No call, so no refusal is counted."""
-        closed = self._batcher.closed is not None or self._lifecycle.draining
-        return told(self._name, found, self._link.status, open_for_work=not closed)
-
-
-def _invalid(error: InvalidInput) -> Rejected:
-    return Rejected(Rejection.INVALID, str(error), field=error.mistake.field)
+        works = self._batcher.closed is None and not self._lifecycle.draining
+        return told(self._name, found, self._link.status, open_for_work=works)
 
 
 def _ours(doing: str, bug: Exception) -> str:

@@ -15,10 +15,13 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
-from batchedmodel_contract.mistakes import shown
 from batchedmodel_contract.outcomes import Outcome, Rejection
+from batchedmodel_contract.tenants import NOBODY, Share
 from batchedmodel_contract.tensors import Buffer
+from batchedmodel_http.asked import path_and_query
+from batchedmodel_http.door import NotHere
 from batchedmodel_http.response import is_empty
+from batchedmodel_scheduling.shared_room import SharedRoom
 from batchedmodel_sidecar.buffers import BuffersBody, body_of
 from batchedmodel_sidecar.errors import CallError, Expired, Rejected, Unserved
 from batchedmodel_sidecar.ledger import Ledger
@@ -30,11 +33,26 @@ from batchedmodel_sidecar.upstream.headers import OF_THE_CONNECTION
 logger: Final = logging.getLogger(__name__)
 
 MOST_AT_ONCE: Final = 128
-"""Requests that pass through at a time; more are refused with 429."""
+"""Requests that pass through at a time, those of one tenant alone seven eighths of that; more are
+refused with 429."""
 _RETRY_SOON: Final = 1.0
 _TOO_LARGE: Final = "the body is larger than the {} bytes taken here"
 _SENT_BY_ITSELF: Final = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 _OF_THIS_HOP: Final = OF_THE_CONNECTION | {"host", "expect"}
+
+
+class GoesAlone(NotHere):
+    """A request that a foreign server should get as it is, with what was read of it, if anything.
+
+    Raised to whoever received the request, who alone can stream it.
+    """
+
+    def __init__(
+        self, body: Buffer | None = None, seconds: float = 0.0, share: Share = NOBODY
+    ) -> None:
+        self.body = body
+        self.share = share
+        self.seconds = seconds
 
 
 class Passthrough:
@@ -48,6 +66,7 @@ class Passthrough:
         self._keeps = keeps
         self._ledger = ledger
         self._max_body_bytes = max_body_bytes
+        self._room = SharedRoom(MOST_AT_ONCE)
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0),
             timeout=aiohttp.ClientTimeout(total=None),
@@ -59,17 +78,20 @@ class Passthrough:
         self._idle.set()
 
     async def forward(
-        self, request: web.BaseRequest, seconds: float, body: Buffer | None = None
+        self, request: web.BaseRequest, seconds: float, share: Share, body: Buffer | None = None
     ) -> web.StreamResponse:
         """The server's answer, streamed; `body` is what was read of the request already.
+
+        The places for such requests are shared by tenants.
 
         Raises `Rejected` before anything was forwarded, `Unserved` or `Expired` before the answer
         began. Afterwards a failure can only be told by breaking the connection off.
         """
-        target = self._admitted(request)
+        target = self._admitted(request, share)
         if body is None and request.body_exists:
             answer_expectation(request)
         self._ledger.pass_on()
+        self._room.take(share, 1)
         self._idle.clear()
         passage = _Passage(request, body, self._max_body_bytes, keeps=self._keeps())
         outcome = Outcome.FAILED
@@ -90,6 +112,7 @@ class Passthrough:
             unserved = Unserved(message, status=502, retry_after=_RETRY_SOON)
             passage.broken_off(passage.refusal or unserved, error)
         finally:
+            self._room.give_back(share.tenant, 1)
             self._ledger.passed(outcome)
             if not self._ledger.passing:
                 self._idle.set()
@@ -103,18 +126,16 @@ class Passthrough:
         """Hang up."""
         await self._session.close()
 
-    def _admitted(self, request: web.BaseRequest) -> URL:
+    def _admitted(self, request: web.BaseRequest, share: Share) -> URL:
         """Where the request goes; raises `Rejected`."""
-        if self._ledger.passing >= MOST_AT_ONCE:
-            message = f"{MOST_AT_ONCE} requests pass through to the server already"
-            raise Rejected(Rejection.QUEUE_FULL, message, retry_after=_RETRY_SOON)
+        if (refusal := self._room.refusal(share, 1)) is not None:
+            message = f"{self._room.taken} requests pass through to the server already"
+            raise Rejected(refusal, message, retry_after=_RETRY_SOON)
         if (request.content_length or 0) > self._max_body_bytes:
             message = _TOO_LARGE.format(self._max_body_bytes)
             raise Rejected(Rejection.TOO_LARGE, message)
-        path = request.rel_url.raw_path_qs
-        if not path.startswith("/"):
-            raise Rejected(Rejection.INVALID, f"{shown(path)} is not a path")
-        return URL(self._url + path, encoded=True)
+        path, query = path_and_query(request.raw_path)
+        return URL(f"{self._url}{path}?{query}" if query else self._url + path, encoded=True)
 
 
 class _Passage:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from batchedmodel_contract.spec import ServerProtocol
+from batchedmodel_sidecar.foreign_routes import ForeignRoutes
 from batchedmodel_sidecar.protocols.adapter import Adapter
 from batchedmodel_sidecar.protocols.table import adapters
 from batchedmodel_sidecar.routes import Endpoint
@@ -35,19 +36,29 @@ class Foreign:
     ours: Adapter
     """Of the same protocol, for our own server; it words our errors."""
 
-    def adapter(self, path: str, headers: Mapping[str, str]) -> Adapter:
-        """The way of one request."""
+    routes: ForeignRoutes
+
+    def adapter(self, path: str, query: str, headers: Mapping[str, str]) -> Adapter:
+        """The way of one request. Its query goes on with it, and only with others of the same."""
         return ForeignAdapter(
             self.dialect,
             self.ours,
-            path=path,
+            path=f"{path}?{query}" if query else path,
             headers=forwarded(headers),
             trace=trace_context(headers),
         )
 
 
-def foreign(protocol: ServerProtocol, name: str, replicated: Collection[str] = ()) -> Foreign:
-    """The protocol for a model of this name; of its outputs, the `replicated` have no rows."""
+def foreign(
+    protocol: ServerProtocol,
+    name: str,
+    replicated: Collection[str] = (),
+    pass_paths: Collection[str] = (),
+) -> Foreign:
+    """The protocol for a model of this name; of its outputs, the `replicated` have no rows.
+
+    `pass_paths`: what is passed on beside the protocol's own paths.
+    """
     spoken: V2 | V1 | OpenAI
     match protocol:
         case ServerProtocol.V2:
@@ -57,4 +68,10 @@ def foreign(protocol: ServerProtocol, name: str, replicated: Collection[str] = (
         case ServerProtocol.OPENAI:
             spoken = OpenAI(name)
     endpoint = _ENDPOINTS[protocol]
-    return Foreign(probe=spoken, dialect=spoken, endpoint=endpoint, ours=adapters()[endpoint])
+    return Foreign(
+        probe=spoken,
+        dialect=spoken,
+        endpoint=endpoint,
+        ours=adapters()[endpoint],
+        routes=ForeignRoutes(name, protocol, endpoint, pass_paths),
+    )

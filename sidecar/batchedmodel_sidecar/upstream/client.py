@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 import aiohttp
+from yarl import URL
 
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.tensors import Buffer
@@ -136,7 +137,7 @@ class Client:
             async with (
                 asyncio.timeout(seconds),
                 session.post(
-                    self._url + posting.path,
+                    URL(self._url + posting.path, encoded=True),
                     data=body_of(posting.parts, _JSON),
                     headers=[*headers, *posting.headers],
                     allow_redirects=False,
@@ -145,7 +146,7 @@ class Client:
                 if response.status < _FINAL:
                     # Whoever is told of it would wait for more, or take the connection for another.
                     message = f"the model answers {response.status}, which ends no request"
-                    raise Unserved(message, status=502)
+                    raise Unserved(message, status=502, answered=True)
                 refused = response.status >= _REFUSED
                 words, whole = await _beginning(response, LARGE) if refused else (b"", True)
                 body = words if refused else await _read(response)

@@ -4,8 +4,9 @@ A dialect is pure: it makes rows of a body, a request of rows, and answers of a 
 contents stay the text or the bytes in which they came.
 """
 
+import hashlib
 from collections.abc import Awaitable, Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from batchedmodel_contract.description import ModelDescription
@@ -20,6 +21,7 @@ from batchedmodel_sidecar.protocols.adapter import Adapter, Body, Parsed
 from batchedmodel_sidecar.terms import NO_WISHES, Wishes
 from batchedmodel_sidecar.upstream.headers import Headers, common
 
+_DIGEST_BYTES: Final = 32
 BYTES_PER_TOKEN: Final = 4
 """Of English text, about; lengths of foreign rows are estimated by it."""
 
@@ -104,6 +106,8 @@ class Draft:
     frame: Hashable
     shapes: Hashable = None
     """What must be equal in rows that share a request, beside their frames."""
+    digest: bytes = b""
+    """Of the frame and the shapes, once it is made."""
     memo: Any = None
     """What `render` will need."""
     wishes: Wishes = NO_WISHES
@@ -165,7 +169,17 @@ def drafted(dialect: Dialect, asked: Asked) -> Draft:
     draft = dialect.parse(asked)
     if draft is None:
         raise Unbatchable("body", "has no rows that could share a request")
-    return draft
+    return replace(draft, digest=digest_of(draft.frame, draft.shapes))
+
+
+def digest_of(*given: object) -> bytes:
+    """What stands for texts, numbers and tuples or records of them where it is kept.
+
+    Keys outlive their requests, and callers decide how large these are. Equal for what is written
+    equally, and only for that: its collisions cannot be found.
+    """
+    text = repr(given).encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(text, digest_size=_DIGEST_BYTES).digest()
 
 
 class ForeignAdapter:
@@ -196,7 +210,7 @@ class ForeignAdapter:
         call = Call(
             rows=draft.rows,
             description=model.description,
-            key=(envelope, draft.shapes),
+            key=digest_of(self._path, self._headers, draft.digest),
             envelope=envelope,
             trace=self._trace,
         )

@@ -49,7 +49,9 @@ class Findings:
     def failed(self, rows: Sequence[int], error: Unserved) -> None:
         """These rows get words of ours."""
         for row in rows:
-            self._answers[row] = RowFailure(status=error.status, message=error.message)
+            self._answers[row] = RowFailure(
+                status=error.status, message=error.message, answered=error.answered
+            )
 
     def reply(self, seconds: float, *, passes: int) -> RawReply:
         """The reply, once every row is settled or there is a fault."""
@@ -112,13 +114,14 @@ def refusal(response: Response, *, busy: bool, alone: bool) -> Unserved:
     """What all members of a batch are told that no row has spoilt."""
     said, message = _words(response, alone=alone)
     if not busy:
-        return Unserved(message, status=response.status, said=said)
+        return Unserved(message, status=response.status, said=said, answered=True)
     seconds = _retry_after(response.headers)
     return Busy(
         message,
         status=response.status,
         retry_after=_REST_SECONDS if seconds is None else seconds,
         said=said,
+        answered=True,
     )
 
 

@@ -111,7 +111,7 @@ class ForeignLink:
         assert isinstance(request, RawBatch), "a call without an envelope came here: our bug"
         self._at_work += 1
         try:
-            return await self._served(request, asyncio.get_running_loop().time() + seconds)
+            return await self._served(request, seconds)
         finally:
             self._at_work -= 1
 
@@ -124,13 +124,18 @@ class ForeignLink:
         """Hang up."""
         await self._client.close()
 
-    async def _served(self, batch: RawBatch, until: float) -> RawReply:
+    async def _served(self, batch: RawBatch, seconds: float) -> RawReply:
+        """Each request has so many seconds: what an earlier one took says nothing of the server.
+
+        They come to an end, for no row is sent again after its deadline.
+        """
         clock = asyncio.get_running_loop().time
         subject = self._dialect.subject(batch.envelope)
         search = Isolation(
             batch.owners,
             batch.deadlines,
             idempotent=self._idempotent,
+            callers=batch.callers,
             # Asked before each request: a trial that was refused has proven nothing.
             trial=lambda rows: self._wants_trial(subject, len(rows)),
         )
@@ -143,7 +148,7 @@ class ForeignLink:
                 trace = batch.traces[rows[0]]
                 posting = replace(posting, headers=(*posting.headers, *trace))
             try:
-                response = await self._post(posting, until - clock())
+                response = await self._post(posting, seconds)
                 verdict = judged(response.status, bytes(response.body[:_JUDGED_BYTES]))
                 if verdict in (Verdict.BUSY, Verdict.WHOLE):
                     alone = findings.of_one_call(search.whole())
@@ -286,4 +291,4 @@ def _nobodys(search: Isolation, findings: Findings, error: InvalidInput) -> None
 
 
 def _nonsense(error: InvalidInput) -> Unserved:
-    return Unserved(f"the model answers nonsense: {error}", status=502)
+    return Unserved(f"the model answers nonsense: {error}", status=502, answered=True)

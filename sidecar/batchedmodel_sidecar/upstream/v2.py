@@ -13,7 +13,7 @@ from typing import Any, Final
 import orjson
 
 from batchedmodel_contract.description import ModelDescription
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.mistakes import InvalidInput, Unbatchable
 from batchedmodel_contract.tensors import Buffer, Tensor
 from batchedmodel_contract.v2 import (
     BINARY,
@@ -38,6 +38,7 @@ from batchedmodel_sidecar.upstream.dialect import (
     NotReady,
     Posting,
     Response,
+    digest_of,
     estimated_length,
 )
 from batchedmodel_sidecar.upstream.v2_about import described, names_binary
@@ -205,12 +206,12 @@ class V2:
         return Posting(path=envelope.path, headers=headers, parts=[*head, *data])
 
     def subject(self, envelope: Envelope) -> Hashable:
-        """The path, with the version, and the outputs that are asked for.
+        """A digest of the path, with version and query, and of the outputs that are asked for.
 
         The metadata of many servers say of every output that it has rows, or nothing of outputs.
         """
         frame: _Frame = envelope.frame
-        return envelope.path, frame.outputs
+        return digest_of(envelope.path, frame.outputs)
 
     def dealt(self, response: Response, rows: Sequence[Row], *, alone: bool) -> Dealt:
         """Each output cut into rows; raises `InvalidInput`."""
@@ -297,6 +298,8 @@ def _wanted(head: dict[str, str]) -> tuple[_Memo, Fields | None]:
         field = f"outputs[{index}]"
         entry = json_text.fields(text, field)
         name = name_of(entry, field)
+        if entry.keys() - {"name", "parameters"}:
+            raise Unbatchable(field, "says more than a name and parameters")
         own = object_in(entry.get("parameters"), f"{field}.parameters")
         marked = own.pop(BINARY, None)
         wants[name] = flag(marked, f"{field}.parameters.{BINARY}", default=binary)

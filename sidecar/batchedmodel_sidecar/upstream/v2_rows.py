@@ -35,6 +35,8 @@ _NESTED: Final = re.compile(r"\[\s*\[")
 _STRING: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 _NO_VALUE: Final = re.compile(r"\[\s*\]")
 _NO_MARKS: Final = bytes(byte for byte in range(256) if byte not in b"[],")
+_OF_INPUTS: Final = frozenset({"name", "shape", "datatype", "parameters", "data"})
+"""What is understood of an input; one that says more goes on as it came."""
 _MOST_DIMENSIONS: Final = 64  # of any array library; to look at more would only cost time
 
 
@@ -68,7 +70,7 @@ def _columns_of(head: Mapping[str, str]) -> Columns | None:
         field = f"inputs[{index}]"
         entry = json_text.fields(text, field)
         shape, data = shape_of(entry.get("shape", "")), entry.get("data", "")
-        if shape is None or not data.startswith("["):
+        if not entry.keys() <= _OF_INPUTS or shape is None or not data.startswith("["):
             return None
         nested = is_nested(data, shape)
         if not is_block(data, shape, nested=nested):
@@ -79,7 +81,7 @@ def _columns_of(head: Mapping[str, str]) -> Columns | None:
         inputs.append(
             Input(
                 name=name_of(entry, field),
-                datatype=entry.get("datatype", '""').strip('"'),
+                datatype=datatype_of(entry, field).value,
                 parameters=tuple(
                     sorted(object_in(entry.get("parameters"), f"{field}.parameters").items())
                 ),
@@ -107,12 +109,15 @@ def columns_of_tensors(
     texts = json_text.elements(head["inputs"], "inputs")
     inputs = []
     for tensor, text in zip(tensors, texts, strict=True):
-        parameters = object_in(json_text.fields(text).get("parameters"), "parameters")
+        entry = json_text.fields(text)
+        if not entry.keys() <= _OF_INPUTS:
+            return None
+        parameters = object_in(entry.get("parameters"), "parameters")
         parameters.pop(BINARY_SIZE, None)
         inputs.append(
             Input(
                 name=tensor.name,
-                datatype=tensor.datatype,
+                datatype=tensor.datatype.value,
                 parameters=tuple(sorted(parameters.items())),
                 nested=False,
             )

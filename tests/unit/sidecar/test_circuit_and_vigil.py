@@ -9,11 +9,15 @@ from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 from batchedmodel_sidecar.replies import RawReply, RowFailure
 from batchedmodel_sidecar.vigil import Vigil
 
+SEVERAL = ("a", "b")
 
-def fail(circuit: Circuit, now: float = 0.0, *, since: float | None = None) -> None:
+
+def fail(
+    circuit: Circuit, now: float = 0.0, *, since: float | None = None, callers: str = "ab"
+) -> None:
     """A batch that had just left, or `since` then, has no answer."""
     error = Unserved("broken", status=502)
-    circuit.unserved(error, now, since=now if since is None else since)
+    circuit.unserved(error, now, since=now if since is None else since, callers=callers)
 
 
 def failed(times: int, now: float = 0.0) -> Circuit:
@@ -75,7 +79,7 @@ def test_a_server_that_started_anew_is_tried_at_once() -> None:
     circuit = failed(6)
     circuit.back()
     assert circuit.depth(2, 0.0) == 0, "the same server has only been asked again who it is"
-    circuit.unserved(Lost("gone"), 0.0, since=0.0)
+    circuit.unserved(Lost("gone"), 0.0, since=0.0, callers=SEVERAL)
     circuit.back()
     assert circuit.closed_to_callers(0.0) is None
     assert circuit.depth(2, 0.0) == 1
@@ -83,8 +87,8 @@ def test_a_server_that_started_anew_is_tried_at_once() -> None:
 
 def test_what_ends_beside_a_death_does_not_hide_it() -> None:
     circuit = failed(7)
-    circuit.unserved(Lost("gone"), 4.0, since=4.0)
-    circuit.unserved(Busy("nobody listens"), 4.0, since=4.0)
+    circuit.unserved(Lost("gone"), 4.0, since=4.0, callers=SEVERAL)
+    circuit.unserved(Busy("nobody listens"), 4.0, since=4.0, callers=SEVERAL)
     circuit.back()
     assert circuit.depth(2, 4.0) == 1, "it has started anew"
     fail(circuit, 5.0)
@@ -95,7 +99,7 @@ def test_what_ends_beside_a_death_does_not_hide_it() -> None:
 def test_a_failure_of_one_that_is_there_ends_the_memory_of_a_death() -> None:
     """A worker died and nobody said that the server is back: it is the same one that fails."""
     circuit = Circuit()
-    circuit.unserved(Lost("gone"), 0.0, since=0.0)
+    circuit.unserved(Lost("gone"), 0.0, since=0.0, callers=SEVERAL)
     for now in (1.0, 1.1, 1.2, 1.3):
         fail(circuit, now)
     assert circuit.depth(2, 1.4) == 0
@@ -105,7 +109,7 @@ def test_a_failure_of_one_that_is_there_ends_the_memory_of_a_death() -> None:
 
 def test_after_a_death_nothing_is_sent_until_the_link_must_have_heard_of_it() -> None:
     circuit = Circuit()
-    circuit.unserved(Lost("gone"), 0.0, since=0.0)
+    circuit.unserved(Lost("gone"), 0.0, since=0.0, callers=SEVERAL)
     assert circuit.depth(2, 0.1) == 0
     assert circuit.depth(2, 0.2) == 2
 
@@ -113,7 +117,7 @@ def test_after_a_death_nothing_is_sent_until_the_link_must_have_heard_of_it() ->
 def test_batches_that_a_server_takes_with_it_count_as_one() -> None:
     circuit = Circuit()
     for now in (1.0, 1.0, 1.0, 1.1, 1.2, 1.3, 1.4):
-        circuit.unserved(Lost("gone"), now, since=0.5)
+        circuit.unserved(Lost("gone"), now, since=0.5, callers=SEVERAL)
     assert circuit.closed_to_callers(1.4) is None
     assert circuit.depth(8, 1.6) == 8
 
@@ -140,21 +144,21 @@ def test_a_foreign_server_that_answers_no_call_gets_nothing_after_twenty_or_five
 ) -> None:
     circuit = Circuit()
     for _ in range(batches - 1):
-        circuit.replied(refusal(calls), 0.0, since=0.0)
+        circuit.replied(refusal(calls), 0.0, since=0.0, callers=SEVERAL)
     assert circuit.changes_at(0.0) == math.inf
-    circuit.replied(refusal(calls), 0.0, since=0.0)
+    circuit.replied(refusal(calls), 0.0, since=0.0, callers=SEVERAL)
     assert circuit.changes_at(0.0) == 1.0
-    circuit.replied(refusal(calls), 1.0, since=1.0)
+    circuit.replied(refusal(calls), 1.0, since=1.0, callers=SEVERAL)
     assert circuit.closed_to_callers(1.9) is not None, "a trial that came to nothing"
 
 
 def test_what_callers_did_wrong_neither_opens_the_circuit_nor_closes_it() -> None:
     circuit = Circuit()
     for _ in range(50):
-        circuit.replied(refusal(8, status=422), 0.0, since=0.0)
+        circuit.replied(refusal(8, status=422), 0.0, since=0.0, callers=SEVERAL)
     assert circuit.changes_at(0.0) == math.inf
     circuit = failed(4)
-    circuit.replied(refusal(1, status=422), 0.0, since=0.0)
+    circuit.replied(refusal(1, status=422), 0.0, since=0.0, callers=SEVERAL)
     fail(circuit)
     assert circuit.changes_at(0.0) == 1.0
 
@@ -218,3 +222,16 @@ def test_a_decision_that_does_not_come_is_an_ailment() -> None:
     vigil.decided(10.0)
     assert vigil.ailment(15.0) is None
     assert vigil.ailment(15.1) == "a decision is 5 s late"
+
+
+def test_what_one_caller_meets_is_no_evidence_against_the_server() -> None:
+    circuit = Circuit()
+    for _ in range(60):
+        fail(circuit, callers="a")
+        circuit.replied(refusal(1), 0.0, since=0.0, callers="a")
+    fail(circuit, callers="b")
+    assert circuit.closed_to_callers(0.0) is None
+    assert circuit.depth(2, 0.0) == 2
+    fail(circuit, callers="b")
+    fail(circuit, callers="c")
+    assert circuit.closed_to_callers(0.0) is not None, "several meet it"

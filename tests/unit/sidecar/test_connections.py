@@ -7,10 +7,13 @@ from typing import Final, cast
 import pytest
 from aiohttp import web
 
+from batchedmodel_contract.tenants import Share
 from batchedmodel_http.response import Response
 from batchedmodel_sidecar.ports.asked import Asked
+from batchedmodel_sidecar.ports.byte_budget import ByteBudget
 from batchedmodel_sidecar.ports.connections import Connections
 from batchedmodel_sidecar.ports.front import Front
+from batchedmodel_sidecar.ports.unread import UnreadAnswers
 from support.wire import Wire
 
 pytestmark = pytest.mark.looptime
@@ -18,6 +21,7 @@ pytestmark = pytest.mark.looptime
 AGE: Final = 1000.0
 AT_MOST: Final = 10
 IDLE: Final = 75.0
+BUDGET: Final = 4_000_000
 CALL: Final = b"POST /call HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\na"
 SLOW: Final = CALL.replace(b"Host", b"x-seconds: 10\r\nHost")
 OTHER: Final = b"GET /other HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -39,7 +43,7 @@ class Answering:
     def unreadable(self, status: int, rule: str) -> Response:
         return Response((b"unreadable",), status=status)
 
-    async def respond(self, asked: Asked, source: object) -> Response:
+    async def respond(self, asked: Asked, source: object, caller: str = "") -> Response:
         await asyncio.sleep(float(asked.headers.get("x-seconds", 0)))
         return Response((b"answer",))
 
@@ -55,17 +59,27 @@ def front() -> Answering:
 
 
 @pytest.fixture
-async def connections(front: Answering) -> AsyncIterator[Connections]:
+def budget() -> ByteBudget:
+    return ByteBudget(BUDGET)
+
+
+@pytest.fixture
+async def connections(front: Answering, budget: ByteBudget) -> AsyncIterator[Connections]:
     made = Connections(
-        cast("Front", front), mean_age=AGE, at_most=AT_MOST, max_body_bytes=1_000_000
+        cast("Front", front),
+        unread=UnreadAnswers(budget),
+        hold=lambda address: budget.hold(Share(address)),
+        mean_age=AGE,
+        at_most=AT_MOST,
+        max_body_bytes=1_000_000,
     )
     yield made
     await made.close(0.1)
 
 
 @pytest.fixture
-def caller(connections: Connections) -> Callable[[], Wire]:
-    return lambda: Wire(connections.open())
+def caller(connections: Connections) -> Callable[..., Wire]:
+    return lambda address=None: Wire(connections.open(), address)
 
 
 async def ended(wire: Wire, before: float) -> float:
@@ -77,7 +91,7 @@ async def ended(wire: Wire, before: float) -> float:
     return loop.time()
 
 
-@pytest.mark.parametrize("asked", [b"", CALL, OTHER, CALL[:20]])
+@pytest.mark.parametrize("asked", [b"", CALL, OTHER])
 async def test_who_asks_nothing_for_long_is_hung_up_on(
     caller: Callable[[], Wire], asked: bytes
 ) -> None:
@@ -113,22 +127,73 @@ async def test_work_is_not_idleness(caller: Callable[[], Wire], asked: bytes) ->
     assert not wire.is_closing()
 
 
-async def test_who_trickles_a_head_is_hung_up_on_at_its_age(caller: Callable[[], Wire]) -> None:
+@pytest.mark.parametrize("before", [b"", CALL, OTHER])
+async def test_a_head_has_ten_seconds_from_its_first_byte(
+    caller: Callable[[], Wire], before: bytes
+) -> None:
     wire = caller()
+    wire.sends(*[before][: bool(before)])
+    await asyncio.sleep(30.0)
+    began = asyncio.get_running_loop().time()
     wire.sends(b"GET / HTTP/1.1\r\nx: ")
     while not wire.is_closing():
-        await asyncio.sleep(10.0)
+        await asyncio.sleep(0.5)
         wire.sends(b"y")
-    assert asyncio.get_running_loop().time() <= 1.2 * AGE + 11.0
+    assert 10.0 <= asyncio.get_running_loop().time() - began <= 11.0
+    assert wire.answers[-1] == (408, b"unreadable")
+
+
+async def test_a_body_may_be_slower_than_a_head(caller: Callable[[], Wire]) -> None:
+    wire = caller()
+    wire.sends(CALL[:-1])
+    await asyncio.sleep(30.0)
+    wire.sends(CALL[-1:])
+    await asyncio.sleep(1.0)
+    assert wire.answers == [(200, b"answer")]
+    assert not wire.is_closing()
+
+
+async def test_a_request_that_names_no_version_is_refused(caller: Callable[[], Wire]) -> None:
+    wire = caller()
+    wire.sends(b"GET /call\r\n\r\n")
+    await asyncio.sleep(1.0)
+    assert wire.answers == [(400, b"unreadable")]
+    assert wire.gone
 
 
 async def test_no_more_callers_stay_than_may(caller: Callable[[], Wire]) -> None:
-    wires = [caller() for _ in range(AT_MOST + 1)]
+    wires = []
+    for _ in range(AT_MOST + 1):
+        wires.append(caller())
+        wires[-1].sends(SLOW)  # whoever is at work stays
     await asyncio.sleep(0.1)
     assert [wire.aborted for wire in wires] == [False] * AT_MOST + [True]
     wires[0].leaves()
     await asyncio.sleep(0.1)
     assert not caller().aborted
+
+
+async def test_when_nearly_all_connections_are_used_the_largest_holder_loses_idle_ones(
+    caller: Callable[..., Wire],
+) -> None:
+    small = [caller("10.0.0.1") for _ in range(3)]
+    large = [caller("10.0.0.2") for _ in range(6)]
+    large[0].sends(SLOW)
+    large[1].sends(b"GET / HT")
+    await asyncio.sleep(1.0)
+    for number in range(3):
+        assert not caller(f"10.0.1.{number}").aborted
+        await asyncio.sleep(0.1)
+    assert [wire.gone for wire in large] == [False, True, True, True, False, False]
+    assert not any(wire.gone for wire in small)
+
+
+async def test_while_there_is_room_nobody_loses_an_idle_connection(
+    caller: Callable[..., Wire],
+) -> None:
+    wires = [caller("10.0.0.1") for _ in range(AT_MOST - 1)]
+    await asyncio.sleep(1.0)
+    assert not any(wire.gone for wire in wires)
 
 
 @pytest.mark.parametrize("asked", [CALL, OTHER])
@@ -217,3 +282,29 @@ async def test_what_is_no_request_is_answered_by_the_front_and_ends_the_connecti
     await asyncio.sleep(1.0)
     assert wire.answers == [(400, b"unreadable")]
     assert wire.gone
+
+
+@pytest.mark.parametrize("asked", [SLOW, SLOW_OTHER])
+async def test_what_is_sent_ahead_counts_in_the_memory_of_callers(
+    caller: Callable[[], Wire], budget: ByteBudget, asked: bytes
+) -> None:
+    wire = caller()
+    wire.sends(asked + b"x" * 30_000)
+    await asyncio.sleep(0.5)
+    assert budget.held == 30_000
+    wire.sends(b"x" * 1000)
+    assert budget.held == 31_000
+    wire.leaves()
+    await asyncio.sleep(0.1)
+    assert budget.held == 0
+
+
+@pytest.mark.parametrize("asked", [SLOW, SLOW_OTHER])
+async def test_who_sends_ahead_more_than_fits_is_hung_up_on(
+    caller: Callable[[], Wire], budget: ByteBudget, asked: bytes
+) -> None:
+    wire = caller()
+    wire.sends(asked + b"x" * (BUDGET + 1))
+    await asyncio.sleep(0.5)
+    assert wire.gone
+    assert budget.held == 0

@@ -1,5 +1,6 @@
 """Compressed bodies: what is understood, and how little a bomb costs."""
 
+import asyncio
 import gzip
 import time
 import tracemalloc
@@ -10,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.tenants import Share
 from batchedmodel_sidecar.errors import Rejected
-from batchedmodel_sidecar.ports.encodings import Encoding, encoding_of, inflated, wants_gzip
+from batchedmodel_sidecar.ports.encodings import Codec, Encoding, encoding_of, inflated, wants_gzip
 from support.examples import examples
 
 DATA = b"some data, some data, some data"
@@ -145,3 +147,22 @@ LARGE = 64 * 1024
 def test_large_answers_are_compressed_for_those_who_ask(header: str | None, wanted: bool) -> None:
     assert wants_gzip(header, LARGE) is wanted
     assert not wants_gzip(header, LARGE - 1)
+
+
+async def test_a_flood_of_bombs_keeps_another_tenant_waiting_for_few() -> None:
+    codec, done = Codec(), list[str]()
+    bomb = gzip.compress(bytes(4_000_000), 1)
+
+    async def inflate(tenant: str) -> None:
+        limit, share = 4_000_000, Share(tenant)
+        size = await codec.inflated(bomb, Encoding.GZIP, limit, len, share)
+        assert size == limit
+        done.append(tenant)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(30):
+            group.create_task(inflate("flood"))
+        await asyncio.sleep(0)
+        group.create_task(inflate("other"))
+    assert done.index("other") <= 10, "in the order in which they came it is the last of 31"
+    assert len(done) == 31

@@ -59,7 +59,7 @@ class Here:
 
     async def asks(self) -> int:
         """The status of a call that came whole."""
-        asked = Asked(method="POST", path="/v2/models/m/infer", headers={}, declared=len(BODY))
+        asked = Asked(method="POST", target="/v2/models/m/infer", headers={}, declared=len(BODY))
         return (await self.front.respond(asked, BODY)).status
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Generator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, Final
@@ -16,7 +15,7 @@ from batchedmodel_sidecar.helper.process import HelperEnded
 from batchedmodel_sidecar.helper.wire import Job, News, ParseJob, Reply, Result, Sizes
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.routes import Endpoint
-from batchedmodel_sidecar.tokens import Tokens
+from batchedmodel_sidecar.tokens import Tokens, text_threads
 from support.sidecar_world import MODEL
 from support.text_handlers import Ranker, tokenizer_json
 
@@ -25,7 +24,7 @@ pytestmark = pytest.mark.looptime  # a machine that stands still for long makes 
 JOB: Final = ParseJob(Endpoint.V2_INFER, None, most_rows=100)
 REPLY: Final = Reply(Result.PARSED, Sizes(memo=0, head=0))
 LARGE_MODEL: Final = replace(
-    MODEL, tokens=Tokens(tokenizer_json() + b" " * 1_000_000, Ranker.text, ThreadPoolExecutor(1))
+    MODEL, tokens=Tokens(tokenizer_json() + b" " * 1_000_000, Ranker.text, text_threads(1))
 )
 """Telling a helper of it takes several turns of the loop."""
 

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from batchedmodel_contract.outcomes import Rejection
+from batchedmodel_contract.tenants import NOBODY, Share
 from batchedmodel_sidecar.helper.line import Line, patience
 
 
@@ -11,6 +13,8 @@ class Job:
     urgent: bool = False
     losses: int = 0
     wanted: bool = True
+    share: Share = NOBODY
+    size: int = 1
 
 
 def line_of(*jobs: Job, most: int = 10) -> Line[Job]:
@@ -36,17 +40,36 @@ def test_answers_go_before_questions_and_each_in_their_order() -> None:
 def test_the_job_that_is_being_done_has_a_place_too() -> None:
     line = line_of(Job("a"), most=2)
     assert line.next() is not None
-    assert not line.full
+    assert line.refusal(NOBODY) is None
     line.join(Job("b"))
-    assert line.full
+    assert line.refusal(NOBODY) is Rejection.QUEUE_FULL
     line.done(0.1)
-    assert not line.full
+    assert line.refusal(NOBODY) is None
+
+
+def test_a_flood_of_bodies_keeps_another_tenant_waiting_for_one_of_its_size() -> None:
+    flood = [Job(f"flood {n}", share=Share("flood"), size=100) for n in range(8)]
+    others = [Job(f"mine {n}", share=Share("mine"), size=10) for n in range(12)]
+    names = order(line_of(*flood, *others, most=40))
+    assert names[1:11] == [f"mine {n}" for n in range(10)]
+    assert sorted(names) == sorted(job.name for job in (*flood, *others))
+
+
+def test_one_tenant_leaves_places_for_another() -> None:
+    flood, line = Share("flood"), line_of(most=16)
+    while line.refusal(flood) is None:
+        line.join(Job("flood", share=flood))
+    assert line.refusal(Share("mine")) is None
+    line.join(Job("mine", share=Share("mine")))
+    assert line.refusal(flood) is Rejection.OVER_SHARE
+    assert len(order(line)) == 15
+    assert line.refusal(flood) is None
 
 
 def test_answers_take_no_place_from_questions() -> None:
     line = line_of(*(Job("x", urgent=True) for _ in range(5)), most=1)
     assert line.next() is not None
-    assert not line.full
+    assert line.refusal(NOBODY) is None
 
 
 def test_a_caller_that_leaves_leaves_the_line() -> None:
@@ -62,7 +85,7 @@ def test_a_job_that_is_being_done_is_not_taken_back() -> None:
     line = line_of(job, most=1)
     assert line.next() is job
     line.leave(job)
-    assert line.full, "the helper is at it still"
+    assert line.refusal(NOBODY) is Rejection.QUEUE_FULL, "the helper is at it still"
 
 
 def test_a_job_that_nobody_wants_is_not_begun() -> None:

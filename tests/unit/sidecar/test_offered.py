@@ -22,10 +22,8 @@ def test_how_long_rows_waited_is_told_for_all_of_them_together() -> None:
     offered = Offered(ledger, 0.0)
     ledger.accept(3, 0.1, 1.0)
     ledger.batch_leaves(ReleaseReason.FULL, 2, 3.0)
-    signals = new_policy(SETTINGS, None).signals()
-    stats = offered.stats(
-        SETTINGS, 4.0, workers=1, model_ready=True, draining=False, signals=signals
-    )
+    policy = new_policy(SETTINGS, None)
+    stats = offered.stats(SETTINGS, 4.0, policy, model_ready=True, draining=False)
     assert (stats.waited_row_seconds, stats.released_rows) == (2 * 2 + 3, 2)
 
 
@@ -41,10 +39,8 @@ def test_what_a_pod_can_do_and_how_fast_one_row_is() -> None:
 def told(settings: BatchSettings, profile: Profile | None) -> SidecarStats:
     offered = Offered(Ledger(), 0.0)
     offered.add(0.25, 1.0)
-    signals = new_policy(settings, profile).signals()
-    return offered.stats(
-        settings, 2.0, workers=1, model_ready=True, draining=False, signals=signals
-    )
+    policy = new_policy(settings, profile)
+    return offered.stats(settings, 2.0, policy, model_ready=True, draining=False)
 
 
 def test_the_share_of_full_batches_that_the_target_leaves_stands_beside_the_work() -> None:

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 from batchedmodel_contract.batching import FILE_NAME, BatchSettings
 from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.tenants import NOBODY, Share
 from batchedmodel_sidecar.deadlines import Deadlines
 from batchedmodel_sidecar.ports.byte_budget import ByteBudget
 from batchedmodel_sidecar.settings_folder import SettingsFolder
@@ -61,15 +63,25 @@ class TestDeadlines:
 class TestByteBudget:
     def test_a_share_grows_with_what_arrives_and_is_given_back_whatever_happens(self) -> None:
         budget = ByteBudget(100)
-        with pytest.raises(ZeroDivisionError), budget.hold() as held:
+        with pytest.raises(ZeroDivisionError), budget.hold(NOBODY) as held:
             held.grow(80 // 0)
-        with budget.hold() as held:
+        with budget.hold(NOBODY) as held:
             assert held.grow(60)
             assert held.grow(20)
             assert not held.grow(21)
             assert budget.held == 80
         assert budget.held == 0
-        assert budget.has_room_for(100)
+        assert budget.refusal(NOBODY, 100) is None
+
+    def test_bodies_of_one_tenant_leave_room_for_those_of_another(self) -> None:
+        budget, flood = ByteBudget(800), Share("flood")
+        with ExitStack() as theirs:
+            while theirs.enter_context(budget.hold(flood)).grow(100):
+                pass
+            assert budget.held == 700
+            with budget.hold(Share("other")) as mine:
+                assert mine.grow(60)
+                assert mine.grow(40), "the rest of its first body"
 
 
 class TestTimer:

@@ -1,7 +1,6 @@
 """Bodies of the public protocols: what is understood, what is refused and in which words."""
 
 from array import array
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +20,7 @@ from batchedmodel_sidecar.errors import CallError, Rejected
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.openai import EmbeddingsAdapter
 from batchedmodel_sidecar.protocols.v2 import V2Adapter, metadata
-from batchedmodel_sidecar.tokens import Tokens
+from batchedmodel_sidecar.tokens import Tokens, text_threads
 from support.sidecar_world import DESCRIPTION, MODEL
 
 TEXT = TextInput(name="text", tokens="input_ids", max_tokens=4)
@@ -38,7 +37,7 @@ EMBEDDING_DESCRIPTION = replace(
 def embedder() -> ReadyModel:
     tokenizer = Tokenizer(WordLevel({"[UNK]": 0, "one": 1, "two": 2}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = Whitespace()
-    tokens = Tokens(tokenizer.to_str().encode(), TEXT, ThreadPoolExecutor(1))
+    tokens = Tokens(tokenizer.to_str().encode(), TEXT, text_threads(1))
     return replace(MODEL, description=EMBEDDING_DESCRIPTION, tokens=tokens)
 
 

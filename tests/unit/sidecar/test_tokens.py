@@ -10,7 +10,7 @@ import pytest
 
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_sidecar.errors import Rejected
-from batchedmodel_sidecar.tokens import Tokens
+from batchedmodel_sidecar.tokens import Tokens, text_threads
 from support.text_handlers import Ranker, tokenizer_json
 
 LONG: Final = "a" * 20_000_000
@@ -54,7 +54,7 @@ async def assert_full(tokens: Tokens) -> None:
 async def test_text_whose_caller_left_counts_until_the_thread_is_done_with_it(
     thread: HeldThread,
 ) -> None:
-    tokens = Tokens(tokenizer_json(), Ranker.text, thread)
+    tokens = Tokens(tokenizer_json(), Ranker.text, text_threads(1, thread))
     caller = asyncio.create_task(tokens.encode([LONG]))
     await asyncio.sleep(0)
     assert thread.begun.wait(10)
@@ -68,7 +68,7 @@ async def test_text_whose_caller_left_counts_until_the_thread_is_done_with_it(
 
 
 async def test_text_whose_caller_left_before_its_turn_counts_no_more(thread: HeldThread) -> None:
-    tokens = Tokens(tokenizer_json(), Ranker.text, thread)
+    tokens = Tokens(tokenizer_json(), Ranker.text, text_threads(1, thread))
     first = asyncio.create_task(tokens.encode([LONG[:1000]]))
     caller = asyncio.create_task(tokens.encode([LONG]))
     await asyncio.sleep(0)

@@ -2,7 +2,6 @@
 
 import time
 from array import array
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Final
 
@@ -16,6 +15,8 @@ from batchedmodel_contract.description import (
     TensorSpec,
     TextInput,
 )
+from batchedmodel_contract.outcomes import Rejection
+from batchedmodel_contract.tenants import NOBODY, Share
 from batchedmodel_contract.tensors import Datatype
 from batchedmodel_http.response import LARGE
 from batchedmodel_sidecar.buffers import json_bytes
@@ -26,7 +27,7 @@ from batchedmodel_sidecar.helper.memory import SharedMemory
 from batchedmodel_sidecar.ports.bodies import placed
 from batchedmodel_sidecar.protocols.table import adapters
 from batchedmodel_sidecar.routes import Endpoint
-from batchedmodel_sidecar.tokens import Tokens
+from batchedmodel_sidecar.tokens import Tokens, text_threads
 from batchedmodel_sidecar.translator import LARGE_ANSWER, Translator
 from support.sidecar_world import MODEL
 from support.text_handlers import tokenizer_json
@@ -42,9 +43,8 @@ class NoHelper(Helper):
         self.jobs: list[Any] = []
         self.taken = MOST_BODIES if full else 0
 
-    @property
-    def full(self) -> bool:
-        return self.taken == MOST_BODIES
+    def refusal(self, share: Share) -> Rejection | None:
+        return Rejection.QUEUE_FULL if self.taken == MOST_BODIES else None
 
     async def do(self, job: Any, *args: Any, **more: Any) -> Any:
         self.jobs.append(job)
@@ -90,7 +90,7 @@ async def test_a_body_that_the_helper_fails_at_may_come_again() -> None:
 
 async def test_a_body_that_finds_no_place_may_come_later() -> None:
     with pytest.raises(Rejected) as refused:
-        translator(NoHelper(full=True)).refuse_large()
+        translator(NoHelper(full=True)).refuse_large(NOBODY)
     assert (refused.value.status, refused.value.reason) == (429, "queue_full")
     assert refused.value.retry_after
 
@@ -132,7 +132,7 @@ async def test_labels_of_many_tokens_are_made_by_the_helper(words: int, helped: 
         text=text,
         classification=labels,
     )
-    tokens = Tokens(tokenizer_json(), text, ThreadPoolExecutor(1))
+    tokens = Tokens(tokenizer_json(), text, text_threads(1))
     tagger = replace(MODEL, description=description, tokens=tokens)
     helper = NoHelper()
     ours, classify = translator(helper), adapters()[Endpoint.CLASSIFY]

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.mistakes import InvalidInput, Unbatchable
 from batchedmodel_contract.spec import ServerProtocol
 from batchedmodel_sidecar.upstream import json_text
 from batchedmodel_sidecar.upstream.catalogue import foreign
-from batchedmodel_sidecar.upstream.dialect import Asked, Envelope, Response
+from batchedmodel_sidecar.upstream.dialect import Asked, Envelope, Response, drafted
 from batchedmodel_sidecar.upstream.headers import common, end_to_end, forwarded, shared
 from batchedmodel_sidecar.upstream.openai import shares
 from support.examples import examples
@@ -77,6 +77,16 @@ def test_what_is_no_object_is_refused(text: str) -> None:
 def test_nesting_without_end_is_refused() -> None:
     with pytest.raises(InvalidInput, match="nested too deeply"):
         json_text.checked_fields(b"[" * 100_000)
+
+
+@pytest.mark.parametrize("datatype", ["INT128", "int64", "", 'INT64\\"', "9" * 1000])
+def test_a_datatype_that_the_protocol_lacks_goes_to_the_server_alone(datatype: str) -> None:
+    entry = '{"name": "x", "datatype": "%s", "shape": [1, 1], "data": [1]}'
+    dialect = foreign(ServerProtocol.V2, "m").dialect
+    for given_type, alone in (("INT64", False), (datatype, True)):
+        body = f'{{"inputs": [{entry % given_type}]}}'.encode()
+        draft = dialect.parse(Asked(body=body, header_length=None))
+        assert (draft is None) is alone
 
 
 @pytest.mark.slow
@@ -270,3 +280,14 @@ def test_rows_are_told_apart_in_nothing_that_has_not_its_shape(
 ) -> None:
     fits = is_of_shape(value, shape) or is_of_shape(value, [math.prod(shape)])
     assert (rows_in(value, shape) is not None) == fits
+
+
+@pytest.mark.parametrize("of", ["inputs", "outputs"])
+def test_a_tensor_of_which_more_is_said_than_is_understood_goes_as_it_came(of: str) -> None:
+    dialect = foreign(ServerProtocol.V2, "m").dialect
+    entry = {"name": "x", "datatype": "INT64", "shape": [1], "data": [1]}
+    asked: dict[str, list[dict[str, Any]]] = {"inputs": [entry], "outputs": [{"name": "y"}]}
+    assert drafted(dialect, Asked(body=json.dumps(asked).encode())).rows
+    asked[of][0]["unit"] = "km"
+    with pytest.raises(Unbatchable):
+        drafted(dialect, Asked(body=json.dumps(asked).encode()))
