@@ -46,7 +46,7 @@ class Rival(ABC):
 
     def offer(self, item: Item, now: float) -> Refusal | None:
         """Refuse only when the queue is full."""
-        if len(self.waiting) >= self.settings.max_queue_size:
+        if len(self.waiting) >= self.settings.max_queue_size - self.settings.spare_rows:
             return Refusal(reason=Rejection.QUEUE_FULL, retry_after=_RETRY_AFTER)
         self.waiting[item.id] = item
         return None

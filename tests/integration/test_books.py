@@ -26,7 +26,7 @@ KINDS: Final = {
     "poisoned": (PREDICT, '{"instances": ["poison"]}', {}),
     "unreadable": (PREDICT, '{"instances": [1', {}),
     "alone": (PREDICT, ROWS, {"x-batch": "off"}),
-    "elsewhere": ("/v1/other", "{}", {}),
+    "elsewhere": ("/v1/models/other:predict", "{}", {}),
 }
 """Path, body and headers."""
 

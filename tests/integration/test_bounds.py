@@ -19,6 +19,7 @@ from batchedmodel_contract.spec import PolicyName
 from batchedmodel_contract.tensors import Datatype
 from support.chain import DRAIN_TOKEN, Chain, Process, running_chain
 from support.echo_server import EchoServer, echo_chain, echoing
+from support.hanging_handler import HANGS
 from support.raw_caller import RawCaller
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -110,7 +111,7 @@ async def _pieces(size: int) -> Any:
 
 async def test_a_caller_that_declares_much_and_sends_nothing_holds_nothing(chain: Chain) -> None:
     await chain.goes_by(IMPATIENT)
-    head = f"POST {chain.infer_path} HTTP/1.1\r\nHost: m\r\nContent-Length: 4000000\r\n\r\n"
+    head = f"POST {chain.infer_path} HTTP/1.1\r\nHost: m\r\nContent-Length: 3500000\r\n\r\n"
     silent = [await raw(chain, head.encode()) for _ in range(4)]
     assert await status_of(chain) == 200
     started = time.monotonic()
@@ -248,17 +249,36 @@ async def test_a_model_that_answers_nothing_is_not_ready(chain: Chain) -> None:
 async def test_a_pass_that_hangs_is_not_forgotten_for_a_new_handshake(tmp_path: Path) -> None:
     """The server's own loop goes on saying that it is ready, so that only a restart helps."""
     settings = BatchSettings(policy=PolicyName.GREEDY, request_timeout_seconds=1.0)
-    hanging = {"fixedSeconds": "60"}
-    async with running_chain(
-        tmp_path, handler="simulated", parameters=hanging, settings=settings
-    ) as chain:
+    hangs = {"inputs": [{**GOOD["inputs"][0], "data": [HANGS, 2]}]}
+    handler = "support.hanging_handler:Hanging"
+    async with running_chain(tmp_path, handler=handler, settings=settings) as chain:
         for turn in range(2):
             assert (await chain.admin("/model/live"))[0] == 200, turn
             seen = len(chain.sidecar.lines)
-            assert await status_of(chain) == 504
+            assert await status_of(chain, json.dumps(hangs).encode()) == 504
             await chain.sidecar.wait_for("model not ready: .* does not answer", after=seen)
             await chain.ready(after=seen)
         assert (await chain.admin("/model/live"))[0] == 503
+        await killed(chain.model)  # it would end its pass first
+
+
+async def test_a_slow_server_under_overload_is_not_taken_for_one_that_hangs(tmp_path: Path) -> None:
+    """All that leaves is near its deadline then; what a pass takes is known from the warm-up."""
+    settings = BatchSettings(
+        policy=PolicyName.GREEDY, max_batch_size=1, request_timeout_seconds=8.0
+    )
+    async with running_chain(
+        tmp_path, handler="simulated", parameters={"fixedSeconds": "7"}, settings=settings
+    ) as chain:
+        calls = []
+        for _ in range(14):
+            calls.append(asyncio.create_task(status_of(chain)))
+            await asyncio.sleep(2.0)
+            assert (await chain.admin("/model/live"))[0] == 200
+        statuses = await asyncio.gather(*calls)
+        assert (await chain.admin("/model/live"))[0] == 200
+        assert {200, 504} == set(statuses), "it was overloaded, and served what it could"
+        assert not any("does not answer" in line for line in chain.sidecar.lines)
         await killed(chain.model)  # it would end its pass first
 
 

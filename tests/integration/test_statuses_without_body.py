@@ -21,7 +21,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 ABOUT: Final = "/v1/models/m"
 BATCHED: Final = "/v1/models/m:predict"
-ALONE: Final = "/elsewhere"
+ALONE: Final = "/v1/models/other:predict"
 READY: Final = b'{"name": "m", "ready": true}'
 ASKED: Final = b'{"instances": [1]}'
 SECONDS: Final = 20.0

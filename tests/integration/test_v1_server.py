@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import aiohttp
 import pytest
 import pytest_asyncio
 
@@ -267,3 +268,43 @@ async def test_other_methods_and_models_are_told_so(chain: Chain) -> None:
         assert (await response.json())["ready"] is True
     async with chain.session.post(chain.url("/v1/models/other:predict"), json={}) as response:
         assert response.status == 404
+
+
+async def posted_elsewhere(chain: Chain, bodies: list[str], headers: dict[str, str]) -> list[int]:
+    """The statuses of calls that come together from an address of their own."""
+    connector = aiohttp.TCPConnector(limit=0, local_addr=("127.0.0.66", 0))
+    async with aiohttp.ClientSession(connector=connector, headers=headers) as session:
+
+        async def status(body: str) -> int:
+            url = f"http://127.0.0.1:{chain.port}{PATH}"
+            async with session.post(url, data=body.encode()) as response:
+                return response.status
+
+        return list(await asyncio.gather(*map(status, bodies)))
+
+
+async def test_many_bad_calls_of_one_caller_spoil_no_other_of_their_batch(
+    chain: Chain, server: RowServer
+) -> None:
+    bad = posted_elsewhere(chain, [instances('"poison"')] * 24, {})
+    bad_ones = asyncio.create_task(bad)
+    await asyncio.sleep(0.05)
+    answers = await asyncio.gather(*(post(chain, instances(str(n))) for n in range(8)))
+    assert [status for status, _, _ in answers] == [200] * 8
+    assert await bad_ones == [422] * 24
+    assert max(server.rows) > 24
+
+
+async def test_a_giant_of_little_patience_makes_batches_no_smaller(
+    chain: Chain, server: RowServer
+) -> None:
+    server.failure_of, server.seconds = (b"giant", (507, {}, "out of memory")), 0.15
+    giant = posted_elsewhere(chain, [instances('"giant"')], {"x-request-timeout-ms": "200"})
+    told = asyncio.create_task(giant)
+    answers = await asyncio.gather(*(post(chain, instances(str(n))) for n in range(8)))
+    assert [status for status, _, _ in answers] == [200] * 8
+    assert await told == [504]
+    assert max(server.rows) > 8
+    server.rows.clear()
+    await asyncio.gather(*(post(chain, instances(str(n))) for n in range(8)))
+    assert max(server.rows) == 8

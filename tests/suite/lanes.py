@@ -47,7 +47,11 @@ LANES: Final = (
     ),
     Lane(name="control-plane", paths=("tests/clustered",), workers=2, after=("programs",)),
     # What takes long comes first.
-    Lane(name="rest", paths=("tests/integration", "tests/architecture", "tests/unit"), workers=2),
+    Lane(
+        name="rest",
+        paths=("tests/attacks", "tests/integration", "tests/architecture", "tests/unit"),
+        workers=2,
+    ),
 )
 _ALONE: Final = Lane(
     name="alone", paths=("tests",), after=("checks", *(lane.name for lane in LANES))

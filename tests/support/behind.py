@@ -71,7 +71,7 @@ class Behind:
 
 @asynccontextmanager
 async def in_front(behind: Behind, folder: Path, **settings: Any) -> AsyncIterator[Chain]:
-    """A sidecar alone, in front of the server; both are ready."""
-    async with in_front_of(behind.url, folder, **settings) as running:
+    """A sidecar alone, in front of the server, which lets every path pass; both are ready."""
+    async with in_front_of(behind.url, folder, **{"pass_paths": ("/*",)} | settings) as running:
         await running.ready()
         yield running

@@ -26,6 +26,7 @@ _SECTIONS: Final[tuple[Drawn, ...]] = (
     *({"model": {"handler": "a:B", "source": source}} for source in _FROM),
     {"model": {"protocol": "V1", "image": "own:1"}},
     {"accelerator": {}},
+    {"batching": {"targetLatencyMilliseconds": 50}},
     {"suspend": True, "autoscaling": {"maxReplicas": 9}},
     {"autoscaling": {"minReplicas": 3, "maxReplicas": 3}},
     *({"autoscaling": {"maxReplicas": 9, "metric": metric.value}} for metric in ScalingMetric),

@@ -57,6 +57,8 @@ class Scripted(Client):
         self.seconds: dict[str, float] = {}
         """Of requests with such a row."""
         self.asked: list[str] = []
+        self.cut_off = 0
+        """Requests that were given up before their answer."""
 
     async def ask(self, path: str) -> tuple[int, bytes]:
         self.asked.append(path)
@@ -75,6 +77,7 @@ class Scripted(Client):
             async with asyncio.timeout(seconds):
                 await asyncio.sleep(max(self.seconds.get(row, SECONDS) for row in rows))
         except TimeoutError:
+            self.cut_off += 1
             raise Deaf from None
         finally:
             self.running -= 1
@@ -98,6 +101,8 @@ class Foreigners:
     server: Scripted = field(default_factory=Scripted)
     heard: list[str] = field(default_factory=list)
     """What was said of the server's comings and goings, in short."""
+    came: int = 0
+    """Callers so far."""
 
     def __post_init__(self) -> None:
         self.protocol = foreign(ServerProtocol.V1, "m")
@@ -133,18 +138,20 @@ class Foreigners:
     def memory_bound(self, cap: MemoryCap) -> None:
         self.batcher.bound(cap)
 
-    async def call(self, rows: str) -> str:
+    async def call(self, rows: str, caller: str = "") -> str:
         """What the server said of the rows of one call."""
         model = self.link.status.model
         assert model is not None
-        adapter = self.protocol.adapter("/v1/models/m:predict", {})
+        adapter = self.protocol.adapter("/v1/models/m:predict", "", {})
         parsed = await adapter.parse(json.dumps({"instances": list(rows)}).encode(), None, model)
-        answer = await self.batcher.submit(parsed.call)
+        answer = await self.batcher.submit(parsed.call._replace(caller=caller))
         return "".join(json.loads(bytes(row[0].data)) for row in answer.rows)
 
     async def calls(self, rows: str) -> dict[str, str | Unserved]:
-        """What became of several calls of a row each, sent at once."""
-        found = await asyncio.gather(*map(self.call, rows), return_exceptions=True)
+        """What became of calls of a row each, sent at once by a caller of its own each."""
+        calls = (self.call(row, caller=f"{row}{self.came + at}") for at, row in enumerate(rows))
+        self.came += len(rows)
+        found = await asyncio.gather(*calls, return_exceptions=True)
         assert all(isinstance(one, str | Unserved) for one in found), found
         return dict(zip(rows, found, strict=True))  # type: ignore[arg-type]  # just seen
 

@@ -1,7 +1,6 @@
 """A right body for every form of every endpoint, models that take them, and ways to damage them."""
 
 import copy
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Final
 
@@ -14,7 +13,7 @@ from batchedmodel_contract.params import Param
 from batchedmodel_contract.tensors import Datatype
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.routes import Endpoint
-from batchedmodel_sidecar.tokens import Tokens
+from batchedmodel_sidecar.tokens import Tokens, text_threads
 from support.echo_server import EVERY_DATATYPE, echoing
 from support.sidecar_world import MODEL
 from support.strategies import json_values
@@ -39,7 +38,7 @@ TEXTS: Final = replace(
         classification=Classifier.classification,
         ranking=Ranker.ranking,
     ),
-    tokens=Tokens(tokenizer_json(), Ranker.text, ThreadPoolExecutor(1)),
+    tokens=Tokens(tokenizer_json(), Ranker.text, text_threads(1)),
 )
 """Embeds, classifies and ranks."""
 EVERYTHING: Final = replace(MODEL, description=EVERY_DATATYPE)

@@ -48,6 +48,8 @@ class RowServer:
     """Rows that its memory holds."""
     failure: tuple[int, dict[str, str], str] | None = None
     """Status, headers and text of every answer."""
+    failure_of: tuple[bytes, tuple[int, dict[str, str], str]] | None = None
+    """What in a body makes it give such an answer."""
     breaks_off_at: bytes | None = None
     """What in a body makes it break the connection off."""
     headers: dict[str, str] = field(default_factory=dict)
@@ -180,8 +182,11 @@ class RowServer:
         if self.breaks_off_at is not None and self.breaks_off_at in body:
             assert request.transport is not None
             request.transport.abort()
-        if self.failure is not None:
-            status, headers, text = self.failure
+        failure = self.failure
+        if self.failure_of is not None and self.failure_of[0] in body:
+            failure = self.failure_of[1]
+        if failure is not None:
+            status, headers, text = failure
             return web.Response(status=status, headers=headers, text=text)
         if self.holds is not None and rows > self.holds:
             return web.json_response({"error": "CUDA out of memory"}, status=500)

@@ -1,0 +1,165 @@
+"""What a flood or clumps of one tenant do to the tail of another, simulated.
+
+The sidecar's own batcher runs in virtual time before a device of 300 rows a second. An interactive
+tenant asks for a fifth of that, in Poisson arrivals. Beside it another floods with ten times what
+the device can do, or agents come in clumps of fifty requests, six tenths of it in all. The figure
+is the interactive tenant's p99 over that of the same arrivals where the same batches run and its
+rows are the first in each; the median of the seeds counts.
+
+    python bench/fairness.py [--quick] [--json FILE]
+"""
+
+import asyncio
+import random
+import sys
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import quantiles
+from typing import Final
+
+import looptime
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+
+from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.profile import ProfilePoint
+from batchedmodel_contract.spec import PolicyName
+from batchedmodel_sidecar.errors import CallError
+from bench_report import Figure, at_most, new_parser, of_rounds, report, tell
+from support.sidecar_world import MODEL, PROFILE, World, world
+
+_ROWS_PER_SECOND: Final = 300.0
+_SHARE: Final = 0.2
+_FIXED_PART: Final = 0.5
+"""Of a full batch's time, what does not depend on its rows."""
+_SIZES: Final = (4, 8, 16)
+_SEEDS: Final = range(101, 106)
+"""None of them was used while the queue was made."""
+_SECONDS: Final = 15.0
+
+Others = Callable[[World, float], Coroutine[None, None, None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seen:
+    """Of one run."""
+
+    latencies: list[float]
+    """Of the interactive tenant, in seconds."""
+    refused: int
+    """Of its requests."""
+
+
+async def _flood(w: World, seconds: float) -> None:
+    """Ten times what the device can do, ten rows a time."""
+    await _sent(w, seconds, at_once=10, rate=10 * _ROWS_PER_SECOND)
+
+
+async def _clumps(w: World, seconds: float) -> None:
+    """Fifty requests a time, six tenths of the device."""
+    await _sent(w, seconds, at_once=50, rate=0.6 * _ROWS_PER_SECOND)
+
+
+_OTHERS: Final[tuple[tuple[str, Others], ...]] = (("a flood", _flood), ("clumps of fifty", _clumps))
+
+
+async def _sent(w: World, seconds: float, *, at_once: int, rate: float) -> None:
+    tasks, ends = [], _now() + seconds
+    while _now() < ends:
+        tasks += [w.send(b"theirs", tenant="other") for _ in range(at_once)]
+        await asyncio.sleep(at_once / rate)
+    for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(outcome, BaseException) and not isinstance(outcome, CallError):
+            raise outcome
+
+
+async def _seen(policy: PolicyName, size: int, times: Sequence[float], others: Others) -> _Seen:
+    batch = size / _ROWS_PER_SECOND
+    fixed, per_row = _FIXED_PART * batch, (1 - _FIXED_PART) / _ROWS_PER_SECOND
+    settings = BatchSettings(policy=policy, max_batch_size=size, request_timeout_seconds=60.0)
+    w = world(settings, attached=False)
+    w.server.fixed, w.server.per_row = fixed, per_row
+    points = tuple(
+        ProfilePoint(rows=rows, length=1, seconds=fixed + per_row * rows) for rows in (1, size)
+    )
+    w.batcher.attach(replace(MODEL, profile=replace(PROFILE, points=points)))
+    theirs = asyncio.create_task(others(w, times[-1] + 2.0))
+    await asyncio.sleep(1.0)
+    began, latencies, refused = _now(), list[float](), 0
+
+    async def one(at: float) -> None:
+        nonlocal refused
+        await asyncio.sleep(began + at - _now())
+        sent = _now()
+        try:
+            await w.send(b"mine", tenant="interactive")
+        except CallError:
+            refused += 1
+        else:
+            latencies.append(_now() - sent)
+
+    await asyncio.gather(*map(one, times))
+    await theirs
+    return _Seen(latencies=latencies, refused=refused)
+
+
+def _first_of_all(times: Sequence[float], size: int) -> Iterator[float]:
+    """Latencies where full batches follow each other and these rows go first in each.
+
+    A batch is sent when the one before it begins: the server holds one behind the one that runs.
+    """
+    batch, start, waiting = size / _ROWS_PER_SECOND, 0.0, list(times)
+    while waiting:
+        members = [at for at in waiting[:size] if at <= start - batch]
+        waiting = waiting[len(members) :]
+        start += batch
+        yield from (start - at for at in members)
+
+
+def _arrivals(seed: int) -> list[float]:
+    rng, at, times = random.Random(seed), 0.0, list[float]()
+    while (at := at + rng.expovariate(_SHARE * _ROWS_PER_SECOND)) < _SECONDS:
+        times.append(at)
+    return times
+
+
+def _p99(seconds: Sequence[float]) -> float:
+    return quantiles(seconds, n=100)[98]
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _figures(
+    policy: PolicyName, size: int, name: str, others: Others, seeds: Sequence[int]
+) -> list[Figure]:
+    ratios, refused = [], 0
+    for seed in seeds:
+        times = _arrivals(seed)
+        with asyncio.Runner(loop_factory=looptime.new_event_loop) as runner:
+            seen = runner.run(_seen(policy, size, times, others))
+        ratios.append(_p99(seen.latencies) / _p99(list(_first_of_all(times, size))))
+        refused += seen.refused
+    label = f"{policy}, batches of {size}, beside {name}"
+    return [
+        of_rounds(lambda value: at_most(f"{label}: p99 over first of all", value, "", 1.5), ratios),
+        at_most(f"{label}: refused", float(refused), "requests", 0.0),
+    ]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Simulate and report; `--quick` takes one batch size and the policy that is the default."""
+    options = new_parser(__doc__).parse_args(arguments)
+    figures, seeds = [], _SEEDS[:1] if options.quick else _SEEDS
+    for policy in [PolicyName.DEADLINE] if options.quick else list(PolicyName):
+        for size in (8,) if options.quick else _SIZES:
+            for name, others in _OTHERS:
+                tell(f"{policy}, batches of {size}, {name}")
+                figures += _figures(policy, size, name, others, seeds)
+    return report(figures, options.json)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
