@@ -1,7 +1,7 @@
 """What every policy has: settings, a pipeline, bounds, running averages, words for a full queue."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from batchedmodel_contract.batching import BatchSettings
@@ -83,6 +83,17 @@ class BasePolicy(ABC):
         rows = self.settings.max_batch_size
         share = self.pipeline.times.share(length, rows)
         return 1 / rows if share is None else share
+
+    def batch_work(self, lengths: Sequence[int]) -> float:
+        """What a batch of items of these lengths costs, in the units of `work`."""
+        times = self.pipeline.times
+        seconds = times.predict(lengths)
+        if seconds is None:
+            return len(lengths) / self.settings.max_batch_size
+        if times.profiled:
+            return seconds
+        full = times.table(max(lengths), self.settings.max_batch_size)[self.settings.max_batch_size]
+        return seconds / (full * times.scale)
 
     def rank(self, item: Item) -> float:
         """Which of one tenant's items comes first, in seconds: the lowest."""

@@ -5,9 +5,14 @@ weight. The tenant that is furthest behind shows its next item, within a tenant 
 lowest rank. No tenant runs further than a horizon ahead of the item that has been seen the longest,
 so that no order that a policy prefers keeps a shown item waiting for more than that.
 
+Items of different kinds share no batch. How far ahead the line shows is meant for each kind here: if
+two tenants had half a batch each to show, all batches would be half full. A tenant counts with one
+kind, that of its newest item, so nobody moves the horizon by sending many.
+
 Pure: it knows neither policies nor the clock. Work is in seconds of the device, or any other unit.
 """
 
+from collections import Counter
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
@@ -23,10 +28,12 @@ class _Tenant:
 
     weight: float
     start: float
+    kind: Hashable
     unseen: list[tuple[float, int, Any]] = field(default_factory=list)
     shown: int = 0
     counted: float = 0.0
     """Its part of the weights of all that have items here."""
+    counted_kind: Hashable = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +62,8 @@ class FairQueue(Generic[K]):
         """Shown items by their starts."""
         self._pushes = 0
         self._weights = 0.0
+        self._kinds: Final[Counter[Hashable]] = Counter()
+        """How many tenants with items here have each kind."""
         self._forgets_at = _FEW
         """How many tenants there are when idle ones are forgotten."""
 
@@ -68,15 +77,22 @@ class FairQueue(Generic[K]):
         return key in self._unseen
 
     def add(
-        self, tenant: Hashable, key: K, *, work: float, rank: float, weight: float = 1.0
+        self,
+        tenant: Hashable,
+        key: K,
+        *,
+        work: float,
+        rank: float,
+        weight: float = 1.0,
+        kind: Hashable = None,
     ) -> None:
         """Let an item wait; `key` is new. The lowest rank of a tenant is shown first."""
         waits = self._tenants.get(tenant)
         if waits is None:
             if len(self._tenants) >= self._forgets_at:
                 self._forget_idle()
-            waits = self._tenants[tenant] = _Tenant(weight, self._now())
-        waits.weight = weight
+            waits = self._tenants[tenant] = _Tenant(weight, self._now(), kind)
+        waits.weight, waits.kind = weight, kind
         if not waits.unseen:
             waits.start = max(waits.start, self._now())
         self._numbers += 1
@@ -87,9 +103,10 @@ class FairQueue(Generic[K]):
     def show(self, ahead: float, least: int = 1) -> list[K]:
         """The items whose turn it is, until about `ahead` work is shown of all tenants together.
 
-        At most twice as much where it would be fewer than `least` items.
+        At most twice as much where it would be fewer than `least` items. Both are for each kind.
         """
         shown: list[K] = []
+        ahead, least = ahead * len(self._kinds), least * len(self._kinds)
         now = self._now()  # what is shown starts no earlier, so it stays
         while (behind := self._furthest_behind()) is not None:
             # Where an item starts counts: so `ahead` is passed by at most one item of each tenant.
@@ -129,18 +146,29 @@ class FairQueue(Generic[K]):
             self._changed(tenant)
         return back
 
-    def padded(self, keys: Iterable[K]) -> None:
-        """These leave as one batch, in which each costs what the costliest does.
+    def leave_together(self, keys: Iterable[K], *, padded: bool) -> float:
+        """These leave as one batch; returns what their tenants have paid for it.
 
-        Whose that is pays for the others' padding as well. Unknown ones are ignored.
+        `padded`: each costs what the costliest does. Whose that is pays for the others' padding as
+        well. Unknown ones are ignored.
         """
         entries = [self._shown[key][0] for key in keys if key in self._shown]
-        if entries:
-            costliest = max(entries, key=lambda entry: entry.work)
-            padding = sum(costliest.work - entry.work for entry in entries)
-            tenant = self._tenants[costliest.tenant]
-            tenant.start += padding / tenant.weight
-            self._changed(tenant)
+        if not entries:
+            return 0.0
+        paid = sum([entry.work for entry in entries])
+        if not padded:
+            return paid
+        costliest = max(entries, key=lambda entry: entry.work)
+        whole = len(entries) * costliest.work
+        self.charge(costliest.tenant, whole - paid)
+        return whole
+
+    def charge(self, tenant: Hashable, work: float) -> None:
+        """A tenant has had so much beside its items. Nothing, where none of its items is known."""
+        waits = self._tenants.get(tenant)
+        if waits is not None:
+            waits.start += work / waits.weight
+            self._changed(waits)
 
     def left(self, key: K) -> None:
         """A shown item was served: its tenant has had it. Unknown ones are ignored."""
@@ -172,6 +200,7 @@ class FairQueue(Generic[K]):
             self._tenants.clear()
             self._order.clear()
             self._starts.clear()
+            self._kinds.clear()
             self._time = self._weights = 0.0
             self._forgets_at = _FEW
 
@@ -211,6 +240,7 @@ class FairQueue(Generic[K]):
         """Its start, or what it has here, is another."""
         counted = tenant.weight if tenant.unseen or tenant.shown else 0.0
         self._weights += counted - tenant.counted
+        self._count_kind(tenant, before=tenant.counted > 0, now=counted > 0)
         tenant.counted = counted
         if not tenant.unseen:
             return
@@ -221,3 +251,14 @@ class FairQueue(Generic[K]):
             self._pushes += len(live)
         self._pushes += 1
         heappush(self._order, (tenant.start, self._pushes, tenant))
+
+    def _count_kind(self, tenant: _Tenant, *, before: bool, now: bool) -> None:
+        if before and now and tenant.counted_kind == tenant.kind:
+            return
+        if before:
+            self._kinds[tenant.counted_kind] -= 1
+            if not self._kinds[tenant.counted_kind]:
+                del self._kinds[tenant.counted_kind]
+        if now:
+            self._kinds[tenant.kind] += 1
+            tenant.counted_kind = tenant.kind

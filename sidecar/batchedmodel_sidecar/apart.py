@@ -3,23 +3,28 @@
 Pure; owned by the batcher. A request that is refused costs those who share its batch: what a server
 says of a whole batch says nothing of each of them, and the search for those to blame takes as
 long as several batches. So one caller's bad requests would slow all others down. Whoever is refused
-more often than about every tenth time gets batches of its own: that costs less than its company.
+more often than about every tenth time gets batches of its own: that costs less than its company. Whoever is
+refused more often than every third time has each call sent by itself.
 
 A refusal counts only if others were answered since the last one that counted: where a server
-refuses everybody, nobody is to blame.
+refuses everybody, nobody is to blame. Over whose row alone a server died goes apart at once.
 """
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from itertools import count
 from typing import Final, NamedTuple
 
 from batchedmodel_scheduling.policy import Item, ItemId
 from batchedmodel_sidecar.calls import Answer, Call
-from batchedmodel_sidecar.errors import CallError, Unserved
+from batchedmodel_sidecar.errors import CallError, Fatal, Unserved
 
 _FROM: Final = 3.0
 """Refusals, less what answers made good, from which a caller goes apart."""
 _MOST: Final = 10.0
+_MOSTLY: Final = 1 / 3
+"""Of a caller's calls are refused: to look for those costs more than to send each by itself."""
+_LATELY: Final = 0.1
 _MADE_GOOD: Final = 0.1
 """By an answer."""
 _MOST_CALLERS: Final = 1_024
@@ -36,6 +41,13 @@ class Apart(NamedTuple):
 
     key: Hashable
     caller: str
+    call: int = 0
+    """A number of the call's own, where it shares batches with none of its caller's others."""
+
+
+def original(key: Hashable) -> Hashable:
+    """The key that a row came with, whether or not it goes apart."""
+    return key.key if isinstance(key, Apart) else key
 
 
 def apart(item: Item, caller: str) -> Item:
@@ -50,8 +62,10 @@ class _Record:
     refused: float = 0.0
     answered: int = 0
     """Calls of its own, since there is this record."""
+    part: float = 0.0
+    """Of its calls that are refused, lately."""
     others: int = 0
-    """Calls of others that had been answered when a refusal counted last."""
+    """Calls of others that had been answered when a refusal counted last; -1: none has."""
 
 
 class Standing:
@@ -59,6 +73,7 @@ class Standing:
 
     def __init__(self) -> None:
         self._answered = 0
+        self._numbers = count(1)
         self._records: dict[str, _Record] = {}
 
     def __len__(self) -> int:
@@ -66,10 +81,12 @@ class Standing:
         return len(self._records)
 
     def placed(self, call: Call) -> Call:
-        """The call, with a key of its caller's own if that goes apart."""
+        """The call, with a key of its caller's own if that goes apart, or one of its own."""
         if not self.goes_apart(call.caller):
             return call
-        return call._replace(key=Apart(call.key, call.caller))
+        by_itself = self._records[call.caller].part > _MOSTLY
+        number = next(self._numbers) if by_itself else 0
+        return call._replace(key=Apart(call.key, call.caller, number))
 
     def goes_apart(self, caller: str) -> bool:
         """Whether a caller's calls share no batch with others'."""
@@ -82,7 +99,7 @@ class Standing:
         if isinstance(result, Answer):
             self._was_answered(caller)
         elif isinstance(result, Unserved) and result.answered:
-            self._was_refused(caller)
+            self._was_refused(caller, outright=isinstance(result, Fatal))
         return self.goes_apart(caller) and not went
 
     def _was_answered(self, caller: str) -> None:
@@ -90,16 +107,26 @@ class Standing:
         record = self._records.get(caller)
         if record is not None:
             record.answered += 1
+            record.part -= _LATELY * record.part
             record.refused -= _MADE_GOOD
             if record.refused <= 0:
                 del self._records[caller]
 
-    def _was_refused(self, caller: str) -> None:
+    def _was_refused(self, caller: str, *, outright: bool) -> None:
+        record = self._record_of(caller)
+        record.part += _LATELY * (1 - record.part)
+        if outright:
+            record.refused = _MOST
+        elif self._answered - record.answered > record.others:
+            record.others = self._answered - record.answered
+            record.refused = min(_MOST, record.refused + 1)
+
+    def _record_of(self, caller: str) -> _Record:
+        """What is known of a caller; one of whom nothing bad was known has one from now on."""
         record = self._records.get(caller)
         if record is None:
             if len(self._records) >= _MOST_CALLERS:
                 del self._records[next(iter(self._records))]
-            self._records[caller] = _Record(refused=_MADE_GOOD, others=self._answered)
-        elif self._answered - record.answered > record.others:
-            record.others = self._answered - record.answered
-            record.refused = min(_MOST, record.refused + 1)
+            record = _Record(refused=0.0, others=-1)
+            self._records[caller] = record
+        return record

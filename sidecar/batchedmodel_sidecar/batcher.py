@@ -31,7 +31,7 @@ from batchedmodel_sidecar.metrics import Durations
 from batchedmodel_sidecar.model import ReadyModel, still_needed, take
 from batchedmodel_sidecar.offered import Offered
 from batchedmodel_sidecar.recorder import FlightRecorder
-from batchedmodel_sidecar.replies import RawReply, RowFailure, dealt, finished
+from batchedmodel_sidecar.replies import RawReply, RowFailure, dealt, finished, refused
 from batchedmodel_sidecar.second_tries import Company, again
 from batchedmodel_sidecar.suspects import Suspects
 from batchedmodel_sidecar.terms import NO_WISHES, Wishes, agreed, in_force
@@ -310,6 +310,9 @@ class Batcher:
 
     def _arrived(self, batch: Batch, reply: BatchReply | Unserved) -> None:
         """Off the server; a batch for which this fails on the way is dropped with its task."""
+        if bad := [item for item in refused(batch, reply) if item.id in self._rows]:
+            seconds = self._clock() - self._flights.began(batch)
+            self._turns.refused(batch, bad, seconds, self._policy)
         if isinstance(reply, Unserved):
             self._unserved(batch, batch.items, reply)
             self._finish(batch, None)

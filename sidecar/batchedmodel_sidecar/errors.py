@@ -104,6 +104,14 @@ class Unserved(CallError):
         """Whether a server is there and said so to this request: others may fare better."""
 
 
+class Fatal(Unserved):
+    """The server went away twice over this row, the second time with nothing else to do."""
+
+    def __init__(self) -> None:
+        message = "the model server died twice with this in work; it is not sent again"
+        super().__init__(message, status=502, answered=True)
+
+
 class Lost(Unserved):
     """The server went away while it worked on the call's batch."""
 

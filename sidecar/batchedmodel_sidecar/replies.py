@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from batchedmodel_contract.batch_wire import OK, BatchReply
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_scheduling.policy import Batch, Finished
+from batchedmodel_scheduling.policy import Batch, Finished, Item
 from batchedmodel_sidecar.calls import Output, RowAnswer, Said, Value
 from batchedmodel_sidecar.errors import Unserved
 
@@ -62,6 +62,18 @@ class RawReply(BatchReply):
         """Those of the batch that have no answer yet."""
         pairs = zip(members, self.answers, strict=True)
         return [member for member, answer in pairs if answer is None]
+
+
+def refused(batch: Batch, reply: BatchReply | Unserved) -> Sequence[Item]:
+    """The rows that have no answer."""
+    if isinstance(reply, Unserved):
+        return batch.items
+    if isinstance(reply, RawReply):
+        good = [isinstance(answer, RowAnswer) for answer in reply.answers]
+    else:
+        good = [status == OK for status in reply.statuses]
+    # A reply that contradicts itself is found out when it is dealt.
+    return [item for item, is_good in zip(batch.items, good, strict=False) if not is_good]
 
 
 def finished(batch: Batch, reply: BatchReply | None) -> Finished:

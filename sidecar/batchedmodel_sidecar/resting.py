@@ -10,6 +10,7 @@ from collections.abc import Hashable
 from typing import Final
 
 from batchedmodel_scheduling.policy import Item, ItemId
+from batchedmodel_sidecar.apart import original
 
 _MOST_KEYS: Final = 64
 
@@ -26,7 +27,7 @@ class Resting:
 
     def rest(self, key: Hashable, caller: str, until: float) -> None:
         """A caller's key rests until then; of too many the one that would end first ends now."""
-        rests = key, caller
+        rests = original(key), caller
         self._until[rests] = max(until, self._until.get(rests, -math.inf))
         if len(self._until) > _MOST_KEYS:
             del self._until[min(self._until, key=lambda one: self._until[one])]
@@ -34,11 +35,11 @@ class Resting:
 
     def rests(self, key: Hashable, caller: str) -> bool:
         """Whether a caller's key does, as far as `woken` was asked."""
-        return (key, caller) in self._until
+        return (original(key), caller) in self._until
 
     def takes(self, item: Item, caller: str) -> bool:
         """Whether the key of a caller's row rests; it waits here then."""
-        if not self._until or (item.key, caller) not in self._until:
+        if not self._until or (original(item.key), caller) not in self._until:
             return False
         self._held[item.id] = item, caller
         return True
@@ -56,7 +57,7 @@ class Resting:
             del self._until[key]
         self._cut_short = False
         held = self._held.values()
-        woken = [item for item, caller in held if (item.key, caller) not in self._until]
+        woken = [item for item, caller in held if (original(item.key), caller) not in self._until]
         for item in woken:
             del self._held[item.id]
         return woken

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from batchedmodel_scheduling.policy import Item
 from batchedmodel_sidecar.apart import Alone, apart
-from batchedmodel_sidecar.errors import Busy, Lost, Unserved
+from batchedmodel_sidecar.errors import Busy, Fatal, Lost, Unserved
 from batchedmodel_sidecar.live_call import LiveCall
 
 _MOST_RESTS: Final = 3  # per row of a call
@@ -50,6 +50,5 @@ def again(live: LiveCall, item: Item, error: Unserved, batch: Company) -> Item |
     if isinstance(item.key, Alone):
         if not batch.alone:
             return error
-        message = "the model server died twice with this in work; it is not sent again"
-        return Unserved(message, status=502, answered=True)
+        return Fatal()
     return item._replace(key=Alone(item.id), fan_out=None)

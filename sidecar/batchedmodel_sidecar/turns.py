@@ -8,7 +8,7 @@ whose tenants' turn it is, so that no tenant can keep another waiting. With one 
 Rows whose key the server asked to be left alone with it does not see either, until that is over.
 """
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Sequence
 from itertools import count
 from typing import Final
 
@@ -16,7 +16,7 @@ from batchedmodel_contract.description import CostRule
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_scheduling.base import BasePolicy
 from batchedmodel_scheduling.fair_queue import FairQueue
-from batchedmodel_scheduling.policy import Item, ItemId, Refusal
+from batchedmodel_scheduling.policy import Batch, Item, ItemId, Refusal
 from batchedmodel_sidecar.apart import apart
 from batchedmodel_sidecar.ledger import Ledger
 from batchedmodel_sidecar.live_call import LiveCall
@@ -139,10 +139,36 @@ class Turns:
         self._unseen -= more
         return range(len(live.ids) - more, len(live.ids))
 
-    def left(self, items: Iterable[Item], policy: BasePolicy) -> None:
-        """These rows left in a batch, whose padding is its costliest row's tenant's to pay."""
-        if self._line is not None and policy.pipeline.times.rule is CostRule.PADDED:
-            self._line.padded(item.id for item in items)
+    def refused(
+        self, batch: Batch, refused: Sequence[Item], seconds: float, policy: BasePolicy
+    ) -> None:
+        """A batch took so long; these rows of it had no answer, and the search for them is theirs."""
+        lengths = [item.length for item in batch.items]
+        expected = policy.pipeline.times.predict(lengths)
+        if expected is not None:
+            self._charge(refused, policy.batch_work(lengths) * (seconds / expected - 1))
+
+    def _charge(self, items: Sequence[Item], work: float) -> None:
+        """The tenants of these rows pay equal parts of it."""
+        if self._line is not None and work > 0:
+            for item in items:
+                self._line.charge(self._tenant_of(item.id), work / len(items))
+
+    def left(self, items: Sequence[Item], policy: BasePolicy) -> None:
+        """These rows left in a batch, whose whole time is charged while tenants take turns.
+
+        Padding is its costliest row's tenant's to pay. Places that nobody could fill, as no other
+        row goes with these, are paid by all, and so are rows that had no turn.
+        """
+        if self._line is not None:
+            padded = policy.pipeline.times.rule is CostRule.PADDED
+            lined = [item for item in items if item.id in self._lined]
+            paid = self._line.leave_together([item.id for item in lined], padded=padded)
+            prices = [policy.work(item.length) for item in lined] or [0.0]
+            price = len(lined) * max(prices) if padded else sum(prices)
+            # It was paid at prices that may have changed since.
+            beyond = policy.batch_work([item.length for item in items]) - price
+            self._charge(items, beyond * (paid / price if price else 1.0))
         for item in items:
             self._room.give_back(self._tenant_of(item.id), 1)
             if self._line is not None:
@@ -218,7 +244,7 @@ class Turns:
         self._lined[item.id] = item
         weight = policy.settings.tenants.share_of(tenant).weight
         work, rank = policy.work(item.length), policy.rank(item)
-        line.add(tenant, item.id, work=work, rank=rank, weight=weight)
+        line.add(tenant, item.id, work=work, rank=rank, weight=weight, kind=item.key)
 
     def _ahead(self, policy: BasePolicy) -> tuple[float, int]:
         """The work and the rows of what leaves next, at the mean length of what is here."""

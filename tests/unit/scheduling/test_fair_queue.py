@@ -53,6 +53,41 @@ def test_a_tenant_of_three_times_the_weight_is_served_three_times_as_much() -> N
     assert had["heavy"] == pytest.approx(300, abs=AHEAD)
 
 
+def test_what_a_tenant_is_charged_beside_its_items_it_has_had() -> None:
+    queue: FairQueue[Key] = FairQueue()
+    backlog(queue, "a", 400)
+    backlog(queue, "b", 400)
+    queue.charge("a", 100.0)
+    queue.charge("unknown", 100.0)
+    had = Counter(tenant for tenant, _ in served(queue, 300))
+    assert had["b"] - had["a"] == pytest.approx(100, abs=AHEAD)
+
+
+def test_tenants_that_share_no_batch_each_show_a_whole_one() -> None:
+    queue: FairQueue[Key] = FairQueue()
+    for number in range(40):
+        queue.add("a", ("a", number), work=1.0, rank=number, kind="a's")
+        queue.add("b", ("b", number), work=1.0, rank=number, kind="b's")
+    had = Counter(tenant for tenant, _ in queue.show(AHEAD))
+    assert had == {"a": AHEAD, "b": AHEAD}
+
+
+def test_a_tenant_moves_the_horizon_once_however_many_kinds_it_sends() -> None:
+    queue: FairQueue[Key] = FairQueue()
+    backlog(queue, "a", 400)
+    for number in range(400):
+        queue.add("b", ("b", number), work=1.0, rank=number, kind=number)
+    assert len(queue.show(AHEAD)) == 2 * AHEAD
+    for number in range(400):
+        queue.discard(("b", number))
+    for _ in range(400):
+        for key in queue.show(AHEAD):
+            queue.left(key)
+    queue.add("c", ("c", 0), work=1.0, rank=0.0, kind="c's")
+    backlog(queue, "d", 40)
+    assert len(queue.show(AHEAD, 1)) <= 2 * AHEAD + 1, "who has gone has no kind here"
+
+
 def test_long_items_cost_their_tenant_what_they_cost_the_device() -> None:
     queue: FairQueue[Key] = FairQueue()
     for number in range(200):
