@@ -5,9 +5,9 @@ weight. The tenant that is furthest behind shows its next item, within a tenant 
 lowest rank. No tenant runs further than a horizon ahead of the item that has been seen the longest,
 so that no order that a policy prefers keeps a shown item waiting for more than that.
 
-Items of different kinds share no batch. How far ahead the line shows is meant for each kind here: if
-two tenants had half a batch each to show, all batches would be half full. A tenant counts with one
-kind, that of its newest item, so nobody moves the horizon by sending many.
+Items of different kinds share no batch. How far ahead the line shows is meant for each kind here:
+if two tenants had half a batch each to show, all batches would be half full. A tenant counts with
+one kind, that of its newest item, so nobody moves the horizon by sending many.
 
 Pure: it knows neither policies nor the clock. Work is in seconds of the device, or any other unit.
 """

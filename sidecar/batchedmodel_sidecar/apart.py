@@ -3,8 +3,8 @@
 Pure; owned by the batcher. A request that is refused costs those who share its batch: what a server
 says of a whole batch says nothing of each of them, and the search for those to blame takes as
 long as several batches. So one caller's bad requests would slow all others down. Whoever is refused
-more often than about every tenth time gets batches of its own: that costs less than its company. Whoever is
-refused more often than every third time has each call sent by itself.
+more often than about every tenth time gets batches of its own: that costs less than its company.
+Whoever is refused more often than every third time has each call sent by itself.
 
 A refusal counts only if others were answered since the last one that counted: where a server
 refuses everybody, nobody is to blame. Over whose row alone a server died goes apart at once.

@@ -142,7 +142,7 @@ class Turns:
     def refused(
         self, batch: Batch, refused: Sequence[Item], seconds: float, policy: BasePolicy
     ) -> None:
-        """A batch took so long; these rows of it had no answer, and the search for them is theirs."""
+        """A batch took so long; these rows had no answer, and pay for the search for them."""
         lengths = [item.length for item in batch.items]
         expected = policy.pipeline.times.predict(lengths)
         if expected is not None:
