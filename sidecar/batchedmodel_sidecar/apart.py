@@ -99,7 +99,7 @@ class Standing:
         if isinstance(result, Answer):
             self._was_answered(caller)
         elif isinstance(result, Unserved) and result.answered:
-            self._was_refused(caller, outright=isinstance(result, Fatal))
+            self._was_refused(caller, _FROM if isinstance(result, Fatal) else 1.0)
         return self.goes_apart(caller) and not went
 
     def _was_answered(self, caller: str) -> None:
@@ -112,14 +112,12 @@ class Standing:
             if record.refused <= 0:
                 del self._records[caller]
 
-    def _was_refused(self, caller: str, *, outright: bool) -> None:
+    def _was_refused(self, caller: str, weight: float) -> None:
         record = self._record_of(caller)
         record.part += _LATELY * (1 - record.part)
-        if outright:
-            record.refused = _MOST
-        elif self._answered - record.answered > record.others:
+        if self._answered - record.answered > record.others:
             record.others = self._answered - record.answered
-            record.refused = min(_MOST, record.refused + 1)
+            record.refused = min(_MOST, record.refused + weight)
 
     def _record_of(self, caller: str) -> _Record:
         """What is known of a caller; one of whom nothing bad was known has one from now on."""

@@ -123,12 +123,9 @@ class Batcher:
 
     def stats(self, *, draining: bool) -> SidecarStats:
         """What the autoscaler is told."""
+        now, ready = self._clock(), self.model is not None
         return self._offered.stats(
-            self._settings,
-            self._clock(),
-            self._policy,
-            model_ready=self.model is not None,
-            draining=draining,
+            self._settings, now, self._policy, model_ready=ready, draining=draining
         )
 
     async def submit(
@@ -300,6 +297,8 @@ class Batcher:
         seconds = patience(batch, self._settings, now, self._policy.pipeline)
         reply = await carried(lambda: self._infer(batch_of(members, now), seconds))
         try:
+            seconds = self._clock() - self._flights.began(batch)
+            self._turns.refused(batch, refused(reply, members), seconds, self._policy)
             self._arrived(batch, reply)
         except Exception as error:
             told = our_bug(error)
@@ -310,9 +309,6 @@ class Batcher:
 
     def _arrived(self, batch: Batch, reply: BatchReply | Unserved) -> None:
         """Off the server; a batch for which this fails on the way is dropped with its task."""
-        if bad := [item for item in refused(batch, reply) if item.id in self._rows]:
-            seconds = self._clock() - self._flights.began(batch)
-            self._turns.refused(batch, bad, seconds, self._policy)
         if isinstance(reply, Unserved):
             self._unserved(batch, batch.items, reply)
             self._finish(batch, None)

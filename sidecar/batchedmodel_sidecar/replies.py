@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from batchedmodel_contract.batch_wire import OK, BatchReply
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_scheduling.policy import Batch, Finished, Item
+from batchedmodel_scheduling.policy import Batch, Finished
 from batchedmodel_sidecar.calls import Output, RowAnswer, Said, Value
 from batchedmodel_sidecar.errors import Unserved
 
@@ -64,16 +64,16 @@ class RawReply(BatchReply):
         return [member for member, answer in pairs if answer is None]
 
 
-def refused(batch: Batch, reply: BatchReply | Unserved) -> Sequence[Item]:
-    """The rows that have no answer."""
+def refused(reply: BatchReply | Unserved, members: Sequence[_Member]) -> Sequence[_Member]:
+    """Those of the batch who have no answer."""
     if isinstance(reply, Unserved):
-        return batch.items
+        return members
     if isinstance(reply, RawReply):
         good = [isinstance(answer, RowAnswer) for answer in reply.answers]
     else:
         good = [status == OK for status in reply.statuses]
     # A reply that contradicts itself is found out when it is dealt.
-    return [item for item, is_good in zip(batch.items, good, strict=False) if not is_good]
+    return [one for one, is_good in zip(members, good, strict=False) if not is_good]
 
 
 def finished(batch: Batch, reply: BatchReply | None) -> Finished:

@@ -140,19 +140,29 @@ class Turns:
         return range(len(live.ids) - more, len(live.ids))
 
     def refused(
-        self, batch: Batch, refused: Sequence[Item], seconds: float, policy: BasePolicy
+        self,
+        batch: Batch,
+        refused: Sequence[tuple[LiveCall, int]],
+        seconds: float,
+        policy: BasePolicy,
     ) -> None:
-        """A batch took so long; these rows had no answer, and pay for the search for them."""
+        """A batch took so long; these rows had no answer, and pay for the search for them.
+
+        Each is its call and its place there.
+        """
         lengths = [item.length for item in batch.items]
         expected = policy.pipeline.times.predict(lengths)
         if expected is not None:
-            self._charge(refused, policy.batch_work(lengths) * (seconds / expected - 1))
+            self._charge(
+                [live.tenant for live, _ in refused],
+                policy.batch_work(lengths) * (seconds / expected - 1),
+            )
 
-    def _charge(self, items: Sequence[Item], work: float) -> None:
-        """The tenants of these rows pay equal parts of it."""
+    def _charge(self, tenants: Sequence[str], work: float) -> None:
+        """They pay equal parts of it."""
         if self._line is not None and work > 0:
-            for item in items:
-                self._line.charge(self._tenant_of(item.id), work / len(items))
+            for tenant in tenants:
+                self._line.charge(tenant, work / len(tenants))
 
     def left(self, items: Sequence[Item], policy: BasePolicy) -> None:
         """These rows left in a batch, whose whole time is charged while tenants take turns.
@@ -168,7 +178,8 @@ class Turns:
             price = len(lined) * max(prices) if padded else sum(prices)
             # It was paid at prices that may have changed since.
             beyond = policy.batch_work([item.length for item in items]) - price
-            self._charge(items, beyond * (paid / price if price else 1.0))
+            tenants = [self._tenant_of(item.id) for item in items]
+            self._charge(tenants, beyond * (paid / price if price else 1.0))
         for item in items:
             self._room.give_back(self._tenant_of(item.id), 1)
             if self._line is not None:

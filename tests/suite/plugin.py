@@ -13,6 +13,7 @@ from support.examples import examples
 _CLUSTER_SECONDS = "cluster_seconds"
 _NIGHTLY = "nightly"
 _RECORDER = "suite-recorder"
+_SHOWN_LETTERS = 3_000
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -89,15 +90,24 @@ class Recorder:
             seconds=report.duration + (known.seconds if known else 0.0),
             cluster_seconds=waited_for + (known.cluster_seconds if known else 0.0),
             nightly=(_NIGHTLY, True) in report.user_properties,
+            why=_why(report) or (known.why if known else ""),
         )
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """A file of tests that cannot be read."""
         if report.failed:
             self._records[report.nodeid] = Record(
-                test=report.nodeid, outcome=Outcome.FAILED, seconds=0.0, cluster_seconds=0.0
+                test=report.nodeid,
+                outcome=Outcome.FAILED,
+                seconds=0.0,
+                cluster_seconds=0.0,
+                why=_why(report),
             )
 
     def pytest_sessionfinish(self) -> None:
         """The session's end."""
         write(self._path, self._records.values())
+
+
+def _why(report: pytest.TestReport | pytest.CollectReport) -> str:
+    return report.longreprtext[-_SHOWN_LETTERS:] if report.failed else ""

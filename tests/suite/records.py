@@ -28,6 +28,8 @@ class Record:
     """The part of it in which the test waited for a cluster, its start included."""
     nightly: bool = False
     """Whether it is marked as long and rarely informative."""
+    why: str = ""
+    """The end of what pytest says of a failure."""
 
     @property
     def folder(self) -> str:

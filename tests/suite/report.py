@@ -36,8 +36,10 @@ def table(
     lines += ["", f"the {SLOWEST} slowest, in seconds (of these waited for a cluster):"]
     slowest = sorted(records, key=lambda one: one.seconds, reverse=True)[:SLOWEST]
     lines += [f"{one.seconds:7.1f} ({one.cluster_seconds:.1f})  {one.test}" for one in slowest]
-    failed = sorted(one.test for one in records if one.outcome is Outcome.FAILED)
-    lines += ["", *(f"failed: {test}" for test in failed), *warnings]
+    failed = sorted(
+        (one for one in records if one.outcome is Outcome.FAILED), key=lambda one: one.test
+    )
+    lines += ["", *(line for one in failed for line in _shown(one)), *warnings]
     waited = sum(one.cluster_seconds for one in records) / 60
     lines.append(
         f"{wall_seconds / 60:.1f} minutes of wall time, {_minutes(records):.1f} minutes of tests,"
@@ -48,3 +50,8 @@ def table(
 
 def _minutes(records: Sequence[Record]) -> float:
     return sum(one.seconds for one in records) / 60
+
+
+def _shown(failed: Record) -> list[str]:
+    """A test that failed, and why: whoever sees only the end of a run's output sees it."""
+    return [f"failed: {failed.test}", *(f"  {line}" for line in failed.why.splitlines())]

@@ -54,8 +54,9 @@ def test_the_slowest_are_listed_and_no_others() -> None:
 
 
 def test_what_failed_is_listed_again_at_the_end() -> None:
-    said = _table(_record("tests/unit/t.py::test_a", 1, outcome=Outcome.FAILED), unit=1)
-    assert "failed: tests/unit/t.py::test_a" in said
+    failed = _record("tests/unit/t.py::test_a", 1, outcome=Outcome.FAILED, why="E assert\nt.py:7")
+    said = _table(failed, unit=1)
+    assert "failed: tests/unit/t.py::test_a\n  E assert\n  t.py:7\n" in said
 
 
 def test_records_are_read_as_they_were_written(tmp_path: Path) -> None:
