@@ -4,6 +4,7 @@ Translates between bodies and batches, and every error into a status with `{"err
 nothing about batches or about the model.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from typing import Final
@@ -103,7 +104,9 @@ async def _answered(request: web.Request, handler: RequestHandler) -> web.Stream
         return _web(told(400, "body: cannot be decoded as its headers say"))
     except web.HTTPException as error:
         return _web(told(error.status, f"{request.method} {request.path}: {error.reason}"))
-    except Exception as error:
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:
         return _web(failure(error, f"{request.method} {request.path}"))
 
 

@@ -74,7 +74,9 @@ class Connections:
         """The answer to an inference."""
         try:
             return await infer(self._service, asked.version, asked.header_length, source)
-        except Exception as error:
+        except (asyncio.CancelledError, GeneratorExit):
+            raise
+        except BaseException as error:
             return failure(error, f"{asked.method} {asked.path}")
 
     def general(self, door: Door[Asked]) -> General:

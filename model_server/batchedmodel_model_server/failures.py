@@ -32,7 +32,7 @@ _STATUSES: Final[dict[type[Exception], int]] = {
 }
 
 
-def failure(error: Exception, asked: str) -> Response:
+def failure(error: BaseException, asked: str) -> Response:
     """The answer to a request, named by its method and path, that ended with this error."""
     if isinstance(error, RowFailed):
         return told(error.status, str(error))

@@ -71,7 +71,7 @@ def load(
         raise
     except InvalidInput as error:
         raise CannotLoad(str(error)) from error
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         failure = translated(error)
         if isinstance(failure, DeviceLost):
             raise failure from error

@@ -25,6 +25,7 @@ from batchedmodel_model_server.forward import LoadedModel, forward
 from batchedmodel_model_server.handler import Handler, Invalid
 from batchedmodel_model_server.ladder import Ladder
 from batchedmodel_model_server.memory import MemoryCap
+from batchedmodel_model_server.settling import fit_for_a_future
 from batchedmodel_model_server.validation import Examined, examine
 from batchedmodel_model_server.watchdog import Watchdog, allowed_seconds
 
@@ -190,7 +191,14 @@ def prepare(model: LoadedModel, request: BatchRequest) -> Prepared:
 
 async def _do(work: Callable[[], Result], *, aside: bool) -> Result:
     """Small work costs less than handing it to another thread."""
-    return await asyncio.to_thread(work) if aside else work()
+    return await asyncio.to_thread(_done, work) if aside else work()
+
+
+def _done(work: Callable[[], Result]) -> Result:
+    try:
+        return work()
+    except BaseException as error:
+        raise fit_for_a_future(error) from error
 
 
 def _check(handler: Handler, examined: Examined) -> tuple[dict[int, str], dict[int, str]]:
@@ -203,7 +211,7 @@ def _check(handler: Handler, examined: Examined) -> tuple[dict[int, str], dict[i
             handler.check(item)
         except Invalid as error:
             refused[index] = str(error)[:_MESSAGE_CHARACTERS]
-        except Exception as error:
+        except BaseException as error:
             _log.exception("the handler's check failed")
             text = f"the model's check failed: {type(error).__name__}: {error}"
             crashed[index] = text[:_MESSAGE_CHARACTERS]
