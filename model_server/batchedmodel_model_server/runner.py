@@ -30,6 +30,7 @@ from batchedmodel_model_server.validation import Examined, examine
 from batchedmodel_model_server.watchdog import Watchdog, allowed_seconds
 
 _BIG: Final = 1 << 20  # bytes whose copying would hold up the event loop for milliseconds
+_MANY: Final = 512  # items whose judgement takes as long
 _MESSAGE_CHARACTERS: Final = 500
 _log = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -85,9 +86,10 @@ class Runner:
         arrived = self._clock()
         declaration = self._model.declaration
         received = sum(len(ragged.data) for ragged in request.inputs)
+        items = max((len(ragged.shapes) for ragged in request.inputs), default=0)
         prepared = await _do(
             lambda: prepare(self._model, request),
-            aside=received > _BIG or declaration.checks_items,
+            aside=received > _BIG or items > _MANY or declaration.checks_items,
         )
         wanted = math.inf if request.wanted_seconds is None else request.wanted_seconds
         computed = NOTHING

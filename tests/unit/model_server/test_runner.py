@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_model_server import runner
 from batchedmodel_model_server.compute import ComputeThread
 from batchedmodel_model_server.errors import ModelServerError
 from batchedmodel_model_server.handler import Batch, Handler, Spec
 from batchedmodel_model_server.settling import settle
+from batchedmodel_model_server.validation import examine
 from support.hostile_tokenizers import Panic
 from support.model_server_handlers import Echo, Failing, Giving, arrays_of, batch_of, loaded
 from support.model_server_runner import runner_of
@@ -195,3 +197,19 @@ async def test_panic_of_a_library_fails_its_item_alone_in_the_check_as_in_the_pa
     assert reply.statuses == (200, 500, 500, 200)
     assert reply.errors[1] == "the model's check failed: Panic: in the check"
     assert reply.errors[2] == "the model failed: Panic: in the pass"
+
+
+async def test_batch_of_many_items_is_judged_off_the_loop(
+    compute: ComputeThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+
+    def seen(*given: Any) -> Any:
+        threads.append(threading.get_ident())
+        return examine(*given)
+
+    monkeypatch.setattr(f"{runner.__name__}.examine", seen)
+    for items in (1, 4096):
+        await runner_of(loaded(Echo()), compute).run(batch_of(x=[[1]] * items))
+    here = threading.get_ident()
+    assert [thread == here for thread in threads] == [True, False]
