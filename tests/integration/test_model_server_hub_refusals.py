@@ -49,7 +49,7 @@ async def test_files_of_other_kinds_are_no_model(tmp_path: Path, served: ServedH
 async def test_no_file_is_written_outside_of_the_folder(tmp_path: Path, served: ServedHub) -> None:
     served.files["../../stray.json"] = b"{}"
     reason = await refused(tmp_path / "cache", served.endpoint)
-    assert "../../stray.json would lie outside of its folder" in reason
+    assert '"../../stray.json" would lie outside of its folder' in reason
     assert not any(name.endswith("stray.json") for name in content(tmp_path))
 
 
