@@ -30,7 +30,7 @@ from batchedmodel_contract.v2 import BINARY_EXTENSION, HEADER_LENGTH
 from batchedmodel_http.response import Response
 from batchedmodel_model_server.errors import UnknownModel
 from batchedmodel_model_server.failures import failure, told
-from batchedmodel_model_server.inference import infer
+from batchedmodel_model_server.inference import arrived, infer
 from batchedmodel_model_server.service import ModelService
 
 MAX_BODY_BYTES: Final = 1 << 30
@@ -178,10 +178,10 @@ async def _release(request: web.Request, service: ModelService) -> web.Response:
 async def _wishes(request: web.Request, known: tuple[str, ...]) -> dict[str, object]:
     """What a body of the repository API asks for, as itself or as parameters.
 
-    Raises `InvalidInput` for what is not known: a configuration or files that are sent along, which
-    Triton takes, would otherwise seem to be in force.
+    Raises `TooSlow`, and `InvalidInput` for what is not known: a configuration or files that are
+    sent along, which Triton takes, would otherwise seem to be in force.
     """
-    body = await request.read()
+    body = await arrived(request)
     try:
         document = orjson.loads(body) if body.strip() else {}
     except orjson.JSONDecodeError as error:

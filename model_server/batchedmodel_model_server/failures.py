@@ -16,6 +16,7 @@ from batchedmodel_model_server.errors import (
     DeviceLost,
     NotReady,
     Overloaded,
+    TooSlow,
     UnknownModel,
 )
 from batchedmodel_model_server.plain_v2 import RowFailed
@@ -26,6 +27,7 @@ _STATUSES: Final[dict[type[Exception], int]] = {
     InvalidInput: 400,
     CannotLoad: 400,
     UnknownModel: 404,
+    TooSlow: 408,
     NotReady: 503,
     Overloaded: 503,
     DeviceLost: 503,
