@@ -301,8 +301,6 @@ class Batcher:
         reply = await carried(lambda: self._infer(batch_of(members, now), seconds))
         try:
             self._arrived(batch, reply)
-        except asyncio.CancelledError:
-            raise
         except BaseException as error:
             told = our_bug(error)
             for live, _ in members:
