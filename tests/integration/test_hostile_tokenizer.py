@@ -13,7 +13,7 @@ from support.chain import Chain, running_chain
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
 SMALL, LONG = "good", "good " * 1000
-LARGE = ["good " * 100] * 400
+LARGE = ["good " * 1000] * 30
 """So large that the process beside the sidecar's reads it."""
 
 
@@ -53,3 +53,16 @@ async def test_file_that_cannot_be_read_leaves_the_pod_unready_with_the_reason(
         status, answer = await ask(chain, "/v1/embeddings", {"model": "m", "input": SMALL})
         assert status == 503
         assert "tokenizer: cannot be read: PanicException" in json.dumps(answer)
+
+
+async def test_file_that_ends_whoever_reads_it_fails_the_model_and_ends_nobody(
+    tmp_path: Path,
+) -> None:
+    handler = "support.hostile_tokenizers:Deadly"
+    async with running_chain(tmp_path, handler=handler, start_model=False) as chain:
+        await chain.model.start()
+        reason = "tokenizer.json cannot be used: it ended the process that read it by SIGABRT"
+        await chain.sidecar.wait_for(f"model not ready: the model is FAILED: .*{reason}")
+        status, answer = await ask(chain, "/v1/embeddings", {"model": "m", "input": SMALL})
+        assert status == 503
+        assert reason in json.dumps(answer)
