@@ -99,6 +99,8 @@ def task_of(path: Path) -> TaskName:
         raise CannotLoad("config.json: the model needs code of its own (auto_map); none is run")
     if config.get("is_encoder_decoder"):
         raise CannotLoad("config.json: encoder-decoder models are not supported by handler hf")
+    if isinstance(config.get("backbone"), str):
+        raise CannotLoad("config.json: backbone names another model; none is read")
     _require_sizes(config)
     if not any(folder.glob("*.safetensors")):
         raise CannotLoad(f"{folder} holds no *.safetensors file; other weights are not loaded")

@@ -339,3 +339,9 @@ def test_files_beyond_any_measure_are_refused(
 ) -> None:
     with pytest.raises(CannotLoad, match=rule):
         read(write({name: content}))
+
+
+@pytest.mark.parametrize("named", ["/etc", "../other", "us/small"])
+def test_backbone_that_is_another_model_is_refused(write: Write, named: str) -> None:
+    with pytest.raises(CannotLoad, match="backbone names another model"):
+        task_of(write({"config.json": {**CONFIG, "backbone": named}}))
