@@ -155,3 +155,22 @@ async def test_hub_that_lies_is_told_of_in_the_report(tmp_path: Path) -> None:
         async with TestServer(app) as server:
             endpoint = str(server.make_url("")).rstrip("/")
             assert await refused(tmp_path / answer.__name__, endpoint) == reason
+
+
+FAILING = """
+import sys
+from batchedmodel_model_server import fetch
+
+def model_folder(*_, **__):
+    raise RuntimeError("nobody thought of this")
+
+fetch.model_folder = model_folder
+sys.exit(fetch.main())
+"""
+
+
+async def test_what_nobody_thought_of_is_in_the_report_as_well(
+    tmp_path: Path, served: ServedHub
+) -> None:
+    reason = await refused(tmp_path, served.endpoint, code=FAILING)
+    assert reason == "fetching failed: RuntimeError: nobody thought of this"
