@@ -13,7 +13,7 @@ from support.chain import Chain, running_chain
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
 SMALL, LONG = "good", "good " * 1000
-LARGE = ["good " * 1000] * 30
+LARGE = ["good " * 1000] * 60
 """So large that the process beside the sidecar's reads it."""
 
 
@@ -36,6 +36,9 @@ async def test_every_caller_is_told_and_the_sidecar_serves_on(chain: Chain, give
         status, answer = await ask(chain, "/v1/embeddings", {"model": "m", "input": [3, 4]})
     assert status == 200, answer
     assert chain.sidecar.pid == pid
+    if given is LARGE:
+        await chain.sidecar.wait_for("started a helper for large bodies")
+        assert not any("is lost" in line for line in chain.sidecar.lines)
 
 
 async def ask(chain: Chain, path: str, document: object) -> tuple[int, object]:

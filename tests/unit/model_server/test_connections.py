@@ -15,6 +15,7 @@ from batchedmodel_model_server.compute import ComputeThread
 from batchedmodel_model_server.connections import MOST_CONNECTIONS, Connections
 from batchedmodel_model_server.inference import BODY_SECONDS
 from batchedmodel_model_server.service import ModelService
+from support.hostile_tokenizers import Panic
 from support.versions import MakeService
 from support.wire import Wire
 
@@ -139,3 +140,20 @@ async def test_connection_too_many_is_refused_while_all_others_are_at_work(
     await asyncio.sleep(1.0)
     assert Wire(opened[1].open()).is_closing()
     assert not any(wire.is_closing() for wire in wires)
+
+
+async def test_whatever_is_raised_over_a_request_its_caller_is_told(
+    opened: tuple[Open, Connections], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def panics(self: Open, version: str | None = None) -> Any:
+        raise Panic("of a library")
+
+    monkeypatch.setattr(Open, "admitted", panics)
+    wire = Wire(opened[1].open())
+    chunks = CALL.replace(
+        b"Content-Length: 2\r\n\r\n{}", b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    )
+    for sent in (CALL, chunks):
+        wire.sends(sent)
+        await asyncio.sleep(1.0)
+    assert wire.answers == [(500, b'{"error":"Panic: of a library"}')] * 2
