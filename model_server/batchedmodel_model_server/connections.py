@@ -25,8 +25,8 @@ from batchedmodel_model_server.failures import failure, told
 from batchedmodel_model_server.inference import infer
 from batchedmodel_model_server.service import ModelService
 
-MOST_CONNECTIONS: Final = 256
-"""The proxy has a handful."""
+MOST_CONNECTIONS: Final = 512
+"""The proxy has a handful; a process may have 1,024 files open."""
 
 
 class Asked(asked.Asked):

@@ -285,7 +285,7 @@ def many_items(count: int) -> tuple[bytes, str]:
 async def test_slow_callers_keep_nobody_from_an_answer(simulated: ModelServerProcess) -> None:
     body, header = batch([1, 2], [3])
     async with AsyncExitStack() as stack:
-        for number in range(300):
+        for number in range(600):
             slow = await stack.enter_async_context(calling(simulated))
             slow.writer.write(b"POST /v2/models/")  # a head that does not go on
             if number % 10 == 0:
