@@ -9,16 +9,13 @@ from collections.abc import Callable
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import yaml
-
+from batchedmodel_cli import yaml_text
 from batchedmodel_contract.manifest import BatchedModel, read_manifest
 from batchedmodel_contract.mistakes import InvalidManifest, Mistake, shown
 from batchedmodel_contract.reading import value_at
 from batchedmodel_contract.spec import Model, Spec
-
-_TIMESTAMP: Final = "tag:yaml.org,2002:timestamp"
 
 
 class UnusableManifest(ValueError):
@@ -38,9 +35,11 @@ def read_manifest_file(file: Path) -> BatchedModel:
 
 
 def read_text(file: Path) -> str:
-    """A file's text; raises `UnusableManifest`."""
+    """A file's text, of one that is too long its beginning; raises `UnusableManifest`."""
     try:
-        return file.read_text("utf-8")
+        with file.open(encoding="utf-8") as text:
+            # One more than is taken, so that it is seen to be too long.
+            return text.read(yaml_text.MOST_CHARACTERS + 1)
     except FileNotFoundError:
         raise UnusableManifest("no such file") from None
     except IsADirectoryError:
@@ -54,20 +53,9 @@ def read_text(file: Path) -> str:
 def read_document(text: str) -> object:
     """The one document that a YAML (or JSON) text holds; raises `UnusableManifest`."""
     try:
-        documents = list(yaml.load_all(text, _Loader))
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise UnusableManifest(f"is not YAML: {place}{error.problem}") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UnusableManifest(f"is not YAML: {' '.join(str(error).split())}") from error
-    # A file that ends in `---` has an empty last document.
-    documents = [document for document in documents if document is not None]
-    if not documents:
-        raise UnusableManifest("is empty")
-    if len(documents) > 1:
-        raise UnusableManifest(f"holds {len(documents)} documents; one manifest per file")
-    return documents[0]
+        return yaml_text.read_document(text)
+    except yaml_text.NotOneDocument as error:
+        raise UnusableManifest(str(error)) from error
 
 
 def on_this_machine(manifest: BatchedModel, folder: Path) -> BatchedModel:
@@ -155,30 +143,6 @@ def _of_containers(model: Model) -> list[str]:
     if repository is not None and repository.cache_claim_name is not None:
         given.append("source.huggingFace.cacheClaimName")
     return given
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML as Kubernetes reads it: a key given twice is a mistake, not a silent choice.
-
-    A date is a text, for there are none in JSON.
-    """
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
-                if key.value in seen:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"{shown(key.value)} is given twice", key.start_mark
-                    )
-                seen.add(key.value)
-        return super().construct_mapping(node, deep)
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in known if tag != _TIMESTAMP]
-    for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
 
 
 def _require_installed(package: str) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.spec import MAX_BATCH_SIZE
 from batchedmodel_contract.tensors import (
     Buffer,
     Datatype,
@@ -144,7 +145,13 @@ def write_request(request: BatchRequest, dumps: Dumps = _dumps) -> tuple[int, li
 
 
 def to_request(head: dict[str, Any], tensors: Sequence[Tensor]) -> BatchRequest:
-    """The batch in a body that was read already; raises `InvalidInput`."""
+    """The batch in a body that was read already; raises `InvalidInput`.
+
+    Its items are counted before anything is made of them: those that hold nothing cost no bytes.
+    """
+    for tensor in tensors:
+        if tensor.name.endswith(SHAPES) and tensor.shape:
+            check_items(tensor.name, tensor.shape[0])
     is_told = isinstance(head.get("parameters"), dict) and _WANTED in head["parameters"]
     inputs = _ragged([tensor for tensor in tensors if not tensor.name.endswith(PARAMETER)])
     params = [tensor for tensor in tensors if tensor.name.endswith(PARAMETER)]
@@ -156,6 +163,12 @@ def to_request(head: dict[str, Any], tensors: Sequence[Tensor]) -> BatchRequest:
         params=tuple(one._replace(name=one.name.removesuffix(PARAMETER)) for one in params),
         wanted_seconds=_number(head, _WANTED) / 1e6 if is_told else None,
     )
+
+
+def check_items(name: str, count: int) -> None:
+    """Raise `InvalidInput` if an input has more items than any batch may have."""
+    if count > MAX_BATCH_SIZE:
+        raise InvalidInput(name, f"holds {count} items; a batch has at most {MAX_BATCH_SIZE}")
 
 
 def write_reply(reply: BatchReply, dumps: Dumps = _dumps) -> tuple[int, list[Buffer]]:

@@ -32,6 +32,8 @@ BINARY: Final = "binary_data"
 """An output's parameter: whether it is wanted as binary data."""
 _ALIGNMENT: Final = 8
 _MAX_RANK: Final = 16
+_MAX_TENSORS: Final = 1024
+"""Of one body, each of which costs microseconds whatever it holds."""
 _MAX_SIZE: Final = 2**63 - 1
 _MAX_DIGITS: Final = 18  # of a header length; int() itself refuses some thousands of them
 _DATATYPES: Final[dict[str, Datatype]] = {datatype.value: datatype for datatype in Datatype}
@@ -79,6 +81,8 @@ def read_body(
     listed = head.get(side)
     if not isinstance(listed, list) or not listed:
         raise InvalidInput(side, "must be a list of at least one tensor")
+    if len(listed) > _MAX_TENSORS:
+        raise InvalidInput(side, f"lists {len(listed)} tensors; at most {_MAX_TENSORS} are taken")
     tensors, position = [], head_end
     for index, entry in enumerate(listed):
         tensor, position = _tensor(entry, f"{side}[{index}]", body, position)

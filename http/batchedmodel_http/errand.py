@@ -20,7 +20,7 @@ class Errand(Generic[Result]):
     def __init__(
         self,
         work: Coroutine[Any, Any, Result],
-        ended: Callable[[Result | None, Exception | None], None],
+        ended: Callable[[Result | None, BaseException | None], None],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         """`ended` may be called before this returns, if the work never waits."""
@@ -49,7 +49,8 @@ class Errand(Generic[Result]):
             self._ended(end.value, None)
         except asyncio.CancelledError:
             self._ended(None, None)
-        except Exception as error:
+        except BaseException as error:
+            # Libraries in other languages raise such too, and whoever asked must hear of it.
             self._ended(None, error)
         else:
             if awaited is None:  # a bare turn of the loop
@@ -62,5 +63,5 @@ class Errand(Generic[Result]):
             awaited.add_done_callback(self._go_on)
 
 
-def _unheard(result: object, error: Exception | None) -> None:
+def _unheard(result: object, error: BaseException | None) -> None:
     """Nobody is interested any more."""

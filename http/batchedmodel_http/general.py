@@ -208,7 +208,9 @@ class General(BaseProtocol):
             response = await self._handler(request)
         except web.HTTPException as told:
             response = told
-        except Exception:
+        except asyncio.CancelledError:
+            raise
+        except BaseException:
             logger.exception("a request was not answered")
             self._abort()
             return False

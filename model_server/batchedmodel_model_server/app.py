@@ -4,6 +4,7 @@ Translates between bodies and batches, and every error into a status with `{"err
 nothing about batches or about the model.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from typing import Final
@@ -29,7 +30,7 @@ from batchedmodel_contract.v2 import BINARY_EXTENSION, HEADER_LENGTH
 from batchedmodel_http.response import Response
 from batchedmodel_model_server.errors import UnknownModel
 from batchedmodel_model_server.failures import failure, told
-from batchedmodel_model_server.inference import infer
+from batchedmodel_model_server.inference import arrived, infer
 from batchedmodel_model_server.service import ModelService
 
 MAX_BODY_BYTES: Final = 1 << 30
@@ -103,7 +104,9 @@ async def _answered(request: web.Request, handler: RequestHandler) -> web.Stream
         return _web(told(400, "body: cannot be decoded as its headers say"))
     except web.HTTPException as error:
         return _web(told(error.status, f"{request.method} {request.path}: {error.reason}"))
-    except Exception as error:
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:
         return _web(failure(error, f"{request.method} {request.path}"))
 
 
@@ -175,10 +178,10 @@ async def _release(request: web.Request, service: ModelService) -> web.Response:
 async def _wishes(request: web.Request, known: tuple[str, ...]) -> dict[str, object]:
     """What a body of the repository API asks for, as itself or as parameters.
 
-    Raises `InvalidInput` for what is not known: a configuration or files that are sent along, which
-    Triton takes, would otherwise seem to be in force.
+    Raises `TooSlow`, and `InvalidInput` for what is not known: a configuration or files that are
+    sent along, which Triton takes, would otherwise seem to be in force.
     """
-    body = await request.read()
+    body = await arrived(request)
     try:
         document = orjson.loads(body) if body.strip() else {}
     except orjson.JSONDecodeError as error:

@@ -15,10 +15,20 @@ from typing import Any, Final
 
 from batchedmodel_contract.description import Activation, Classification
 from batchedmodel_model_server.errors import CannotLoad
+from batchedmodel_model_server.own_files import (
+    MOST_TOKENIZER_BYTES,
+    member,
+    read_bytes,
+    read_document,
+    read_json,
+)
 
 _MODULES: Final = "modules.json"
 _SENTENCE_CONFIG: Final = "config_sentence_transformers.json"
 _TOKENIZER: Final = "tokenizer.json"
+_ADAPTER: Final = "adapter_config.json"
+_MOST_LABELS: Final = 1_000_000
+_MOST_LAYERS: Final = 1_000
 _IMAGE_MODELS: Final = ("CLIPModel", "CLIPVisionModelWithProjection")
 _SHORTEST_UNKNOWN: Final = 1 << 20  # a tokenizer without a limit says so by an absurd number
 
@@ -83,14 +93,19 @@ class EmbeddingFiles:
 def task_of(path: Path) -> TaskName:
     """What the checkpoint is for; raises `CannotLoad` for what is missing or unsupported."""
     listed = _modules(path)
-    folder = path / listed.transformer
+    folder = listed.transformer
     config = read_config(folder)
     if "auto_map" in config:
         raise CannotLoad("config.json: the model needs code of its own (auto_map); none is run")
     if config.get("is_encoder_decoder"):
         raise CannotLoad("config.json: encoder-decoder models are not supported by handler hf")
+    if isinstance(config.get("backbone"), str):
+        raise CannotLoad("config.json: backbone names another model; none is read")
+    _require_sizes(config)
     if not any(folder.glob("*.safetensors")):
         raise CannotLoad(f"{folder} holds no *.safetensors file; other weights are not loaded")
+    if (folder / _ADAPTER).is_file():
+        raise CannotLoad(f"{folder / _ADAPTER}: adapters are not supported; merge it first")
     # A sentence-transformers checkpoint keeps the name of the class it was trained from.
     if (path / _MODULES).is_file():
         return TaskName.TEXT_EMBEDDING
@@ -116,7 +131,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def read_text_files(path: Path) -> TextFiles:
     """What the files in `path` say; raises `CannotLoad` for what is missing or unsupported."""
-    folder = path / _modules(path).transformer
+    folder = _modules(path).transformer
     config, text = read_config(folder), _text_settings(folder)
     return TextFiles(
         folder=folder,
@@ -135,7 +150,7 @@ def read_embedding(path: Path) -> EmbeddingFiles:
     files = read_text_files(path)
     return EmbeddingFiles(
         files=files,
-        pooling=_pooling(path / listed.pooling) if listed.pooling else Pooling.MEAN,
+        pooling=_pooling(listed.pooling) if listed.pooling else Pooling.MEAN,
         normalize=listed.normalize,
         shortest=_shortest(files.config),
     )
@@ -146,7 +161,10 @@ def classes_of(config: Mapping[str, Any], output: str) -> Classification:
     labels = config.get("id2label") or {}
     if not labels:
         # As transformers' own default for a config that says nothing.
-        labels = {str(index): f"LABEL_{index}" for index in range(config.get("num_labels", 2))}
+        count = config.get("num_labels", 2)
+        if type(count) is not int or not 1 <= count <= _MOST_LABELS:
+            raise CannotLoad(f"config.json: num_labels is not a number from 1 to {_MOST_LABELS}")
+        labels = {str(index): f"LABEL_{index}" for index in range(count)}
     try:
         named = {int(index): str(label) for index, label in labels.items()}
     except (AttributeError, TypeError, ValueError) as error:
@@ -163,22 +181,23 @@ def classes_of(config: Mapping[str, Any], output: str) -> Classification:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Modules:
-    transformer: str
-    pooling: str | None
+    transformer: Path
+    """A folder, as the next one."""
+    pooling: Path | None
     normalize: bool
 
 
 def _modules(path: Path) -> _Modules:
     file = path / _MODULES
     if not file.is_file():
-        return _Modules(transformer="", pooling=None, normalize=True)
+        return _Modules(transformer=path, pooling=None, normalize=True)
     prompt = read_json(path / _SENTENCE_CONFIG, {}).get("default_prompt_name")
     if prompt is not None:
         raise CannotLoad(f"{path}: the model's default prompt {prompt!r} is not supported")
     try:
-        entries = json.loads(file.read_bytes())
+        entries = read_document(file)
         kinds = [str(entry["type"]).rpartition(".")[2] for entry in entries]
-        folders = [str(entry["path"]) for entry in entries]
+        folders = [member(path, entry["path"], file) for entry in entries]
     except (KeyError, TypeError, ValueError) as error:
         raise CannotLoad(f"{file} is not a list of modules") from error
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
@@ -187,6 +206,13 @@ def _modules(path: Path) -> _Modules:
             "and, if wanted, Normalize"
         )
     return _Modules(transformer=folders[0], pooling=folders[1], normalize=len(kinds) == 3)
+
+
+def _require_sizes(config: Mapping[str, Any]) -> None:
+    """A module is made for each layer before any weight is looked at."""
+    for name, value in config.items():
+        if name.endswith(("layers", "n_layer")) and type(value) is int and value > _MOST_LAYERS:
+            raise CannotLoad(f"config.json: {name} is {value}; at most {_MOST_LAYERS} are made")
 
 
 def _architecture(config: Mapping[str, Any]) -> str:
@@ -253,7 +279,8 @@ def _text_limit(text: dict[str, Any], folder: Path) -> int | None:
 def _tokenizer(path: Path, folder: Path, *, lower: bool) -> bytes:
     for file in (folder / _TOKENIZER, path / _TOKENIZER):
         if file.is_file():
-            return lowercasing(file.read_bytes()) if lower else file.read_bytes()
+            content = read_bytes(file, MOST_TOKENIZER_BYTES)
+            return lowercasing(content) if lower else content
     raise CannotLoad(f"{folder} has no {_TOKENIZER}")
 
 
@@ -275,18 +302,3 @@ def _whole(config: dict[str, Any], field: str, folder: Path) -> int:
     if not isinstance(value, int) or value < 1:
         raise CannotLoad(f"{folder / 'config.json'}: {field} is not a positive integer")
     return value
-
-
-def read_json(file: Path, absent: dict[str, Any] | None = None) -> dict[str, Any]:
-    """A JSON object, or `absent` if there is no such file; raises `CannotLoad`."""
-    try:
-        document = json.loads(file.read_bytes())
-    except FileNotFoundError as error:
-        if absent is not None:
-            return absent
-        raise CannotLoad(f"{file} is missing") from error
-    except (OSError, ValueError) as error:
-        raise CannotLoad(f"{file} cannot be read: {error}") from error
-    if not isinstance(document, dict):
-        raise CannotLoad(f"{file} is not a JSON object")
-    return document

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
-from batchedmodel_model_server.errors import ModelServerError
-from batchedmodel_model_server.settling import settle
+from batchedmodel_model_server.settling import fit_for_a_future, settle
 
 Result = TypeVar("Result")
 _log = logging.getLogger(__name__)
@@ -75,14 +74,5 @@ class ComputeThread:
             outcome = job.work()
         except BaseException as error:
             # Even SystemExit: this thread's death would leave every caller hanging.
-            outcome = _fit_for_a_future(error)
+            outcome = fit_for_a_future(error)
         self._loop.call_soon_threadsafe(settle, job.waiter, outcome)
-
-
-def _fit_for_a_future(error: BaseException) -> Exception:
-    if isinstance(error, Exception) and not isinstance(error, StopIteration):
-        return error
-    # A future refuses StopIteration, and SystemExit would end the loop that awaits it.
-    wrapped = ModelServerError(f"the handler raised {type(error).__name__}: {error}")
-    wrapped.__cause__ = error
-    return wrapped

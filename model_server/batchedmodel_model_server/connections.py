@@ -8,6 +8,7 @@ import asyncio
 import re
 from collections.abc import Mapping
 from functools import partial
+from typing import Final
 from urllib.parse import unquote
 
 from aiohttp import web
@@ -23,6 +24,9 @@ from batchedmodel_http.response import Response
 from batchedmodel_model_server.failures import failure, told
 from batchedmodel_model_server.inference import infer
 from batchedmodel_model_server.service import ModelService
+
+MOST_CONNECTIONS: Final = 512
+"""The proxy has a handful; a process may have 1,024 files open."""
 
 
 class Asked(asked.Asked):
@@ -56,6 +60,7 @@ class Connections:
         self._application = application
         self._loop = asyncio.get_running_loop()
         self._doors = Doors()
+        self._present: set[Door[Asked]] = set()
         self._headings = Headings(self._loop, partial(Asked, service.name))
 
     def open(self) -> Door[Asked]:
@@ -74,7 +79,9 @@ class Connections:
         """The answer to an inference."""
         try:
             return await infer(self._service, asked.version, asked.header_length, source)
-        except Exception as error:
+        except (asyncio.CancelledError, GeneratorExit):
+            raise
+        except BaseException as error:
             return failure(error, f"{asked.method} {asked.path}")
 
     def general(self, door: Door[Asked]) -> General:
@@ -93,7 +100,16 @@ class Connections:
         return self._doors.closing or self._service.lifecycle.ended
 
     def entered(self, door: Door[Asked]) -> bool:
-        """A caller has come; only the proxy and those beside it can, so everybody may stay."""
+        """A caller has come; False when there are too many, and all of them are at work.
+
+        Otherwise the one that has been idle longest makes room.
+        """
+        if len(self._doors) >= MOST_CONNECTIONS:
+            idle = [one for one in self._present if not one.at_work]
+            if not idle:
+                return False
+            min(idle, key=lambda one: one.last_used).transport.abort()
+        self._present.add(door)
         self._doors.add(door)
         return True
 
@@ -106,4 +122,5 @@ class Connections:
 
     def left(self, door: Door[Asked]) -> None:
         """A caller has gone."""
+        self._present.discard(door)
         self._doors.remove(door)

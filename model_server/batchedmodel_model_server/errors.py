@@ -17,6 +17,10 @@ class Overloaded(ModelServerError):
     """More batches wait than any well-behaved caller would hand over."""
 
 
+class TooSlow(ModelServerError):
+    """A request did not arrive in time."""
+
+
 class UnknownModel(ModelServerError):
     """A model of another name was asked for."""
 

@@ -16,6 +16,7 @@ from batchedmodel_model_server.errors import (
     DeviceLost,
     NotReady,
     Overloaded,
+    TooSlow,
     UnknownModel,
 )
 from batchedmodel_model_server.plain_v2 import RowFailed
@@ -26,13 +27,14 @@ _STATUSES: Final[dict[type[Exception], int]] = {
     InvalidInput: 400,
     CannotLoad: 400,
     UnknownModel: 404,
+    TooSlow: 408,
     NotReady: 503,
     Overloaded: 503,
     DeviceLost: 503,
 }
 
 
-def failure(error: Exception, asked: str) -> Response:
+def failure(error: BaseException, asked: str) -> Response:
     """The answer to a request, named by its method and path, that ended with this error."""
     if isinstance(error, RowFailed):
         return told(error.status, str(error))

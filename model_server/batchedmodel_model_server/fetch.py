@@ -46,12 +46,20 @@ def main() -> int:
     try:
         folder = model_folder(source, Path(settings.cache_folder), trust=settings.trust)
     except CannotLoad as error:
-        _log.error("%s", error)
-        if settings.report_file:
-            Path(settings.report_file).write_text(f"{error}\n", "utf-8")
-        return _CANNOT_FETCH
+        return _failed(settings, str(error))
+    except Exception as error:
+        # Whoever looks at the model reads the report; a traceback is read by nobody.
+        _log.exception("fetching failed")
+        return _failed(settings, f"fetching failed: {type(error).__name__}: {error}")
     _log.info("the model's files are in %s", folder)
     return 0
+
+
+def _failed(settings: FetchSettings, reason: str) -> int:
+    _log.error("%s", reason)
+    if settings.report_file:
+        Path(settings.report_file).write_text(f"{reason}\n", "utf-8", errors="replace")
+    return _CANNOT_FETCH
 
 
 def _end(number: int, _frame: FrameType | None) -> None:

@@ -25,10 +25,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
+from batchedmodel_contract.mistakes import shown
 from batchedmodel_contract.source import HuggingFace
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.fetch_progress import Progress, shown_bytes
@@ -36,11 +37,12 @@ from batchedmodel_model_server.hub import (
     COMMIT,
     Hub,
     HubAccess,
-    HubFile,
     Unreachable,
     hub_access,
     is_offline,
 )
+from batchedmodel_model_server.hub_answers import HubFile
+from batchedmodel_model_server.own_files import is_inside
 
 _AT_ONCE: Final = 4
 """Files: one connection seldom fills the line."""
@@ -145,7 +147,7 @@ async def _download(
     wanted: HuggingFace, commit: str, partial: Path, patterns: Sequence[str], access: HubAccess
 ) -> None:
     async with Hub(access, wanted.repo, wanted.revision) as hub:
-        files = _wanted(await hub.files(commit), patterns)
+        files = wanted_files(await hub.files(commit), patterns)
         present = sum(_present_bytes(partial, file) for file in files)
         total = sum(file.size for file in files)
         _require_space(partial, total - present)
@@ -201,16 +203,20 @@ def _to_disk(file: Path) -> None:
         os.fsync(stream.fileno())
 
 
-def _wanted(files: Sequence[HubFile], patterns: Sequence[str]) -> list[HubFile]:
+def wanted_files(files: Sequence[HubFile], patterns: Sequence[str]) -> list[HubFile]:
+    """Those that match one of the patterns; raises `CannotLoad` when they cannot be kept."""
     found = [file for file in files if any(fnmatchcase(file.path, one) for one in patterns)]
     if not found:
         raise CannotLoad(
             f"source.huggingFace: the repository has no file like {', '.join(patterns)}"
         )
     for file in found:
-        path = PurePosixPath(file.path)
-        if path.is_absolute() or ".." in path.parts:
-            raise CannotLoad(f"source.huggingFace: {file.path} would lie outside of its folder")
+        if not is_inside(file.path):
+            raise CannotLoad(
+                f"source.huggingFace: {shown(file.path)} would lie outside of its folder"
+            )
+    if len({file.path for file in found}) < len(found):
+        raise CannotLoad("source.huggingFace: the hub lists a file twice")
     return found
 
 

@@ -66,7 +66,7 @@ def _run(model: LoadedModel, collated: Collated, handed_over: float) -> dict[str
             )
     except ForwardFailed:
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         failure = translated(error)
     # Out here: raised in there it would keep the error, its frames and their tensors.
     raise failure

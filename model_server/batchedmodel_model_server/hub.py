@@ -24,6 +24,7 @@ import aiohttp
 from yarl import URL
 
 from batchedmodel_model_server.errors import CannotLoad
+from batchedmodel_model_server.hub_answers import HubFile, Listing, json_of, led_to, next_page
 
 COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 """What the full name of a commit looks like."""
@@ -36,7 +37,6 @@ _ASK_AGAIN: Final = frozenset({408, 425, 429})
 _PARTIAL: Final = 206
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _MOST_REDIRECTS: Final = 10
-_MOST_FILES: Final = 100_000
 _CHUNK_BYTES: Final = 1_048_576
 _TRUE: Final = frozenset({"1", "ON", "YES", "TRUE"})
 
@@ -65,6 +65,10 @@ class Patience:
     longest_pause_seconds: float = 60.0
     silence_seconds: float = 60.0
     """A connection over which nothing came for so long counts as gone."""
+    answer_seconds: float = 120.0
+    """All of one answer but a file's has so long, however slowly it moves."""
+    listing_seconds: float = 3600.0
+    """All pages of a list of files together have so long."""
 
     def pause_seconds(self, failures: int) -> float | None:
         """The pause after so many failures in a row, twice the one before; None: give up."""
@@ -84,18 +88,6 @@ class HubAccess:
     def impatient(self) -> Self:
         """The same for a question that may stay without an answer."""
         return dataclasses.replace(self, patience=dataclasses.replace(self.patience, tries=1))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HubFile:
-    """One file of a commit."""
-
-    path: str
-    size: int
-    """Bytes."""
-    sha256: str | None
-    """Of large files; the others are known by their name in git alone."""
-    git_sha1: str
 
 
 def is_offline(environ: Mapping[str, str]) -> bool:
@@ -161,21 +153,19 @@ class Hub:
 
     async def files(self, commit: str) -> list[HubFile]:
         """All files of a commit."""
-        found: list[HubFile] = []
+        listing, seconds = Listing(self._named), self._access.patience.listing_seconds
         address: URL | None = self._api(f"tree/{commit}?recursive=true&expand=false")
-        while address is not None:
-            entries, address = await self._patiently(partial(self._json, address))
-            try:
-                found.extend(_file(entry) for entry in entries if entry["type"] == "file")
-            except (KeyError, TypeError, ValueError) as error:
-                raise CannotLoad(
-                    f"{self._named}: the hub's list of files makes no sense"
-                ) from error
-            if not entries:
-                break
-            if len(found) > _MOST_FILES:
-                raise CannotLoad(f"{self._named} has more than {_MOST_FILES} files")
-        return found
+        try:
+            async with asyncio.timeout(seconds):
+                while address is not None:
+                    page, address = await self._patiently(partial(self._json, address))
+                    listing.add(page)
+                    if not page:
+                        break
+        except TimeoutError as error:
+            told = f"{self._named}: the hub's list of files did not end within {seconds:g} s"
+            raise Unreachable(told) from error
+        return listing.files
 
     async def download(
         self, commit: str, file: HubFile, into: Path, received: Callable[[int], None]
@@ -216,13 +206,12 @@ class Hub:
 
     async def _json(self, address: URL) -> tuple[Any, URL | None]:
         """The answer, and where it goes on."""
-        async with self._answer(address, {}) as response:
-            try:
-                answer = await response.json(content_type=None)
-            except ValueError as error:
-                raise CannotLoad(f"{address.host} does not answer as a hub does") from error
-            following = response.links.get("next")
-            return answer, URL(str(following["url"])) if following else None
+        seconds = self._access.patience.answer_seconds
+        try:
+            async with asyncio.timeout(seconds), self._answer(address, {}) as response:
+                return await json_of(response, address.host), next_page(response, self._named)
+        except TimeoutError as error:
+            raise _Passing(f"{address.host} did not answer within {seconds:g} s") from error
 
     @asynccontextmanager
     async def _answer(
@@ -240,8 +229,7 @@ class Hub:
                 ) as response:
                     location = response.headers.get("Location")
                     if response.status in _REDIRECTS and location:
-                        # What was signed as it is written must be sent as it is written.
-                        address = address.join(URL(location, encoded=True))
+                        address = led_to(address, location, self._named)
                         continue
                     self._judge(response)
                     yield response
@@ -321,19 +309,9 @@ def _proxy(address: URL) -> str | None:
     return getproxies().get(address.scheme)
 
 
-def _file(entry: Mapping[str, Any]) -> HubFile:
-    large = entry.get("lfs")
-    return HubFile(
-        path=str(entry["path"]),
-        size=int(entry["size"]),
-        sha256=None if large is None else str(large["oid"]),
-        git_sha1=str(entry["oid"]),
-    )
-
-
 def _begin(response: aiohttp.ClientResponse) -> int:
     """The first byte that comes; a server may send all of a file when asked for its end."""
-    found = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
+    found = re.match(r"bytes ([0-9]{1,18})-", response.headers.get("Content-Range", ""))
     return int(found[1]) if found and response.status == _PARTIAL else 0
 
 

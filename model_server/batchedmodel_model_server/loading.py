@@ -24,6 +24,7 @@ from batchedmodel_model_server.processor import bound_operators
 from batchedmodel_model_server.registry import make_handler
 from batchedmodel_model_server.sources import model_folder
 from batchedmodel_model_server.startup import FETCH, IMPORTS, LOAD, StartUp
+from batchedmodel_model_server.tokenizer_trial import try_tokenizer
 
 
 def load(
@@ -64,6 +65,9 @@ def load(
             idempotent=settings.idempotent and handler.idempotent,
             content=content,
         )
+        if handler.text is not None and handler.tokenizer is not None:
+            with start.phase(LOAD):
+                try_tokenizer(handler.tokenizer)
         # From here on it is what unloads the handler that lets go of its modules.
         undo.pop_all()
         return loaded
@@ -71,7 +75,7 @@ def load(
         raise
     except InvalidInput as error:
         raise CannotLoad(str(error)) from error
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         failure = translated(error)
         if isinstance(failure, DeviceLost):
             raise failure from error

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.mapped_weights import on_device
+from batchedmodel_model_server.weight_files import check_file
 from batchedmodel_model_server.weightless import weightless
 
 Module = TypeVar("Module")
@@ -60,9 +61,10 @@ def _tensors(weights: Path, *, trusted: bool) -> dict[str, Any]:
     from safetensors.torch import load_file
 
     if weights.suffix not in _PICKLES:
+        check_file(weights)
         try:
             found: dict[str, Any] = load_file(weights)
-        except (OSError, SafetensorError) as error:
+        except (OSError, TypeError, SafetensorError) as error:
             raise CannotLoad(f"{weights} cannot be read as safetensors: {error}") from error
         return found
     if not trusted:

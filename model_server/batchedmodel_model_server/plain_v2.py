@@ -7,7 +7,14 @@ status, so one bad row fails it. Pure.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from batchedmodel_contract.batch_wire import OK, SHAPES, BatchReply, BatchRequest, Ragged
+from batchedmodel_contract.batch_wire import (
+    OK,
+    SHAPES,
+    BatchReply,
+    BatchRequest,
+    Ragged,
+    check_items,
+)
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.params import Param, columns, read_values
 from batchedmodel_contract.tensors import Tensor
@@ -42,6 +49,7 @@ def rows_as_items(
             rule = "has no rows that hold a value; the first dimension counts rows"
             raise InvalidInput(tensor.name, rule, tensor.shape)
         count, inner = tensor.shape[0], tensor.shape[1:]
+        check_items(tensor.name, count)
         inputs.append(
             Ragged(
                 name=tensor.name,

@@ -48,7 +48,7 @@ def _made(name: str, kind: type[Handler], parameters: Mapping[str, str], *, trus
             )
     try:
         handler = kind()
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         raise CannotLoad(f"handler {name} cannot be made: {_shown(error)}") from error
     handler.parameters, handler.trusted = parameters, trust
     return handler
@@ -60,7 +60,7 @@ def _handler_class(name: str, path: str) -> type[Handler]:
         raise CannotLoad(f"handler {name} is not {', '.join(_OURS)} or package.module:Class")
     try:
         module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         raise CannotLoad(
             f"handler {name}: {module_name} cannot be imported: {_shown(error)}"
         ) from error
@@ -80,7 +80,7 @@ def _module_in(name: str, folder: Path | None, file_name: str, *, trust: bool) -
         raise CannotLoad(f"handler {name}: {folder} has no {file_name}")
     try:
         return import_file(file)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         hint = files_beside(file, error)
         raise CannotLoad(f"handler {name}: {file} cannot be run: {_shown(error)}{hint}") from error
 

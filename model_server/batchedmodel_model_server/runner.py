@@ -25,10 +25,12 @@ from batchedmodel_model_server.forward import LoadedModel, forward
 from batchedmodel_model_server.handler import Handler, Invalid
 from batchedmodel_model_server.ladder import Ladder
 from batchedmodel_model_server.memory import MemoryCap
+from batchedmodel_model_server.settling import fit_for_a_future
 from batchedmodel_model_server.validation import Examined, examine
 from batchedmodel_model_server.watchdog import Watchdog, allowed_seconds
 
 _BIG: Final = 1 << 20  # bytes whose copying would hold up the event loop for milliseconds
+_MANY: Final = 512  # items whose judgement takes as long
 _MESSAGE_CHARACTERS: Final = 500
 _log = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -84,9 +86,10 @@ class Runner:
         arrived = self._clock()
         declaration = self._model.declaration
         received = sum(len(ragged.data) for ragged in request.inputs)
+        items = max((len(ragged.shapes) for ragged in request.inputs), default=0)
         prepared = await _do(
             lambda: prepare(self._model, request),
-            aside=received > _BIG or declaration.checks_items,
+            aside=received > _BIG or items > _MANY or declaration.checks_items,
         )
         wanted = math.inf if request.wanted_seconds is None else request.wanted_seconds
         computed = NOTHING
@@ -190,7 +193,14 @@ def prepare(model: LoadedModel, request: BatchRequest) -> Prepared:
 
 async def _do(work: Callable[[], Result], *, aside: bool) -> Result:
     """Small work costs less than handing it to another thread."""
-    return await asyncio.to_thread(work) if aside else work()
+    return await asyncio.to_thread(_done, work) if aside else work()
+
+
+def _done(work: Callable[[], Result]) -> Result:
+    try:
+        return work()
+    except BaseException as error:
+        raise fit_for_a_future(error) from error
 
 
 def _check(handler: Handler, examined: Examined) -> tuple[dict[int, str], dict[int, str]]:
@@ -203,7 +213,7 @@ def _check(handler: Handler, examined: Examined) -> tuple[dict[int, str], dict[i
             handler.check(item)
         except Invalid as error:
             refused[index] = str(error)[:_MESSAGE_CHARACTERS]
-        except Exception as error:
+        except BaseException as error:
             _log.exception("the handler's check failed")
             text = f"the model's check failed: {type(error).__name__}: {error}"
             crashed[index] = text[:_MESSAGE_CHARACTERS]

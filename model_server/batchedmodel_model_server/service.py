@@ -184,7 +184,7 @@ class ModelService:
         except asyncio.CancelledError:
             version.enter(ModelState.FAILED, "the server was told to stop before it was loaded")
             raise
-        except Exception as error:
+        except BaseException as error:
             _log.exception("bringing up the model failed")
             failure = CannotLoad(f"{type(error).__name__}: {error}")
         await self._failed(version, str(failure))
@@ -329,7 +329,9 @@ class ModelService:
             # The end of the process returns it faster.
             if not self.lifecycle.ended:
                 await self._compute.call(partial(return_memory, marks, beside=beside))
-        except Exception:
+        except asyncio.CancelledError:
+            raise
+        except BaseException:
             # Somebody waits for the version's end, whatever is left of it.
             _log.exception("version %s: not all of its memory was given back", version.name)
 

@@ -3,6 +3,8 @@
 import asyncio
 from typing import TypeVar
 
+from batchedmodel_model_server.errors import ModelServerError
+
 Outcome = TypeVar("Outcome")
 
 
@@ -14,6 +16,19 @@ def settle(waiter: asyncio.Future[Outcome], outcome: Outcome | BaseException) ->
         waiter.set_exception(outcome)
     else:
         waiter.set_result(outcome)
+
+
+def fit_for_a_future(error: BaseException) -> Exception:
+    """The error of work in a thread, as its waiter can be told of it.
+
+    A future refuses StopIteration, SystemExit would end the loop that awaits it, and panics of
+    libraries in other languages are no `Exception` either.
+    """
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    wrapped = ModelServerError(f"the handler raised {type(error).__name__}: {error}")
+    wrapped.__cause__ = error
+    return wrapped
 
 
 async def either(*events: asyncio.Event) -> None:

@@ -48,7 +48,7 @@ def _of_package(name: str) -> Path:
     field = "source.pythonPackage"
     try:
         package = importlib.import_module(name)
-    except Exception as error:
+    except BaseException as error:
         reason = f"{type(error).__name__}: {error}"
         raise CannotLoad(f"{field}: {name} cannot be imported: {reason}") from error
     if hasattr(package, "get_model_path"):

@@ -27,7 +27,7 @@ def unload(handler: Handler) -> Marks:
     marks = [weakref.ref(one) for one in (handler, *vars(handler).values()) if _is_markable(one)]
     try:
         handler.unload()
-    except (Exception, SystemExit):
+    except BaseException:
         _log.exception("the handler failed to unload")
     forget(type(handler).__module__)
     return marks

@@ -152,12 +152,21 @@ def _column(spec: Spec, ragged: Ragged) -> Column:
 
 
 def _wrong_shapes(column: Column) -> Iterator[Fault]:
+    # Many items are alike, and a message takes longer than the judgement.
+    known: dict[Shape, str | None] = {}
     for index, shape in enumerate(column.shapes):
-        for declared, size in zip(column.spec.shape, shape, strict=True):
-            rule = _size_rule(column.spec, declared, size)
-            if rule is not None:
-                yield index, str(InvalidInput(column.name, rule, shape))
-                break
+        if shape not in known:
+            known[shape] = _shape_fault(column, shape)
+        if (fault := known[shape]) is not None:
+            yield index, fault
+
+
+def _shape_fault(column: Column, shape: Shape) -> str | None:
+    for declared, size in zip(column.spec.shape, shape, strict=True):
+        rule = _size_rule(column.spec, declared, size)
+        if rule is not None:
+            return str(InvalidInput(column.name, rule, shape))
+    return None
 
 
 def _size_rule(spec: Spec, declared: int | str, size: int) -> str | None:

@@ -300,7 +300,7 @@ class Batcher:
             seconds = self._clock() - self._flights.began(batch)
             self._turns.refused(batch, refused(reply, members), seconds, self._policy)
             self._arrived(batch, reply)
-        except Exception as error:
+        except BaseException as error:
             told = our_bug(error)
             for live, _ in members:
                 self._settle(live, Outcome.FAILED, told)

@@ -7,6 +7,7 @@ leaves, so it counts until it is done.
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
+from functools import partial
 from itertools import count
 from typing import Final, TypeVar
 
@@ -16,6 +17,10 @@ from batchedmodel_scheduling.fair_queue import FairQueue
 from batchedmodel_scheduling.shared_room import SharedRoom
 
 Result = TypeVar("Result")
+
+
+class WorkFailed(Exception):
+    """Work raised what no future takes, or what would end the loop; the message names it."""
 
 
 class FairThreads:
@@ -35,7 +40,10 @@ class FairThreads:
         return self.room.refusal(share, size)
 
     async def do(self, share: Share, size: int, work: Callable[[], Result]) -> Result:
-        """What `work` returns or raises, which there is room for, once it is its tenant's turn."""
+        """What `work` returns or raises, which there is room for, once it is its tenant's turn.
+
+        Raises `WorkFailed` in the place of what is no `Exception`, and of `StopIteration`.
+        """
         number = next(self._numbers)
         self.room.take(share, size)
         self._line.add(share.tenant, number, work=size, rank=number, weight=share.weight)
@@ -50,7 +58,7 @@ class FairThreads:
                 self._line.discard(number)
                 self.room.give_back(share.tenant, size)
             raise
-        doing = asyncio.get_running_loop().run_in_executor(self._executor, work)
+        doing = asyncio.get_running_loop().run_in_executor(self._executor, partial(_done, work))
 
         def done(work: asyncio.Future[Result]) -> None:
             if not work.cancelled():
@@ -78,3 +86,12 @@ class FairThreads:
         self._idle += 1
         self.room.give_back(share.tenant, size)
         self._begin()
+
+
+def _done(work: Callable[[], Result]) -> Result:
+    try:
+        return work()
+    except BaseException as error:
+        if isinstance(error, Exception) and not isinstance(error, StopIteration):
+            raise
+        raise WorkFailed(f"{type(error).__name__}: {error}") from error

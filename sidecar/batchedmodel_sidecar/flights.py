@@ -161,7 +161,9 @@ async def carried(ask: Callable[[], Awaitable[BatchReply]]) -> BatchReply | Unse
     """The reply to a batch, or why there is none, be it that it could not even be asked for."""
     try:
         return await ask()
-    except Exception as error:
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:
         return our_bug(error)
 
 
@@ -173,7 +175,7 @@ def noted(tell: Callable[..., object], *what: object) -> None:
         logger.exception("the policy failed over what it was told")
 
 
-def our_bug(bug: Exception) -> Unserved:
+def our_bug(bug: BaseException) -> Unserved:
     """Whatever is not foreseen is ours, and no caller may hang for it."""
     if isinstance(bug, Unserved):
         return bug

@@ -117,7 +117,9 @@ class ModelLink:
             except TimeoutError:
                 self._stuck = True
                 self._lose("the model server does not answer")
-            except Exception as bug:
+            except asyncio.CancelledError:
+                raise
+            except BaseException as bug:
                 # What a server says must not end the process that stands in front of it.
                 logger.error("life line", exc_info=bug)
                 self._lose(f"error in the sidecar: {bug!r}")

@@ -250,7 +250,7 @@ class Service:
         for task in (*background, stopped):
             task.cancel()
         for error in await asyncio.gather(*background, return_exceptions=True):
-            if isinstance(error, Exception):
+            if error is not None and not isinstance(error, asyncio.CancelledError):
                 raise error
         return emptied
 

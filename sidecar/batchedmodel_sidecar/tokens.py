@@ -7,6 +7,7 @@ short one is done sooner than a thread could be woken.
 
 from __future__ import annotations  # array.array takes no type argument at run time
 
+import logging
 from array import array
 from collections.abc import Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -23,8 +24,11 @@ from batchedmodel_contract.tenants import NOBODY, Share
 from batchedmodel_sidecar.errors import Rejected
 from batchedmodel_sidecar.fair_threads import FairThreads
 
+logger: Final = logging.getLogger(__name__)
+
 INLINE_CHARACTERS: Final = 600  # about 0.2 ms of tokenising
 _MOST_CHARACTERS: Final = 32_000_000  # at work at once: some seconds of two threads
+_SAID_CHARACTERS: Final = 200
 
 
 Text = str | tuple[str, str]
@@ -72,8 +76,10 @@ class Tokens:
         """
         try:
             self._tokenizer = Tokenizer.from_buffer(tokenizer_json)
-        except ValueError as error:
-            raise InvalidInput("tokenizer", f"cannot be read: {error}") from error
+        except BaseException as error:
+            # A panic of the library, which is written in Rust, is no `Exception`.
+            said = f"{type(error).__name__}: {error}"[:_SAID_CHARACTERS]
+            raise InvalidInput("tokenizer", f"cannot be read: {said}") from error
         self.tokenizer_json: Final = tokenizer_json
         """The file, for whoever makes the same tokenizer once more."""
         self._tokenizer.no_padding()
@@ -94,7 +100,8 @@ class Tokens:
     ) -> list[Tokenised]:
         """Token ids of each text, special tokens included, and where they come from if `marked`.
 
-        Raises `Rejected`, and `InvalidInput` for a text that is too long if it must stay `whole`.
+        Raises `Rejected`, also where the tokenizer fails, and `InvalidInput` for a text that is too
+        long if it must stay `whole`.
         """
         characters = sum(map(_characters, texts))
         if characters <= INLINE_CHARACTERS:
@@ -112,7 +119,14 @@ class Tokens:
     def _encode(self, texts: Sequence[Text], whole: bool, marked: bool) -> list[Tokenised]:
         # The fast way keeps no places.
         encode = self._tokenizer.encode_batch if marked else self._tokenizer.encode_batch_fast
-        encodings = encode(list(texts))
+        try:
+            encodings = encode(list(texts))
+        except BaseException as error:
+            # What it says may quote the text.
+            kind = type(error).__name__
+            logger.error("the model's tokenizer failed: %s", kind)
+            message = f"the model's tokenizer failed on the text: {kind}"
+            raise Rejected(Rejection.INVALID, message, status=500) from error
         if whole:
             for index, encoding in enumerate(encodings):
                 if encoding.overflowing:

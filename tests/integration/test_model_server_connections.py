@@ -7,7 +7,7 @@ import contextlib
 import signal
 import socket
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final, NamedTuple
 
 import orjson
@@ -16,8 +16,8 @@ import pytest_asyncio
 
 from batchedmodel_contract.batch_wire import BatchRequest, ragged, read_reply, write_request
 from batchedmodel_contract.server_api import ModelState, events_path, infer_path, model_path
-from batchedmodel_contract.tensors import Datatype
-from batchedmodel_contract.v2 import HEADER_LENGTH
+from batchedmodel_contract.tensors import Datatype, Tensor
+from batchedmodel_contract.v2 import HEADER_LENGTH, write_body
 from support.model_server_process import NAME, ModelServerProcess, model_server, token_batch
 from support.raw_caller import request
 
@@ -255,3 +255,40 @@ async def test_a_server_that_is_held_up_refuses_no_connection(
                 caller.connect(str(simulated.socket))
     finally:
         simulated.process.send_signal(signal.SIGCONT)
+
+
+async def test_hundred_thousand_items_that_hold_nothing_are_refused_unjudged(
+    simulated: ModelServerProcess,
+) -> None:
+    body, header = many_items(100_000)
+    async with calling(simulated) as caller:
+        status, _, answer = await caller.asks(request(infer_path(NAME), body, header))
+        assert status == 400
+        assert b"x:shapes: holds 100000 items; a batch has at most 4096" in answer
+        # As many as a batch may have are judged one by one, and each has its own verdict.
+        body, header = many_items(4096)
+        status, headers, answer = await caller.asks(request(infer_path(NAME), body, header))
+    assert status == 200
+    assert read_reply(answer, headers[HEADER_LENGTH.lower()]).statuses == (400,) * 4096
+
+
+def many_items(count: int) -> tuple[bytes, str]:
+    """A batch of items of length 0."""
+    tensors = [
+        Tensor(name="x", datatype=Datatype.INT64, shape=(0,), data=b""),
+        Tensor(name="x:shapes", datatype=Datatype.INT64, shape=(count, 1), data=bytes(8 * count)),
+    ]
+    length, parts = write_body({}, tensors, "inputs", orjson.dumps)
+    return b"".join(parts), f"{HEADER_LENGTH}: {length}"
+
+
+async def test_slow_callers_keep_nobody_from_an_answer(simulated: ModelServerProcess) -> None:
+    body, header = batch([1, 2], [3])
+    async with AsyncExitStack() as stack:
+        for number in range(600):
+            slow = await stack.enter_async_context(calling(simulated))
+            slow.writer.write(b"POST /v2/models/")  # a head that does not go on
+            if number % 10 == 0:
+                async with calling(simulated) as caller:
+                    answer = await caller.asks(request(infer_path(NAME), body, header))
+                    assert answer[0] == 200

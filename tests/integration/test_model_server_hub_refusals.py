@@ -1,6 +1,7 @@
 """A hub that does not give what a model needs, and folders that do not take it."""
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
@@ -8,6 +9,8 @@ from asyncio.subprocess import PIPE
 from pathlib import Path
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from batchedmodel_model_server.hub import Hub, HubAccess, Patience, Unreachable
 from support.fetching import WEIGHTS, content, ended, fetched, limited_file_size, refused, start
@@ -49,7 +52,7 @@ async def test_files_of_other_kinds_are_no_model(tmp_path: Path, served: ServedH
 async def test_no_file_is_written_outside_of_the_folder(tmp_path: Path, served: ServedHub) -> None:
     served.files["../../stray.json"] = b"{}"
     reason = await refused(tmp_path / "cache", served.endpoint)
-    assert "../../stray.json would lie outside of its folder" in reason
+    assert '"../../stray.json" would lie outside of its folder' in reason
     assert not any(name.endswith("stray.json") for name in content(tmp_path))
 
 
@@ -124,3 +127,50 @@ async def test_the_hubs_own_client_finds_the_same_files(tmp_path: Path, served: 
 async def test_wrong_settings_are_told(tmp_path: Path) -> None:
     process = await start(tmp_path, "http://hub.example", BATCHEDMODEL_SOURCE="")
     assert "BATCHEDMODEL_SOURCE: is required" in await ended(process, 2)
+
+
+async def test_hub_that_lies_is_told_of_in_the_report(tmp_path: Path) -> None:
+    async def endless(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        with contextlib.suppress(ConnectionError):
+            while True:
+                await response.write(b"[" * 1_000_000)
+        return response
+
+    async def deep(request: web.Request) -> web.StreamResponse:
+        return web.Response(body=b"[" * 1_000_000)
+
+    async def nowhere(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=302, headers={"Location": "http://[::"})
+
+    reasons = {
+        endless: "127.0.0.1 answers more than 16777216 bytes of JSON",
+        deep: "127.0.0.1 does not answer as a hub does",
+        nowhere: "source.huggingFace: us/small at main: the hub leads nowhere",
+    }
+    for answer, reason in reasons.items():
+        app = web.Application()
+        app.router.add_get("/{path:.*}", answer)
+        async with TestServer(app) as server:
+            endpoint = str(server.make_url("")).rstrip("/")
+            assert await refused(tmp_path / answer.__name__, endpoint) == reason
+
+
+FAILING = """
+import sys
+from batchedmodel_model_server import fetch
+
+def model_folder(*_, **__):
+    raise RuntimeError("nobody thought of this")
+
+fetch.model_folder = model_folder
+sys.exit(fetch.main())
+"""
+
+
+async def test_what_nobody_thought_of_is_in_the_report_as_well(
+    tmp_path: Path, served: ServedHub
+) -> None:
+    reason = await refused(tmp_path, served.endpoint, code=FAILING)
+    assert reason == "fetching failed: RuntimeError: nobody thought of this"

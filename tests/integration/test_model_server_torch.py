@@ -219,7 +219,7 @@ def test_weights_that_are_missing_are_refused(checkpoint: MakeCheckpoint) -> Non
 def test_weights_that_are_no_weights_are_refused(checkpoint: MakeCheckpoint) -> None:
     path = checkpoint("Bert")
     (path / "model.safetensors").write_bytes(b"not weights")
-    with pytest.raises(CannotLoad, match="cannot be loaded"):
+    with pytest.raises(CannotLoad, match="cannot be read as safetensors"):
         load(path)
 
 

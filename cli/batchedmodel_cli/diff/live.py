@@ -12,6 +12,7 @@ from typing import Any, Final, TextIO
 
 from batchedmodel_cli.diff.rehearsal import LiveModel
 from batchedmodel_cli.manifest_file import UnusableManifest, read_document, read_text
+from batchedmodel_cli.yaml_text import MOST_CHARACTERS
 from batchedmodel_contract.manifest import KIND, read_manifest
 from batchedmodel_contract.mistakes import InvalidManifest
 
@@ -67,7 +68,7 @@ def from_file(file: Path) -> str:
 def from_stream(stream: TextIO) -> str:
     """The same from standard input; raises `Unavailable`."""
     try:
-        return stream.read()
+        return stream.read(MOST_CHARACTERS + 1)
     except UnicodeDecodeError as error:
         raise Unavailable(f"--live -: is not UTF-8 text: {error.reason}") from error
 

@@ -17,6 +17,7 @@ from batchedmodel_model_server.handler import PARAMETERS
 from batchedmodel_model_server.handlers.lean_transformers import import_transformers
 from batchedmodel_model_server.mapped_weights import on_device
 from batchedmodel_model_server.processor import read_processor
+from batchedmodel_model_server.weight_files import check_folder
 from batchedmodel_model_server.weightless import weightless
 
 TOKENS: Final = "input_ids"
@@ -72,6 +73,7 @@ def load_model_without(
     import torch
     from safetensors import SafetensorError
 
+    check_folder(folder)
     transformers = import_transformers()
     logging = transformers.utils.logging
     # Progress bars would run through the log, and failures come as exceptions.

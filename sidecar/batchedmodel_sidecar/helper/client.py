@@ -132,7 +132,7 @@ class Helper:
                 await self._end()
                 self._line.done(self._clock() - started)
                 self._settle(task, HelperFailed("the process that works on large bodies is stuck"))
-            except Exception as bug:
+            except BaseException as bug:
                 logger.error("the helper for large bodies cannot be used", exc_info=bug)
                 await self._end()
                 self._line.done(self._clock() - started)

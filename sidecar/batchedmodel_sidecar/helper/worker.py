@@ -40,6 +40,8 @@ class Worker:
         self._adapters = adapters()
         self._threads = text_threads(1)
         self._model: ReadyModel | None = None
+        self._unreadable = ""
+        """Why there is none, if it was told."""
 
     async def work(
         self, message: News | Job, memory: SharedMemory
@@ -47,13 +49,13 @@ class Worker:
         """The reply to a message, with its memory; none for news."""
         view = memory.view()
         if isinstance(message, News):
-            self._learn(*wire.read_model(view, message.sizes))
+            self._learn_if_possible(view, message)
             return None
         try:
             result, (sizes, parts) = await self._done(message, view)
         except (InvalidInput, Rejected, Unserved) as error:
             result, (sizes, parts) = Result.REFUSED, wire.write_refusal(error)
-        except Exception as bug:
+        except BaseException as bug:
             logger.error("error in the helper: %s", message, exc_info=bug)
             text = f"error in the sidecar while reading or writing this: {type(bug).__name__}"
             refusal = Rejected(Rejection.INVALID, text, status=500)
@@ -99,8 +101,19 @@ class Worker:
         return self._adapters[job.by].render(parsed, asked.answer, model)
 
     def _known(self) -> ReadyModel:
+        if self._unreadable:
+            raise Rejected(Rejection.INVALID, self._unreadable, status=500)
         assert self._model is not None, "a job came before the model: our bug"
         return self._model
+
+    def _learn_if_possible(self, view: memoryview, message: News) -> None:
+        """News is not answered: the jobs behind it are told why the model is not known here."""
+        self._unreadable = ""
+        try:
+            self._learn(*wire.read_model(view, message.sizes))
+        except BaseException as error:
+            logger.error("the model cannot be read: %s", type(error).__name__)
+            self._unreadable = f"the model cannot be read in the sidecar: {type(error).__name__}"
 
     def _learn(self, model: wire.Model, tokenizer: bytes) -> None:
         text = model.description.text

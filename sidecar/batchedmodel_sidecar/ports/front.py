@@ -150,7 +150,9 @@ class Front:
             # The model's answer has no form in which the caller asked for it.
             unfit = CallError(str(error), status=400, field=error.mistake.field)
             response = self._refused(asked, unfit)
-        except Exception as bug:
+        except (asyncio.CancelledError, GeneratorExit):
+            raise
+        except BaseException as bug:
             response = self._refused(asked, CallError(_ours("answering", bug), status=500))
         return self._named(asked, response)
 
@@ -257,9 +259,9 @@ class Front:
             raise invalid(error) from error
         except TimeoutError as error:
             raise TooLate(limit) from error
-        except Rejected:
+        except (Rejected, GeneratorExit):
             raise
-        except Exception as bug:
+        except BaseException as bug:
             raise Rejected(Rejection.INVALID, _ours("reading", bug), status=500) from bug
         finally:
             if isinstance(body, SharedMemory):
@@ -382,7 +384,7 @@ class Front:
         return told(self._name, found, self._link.status, open_for_work=works)
 
 
-def _ours(doing: str, bug: Exception) -> str:
+def _ours(doing: str, bug: BaseException) -> str:
     """An error of our own while answering one call: logged whole, told in a few words."""
     logger.error("error while %s a call", doing, exc_info=bug)
     return f"error in the sidecar while {doing} this call: {type(bug).__name__}"

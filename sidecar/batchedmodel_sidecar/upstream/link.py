@@ -96,7 +96,9 @@ class ForeignLink:
                     self._lose("the model does not answer the question for readiness")
             except (NotReady, InvalidInput, Unreachable) as error:
                 self._lose(str(error))
-            except Exception as bug:
+            except asyncio.CancelledError:
+                raise
+            except BaseException as bug:
                 # What a server says must not end the process that stands in front of it.
                 logger.error("check", exc_info=bug)
                 self._lose(f"error in the sidecar: {type(bug).__name__}")

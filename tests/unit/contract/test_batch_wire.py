@@ -23,6 +23,7 @@ from batchedmodel_contract.batch_wire import (
     write_request,
 )
 from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.spec import MAX_BATCH_SIZE
 from batchedmodel_contract.tensors import Buffer, Datatype, Tensor, join_byte_elements
 from batchedmodel_contract.v2 import read_body, write_body
 from support.examples import examples
@@ -369,3 +370,24 @@ def test_a_reply_with_any_sizes_is_read_or_refused(data: st.DataObject) -> None:
         "y:shapes", Datatype.INT64, (count, rank), struct.pack(f"<{len(kept)}q", *kept)
     )
     reads_or_refuses(*reply_of(ONE_OUTPUT, described, ONE_STATUS, ONE_ERROR))
+
+
+@pytest.mark.parametrize("count", [MAX_BATCH_SIZE + 1, 100_000, 2**62])
+def test_more_items_than_a_batch_may_have_are_refused_before_anything_is_made_of_them(
+    count: int,
+) -> None:
+    # What holds nothing costs no bytes: not even its shapes are read.
+    given = (
+        tensor("ids", Datatype.INT64, (0,), b""),
+        tensor("ids:shapes", Datatype.INT64, (count, 1), b"never read"),
+    )
+    with pytest.raises(InvalidInput, match=f"ids:shapes: holds {count} items; a batch has at most"):
+        to_request({}, given)
+
+
+def test_largest_batch_is_taken() -> None:
+    given = (
+        tensor("ids", Datatype.INT64, (0,), b""),
+        tensor("ids:shapes", Datatype.INT64, (MAX_BATCH_SIZE, 1), bytes(8 * MAX_BATCH_SIZE)),
+    )
+    assert len(to_request({}, given).inputs[0].shapes) == MAX_BATCH_SIZE

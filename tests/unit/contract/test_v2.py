@@ -260,3 +260,9 @@ def test_the_sizes_of_a_shape_cannot_outgrow_what_a_message_can_show() -> None:
     assert refusal(dumps({"inputs": [entry(shape=[2**63 - 1] * 16)]})).startswith(
         "inputs[0].data: has 2 values; the shape needs 2"
     )
+
+
+def test_body_of_too_many_tensors_is_refused_before_they_are_read() -> None:
+    body = json.dumps({"inputs": [7] * 2000}).encode()
+    with pytest.raises(InvalidInput, match="inputs: lists 2000 tensors; at most 1024 are taken"):
+        read_body(body, None, "inputs", json.loads)

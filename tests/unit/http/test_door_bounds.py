@@ -4,9 +4,19 @@ import asyncio
 from typing import Any, Final
 
 import pytest
+from aiohttp import web
 
+from batchedmodel_http.asked import Asked
 from batchedmodel_http.response import Response
-from support.door_world import ENOUGH, SECONDS, DoorWorld, PretendHouse, call, turns
+from support.door_world import (
+    ENOUGH,
+    SECONDS,
+    DoorWorld,
+    PretendFront,
+    PretendHouse,
+    call,
+    turns,
+)
 
 pytestmark = pytest.mark.looptime
 
@@ -353,3 +363,25 @@ async def test_whose_bytes_behind_have_no_room_is_hung_up_on(world: DoorWorld) -
     assert world.wire.gone
     await turns()
     assert not world.wire.answers
+
+
+@pytest.mark.parametrize("kind", [SystemExit, BaseException, StopAsyncIteration])
+async def test_whatever_is_raised_over_a_request_its_connection_ends_and_nothing_else(
+    caplog: pytest.LogCaptureFixture, kind: type[BaseException]
+) -> None:
+    class Raising(PretendFront):
+        async def respond(self, asked: Asked, source: bytes, caller: str = "") -> Response:
+            raise kind("panic")
+
+    class RaisingHouse(PretendHouse):
+        async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+            raise kind("panic")
+
+    small = call(b"a")
+    for sent in (small, small.replace(b"/call", b"/other")):
+        world = DoorWorld(Raising(), RaisingHouse())
+        world.wire.sends(sent)
+        await asyncio.sleep(1.0)
+        assert world.wire.aborted
+        assert not world.wire.written
+    assert caplog.messages == ["a request was not answered"] * 2

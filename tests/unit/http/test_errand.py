@@ -13,7 +13,7 @@ from batchedmodel_http.errand import Errand
 
 pytestmark = pytest.mark.looptime
 
-Ends = list[tuple[str | None, Exception | None]]
+Ends = list[tuple[str | None, BaseException | None]]
 
 
 def sent(work: Coroutine[Any, Any, str]) -> tuple[Errand[str], Ends]:
@@ -232,3 +232,20 @@ def test_it_is_given_up_at_any_moment_as_a_task_would_be(names: list[str], turns
 def in_virtual_time(story: Coroutine[Any, Any, list[str]]) -> list[str]:
     with asyncio.Runner(loop_factory=looptime.new_event_loop) as runner:
         return runner.run(story)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1.0])
+@pytest.mark.parametrize("kind", [SystemExit, BaseException])
+async def test_what_is_no_exception_is_told_once_as_well(
+    seconds: float, kind: type[BaseException]
+) -> None:
+    async def work() -> str:
+        if seconds:
+            await asyncio.sleep(seconds)
+        raise kind("panic")
+
+    _, ends = sent(work())
+    await asyncio.sleep(2.0)
+    ((result, error),) = ends
+    assert result is None
+    assert type(error) is kind

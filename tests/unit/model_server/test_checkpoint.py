@@ -134,7 +134,7 @@ def test_a_tokenizers_absurd_limit_is_none(write: Write) -> None:
         ({"config.json": {**CONFIG, "is_encoder_decoder": True}}, "encoder-decoder models are not"),
         ({"tokenizer.json": None}, "has no tokenizer.json"),
         ({"modules.json": MODULES}, "1_Pooling/config.json is missing"),
-        ({"modules.json": "{"}, "modules.json is not a list of modules"),
+        ({"modules.json": "{"}, "modules.json cannot be read"),
         ({"modules.json": [1]}, "modules.json is not a list of modules"),
         (
             {"modules.json": [*MODULES[:2], {"type": "x.Dense", "path": ""}]},
@@ -289,3 +289,59 @@ def test_sizes_that_are_none_are_refused(write: Write, listed: object) -> None:
     path = write({"config.json": CONFIG | {"matryoshka_dimensions": listed}})
     with pytest.raises(CannotLoad, match="matryoshka_dimensions is not a list of sizes"):
         read(path)
+
+
+@pytest.mark.parametrize("path", ["../other", "/etc", "a/../../b", "\0", 7, None])
+@pytest.mark.parametrize("module", [0, 1, 2])
+def test_modules_in_other_folders_are_refused_by_name(
+    write: Write, path: object, module: int
+) -> None:
+    listed = [{**entry, "path": path} if i == module else entry for i, entry in enumerate(MODULES)]
+    with pytest.raises(CannotLoad, match="leads out of the model's folder") as refused:
+        task_of(write({"modules.json": listed}))
+    assert f"modules.json: {json.dumps(path)} leads" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "rule"),
+    [
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000; at most 1000 are made"),
+        ({"n_layer": 1001}, "n_layer is 1001; at most 1000 are made"),
+    ],
+)
+def test_layers_without_end_are_refused(write: Write, config: dict[str, Any], rule: str) -> None:
+    with pytest.raises(CannotLoad, match=rule):
+        task_of(write({"config.json": {**CONFIG, **config}}))
+
+
+@pytest.mark.parametrize("labels", [10**12, 0, "2", 1.5])
+def test_labels_without_end_are_refused(labels: object) -> None:
+    with pytest.raises(CannotLoad, match="num_labels is not a number from 1 to 1000000"):
+        classes_of({"num_labels": labels}, "logits")
+
+
+def test_adapter_is_refused_since_it_would_not_be_served(write: Write) -> None:
+    adapter = {"base_model_name_or_path": "/var/run/secrets"}
+    with pytest.raises(CannotLoad, match=r"adapter_config\.json: adapters are not supported"):
+        task_of(write({"adapter_config.json": adapter}))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "rule"),
+    [
+        ("config.json", " " * (16 * 2**20) + "{}", "is longer than 16777216 bytes"),
+        ("modules.json", "[" * 100_000, "cannot be read: maximum recursion depth"),
+        ("tokenizer.json", " " * (64 * 2**20 + 1), "is longer than 67108864 bytes"),
+    ],
+)
+def test_files_beyond_any_measure_are_refused(
+    write: Write, name: str, content: str, rule: str
+) -> None:
+    with pytest.raises(CannotLoad, match=rule):
+        read(write({name: content}))
+
+
+@pytest.mark.parametrize("named", ["/etc", "../other", "us/small"])
+def test_backbone_that_is_another_model_is_refused(write: Write, named: str) -> None:
+    with pytest.raises(CannotLoad, match="backbone names another model"):
+        task_of(write({"config.json": {**CONFIG, "backbone": named}}))

@@ -6,6 +6,7 @@ import pytest
 
 from batchedmodel_contract.batch_wire import BatchReply, Ragged
 from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.spec import MAX_BATCH_SIZE
 from batchedmodel_contract.tensors import Datatype, Shape, Tensor
 from batchedmodel_model_server.plain_v2 import (
     RowFailed,
@@ -76,3 +77,9 @@ def test_one_failed_row_fails_a_plain_request() -> None:
 def test_rows_of_differing_shapes_have_no_plain_form() -> None:
     with pytest.raises(InvalidInput, match="differs in shape from row to row"):
         items_as_rows(reply((200, 200), ((1,), (2,)), [1, 2, 3]), every_output)
+
+
+def test_more_rows_than_a_batch_may_have_are_refused() -> None:
+    rows = MAX_BATCH_SIZE + 1
+    with pytest.raises(InvalidInput, match=f"x: holds {rows} items; a batch has at most 4096"):
+        rows_as_items([tensor("x", (rows,), [1] * rows)])

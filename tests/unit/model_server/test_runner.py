@@ -2,16 +2,20 @@
 
 import asyncio
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 
 from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_model_server import runner
 from batchedmodel_model_server.compute import ComputeThread
 from batchedmodel_model_server.errors import ModelServerError
 from batchedmodel_model_server.handler import Batch, Handler, Spec
 from batchedmodel_model_server.settling import settle
+from batchedmodel_model_server.validation import examine
+from support.hostile_tokenizers import Panic
 from support.model_server_handlers import Echo, Failing, Giving, arrays_of, batch_of, loaded
 from support.model_server_runner import runner_of
 
@@ -169,3 +173,43 @@ async def test_padding_counts_in_every_direction(compute: ComputeThread) -> None
     request = batch_of(x=[np.ones((2, 3), np.float32), np.ones((5, 1), np.float32)])
     reply = await runner_of(model, compute).run(request)
     assert (reply.tokens, reply.padded_tokens) == (6 + 5, 2 * 5 * 3)
+
+
+class Panicking(Failing):
+    """Its libraries raise what is no exception."""
+
+    def check(self, item: Mapping[str, Any]) -> None:
+        if item["x"][0] == 98:
+            raise Panic("in the check")
+
+    def forward(self, batch: Batch) -> Mapping[str, Any]:
+        if (batch.array("x") == 13).any():
+            raise Panic("in the pass")
+        return Echo.forward(self, batch)
+
+
+async def test_panic_of_a_library_fails_its_item_alone_in_the_check_as_in_the_pass(
+    compute: ComputeThread,
+) -> None:
+    request = batch_of(x=[[1], [98], [13], [4]])
+    async with asyncio.timeout(10):
+        reply = await runner_of(loaded(Panicking()), compute).run(request)
+    assert reply.statuses == (200, 500, 500, 200)
+    assert reply.errors[1] == "the model's check failed: Panic: in the check"
+    assert reply.errors[2] == "the model failed: Panic: in the pass"
+
+
+async def test_batch_of_many_items_is_judged_off_the_loop(
+    compute: ComputeThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+
+    def seen(*given: Any) -> Any:
+        threads.append(threading.get_ident())
+        return examine(*given)
+
+    monkeypatch.setattr(f"{runner.__name__}.examine", seen)
+    for items in (1, 4096):
+        await runner_of(loaded(Echo()), compute).run(batch_of(x=[[1]] * items))
+    here = threading.get_ident()
+    assert [thread == here for thread in threads] == [True, False]

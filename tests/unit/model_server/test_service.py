@@ -20,6 +20,7 @@ from batchedmodel_model_server.handler import Batch, Handler
 from batchedmodel_model_server.loading import load
 from batchedmodel_model_server.service import MAX_IN_FLIGHT, ModelService
 from batchedmodel_model_server.startup import StartUp
+from support.hostile_tokenizers import Panic
 from support.model_server_handlers import Echo, batch_of
 
 MakeService = Callable[[type[Handler]], ModelService]
@@ -363,3 +364,18 @@ def test_a_handler_in_a_file_is_loaded_from_the_models_folder(tmp_path: Path) ->
     assert load(settings, source).handler.inputs["x"].max == 9
     with pytest.raises(CannotLoad, match="run only with spec.model.trust: true"):
         load(replace(settings, trust=False), source)
+
+
+class PanicsWhileLoading(Echo):
+    def load(self, path: Path | None, device: str) -> None:
+        raise Panic("a library's")
+
+
+async def test_model_over_which_a_library_panics_has_failed_with_that_reason(
+    make_service: MakeService,
+) -> None:
+    service = make_service(PanicsWhileLoading)
+    await service.bring_up()
+    event = service.lifecycle.event
+    assert event.state is ModelState.FAILED
+    assert event.detail.endswith("failed to load: Panic: a library's")

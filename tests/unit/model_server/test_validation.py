@@ -166,3 +166,10 @@ def test_every_byte_but_zero_is_true() -> None:
         inputs=(Ragged(name="flags", datatype=Datatype.BOOL, shapes=((2,),), parts=(b"\x00\x02",)),)
     )
     assert examine(BOOL, request).columns["flags"].item(0).tolist() == [False, True]
+
+
+def test_items_that_are_wrong_alike_cost_one_message() -> None:
+    nothing = Ragged(name="ids", datatype=Datatype.INT64, shapes=((0,),) * 4096, parts=(b"",))
+    faults = examine(IDS, BatchRequest(inputs=(nothing,))).faults
+    assert len(faults) == 4096
+    assert len(set(map(id, faults.values()))) == 1

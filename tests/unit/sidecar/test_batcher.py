@@ -11,6 +11,7 @@ from batchedmodel_contract.spec import PolicyName
 from batchedmodel_sidecar.calls import Row
 from batchedmodel_sidecar.errors import Expired, Rejected, Unserved
 from batchedmodel_sidecar.terms import Wishes
+from support.hostile_tokenizers import Panic
 from support.sidecar_world import (
     DESCRIPTION,
     FIXED,
@@ -294,3 +295,14 @@ async def test_giving_up_answers_everybody() -> None:
     results = await asyncio.gather(*waiting, return_exceptions=True)
     assert all(isinstance(r, Unserved) and r.status == 503 for r in results)
     await w.batcher.idle()
+
+
+async def test_whatever_a_link_raises_its_batch_fails_and_the_next_one_is_served() -> None:
+    w = world()
+    w.server.failure = Panic("of a library")  # type: ignore[assignment]
+    with pytest.raises(Unserved, match="error in the sidecar: Panic") as failed:
+        async with asyncio.timeout(5.0):
+            await w.send(b"a")
+    assert failed.value.status == 500
+    w.server.failure = None
+    assert rows_of(await w.send(b"b")) == [b"b"]

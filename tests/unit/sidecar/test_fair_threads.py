@@ -13,7 +13,7 @@ import pytest
 
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_contract.tenants import Share
-from batchedmodel_sidecar.fair_threads import FairThreads
+from batchedmodel_sidecar.fair_threads import FairThreads, WorkFailed
 
 FLOOD, OTHER = Share("flood"), Share("other")
 
@@ -116,3 +116,19 @@ async def test_work_that_fails_behind_the_back_of_its_caller_is_not_logged(
         gc.collect()
     assert threads.room.taken == 0
     assert not caplog.records
+
+
+@pytest.mark.parametrize("kind", [SystemExit, StopIteration, BaseException])
+async def test_whatever_a_work_raises_its_caller_hears_of_it_and_its_room_is_free_again(
+    kind: type[BaseException],
+) -> None:
+    def work() -> None:
+        raise kind("over")
+
+    with ThreadPoolExecutor(1) as thread:
+        threads = FairThreads(thread, at_once=1, room=80)
+        async with asyncio.timeout(10):
+            with pytest.raises(WorkFailed, match=f"{kind.__name__}: over"):
+                await threads.do(FLOOD, 10, work)
+            assert threads.room.taken == 0
+            assert await threads.do(FLOOD, 80, lambda: "next") == "next"

@@ -16,6 +16,7 @@ from batchedmodel_sidecar.ports.bodies import BodyReader
 from batchedmodel_sidecar.ports.front import Front
 from batchedmodel_sidecar.protocols.adapter import Parsed
 from batchedmodel_sidecar.translator import Translator
+from support.hostile_tokenizers import Panic
 from support.sidecar_world import World, world
 
 pytestmark = pytest.mark.looptime
@@ -99,3 +100,18 @@ async def test_a_call_that_was_read_for_a_while_asks_again() -> None:
     assert await call == 503
     assert place.gate.asked == 2
     assert place.world.ledger.rejected == {Rejection.DRAINING: 1}
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.5])
+async def test_whatever_is_raised_over_a_call_its_caller_is_told_and_it_is_counted(
+    seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def panics(self: Slow, *arguments: Any) -> Parsed:
+        if seconds:
+            await asyncio.sleep(seconds)
+        raise Panic("of a library")
+
+    monkeypatch.setattr(Slow, "parse", panics)
+    place = here(seconds=0.0)
+    assert await place.asks() == 500
+    assert place.world.ledger.rejected == {Rejection.INVALID: 1}

@@ -9,13 +9,14 @@ from typing import Any, Final
 import pytest
 
 from batchedmodel_sidecar.helper import client
-from batchedmodel_sidecar.helper.client import Helper
+from batchedmodel_sidecar.helper.client import Helper, HelperFailed
 from batchedmodel_sidecar.helper.memory import SharedMemory
 from batchedmodel_sidecar.helper.process import HelperEnded
 from batchedmodel_sidecar.helper.wire import Job, News, ParseJob, Reply, Result, Sizes
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.routes import Endpoint
 from batchedmodel_sidecar.tokens import Tokens, text_threads
+from support.hostile_tokenizers import Panic
 from support.sidecar_world import MODEL
 from support.text_handlers import Ranker, tokenizer_json
 
@@ -55,6 +56,10 @@ class NoProcess:
     def answer(self) -> None:
         assert self._answer is not None
         self._answer.set_result((REPLY, SharedMemory()))
+
+    def panic(self) -> None:
+        assert self._answer is not None
+        self._answer.set_exception(Panic("of a library"))
 
     def die(self) -> None:
         assert self._answer is not None
@@ -156,3 +161,19 @@ def test_memory_that_was_closed_has_no_descriptor_to_send() -> None:
     memory.close()
     with pytest.raises(ValueError, match="was closed"):
         assert memory.descriptor >= 0
+
+
+async def test_whatever_is_raised_over_a_job_its_caller_is_told_and_the_next_one_is_done(
+    started: list[NoProcess],
+) -> None:
+    async with a_helper() as helper:
+        job = Caller(helper)
+        await turns()
+        started[0].panic()
+        with pytest.raises(HelperFailed, match="cannot be worked on at present"):
+            await job
+        assert started[0].ended
+        job = Caller(helper)
+        await turns()
+        started[1].answer()
+        assert await job is REPLY

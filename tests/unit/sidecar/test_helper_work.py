@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import orjson
@@ -22,11 +23,14 @@ from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Body, Parsed
 from batchedmodel_sidecar.protocols.table import adapters
 from batchedmodel_sidecar.routes import Endpoint
+from batchedmodel_sidecar.tokens import Tokens, text_threads
 from batchedmodel_sidecar.upstream.dialect import Draft
 from support.examples import examples
+from support.hostile_tokenizers import PANICS_OVER_TEXT, PANICS_WHEN_READ
 from support.right_bodies import EVERYTHING, PAIR, RIGHT, TEXTS, Right, damaged
 from support.sidecar_world import MODEL
 from support.strategies import element_data, json_values
+from support.text_handlers import Ranker, tokenizer_json
 
 MODELS: Final = (TEXTS, EVERYTHING, PAIR, MODEL)
 ADAPTERS: Final = adapters()
@@ -227,3 +231,31 @@ def test_rows_lie_in_memory_that_outlives_its_owner() -> None:
     del memory
     assert [bytes(value.data) for value in rows[1].values] == [b"\x01\x02", b"abc"]
     assert Call(rows=rows, description=MODEL.description, key=None).size == 10
+
+
+async def asked(worker: Worker, endpoint: Endpoint, document: object) -> object:
+    job = ParseJob(endpoint, None, most_rows=100)
+    answered = await worker.work(job, filled([orjson.dumps(document)]))
+    assert answered is not None
+    reply, memory = answered
+    assert reply.result is Result.REFUSED
+    return wire.read_refusal(memory.view(), reply.sizes)
+
+
+async def test_tokenizer_that_panics_fails_its_jobs_and_not_the_helper() -> None:
+    tokens = Tokens(PANICS_OVER_TEXT, Ranker.text, text_threads(1))
+    worker = await informed(replace(TEXTS, tokens=tokens))
+    for text in ("a", "a" * 10_000):
+        error = await asked(worker, Endpoint.EMBEDDINGS, {"model": "m", "input": text})
+        assert isinstance(error, Rejected)
+        assert (error.status, error.reason) == (500, Rejection.INVALID)
+        assert "tokenizer failed on the text" in error.message
+
+
+async def test_model_that_cannot_be_read_is_what_its_jobs_are_told_until_there_is_another() -> None:
+    worker, known = Worker(), wire.Model(description=TEXTS.description, rows_pad=True)
+    for tokenizer, status in ((PANICS_WHEN_READ, 500), (tokenizer_json(), 400)):
+        sizes, parts = wire.write_model(known, tokenizer)
+        assert await worker.work(News(sizes), filled(parts)) is None
+        error = await asked(worker, Endpoint.EMBEDDINGS, {"model": "m", "input": 7})
+        assert (getattr(error, "status", 400)) == status

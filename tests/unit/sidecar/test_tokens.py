@@ -8,9 +8,11 @@ from typing import Any, Final
 
 import pytest
 
+from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_sidecar.errors import Rejected
 from batchedmodel_sidecar.tokens import Tokens, text_threads
+from support.hostile_tokenizers import PANICS_OVER_TEXT, PANICS_WHEN_READ
 from support.text_handlers import Ranker, tokenizer_json
 
 LONG: Final = "a" * 20_000_000
@@ -79,3 +81,20 @@ async def test_text_whose_caller_left_before_its_turn_counts_no_more(thread: Hel
     await asyncio.sleep(0)
     await thread.all_done()
     assert await first == await second == []
+
+
+@pytest.mark.parametrize("characters", [10, 10_000], ids=["at once", "in a thread"])
+async def test_tokenizer_that_panics_fails_each_text_and_frees_its_room(characters: int) -> None:
+    threads = text_threads(1)
+    tokens = Tokens(PANICS_OVER_TEXT, Ranker.text, threads)
+    for _ in range(3):
+        with pytest.raises(Rejected, match="tokenizer failed on the text: PanicExc") as refused:
+            await tokens.encode(["a" * characters])
+        assert refused.value.status == 500
+    assert threads.room.taken == 0
+    threads.close()
+
+
+def test_file_over_which_the_library_panics_is_refused_by_name() -> None:
+    with pytest.raises(InvalidInput, match="tokenizer: cannot be read: PanicException: "):
+        Tokens(PANICS_WHEN_READ, Ranker.text, text_threads(1))
