@@ -108,7 +108,14 @@ def tenant_of(address: str, headers: Mapping[str, str], settings: TenantSettings
 
 def share_of(address: str, headers: Mapping[str, str], settings: TenantSettings) -> Share:
     """What the tenant of such a request may have."""
+    if settings.header is None and not settings.weights:
+        return _share_of_group(address, settings.max_share)
     return settings.share_of(tenant_of(address, headers, settings))
+
+
+@lru_cache(maxsize=4096)
+def _share_of_group(address: str, most: float) -> Share:
+    return Share(address_group(address), most=most)
 
 
 @lru_cache(maxsize=4096)

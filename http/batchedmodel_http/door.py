@@ -226,7 +226,10 @@ class Door(asyncio.Protocol, Generic[AnyAsked]):
         else:
             if self._patience is not None:
                 self._stop_waiting()
-            if self._keep(data[whole:]):
+            if len(data) == whole and not self._charged:
+                self._behind = b""
+                self._answer(asked, data, data[end:])
+            elif self._keep(data[whole:]):
                 self._answer(asked, data[:whole], data[end:whole])
 
     def _keep(self, behind: bytes) -> bool:

@@ -34,6 +34,8 @@ class BasePolicy(ABC):
         self.pipeline: Final = pipeline
         pipeline.most_workers = settings.max_concurrent_batches
         self.memory = MemoryCap(cost=None)
+        self.most_waiting = settings.max_queue_size - settings.spare_rows
+        """Rows."""
         self.limits = limits(settings, self.memory, pipeline.times.rule)
         self.recent = Recent()
 
@@ -72,6 +74,7 @@ class BasePolicy(ABC):
     def configure(self, settings: BatchSettings, now: float) -> None:
         """Use other settings from now on."""
         self.settings = settings
+        self.most_waiting = settings.max_queue_size - settings.spare_rows
         self.pipeline.most_workers = settings.max_concurrent_batches
         self._bound()
 
@@ -116,7 +119,7 @@ class BasePolicy(ABC):
         self.limits = limits(self.settings, self.memory, self.pipeline.times.rule)
 
     def _queue_full(self, rows: int) -> Refusal | None:
-        if rows < self.settings.max_queue_size - self.settings.spare_rows:
+        if rows < self.most_waiting:
             return None
         return Refusal(reason=Rejection.QUEUE_FULL, retry_after=self.retry_after(rows))
 

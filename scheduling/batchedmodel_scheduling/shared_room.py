@@ -98,7 +98,9 @@ class SharedRoom:
             del self._weights[weight]
 
     def _threshold(self, share: Share, free: int) -> float:
-        ratio = share.weight / max(share.weight, *self._weights) if self._weights else 1.0
+        # Mostly all have one weight.
+        alike = not self._weights or (len(self._weights) == 1 and share.weight in self._weights)
+        ratio = 1.0 if alike else share.weight / max(share.weight, *self._weights)
         return ratio * _TIMES * free + self.size - (_TIMES + 1) * self.spare
 
     def _part(self, share: Share) -> float:

@@ -14,6 +14,7 @@ from batchedmodel_contract.batch_wire import BatchReply
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.outcomes import Outcome
 from batchedmodel_contract.stats import SidecarStats
+from batchedmodel_contract.tenants import NOBODY, Share
 from batchedmodel_scheduling import policies
 from batchedmodel_scheduling.policy import Batch, HandedOver, Item, ItemId, MemoryCap
 from batchedmodel_scheduling.signals import Signals
@@ -58,9 +59,8 @@ class Batcher:
         idempotent: bool = True,
         one_by_one: bool = False,
     ) -> None:
-        """`idempotent` says that a row may be sent again when nobody knows what became of it.
-
-        `one_by_one` says that the server runs no batches side by side, whatever the settings say.
+        """`idempotent`: a row may be sent again when nobody knows what became of it; `one_by_one`:
+        the server runs no batches side by side, whatever the settings say.
         """
         self._settings = settings
         self._terms = agreed(NO_WISHES, settings)  # of most calls
@@ -95,10 +95,9 @@ class Batcher:
         """The settings in force."""
         return self._settings
 
-    def refusal(self, tenant: str = "") -> Rejected | None:
+    def refusal(self, share: Share = NOBODY) -> Rejected | None:
         """What one more call is told before its body is read; one that is refused was offered."""
-        refusal = self._turns.refusal(tenant, self._policy)
-        if refusal is None:
+        if (refusal := self._turns.refusal(share, self._policy)) is None:
             return None
         self._offered.add_unseen(self._clock())
         return verdicts.rejected(refusal, self._settings, self._settings.request_timeout_seconds)
@@ -129,7 +128,11 @@ class Batcher:
         )
 
     async def submit(
-        self, call: Call, arrived: float | None = None, wishes: Wishes = NO_WISHES, tenant: str = ""
+        self,
+        call: Call,
+        arrived: float | None = None,
+        wishes: Wishes = NO_WISHES,
+        share: Share = NOBODY,
     ) -> Answer:
         """The answer to a call; raises `Rejected`, `Unserved`, `Expired` or `GivenUp`.
 
@@ -138,7 +141,7 @@ class Batcher:
         now = self._clock()
         terms = self._terms if wishes is NO_WISHES else agreed(wishes, self._settings)
         self._ledger.untrusted_priorities += wishes.priority not in (None, terms.priority)
-        live = LiveCall(self._health.standing.placed(call), now, arrived, terms, tenant)
+        live = LiveCall(self._health.standing.placed(call), now, arrived, terms, share)
         try:
             self._accept(live, now)
         except Rejected as refused:
@@ -283,7 +286,7 @@ class Batcher:
         members = [self._rows[item.id] for item in batch.items]
         self._books.leaves(batch, members, now)
         logger.debug("batch %d: %s", batch.id, Told(batch, self._rows))
-        self._turns.left(batch.items, self._policy)
+        self._turns.left(batch.items, members, self._policy)
         noted(self._policy.observe, HandedOver(batch=batch.id), now)
         callers = {live.call.caller for live, _ in members}
         carrying = self._carry(batch, members, now)
@@ -337,8 +340,7 @@ class Batcher:
             if isinstance(tried, Unserved):
                 self._settle(live, Outcome.FAILED, tried)
                 continue
-            live.waiting += 1
-            self._turns.waits_again(live, self._policy)
+            self._turns.waits_again(live)
             self._ledger.come_back(len(live.call.rows), live.waiting, now)
             if not self._suspects.takes(tried):
                 self._turns.come_back(tried, live, self._policy)
@@ -380,8 +382,7 @@ class Batcher:
         live.told(result, outcome)  # first: what fails below leaves no caller waiting
         if self._health.standing.parts(live.call.caller, result):
             self._turns.part(live.call.caller, self._policy, self._clock())
-        now = self._clock()
-        rows = len(live.call.rows)
+        now, rows = self._clock(), len(live.call.rows)
         self._ledger.settle(outcome, rows, live.work, now, waiting=live.waiting)
         self._recorder.settled(live.recorded, rows, outcome)
         self._turns.settled(live, outcome)

@@ -7,6 +7,7 @@ from typing import Final
 
 from batchedmodel_contract.batch_wire import BatchRequest
 from batchedmodel_contract.outcomes import Outcome
+from batchedmodel_contract.tenants import NOBODY, Share
 from batchedmodel_scheduling.policy import Batch, BatchId, Item, ItemId
 from batchedmodel_sidecar.calls import (
     Answer,
@@ -45,6 +46,7 @@ class LiveCall:
         "recorded",
         "rests",
         "said",
+        "share",
         "tenant",
         "terms",
         "waiting",
@@ -52,12 +54,13 @@ class LiveCall:
     )
 
     def __init__(
-        self, call: Call, now: float, arrived: float | None, terms: Terms, tenant: str = ""
+        self, call: Call, now: float, arrived: float | None, terms: Terms, share: Share = NOBODY
     ) -> None:
-        """`arrived`: None for now. `tenant`: whose share it uses."""
+        """`arrived`: None for now. `share`: what it uses a part of."""
         arrived = now if arrived is None else arrived
         self.call: Final = call
-        self.tenant: Final = tenant
+        self.share: Final = share
+        self.tenant: Final = share.tenant
         self.accepted_at: Final = now
         self.terms: Final = terms
         self.due: Final = arrived + terms.due

@@ -70,6 +70,8 @@ def refused(reply: BatchReply | Unserved, members: Sequence[_Member]) -> Sequenc
         return members
     if isinstance(reply, RawReply):
         good = [isinstance(answer, RowAnswer) for answer in reply.answers]
+    elif reply.statuses.count(OK) == len(reply.statuses):
+        return ()
     else:
         good = [status == OK for status in reply.statuses]
     # A reply that contradicts itself is found out when it is dealt.

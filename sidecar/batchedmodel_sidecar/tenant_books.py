@@ -68,9 +68,10 @@ class TenantBooks:
             self._name_anew()
         if tenant in self._lately or len(self._lately) < _MOST:
             self._lately[tenant] += rows
-        if tenant not in self._named and len(self._named) < _NAMED and tenant != OTHER:
-            self._named[tenant] = _Line()
-        return self._named.get(tenant, self._other)
+        line = self._named.get(tenant)
+        if line is None and len(self._named) < _NAMED and tenant != OTHER:
+            line = self._named[tenant] = _Line()
+        return line or self._other
 
     def _name_anew(self) -> None:
         """Name those who sent most lately; what is long ago counts for little."""

@@ -8,12 +8,15 @@ whose tenants' turn it is, so that no tenant can keep another waiting. With one 
 Rows whose key the server asked to be left alone with it does not see either, until that is over.
 """
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from itertools import count
 from typing import Final
 
+from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.description import CostRule
 from batchedmodel_contract.outcomes import Outcome, Rejection
+from batchedmodel_contract.tenants import Share
 from batchedmodel_scheduling.base import BasePolicy
 from batchedmodel_scheduling.fair_queue import FairQueue
 from batchedmodel_scheduling.policy import Batch, Item, ItemId, Refusal
@@ -41,11 +44,16 @@ class Turns:
         self._lined: dict[ItemId, Item] = {}
         """Rows in the line, seen by the policy or not."""
         self._resting = Resting()
+        self._settings: BatchSettings | None = None
+        """Those by which what follows was computed."""
+        self._at_once = 0
+        """Rows of one call that the policy sees, and of everybody's while tenants take turns."""
 
     def offer(self, live: LiveCall, policy: BasePolicy, now: float) -> Refusal | None:
         """Ask for room for all rows of a call; if there is none nothing of it waits."""
-        rows, shown = len(live.call.rows), _at_once(policy)
-        refusal = self.no_room(live.tenant, rows, policy)
+        self._follow(policy)
+        rows, shown = len(live.call.rows), self._at_once
+        refusal = self._no_room(live.share, rows, policy)
         if refusal is None and self._is_contended(live.tenant, rows, policy):
             refusal = self._late_in_turn(live, policy, now)
             if refusal is None:
@@ -68,7 +76,7 @@ class Turns:
             self._ledger.tenants.refused(live.tenant, rows)
             return refusal
         self._unseen += rows - len(live.ids)
-        self._room.take(policy.settings.tenants.share_of(live.tenant), rows)
+        self._room.take(live.share, rows)
         return None
 
     def show(self, policy: BasePolicy, now: float) -> None:
@@ -128,8 +136,9 @@ class Turns:
 
     def show_more(self, live: LiveCall, policy: BasePolicy, now: float) -> range:
         """Rows of a call have left: let the policy see as many of the unseen ones; says which."""
+        self._follow(policy)
         unseen = len(live.call.rows) - len(live.ids)
-        more = max(0, min(unseen, _at_once(policy) - (live.waiting - unseen)))
+        more = max(0, min(unseen, self._at_once - (live.waiting - unseen)))
         for _ in range(more):
             item = live.show(ItemId(next(self._ids)), now)
             if self._line is None:
@@ -164,8 +173,12 @@ class Turns:
             for tenant in tenants:
                 self._line.charge(tenant, work / len(tenants))
 
-    def left(self, items: Sequence[Item], policy: BasePolicy) -> None:
+    def left(
+        self, items: Sequence[Item], members: Sequence[tuple[LiveCall, int]], policy: BasePolicy
+    ) -> None:
         """These rows left in a batch, whose whole time is charged while tenants take turns.
+
+        Each is a call's, at a place there.
 
         Padding is its costliest row's tenant's to pay. Places that nobody could fill, as no other
         row goes with these, are paid by all, and so are rows that had no turn.
@@ -178,22 +191,24 @@ class Turns:
             price = len(lined) * max(prices) if padded else sum(prices)
             # It was paid at prices that may have changed since.
             beyond = policy.batch_work([item.length for item in items]) - price
-            tenants = [self._tenant_of(item.id) for item in items]
-            self._charge(tenants, beyond * (paid / price if price else 1.0))
-        for item in items:
-            self._room.give_back(self._tenant_of(item.id), 1)
-            if self._line is not None:
+            self._charge(
+                [live.tenant for live, _ in members], beyond * (paid / price if price else 1.0)
+            )
+            for item in items:
                 self._lined.pop(item.id, None)
                 self._line.left(item.id)
+        for tenant, rows in Counter([live.tenant for live, _ in members]).items():
+            self._room.give_back(tenant, rows)
 
     def discard(self, item_id: ItemId) -> None:
         """A row that waited is not wanted any more."""
         self._resting.discard(item_id)
         self._leave_line(item_id)
 
-    def waits_again(self, live: LiveCall, policy: BasePolicy) -> None:
+    def waits_again(self, live: LiveCall) -> None:
         """A row of an accepted call came back; it has room, whoever has come meanwhile."""
-        self._room.take(policy.settings.tenants.share_of(live.tenant), 1)
+        live.waiting += 1
+        self._room.take(live.share, 1)
 
     def settled(self, live: LiveCall, outcome: Outcome) -> None:
         """An accepted call ended, whatever of it was seen."""
@@ -202,25 +217,35 @@ class Turns:
             self._ledger.tenants.served(live.tenant, len(live.call.rows))
         self._room.give_back(live.tenant, live.waiting)
 
-    def refusal(self, tenant: str, policy: BasePolicy) -> Refusal | None:
+    def refusal(self, share: Share, policy: BasePolicy) -> Refusal | None:
         """What a tenant's next row would be told now."""
-        refusal = None if self._is_contended(tenant, 1, policy) else policy.refusal()
-        refusal = refusal or self.no_room(tenant, 1, policy)
+        self._follow(policy)
+        refusal = None if self._is_contended(share.tenant, 1, policy) else policy.refusal()
+        refusal = refusal or self._no_room(share, 1, policy)
         if refusal is not None:
-            self._ledger.tenants.refused(tenant, 1)
+            self._ledger.tenants.refused(share.tenant, 1)
         return refusal
 
-    def no_room(self, tenant: str, rows: int, policy: BasePolicy) -> Refusal | None:
+    def _no_room(self, share: Share, rows: int, policy: BasePolicy) -> Refusal | None:
         """Whether so many rows do not fit in: what the policy cannot know, as it sees a part."""
-        settings, waiting = policy.settings, self._room.taken
-        self._room.size, self._room.spare = settings.max_queue_size, settings.spare_rows
-        reason = self._room.refusal(settings.tenants.share_of(tenant), rows)
-        sees_all = rows <= _at_once(policy) and not (
-            self._unseen or self._line or self._resting.holds_any or self._room.has_others(tenant)
-        )
-        if reason is None or (reason is Rejection.QUEUE_FULL and sees_all):
+        reason = self._room.refusal(share, rows)
+        if reason is None:
             return None
-        return Refusal(reason=reason, retry_after=policy.retry_after(waiting))
+        hides = self._unseen or self._line or self._resting.holds_any
+        sees_all = not (hides or rows > self._at_once or self._room.has_others(share.tenant))
+        if reason is Rejection.QUEUE_FULL and sees_all:
+            return None
+        return Refusal(reason=reason, retry_after=policy.retry_after(self._room.taken))
+
+    def _follow(self, policy: BasePolicy) -> None:
+        """Go by the policy's settings, which may be others than they were."""
+        settings = policy.settings
+        if settings is not self._settings:
+            self._settings = settings
+            self._room.size, self._room.spare = settings.max_queue_size, settings.spare_rows
+            self._at_once = (
+                _BATCHES_SHOWN * settings.max_concurrent_batches * settings.max_batch_size
+            )
 
     def _tenant_of(self, item_id: ItemId) -> str:
         return self._live_of(item_id).tenant
@@ -232,7 +257,8 @@ class Turns:
         """Whether tenants take turns once these rows wait as well."""
         if self._line is not None:
             return True
-        return self._room.has_others(tenant) and self._room.taken + rows > _at_once(policy)
+        self._follow(policy)
+        return self._room.has_others(tenant) and self._room.taken + rows > self._at_once
 
     def _take_turns(self, policy: BasePolicy, now: float) -> FairQueue[ItemId]:
         """From now on the policy sees what the line shows; all that waits lines up."""
@@ -283,8 +309,3 @@ class Turns:
             return None
         delay = policy.retry_after(self._ledger.rows_waiting)
         return Refusal(reason=Rejection.PREDICTED_LATE, retry_after=delay)
-
-
-def _at_once(policy: BasePolicy) -> int:
-    settings = policy.settings
-    return _BATCHES_SHOWN * settings.max_concurrent_batches * settings.max_batch_size

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.spec import PolicyName, ServerProtocol
+from batchedmodel_contract.tenants import Share
 from batchedmodel_scheduling.policy import MemoryCap
 from batchedmodel_sidecar.errors import Busy, Unserved
 from batchedmodel_sidecar.helper.client import Helper
@@ -145,7 +146,7 @@ class Foreigners:
         adapter = self.protocol.adapter("/v1/models/m:predict", "", {})
         parsed = await adapter.parse(json.dumps({"instances": list(rows)}).encode(), None, model)
         call = parsed.call._replace(caller=caller)
-        answer = await self.batcher.submit(call, tenant=caller)
+        answer = await self.batcher.submit(call, share=Share(caller))
         return "".join(json.loads(bytes(row[0].data)) for row in answer.rows)
 
     async def calls(self, rows: str) -> dict[str, str | Unserved]:

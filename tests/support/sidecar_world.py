@@ -15,6 +15,7 @@ from batchedmodel_contract.description import RAGGED, CostRule, ModelDescription
 from batchedmodel_contract.outcomes import Outcome, ReleaseReason
 from batchedmodel_contract.profile import Profile, ProfilePoint
 from batchedmodel_contract.spec import PolicyName
+from batchedmodel_contract.tenants import NOBODY, Share
 from batchedmodel_contract.tensors import Datatype
 from batchedmodel_sidecar.batcher import Batcher
 from batchedmodel_sidecar.calls import Answer, Call, RawBatch, Row, Value
@@ -266,9 +267,9 @@ class WatchedBatcher(Batcher):
         super().__init__(settings, infer=watched, **parts)
         self._seen = seen
 
-    def refusal(self, tenant: str = "") -> Rejected | None:
+    def refusal(self, share: Share = NOBODY) -> Rejected | None:
         """See `Batcher`."""
-        refusal = super().refusal(tenant)
+        refusal = super().refusal(share)
         self._seen.rows += refusal is not None
         return refusal
 
@@ -277,7 +278,7 @@ class WatchedBatcher(Batcher):
         call: Call,
         arrived: float | None = None,
         wishes: Wishes = NO_WISHES,
-        tenant: str = "",
+        share: Share = NOBODY,
     ) -> Answer:
         """See `Batcher`."""
         seen, rows = self._seen, len(call.rows)
@@ -285,7 +286,7 @@ class WatchedBatcher(Batcher):
         seen.rows += rows
         seen.inside.append(rows)
         try:
-            answer = await super().submit(call, arrived, wishes, tenant)
+            answer = await super().submit(call, arrived, wishes, share)
         except Rejected:
             seen.refused += 1
             raise
@@ -322,7 +323,8 @@ class World:
 
     async def _answer(self, call: Call, wishes: Wishes, tenant: str) -> Answer:
         try:
-            return await self.batcher.submit(call, wishes=wishes, tenant=tenant)
+            share = self.batcher.settings.tenants.share_of(tenant)
+            return await self.batcher.submit(call, wishes=wishes, share=share)
         except Rejected as refused:
             # As the front does.
             self.ledger.rejected[refused.reason] += 1

@@ -81,7 +81,7 @@ class Deadline(BasePolicy):
             if not (self.pipeline.unproven(now) and self._worth_a_try(item, now)):
                 return self._predicted_late(item, waiting)
             self.pipeline.doubted = True
-        if waiting >= self.settings.max_queue_size - self.settings.spare_rows:
+        if waiting >= self.most_waiting:
             if not len(self._spare) or alone > item.due:
                 return self._queue_full(waiting)
             self._evicted.append(Shed(item=self._spare.evict(), outcome=Outcome.EVICTED))

@@ -206,7 +206,7 @@ class Front:
                 raise
             parsed, model, wishes = understood
             call = parsed.call._replace(caller=share.tenant)
-            answer = await self._batcher.submit(call, arrived, wishes, share.tenant)
+            answer = await self._batcher.submit(call, arrived, wishes, share)
             body = await self._translator.render(found.endpoint, adapter, parsed, answer, model)
         timing = answer.timing if wishes.timing else None
         accepted = asked.manner.accepted if asked.manner else None
@@ -333,7 +333,7 @@ class Front:
         self._bodies.refuse_declared(declared, by)
         if json_bytes(declared, head) > LARGE:
             self._translator.refuse_large(by)
-        refusal = self._batcher.refusal(by.tenant)
+        refusal = self._batcher.refusal(by)
         if refusal is not None:
             raise refusal
         return model
