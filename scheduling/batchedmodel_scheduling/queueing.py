@@ -105,7 +105,7 @@ class QueueingPolicy(BasePolicy):
             return Hold(until=max(first, opens_at), reason=HoldReason.GATHERING)
         # Identifiers do not repeat, so that groups are never compared.
         _, _, group, full = min(due)
-        early = full and slots.in_flight < slots.depth
+        early = full and slots.early(opens_at)
         if opens_at > now and not early:
             return Hold(until=opens_at, reason=HoldReason.BUSY)
         return Leave(group=group, reason=ReleaseReason.FULL if full else self._reason(slots))

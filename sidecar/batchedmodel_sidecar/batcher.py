@@ -258,7 +258,8 @@ class Batcher:
             self._release(self._suspects.leave(self._policy.pipeline), now)
         while True:
             self._turns.show(self._policy, now)
-            decision = self._policy.poll(now, self._flights.slots(self._depth(now)))
+            slots = self._flights.slots(self._depth(now), late=self._turns.are_taken)
+            decision = self._policy.poll(now, slots)
             if decision.release is not None:
                 self._release(decision.release, now)
             # Behind the release, which may carry another row of a call that ends here.
@@ -268,8 +269,7 @@ class Batcher:
             if decision.release is None:
                 break
         changes_at = min(self._health.circuit.changes_at(now), self._flights.next_slow(now))
-        shows_more_at = min(decision.wake_at, self._turns.changes_at())
-        return min(shows_more_at, self._deadlines.next(), changes_at)
+        return min(decision.wake_at, self._turns.changes_at(), self._deadlines.next(), changes_at)
 
     def _depth(self, now: float) -> int:
         held = 0 if self.model is None else self.model.holds(self._policy.settings)

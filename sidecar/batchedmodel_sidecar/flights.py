@@ -48,9 +48,9 @@ class Flights:
         self._dropped = dropped
         self._flights: dict[BatchId, _Flight] = {}
 
-    def slots(self, depth: int) -> Slots:
-        """What is taken by these of a server that can hold so many."""
-        return Slots(depth=depth, in_flight=len(self._flights))
+    def slots(self, depth: int, *, late: bool) -> Slots:
+        """What is taken by these of a server that can hold so many; `late` as there."""
+        return Slots(depth=depth, in_flight=len(self._flights), late=late)
 
     def start(
         self,

@@ -200,6 +200,11 @@ class Turns:
         for tenant, rows in Counter([live.tenant for live, _ in members]).items():
             self._room.give_back(tenant, rows)
 
+    @property
+    def are_taken(self) -> bool:
+        """Whether tenants wait for each other."""
+        return self._line is not None
+
     def discard(self, item_id: ItemId) -> None:
         """A row that waited is not wanted any more."""
         self._resting.discard(item_id)

@@ -142,7 +142,7 @@ class Deadline(BasePolicy):
         opens = self.pipeline.opens_at(slots, now)
         if not len(self._lanes) and not len(self._spare):
             return self._hold(NEVER, HoldReason.EMPTY, shed)
-        if opens > now and not (self._early and slots.in_flight < slots.depth):
+        if opens > now and not (self._early and slots.early(opens)):
             if self._unswept:
                 # Who cannot be in time after the batch that has just left hears it now, not then.
                 shed += self._hopeless(self.pipeline.starts_at(now), now)
