@@ -89,14 +89,20 @@ class BasePolicy(ABC):
 
     def batch_work(self, lengths: Sequence[int]) -> float:
         """What a batch of items of these lengths costs, in the units of `work`."""
-        times = self.pipeline.times
-        seconds = times.predict(lengths)
-        if seconds is None:
-            return len(lengths) / self.settings.max_batch_size
+        seconds = self.pipeline.times.predict(lengths)
+        work = None if seconds is None else self.work_of(seconds, max(lengths))
+        return len(lengths) / self.settings.max_batch_size if work is None else work
+
+    def work_of(self, seconds: float, longest: int) -> float | None:
+        """What so long a time of the device is in these units; None while nothing is known.
+
+        `longest`: of the items that it was for.
+        """
+        times, rows = self.pipeline.times, self.settings.max_batch_size
         if times.profiled:
             return seconds
-        full = times.table(max(lengths), self.settings.max_batch_size)[self.settings.max_batch_size]
-        return seconds / (full * times.scale)
+        full = times.table(longest, rows)[rows] * times.scale
+        return seconds / full if full else None
 
     def rank(self, item: Item) -> float:
         """Which of one tenant's items comes first, in seconds: the lowest."""

@@ -72,12 +72,13 @@ class Slots:
 
     depth: int
     in_flight: int
-    late: bool = False
-    """Whether even full batches leave just in time: who comes meanwhile may have its turn first."""
+    just_in_time: bool = False
+    """Whether full batches, too, wait until the server is nearly free: whoever comes meanwhile may
+    have its turn first."""
 
     def early(self, opens_at: float) -> bool:
         """Whether a full batch may leave though the server begins it later, as far as is known."""
-        return self.in_flight < self.depth and (not self.late or opens_at == NEVER)
+        return self.in_flight < self.depth and (not self.just_in_time or opens_at == NEVER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ from batchedmodel_sidecar.metrics import Durations
 from batchedmodel_sidecar.model import ReadyModel, still_needed, take
 from batchedmodel_sidecar.offered import Offered
 from batchedmodel_sidecar.recorder import FlightRecorder
-from batchedmodel_sidecar.replies import RawReply, RowFailure, dealt, finished, refused
+from batchedmodel_sidecar.replies import RawReply, RowFailure, dealt, finished
 from batchedmodel_sidecar.second_tries import Company, again
 from batchedmodel_sidecar.suspects import Suspects
 from batchedmodel_sidecar.terms import NO_WISHES, Wishes, agreed, in_force
@@ -258,7 +258,7 @@ class Batcher:
             self._release(self._suspects.leave(self._policy.pipeline), now)
         while True:
             self._turns.show(self._policy, now)
-            slots = self._flights.slots(self._depth(now), late=self._turns.are_taken)
+            slots = self._flights.slots(self._depth(now), just_in_time=self._turns.contended)
             decision = self._policy.poll(now, slots)
             if decision.release is not None:
                 self._release(decision.release, now)
@@ -301,7 +301,7 @@ class Batcher:
         reply = await carried(lambda: self._infer(batch_of(members, now), seconds))
         try:
             seconds = self._clock() - self._flights.began(batch)
-            self._turns.refused(batch, refused(reply, members), seconds, self._policy)
+            noted(self._turns.ended, batch, members, reply, seconds, self._policy)
             self._arrived(batch, reply)
         except BaseException as error:
             told = our_bug(error)

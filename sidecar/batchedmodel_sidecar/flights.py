@@ -48,9 +48,9 @@ class Flights:
         self._dropped = dropped
         self._flights: dict[BatchId, _Flight] = {}
 
-    def slots(self, depth: int, *, late: bool) -> Slots:
-        """What is taken by these of a server that can hold so many; `late` as there."""
-        return Slots(depth=depth, in_flight=len(self._flights), late=late)
+    def slots(self, depth: int, *, just_in_time: bool) -> Slots:
+        """What is taken by these of a server that can hold so many; `just_in_time` as there."""
+        return Slots(depth=depth, in_flight=len(self._flights), just_in_time=just_in_time)
 
     def start(
         self,

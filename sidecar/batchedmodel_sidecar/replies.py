@@ -65,11 +65,11 @@ class RawReply(BatchReply):
 
 
 def refused(reply: BatchReply | Unserved, members: Sequence[_Member]) -> Sequence[_Member]:
-    """Those of the batch who have no answer."""
+    """Those of the batch who have no answer but a refusal."""
     if isinstance(reply, Unserved):
         return members
     if isinstance(reply, RawReply):
-        good = [isinstance(answer, RowAnswer) for answer in reply.answers]
+        good = [not (isinstance(one, RowFailure) and one.answered) for one in reply.answers]
     elif reply.statuses.count(OK) == len(reply.statuses):
         return ()
     else:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Sequence
 from itertools import count
 from typing import Final
 
+from batchedmodel_contract.batch_wire import BatchReply
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.description import CostRule
 from batchedmodel_contract.outcomes import Outcome, Rejection
@@ -21,8 +22,10 @@ from batchedmodel_scheduling.base import BasePolicy
 from batchedmodel_scheduling.fair_queue import FairQueue
 from batchedmodel_scheduling.policy import Batch, Item, ItemId, Refusal
 from batchedmodel_sidecar.apart import apart
+from batchedmodel_sidecar.errors import Unserved
 from batchedmodel_sidecar.ledger import Ledger
 from batchedmodel_sidecar.live_call import LiveCall
+from batchedmodel_sidecar.replies import refused
 from batchedmodel_sidecar.resting import Resting
 
 _BATCHES_SHOWN: Final = 2  # of one call per worker: one that leaves, and one behind it
@@ -148,24 +151,27 @@ class Turns:
         self._unseen -= more
         return range(len(live.ids) - more, len(live.ids))
 
-    def refused(
+    def ended(
         self,
         batch: Batch,
-        refused: Sequence[tuple[LiveCall, int]],
+        members: Sequence[tuple[LiveCall, int]],
+        reply: BatchReply | Unserved,
         seconds: float,
         policy: BasePolicy,
     ) -> None:
-        """A batch took so long; these rows had no answer, and pay for the search for them.
+        """A batch took so long: who was refused in it pays for what that is beyond the expected.
 
-        Each is its call and its place there.
+        `members`: its rows, each as its call and its place there. Where the server hung or died
+        nobody knows for what, so no more than a full batch is charged.
         """
         lengths = [item.length for item in batch.items]
-        expected = policy.pipeline.times.predict(lengths)
-        if expected is not None:
-            self._charge(
-                [live.tenant for live, _ in refused],
-                policy.batch_work(lengths) * (seconds / expected - 1),
-            )
+        took = policy.work_of(seconds, max(lengths))
+        if self._line is None or took is None:
+            return
+        if isinstance(reply, Unserved) and not reply.answered:
+            took = min(took, policy.work(max(lengths)) * policy.settings.max_batch_size)
+        tenants = [live.tenant for live, _ in refused(reply, members)]
+        self._charge(tenants, took - policy.batch_work(lengths))
 
     def _charge(self, tenants: Sequence[str], work: float) -> None:
         """They pay equal parts of it."""
@@ -178,7 +184,7 @@ class Turns:
     ) -> None:
         """These rows left in a batch, whose whole time is charged while tenants take turns.
 
-        Each is a call's, at a place there.
+        `members`: the same rows, each as its call and its place there.
 
         Padding is its costliest row's tenant's to pay. Places that nobody could fill, as no other
         row goes with these, are paid by all, and so are rows that had no turn.
@@ -201,7 +207,7 @@ class Turns:
             self._room.give_back(tenant, rows)
 
     @property
-    def are_taken(self) -> bool:
+    def contended(self) -> bool:
         """Whether tenants wait for each other."""
         return self._line is not None
 

@@ -8,7 +8,7 @@ from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_scheduling.policy import Item, ItemId
 from batchedmodel_sidecar.apart import Alone, Apart, Standing, apart, original
 from batchedmodel_sidecar.calls import Answer
-from batchedmodel_sidecar.errors import Fatal, Lost, Unserved
+from batchedmodel_sidecar.errors import CallError, Fatal, Lost, Unserved
 from batchedmodel_sidecar.health import Health
 from batchedmodel_sidecar.upstream.dialect import Response
 from support.foreign_world import SECONDS, Foreigners, Reaction, Rows, in_front, now, said, well
@@ -111,6 +111,31 @@ async def test_one_callers_bad_rows_leave_the_time_of_others_to_them(
         assert late[len(late) * 99 // 100] < 8 * SECONDS
 
     await in_front(test, SMALL)
+
+
+async def test_whose_row_the_server_hung_over_is_no_further_behind_than_others() -> None:
+    """Nobody knows whose fault that was, and who paid for it would starve beside a flood."""
+    hurried = BatchSettings(max_batch_size=6, request_timeout_seconds=1.0)
+
+    async def test(world: Foreigners) -> None:
+        for _ in range(40):
+            assert await world.call("w", caller="o") == "w"
+        world.server.seconds["x"] = 100.0
+        hung = asyncio.create_task(world.call("x", caller="h"))
+        await asyncio.sleep(6.0 - SECONDS)
+        served: list[str] = []
+
+        async def one(row: str) -> None:
+            assert await world.call(row, caller=row) == row
+            served.append(row)
+
+        tasks = [asyncio.create_task(one(row)) for _ in range(60) for row in "ho"]
+        with pytest.raises(CallError):
+            await hung
+        await asyncio.gather(*tasks)
+        assert served[:60].count("h") == pytest.approx(30, abs=12)
+
+    await in_front(test, hurried)
 
 
 async def test_a_probe_is_sent_of_somebody_else_than_who_met_the_failure() -> None:
