@@ -1,4 +1,4 @@
-"""Whose a pod is: by owner references, and not by its label, which anybody in the namespace may set.
+"""Whose a pod is: by owner references, and not by its label, which anybody there may set.
 
 A pod is its ReplicaSet's, that is its Deployment's, and that is its BatchedModel's: by uid, each by
 the reference of its controller. The four come by watches of their own and so in any order; whatever

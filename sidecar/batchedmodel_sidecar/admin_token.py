@@ -23,7 +23,7 @@ def new_token(path: str) -> str:
     if not path:
         return ""
     token = secrets.token_urlsafe(_BYTES)
-    # Written elsewhere and renamed: a reader finds it whole, and no link that lies there is followed.
+    # Written elsewhere and renamed: a reader finds it whole, and no link there is followed.
     draft = f"{path}.{secrets.token_hex(8)}"
     try:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

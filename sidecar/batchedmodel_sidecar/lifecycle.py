@@ -19,8 +19,8 @@ from batchedmodel_sidecar.verdicts import MODEL_GONE
 logger: Final = logging.getLogger(__name__)
 
 BEGINS_SECONDS: Final = 10.0
-"""How long who waits for the end of a drain waits for its beginning: the hooks of a pod's containers
-run side by side, and the one that begins the drain starts a program first."""
+"""How long who waits for the end of a drain waits for its beginning: the hooks of a pod's
+containers run side by side, and the one that begins the drain starts a program first."""
 FOLLOWED_SECONDS: Final = 30.0
 """How much later than its limit a drain is followed by SIGTERM, or else taken back. A pod gives its
 containers 15."""

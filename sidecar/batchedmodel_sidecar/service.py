@@ -15,6 +15,7 @@ from batchedmodel_contract.environment import SidecarSettings
 from batchedmodel_contract.sidecar_api import IDLE_SECONDS
 from batchedmodel_contract.tenants import share_of
 from batchedmodel_scheduling.policy import MemoryCap
+from batchedmodel_sidecar.admin_token import new_token
 from batchedmodel_sidecar.batcher import Batcher
 from batchedmodel_sidecar.helper.client import Helper
 from batchedmodel_sidecar.ledger import Ledger
@@ -23,7 +24,6 @@ from batchedmodel_sidecar.link import Link
 from batchedmodel_sidecar.metrics import Durations, LedgerCollector
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.model_link import ModelLink
-from batchedmodel_sidecar.admin_token import new_token
 from batchedmodel_sidecar.ports.admin import Admin
 from batchedmodel_sidecar.ports.bodies import BodyReader
 from batchedmodel_sidecar.ports.byte_budget import Hold

@@ -1,7 +1,7 @@
 """Tells the sidecar in the same container to do what nobody else may: drain, load, unload.
 
-`python -m batchedmodel_sidecar.tell drain` is the hook by which the kubelet ends a pod. It finds the
-sidecar by the same variables as the sidecar its settings, and the token in the sidecar's file.
+`python -m batchedmodel_sidecar.tell drain` is the hook by which the kubelet ends a pod. It finds
+the sidecar by the same variables as the sidecar its settings, and the token in the sidecar's file.
 
 Exit codes: 0 when it is done, or begun in the case of `drain`; 1 when it was refused; 2 for a wrong
 command or settings; 3 when no sidecar answers.
@@ -82,7 +82,7 @@ def _post(settings: SidecarSettings, command: Command) -> tuple[int, str]:
 
 
 def _ended(text: str, code: int) -> int:
-    print(text, file=sys.stderr if code else sys.stdout)  # noqa: T201  # it is a command
+    print(text, file=sys.stderr if code else sys.stdout)  # it is a command
     return code
 
 

@@ -83,8 +83,8 @@ def batcher(
             {"name": SETTINGS_VOLUME, "mountPath": SETTINGS_PATH, "readOnly": True},
             {"name": BATCHER_TEMPORARY_VOLUME, "mountPath": TEMPORARY_PATH},
         ],
-        # The kubelet begins the hooks of all containers as soon as the pod is to end, and stops this
-        # one last. Nobody but who may run a program in this container can say the same.
+        # The kubelet begins the hooks of all containers as soon as the pod is to end, and stops
+        # this one last. Nobody but who may run a program in this container can say the same.
         "lifecycle": {"preStop": {"exec": {"command": _DRAIN}}},
         "startupProbe": admin_probe(
             sidecar_api.LIVE, periodSeconds=1, failureThreshold=_START_SECONDS

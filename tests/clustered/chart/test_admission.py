@@ -30,7 +30,9 @@ def with_model(**model: Any) -> dict[str, Any]:
 
 FREE = {
     "a handler": SIMULATED,
-    "a container": with_model(command=["serve"], env={"A": "b"}, resources={"limits": {"cpu": "1"}}),
+    "a container": with_model(
+        command=["serve"], env={"A": "b"}, resources={"limits": {"cpu": "1"}}
+    ),
     "a claim and a ConfigMap": with_pod(
         volumes=[
             {"name": "data", "persistentVolumeClaim": {"claimName": "data"}},
