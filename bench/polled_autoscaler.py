@@ -21,7 +21,7 @@ from batchedmodel_autoscaler.fleet import Fleet
 from batchedmodel_autoscaler.kept import most_kept
 from batchedmodel_autoscaler.listener import TlsListener
 from batchedmodel_autoscaler.metrics import POLLS, PollResult, Telemetry
-from batchedmodel_autoscaler.objects import FrontProxy, Model, ModelKey, Pod, Size
+from batchedmodel_autoscaler.objects import FrontProxy, Model, ModelKey, Owned, Pod, Size
 from batchedmodel_autoscaler.poller import Poller
 from batchedmodel_autoscaler.server import MetricsApi
 from batchedmodel_autoscaler.sidecars import Sidecars
@@ -37,7 +37,9 @@ def _fleet(pods: dict[str, list[str]]) -> Fleet:
     for name, addresses in pods.items():
         key = ModelKey("team", name)
         known.model_seen(Model(key=key, uid=name, target=_TARGET, capacity=None))
-        known.size_seen(Size(model=key, replicas=len(addresses)))
+        deployment = Owned(uid=f"{name}-deployment", model=key, owner=name)
+        known.size_seen(Size(deployment=deployment, replicas=len(addresses)))
+        known.replica_set_seen(Owned(uid=f"{name}-set", model=key, owner=deployment.uid))
         for address in addresses:
             known.pod_seen(_pod(key, address))
     return known
@@ -55,6 +57,7 @@ def _pod(key: ModelKey, address: str) -> Pod:
         fresh=False,
         created="2026-01-01T00:00:00Z",
         revision="a",
+        owner=f"{key.name}-set",
     )
 
 

@@ -24,6 +24,9 @@ _WATCH_SECONDS: Final = 240
 _PAGE: Final = 100
 """Objects. Reading a page of pods stops everything else for some milliseconds."""
 _LONGEST_LINE: Final = 4 * 1_048_576
+_JSON: Final = "application/json"
+_METADATA: Final = f"{_JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+_METADATA_LIST: Final = f"{_JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _MERGE_PATCH: Final = "application/merge-patch+json"
 _APPLY_PATCH: Final = "application/apply-patch+yaml"
 """JSON is YAML."""
@@ -74,7 +77,8 @@ class Cluster:
             ClusterError: anything else.
         """
         more = {"continue": following} if following else {}
-        found = await self._call("GET", resource.query(limit=_PAGE, **more))
+        accept = _METADATA_LIST if resource.metadata_only else _JSON
+        found = await self._call("GET", resource.query(limit=_PAGE, **more), accept=accept)
         metadata = found.get("metadata", {})
         return (
             found.get("items") or [],
@@ -99,7 +103,8 @@ class Cluster:
             total=None, sock_connect=_CALL_SECONDS, sock_read=_WATCH_SECONDS + _CALL_SECONDS
         )
         with _translated(f"watch {resource}"):
-            response = await self._request("GET", url, limit)
+            accept = _METADATA if resource.metadata_only else _JSON
+            response = await self._request("GET", url, limit, accept=accept)
             try:
                 await _raise_for_status(response, f"watch {resource}")
                 async for line in _lines(response):
@@ -143,12 +148,17 @@ class Cluster:
                 raise
 
     async def _call(
-        self, verb: str, url: str, body: Object | None = None, kind: str = "application/json"
+        self,
+        verb: str,
+        url: str,
+        body: Object | None = None,
+        kind: str = _JSON,
+        accept: str = _JSON,
     ) -> dict[str, Any]:
         what = f"{verb} {url.partition('?')[0]}"
         limit = aiohttp.ClientTimeout(total=_CALL_SECONDS)
         with _translated(what):
-            response = await self._request(verb, url, limit, body, kind)
+            response = await self._request(verb, url, limit, body, kind, accept)
             async with response:
                 await _raise_for_status(response, what)
                 answer: dict[str, Any] = json.loads(await response.read())
@@ -160,12 +170,13 @@ class Cluster:
         url: str,
         limit: aiohttp.ClientTimeout,
         body: Object | None = None,
-        kind: str = "application/json",
+        kind: str = _JSON,
+        accept: str = _JSON,
     ) -> aiohttp.ClientResponse:
         serialised = await self._client.param_serialize(
             verb,
             url,
-            header_params={"Accept": "application/json", "Content-Type": kind},
+            header_params={"Accept": accept, "Content-Type": kind},
             body=body,
             auth_settings=["BearerToken"],
         )

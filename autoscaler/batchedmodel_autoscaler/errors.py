@@ -19,6 +19,10 @@ class SidecarSilent(AutoscalerError):
     """A sidecar gave no usable answer in time; the message says why."""
 
 
+class SomebodyElse(SidecarSilent):
+    """Another pod's sidecar answered at the address; the message says whose."""
+
+
 class ClusterError(AutoscalerError):
     """The API server did not do what it was asked."""
 

@@ -9,8 +9,10 @@ from typing import Final
 
 from batchedmodel_autoscaler.errors import NotFound
 from batchedmodel_autoscaler.learning import ReadyPod, learnt
-from batchedmodel_autoscaler.objects import Model, ModelKey, Pod, Size
+from batchedmodel_autoscaler.objects import Model, ModelKey, Owned, Pod, Size
+from batchedmodel_autoscaler.ownership import Ownership
 from batchedmodel_contract.capacity import Capacity
+from batchedmodel_contract.sidecar_api import Whom
 from batchedmodel_contract.stats import SidecarStats
 from batchedmodel_scheduling.scaling.formula import ModelSight, Target
 from batchedmodel_scheduling.scaling.hpa import SYNC_SECONDS
@@ -31,9 +33,11 @@ class Fleet:
     def __init__(self, poll_seconds: float) -> None:
         self._poll_seconds = poll_seconds
         self._models: dict[ModelKey, Model] = {}
-        self._sizes: dict[ModelKey, int] = {}
+        self._sizes: dict[ModelKey, dict[str, int]] = {}
+        """Pods that are wanted, by uid of each Deployment with the label."""
         self._pods: dict[str, Pod] = {}
-        self._pods_of: dict[ModelKey, set[str]] = {}
+        """All with the label of a model, whosever they are."""
+        self._ownership = Ownership()
         self._histories: dict[str, History] = {}
         self._startups: dict[str, float] = {}
         self._watched: set[str] = set()
@@ -55,30 +59,45 @@ class Fleet:
             # Another replica has learnt it, perhaps from starts that were not seen here.
             self._learnt.pop(model.key, None)
         self._models[model.key] = model
+        self._ownership.model_seen(model.key, model.uid)
         self._learn(model.key)
 
     def model_gone(self, model: Model) -> None:
         """A model is no more."""
         self._models.pop(model.key, None)
+        self._ownership.model_gone(model.key)
         self._learnt.pop(model.key, None)
         self._learn_at.pop(model.key, None)
         self._departed.pop(model.key, None)
 
     def size_seen(self, size: Size) -> None:
-        """A model's Deployment is there, or has changed."""
-        self._sizes[size.model] = size.replicas
+        """A Deployment with a model's label is there, or has changed."""
+        self._sizes.setdefault(size.deployment.model, {})[size.deployment.uid] = size.replicas
+        self._ownership.seen(size.deployment)
 
     def size_gone(self, size: Size) -> None:
-        """A model's Deployment is no more."""
-        self._sizes.pop(size.model, None)
+        """Such a Deployment is no more."""
+        self._ownership.gone(size.deployment)
+        sizes = self._sizes.get(size.deployment.model, {})
+        sizes.pop(size.deployment.uid, None)
+        if not sizes:
+            self._sizes.pop(size.deployment.model, None)
+
+    def replica_set_seen(self, replica_set: Owned) -> None:
+        """A ReplicaSet with a model's label is there, or has changed."""
+        self._ownership.seen(replica_set)
+
+    def replica_set_gone(self, replica_set: Owned) -> None:
+        """Such a ReplicaSet is no more."""
+        self._ownership.gone(replica_set)
 
     def pod_seen(self, pod: Pod) -> None:
-        """A pod is there, or has changed."""
+        """A pod with a model's label is there, or has changed."""
         known = self._pods.get(pod.uid)
         if known is not None and known.model != pod.model:
             self.pod_gone(known)
         self._pods[pod.uid] = pod
-        self._pods_of.setdefault(pod.model, set()).add(pod.uid)
+        self._ownership.pod_seen(pod.model, pod.uid, pod.owner)
         if pod.fresh:
             self._watched.add(pod.uid)
         if pod.startup_seconds is not None:
@@ -95,10 +114,7 @@ class Fleet:
         history = self._histories.pop(pod.uid, None)
         if known is None:
             return
-        of_model = self._pods_of[known.model]
-        of_model.discard(pod.uid)
-        if not of_model:
-            del self._pods_of[known.model]
+        self._ownership.pod_gone(known.model, pod.uid)
         if history is not None:
             self._leave_behind(known.model, history.window())
 
@@ -107,17 +123,24 @@ class Fleet:
     @property
     def poll_seconds(self) -> float:
         """Time between two questions to one sidecar, so that very many pods still cost little."""
-        return max(self._poll_seconds, len(self._pods) / MOST_POLLS_PER_SECOND)
+        return max(self._poll_seconds, self._ownership.count / MOST_POLLS_PER_SECOND)
 
     def address(self, uid: str) -> str | None:
-        """Where a pod listens, empty if nowhere yet; None when it is no more."""
+        """Where a pod listens, empty if nowhere yet, or if it is no model's; None when it is no
+        more."""
         pod = self._pods.get(uid)
-        return None if pod is None else pod.address
+        if pod is None:
+            return None
+        return pod.address if self._ownership.is_of(pod.model, uid) else ""
+
+    def whom(self, uid: str) -> Whom:
+        """Whose sidecar is meant by a question to a pod that is there."""
+        return Whom(model=self._pods[uid].model.name, pod=uid)
 
     def answered(self, uid: str, stats: SidecarStats, now: float) -> None:
         """A sidecar answered; its pod may have gone meanwhile."""
         pod = self._pods.get(uid)
-        if pod is not None:
+        if pod is not None and self._ownership.is_of(pod.model, uid):
             history = self._histories.setdefault(uid, History())
             history.rows_per_second = self._remembered_rate(pod)
             self._leave_behind(pod.model, history.record(stats, now))
@@ -129,8 +152,8 @@ class Fleet:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """How many models and pods there are."""
-        return len(self._models), len(self._pods)
+        """How many models there are, and pods of theirs."""
+        return len(self._models), self._ownership.count
 
     def target(self, key: ModelKey) -> Target:
         """What a model's manifest asks for; raises `NotFound`."""
@@ -141,11 +164,10 @@ class Fleet:
 
     def sight(self, key: ModelKey, now: float) -> ModelSight:
         """What can be seen of a model."""
-        uids = self._pods_of.get(key, ())
         return model_sight(
-            [self._state(uid) for uid in uids],
+            [self._state(uid) for uid in self._ownership.pods_of(key)],
             self._departed.get(key, ()),
-            present=self._sizes.get(key),
+            present=self._present(key),
             startup_seconds=self._startup_seconds(key),
             poll_seconds=self.poll_seconds,
             sync_seconds=SYNC_SECONDS,
@@ -160,6 +182,12 @@ class Fleet:
         """What is known of a model's newest pods: learnt, or before that what its status says."""
         model = self._models.get(key)
         return self._learnt.get(key) or (None if model is None else model.capacity)
+
+    def _present(self, key: ModelKey) -> int | None:
+        for uid, replicas in self._sizes.get(key, {}).items():
+            if self._ownership.deployment_of(key, uid):
+                return replicas
+        return None
 
     def _state(self, uid: str) -> PodState:
         pod = self._pods[uid]
@@ -190,7 +218,7 @@ class Fleet:
         return known.rows_per_second
 
     def _ready_pods(self, key: ModelKey) -> Iterator[ReadyPod]:
-        for uid in self._pods_of.get(key, ()):
+        for uid in self._ownership.pods_of(key):
             pod, history = self._pods[uid], self._histories.get(uid)
             stats = None if history is None else history.stats
             if pod.ready and not pod.leaving:

@@ -27,6 +27,8 @@ class PollResult(StrEnum):
 
     ANSWERED = "answered"
     SILENT = "silent"
+    OTHER = "other"
+    """Another pod has the address by now: what it says is dropped."""
 
 
 class Telemetry:

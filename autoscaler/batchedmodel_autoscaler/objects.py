@@ -65,13 +65,26 @@ class Pod:
     """When, as RFC 3339 writes it."""
     revision: str
     """Empty where the operator made it not."""
+    owner: str
+    """Uid of its controller, a ReplicaSet; empty where it has none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owned:
+    """What stands between a BatchedModel and its pods: a Deployment or a ReplicaSet."""
+
+    uid: str
+    model: ModelKey
+    """Whose label it has, which is no proof that it is that one's."""
+    owner: str
+    """Uid of its controller; empty where it has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """A BatchedModel's Deployment."""
+    """A Deployment with a BatchedModel's label."""
 
-    model: ModelKey
+    deployment: Owned
     replicas: int
 
 
@@ -158,6 +171,7 @@ def read_pod(found: Object) -> Pod:
         fresh=not is_ready and _is_fresh(ready, status),
         created=metadata["creationTimestamp"],
         revision=metadata["labels"].get(REVISION_LABEL, ""),
+        owner=_controller(metadata),
     )
 
 
@@ -169,10 +183,16 @@ def _is_fresh(ready: Object | None, status: Object) -> bool:
 
 def read_size(found: Object) -> Size:
     """A Deployment that the label selects."""
+    return Size(deployment=read_owned(found), replicas=found["spec"].get("replicas", 1))
+
+
+def read_owned(found: Object) -> Owned:
+    """A Deployment or a ReplicaSet that the label selects."""
     metadata = found["metadata"]
-    return Size(
+    return Owned(
+        uid=metadata["uid"],
         model=ModelKey(metadata["namespace"], metadata["labels"][NAME_LABEL]),
-        replicas=found["spec"].get("replicas", 1),
+        owner=_controller(metadata),
     )
 
 
@@ -209,6 +229,13 @@ def read_front_proxy(found: Object) -> FrontProxy:
         allowed_names=_names(data.get("requestheader-allowed-names")),
         user_headers=_names(data.get("requestheader-username-headers")),
     )
+
+
+def _controller(metadata: Object) -> str:
+    for owner in metadata.get("ownerReferences") or ():
+        if owner.get("controller"):
+            return str(owner.get("uid") or "")
+    return ""
 
 
 def _names(text: str | None) -> tuple[str, ...]:

@@ -11,9 +11,10 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from batchedmodel_autoscaler.errors import SidecarSilent
+from batchedmodel_autoscaler.errors import SidecarSilent, SomebodyElse
 from batchedmodel_autoscaler.fleet import MOST_POLLS_PER_SECOND, Fleet
 from batchedmodel_autoscaler.metrics import PollResult, Telemetry
+from batchedmodel_contract.sidecar_api import Whom
 from batchedmodel_contract.stats import SidecarStats
 
 logger: Final = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ class Poller:
     def __init__(
         self,
         fleet: Fleet,
-        ask: Callable[[str], Awaitable[SidecarStats]],
+        ask: Callable[[str, Whom], Awaitable[SidecarStats]],
         *,
         telemetry: Telemetry,
         clock: Callable[[], float],
@@ -95,7 +96,7 @@ class Poller:
                     self._schedule(uid, self._clock() + self._fleet.poll_seconds)
                 else:
                     await self._places.acquire()
-                    polls.create_task(self._poll(uid, address))
+                    polls.create_task(self._poll(uid, address, self._fleet.whom(uid)))
                     now = self._clock()
                     start = max(start + _START_SECONDS, now - _HANDFUL_SECONDS)
                     if start >= now + _HANDFUL_SECONDS - _SOON:
@@ -113,9 +114,13 @@ class Poller:
             except TimeoutError:
                 continue
 
-    async def _poll(self, uid: str, address: str) -> None:
+    async def _poll(self, uid: str, address: str, whom: Whom) -> None:
         try:
-            self._fleet.answered(uid, await self._ask(address), self._clock())
+            self._fleet.answered(uid, await self._ask(address, whom), self._clock())
+        except SomebodyElse as error:
+            if not self._silences[uid]:
+                logger.warning("dropped: %s", error)
+            self._silent(uid, PollResult.OTHER)
         except SidecarSilent as error:
             logger.debug("no stats: %s", error)
             self._silent(uid)
@@ -134,9 +139,9 @@ class Poller:
         pause = self._fleet.poll_seconds * slower * random.uniform(1 - _JITTER, 1 + _JITTER)
         self._schedule(uid, self._clock() + pause)
 
-    def _silent(self, uid: str) -> None:
+    def _silent(self, uid: str, result: PollResult = PollResult.SILENT) -> None:
         self._silences[uid] += 1
-        self._telemetry.polled(PollResult.SILENT)
+        self._telemetry.polled(result)
 
     def _asked(self, uid: str) -> None:
         self._unasked.discard(uid)

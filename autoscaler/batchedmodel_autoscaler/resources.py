@@ -27,6 +27,8 @@ class Resource:
     """Label selector."""
     name: str = ""
     """The only object wanted: rights can then be limited to its name."""
+    metadata_only: bool = False
+    """Whether the rest of the objects, such as a whole pod template, need not be sent."""
     may_be_closed: bool = False
     """Whether nothing of ours is there when it is forbidden: a namespace takes its Role along."""
 
@@ -70,6 +72,9 @@ class Event:
 MODELS: Final = Resource(path=f"/apis/{GROUP}/{VERSION}/{PLURAL}")
 PODS: Final = Resource(path="/api/v1/pods", labels=NAME_LABEL)
 SIZES: Final = Resource(path="/apis/apps/v1/deployments", labels=NAME_LABEL)
+REPLICA_SETS: Final = Resource(
+    path="/apis/apps/v1/replicasets", labels=NAME_LABEL, metadata_only=True
+)
 API_SERVICES: Final = tuple(
     Resource(path="/apis/apiregistration.k8s.io/v1/apiservices", name=f"{version}.{METRICS_GROUP}")
     for version in METRICS_VERSIONS

@@ -30,6 +30,7 @@ from batchedmodel_autoscaler.objects import (
     read_api_service,
     read_front_proxy,
     read_model,
+    read_owned,
     read_pod,
     read_presence,
     read_size,
@@ -42,6 +43,7 @@ from batchedmodel_autoscaler.resources import (
     FRONT_PROXY,
     MODELS,
     PODS,
+    REPLICA_SETS,
     SIZES,
     Resource,
     lease_path,
@@ -142,7 +144,7 @@ class Service:
 
     async def _work_until(self, stop: asyncio.Event) -> None:
         lasting: list[Work] = [
-            self._poller.run(),
+            self._poll(),
             self._registration.run(),
             self._remembering.run(),
             self._election.take_part(),
@@ -153,6 +155,12 @@ class Service:
             await last(lasting, once=self._hear_all(), until=self._end(stop))
         finally:
             await self._election.release()
+
+    async def _poll(self) -> None:
+        # Whose a pod is takes four kinds of objects; what is nobody's yet would not be asked.
+        for _, cache in self._caches:
+            await cache.complete.wait()
+        await self._poller.run()
 
     async def _hear_all(self) -> None:
         for _, cache in self._caches:
@@ -235,7 +243,17 @@ class Service:
             return Cache(read_model, lambda m: m.key, seen=fleet.model_seen, gone=fleet.model_gone)
 
         def sizes() -> Cache[Any]:
-            return Cache(read_size, lambda s: s.model, seen=fleet.size_seen, gone=fleet.size_gone)
+            return Cache(
+                read_size, lambda s: s.deployment.uid, seen=fleet.size_seen, gone=fleet.size_gone
+            )
+
+        def replica_sets() -> Cache[Any]:
+            return Cache(
+                read_owned,
+                lambda found: found.uid,
+                seen=fleet.replica_set_seen,
+                gone=fleet.replica_set_gone,
+            )
 
         def pods() -> Cache[Any]:
             return Cache(read_pod, lambda p: p.uid, seen=self._pod_seen, gone=fleet.pod_gone)
@@ -256,6 +274,7 @@ class Service:
             *((resource, api_service()) for resource in API_SERVICES),
             *((resource, models()) for resource in within(MODELS, watched)),
             *((resource, sizes()) for resource in within(SIZES, watched)),
+            *((resource, replica_sets()) for resource in within(REPLICA_SETS, watched)),
             *((resource, pods()) for resource in within(PODS, watched)),
         ]
 

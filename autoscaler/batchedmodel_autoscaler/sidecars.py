@@ -8,11 +8,11 @@ from typing import Final
 import aiohttp
 from yarl import URL
 
-from batchedmodel_autoscaler.errors import SidecarSilent
+from batchedmodel_autoscaler.errors import SidecarSilent, SomebodyElse
 from batchedmodel_autoscaler.kept import Kept
 from batchedmodel_contract.kubernetes_names import ADMIN_PORT
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_contract.sidecar_api import STATS
+from batchedmodel_contract.sidecar_api import STATS, Whom
 from batchedmodel_contract.stats import SidecarStats, stats_from_mapping
 
 POLL_TIMEOUT_SECONDS: Final = 1.0
@@ -40,14 +40,16 @@ class Sidecars:
         )
         self._closing = _session(aiohttp.TCPConnector(limit=0, force_close=True))
 
-    async def stats(self, address: str) -> SidecarStats:
-        """What the pod at an IP address tells; raises `SidecarSilent`."""
+    async def stats(self, address: str, whom: Whom) -> SidecarStats:
+        """What the pod at an IP address tells; raises `SidecarSilent`, also when it is another."""
         kept = self._kept.has_place(address, time.monotonic())
         session = self._keeping if kept else self._closing
         try:
             async with session.get(_url(address), allow_redirects=False) as response:
                 if response.status != 200:
                     raise SidecarSilent(f"{address} answers with status {response.status}")
+                if other := whom.other(response.headers.get):
+                    raise SomebodyElse(f"{address} is {other}, and not {whom.pod} of {whom.model}")
                 body = await response.content.read(_LONGEST_ANSWER)
                 while not response.content.at_eof() and len(body) < _LONGEST_ANSWER:
                     body += await response.content.read(_LONGEST_ANSWER)

@@ -103,11 +103,15 @@ class SidecarSettings:
         "Port for probes, metrics, drain.",
         default=9090,
     )
-    drain_token: str = setting(
-        "DRAIN_TOKEN",
+    token_file: str = setting(
+        "TOKEN_FILE",
         Text(),
-        "What /drain, load and unload must be called with; empty: nobody may.",
+        "Where to write what /drain, load and unload must be called with, made up at each start; "
+        "empty: nobody may call them.",
         default="",
+    )
+    pod_uid: str = setting(
+        "POD_UID", Text(), "Uid of the pod, which every answer of the admin port names.", default=""
     )
     drain_delay_seconds: float = setting(
         "DRAIN_DELAY_SECONDS",

@@ -51,6 +51,8 @@ CONTAINERS: Final = (BATCHER_CONTAINER, MODEL_CONTAINER, FETCH_CONTAINER)
 """Containers of a pod that are the operator's to make."""
 DATA_PORT: Final = 8000
 ADMIN_PORT: Final = 9090
+POD_UID_VARIABLE: Final = "BATCHEDMODEL_POD_UID"
+"""Of the sidecar's container: a pod that has it is asked for its uid in every answer."""
 SETTINGS_PATH: Final = "/etc/batchedmodel"
 SOCKET_FOLDER: Final = "/run/batchedmodel"
 SOCKET_PATH: Final = f"{SOCKET_FOLDER}/model.sock"

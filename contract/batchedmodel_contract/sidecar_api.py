@@ -1,5 +1,7 @@
 """Paths of the sidecar's admin port, which probes, hooks and the autoscaler call."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 LIVE: Final = "/live"
@@ -11,8 +13,15 @@ METRICS: Final = "/metrics"
 SETTINGS: Final = "/settings"
 """GET: the batch settings in force and their hash, as JSON."""
 DRAIN: Final = "/drain"
-"""GET with the token: stop taking work, answer when nothing accepted is left."""
-DRAIN_TOKEN_HEADER: Final = "X-Drain-Token"
+"""POST with the token: stop taking work; answered when that has begun."""
+DRAINED: Final = "/drained"
+"""GET: answered when a drain has ended, or soon when none begins; it changes nothing."""
+TOKEN_HEADER: Final = "X-Admin-Token"
+"""Of a request for what takes the pod out of service: what stands in the sidecar's token file."""
+MODEL_HEADER: Final = "X-Sidecar-Model"
+"""Of every answer: the model that the sidecar serves."""
+POD_HEADER: Final = "X-Sidecar-Pod"
+"""Of every answer: the uid of the pod that the sidecar is in; absent where it was not told."""
 STATS: Final = "/v1/stats"
 """GET: `SidecarStats` as JSON, what the autoscaler polls."""
 IDLE_SECONDS: Final = 75.0
@@ -24,7 +33,27 @@ ARRIVALS_COLUMNS: Final = ("seconds", "length", "priority", "outcome")
 when it was refused unread; 1 to 3; an `Outcome`, a `Rejection`, or `ARRIVALS_PENDING` while it is
 not settled."""
 ARRIVALS_PENDING: Final = "pending"
+_LONGEST_NAMES: Final = 256
 MODEL_STARTUP: Final = "/model/startup"
 """GET: 200 once the model server behind has been ready; probed for the model's container."""
 MODEL_LIVE: Final = "/model/live"
 """GET: 503 only when the model server is known to be dead or stuck, never for ignorance."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whom:
+    """Whose sidecar is meant by a question to an address, which another pod may have by now."""
+
+    model: str
+    pod: str
+    """Its uid."""
+
+    def other(self, header: Callable[[str], str | None]) -> str | None:
+        """Who answers instead, by the headers of an answer; None where nobody else says so.
+
+        A sidecar of an earlier version names nobody and is believed.
+        """
+        model, pod = header(MODEL_HEADER), header(POD_HEADER)
+        if pod not in (None, self.pod) or model not in (None, self.model):
+            return f"pod {pod or '?'} of model {model or '?'}"[:_LONGEST_NAMES]
+        return None

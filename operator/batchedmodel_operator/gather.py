@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.sidecar_api import Whom
 from batchedmodel_operator.kinds import CHILDREN, Kind, child_name
 from batchedmodel_operator.observed import (
     Child,
@@ -22,6 +23,7 @@ from batchedmodel_operator.observed import (
     pod_from,
     revisions_from,
 )
+from batchedmodel_operator.ownership import own_pods
 from batchedmodel_operator.ports import Body, Cluster, Sidecars
 
 
@@ -44,11 +46,15 @@ async def gather(
         cluster.labelled(Kind.CONTROLLER_REVISION, key.namespace, key.name),
         cluster.labelled(Kind.POD, key.namespace, key.name),
     )
+    children = {child.kind: child for child in found if child is not None}
+    own, replica_sets = await own_pods(
+        cluster, model, children.get(Kind.DEPLOYMENT), bodies, memory.replica_sets
+    )
     # A pod that was evicted stays as a record of itself.
-    pods = tuple(pod_from(pod) for pod in bodies if not _has_ended(pod))
+    pods = tuple(pod_from(pod) for pod in own if not _has_ended(pod))
     observed = Observed(
         model=model,
-        children={child.kind: child for child in found if child is not None},
+        children=children,
         revisions=revisions_from(kept, model),
         pods=pods,
         memory=memory,
@@ -56,7 +62,8 @@ async def gather(
     in_force, startups = await asyncio.gather(
         _in_force(sidecars, model, pods, memory, now), _startups(sidecars, observed)
     )
-    return replace(observed, memory=replace(memory, in_force=in_force, startups=startups))
+    remembered = replace(memory, in_force=in_force, startups=startups, replica_sets=replica_sets)
+    return replace(observed, memory=remembered)
 
 
 def _has_ended(pod: Body) -> bool:
@@ -77,7 +84,9 @@ async def _in_force(
         return known
     wanted = BatchSettings.of(model.spec.batching).digest()
     asked = [pod for pod in pods if _to_be_asked(pod, wanted, memory, now)]
-    answers = await asyncio.gather(*(sidecars.settings_hash(pod.address) for pod in asked))
+    answers = await asyncio.gather(
+        *(sidecars.settings_hash(pod.address, _whom(model, pod)) for pod in asked)
+    )
     return known | {
         pod.uid: answer for pod, answer in zip(asked, answers, strict=True) if answer is not None
     }
@@ -86,12 +95,18 @@ async def _in_force(
 async def _startups(sidecars: Sidecars, observed: Observed) -> Mapping[str, str]:
     """What is said of the models' starts; a sidecar that is busy just now said it before."""
     asked, before = observed.loading, observed.memory.startups
-    answers = await asyncio.gather(*(sidecars.model_startup(pod.address) for pod in asked))
+    answers = await asyncio.gather(
+        *(sidecars.model_startup(pod.address, _whom(observed.model, pod)) for pod in asked)
+    )
     said = {
         pod.uid: before.get(pod.uid) if answer is None else answer
         for pod, answer in zip(asked, answers, strict=True)
     }
     return {uid: answer for uid, answer in said.items() if answer is not None}
+
+
+def _whom(model: Model, pod: Pod) -> Whom:
+    return Whom(model=model.key.name, pod=pod.uid)
 
 
 def _to_be_asked(pod: Pod, wanted: str, memory: Memory, now: float) -> bool:

@@ -21,6 +21,7 @@ class Kind(StrEnum):
     AUTOSCALER = "HorizontalPodAutoscaler"
     DISRUPTION_BUDGET = "PodDisruptionBudget"
     POD = "Pod"
+    REPLICA_SET = "ReplicaSet"
     CONTROLLER_REVISION = "ControllerRevision"
     EVENT = "Event"
     LEASE = "Lease"
@@ -48,6 +49,7 @@ RESOURCES: Final = {
     Kind.AUTOSCALER: Resource(group="autoscaling", version="v2", plural="horizontalpodautoscalers"),
     Kind.DISRUPTION_BUDGET: Resource(group="policy", version="v1", plural="poddisruptionbudgets"),
     Kind.POD: Resource(group="", version="v1", plural="pods"),
+    Kind.REPLICA_SET: Resource(group="apps", version="v1", plural="replicasets"),
     Kind.CONTROLLER_REVISION: Resource(group="apps", version="v1", plural="controllerrevisions"),
     Kind.EVENT: Resource(group="", version="v1", plural="events"),
     Kind.LEASE: Resource(group="coordination.k8s.io", version="v1", plural="leases"),

@@ -128,6 +128,8 @@ class Memory:
     """By uid of a pod, for those that do not use the settings yet."""
     startups: Mapping[str, str] = field(default_factory=dict)
     """By uid of a pod: what its sidecar said last of the model's start."""
+    replica_sets: Mapping[str, str] = field(default_factory=dict)
+    """By uid, those of pods that are there: the Deployment that each was found to be of."""
 
     def inquiry(self, uid: str, settings: str) -> Inquiry | None:
         """The inquiries about these settings; those about earlier ones no longer count."""

@@ -6,6 +6,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from batchedmodel_contract.sidecar_api import Whom
 from batchedmodel_operator.kinds import Kind
 
 Body = Mapping[str, Any]
@@ -39,10 +40,10 @@ class Cluster(Protocol):
 class Sidecars(Protocol):
     """The admin ports of the pods."""
 
-    async def settings_hash(self, address: str) -> str | None:
-        """The hash of the batch settings in force, or None when there is no answer."""
+    async def settings_hash(self, address: str, whom: Whom) -> str | None:
+        """The hash of the batch settings in force, or None when the pod gives no answer."""
         ...
 
-    async def model_startup(self, address: str) -> str | None:
-        """What is said of the model's start, or None when there is no answer."""
+    async def model_startup(self, address: str, whom: Whom) -> str | None:
+        """What is said of the model's start, or None when the pod gives no answer."""
         ...

@@ -7,13 +7,16 @@ does not fit the question counts as no answer.
 import asyncio
 import http.client
 import json
+import logging
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from typing import Final
 
 from batchedmodel_contract import sidecar_api
 from batchedmodel_contract.kubernetes_names import ADMIN_PORT
+from batchedmodel_contract.sidecar_api import Whom
 
+_log: Final = logging.getLogger(__name__)
 _TIMEOUT_SECONDS: Final = 1.0
 _LARGEST_ANSWER: Final = 65_536
 _LONGEST_HASH: Final = 64
@@ -28,22 +31,22 @@ class SidecarAdmin:
         self._port = port
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="sidecars")
 
-    async def settings_hash(self, address: str) -> str | None:
-        """The hash of the batch settings in force, or None when there is no answer."""
+    async def settings_hash(self, address: str, whom: Whom) -> str | None:
+        """The hash of the batch settings in force, or None when the pod gives no answer."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._settings_hash, address)
+        return await loop.run_in_executor(self._threads, self._settings_hash, address, whom)
 
-    async def model_startup(self, address: str) -> str | None:
-        """What is said of the model's start, or None when there is no answer."""
+    async def model_startup(self, address: str, whom: Whom) -> str | None:
+        """What is said of the model's start, or None when the pod gives no answer."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._model_startup, address)
+        return await loop.run_in_executor(self._threads, self._model_startup, address, whom)
 
     def close(self) -> None:
         """Answers that are still awaited come within their time limit."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _settings_hash(self, address: str) -> str | None:
-        status, body = self._get(address, sidecar_api.SETTINGS)
+    def _settings_hash(self, address: str, whom: Whom) -> str | None:
+        status, body = self._get(address, sidecar_api.SETTINGS, whom)
         if status != HTTPStatus.OK:
             return None
         try:
@@ -52,19 +55,24 @@ class SidecarAdmin:
             return None
         return answer if isinstance(answer, str) and len(answer) <= _LONGEST_HASH else None
 
-    def _model_startup(self, address: str) -> str | None:
-        status, body = self._get(address, sidecar_api.MODEL_STARTUP)
+    def _model_startup(self, address: str, whom: Whom) -> str | None:
+        status, body = self._get(address, sidecar_api.MODEL_STARTUP, whom)
         if status not in (HTTPStatus.OK, HTTPStatus.SERVICE_UNAVAILABLE):
             return None
         return body.decode(errors="replace").strip()[:_LONGEST_TEXT]
 
-    def _get(self, address: str, path: str) -> tuple[int | None, bytes]:
-        """Status and body of the answer; no status when there is none."""
+    def _get(self, address: str, path: str, whom: Whom) -> tuple[int | None, bytes]:
+        """Status and body of the answer; no status when there is none, or another's."""
         # Straight to the pod: `urllib` would honour a proxy from the environment.
         connection = http.client.HTTPConnection(address, self._port, timeout=_TIMEOUT_SECONDS)
         try:
             connection.request("GET", path)
             response = connection.getresponse()
+            if other := whom.other(response.getheader):
+                _log.warning(
+                    "dropped: %s is %s, and not %s of %s", address, other, whom.pod, whom.model
+                )
+                return None, b""
             return response.status, response.read1(_LARGEST_ANSWER)
         except (OSError, http.client.HTTPException, ValueError):
             return None, b""

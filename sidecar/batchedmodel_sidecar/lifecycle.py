@@ -1,11 +1,12 @@
 """Whether the sidecar takes work: serving, then draining, then gone, or back to serving.
 
-A drain loses nothing that was accepted. It is asked for by SIGTERM, or by the kubelet's hook before
-it stops the model; the latter is taken back when the model returns, because the hook also runs when
-only the model is restarted.
+A drain loses nothing that was accepted. It is begun by SIGTERM, or by the kubelet's hook as soon as
+the pod is to end, while the model still runs. The latter is taken back when the model returns, and
+when nobody ends the process: only a pod that is ending stays drained.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
@@ -17,6 +18,13 @@ from batchedmodel_sidecar.verdicts import MODEL_GONE
 
 logger: Final = logging.getLogger(__name__)
 
+BEGINS_SECONDS: Final = 10.0
+"""How long who waits for the end of a drain waits for its beginning: the hooks of a pod's
+containers run side by side, and the one that begins the drain starts a program first."""
+FOLLOWED_SECONDS: Final = 30.0
+"""How much later than its limit a drain is followed by SIGTERM, or else taken back. A pod gives its
+containers 15."""
+
 
 class DrainEnd(StrEnum):
     """How a drain ended."""
@@ -26,7 +34,9 @@ class DrainEnd(StrEnum):
     LIMIT = "limit reached"
     """Something is left, and its time is over."""
     TAKEN_BACK = "taken back"
-    """The model returned, and work is taken again."""
+    """The model returned, or nobody ended the pod, and work is taken again."""
+    NONE = "not draining"
+    """There was none, or no model to drain."""
 
 
 class Lifecycle:
@@ -55,6 +65,7 @@ class Lifecycle:
         self._passing = passing
         self._drain: asyncio.Future[DrainEnd] | None = None
         self._work: asyncio.Task[None] | None = None
+        self._begun = asyncio.Event()
         self._refusing = False
         self._terminating = False
 
@@ -68,22 +79,33 @@ class Lifecycle:
         """New calls are refused."""
         return self._refusing
 
-    async def drain(self) -> DrainEnd:
-        """Return when the drain has ended, however it did."""
+    def begin_drain(self) -> "asyncio.Future[DrainEnd]":
+        """Take no more work from now on, in steps; the future says how that ends.
+
+        Whoever awaits it shields it, or would end the drain for the others.
+        """
         if self._drain is None:
             logger.info("draining")
             self._watch(True)
             self._drain = asyncio.get_running_loop().create_future()
             self._work = asyncio.create_task(self._run(self._drain))
+            self._begun.set()
             if self._model().model is None:
                 self.model_lost()
-        # Shielded: a caller that gives up must not end the drain for the others.
-        return await asyncio.shield(self._drain)
+        return self._drain
+
+    async def drained(self) -> DrainEnd:
+        """Return when the model may be stopped: when a drain has ended, or none is to come."""
+        if self._drain is None and self._model().model is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(BEGINS_SECONDS):
+                    await self._begun.wait()
+        return DrainEnd.NONE if self._drain is None else await asyncio.shield(self._drain)
 
     async def terminate(self) -> DrainEnd:
-        """A drain that is not taken back."""
+        """A drain that is not taken back; returns when it has ended."""
         self._terminating = True
-        return await self.drain()
+        return await asyncio.shield(self.begin_drain())
 
     def model_lost(self) -> None:
         """While draining no model will come back in time for what waits: answer it now."""
@@ -101,10 +123,13 @@ class Lifecycle:
         if not self._drain.done():
             self._drain.set_result(DrainEnd.TAKEN_BACK)
         self._drain = None
+        self._begun.clear()
         self._refusing = False
         self._batcher.flush(False)
 
     async def _run(self, ended: asyncio.Future[DrainEnd]) -> None:
+        loop = asyncio.get_running_loop()
+        followed_by = loop.time() + self._delay + self._limit + FOLLOWED_SECONDS
         if self._delay:
             await asyncio.sleep(self._delay)
         self._refusing = True
@@ -121,3 +146,6 @@ class Lifecycle:
             ended.set_result(DrainEnd.LIMIT)
         else:
             ended.set_result(DrainEnd.EMPTY)
+        await asyncio.sleep(followed_by - loop.time())
+        # Had the pod been ending, SIGTERM would have come.
+        self.resume()

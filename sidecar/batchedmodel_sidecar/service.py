@@ -15,6 +15,7 @@ from batchedmodel_contract.environment import SidecarSettings
 from batchedmodel_contract.sidecar_api import IDLE_SECONDS
 from batchedmodel_contract.tenants import share_of
 from batchedmodel_scheduling.policy import MemoryCap
+from batchedmodel_sidecar.admin_token import new_token
 from batchedmodel_sidecar.batcher import Batcher
 from batchedmodel_sidecar.helper.client import Helper
 from batchedmodel_sidecar.ledger import Ledger
@@ -56,7 +57,11 @@ class Service:
     """One sidecar, from its settings to the end of its drain."""
 
     def __init__(self, settings: SidecarSettings, folder: SettingsFolder) -> None:
-        """Needs a running loop; raises `InvalidInput` when the folder holds no usable settings."""
+        """Needs a running loop.
+
+        Raises `InvalidInput` when the folder holds no usable settings, or the token cannot be
+        written.
+        """
         self._settings = settings
         self._folder = folder
         self._ledger = Ledger()
@@ -156,7 +161,8 @@ class Service:
             registry=registry,
             recorder=recorder,
             repository=self._repository,
-            drain_token=settings.drain_token,
+            token=new_token(settings.token_file),
+            pod_uid=settings.pod_uid,
         )
         self._port = settings.port
 

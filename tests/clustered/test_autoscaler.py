@@ -1,6 +1,7 @@
 """The autoscaler at a real API server: registered, believed, followed by a stock HPA, and gone."""
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,6 +15,7 @@ from batchedmodel_autoscaler.metrics import REGISTERED
 from batchedmodel_contract.kubernetes_names import (
     BLIND,
     METRICS_GROUP,
+    NAME_LABEL,
     QUEUE_LENGTH_METRIC,
     REQUIRED_REPLICAS_METRIC,
 )
@@ -28,6 +30,7 @@ from support.autoscaler_cluster import (
     autoscaler,
     available,
     decoded_bundle,
+    deployment,
     field,
     install,
     probed,
@@ -35,7 +38,14 @@ from support.autoscaler_cluster import (
     watched_model,
 )
 from support.autoscaler_world import CALM, busy
-from support.plane import Manifest, apply, sidecar_address, until
+from support.plane import (
+    Manifest,
+    PretendAdminPort,
+    apply,
+    set_pod_status,
+    sidecar_address,
+    until,
+)
 
 TEAM = "autoscaled-team"
 ARITHMETIC = [
@@ -113,6 +123,56 @@ def test_it_registers_itself_and_is_asked_in_both_versions(
         until("it says so", lambda: f"\n{REGISTERED} 2.0\n" in probed(plane, "/metrics"))
         process.terminate()
         assert process.wait(10) == 0
+
+
+def test_a_pod_with_only_the_label_is_not_asked(
+    plane: ControlPlane, sidecar: PretendSidecar, tmp_path: Path
+) -> None:
+    asked: list[str] = []
+
+    def notes(path: str) -> None:
+        asked.append(path)
+
+    stranger = PretendAdminPort(sidecar_address(plane, 7), notes)
+    other = deployment(TEAM, "others", {NAME_LABEL: "minilm", "app": "others"}, replicas=9)
+    apply(plane, other)
+    owner = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "name": "others",
+        "uid": field(plane, TEAM, "deploy/others", "metadata", "uid"),
+        "controller": True,
+    }
+    metadata = {"name": "stranger", "namespace": TEAM, "labels": {NAME_LABEL: "minilm"}}
+    containers = [{"name": "model", "image": "none"}]
+    apply(
+        plane,
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {**metadata, "ownerReferences": [owner]},
+            "spec": {"containers": containers},
+        },
+    )
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    status = {"phase": "Running", "podIP": stranger.address, "conditions": [ready]}
+    set_pod_status(plane, TEAM, "stranger", status)
+    try:
+        with autoscaler(plane, tmp_path):
+            until("the model's own is asked often", lambda: answered(plane) >= 20)
+            assert not asked
+            assert "\nbatchedmodel_autoscaler_pods 1.0\n" in probed(plane, "/metrics")
+    finally:
+        stranger.close()
+        plane.kubectl("delete", "deploy/others", "pod/stranger", f"-n={TEAM}", "--wait=false")
+
+
+def answered(plane: ControlPlane) -> float:
+    """Questions to sidecars that were answered."""
+    found = re.search(
+        r'batchedmodel_autoscaler_polls_total{result="answered"} (\S+)', probed(plane, "/metrics")
+    )
+    return float(found[1]) if found else 0.0
 
 
 def test_a_stock_hpa_follows_the_work_up_and_down_and_holds_when_blind(

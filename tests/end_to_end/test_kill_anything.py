@@ -9,7 +9,6 @@ from typing import Any, Final
 import pytest
 
 from batchedmodel_contract.kubernetes_names import REVISION_LABEL
-from batchedmodel_operator.render.containers import drain_token
 from cluster.errors import CommandFailed
 from cluster.kubernetes import Cluster
 from support.installed import RELEASE_NAMESPACE
@@ -182,8 +181,7 @@ def _children(kube: Kube, name: str) -> dict[str, Any]:
     if "autoscaling" in model["spec"]:
         found["deployment"].pop("replicas")
     found["deployment"]["template"]["metadata"]["labels"].pop(REVISION_LABEL)
-    text = json.dumps(found).replace(drain_token(model["metadata"]["uid"]), "TOKEN")
-    named: dict[str, Any] = json.loads(text.replace(name, "NAME"))
+    named: dict[str, Any] = json.loads(json.dumps(found).replace(name, "NAME"))
     return named
 
 

@@ -17,7 +17,7 @@ from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.description import RAGGED
 from batchedmodel_contract.spec import PolicyName
 from batchedmodel_contract.tensors import Datatype
-from support.chain import DRAIN_TOKEN, Chain, Process, running_chain
+from support.chain import Chain, Process, running_chain
 from support.echo_server import EchoServer, echo_chain, echoing
 from support.hanging_handler import HANGS
 from support.raw_caller import RawCaller
@@ -211,7 +211,7 @@ async def test_a_drain_that_is_taken_back_answers_its_hook(tmp_path: Path) -> No
     async with running_chain(
         tmp_path, handler="simulated", parameters=DEVICE, drain_delay_seconds=30.0
     ) as chain:
-        hook = asyncio.create_task(chain.admin("/drain"))
+        hook = asyncio.create_task(chain.drain())
         await chain.sidecar.wait_for("draining")
         seen = len(chain.sidecar.lines)
         chain.model.send(signal.SIGTERM)
@@ -226,10 +226,10 @@ async def test_a_drain_that_is_taken_back_answers_its_hook(tmp_path: Path) -> No
 async def test_a_token_of_any_bytes_is_compared(tmp_path: Path) -> None:
     async with running_chain(tmp_path, handler="none", start_model=False) as chain:
         url = f"http://127.0.0.1:{chain.admin_port}/drain"
-        async with chain.session.get(url, headers={"X-Drain-Token": "tök"}) as response:
+        async with chain.session.post(url, headers={"X-Admin-Token": "tök"}) as response:
             assert response.status == 403
-        async with chain.session.get(url, headers={"X-Drain-Token": DRAIN_TOKEN}) as response:
-            assert response.status == 200
+        async with chain.session.post(url, headers=chain.token) as response:
+            assert response.status == 202
 
 
 async def test_a_model_that_answers_nothing_is_not_ready(chain: Chain) -> None:

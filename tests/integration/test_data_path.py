@@ -207,13 +207,13 @@ async def test_the_drain_hook_needs_its_token_empties_the_queue_and_is_taken_bac
     slow: Chain,
 ) -> None:
     url = f"http://127.0.0.1:{slow.admin_port}/drain"
-    async with slow.session.get(url) as response:
+    async with slow.session.post(url) as response:
         assert response.status == 403
     accepted = "batchedmodel_requests_accepted_total"
     before = await slow.metric(accepted)
     callers = [asyncio.create_task(infer(slow, i)) for i in range(8)]
     await slow.until(accepted, lambda value: value >= before + 8)
-    assert await slow.admin("/drain") == (200, "empty\n")
+    assert await slow.drain() == (200, "empty\n")
     assert [status for status, _ in await asyncio.gather(*callers)] == [200] * 8
     assert (await slow.admin("/ready"))[0] == 503
     status, answer = await infer(slow, 1)

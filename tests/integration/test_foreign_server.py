@@ -185,7 +185,7 @@ async def test_a_drain_ends_with_a_restart_of_the_server_that_takes_a_moment(
     if at_work:
         await chain.until("batchedmodel_inflight_requests", lambda value: value == 2)
     seen = len(chain.sidecar.lines)
-    hook = asyncio.create_task(chain.admin("/drain"))
+    hook = asyncio.create_task(chain.drain())
     await chain.sidecar.wait_for("draining", after=seen)
     await server.__aexit__()
     server.seconds = 0.02

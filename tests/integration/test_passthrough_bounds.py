@@ -183,7 +183,7 @@ async def test_a_drain_waits_for_what_passes_through(drained: Chain, behind: Beh
     behind.handle = waits
     caller = asyncio.create_task(one())
     await drained.until("batchedmodel_requests_accepted_total", lambda value: value == 1)
-    drain = asyncio.create_task(drained.admin("/drain"))
+    drain = asyncio.create_task(drained.drain())
     await drained.sidecar.wait_for("INFO draining")
     async with drained.session.get(drained.url("/y")) as response:
         assert response.status == 503
@@ -231,7 +231,7 @@ async def test_what_was_read_when_the_drain_had_ended_does_not_pass_through(
     async with asyncio.TaskGroup() as group:
         caller = group.create_task(sent())
         await asyncio.sleep(0.5)  # it is read by now, or will be refused unread all the same
-        assert await drained.admin("/drain") == (200, "empty\n")
+        assert await drained.drain() == (200, "empty\n")
         os.kill(helper, signal.SIGCONT)
     assert caller.result() == (503, "draining")
     assert behind.bodies == [large]

@@ -95,7 +95,20 @@ def watched_model(plane: ControlPlane, team: str, sidecar: PretendSidecar) -> It
     install_crd(plane)
     apply(plane, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": team}})
     install(plane)
-    apply(plane, *model(team, "minilm"))
+    made, workload, hpa = model(team, "minilm")
+    apply(plane, made)
+    # Its pods are the model's by this alone.
+    uid = field(plane, team, "batchedmodel/minilm", "metadata", "uid")
+    workload["metadata"]["ownerReferences"] = [
+        {
+            "apiVersion": made["apiVersion"],
+            "kind": made["kind"],
+            "name": "minilm",
+            "uid": uid,
+            "controller": True,
+        }
+    ]
+    apply(plane, workload, hpa)
     make_ready(plane, team, sidecar.address)
     yield
     # First, or the namespaces could not end: nobody answers for the API any more.

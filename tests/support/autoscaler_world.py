@@ -5,13 +5,15 @@ from dataclasses import replace
 from typing import Any
 
 from batchedmodel_autoscaler.fleet import Fleet
-from batchedmodel_autoscaler.objects import Model, ModelKey, Pod, Size
+from batchedmodel_autoscaler.objects import Model, ModelKey, Owned, Pod, Size
 from batchedmodel_contract.stats import BUCKETS, SidecarStats
 from batchedmodel_scheduling.scaling.formula import Target
 
 KEY = ModelKey("team", "minilm")
 TARGET = Target(utilization=0.8, queue_length=32, outstanding=32, queue_wait_seconds=0.5)
 MODEL = Model(key=KEY, uid="uid", target=TARGET, capacity=None)
+DEPLOYMENT = Owned(uid="deployment", model=KEY, owner=MODEL.uid)
+REPLICA_SET = Owned(uid="replica-set", model=KEY, owner=DEPLOYMENT.uid)
 
 CALM = SidecarStats(
     instance="first",
@@ -48,6 +50,7 @@ def pod(number: int, **more: Any) -> Pod:
         fresh=False,
         created=f"2026-11-20T10:00:{number % 60:02}Z",
         revision="a",
+        owner=REPLICA_SET.uid,
     )
     return replace(plain, **more)
 
@@ -56,7 +59,8 @@ def fleet(pods: Sequence[Pod] = (), *, present: int | None = None) -> Fleet:
     """A fleet that knows one model with its pods; nobody has been asked yet."""
     made = Fleet(2.0)
     made.model_seen(MODEL)
-    made.size_seen(Size(model=KEY, replicas=len(pods) if present is None else present))
+    made.size_seen(Size(deployment=DEPLOYMENT, replicas=len(pods) if present is None else present))
+    made.replica_set_seen(REPLICA_SET)
     for one in pods:
         made.pod_seen(one)
     return made

@@ -18,13 +18,14 @@ from typing import Any, Final
 
 import aiohttp
 
+from batchedmodel_contract import sidecar_api
 from batchedmodel_contract.batching import FILE_NAME, BatchSettings
 from batchedmodel_contract.environment import ModelServerSettings, SidecarSettings, to_environment
 
 START_SECONDS: Final = 60.0
+TOKEN_FILE: Final = "admin-token"
 TESTS: Final = Path(__file__).parents[1]
 _LISTENING: Final = r"listening: data port (\d+), admin port (\d+)"
-DRAIN_TOKEN: Final = "token-of-the-tests"
 
 
 class Process:
@@ -137,10 +138,25 @@ class Chain:
 
     async def admin(self, path: str) -> tuple[int, str]:
         """Status and text of a GET on the admin port."""
-        headers = {"X-Drain-Token": DRAIN_TOKEN}
         url = f"http://127.0.0.1:{self.admin_port}{path}"
-        async with self.session.get(url, headers=headers) as response:
+        async with self.session.get(url) as response:
             return response.status, await response.text()
+
+    @property
+    def token(self) -> dict[str, str]:
+        """The header that commands need, as who is in the sidecar's container can read it."""
+        return {sidecar_api.TOKEN_HEADER: (self.folder / TOKEN_FILE).read_text()}
+
+    async def begin_drain(self) -> None:
+        """As the hook of the sidecar's container does."""
+        url = f"http://127.0.0.1:{self.admin_port}{sidecar_api.DRAIN}"
+        async with self.session.post(url, headers=self.token) as response:
+            assert response.status == 202
+
+    async def drain(self) -> tuple[int, str]:
+        """As both hooks of a pod do: the answer that the model's container waits for."""
+        await self.begin_drain()
+        return await self.admin(sidecar_api.DRAINED)
 
     async def metric(self, name: str, **labels: str) -> float:
         """One sample of `/metrics`."""
@@ -242,7 +258,7 @@ async def running_chain(
         "host": "127.0.0.1",
         "port": 0,
         "admin_port": 0,
-        "drain_token": DRAIN_TOKEN,
+        "token_file": str(folder / TOKEN_FILE),
         **sidecar_settings,
     }
     proxy_settings = SidecarSettings(**values)  # type: ignore[arg-type]  # checked when read

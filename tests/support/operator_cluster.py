@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from batchedmodel_contract.kubernetes_names import NAME_LABEL
+from batchedmodel_contract.sidecar_api import Whom
 from batchedmodel_operator.errors import ClusterError, Conflict
 from batchedmodel_operator.kinds import Kind
 from batchedmodel_operator.ports import Body
@@ -155,11 +156,11 @@ class FakeSidecars:
         """What is said of the model's start, by address."""
         self.startups_asked: list[str] = []
 
-    async def settings_hash(self, address: str) -> str | None:
+    async def settings_hash(self, address: str, whom: Whom) -> str | None:
         self.asked.append(address)
         return self.answers.get(address)
 
-    async def model_startup(self, address: str) -> str | None:
+    async def model_startup(self, address: str, whom: Whom) -> str | None:
         self.startups_asked.append(address)
         return self.startups.get(address)
 

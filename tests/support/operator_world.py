@@ -37,6 +37,17 @@ def manifest(spec: Mapping[str, Any] = SIMULATED) -> dict[str, Any]:
     }
 
 
+def owner_reference(kind: Kind, owner: Mapping[str, Any]) -> dict[str, Any]:
+    """What makes an object the controller of another."""
+    return {
+        "apiVersion": RESOURCES[kind].api_version,
+        "kind": kind.value,
+        "name": owner["metadata"]["name"],
+        "uid": owner["metadata"]["uid"],
+        "controller": True,
+    }
+
+
 class World:
     """What a test changes and looks at."""
 
@@ -139,6 +150,7 @@ class World:
                 "metadata": {
                     "name": name,
                     "namespace": KEY.namespace,
+                    "ownerReferences": [self._replica_set()],
                     "creationTimestamp": self.calendar().isoformat(),
                     "labels": {
                         NAME_LABEL: KEY.name,
@@ -158,6 +170,28 @@ class World:
             }
         )
         self.sidecars.answers[f"10.0.0.{name}"] = self.settings()
+
+    def _replica_set(self) -> dict[str, Any]:
+        """The reference to that of the present revision, which is made if it is not there."""
+        deployment = self.child(Kind.DEPLOYMENT)
+        revision = deployment["spec"]["template"]["metadata"]["labels"][REVISION_LABEL]
+        name = f"{KEY.name}-{revision}"
+        kind = Kind.REPLICA_SET
+        there = self.cluster.objects.get((kind, KEY.namespace, name))
+        owner = owner_reference(Kind.DEPLOYMENT, deployment)
+        if there is None or there["metadata"]["ownerReferences"] != [owner]:
+            there = self.cluster.put(
+                {
+                    "apiVersion": RESOURCES[kind].api_version,
+                    "kind": kind.value,
+                    "metadata": {
+                        "name": name,
+                        "namespace": KEY.namespace,
+                        "ownerReferences": [owner],
+                    },
+                }
+            )
+        return owner_reference(kind, there)
 
     def remove_pod(self, name: str) -> None:
         """A pod has ended and is gone."""

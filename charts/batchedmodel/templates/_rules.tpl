@@ -17,6 +17,10 @@ what it asked for against these, so that none is missing and none is left over.
 - apiGroups: [""]
   resources: [services, configmaps]
   verbs: [get, list, watch, create, patch]
+# Whose a pod is: a label can be set by anybody in the namespace.
+- apiGroups: [apps]
+  resources: [replicasets]
+  verbs: [get]
 # The pod templates that are kept, so that another operator does not roll the pods.
 - apiGroups: [apps]
   resources: [controllerrevisions]
@@ -52,6 +56,10 @@ what it asked for against these, so that none is missing and none is left over.
 # The models' own for their size, and the autoscaler's to see whether it is being deleted.
 - apiGroups: [apps]
   resources: [deployments]
+  verbs: [list, watch]
+# Whose a pod is: a label can be set by anybody in the namespace.
+- apiGroups: [apps]
+  resources: [replicasets]
   verbs: [list, watch]
 {{- end }}
 

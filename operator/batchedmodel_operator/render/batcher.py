@@ -9,6 +9,7 @@ from batchedmodel_contract.kubernetes_names import (
     BATCHER_CONTAINER,
     BATCHER_TEMPORARY_VOLUME,
     DATA_PORT,
+    POD_UID_VARIABLE,
     SETTINGS_PATH,
     SETTINGS_VOLUME,
     SOCKET_PATH,
@@ -28,6 +29,13 @@ from batchedmodel_operator.render.containers import (
 )
 
 _START_SECONDS: Final = 120
+_TOKEN_FILE: Final = f"{TEMPORARY_PATH}/admin-token"
+"""On a volume that no other container may mount."""
+_DRAIN: Final = ["python", "-m", "batchedmodel_sidecar.tell", "drain"]
+_POD_UID: Final = {
+    "name": POD_UID_VARIABLE,
+    "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}},
+}
 
 
 def batcher(
@@ -37,7 +45,6 @@ def batcher(
     image: str,
     pull_policy: PullPolicy,
     pinned: PinnedBatching,
-    token: str,
 ) -> Manifest:
     """The native sidecar. Its readiness is the pod's; its own start never waits for the model."""
     foreign = spec.model.protocol is not None
@@ -53,7 +60,7 @@ def batcher(
         settings_folder=SETTINGS_PATH,
         port=DATA_PORT,
         admin_port=ADMIN_PORT,
-        drain_token=token,
+        token_file=_TOKEN_FILE,
         drain_delay_seconds=float(spec.drain.delay_seconds),
         drain_timeout_seconds=float(pinned.drain_timeout_seconds),
         log_level=spec.sidecar.log_level,
@@ -63,7 +70,7 @@ def batcher(
         "image": image,
         "imagePullPolicy": pull_policy.value,
         "restartPolicy": "Always",
-        "env": environment(to_environment(settings)),
+        "env": [*environment(to_environment(settings)), _POD_UID],
         "ports": [
             {"name": "http", "containerPort": DATA_PORT, "protocol": "TCP"},
             {"name": "admin", "containerPort": ADMIN_PORT, "protocol": "TCP"},
@@ -76,6 +83,9 @@ def batcher(
             {"name": SETTINGS_VOLUME, "mountPath": SETTINGS_PATH, "readOnly": True},
             {"name": BATCHER_TEMPORARY_VOLUME, "mountPath": TEMPORARY_PATH},
         ],
+        # The kubelet begins the hooks of all containers as soon as the pod is to end, and stops
+        # this one last. Nobody but who may run a program in this container can say the same.
+        "lifecycle": {"preStop": {"exec": {"command": _DRAIN}}},
         "startupProbe": admin_probe(
             sidecar_api.LIVE, periodSeconds=1, failureThreshold=_START_SECONDS
         ),

@@ -1,6 +1,5 @@
 """What the containers of a pod have in common."""
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -29,11 +28,6 @@ class PinnedBatching:
 _USER: Final = 65532
 GROUP_OF_FILES: Final = _USER
 OWN_USER: Final = {"runAsNonRoot": True, "runAsUser": _USER, "runAsGroup": _USER}
-
-
-def drain_token(uid: str) -> str:
-    """What the drain hook must show: nobody can guess it who may not read the object."""
-    return hashlib.sha256(uid.encode()).hexdigest()[:32]
 
 
 def environment(variables: Mapping[str, str]) -> list[Manifest]:

@@ -58,18 +58,12 @@ def model_container(
     image: str,
     pull_policy: PullPolicy,
     pinned: PinnedBatching,
-    token: str,
 ) -> Manifest:
     """The container that holds the accelerator. Its probes and its hook ask the sidecar."""
     limits = {}
     if spec.accelerator is not None:
         limits[spec.accelerator.resource] = str(spec.accelerator.count)
     startup = ceil(spec.startup.timeout_seconds / _STARTUP_PERIOD_SECONDS)
-    drain = {
-        "path": sidecar_api.DRAIN,
-        "port": ADMIN_PORT,
-        "httpHeaders": [{"name": sidecar_api.DRAIN_TOKEN_HEADER, "value": token}],
-    }
     container: Manifest = {
         "name": MODEL_CONTAINER,
         "image": image,
@@ -99,8 +93,9 @@ def model_container(
             terminationGracePeriodSeconds=5,
         ),
         # Sidecars are told to stop only after this container ended: without the hook the model
-        # would be gone while requests still wait for it.
-        "lifecycle": {"preStop": {"httpGet": drain}},
+        # would be gone while requests still wait for it. It only waits: the sidecar's own hook,
+        # which begins at the same time, has the token.
+        "lifecycle": {"preStop": {"httpGet": {"path": sidecar_api.DRAINED, "port": ADMIN_PORT}}},
     }
     given = {
         "command": list(spec.model.command),

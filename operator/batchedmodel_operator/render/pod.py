@@ -21,7 +21,6 @@ from batchedmodel_operator.render.containers import (
     GROUP_OF_FILES,
     OWN_USER,
     PinnedBatching,
-    drain_token,
     of_authors_container,
 )
 from batchedmodel_operator.render.fetch_container import fetch_container, files_volumes
@@ -43,14 +42,12 @@ class Images:
 
 def pod_spec(model: Model, spec: Spec, images: Images, pinned: PinnedBatching) -> Manifest:
     """The `spec` of the pod template."""
-    token = drain_token(model.uid)
     sidecar = batcher(
         model,
         spec,
         image=spec.sidecar.image or images.sidecar,
         pull_policy=images.pull_policy,
         pinned=pinned,
-        token=token,
     )
     model_image = spec.model.image or images.model_server
     model_pull_policy = spec.model.image_pull_policy or images.pull_policy
@@ -63,7 +60,6 @@ def pod_spec(model: Model, spec: Spec, images: Images, pinned: PinnedBatching) -
         image=model_image,
         pull_policy=model_pull_policy,
         pinned=pinned,
-        token=token,
     )
     body: Manifest = {
         # As an init container that is always restarted the sidecar starts before the model and

@@ -38,26 +38,33 @@ class Admin:
         registry: CollectorRegistry,
         recorder: FlightRecorder,
         repository: Repository | None,
-        drain_token: str,
+        token: str,
+        pod_uid: str = "",
     ) -> None:
-        """`repository`: of a model server of ours; others keep theirs to themselves."""
+        """`repository`: of a model server of ours; others keep theirs to themselves.
+
+        `token`: what commands must be given with; empty: nobody may give any.
+        """
         self._name = name
+        self._pod_uid = pod_uid
         self._batcher = batcher
         self._link = link
         self._lifecycle = lifecycle
         self._registry = registry
         self._recorder = recorder
         self._repository = repository
-        self._drain_token = drain_token
+        self._token = token
 
     def application(self) -> web.Application:
         """The routes."""
         application = web.Application(client_max_size=MOST_BYTES)
+        application.on_response_prepare.append(self._say_who_answers)
         application.router.add_get(sidecar_api.LIVE, self._live)
         application.router.add_get(sidecar_api.READY, self._ready)
         application.router.add_get(sidecar_api.METRICS, self._metrics)
         application.router.add_get(sidecar_api.SETTINGS, self._settings)
-        application.router.add_get(sidecar_api.DRAIN, self._guarded(self._drain))
+        application.router.add_post(sidecar_api.DRAIN, self._guarded(self._drain))
+        application.router.add_get(sidecar_api.DRAINED, self._drained)
         application.router.add_get(sidecar_api.STATS, self._stats)
         application.router.add_get(sidecar_api.ARRIVALS, self._arrivals)
         application.router.add_get(server_api.profile_path(self._name), self._profile)
@@ -133,7 +140,17 @@ class Admin:
         return web.Response(text="not known to be dead\n")
 
     async def _drain(self, request: web.Request) -> web.Response:
-        return web.Response(text=f"{await self._lifecycle.drain()}\n")
+        self._lifecycle.begin_drain()
+        return web.Response(status=202, text="draining\n")
+
+    async def _drained(self, request: web.Request) -> web.Response:
+        return web.Response(text=f"{await self._lifecycle.drained()}\n")
+
+    async def _say_who_answers(self, request: web.Request, response: web.StreamResponse) -> None:
+        # The pod that had this address before may be the one that is asked.
+        response.headers[sidecar_api.MODEL_HEADER] = self._name
+        if self._pod_uid:
+            response.headers[sidecar_api.POD_HEADER] = self._pod_uid
 
     def _guarded(self, handler: Handler) -> Handler:
         """What takes a pod out of service is not for everybody who reaches the port."""
@@ -144,13 +161,13 @@ class Admin:
         return guarded
 
     def _refusal(self, request: web.Request) -> web.Response | None:
-        if not self._drain_token:
-            return web.Response(status=403, text="no token is set, so nobody may do this\n")
-        given = request.headers.get(sidecar_api.DRAIN_TOKEN_HEADER, "")
+        if not self._token:
+            return web.Response(status=403, text="there is no token, so nobody may do this\n")
+        given = request.headers.get(sidecar_api.TOKEN_HEADER, "")
         # As bytes: a header may hold what a comparison of texts refuses.
-        expected = self._drain_token.encode()
+        expected = self._token.encode()
         if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), expected):
-            return web.Response(status=403, text=f"{sidecar_api.DRAIN_TOKEN_HEADER} is wrong\n")
+            return web.Response(status=403, text=f"{sidecar_api.TOKEN_HEADER} is wrong\n")
         return None
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_contract.kubernetes_names import NAME_LABEL
+from batchedmodel_contract.kubernetes_names import BATCHING_HASH_ANNOTATION, NAME_LABEL
 from cluster import CommandFailed
 from support.operator_process import OperatorProcess, PretendSidecar, run_pods
 from support.operator_team import CHILDREN, SIMULATED, Team
-from support.plane import until
+from support.plane import apply, set_pod_status, until
 
 SCALED: dict[str, Any] = {**SIMULATED, "autoscaling": {"minReplicas": 2, "maxReplicas": 4}}
 
@@ -41,6 +41,50 @@ def test_a_suspended_model_has_no_pods_and_keeps_its_objects_and_its_url(
     team.plane.kubectl("scale", "deployment/minilm", "--replicas=4", f"-n={team.namespace}")
     team.quiet()
     assert _replicas(team) == 4, "the number is the autoscaler's again"
+
+
+def test_a_pod_with_only_the_label_is_told_nothing_and_says_nothing(
+    running: OperatorProcess, team: Team, sidecar: PretendSidecar
+) -> None:
+    team.write(SIMULATED)
+    until("its pod is there", lambda: len(run_pods(team.plane, team.namespace, sidecar)) == 1)
+    sidecar.settings_hash = team.settings()
+    team.until("Ready", "True", "Serving")
+    (own,) = team.get("pods")["items"]
+    uid = team.get("deployment/minilm")["metadata"]["uid"]
+    head = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "minilm"}
+    owner = {**head, "uid": uid, "controller": True}
+    stranger = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": "stranger",
+            "namespace": team.namespace,
+            "labels": own["metadata"]["labels"],
+            # Else the ReplicaSet would adopt it, and delete one that is too many.
+            "ownerReferences": [owner],
+        },
+        "spec": {"containers": own["spec"]["containers"], **_strict(own)},
+    }
+    apply(team.plane, stranger)
+    waiting = {"waiting": {"reason": "CrashLoopBackOff", "message": "made to fail"}}
+    fails = {"name": "model", "ready": False, "restartCount": 9, "image": "", "imageID": ""}
+    status = {"phase": "Pending", "containerStatuses": [{**fails, "state": waiting}]}
+    set_pod_status(team.plane, team.namespace, "stranger", status)
+    team.write({**SIMULATED, "batching": {"maxBatchSize": 7}})
+    until("its own pod is told", lambda: _told(team, own["metadata"]["name"]))
+    team.until("Ready", "True", "Serving")
+    assert team.get("batchedmodel/minilm")["status"]["replicas"] == 1
+    assert not _told(team, "stranger")
+
+
+def _strict(pod: dict[str, Any]) -> dict[str, Any]:
+    return {part: pod["spec"][part] for part in ("securityContext", "volumes")}
+
+
+def _told(team: Team, pod: str) -> bool:
+    metadata = team.get(f"pod/{pod}")["metadata"]
+    return BATCHING_HASH_ANNOTATION in metadata.get("annotations", {})
 
 
 def test_kubectl_scales_a_model_that_nothing_else_scales(

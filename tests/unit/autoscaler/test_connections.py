@@ -28,7 +28,7 @@ SETTINGS = AutoscalerSettings(
     port=0,
     admin_port=0,
 )
-WATCHES = 3 * MOST_NAMESPACES + 5
+WATCHES = 4 * MOST_NAMESPACES + 5
 
 
 @asynccontextmanager

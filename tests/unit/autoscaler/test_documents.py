@@ -11,6 +11,8 @@ from batchedmodel_autoscaler.errors import Blind, Untrusted
 from batchedmodel_autoscaler.objects import (
     FrontProxy,
     ModelKey,
+    Owned,
+    Size,
     read_api_service,
     read_front_proxy,
     read_model,
@@ -231,9 +233,12 @@ def test_a_finished_pod_is_asked_no_more() -> None:
 
 
 def test_a_size_is_what_the_deployment_is_to_have() -> None:
-    metadata = {"namespace": "team", "name": "minilm", "labels": {NAME_LABEL: "minilm"}}
+    owners = [{"uid": "elsewhere"}, {"uid": "model", "controller": True}]
+    labels = {NAME_LABEL: "minilm"}
+    metadata = {"namespace": "team", "uid": "u", "labels": labels, "ownerReferences": owners}
     found = {"metadata": metadata, "spec": {"replicas": 3}, "status": {"replicas": 4}}
-    assert (read_size(found).model, read_size(found).replicas) == (KEY, 3)
+    deployment = Owned(uid="u", model=KEY, owner="model")
+    assert read_size(found) == Size(deployment=deployment, replicas=3)
 
 
 def test_an_api_service_of_the_api_server_itself_is_nobodys() -> None:

@@ -6,12 +6,12 @@ import pytest
 
 from batchedmodel_autoscaler.errors import NotFound
 from batchedmodel_autoscaler.fleet import LEARN_SECONDS, MOST_POLLS_PER_SECOND, Fleet
-from batchedmodel_autoscaler.objects import ModelKey
+from batchedmodel_autoscaler.objects import ModelKey, Size
 from batchedmodel_contract.capacity import Capacity
 from batchedmodel_contract.stats import BUCKETS
 from batchedmodel_scheduling.scaling.formula import Unseen, required_replicas
 from batchedmodel_scheduling.scaling.windows import History, Window, covered_seconds
-from support.autoscaler_world import CALM, KEY, MODEL, busy, fleet, pod
+from support.autoscaler_world import CALM, DEPLOYMENT, KEY, MODEL, REPLICA_SET, busy, fleet, pod
 
 NOW = 1000.0
 
@@ -327,6 +327,8 @@ def test_what_another_replica_saw_of_a_start_holds_here_too() -> None:
 
 def test_a_pod_that_never_answers_teaches_how_long_a_start_takes() -> None:
     known = Fleet(2.0)
+    known.size_seen(Size(deployment=DEPLOYMENT, replicas=1))
+    known.replica_set_seen(REPLICA_SET)
     known.pod_seen(pod(1, startup_seconds=40.0))
     known.model_seen(MODEL)
     assert known.capacity(KEY) == Capacity(revision="a", startup_seconds=40.0)

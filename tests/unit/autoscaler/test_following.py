@@ -25,6 +25,7 @@ from batchedmodel_autoscaler.resources import (
     Resource,
     within,
 )
+from batchedmodel_contract.sidecar_api import Whom
 from batchedmodel_contract.stats import SidecarStats
 from support.autoscaler_world import CALM, KEY, fleet, pod
 
@@ -205,7 +206,7 @@ class PretendSidecars:
         self.asked: list[tuple[float, str]] = []
         self.at_once = self.most_at_once = 0
 
-    async def stats(self, address: str) -> SidecarStats:
+    async def stats(self, address: str, whom: Whom) -> SidecarStats:
         self.asked.append((asyncio.get_running_loop().time(), address))
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)

@@ -27,9 +27,11 @@ from batchedmodel_autoscaler.resources import METRICS_VERSIONS
 from batchedmodel_autoscaler.server import MetricsApi
 from batchedmodel_autoscaler.sidecars import Sidecars
 from batchedmodel_contract.kubernetes_names import ADMIN_PORT
-from batchedmodel_contract.sidecar_api import STATS
+from batchedmodel_contract.sidecar_api import STATS, Whom
 from cluster.certificates import Authority, Pair
 from support.autoscaler_world import CALM, busy, fleet, pod
+
+WHOM = Whom(model="minilm", pod="uid-1")
 
 NAME = "batchedmodel-autoscaler.batchedmodel.svc"
 BASE = "/apis/custom.metrics.k8s.io"
@@ -300,9 +302,9 @@ async def test_whatever_is_no_stats_counts_as_silence() -> None:
 
         async with sidecar("127.0.65.2", answer):
             with pytest.raises(SidecarSilent):
-                pytest.fail(f"{what}: {await sidecars.stats('127.0.65.2')}")
+                pytest.fail(f"{what}: {await sidecars.stats('127.0.65.2', WHOM)}")
     with pytest.raises(SidecarSilent, match=r"127\.0\.65\.3"):
-        await sidecars.stats("127.0.65.3")
+        await sidecars.stats("127.0.65.3", WHOM)
     await sidecars.close()
 
 
@@ -318,7 +320,7 @@ async def test_a_sidecar_that_hangs_is_given_up_after_a_second() -> None:
     async with sidecar("127.0.65.4", hang):
         started = time.monotonic()
         with pytest.raises(SidecarSilent):
-            await sidecars.stats("127.0.65.4")
+            await sidecars.stats("127.0.65.4", WHOM)
         assert 0.9 < time.monotonic() - started < 10  # a busy machine takes its time
         given_up.set()
         await sidecars.close()

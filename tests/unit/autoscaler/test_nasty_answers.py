@@ -14,6 +14,7 @@ from batchedmodel_autoscaler.errors import SidecarSilent
 from batchedmodel_autoscaler.metrics import Telemetry
 from batchedmodel_autoscaler.poller import Poller
 from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.sidecar_api import Whom
 from batchedmodel_contract.stats import BUCKETS, SidecarStats, stats_from_mapping
 from batchedmodel_scheduling.scaling.formula import (
     Unseen,
@@ -122,7 +123,7 @@ class _Broken(RuntimeError):
 async def test_what_nobody_foresaw_in_one_pods_answer_costs_the_others_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def ask(address: str) -> SidecarStats:
+    async def ask(address: str, whom: Whom) -> SidecarStats:
         await asyncio.sleep(0.01)
         if address == "10.0.0.1":
             raise _Broken

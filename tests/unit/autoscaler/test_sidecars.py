@@ -4,13 +4,13 @@ import asyncio
 import json
 import socket
 import struct
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from batchedmodel_autoscaler.errors import SidecarSilent
+from batchedmodel_autoscaler.errors import SidecarSilent, SomebodyElse
 from batchedmodel_autoscaler.fleet import MOST_POLLS_PER_SECOND
 from batchedmodel_autoscaler.kept import Kept, most_kept
 from batchedmodel_autoscaler.settings import AutoscalerSettings
@@ -19,8 +19,10 @@ from batchedmodel_contract.descriptors import MOST_DESCRIPTORS
 from batchedmodel_contract.kubernetes_names import ADMIN_PORT
 from batchedmodel_contract.reading import Setting, declarations
 from batchedmodel_contract.rules import Real
-from batchedmodel_contract.sidecar_api import IDLE_SECONDS
+from batchedmodel_contract.sidecar_api import IDLE_SECONDS, MODEL_HEADER, POD_HEADER, Whom
 from support.autoscaler_world import busy
+
+WHOM = Whom(model="minilm", pod="uid-1")
 
 LONGEST_PAUSE = next(
     declared.rule.maximum
@@ -37,6 +39,8 @@ class Pods:
 
     def __init__(self) -> None:
         self.instance = "first"
+        self.names: Mapping[str, str] = {}
+        """What is said of oneself; a sidecar of an earlier version says nothing."""
         self.hangs = False
         self.known: list[asyncio.Transport] = []
         """Connections that the present one has accepted, in the order in which they came."""
@@ -78,12 +82,13 @@ class _Answering(asyncio.Protocol):
             found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
             self._transport.abort()
         elif not self._pods.hangs:
-            self._transport.write(answer(self._pods.instance))
+            self._transport.write(answer(self._pods.instance, self._pods.names))
 
 
-def answer(instance: str) -> bytes:
+def answer(instance: str, names: Mapping[str, str]) -> bytes:
     body = json.dumps(busy(1.0, instance=instance).to_mapping()).encode()
     head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    head += "".join(f"\r\n{name}: {value}" for name, value in names.items())
     return head.encode() + b"\r\n\r\n" + body
 
 
@@ -113,46 +118,60 @@ async def asking(most_kept: int = 100, **more: Any) -> AsyncIterator[Sidecars]:
 async def test_questions_to_a_pod_go_over_one_connection() -> None:
     async with pods_at("127.0.67.1") as pods, asking() as sidecars:
         for _ in range(5):
-            await sidecars.stats("127.0.67.1")
+            await sidecars.stats("127.0.67.1", WHOM)
         assert len(pods.known) == 1
+
+
+async def test_what_another_pod_says_at_the_address_is_dropped() -> None:
+    async with pods_at("127.0.67.7") as pods, asking() as sidecars:
+        pods.names = {MODEL_HEADER: "minilm", POD_HEADER: "uid-1"}
+        assert (await sidecars.stats("127.0.67.7", WHOM)).instance == "first"
+        for names in (
+            {MODEL_HEADER: "other", POD_HEADER: "uid-2"},
+            {MODEL_HEADER: "minilm", POD_HEADER: "uid-2"},
+            {MODEL_HEADER: "other"},
+        ):
+            pods.names = names
+            with pytest.raises(SomebodyElse, match="127.0.67.7 is pod .*, and not uid-1 of minilm"):
+                await sidecars.stats("127.0.67.7", WHOM)
 
 
 async def test_a_pod_that_got_the_address_of_another_is_heard_at_once_and_for_itself() -> None:
     async with pods_at("127.0.67.2") as pods, asking() as sidecars:
-        assert (await sidecars.stats("127.0.67.2")).instance == "first"
+        assert (await sidecars.stats("127.0.67.2", WHOM)).instance == "first"
         pods.replaced()
-        assert (await sidecars.stats("127.0.67.2")).instance == "second"
+        assert (await sidecars.stats("127.0.67.2", WHOM)).instance == "second"
         assert len(pods.known) == 1
 
 
 @pytest.mark.slow
 async def test_a_late_answer_is_not_taken_for_that_to_the_next_question() -> None:
     async with pods_at("127.0.67.3") as pods, asking() as sidecars:
-        await sidecars.stats("127.0.67.3")
+        await sidecars.stats("127.0.67.3", WHOM)
         [first] = pods.known
         pods.hangs = True
         with pytest.raises(SidecarSilent):
-            await sidecars.stats("127.0.67.3")
+            await sidecars.stats("127.0.67.3", WHOM)
         pods.hangs = False
-        first.write(answer("late"))
-        assert (await sidecars.stats("127.0.67.3")).instance == "first"
+        first.write(answer("late", {}))
+        assert (await sidecars.stats("127.0.67.3", WHOM)).instance == "first"
         assert len(pods.known) == 2
         await pods.until_open(1)
 
 
 async def test_a_connection_that_the_pod_ends_is_given_back_without_another_question() -> None:
     async with pods_at("127.0.67.5") as pods, asking() as sidecars:
-        await sidecars.stats("127.0.67.5")
+        await sidecars.stats("127.0.67.5", WHOM)
         pods.known[0].write_eof()
         # Ends when the other side has closed its end, too.
         await pods.until_open(0)
-        await sidecars.stats("127.0.67.5")
+        await sidecars.stats("127.0.67.5", WHOM)
         assert len(pods.known) == 2
 
 
 async def test_the_connection_to_a_pod_that_is_asked_no_more_is_closed_after_a_while() -> None:
     async with pods_at("127.0.67.6") as pods, asking(kept_seconds=0.05) as sidecars:
-        await sidecars.stats("127.0.67.6")
+        await sidecars.stats("127.0.67.6", WHOM)
         await pods.until_open(0)
 
 
@@ -161,7 +180,7 @@ async def test_no_more_connections_are_kept_than_may_be_and_all_pods_are_heard()
     async with pods_at(*addresses) as pods, asking(most_kept=2) as sidecars:
         for _ in range(3):
             for address in addresses:
-                await sidecars.stats(address)
+                await sidecars.stats(address, WHOM)
             await pods.until_open(2)
         assert len(pods.known) == 2 + 3 * 3
 

@@ -97,7 +97,7 @@ def test_every_mistake_is_named_by_its_variable() -> None:
         pytest.param("PORT", "9" * 5000, "is not JSON", id="more digits than Python reads"),
         pytest.param("PORT", "[" * 100_000, "is not JSON", id="nested too deeply"),
         pytest.param("DRAIN_TIMEOUT_SECONDS", '"35"', "is not a number", id="a quoted number"),
-        pytest.param("DRAIN_TOKEN", "x" * 513, "is longer than 512 characters", id="a long text"),
+        pytest.param("TOKEN_FILE", "x" * 513, "is longer than 512 characters", id="a long text"),
     ],
 )
 def test_a_wrong_variable_names_the_rule_it_breaks(variable: str, text: str, rule: str) -> None:
@@ -125,7 +125,7 @@ def test_parameters_are_strings_by_name() -> None:
         host=texts,
         port=st.integers(0, 65535),
         admin_port=st.integers(0, 65535),
-        drain_token=texts | st.just(""),
+        token_file=texts | st.just(""),
         drain_delay_seconds=st.floats(0, 120),
         drain_timeout_seconds=st.floats(0, 3600),
         max_body_bytes=st.integers(1024, 2**30),

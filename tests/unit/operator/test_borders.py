@@ -3,7 +3,7 @@
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -14,6 +14,7 @@ from kubernetes.aio.client.configuration import Configuration
 
 from batchedmodel_contract.environment import from_environment
 from batchedmodel_contract.mistakes import InvalidManifest
+from batchedmodel_contract.sidecar_api import MODEL_HEADER, POD_HEADER, Whom
 from batchedmodel_contract.spec import PullPolicy
 from batchedmodel_operator.cluster import KubernetesCluster, translated
 from batchedmodel_operator.errors import (
@@ -29,6 +30,10 @@ from batchedmodel_operator.errors import (
 from batchedmodel_operator.kinds import Kind
 from batchedmodel_operator.settings import OperatorSettings
 from batchedmodel_operator.sidecars import SidecarAdmin
+
+WHOM = Whom(model="minilm", pod="uid-1")
+_NAMELESS: Mapping[str, str] = {}
+"""What a sidecar of an earlier version says of itself."""
 
 
 def _answer(message: str, *causes: str) -> bytes:
@@ -68,10 +73,14 @@ def test_a_complaint_keeps_its_sentence_within_bounds() -> None:
 
 
 @contextmanager
-def _server(status: int, body: bytes, path: str = "/settings") -> Iterator[int]:
+def _server(
+    status: int, body: bytes, path: str = "/settings", headers: Mapping[str, str] = _NAMELESS
+) -> Iterator[int]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(status if self.path == path else 404)
+            for name, value in headers.items():
+                self.send_header(name, value)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -105,8 +114,35 @@ async def test_what_a_sidecar_answers_is_a_hash_or_nothing(
 ) -> None:
     with _server(status, body) as port:
         sidecars = SidecarAdmin(port)
-        assert await sidecars.settings_hash("127.0.0.1") == expected
+        assert await sidecars.settings_hash("127.0.0.1", WHOM) == expected
         sidecars.close()
+
+
+@pytest.mark.parametrize(
+    ("model", "pod", "is_meant"),
+    [
+        ("minilm", "uid-1", True),
+        ("minilm", "uid-2", False),
+        ("other", "uid-2", False),
+        ("other", "uid-1", False),
+    ],
+)
+async def test_what_another_pod_says_at_the_address_is_dropped_and_logged(
+    model: str, pod: str, is_meant: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    headers = {MODEL_HEADER: model, POD_HEADER: pod}
+    for path, body, question, answer in (
+        ("/settings", b'{"hash": "abc"}', SidecarAdmin.settings_hash, "abc"),
+        ("/model/startup", b"loading", SidecarAdmin.model_startup, "loading"),
+    ):
+        caplog.clear()
+        with _server(200, body, path, headers) as port:
+            sidecars = SidecarAdmin(port)
+            said = await question(sidecars, "127.0.0.1", WHOM)
+            sidecars.close()
+        assert said == (answer if is_meant else None)
+        dropped = f"dropped: 127.0.0.1 is pod {pod} of model {model}, and not uid-1 of minilm"
+        assert (dropped in caplog.text) is not is_meant
 
 
 @pytest.mark.parametrize(
@@ -125,7 +161,7 @@ async def test_what_a_sidecar_says_of_a_start_is_a_text_within_bounds(
 ) -> None:
     with _server(status, body, "/model/startup") as port:
         sidecars = SidecarAdmin(port)
-        assert await sidecars.model_startup("127.0.0.1") == expected
+        assert await sidecars.model_startup("127.0.0.1", WHOM) == expected
         sidecars.close()
 
 
@@ -189,8 +225,8 @@ async def test_where_nobody_listens_there_is_no_answer() -> None:
     with _server(200, b"") as port:
         pass
     sidecars = SidecarAdmin(port)
-    assert await sidecars.settings_hash("127.0.0.1") is None
-    assert await sidecars.model_startup("127.0.0.1") is None
+    assert await sidecars.settings_hash("127.0.0.1", WHOM) is None
+    assert await sidecars.model_startup("127.0.0.1", WHOM) is None
     sidecars.close()
 
 

@@ -1,5 +1,6 @@
 """The manifests of the children, as far as somebody relies on their details."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,8 +15,10 @@ from batchedmodel_contract.environment import (
 )
 from batchedmodel_contract.source import Source
 from batchedmodel_contract.spec import ServerProtocol
+from batchedmodel_operator import render
 from support.operator_world import IMAGES, SIMULATED
 from support.rendered import (
+    PINNED,
     containers_of,
     deployment_of,
     environment_of,
@@ -23,6 +26,7 @@ from support.rendered import (
     from_hub,
     mounts_of,
     pod_of,
+    read_model,
     revision_of,
     volumes_of,
 )
@@ -102,7 +106,7 @@ def test_the_token_reaches_only_what_fetches_and_never_the_operator() -> None:
     assert token == {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": key}}
     assert environment_of(fetch)["HTTPS_PROXY"] == "http://proxy"
     for other in (batcher, model):
-        assert not any("valueFrom" in entry for entry in other["env"])
+        assert not any("secretKeyRef" in entry.get("valueFrom", {}) for entry in other["env"])
 
 
 def test_a_claim_keeps_what_was_fetched() -> None:
@@ -244,14 +248,38 @@ def test_a_pod_may_take_as_long_to_end_as_its_drain() -> None:
     assert pod["terminationGracePeriodSeconds"] == 7 + 40 + 15
 
 
-def test_the_model_ends_only_after_a_drain_with_the_token() -> None:
+def test_the_sidecars_own_hook_drains_and_the_models_only_waits_for_it() -> None:
     batcher, model = containers_of(SIMULATED)
-    get = model["lifecycle"]["preStop"]["httpGet"]
-    (header,) = get["httpHeaders"]
-    assert (get["path"], get["port"], header["name"]) == ("/drain", 9090, "X-Drain-Token")
-    assert header["value"] == environment_of(batcher)["BATCHEDMODEL_DRAIN_TOKEN"]
-    assert len(header["value"]) == 32
-    assert "lifecycle" not in batcher
+    assert batcher["lifecycle"]["preStop"] == {
+        "exec": {"command": ["python", "-m", "batchedmodel_sidecar.tell", "drain"]}
+    }
+    assert model["lifecycle"]["preStop"] == {"httpGet": {"path": "/drained", "port": 9090}}
+
+
+def test_the_token_is_a_file_on_a_volume_that_no_other_container_mounts() -> None:
+    batcher, model = containers_of(SIMULATED)
+    file = environment_of(batcher)["BATCHEDMODEL_TOKEN_FILE"]
+    (volume,) = [
+        mount["name"]
+        for mount in batcher["volumeMounts"]
+        if file.startswith(f"{mount['mountPath']}/")
+    ]
+    assert {"name": volume, "emptyDir": {}} in pod_of(SIMULATED)["volumes"]
+    assert volume not in [mount["name"] for mount in model["volumeMounts"]]
+
+
+def test_nothing_that_others_may_read_tells_the_token() -> None:
+    """Pods of two objects of the same words differ in nothing, so they tell no secret of either."""
+    model, spec = read_model(SIMULATED)
+    other = replace(model, uid="another")
+    one, two = (render.pod_template(owner, spec, IMAGES, PINNED) for owner in (model, other))
+    assert one == two
+
+
+def test_the_sidecar_is_told_its_pods_uid() -> None:
+    batcher, _ = containers_of(SIMULATED)
+    (told,) = [one for one in batcher["env"] if one["name"] == "BATCHEDMODEL_POD_UID"]
+    assert told["valueFrom"] == {"fieldRef": {"fieldPath": "metadata.uid"}}
 
 
 def test_the_probes_of_the_model_ask_the_sidecar_and_give_it_a_minute() -> None:

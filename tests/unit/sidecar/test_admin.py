@@ -28,7 +28,7 @@ async def test_liveness_follows_the_dispatcher() -> None:
         registry=CollectorRegistry(),
         recorder=nothing,
         repository=None,
-        drain_token="",
+        token="",
     )
     async with TestClient(TestServer(admin.application())) as kubelet:
         for wrong, status in ((None, 200), ("a decision is 6 s late", 503), (None, 200)):

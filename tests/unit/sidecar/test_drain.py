@@ -8,7 +8,12 @@ import pytest
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.spec import PolicyName
 from batchedmodel_sidecar.errors import Unserved
-from batchedmodel_sidecar.lifecycle import DrainEnd, Lifecycle
+from batchedmodel_sidecar.lifecycle import (
+    BEGINS_SECONDS,
+    FOLLOWED_SECONDS,
+    DrainEnd,
+    Lifecycle,
+)
 from batchedmodel_sidecar.link import LinkStatus
 from support.sidecar_world import FIXED, MODEL, PER_ROW, World, rows_of, world
 
@@ -34,7 +39,7 @@ def lifecycle_of(w: World) -> Lifecycle:
 async def test_work_is_taken_until_others_know_and_then_nothing_waits_for_company() -> None:
     w = world(HELD)
     lifecycle = lifecycle_of(w)
-    drain = asyncio.create_task(lifecycle.drain())
+    drain = lifecycle.begin_drain()
     await asyncio.sleep(DELAY - 1.0)
     assert lifecycle.draining, "not ready from the beginning"
     assert not lifecycle.refusing, "who has not heard of it yet is served"
@@ -49,7 +54,7 @@ async def test_what_is_not_done_at_the_limit_ends_the_drain_and_is_told_so() -> 
     w = world(replace(HELD, request_timeout_seconds=60.0))
     w.server.free_at = now() + 50.0
     waiting = w.send(b"a")
-    assert await lifecycle_of(w).drain() is DrainEnd.LIMIT
+    assert await lifecycle_of(w).begin_drain() is DrainEnd.LIMIT
     assert now() == DELAY + LIMIT
     w.batcher.give_up("this pod is stopping and its time is over")
     with pytest.raises(Unserved, match="its time is over") as told:
@@ -65,7 +70,7 @@ async def test_a_drain_by_hook_is_taken_back_when_the_model_returns(
 ) -> None:
     w = world(HELD)
     lifecycle = lifecycle_of(w)
-    drain = asyncio.create_task(lifecycle.drain())
+    drain = lifecycle.begin_drain()
     await asyncio.sleep(after)
     lifecycle.resume()
     assert await drain is end
@@ -109,4 +114,58 @@ async def test_a_drain_by_a_signal_is_not_taken_back() -> None:
     lifecycle.resume()
     assert lifecycle.draining
     assert await ended is DrainEnd.EMPTY
+    assert lifecycle.refusing
+
+
+async def test_the_models_hook_waits_for_the_drain_that_the_sidecars_hook_begins_later() -> None:
+    w = world(HELD)
+    lifecycle = lifecycle_of(w)
+    hook = asyncio.create_task(lifecycle.drained())
+    await asyncio.sleep(BEGINS_SECONDS - 1.0)
+    waiting = w.send(b"a")
+    lifecycle.begin_drain()
+    assert await hook is DrainEnd.EMPTY
+    assert now() == pytest.approx(BEGINS_SECONDS - 1.0 + DELAY + FIXED + PER_ROW)
+    assert rows_of(await waiting) == [b"a"]
+
+
+async def test_a_model_that_is_restarted_alone_is_not_drained_and_held_up_no_longer_than_that() -> (
+    None
+):
+    w = world(HELD)
+    lifecycle = lifecycle_of(w)
+    assert await lifecycle.drained() is DrainEnd.NONE
+    assert now() == BEGINS_SECONDS
+    assert not lifecycle.draining
+
+
+async def test_the_hook_of_a_model_that_is_gone_waits_for_nothing() -> None:
+    gone = LinkStatus(model=None, reason="gone")
+    lifecycle = Lifecycle(
+        world(HELD).batcher,
+        model=lambda: gone,
+        watch=lambda closely: None,
+        delay=DELAY,
+        limit=LIMIT,
+    )
+    assert await lifecycle.drained() is DrainEnd.NONE
+    assert now() == 0.0
+
+
+async def test_a_drain_that_nobody_follows_by_an_end_is_taken_back() -> None:
+    w = world(HELD)
+    lifecycle = lifecycle_of(w)
+    assert await lifecycle.begin_drain() is DrainEnd.EMPTY
+    await asyncio.sleep(LIMIT + FOLLOWED_SECONDS - 1.0)
+    assert lifecycle.refusing, "a pod that is ending is given all its time"
+    await asyncio.sleep(2.0)
+    assert not lifecycle.draining
+    assert rows_of(await w.send(b"a")) == [b"a"]
+
+
+async def test_a_pod_that_is_ending_stays_drained() -> None:
+    lifecycle = lifecycle_of(world(HELD))
+    await lifecycle.begin_drain()
+    await lifecycle.terminate()
+    await asyncio.sleep(10 * (LIMIT + FOLLOWED_SECONDS))
     assert lifecycle.refusing

@@ -218,7 +218,7 @@ async def test_a_drain_does_not_wait_for_a_server_that_hangs(stuck: bool) -> Non
     lifecycle = Lifecycle(
         w.batcher, model=lambda: status, watch=lambda closely: None, delay=0.0, limit=60.0
     )
-    assert await lifecycle.drain() is DrainEnd.EMPTY
+    assert await lifecycle.begin_drain() is DrainEnd.EMPTY
     if stuck:
         assert now() == pytest.approx(0.1)
         with pytest.raises(Unserved, match="gone") as told:

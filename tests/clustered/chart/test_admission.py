@@ -1,0 +1,224 @@
+"""Who may write BatchedModels gets no pods by it that they may not make themselves."""
+
+import copy
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cluster import CommandFailed, ControlPlane
+from support.operator_team import SIMULATED
+from support.plane import apply, until
+from support.release import Release, remove_namespace
+
+_HOME, _TEAM = "admission-home", "admission-team"
+_AUTHOR, _DEVELOPER, _ADMIN = "author", "developer", ""
+"""Who may write BatchedModels only; who may make pods, too; who may do everything."""
+_POLICY = "validatingadmissionpolicy/bm-batchedmodel-pods"
+
+FOREIGN = {"model": {"protocol": "V2", "image": "registry.example/triton:1", "port": 9001}}
+
+
+def with_pod(**pod: Any) -> dict[str, Any]:
+    return {**SIMULATED, "pod": pod}
+
+
+def with_model(**model: Any) -> dict[str, Any]:
+    return {"model": {**FOREIGN["model"], **model}}
+
+
+FREE = {
+    "a handler": SIMULATED,
+    "a container": with_model(
+        command=["serve"], env={"A": "b"}, resources={"limits": {"cpu": "1"}}
+    ),
+    "a claim and a ConfigMap": with_pod(
+        volumes=[
+            {"name": "data", "persistentVolumeClaim": {"claimName": "data"}},
+            {"name": "config", "configMap": {"name": "config"}},
+        ]
+    ),
+    "variables of a ConfigMap": with_model(
+        envFrom=[{"prefix": "A_", "configMapRef": {"name": "config"}}]
+    ),
+    "a node": with_pod(nodeSelector={"disk": "ssd"}, affinity={"nodeAffinity": {}}),
+    "what defaults say": {
+        **SIMULATED,
+        "security": {"profile": "Restricted"},
+        "pod": {"automountServiceAccountToken": False, "volumes": [], "labels": {}},
+    },
+}
+HELD: dict[str, tuple[dict[str, Any], str]] = {
+    "a node's folder": (
+        with_pod(volumes=[{"name": "host", "hostPath": {"path": "/"}}]),
+        "spec.pod.volumes",
+    ),
+    "a node's folder beside a claim of null": (
+        with_pod(
+            volumes=[{"name": "host", "persistentVolumeClaim": None, "hostPath": {"path": "/"}}]
+        ),
+        "spec.pod.volumes",
+    ),
+    "a Secret's files": (
+        with_pod(volumes=[{"name": "secret", "secret": {"secretName": "any"}}]),
+        "spec.pod.volumes",
+    ),
+    "a token": (
+        with_pod(
+            volumes=[
+                {"name": "good", "configMap": {"name": "c"}},
+                {
+                    "name": "token",
+                    "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]},
+                },
+            ]
+        ),
+        "spec.pod.volumes",
+    ),
+    "variables of a Secret": (
+        with_model(envFrom=[{"secretRef": {"name": "any"}}]),
+        "spec.model.envFrom",
+    ),
+    "a Secret for a hub": (
+        {
+            "model": {
+                "handler": "hf",
+                "source": {"huggingFace": {"repo": "a/b", "tokenSecretRef": {"name": "any"}}},
+            }
+        },
+        "spec.model.source.huggingFace.tokenSecretRef",
+    ),
+    "a privileged model": (
+        with_model(securityContext={"privileged": True}),
+        "spec.model.securityContext",
+    ),
+    "root": ({**SIMULATED, "security": {"profile": "Baseline"}}, "spec.security.profile"),
+    "an init container": (
+        with_pod(initContainers=[{"name": "init", "image": "registry.example/any:1"}]),
+        "spec.pod.initContainers",
+    ),
+    "another sidecar": (
+        {**SIMULATED, "sidecar": {"image": "registry.example/any:1"}},
+        "spec.sidecar.image",
+    ),
+    "a service account": (with_pod(serviceAccountName="strong"), "spec.pod.serviceAccountName"),
+    "its token": (
+        with_pod(automountServiceAccountToken=True),
+        "spec.pod.automountServiceAccountToken",
+    ),
+    "pull Secrets": (with_pod(imagePullSecrets=["any"]), "spec.pod.imagePullSecrets"),
+    "labels that other Services select": (with_pod(labels={"app": "pay"}), "spec.pod.labels"),
+    "annotations": (with_pod(annotations={"iam.example/role": "admin"}), "spec.pod.annotations"),
+    "others' places": (with_pod(priorityClassName="top"), "spec.pod.priorityClassName"),
+    "another runtime": (with_pod(runtimeClassName="bare"), "spec.pod.runtimeClassName"),
+    "another scheduler": (with_pod(schedulerName="mine"), "spec.pod.schedulerName"),
+    "others' nodes": (with_pod(tolerations=[{"operator": "Exists"}]), "spec.pod.tolerations"),
+}
+
+
+@pytest.fixture(scope="module")
+def release(control_plane: ControlPlane) -> Iterator[Release]:
+    found = Release(control_plane, _HOME)
+    found.install()
+    apply(control_plane, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": _TEAM}})
+    models = {
+        "apiGroups": ["batchedmodel.dev"],
+        "resources": ["batchedmodels"],
+        "verbs": ["get", "create", "update", "patch"],
+    }
+    pods = {"apiGroups": [""], "resources": ["pods"], "verbs": ["create"]}
+    for user, rules in ((_AUTHOR, [models]), (_DEVELOPER, [models, pods])):
+        apply(control_plane, *_role(user, rules))
+    refused = with_pod(serviceAccountName="strong")
+    # The API server takes a policy up some time after it was made.
+    until("the policy holds", lambda: "may not create pods" in said(found, _AUTHOR, refused))
+    yield found
+    found.uninstall()
+    for name in (_HOME, _TEAM):
+        remove_namespace(control_plane, name)
+
+
+def _role(user: str, rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    group, metadata = "rbac.authorization.k8s.io", {"name": user, "namespace": _TEAM}
+    head = {"apiVersion": f"{group}/v1", "metadata": metadata}
+    return [
+        {**head, "kind": "Role", "rules": rules},
+        {
+            **head,
+            "kind": "RoleBinding",
+            "roleRef": {"apiGroup": group, "kind": "Role", "name": user},
+            "subjects": [{"apiGroup": group, "kind": "User", "name": user}],
+        },
+    ]
+
+
+def said(
+    release: Release, user: str, spec: dict[str, Any], *, name: str = "tried", keep: bool = False
+) -> str:
+    """What the API server complains of when somebody writes a BatchedModel; empty: nothing."""
+    body = {
+        "apiVersion": "batchedmodel.dev/v1alpha1",
+        "kind": "BatchedModel",
+        "metadata": {"name": name, "namespace": _TEAM},
+        "spec": spec,
+    }
+    words = ["apply", "--server-side", "--force-conflicts", "--filename=-"]
+    words += [] if keep else ["--dry-run=server"]
+    words += [f"--as={user}"] if user else []
+    try:
+        release.plane.kubectl(*words, stdin=json.dumps(body))
+    except CommandFailed as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("what", FREE)
+def test_who_may_write_models_only_may_write_what_runs_in_the_usual_pod(
+    release: Release, what: str
+) -> None:
+    assert said(release, _AUTHOR, FREE[what]) == ""
+
+
+@pytest.mark.parametrize("what", HELD)
+def test_what_pods_are_given_besides_takes_the_right_to_create_pods(
+    release: Release, what: str
+) -> None:
+    spec, field = HELD[what]
+    refusal = said(release, _AUTHOR, spec)
+    assert f"may not create pods in {_TEAM}" in refusal
+    assert field in refusal
+    assert "may not create pods" not in said(release, _DEVELOPER, spec)
+    assert "may not create pods" not in said(release, _ADMIN, spec)
+
+
+def test_an_update_that_does_not_touch_such_a_pod_is_anybodys(release: Release) -> None:
+    spec = copy.deepcopy(HELD["a service account"][0])
+    assert said(release, _ADMIN, spec, name="strong", keep=True) == ""
+    edited = {**spec, "batching": {"maxBatchSize": 7}, "replicas": 2}
+    assert said(release, _AUTHOR, edited, name="strong") == ""
+    runs_another = {**spec, "model": {**FOREIGN["model"], "command": ["mine"]}}
+    assert "may not create pods" in said(release, _AUTHOR, runs_another, name="strong")
+    assert "may not create pods" in said(
+        release, _AUTHOR, with_pod(serviceAccountName="stronger"), name="strong"
+    )
+    assert said(release, _AUTHOR, SIMULATED, name="strong") == "", "to give it up is free"
+
+
+def test_the_operator_writes_status_as_before(release: Release) -> None:
+    spec = HELD["a privileged model"][0]
+    assert said(release, _ADMIN, spec, name="status", keep=True) == ""
+    status = {
+        "apiVersion": "batchedmodel.dev/v1alpha1",
+        "kind": "BatchedModel",
+        "metadata": {"name": "status", "namespace": _TEAM},
+        "status": {"observedGeneration": 1},
+    }
+    words = ("--server-side", "--subresource=status", "--filename=-")
+    operator = f"--as={release.user('operator')}"
+    release.plane.kubectl("apply", *words, operator, stdin=json.dumps(status))
+
+
+def test_the_api_server_finds_nothing_to_warn_of_in_the_expressions(release: Release) -> None:
+    found = json.loads(release.plane.kubectl("get", _POLICY, "--output=json"))
+    assert not found.get("status", {}).get("typeChecking", {}).get("expressionWarnings")

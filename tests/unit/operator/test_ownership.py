@@ -1,0 +1,106 @@
+"""Pods are a BatchedModel's by owner references; the label alone counts for nothing."""
+
+from typing import Any
+
+import pytest
+
+from batchedmodel_contract.kubernetes_names import NAME_LABEL
+from batchedmodel_operator.kinds import Kind
+from support.operator_world import KEY, SIMULATED, World, owner_reference
+
+POD = (Kind.POD, KEY.namespace, "2")
+
+
+async def _with_two_pods() -> World:
+    world = World({**SIMULATED, "replicas": 2})
+    await world.settle()
+    world.start_pod("1")
+    world.start_pod("2")
+    world.all_ready()
+    await world.settle()
+    return world
+
+
+def _orphaned(world: World) -> list[dict[str, Any]]:
+    return []
+
+
+def _of_no_controller(world: World) -> list[dict[str, Any]]:
+    (owner,) = world.cluster.objects[POD]["metadata"]["ownerReferences"]
+    return [{**owner, "controller": False}]
+
+
+def _of_the_deployment(world: World) -> list[dict[str, Any]]:
+    return [owner_reference(Kind.DEPLOYMENT, world.child(Kind.DEPLOYMENT))]
+
+
+def _of_their_own_replica_set(world: World) -> list[dict[str, Any]]:
+    metadata = {"name": "theirs", "namespace": KEY.namespace, "labels": {NAME_LABEL: KEY.name}}
+    body = {"apiVersion": "apps/v1", "kind": Kind.REPLICA_SET.value, "metadata": metadata}
+    return [owner_reference(Kind.REPLICA_SET, world.cluster.put(body))]
+
+
+def _of_another_uid(world: World) -> list[dict[str, Any]]:
+    (owner,) = world.cluster.objects[POD]["metadata"]["ownerReferences"]
+    return [{**owner, "uid": "made up"}]
+
+
+@pytest.mark.parametrize(
+    "owners",
+    [
+        _orphaned,
+        _of_no_controller,
+        _of_the_deployment,
+        _of_their_own_replica_set,
+        _of_another_uid,
+    ],
+)
+async def test_a_pod_with_only_the_label_is_not_asked_and_not_told(owners: Any) -> None:
+    world = await _with_two_pods()
+    world.cluster.objects[POD]["metadata"]["ownerReferences"] = owners(world)
+    world.restart()
+    world.sidecars.asked.clear()
+    world.spec({**SIMULATED, "replicas": 2, "batching": {"maxBatchSize": 7}})
+    await world.settle()
+    assert set(world.cluster.annotated) <= {"1"}
+    assert set(world.sidecars.asked) == {"10.0.0.1"}
+
+
+async def test_a_stranger_that_fails_is_no_reason_of_the_models() -> None:
+    world = await _with_two_pods()
+    assert world.verdict("Ready") == ("True", "Serving")
+    body = world.cluster.objects[POD]
+    body["metadata"]["ownerReferences"] = []
+    body["status"]["phase"] = "Pending"
+    waiting = {"waiting": {"reason": "CrashLoopBackOff", "message": "made to fail"}}
+    body["status"]["containerStatuses"] = [{"name": "model", "ready": False, "state": waiting}]
+    world.restart()
+    await world.look()
+    assert world.verdict("ModelLoaded") == ("True", "Loaded")
+
+
+async def test_replica_sets_are_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = await _with_two_pods()
+    world.cluster.reads = 0
+    await world.look()
+    known = world.cluster.reads
+    world.restart()
+    world.cluster.reads = 0
+    await world.look()
+    assert world.cluster.reads == known + 1
+
+
+async def test_pods_of_a_deployment_that_was_made_anew_count_when_it_has_adopted_them() -> None:
+    world = await _with_two_pods()
+    world.remove(Kind.DEPLOYMENT)
+    await world.look()
+    world.sidecars.asked.clear()
+    world.spec({**SIMULATED, "replicas": 2, "batching": {"maxBatchSize": 7}})
+    await world.look()
+    assert not world.sidecars.asked, "their ReplicaSet is an earlier Deployment's"
+    (name,) = [name for kind, _, name in world.cluster.objects if kind == Kind.REPLICA_SET]
+    replica_set = world.cluster.objects[Kind.REPLICA_SET, KEY.namespace, name]
+    adopts = owner_reference(Kind.DEPLOYMENT, world.child(Kind.DEPLOYMENT))
+    replica_set["metadata"]["ownerReferences"] = [adopts]
+    await world.look()
+    assert set(world.sidecars.asked) == {"10.0.0.1", "10.0.0.2"}
