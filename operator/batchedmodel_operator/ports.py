@@ -4,12 +4,20 @@
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from batchedmodel_operator.kinds import Kind
 
 Body = Mapping[str, Any]
 """An object as JSON, in the API's own form."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unread:
+    """Stands for a BatchedModel's spec that is too large or too deep to be read."""
+
+    why: str
 
 
 class Cluster(Protocol):
