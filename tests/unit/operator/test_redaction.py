@@ -56,8 +56,8 @@ def test_what_people_need_to_know_stays(text: str) -> None:
 
 
 _PIECES = st.sampled_from(
-    """token|HF_TOKEN|secret|a|-|_|=|:| |"|'|,|https://|@|u|Bearer |abcdefgh1|eyJhbGciOi|.|sk-|password
-api_key|/""".replace("\n", "|\n|").split("|")
+    """token|HF_TOKEN|secret|a|-|_|=|:| |"|'|,|https://|@|u|Bearer |abcdefgh1|eyJhbGciOi|.|sk-
+password|api_key|/""".replace("\n", "|\n|").split("|")
 )
 
 
