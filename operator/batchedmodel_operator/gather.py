@@ -5,8 +5,9 @@ and applied again.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_operator.kinds import CHILDREN, Kind, child_name
@@ -23,6 +24,9 @@ from batchedmodel_operator.observed import (
     revisions_from,
 )
 from batchedmodel_operator.ports import Body, Cluster, Sidecars
+
+_ASKED_AT_ONCE: Final = 16
+"""Sidecars of one model at the same time."""
 
 
 async def find(cluster: Cluster, key: Key) -> Model | None:
@@ -53,8 +57,10 @@ async def gather(
         pods=pods,
         memory=memory,
     )
+    places = asyncio.Semaphore(_ASKED_AT_ONCE)
     in_force, startups = await asyncio.gather(
-        _in_force(sidecars, model, pods, memory, now), _startups(sidecars, observed)
+        _in_force(sidecars, model, pods, memory, now, places),
+        _startups(sidecars, observed, places),
     )
     return replace(observed, memory=replace(memory, in_force=in_force, startups=startups))
 
@@ -68,8 +74,23 @@ async def _child(cluster: Cluster, key: Key, kind: Kind) -> Child | None:
     return None if body is None else child_from(kind, body)
 
 
+async def _asked(
+    places: asyncio.Semaphore, ask: Callable[[str], Awaitable[str | None]], pods: Sequence[Pod]
+) -> list[str | None]:
+    async def one(pod: Pod) -> str | None:
+        async with places:
+            return await ask(pod.address)
+
+    return await asyncio.gather(*(one(pod) for pod in pods))
+
+
 async def _in_force(
-    sidecars: Sidecars, model: Model, pods: tuple[Pod, ...], memory: Memory, now: float
+    sidecars: Sidecars,
+    model: Model,
+    pods: tuple[Pod, ...],
+    memory: Memory,
+    now: float,
+    places: asyncio.Semaphore,
 ) -> Mapping[str, str]:
     """The settings that pods are known to use; those that must have changed are asked again."""
     known = {pod.uid: memory.in_force[pod.uid] for pod in pods if pod.uid in memory.in_force}
@@ -77,16 +98,18 @@ async def _in_force(
         return known
     wanted = BatchSettings.of(model.spec.batching).digest()
     asked = [pod for pod in pods if _to_be_asked(pod, wanted, memory, now)]
-    answers = await asyncio.gather(*(sidecars.settings_hash(pod.address) for pod in asked))
+    answers = await _asked(places, sidecars.settings_hash, asked)
     return known | {
         pod.uid: answer for pod, answer in zip(asked, answers, strict=True) if answer is not None
     }
 
 
-async def _startups(sidecars: Sidecars, observed: Observed) -> Mapping[str, str]:
+async def _startups(
+    sidecars: Sidecars, observed: Observed, places: asyncio.Semaphore
+) -> Mapping[str, str]:
     """What is said of the models' starts; a sidecar that is busy just now said it before."""
     asked, before = observed.loading, observed.memory.startups
-    answers = await asyncio.gather(*(sidecars.model_startup(pod.address) for pod in asked))
+    answers = await _asked(places, sidecars.model_startup, asked)
     said = {
         pod.uid: before.get(pod.uid) if answer is None else answer
         for pod, answer in zip(asked, answers, strict=True)

@@ -1,24 +1,26 @@
 """Asks the sidecars of pods which batch settings they use, and how their model's start goes.
 
-A pod's address is somebody else's server: time and size are bounded, and whatever it answers that
-does not fit the question counts as no answer.
+A pod's address is somebody else's server: the whole exchange has one deadline and one size, and
+whatever it answers that does not fit the question counts as no answer.
 """
 
 import asyncio
-import http.client
-import json
-from concurrent.futures import ThreadPoolExecutor
+import re
 from http import HTTPStatus
 from typing import Final
 
 from batchedmodel_contract import sidecar_api
 from batchedmodel_contract.kubernetes_names import ADMIN_PORT
+from batchedmodel_contract.object_text import Unreadable, parsed
 
-_TIMEOUT_SECONDS: Final = 1.0
+_EXCHANGE_SECONDS: Final = 1.0
+"""For all of it, from the connection to the last byte."""
+_LARGEST_HEAD: Final = 16_384
 _LARGEST_ANSWER: Final = 65_536
 _LONGEST_HASH: Final = 64
 _LONGEST_TEXT: Final = 2_048
-_AT_ONCE: Final = 16
+_STATUS: Final = re.compile(rb"HTTP/1\.[01] (\d{3})\b")
+_LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,9})[ \t]*\r\n", re.IGNORECASE)
 
 
 class SidecarAdmin:
@@ -26,47 +28,52 @@ class SidecarAdmin:
 
     def __init__(self, port: int = ADMIN_PORT) -> None:
         self._port = port
-        self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="sidecars")
 
     async def settings_hash(self, address: str) -> str | None:
         """The hash of the batch settings in force, or None when there is no answer."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._settings_hash, address)
-
-    async def model_startup(self, address: str) -> str | None:
-        """What is said of the model's start, or None when there is no answer."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._model_startup, address)
-
-    def close(self) -> None:
-        """Answers that are still awaited come within their time limit."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
-    def _settings_hash(self, address: str) -> str | None:
-        status, body = self._get(address, sidecar_api.SETTINGS)
+        status, body = await self._get(address, sidecar_api.SETTINGS)
         if status != HTTPStatus.OK:
             return None
         try:
-            answer = json.loads(body)["hash"]
-        except (ValueError, KeyError, TypeError, RecursionError):
+            answer = parsed(body)["hash"]
+        except (Unreadable, KeyError, TypeError):
             return None
         return answer if isinstance(answer, str) and len(answer) <= _LONGEST_HASH else None
 
-    def _model_startup(self, address: str) -> str | None:
-        status, body = self._get(address, sidecar_api.MODEL_STARTUP)
+    async def model_startup(self, address: str) -> str | None:
+        """What is said of the model's start, or None when there is no answer."""
+        status, body = await self._get(address, sidecar_api.MODEL_STARTUP)
         if status not in (HTTPStatus.OK, HTTPStatus.SERVICE_UNAVAILABLE):
             return None
         return body.decode(errors="replace").strip()[:_LONGEST_TEXT]
 
-    def _get(self, address: str, path: str) -> tuple[int | None, bytes]:
+    async def _get(self, address: str, path: str) -> tuple[int | None, bytes]:
         """Status and body of the answer; no status when there is none."""
-        # Straight to the pod: `urllib` would honour a proxy from the environment.
-        connection = http.client.HTTPConnection(address, self._port, timeout=_TIMEOUT_SECONDS)
         try:
-            connection.request("GET", path)
-            response = connection.getresponse()
-            return response.status, response.read1(_LARGEST_ANSWER)
-        except (OSError, http.client.HTTPException, ValueError):
+            async with asyncio.timeout(_EXCHANGE_SECONDS):
+                reader, writer = await asyncio.open_connection(
+                    address, self._port, limit=_LARGEST_HEAD
+                )
+                try:
+                    host = f"[{address}]" if ":" in address else address
+                    writer.write(
+                        f"GET {path} HTTP/1.1\r\nHost: {host}:{self._port}\r\n"
+                        "Connection: close\r\n\r\n".encode()
+                    )
+                    return await _answer(reader)
+                finally:
+                    writer.transport.abort()
+        except (OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             return None, b""
-        finally:
-            connection.close()
+
+
+async def _answer(reader: asyncio.StreamReader) -> tuple[int | None, bytes]:
+    head = await reader.readuntil(b"\r\n\r\n")
+    status, length = _STATUS.match(head), _LENGTH.search(head)
+    if status is None:
+        return None, b""
+    wanted = min(_LARGEST_ANSWER, int(length[1])) if length else _LARGEST_ANSWER
+    body = bytearray()
+    while len(body) < wanted and (more := await reader.read(wanted - len(body))):
+        body += more
+    return int(status[1]), bytes(body)

@@ -106,7 +106,6 @@ async def test_what_a_sidecar_answers_is_a_hash_or_nothing(
     with _server(status, body) as port:
         sidecars = SidecarAdmin(port)
         assert await sidecars.settings_hash("127.0.0.1") == expected
-        sidecars.close()
 
 
 @pytest.mark.parametrize(
@@ -126,7 +125,6 @@ async def test_what_a_sidecar_says_of_a_start_is_a_text_within_bounds(
     with _server(status, body, "/model/startup") as port:
         sidecars = SidecarAdmin(port)
         assert await sidecars.model_startup("127.0.0.1") == expected
-        sidecars.close()
 
 
 async def test_objects_come_page_after_page_from_one_namespace_or_from_all() -> None:
@@ -191,7 +189,6 @@ async def test_where_nobody_listens_there_is_no_answer() -> None:
     sidecars = SidecarAdmin(port)
     assert await sidecars.settings_hash("127.0.0.1") is None
     assert await sidecars.model_startup("127.0.0.1") is None
-    sidecars.close()
 
 
 def test_the_settings_name_what_is_missing_or_wrong() -> None:
@@ -215,3 +212,27 @@ def test_images_and_a_namespace_are_enough_settings() -> None:
     assert settings.lease_name == "batchedmodel-operator"
     assert settings.image_pull_policy is PullPolicy.IF_NOT_PRESENT
     assert settings.probe_port == 8080
+
+
+@pytest.mark.slow
+async def test_a_sidecar_that_answers_byte_by_byte_has_one_deadline_for_all_of_it() -> None:
+    ended = asyncio.Event()
+
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 60000\r\n\r\n")
+        try:
+            while not writer.is_closing():
+                writer.write(b"x")
+                await writer.drain()
+                await asyncio.sleep(0.05)
+        except OSError:
+            pass
+        finally:
+            writer.close()
+            ended.set()
+
+    async with await asyncio.start_server(drip, "127.0.0.1", 0) as server:
+        sidecars = SidecarAdmin(server.sockets[0].getsockname()[1])
+        asked = [sidecars.settings_hash("127.0.0.1"), sidecars.model_startup("127.0.0.1")]
+        assert await asyncio.gather(*asked) == [None, None]
+        await ended.wait()
