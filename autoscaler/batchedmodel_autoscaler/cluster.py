@@ -5,10 +5,12 @@ an object for every field of every pod. Every call has a time limit, and every f
 leaves as a `ClusterError`.
 """
 
-import json
-from collections.abc import AsyncIterator, Iterator, Mapping
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
 
 import aiohttp
@@ -17,13 +19,25 @@ from kubernetes.aio import client, config
 from batchedmodel_autoscaler.errors import ClusterError, TooOld
 from batchedmodel_autoscaler.objects import Object
 from batchedmodel_autoscaler.resources import Event, EventType, Resource
+from batchedmodel_contract.object_text import (
+    LARGE,
+    ItemSplitter,
+    LineSplitter,
+    Unreadable,
+    members,
+    parsed,
+    pick,
+)
 
+logger: Final = logging.getLogger(__name__)
+_T = TypeVar("_T")
 _CALL_SECONDS: Final = 20.0
 _WATCH_SECONDS: Final = 240
 """A watch ends by itself after this, so that one which died unseen is not believed for long."""
 _PAGE: Final = 100
 """Objects. Reading a page of pods stops everything else for some milliseconds."""
-_LONGEST_LINE: Final = 4 * 1_048_576
+_CHUNK: Final = 65_536
+_LARGEST_REFUSAL: Final = 65_536
 _JSON: Final = "application/json"
 _METADATA: Final = f"{_JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _METADATA_LIST: Final = f"{_JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -37,6 +51,8 @@ class Cluster:
 
     def __init__(self, configuration: client.Configuration) -> None:
         self._client = client.ApiClient(configuration)
+        self.left_out = 0
+        """How often an object could not be read."""
 
     @classmethod
     async def connect(cls, environ: Mapping[str, str]) -> "Cluster":
@@ -77,14 +93,23 @@ class Cluster:
             ClusterError: anything else.
         """
         more = {"continue": following} if following else {}
+        url, what = resource.query(limit=_PAGE, **more), f"GET {resource}"
         accept = _METADATA_LIST if resource.metadata_only else _JSON
-        found = await self._call("GET", resource.query(limit=_PAGE, **more), accept=accept)
-        metadata = found.get("metadata", {})
-        return (
-            found.get("items") or [],
-            metadata.get("resourceVersion", ""),
-            metadata.get("continue", ""),
-        )
+        limit = aiohttp.ClientTimeout(total=_CALL_SECONDS)
+        items: list[Object] = []
+        splitter = ItemSplitter()
+        with _translated(what):
+            response = await self._request("GET", url, limit, accept=accept)
+            async with response:
+                await _raise_for_status(response, what)
+                async for chunk in response.content.iter_chunked(_CHUNK):
+                    for item in splitter.feed(chunk):
+                        try:
+                            items.append(await _apart(item, partial(pick, wanted=resource.wanted)))
+                        except Unreadable as error:
+                            self._leave_out(resource, error)
+            metadata = splitter.rest().get("metadata", {})
+        return items, metadata.get("resourceVersion", ""), metadata.get("continue", "")
 
     async def watch(self, resource: Resource, version: str) -> AsyncIterator[Event]:
         """What happens to the objects after `version`, until the API server ends the watch.
@@ -107,8 +132,15 @@ class Cluster:
             response = await self._request("GET", url, limit, accept=accept)
             try:
                 await _raise_for_status(response, f"watch {resource}")
-                async for line in _lines(response):
-                    yield _event(json.loads(line), resource)
+                splitter = LineSplitter()
+                async for chunk in response.content.iter_chunked(_CHUNK):
+                    for line in splitter.feed(chunk):
+                        try:
+                            event = await _apart(line, partial(_event, resource=resource))
+                        except Unreadable as error:
+                            self._leave_out(resource, error)
+                        else:
+                            yield event
             finally:
                 response.close()
 
@@ -147,6 +179,10 @@ class Cluster:
             if error.status not in (404, 409):
                 raise
 
+    def _leave_out(self, resource: Resource, error: Unreadable) -> None:
+        self.left_out += 1
+        logger.warning("%s: an object is left out, as it %s", resource, error)
+
     async def _call(
         self,
         verb: str,
@@ -161,7 +197,9 @@ class Cluster:
             response = await self._request(verb, url, limit, body, kind, accept)
             async with response:
                 await _raise_for_status(response, what)
-                answer: dict[str, Any] = json.loads(await response.read())
+                if verb != "GET":
+                    return {}
+                answer: dict[str, Any] = parsed(await response.read())
                 return answer
 
     async def _request(
@@ -185,36 +223,30 @@ class Cluster:
         return response
 
 
-async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """Lines of any length up to a limit; the reader's own limit is that of one buffer."""
-    rest = b""
-    async for chunk in response.content.iter_any():
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            if line:
-                yield line
-        if len(rest) > _LONGEST_LINE:
-            raise ClusterError("a watch sent an object of more than 4 MiB")
+async def _apart(text: bytes, read: Callable[[bytes], _T]) -> _T:
+    """What is read of the text; of a large one in a thread, as it takes the loop's time."""
+    return await asyncio.to_thread(read, text) if len(text) > LARGE else read(text)
 
 
-def _event(found: dict[str, Any], resource: Resource) -> Event:
-    item = found["object"]
-    if found["type"] == "ERROR":
-        kind = TooOld if item.get("code") == 410 else ClusterError
-        raise kind(f"watch {resource}: {item.get('message')}", status=item.get("code"))
-    return Event(
-        type=EventType(found["type"]),
-        found=item,
-        version=item["metadata"]["resourceVersion"],
-    )
+def _event(line: bytes, resource: Resource) -> Event:
+    message = dict(members(line))
+    if not message.keys() >= {"type", "object"}:
+        raise Unreadable("is no message of a watch")
+    kind = parsed(message["type"])
+    if kind == "ERROR":
+        item = parsed(message["object"])
+        error = TooOld if item.get("code") == 410 else ClusterError
+        raise error(f"watch {resource}: {item.get('message')}", status=item.get("code"))
+    found = pick(message["object"], resource.wanted)
+    return Event(type=EventType(kind), found=found, version=found["metadata"]["resourceVersion"])
 
 
 async def _raise_for_status(response: aiohttp.ClientResponse, what: str) -> None:
     if response.status < 400:
         return
-    body = (await response.read())[:_LONGEST_LINE]
+    body = await response.content.read(_LARGEST_REFUSAL)
     try:
-        message = json.loads(body).get("message", "")
+        message = parsed(body).get("message", "")
     except (ValueError, AttributeError):
         message = response.reason or ""
     kind = TooOld if response.status == 410 else ClusterError

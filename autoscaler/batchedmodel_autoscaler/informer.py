@@ -7,7 +7,7 @@ was down comes with the next list, as differences from what the cache holds.
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Hashable, Iterable
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping
 from typing import Final, Generic, Protocol, TypeVar
 
 from batchedmodel_autoscaler.errors import ClusterError, TooOld
@@ -57,6 +57,8 @@ class Cache(Generic[Record]):
         self._records: dict[Hashable, Record] = {}
         self.complete: Final = asyncio.Event()
         """Set once a first list was read to its end."""
+        self.left_out = 0
+        """How often an object was not as its kind should be."""
 
     def replace(self, records: Iterable[Record]) -> None:
         """A list: all that is there."""
@@ -71,16 +73,26 @@ class Cache(Generic[Record]):
         """A message of a watch."""
         if event.type is EventType.BOOKMARK:
             return
-        record = self._read(event.found)
+        record = self.read(event.found)
+        if record is None:
+            return
         key = self._key(record)
         if event.type is not EventType.DELETED:
             self._put(key, record)
         elif self._records.pop(key, None) is not None:
             self._gone(record)
 
-    def read(self, found: Object) -> Record:
-        """An object's record."""
-        return self._read(found)
+    def read(self, found: Object) -> Record | None:
+        """An object's record; None where it is not as its kind should be: it is left out."""
+        try:
+            return self._read(found)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            self.left_out += 1
+            metadata = found.get("metadata")
+            named = metadata if isinstance(metadata, Mapping) else {}
+            where = named.get("namespace"), named.get("name")
+            logger.warning("%.100s/%.100s is left out: %.200r", *where, error)
+            return None
 
     def _put(self, key: Hashable, record: Record) -> None:
         if self._records.get(key) != record:
@@ -135,7 +147,8 @@ async def _list(source: Source, resource: Resource, cache: Cache[Record]) -> str
     following, version = "", ""
     while True:
         objects, version, following = await source.list_page(resource, following)
-        records += [cache.read(found) for found in objects]
+        read = (cache.read(found) for found in objects)
+        records += [record for record in read if record is not None]
         if not following:
             cache.replace(records)
             return version

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from batchedmodel_contract.metric_names import PREFIX
@@ -18,6 +18,7 @@ POLLS: Final = f"{PREFIX}_autoscaler_polls_total"  # result
 MODELS: Final = f"{PREFIX}_autoscaler_models"
 PODS: Final = f"{PREFIX}_autoscaler_pods"
 REGISTERED: Final = f"{PREFIX}_autoscaler_registered"
+LEFT_OUT: Final = f"{PREFIX}_autoscaler_unreadable_objects_total"
 LEADER: Final = f"{PREFIX}_autoscaler_leader"
 CERTIFICATE_ENDS: Final = f"{PREFIX}_autoscaler_certificate_end_timestamp_seconds"
 
@@ -67,7 +68,13 @@ class Telemetry:
 class StateCollector(Collector):
     """How much there is to watch, and who writes, at the moment of the scrape."""
 
-    def __init__(self, counts: Callable[[], tuple[int, int]], leads: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        counts: Callable[[], tuple[int, int]],
+        leads: Callable[[], bool],
+        left_out: Callable[[], int],
+    ) -> None:
+        self._left_out = left_out
         self._counts = counts
         self._leads = leads
 
@@ -79,3 +86,6 @@ class StateCollector(Collector):
         )
         yield GaugeMetricFamily(MODELS, "BatchedModels", value=models)
         yield GaugeMetricFamily(PODS, "Pods of BatchedModels", value=pods)
+        yield CounterMetricFamily(
+            LEFT_OUT, "Times that an object could not be read and was left out", self._left_out()
+        )

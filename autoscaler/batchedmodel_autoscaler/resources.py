@@ -6,16 +6,31 @@ and holding its Lease. A role of Kubernetes' own allows `FRONT_PROXY`.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 from urllib.parse import quote, urlencode
 
 from batchedmodel_autoscaler.objects import ModelKey, Object
-from batchedmodel_contract.kubernetes_names import GROUP, METRICS_GROUP, NAME_LABEL, PLURAL, VERSION
+from batchedmodel_contract import capacity
+from batchedmodel_contract.kubernetes_names import (
+    GROUP,
+    METRICS_GROUP,
+    NAME_LABEL,
+    PLURAL,
+    REVISION_LABEL,
+    VERSION,
+)
+from batchedmodel_contract.object_text import Wanted
 
 METRICS_VERSIONS: Final = ("v1beta2", "v1beta1")
 """Of the metrics API, the preferred one first. A group must never be shared between two servers."""
+
+_METADATA: Final[Wanted] = {
+    **dict.fromkeys(("name", "namespace", "uid", "resourceVersion")),
+    **dict.fromkeys(("creationTimestamp", "deletionTimestamp", "ownerReferences")),
+    "labels": dict.fromkeys((NAME_LABEL, REVISION_LABEL)),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +46,8 @@ class Resource:
     """Whether the rest of the objects, such as a whole pod template, need not be sent."""
     may_be_closed: bool = False
     """Whether nothing of ours is there when it is forbidden: a namespace takes its Role along."""
+    wanted: Wanted = field(default_factory=lambda: {"metadata": _METADATA}, compare=False)
+    """What is read of each object."""
 
     def query(self, **more: str | int) -> str:
         """The collection's address with its selectors."""
@@ -69,18 +86,42 @@ class Event:
     version: str
 
 
-MODELS: Final = Resource(path=f"/apis/{GROUP}/{VERSION}/{PLURAL}")
-PODS: Final = Resource(path="/api/v1/pods", labels=NAME_LABEL)
-SIZES: Final = Resource(path="/apis/apps/v1/deployments", labels=NAME_LABEL)
+MODELS: Final = Resource(
+    path=f"/apis/{GROUP}/{VERSION}/{PLURAL}",
+    wanted={
+        "metadata": _METADATA,
+        "spec": {"autoscaling": None, "batching": None},
+        "status": {capacity.FIELD: None},
+    },
+)
+PODS: Final = Resource(
+    path="/api/v1/pods",
+    labels=NAME_LABEL,
+    wanted={
+        "metadata": _METADATA,
+        "status": dict.fromkeys(("phase", "podIP", "conditions", "startTime")),
+    },
+)
+SIZES: Final = Resource(
+    path="/apis/apps/v1/deployments",
+    labels=NAME_LABEL,
+    wanted={"metadata": _METADATA, "spec": {"replicas": None}},
+)
 REPLICA_SETS: Final = Resource(
     path="/apis/apps/v1/replicasets", labels=NAME_LABEL, metadata_only=True
 )
 API_SERVICES: Final = tuple(
-    Resource(path="/apis/apiregistration.k8s.io/v1/apiservices", name=f"{version}.{METRICS_GROUP}")
+    Resource(
+        path="/apis/apiregistration.k8s.io/v1/apiservices",
+        name=f"{version}.{METRICS_GROUP}",
+        wanted={"metadata": _METADATA, "spec": {"service": None, "caBundle": None}},
+    )
     for version in METRICS_VERSIONS
 )
 FRONT_PROXY: Final = Resource(
-    path="/api/v1/namespaces/kube-system/configmaps", name="extension-apiserver-authentication"
+    path="/api/v1/namespaces/kube-system/configmaps",
+    name="extension-apiserver-authentication",
+    wanted={"metadata": _METADATA, "data": None},
 )
 
 

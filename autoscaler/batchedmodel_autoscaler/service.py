@@ -103,7 +103,6 @@ class Service:
             clock=time.monotonic,
             calendar=_now,
         )
-        registry.register(StateCollector(lambda: self._fleet.counts, self._election.leads))
         self._remembering = Remembering(
             self._fleet,
             cluster,
@@ -112,6 +111,9 @@ class Service:
             calendar=_now,
         )
         self._caches = self._all_caches()
+        registry.register(
+            StateCollector(lambda: self._fleet.counts, self._election.leads, self._left_out)
+        )
         self._heard_all = False
         self._leaving = False
         self._api = MetricsApi(self._fleet, telemetry=telemetry, clock=time.monotonic)
@@ -182,6 +184,9 @@ class Service:
             await self._registration.renewed.wait()
             self._registration.renewed.clear()
             await self._listener.use(self._context())
+
+    def _left_out(self) -> int:
+        return self._cluster.left_out + sum(cache.left_out for _, cache in self._caches)
 
     def _context(self) -> ssl.SSLContext:
         front = self._api.front_proxy

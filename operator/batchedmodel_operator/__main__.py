@@ -45,6 +45,7 @@ _log: Final = logging.getLogger("batchedmodel_operator")
 EXIT_FAILED: Final = 1
 EXIT_LEASE_LOST: Final = 3
 _LOOKS_AT_ONCE: Final = 16
+_LOOKS_OF_A_NAMESPACE: Final = 12
 
 
 def main() -> int:
@@ -106,7 +107,11 @@ async def _run(settings: OperatorSettings) -> None:
         calendar=_calendar,
     )
     workers: Workers[Key] = Workers(
-        WorkQueue(jitter=random.random),
+        WorkQueue(
+            jitter=random.random,
+            group=lambda key: key.namespace,
+            most_of_group=_LOOKS_OF_A_NAMESPACE,
+        ),
         reconciler.reconcile,
         at_most=_LOOKS_AT_ONCE,
         clock=time.monotonic,
@@ -129,7 +134,6 @@ async def _run(settings: OperatorSettings) -> None:
         # Not before the last look has ended: from then on somebody else may write.
         await election.release()
         probes.close()
-        sidecars.close()
         await cluster.close()
         await leases.close()
 

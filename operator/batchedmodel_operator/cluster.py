@@ -4,9 +4,12 @@ Objects go in and out as JSON: the client's typed models would cost memory and d
 know. Kopf watches by itself and only says that something happened.
 """
 
-import json
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Final
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, suppress
+from functools import partial
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 from kubernetes.aio import config
@@ -14,6 +17,16 @@ from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.configuration import Configuration
 
 from batchedmodel_contract.kubernetes_names import NAME_LABEL
+from batchedmodel_contract.object_text import (
+    LARGE,
+    LARGEST_OBJECT,
+    ItemSplitter,
+    Unreadable,
+    all_but,
+    members,
+    parsed,
+    pick,
+)
 from batchedmodel_operator.errors import (
     ClusterError,
     Conflict,
@@ -25,8 +38,10 @@ from batchedmodel_operator.errors import (
     Unreachable,
 )
 from batchedmodel_operator.kinds import RESOURCES, Kind
-from batchedmodel_operator.ports import Body
+from batchedmodel_operator.ports import Body, Unread
 
+_log: Final = logging.getLogger(__name__)
+_T = TypeVar("_T")
 _TIMEOUT_SECONDS: Final = 30
 _UNBOUNDED: Final = 0
 """Connections at a time, in the words of the client's transport."""
@@ -34,6 +49,13 @@ _LONGEST_COMPLAINT: Final = 1000
 _PAGE: Final = "100"
 _JSON: Final = "application/json"
 _APPLY: Final = "application/apply-patch+yaml"
+_CHUNK: Final = 65_536
+_LARGEST_REFUSAL: Final = 65_536
+LARGEST_SPEC: Final = 65_536
+"""Bytes of a BatchedModel's spec as JSON."""
+_MODEL_METADATA: Final = dict.fromkeys(
+    ("name", "namespace", "uid", "generation", "resourceVersion", "deletionTimestamp")
+)
 _MERGE: Final = "application/merge-patch+json"
 
 
@@ -53,7 +75,7 @@ class KubernetesCluster:
     async def get(self, kind: Kind, namespace: str, name: str) -> Body | None:
         """The object, or None when it, its namespace or its kind is not there."""
         try:
-            return await self._request("GET", _path(kind, namespace, name))
+            return await self._request("GET", _path(kind, namespace, name), read=_reader(kind))
         except Gone:
             return None
 
@@ -73,36 +95,31 @@ class KubernetesCluster:
     async def may_list(self, kind: Kind, namespace: str) -> bool:
         """Whether the objects of a kind can be listed in a namespace."""
         try:
-            await self._request("GET", _path(kind, namespace), {"limit": "1"})
+            await self._request("GET", _path(kind, namespace), {"limit": "1"}, read=_unread)
         except (Forbidden, Gone):
             return False
         return True
 
     async def each(self, kind: Kind, namespace: str) -> AsyncIterator[Body]:
-        """The objects of a kind, a page at a time; those of all namespaces where none is named."""
-        query = {"limit": _PAGE}
-        while True:
-            found = await self._request("GET", _path(kind, namespace), query)
-            for body in found.get("items") or ():
-                yield body
-            following = (found.get("metadata") or {}).get("continue")
-            if not following:
-                return
-            query = {"limit": _PAGE, "continue": following}
+        """The objects of a kind, a page at a time; those of all namespaces where none is named.
+
+        What cannot be read is left out.
+        """
+        async for body in self._listed(kind, namespace, {}):
+            yield body
 
     async def labelled(self, kind: Kind, namespace: str, model: str) -> Sequence[Body]:
-        """The objects of a kind that carry a BatchedModel's label."""
+        """The objects of a kind that carry a BatchedModel's label; what cannot be read is not."""
         query = {"labelSelector": f"{NAME_LABEL}={model}"}
-        found = await self._request("GET", _path(kind, namespace), query)
-        items: Sequence[Body] = found.get("items") or ()
-        return items
+        return [body async for body in self._listed(kind, namespace, query)]
 
     async def apply(self, manifest: Body, *, manager: str, subresource: str = "") -> Body:
         """Server-side apply as `manager`, with force; the object as it then is."""
         metadata = manifest["metadata"]
         path = _path(Kind(manifest["kind"]), metadata["namespace"], metadata["name"], subresource)
         query = {"fieldManager": manager, "force": "true"}
-        return await self._request("PATCH", path, query, manifest, content_type=_APPLY)
+        read = _reader(Kind(manifest["kind"]))
+        return await self._request("PATCH", path, query, manifest, content_type=_APPLY, read=read)
 
     async def replace(self, manifest: Body) -> Body:
         """Write the whole object, if it still has the manifest's version; the object as it then is.
@@ -122,7 +139,7 @@ class KubernetesCluster:
             "propagationPolicy": "Background",
         }
         try:
-            await self._request("DELETE", _path(kind, namespace, name), body=options)
+            await self._request("DELETE", _path(kind, namespace, name), body=options, read=_unread)
         except Gone:
             return
 
@@ -131,9 +148,29 @@ class KubernetesCluster:
         patch = {"metadata": {"uid": uid, "annotations": dict(annotation)}}
         try:
             path = _path(Kind.POD, namespace, pod)
-            await self._request("PATCH", path, body=patch, content_type=_MERGE)
+            await self._request("PATCH", path, body=patch, content_type=_MERGE, read=_unread)
         except Gone:
             return
+
+    async def _listed(
+        self, kind: Kind, namespace: str, query: Mapping[str, str]
+    ) -> AsyncIterator[Body]:
+        path, following = _path(kind, namespace), ""
+        while True:
+            more = {"limit": _PAGE, **query, **({"continue": following} if following else {})}
+            splitter = ItemSplitter()
+            async with aclosing(self._chunks("GET", path, more)) as chunks:
+                async for chunk in chunks:
+                    for item in _fed(splitter, chunk, path):
+                        body = await apart(item, partial(_read_item, kind=kind, path=path))
+                        if body is not None:
+                            yield body
+            try:
+                following = (splitter.rest().get("metadata") or {}).get("continue", "")
+            except Unreadable as error:
+                raise Unreachable(f"GET {path}: the answer {error}") from error
+            if not following:
+                return
 
     async def _request(
         self,
@@ -143,7 +180,30 @@ class KubernetesCluster:
         body: Body | None = None,
         *,
         content_type: str = _JSON,
+        read: Callable[[bytes], Body] = parsed,
     ) -> Body:
+        text = b""
+        asked = self._chunks(method, path, query, body, content_type=content_type)
+        async with aclosing(asked) as chunks:
+            async for chunk in chunks:
+                text += chunk
+                if len(text) > LARGEST_OBJECT:
+                    raise Unreachable(f"{method} {path}: the answer has no end")
+        try:
+            return await apart(text, read)
+        except Unreadable as error:
+            raise Unreachable(f"{method} {path}: the answer {error}") from error
+
+    async def _chunks(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Body | None = None,
+        *,
+        content_type: str = _JSON,
+    ) -> AsyncGenerator[bytes, None]:
+        """The body of a good answer as it arrives."""
         try:
             call = await self._client.param_serialize(
                 method,
@@ -153,18 +213,72 @@ class KubernetesCluster:
                 body=body,
                 auth_settings=["BearerToken"],
             )
-            response = await self._client.call_api(*call, _request_timeout=_TIMEOUT_SECONDS)
-            text: bytes = await response.read()  # type: ignore[no-untyped-call]
+            answer = await self._client.call_api(*call, _request_timeout=_TIMEOUT_SECONDS)
+            async with answer.response as response:
+                if not 200 <= response.status <= 299:
+                    raise translated(response.status, await response.content.read(_LARGEST_REFUSAL))
+                async for chunk in response.content.iter_chunked(_CHUNK):
+                    yield chunk
+        except ClusterError:
+            raise
         except Exception as error:
             # The client lets the exceptions of whatever transport it uses through.
             raise Unreachable(f"{method} {path}: {str(error) or type(error).__name__}") from error
-        if not 200 <= response.status <= 299:
-            raise translated(response.status, text)
-        try:
-            found: Body = json.loads(text)
-        except ValueError as error:
-            raise Unreachable(f"{method} {path}: the answer is not JSON") from error
-        return found
+
+
+async def apart(text: bytes, read: Callable[[bytes], _T]) -> _T:
+    """What is read of the text; of a large one in a thread, as it takes the loop's time."""
+    return await asyncio.to_thread(read, text) if len(text) > LARGE else read(text)
+
+
+def read_model(text: bytes) -> Body:
+    """A BatchedModel without what nobody here asks for. Raises `Unreadable` for its head alone.
+
+    Where its spec cannot be read, an `Unread` stands there.
+    """
+    body: dict[str, Any] = {"metadata": {}}
+    for name, value in members(text):
+        if name == "metadata":
+            body[name] = pick(value, _MODEL_METADATA)
+        elif name != "spec":
+            # What is said of it is written anew.
+            with suppress(Unreadable):
+                body[name] = parsed(value)
+            continue
+        else:
+            try:
+                body[name] = parsed(value, largest=LARGEST_SPEC)
+            except Unreadable as error:
+                body[name] = Unread(why=f"spec {error}")
+    return body
+
+
+def _read_child(text: bytes, kind: Kind) -> Body:
+    # Of a Deployment they tell who set its replicas.
+    return all_but(text, () if kind is Kind.DEPLOYMENT else ("managedFields",))
+
+
+def _reader(kind: Kind) -> Callable[[bytes], Body]:
+    return read_model if kind is Kind.BATCHED_MODEL else partial(_read_child, kind=kind)
+
+
+def _unread(text: bytes) -> Body:
+    return {}
+
+
+def _read_item(text: bytes, *, kind: Kind, path: str) -> Body | None:
+    try:
+        return _reader(kind)(text)
+    except Unreadable as error:
+        _log.warning("%s: an object is left out, as it %s", path, error)
+        return None
+
+
+def _fed(splitter: ItemSplitter, chunk: bytes, path: str) -> Iterator[bytes]:
+    try:
+        yield from splitter.feed(chunk)
+    except Unreadable as error:
+        raise Unreachable(f"GET {path}: the answer {error}") from error
 
 
 async def load_configuration() -> Configuration:
@@ -218,8 +332,8 @@ def _forbidden(message: str) -> ClusterError:
 
 def _status_object(text: bytes) -> Mapping[str, Any]:
     try:
-        answer = json.loads(text)
-    except ValueError:
+        answer = parsed(text)
+    except Unreadable:
         return {}
     return answer if isinstance(answer, dict) else {}
 

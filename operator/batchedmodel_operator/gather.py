@@ -5,8 +5,9 @@ and applied again.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.sidecar_api import Whom
@@ -25,6 +26,9 @@ from batchedmodel_operator.observed import (
 )
 from batchedmodel_operator.ownership import own_pods
 from batchedmodel_operator.ports import Body, Cluster, Sidecars
+
+_ASKED_AT_ONCE: Final = 16
+"""Sidecars of one model at the same time."""
 
 
 async def find(cluster: Cluster, key: Key) -> Model | None:
@@ -59,8 +63,10 @@ async def gather(
         pods=pods,
         memory=memory,
     )
+    places = asyncio.Semaphore(_ASKED_AT_ONCE)
     in_force, startups = await asyncio.gather(
-        _in_force(sidecars, model, pods, memory, now), _startups(sidecars, observed)
+        _in_force(sidecars, model, pods, memory, now, places),
+        _startups(sidecars, observed, places),
     )
     remembered = replace(memory, in_force=in_force, startups=startups, replica_sets=replica_sets)
     return replace(observed, memory=remembered)
@@ -75,8 +81,26 @@ async def _child(cluster: Cluster, key: Key, kind: Kind) -> Child | None:
     return None if body is None else child_from(kind, body)
 
 
+async def _asked(
+    places: asyncio.Semaphore,
+    ask: Callable[[str, Whom], Awaitable[str | None]],
+    model: Model,
+    pods: Sequence[Pod],
+) -> list[str | None]:
+    async def one(pod: Pod) -> str | None:
+        async with places:
+            return await ask(pod.address, Whom(model=model.key.name, pod=pod.uid))
+
+    return await asyncio.gather(*(one(pod) for pod in pods))
+
+
 async def _in_force(
-    sidecars: Sidecars, model: Model, pods: tuple[Pod, ...], memory: Memory, now: float
+    sidecars: Sidecars,
+    model: Model,
+    pods: tuple[Pod, ...],
+    memory: Memory,
+    now: float,
+    places: asyncio.Semaphore,
 ) -> Mapping[str, str]:
     """The settings that pods are known to use; those that must have changed are asked again."""
     known = {pod.uid: memory.in_force[pod.uid] for pod in pods if pod.uid in memory.in_force}
@@ -84,29 +108,23 @@ async def _in_force(
         return known
     wanted = BatchSettings.of(model.spec.batching).digest()
     asked = [pod for pod in pods if _to_be_asked(pod, wanted, memory, now)]
-    answers = await asyncio.gather(
-        *(sidecars.settings_hash(pod.address, _whom(model, pod)) for pod in asked)
-    )
+    answers = await _asked(places, sidecars.settings_hash, model, asked)
     return known | {
         pod.uid: answer for pod, answer in zip(asked, answers, strict=True) if answer is not None
     }
 
 
-async def _startups(sidecars: Sidecars, observed: Observed) -> Mapping[str, str]:
+async def _startups(
+    sidecars: Sidecars, observed: Observed, places: asyncio.Semaphore
+) -> Mapping[str, str]:
     """What is said of the models' starts; a sidecar that is busy just now said it before."""
     asked, before = observed.loading, observed.memory.startups
-    answers = await asyncio.gather(
-        *(sidecars.model_startup(pod.address, _whom(observed.model, pod)) for pod in asked)
-    )
+    answers = await _asked(places, sidecars.model_startup, observed.model, asked)
     said = {
         pod.uid: before.get(pod.uid) if answer is None else answer
         for pod, answer in zip(asked, answers, strict=True)
     }
     return {uid: answer for uid, answer in said.items() if answer is not None}
-
-
-def _whom(model: Model, pod: Pod) -> Whom:
-    return Whom(model=model.key.name, pod=pod.uid)
 
 
 def _to_be_asked(pod: Pod, wanted: str, memory: Memory, now: float) -> bool:

@@ -1,4 +1,4 @@
-"""Kopf as an informer: which objects are watched, and how. The only module that knows Kopf.
+"""Kopf as an informer: which objects are watched, and how. Nobody else tells Kopf what to do.
 
 Every event becomes a key in the work queue and nothing else. Event handlers put no finalizer and no
 annotation on anything, and a missed event costs delay, never correctness.
@@ -22,6 +22,7 @@ from batchedmodel_contract.kubernetes_names import (
 )
 from batchedmodel_operator.kinds import CHILDREN, RESOURCES, Kind
 from batchedmodel_operator.observed import Key, condition, is_news, keys_of
+from batchedmodel_operator.watched_text import bounded
 from batchedmodel_operator.watching import until_all_end
 
 _DEFINITIONS: Final = ("apiextensions.k8s.io", "v1", "customresourcedefinitions")
@@ -57,11 +58,12 @@ def registry(
     found = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=found)
-    async def login(**kwargs: Any) -> kopf.ConnectionInfo | None:
+    async def login(**kwargs: Any) -> kopf.AiohttpSession | None:
         account = kopf.login_with_service_account(**kwargs)
-        if account is None:
-            return kopf.login_with_kubeconfig(**kwargs)
-        return replace(account, server=_server(os.environ, account.server))
+        if account is not None:
+            return bounded(replace(account, server=_server(os.environ, account.server)))
+        account = kopf.login_with_kubeconfig(**kwargs)
+        return None if account is None else bounded(account)
 
     @kopf.on.startup(registry=found)
     async def configure(settings: kopf.OperatorSettings, **_: Any) -> None:

@@ -20,7 +20,7 @@ from batchedmodel_contract.manifest import read_manifest
 from batchedmodel_contract.mistakes import InvalidManifest
 from batchedmodel_contract.spec import Spec
 from batchedmodel_operator.kinds import CHILDREN, FIELD_MANAGER, Kind
-from batchedmodel_operator.ports import Body
+from batchedmodel_operator.ports import Body, Unread
 
 _LOADING_ASKED: Final = 16
 
@@ -47,6 +47,8 @@ class Model:
     """None when the contract refuses it: an older custom resource let it pass."""
     mistakes: tuple[str, ...]
     status: Body
+    unread: str = ""
+    """Why the spec could not even be read; empty where it could."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,8 +184,10 @@ def model_from(body: Body) -> Model:
     metadata = body["metadata"]
     spec = None
     mistakes: tuple[str, ...] = ()
+    given = body.get("spec")
+    unread = given.why if isinstance(given, Unread) else ""
     try:
-        spec = read_manifest(body).spec
+        spec = None if unread else read_manifest(body).spec
     except InvalidManifest as error:
         mistakes = tuple(str(mistake) for mistake in error.mistakes)
     return Model(
@@ -192,6 +196,7 @@ def model_from(body: Body) -> Model:
         generation=metadata.get("generation", 0),
         spec=spec,
         mistakes=mistakes,
+        unread=unread,
         status=body.get("status") or {},
     )
 

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from batchedmodel_contract.sidecar_api import Whom
@@ -11,6 +12,13 @@ from batchedmodel_operator.kinds import Kind
 
 Body = Mapping[str, Any]
 """An object as JSON, in the API's own form."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unread:
+    """Stands for a BatchedModel's spec that is too large or too deep to be read."""
+
+    why: str
 
 
 class Cluster(Protocol):

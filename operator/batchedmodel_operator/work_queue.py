@@ -3,14 +3,17 @@
 Many events about one key make one look; a key is never looked at twice at the same time; an event
 that comes during a look makes another one after it; and all looks together keep to a rate, so that
 a thousand keys that fall due at once do not fall upon the API server at once. Where somebody waits
-for a key, it passes those at which something merely may have changed: after a fail-over all are
-due. The times follow the work queues of Kubernetes' own controllers (client-go's `workqueue`), the
+for a key, it passes those at which something merely may have changed, since after a fail-over all
+are due; but of four turns one is theirs. Groups of keys, which are namespaces, take turns, and none
+has all places. A key that is edited without end waits ever longer. The times follow the work queues
+of Kubernetes' own controllers (client-go's `workqueue`), the
 rate is the generic cell rate algorithm.
 """
 
 import asyncio
 import heapq
 import logging
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
@@ -30,6 +33,14 @@ LONGEST_RETRY_SECONDS: Final = 300.0
 LOOKS_PER_SECOND: Final = 100.0
 """Each asks for some seven objects. One process gets no further than this anyway."""
 LOOKS_IN_A_BURST: Final = 100
+AWAITED_IN_A_ROW: Final = 3
+"""Turns of those that are awaited before one of another that is due."""
+EDITS_AT_ONCE: Final = 4
+"""Awaited looks at a key in a row that keep the shortest spacing; a person makes no more."""
+LONGEST_SPACING_SECONDS: Final = 10.0
+"""Between awaited looks at a key that is edited without end."""
+CALM_SECONDS: Final = 10.0
+"""Without edits, beyond twice the spacing, before the next edit counts as the first."""
 _SHORTEST_SLEEP_SECONDS: Final = 0.001
 """A timer rounds, and a wait of nothing at all would be a busy loop."""
 _SHARE_SECONDS: Final = 1 / LOOKS_PER_SECOND
@@ -47,17 +58,80 @@ class _Entry:
     """Somebody waits for it: whoever edited the manifest."""
     failures: int = 0
     started: float = float("-inf")
+    ticket: int = 0
+    """Of its present time; an earlier one that is still in a lane counts for nothing."""
+    edits: int = 0
+    """Awaited looks in a row."""
+    edited: float = float("-inf")
+    """When the last of them began."""
+
+
+class _Lane(Generic[K]):
+    """Keys by the times at which they are due; of those that are, groups take turns."""
+
+    def __init__(self, group: Callable[[K], Hashable]) -> None:
+        self._group = group
+        self._later: list[tuple[float, int, K]] = []
+        self._ready: dict[Hashable, deque[tuple[int, K]]] = {}
+        """In the order of the groups' turns."""
+
+    def push(self, due: float, ticket: int, key: K) -> None:
+        heapq.heappush(self._later, (due, ticket, key))
+
+    def take(
+        self,
+        now: float,
+        holds: Callable[[K, int], bool],
+        has_room: Callable[[Hashable], bool],
+    ) -> K | None:
+        """A key that is due and whose ticket still `holds`, of a group that `has_room`."""
+        while self._later and self._later[0][0] <= now:
+            _, ticket, key = heapq.heappop(self._later)
+            self._ready.setdefault(self._group(key), deque()).append((ticket, key))
+        for _ in range(len(self._ready)):
+            group = next(iter(self._ready))
+            waiting = self._ready.pop(group)
+            found = None
+            if has_room(group):
+                while waiting and found is None:
+                    ticket, key = waiting.popleft()
+                    found = key if holds(key, ticket) else None
+            if waiting:
+                self._ready[group] = waiting
+            if found is not None:
+                return found
+        return None
+
+    def wake_at(self, has_room: Callable[[Hashable], bool]) -> float | None:
+        """When a key falls due, or an earlier time; None: not before an event or the end of one."""
+        if any(has_room(group) for group in self._ready):
+            return float("-inf")
+        return self._later[0][0] if self._later else None
 
 
 class WorkQueue(Generic[K]):
     """Keys with the times at which they are due. Pure: time is an argument, nothing waits."""
 
-    def __init__(self, jitter: Callable[[], float]) -> None:
-        """`jitter`: a number from 0 to 1, another one at each call."""
+    def __init__(
+        self,
+        jitter: Callable[[], float],
+        *,
+        group: Callable[[K], Hashable],
+        most_of_group: int,
+    ) -> None:
+        """`jitter`: a number from 0 to 1, another one at each call.
+
+        `group`: whose key it is; of one group at most so many are looked at at the same time.
+        """
         self._jitter = jitter
+        self._group = group
+        self._most_of_group = most_of_group
+        self._running: Counter[Hashable] = Counter()
         self._entries: dict[K, _Entry] = {}
-        self._awaited: list[tuple[float, int, K]] = []
-        self._heap: list[tuple[float, int, K]] = []
+        self._awaited: _Lane[K] = _Lane(group)
+        self._others: _Lane[K] = _Lane(group)
+        self._in_a_row = 0
+        """Turns of awaited ones since another had one."""
         self._count = 0
         self._paid_until = float("-inf")
         """When the looks so far would end if each took its share of the rate."""
@@ -69,9 +143,8 @@ class WorkQueue(Generic[K]):
         """Something happened to the key; those that are `awaited` come before others."""
         entry = self._entries.setdefault(key, _Entry())
         if awaited and not entry.awaited:
-            entry.awaited = True
-            if entry.due is not None:
-                self._push(key, entry, entry.due)
+            # By the spacing of edits from now on, which may be the longer one.
+            entry.awaited, entry.due = True, None
         if entry.running:
             entry.asked_again = True
         else:
@@ -81,21 +154,21 @@ class WorkQueue(Generic[K]):
         """A key that is due; it counts as being looked at until `succeeded` or `failed`."""
         if now < self._allowed_at():
             return None
-        for heap in (self._awaited, self._heap):
-            while heap and heap[0][0] <= now:
-                due, _, key = heapq.heappop(heap)
-                entry = self._entries.get(key)
-                if entry is None or entry.running or entry.due != due:
-                    continue  # something earlier has replaced this time
-                entry.running, entry.due, entry.started = True, None, now
-                entry.awaited = False
-                self._paid_until = max(self._paid_until, now) + _SHARE_SECONDS
+        lanes = [self._awaited, self._others]
+        if self._in_a_row >= AWAITED_IN_A_ROW:
+            lanes.reverse()
+        for lane in lanes:
+            key = lane.take(now, self._holds, self._has_room)
+            if key is not None:
+                self._in_a_row = self._in_a_row + 1 if lane is self._awaited else 0
+                self._begin(key, now)
                 return key
         return None
 
     def wake_at(self) -> float | None:
         """When the next key is due, or an earlier time; None: not before an event."""
-        heads = [heap[0][0] for heap in (self._awaited, self._heap) if heap]
+        lanes = (self._awaited, self._others)
+        heads = [at for lane in lanes if (at := lane.wake_at(self._has_room)) is not None]
         return max(min(heads), self._allowed_at()) if heads else None
 
     def succeeded(self, key: K, now: float, come_back_after: float | None) -> None:
@@ -128,6 +201,22 @@ class WorkQueue(Generic[K]):
         running = (now - entry.started for entry in self._entries.values() if entry.running)
         return max(running, default=0.0)
 
+    def _holds(self, key: K, ticket: int) -> bool:
+        entry = self._entries.get(key)
+        return entry is not None and not entry.running and entry.ticket == ticket
+
+    def _has_room(self, group: Hashable) -> bool:
+        return self._running[group] < self._most_of_group
+
+    def _begin(self, key: K, now: float) -> None:
+        entry = self._entries[key]
+        self._running[self._group(key)] += 1
+        self._paid_until = max(self._paid_until, now) + _SHARE_SECONDS
+        if entry.awaited:
+            calm = now - entry.edited > CALM_SECONDS + 2 * _spacing(entry)
+            entry.edits, entry.edited = 1 if calm else entry.edits + 1, now
+        entry.running, entry.due, entry.started, entry.awaited = True, None, now, False
+
     def _allowed_at(self) -> float:
         # Half a share more, or rounding would decide whether the last of a burst is in it.
         return self._paid_until - (LOOKS_IN_A_BURST - 0.5) * _SHARE_SECONDS
@@ -135,6 +224,10 @@ class WorkQueue(Generic[K]):
     def _ended(self, key: K) -> _Entry:
         entry = self._entries[key]
         entry.running = False
+        group = self._group(key)
+        self._running[group] -= 1
+        if not self._running[group]:
+            del self._running[group]
         return entry
 
     def _again(self, key: K, entry: _Entry, now: float) -> None:
@@ -143,6 +236,10 @@ class WorkQueue(Generic[K]):
             self._due(key, entry, self._earliest(entry, now))
 
     def _earliest(self, entry: _Entry, now: float) -> float:
+        if entry.awaited and now - entry.edited <= CALM_SECONDS + 2 * _spacing(entry):
+            return max(
+                now, entry.started + SHORTEST_SPACING_SECONDS, entry.edited + _spacing(entry)
+            )
         spacing = SHORTEST_SPACING_SECONDS if entry.awaited else SPACING_SECONDS
         return max(now, entry.started + spacing)
 
@@ -154,8 +251,14 @@ class WorkQueue(Generic[K]):
     def _push(self, key: K, entry: _Entry, due: float) -> None:
         entry.due = due
         self._count += 1  # so that the heap never has to compare keys
-        heap = self._awaited if entry.awaited else self._heap
-        heapq.heappush(heap, (due, self._count, key))
+        entry.ticket = self._count
+        lane = self._awaited if entry.awaited else self._others
+        lane.push(due, self._count, key)
+
+
+def _spacing(entry: _Entry) -> float:
+    doublings = min(max(0, entry.edits - EDITS_AT_ONCE), 16)
+    return min(SHORTEST_SPACING_SECONDS * 2.0**doublings, LONGEST_SPACING_SECONDS)
 
 
 class Workers(Generic[K]):

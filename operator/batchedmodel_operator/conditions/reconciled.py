@@ -11,6 +11,11 @@ from batchedmodel_operator.kinds import Kind
 from batchedmodel_operator.plan import Failure
 
 
+def _the_spec_cannot_be_read(view: View) -> Finding | None:
+    why = view.observed.model.unread
+    return no(Reason.INVALID_OBJECT, why) if why else None
+
+
 def _the_spec_is_refused(view: View) -> Finding | None:
     if view.observed.model.spec is not None:
         return None
@@ -56,5 +61,11 @@ def _reason_of(failure: Failure) -> str:
 
 RECONCILED: Final = Condition(
     type="Reconciled",
-    checks=(_the_spec_is_refused, _a_step_failed, _a_name_is_taken, _all_is_applied),
+    checks=(
+        _the_spec_cannot_be_read,
+        _the_spec_is_refused,
+        _a_step_failed,
+        _a_name_is_taken,
+        _all_is_applied,
+    ),
 )

@@ -115,7 +115,6 @@ async def test_what_a_sidecar_answers_is_a_hash_or_nothing(
     with _server(status, body) as port:
         sidecars = SidecarAdmin(port)
         assert await sidecars.settings_hash("127.0.0.1", WHOM) == expected
-        sidecars.close()
 
 
 @pytest.mark.parametrize(
@@ -139,7 +138,6 @@ async def test_what_another_pod_says_at_the_address_is_dropped_and_logged(
         with _server(200, body, path, headers) as port:
             sidecars = SidecarAdmin(port)
             said = await question(sidecars, "127.0.0.1", WHOM)
-            sidecars.close()
         assert said == (answer if is_meant else None)
         dropped = f"dropped: 127.0.0.1 is pod {pod} of model {model}, and not uid-1 of minilm"
         assert (dropped in caplog.text) is not is_meant
@@ -162,7 +160,6 @@ async def test_what_a_sidecar_says_of_a_start_is_a_text_within_bounds(
     with _server(status, body, "/model/startup") as port:
         sidecars = SidecarAdmin(port)
         assert await sidecars.model_startup("127.0.0.1", WHOM) == expected
-        sidecars.close()
 
 
 async def test_objects_come_page_after_page_from_one_namespace_or_from_all() -> None:
@@ -227,7 +224,6 @@ async def test_where_nobody_listens_there_is_no_answer() -> None:
     sidecars = SidecarAdmin(port)
     assert await sidecars.settings_hash("127.0.0.1", WHOM) is None
     assert await sidecars.model_startup("127.0.0.1", WHOM) is None
-    sidecars.close()
 
 
 def test_the_settings_name_what_is_missing_or_wrong() -> None:
@@ -251,3 +247,30 @@ def test_images_and_a_namespace_are_enough_settings() -> None:
     assert settings.lease_name == "batchedmodel-operator"
     assert settings.image_pull_policy is PullPolicy.IF_NOT_PRESENT
     assert settings.probe_port == 8080
+
+
+@pytest.mark.slow
+async def test_a_sidecar_that_answers_byte_by_byte_has_one_deadline_for_all_of_it() -> None:
+    ended = asyncio.Event()
+
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 60000\r\n\r\n")
+        try:
+            while not writer.is_closing():
+                writer.write(b"x")
+                await writer.drain()
+                await asyncio.sleep(0.05)
+        except OSError:
+            pass
+        finally:
+            writer.close()
+            ended.set()
+
+    async with await asyncio.start_server(drip, "127.0.0.1", 0) as server:
+        sidecars = SidecarAdmin(server.sockets[0].getsockname()[1])
+        asked = [
+            sidecars.settings_hash("127.0.0.1", WHOM),
+            sidecars.model_startup("127.0.0.1", WHOM),
+        ]
+        assert await asyncio.gather(*asked) == [None, None]
+        await ended.wait()

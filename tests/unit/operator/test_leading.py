@@ -62,7 +62,12 @@ async def test_workers_that_fail_end_the_watching_and_are_raised(
         calendar=lambda: datetime(2026, 1, 1, tzinfo=UTC),
     )
     await election.won()
-    workers = _BrokenWorkers(WorkQueue(lambda: 0.5), _nobody, at_most=1, clock=loop.time)
+    workers = _BrokenWorkers(
+        WorkQueue(lambda: 0.5, group=lambda key: key, most_of_group=1),
+        _nobody,
+        at_most=1,
+        clock=loop.time,
+    )
     cluster, told = KubernetesCluster(Configuration()), asyncio.Event()
     with pytest.raises(ValueError, match="a bug"):
         async with asyncio.timeout(60):

@@ -1,6 +1,7 @@
 """The order and the times of work, in numbers only; the workers in virtual time."""
 
 import asyncio
+import itertools
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
@@ -16,8 +17,15 @@ from batchedmodel_operator.work_queue import (
 )
 
 
-def _queue(jitter: float = 0.0) -> WorkQueue[str]:
-    return WorkQueue(lambda: jitter)
+def _queue(jitter: float = 0.0, *, most_of_group: int = 100) -> WorkQueue[str]:
+    """A key's group is what stands before its slash."""
+    return WorkQueue(
+        lambda: jitter, group=lambda key: key.partition("/")[0], most_of_group=most_of_group
+    )
+
+
+def _numbers(jitter: Callable[[], float]) -> WorkQueue[int]:
+    return WorkQueue(jitter, group=lambda key: "", most_of_group=1000)
 
 
 def test_many_events_are_one_look() -> None:
@@ -126,7 +134,7 @@ def test_the_longest_look_is_told() -> None:
 
 
 def test_a_thousand_keys_at_once_are_looked_at_at_a_rate() -> None:
-    queue: WorkQueue[int] = WorkQueue(lambda: 0.0)
+    queue = _numbers(lambda: 0.0)
     for key in range(1000):
         queue.add(key, now=0.0)
     times: dict[int, float] = {}
@@ -186,7 +194,7 @@ def test_an_edit_does_not_wait_for_the_retry_of_what_was_before() -> None:
 
 
 def test_after_a_pause_a_burst_is_allowed_again_and_no_more() -> None:
-    queue: WorkQueue[int] = WorkQueue(lambda: 0.0)
+    queue = _numbers(lambda: 0.0)
     for round_ in (0.0, 100.0):
         for key in range(LOOKS_IN_A_BURST + 50):
             queue.add(key, now=round_)
@@ -203,7 +211,7 @@ def test_after_a_pause_a_burst_is_allowed_again_and_no_more() -> None:
 
 def test_all_that_was_looked_at_at_once_comes_back_spread_over_minutes() -> None:
     spread = iter(number / 100 for number in range(100))
-    queue: WorkQueue[int] = WorkQueue(lambda: next(spread))
+    queue = _numbers(lambda: next(spread))
     for key in range(100):
         queue.add(key, now=0.0)
     for key in range(100):
@@ -216,6 +224,78 @@ def test_all_that_was_looked_at_at_once_comes_back_spread_over_minutes() -> None
             minutes[second // 60] += 1
     assert sum(minutes.values()) == 100
     assert max(minutes.values()) < 60
+
+
+def _storm(queue: WorkQueue[str], keys: list[str], seconds: int) -> list[tuple[float, str]]:
+    """All keys are edited five times a second, and looks take no time."""
+    looks = []
+    for tenth in range(seconds * 10):
+        now = tenth / 10
+        if tenth % 2 == 0:
+            for key in keys:
+                queue.add(key, now, awaited=True)
+        while (taken := queue.take(now)) is not None:
+            looks.append((now, taken))
+            queue.succeeded(taken, now, come_back_after=600.0)
+    return looks
+
+
+def test_what_is_edited_without_end_waits_ever_longer_up_to_ten_seconds() -> None:
+    looks = [at for at, _ in _storm(_queue(), ["team/a"], 120)]
+    assert looks[:3] == [0.0, 0.2, 0.4], "the first ones are immediate"
+    gaps = [later - sooner for sooner, later in itertools.pairwise(looks)]
+    assert max(gaps) == pytest.approx(10, abs=0.3)
+    assert len(looks) < 25
+
+
+def test_an_edit_after_a_calm_time_is_immediate_again() -> None:
+    queue = _queue()
+    _storm(queue, ["team/a"], 60)
+    queue.add("team/a", 100.0, awaited=True)
+    assert queue.take(100.0) == "team/a"
+
+
+def test_events_about_its_children_do_not_hurry_what_is_edited_without_end() -> None:
+    queue, looks = _queue(), []
+    for tenth in range(600):
+        now = tenth / 10
+        queue.add("a", now, awaited=tenth % 2 == 0)
+        if queue.take(now) is not None:
+            looks.append(now)
+            queue.succeeded("a", now, come_back_after=600.0)
+            queue.add("a", now)
+    assert len([at for at in looks if at > 30]) <= 6
+
+
+def test_edits_without_end_leave_turns_to_all_else_that_is_due() -> None:
+    queue = _queue()
+    for number in range(400):
+        queue.add(f"storm/{number}", 0.0, awaited=True)
+    queue.add("team/drift", 0.0)
+    first = [queue.take(0.0) for _ in range(4)]
+    assert first[-1] == "team/drift"
+
+
+def test_groups_take_turns() -> None:
+    queue = _queue()
+    for number in range(50):
+        queue.add(f"crowd/{number}", 0.0, awaited=True)
+    queue.add("team/a", 0.0, awaited=True)
+    queue.add("team/b", 0.0, awaited=True)
+    first = [queue.take(0.0) for _ in range(4)]
+    assert first == ["crowd/0", "team/a", "crowd/1", "team/b"]
+
+
+def test_no_group_has_all_places() -> None:
+    queue = _queue(most_of_group=2)
+    for number in range(3):
+        queue.add(f"crowd/{number}", 0.0)
+    assert [queue.take(0.0) for _ in range(3)] == ["crowd/0", "crowd/1", None]
+    assert queue.wake_at() is None, "it would be asked again and again"
+    queue.add("team/a", 1.0)
+    assert queue.take(1.0) == "team/a"
+    queue.succeeded("crowd/0", 2.0, come_back_after=None)
+    assert queue.take(2.0) == "crowd/2"
 
 
 class _Bench:
@@ -323,7 +403,12 @@ async def test_where_the_queue_itself_fails_the_looks_that_have_begun_are_ended_
         def wake_at(self) -> float | None:
             raise RuntimeError("a bug")
 
-    workers: Workers[str] = Workers(Broken(lambda: 0.5), look, at_most=2, clock=lambda: 0.0)
+    workers: Workers[str] = Workers(
+        Broken(lambda: 0.5, group=lambda key: key, most_of_group=1),
+        look,
+        at_most=2,
+        clock=lambda: 0.0,
+    )
     workers.add("a")
     running = asyncio.create_task(workers.run())
     await begun.wait()

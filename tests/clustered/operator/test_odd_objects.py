@@ -1,0 +1,64 @@
+"""One object that cannot be read costs its own model alone, and its status says why."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster import ControlPlane
+from support.odd_objects import create, deep, wide
+from support.operator_process import OTHER_LEASE, OperatorProcess, operator
+from support.operator_team import SIMULATED, Team
+from support.plane import apply, until
+
+
+@pytest.fixture
+def odd(plane: ControlPlane) -> Iterator[str]:
+    """A namespace for odd models."""
+    name = "odd-objects"
+    apply(plane, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    yield name
+    # Those after this must not find them, but their start is what is tested.
+    plane.kubectl("delete", "batchedmodels", "--all", f"--namespace={name}")
+
+
+def test_models_that_cannot_be_read_do_not_keep_an_operator_from_starting(
+    plane: ControlPlane, team: Team, odd: str, tmp_path: Path
+) -> None:
+    create(plane, deep(odd, "deep"))
+    for number in range(12):
+        create(plane, wide(odd, f"wide-{number}"))
+    team.write(SIMULATED)
+    with operator(plane, tmp_path, lease=OTHER_LEASE) as starting:
+        until("it leads", lambda: starting.leads() is True)
+        until("the others' children are there", team.has_all)
+        until("it is said of the deep one", lambda: "nested" in _why(plane, odd, "deep"))
+        assert starting.alive()
+        assert "watching failed" not in starting.log()
+        assert starting.memory_megabytes() < 250
+
+
+def test_models_that_cannot_be_read_leave_an_operator_that_runs_to_the_others(
+    plane: ControlPlane, running: OperatorProcess, team: Team, odd: str
+) -> None:
+    create(plane, deep(odd, "deep"))
+    for number in range(4):
+        create(plane, wide(odd, f"wide-{number}"))
+    team.write(SIMULATED)
+    until("the others' children are there", team.has_all)
+    until("it is said of the deep one", lambda: "nested" in _why(plane, odd, "deep"))
+    until("it is said of the wide one", lambda: "bytes" in _why(plane, odd, "wide-0"))
+    assert "InvalidObject" in _why(plane, odd, "deep")
+    team.write({**SIMULATED, "batching": {"maxBatchSize": 9}})
+    until("an edit is applied", lambda: '"max_batch_size": 9' in team.settings_file())
+    assert running.alive()
+    assert "watching failed" not in running.log()
+    assert running.memory_megabytes() < 250
+
+
+def _why(plane: ControlPlane, namespace: str, name: str) -> str:
+    """Reason and sentence of its condition `Reconciled`."""
+    path = r'{.status.conditions[?(@.type=="Reconciled")]}'
+    return plane.kubectl(
+        *("get", f"batchedmodel/{name}", f"--namespace={namespace}", f"--output=jsonpath={path}")
+    )

@@ -1,0 +1,50 @@
+"""What cannot be read is left out and counted; all others are followed."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from batchedmodel_autoscaler.informer import Cache
+from batchedmodel_autoscaler.objects import read_model, read_pod
+from batchedmodel_autoscaler.resources import MODELS, PODS, Event, EventType
+from batchedmodel_contract.object_text import pick
+
+_GOOD: Mapping[str, Any] = {"metadata": {"namespace": "team", "name": "minilm", "uid": "1"}}
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {},
+        {"metadata": None},
+        {"metadata": {"name": "x"}},
+        {**_GOOD, "spec": {"batching": [1]}},
+        {**_GOOD, "spec": {"batching": {"maxBatchSize": "many"}}},
+        {**_GOOD, "spec": 7},
+    ],
+)
+def test_an_object_that_is_not_as_it_should_be_is_left_out(odd: Mapping[str, Any]) -> None:
+    seen: list[object] = []
+    cache = Cache(read_model, lambda model: model.key, seen=seen.append, gone=seen.append)
+    for found in (odd, _GOOD):
+        cache.take(Event(type=EventType.ADDED, found=found, version="1"))
+    assert seen == [read_model(_GOOD)]
+    assert cache.left_out == 1
+
+
+def test_what_is_deep_where_nobody_looks_costs_nothing() -> None:
+    deep = b"[" * 5_000 + b"]" * 5_000
+    model = (
+        b'{"metadata":{"namespace":"team","name":"m","uid":"1","managedFields":' + deep + b"},"
+        b'"spec":{"pod":{"volumes":' + deep + b'},"batching":{"maxBatchSize":8}}}'
+    )
+    assert read_model(pick(model, MODELS.wanted)).key.name == "m"
+    pod = (
+        b'{"metadata":{"namespace":"team","name":"p","uid":"1","creationTimestamp":'
+        b'"2026-01-01T00:00:00Z","labels":{"batchedmodel.dev/name":"m","other":"x"}},'
+        b'"spec":{"x":' + deep + b'},"status":{"podIP":"10.0.0.1","phase":"Running"}}'
+    )
+    found = pick(pod, PODS.wanted)
+    assert "spec" not in found
+    assert read_pod(found).address == "10.0.0.1"

@@ -1,0 +1,107 @@
+"""Parts of objects are read whatever else stands in them, and lists one item at a time."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchedmodel_contract.object_text import (
+    DEEPEST,
+    LARGEST_PART,
+    ItemSplitter,
+    LineSplitter,
+    Unreadable,
+    all_but,
+    members,
+    parsed,
+    pick,
+)
+
+_NAMED: Any = {"metadata": {"name": None}}
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4)
+    ),
+    max_leaves=20,
+)
+_OBJECTS = st.dictionaries(st.text(max_size=4), _VALUES, max_size=5)
+
+
+def _written(value: object, *, indented: bool = False, ascii_only: bool = True) -> bytes:
+    return json.dumps(value, indent=1 if indented else None, ensure_ascii=ascii_only).encode()
+
+
+@given(_OBJECTS, st.booleans(), st.booleans())
+def test_members_are_what_a_parser_finds(
+    value: dict[str, Any], indented: bool, ascii_only: bool
+) -> None:
+    text = _written(value, indented=indented, ascii_only=ascii_only)
+    assert {name: json.loads(one) for name, one in members(text)} == value
+    assert parsed(text) == value
+    assert pick(text, dict.fromkeys(value)) == value
+
+
+@given(st.lists(_OBJECTS, max_size=5), st.integers(1, 40), st.booleans())
+def test_a_list_gives_its_items_however_it_is_cut(
+    items: list[dict[str, Any]], size: int, indented: bool
+) -> None:
+    rest = {"kind": "L", "metadata": {"continue": "[{", "resourceVersion": "7"}}
+    text = _written({"apiVersion": "v1", "items": items, **rest}, indented=indented)
+    splitter = ItemSplitter()
+    found = [
+        json.loads(item)
+        for at in range(0, len(text), size)
+        for item in splitter.feed(text[at : at + size])
+    ]
+    assert found == items
+    assert splitter.rest() == {"apiVersion": "v1", "items": [], **rest}
+
+
+@given(st.lists(st.binary(max_size=9), max_size=9), st.integers(1, 12))
+def test_a_watch_gives_its_lines_however_it_is_cut(lines: list[bytes], size: int) -> None:
+    wanted = [line for line in b"\n".join(lines).split(b"\n") if line]
+    text = b"\n".join(lines) + b"\n"
+    splitter = LineSplitter()
+    found = [
+        line for at in range(0, len(text), size) for line in splitter.feed(text[at : at + size])
+    ]
+    assert found == wanted
+
+
+@given(st.binary(max_size=40))
+def test_what_is_no_json_is_unreadable_and_nothing_else(text: bytes) -> None:
+    for read in (parsed, lambda one: list(members(one)), lambda one: pick(one, _NAMED)):
+        try:
+            read(text)
+        except Unreadable:
+            continue
+
+
+@pytest.mark.parametrize("brackets", [9_000, 200_000])
+def test_what_nobody_asks_for_may_be_as_deep_as_it_likes(brackets: int) -> None:
+    deep = b"[" * brackets + b"]" * brackets
+    text = b'{"metadata":{"managedFields":' + deep + b',"name":"a"},"spec":{"x":' + deep + b"}}"
+    assert pick(text, _NAMED) == {"metadata": {"name": "a"}}
+    with pytest.raises(Unreadable, match=r"spec is nested|spec has \d+ bytes"):
+        all_but(text, {"managedFields"})
+
+
+def test_what_is_asked_for_is_read_up_to_a_depth_and_a_size() -> None:
+    assert parsed(b"[" * (DEEPEST - 1) + b"]" * (DEEPEST - 1))
+    with pytest.raises(Unreadable, match="nested"):
+        parsed(b"[" * (DEEPEST + 1) + b"]" * (DEEPEST + 1))
+    with pytest.raises(Unreadable, match="bytes as JSON"):
+        parsed(b'"' + b"x" * LARGEST_PART + b'"')
+    with pytest.raises(Unreadable, match="^metadata name is nested"):
+        pick(b'{"metadata":{"name":' + b"[" * 900 + b"]" * 900 + b"}}", _NAMED)
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b'{"items":[', b'{"items":[{}', b'{"items":[{}]'])
+def test_a_list_that_was_cut_off_is_not_taken_for_a_whole_one(text: bytes) -> None:
+    splitter = ItemSplitter()
+    list(splitter.feed(text))
+    with pytest.raises(Unreadable):
+        splitter.rest()
