@@ -4,7 +4,7 @@ Used by the operator and the autoscaler for all that an API server hands out. Py
 with `RecursionError` at a thousand nested brackets, of which API servers take nine thousand, and
 makes 34 MiB of 1.4 MB of empty lists. So values that nobody asks for are passed over as bytes, and
 those that somebody asks for are parsed within bounds. Every byte is looked at a few times at most:
-the patterns cannot go back.
+the patterns go back over a bounded part.
 """
 
 import json
@@ -23,11 +23,13 @@ LARGEST_OBJECT: Final = 16_777_216
 
 _PLAIN: Final = rb'[^"\[\]{}]++'
 _STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
-_FLAT: Final = rb"(?:" + _PLAIN + rb"|" + _STRING + rb")*+"
+# Python 3.11.2, which Debian has, loses what it found in a possessive repeat of alternatives: so
+# runs are plain repeats, and what they could go back over is bounded by their number.
+_FLAT: Final = rb"(?:" + _PLAIN + rb"|" + _STRING + rb"){0,256}"
 _FLAT_RUN: Final = re.compile(_FLAT, re.DOTALL)
 # With lists and objects that hold no others: few brackets are left to be counted one by one.
 _RUN: Final = re.compile(
-    rb"(?:" + _PLAIN + rb"|" + _STRING + rb"|\{" + _FLAT + rb"\}|\[" + _FLAT + rb"\])*+",
+    rb"(?:" + _PLAIN + rb"|" + _STRING + rb"|\{" + _FLAT + rb"\}|\[" + _FLAT + rb"\]){0,256}",
     re.DOTALL,
 )
 _KEY: Final = re.compile(rb"\s*+(" + _STRING + rb")\s*+:\s*+", re.DOTALL)
@@ -36,6 +38,8 @@ _OPEN: Final = re.compile(rb"\s*+\{\s*+")
 _COMMA: Final = re.compile(rb"\s*+,")
 _CLOSE: Final = re.compile(rb"\s*+\}\s*+")
 _OPENING: Final = b"{["
+# All but the last of several, as that one may begin a run.
+_OPENINGS: Final = re.compile(rb"[\[{]+(?=[\[{])|[\[{]")
 
 Wanted: TypeAlias = Mapping[str, "Wanted | None"]
 """The fields to be read, by name; None: with all that is in it."""
@@ -155,9 +159,8 @@ class ItemSplitter:
         return found
 
     def _next(self) -> int | None:
-        run = (_RUN if self._begin is not None else _FLAT_RUN).match(self._buffer, self._at)
-        if run is not None:
-            self._at = run.end()
+        pattern = _RUN if self._begin is not None else _FLAT_RUN
+        self._at = _passed(pattern, self._buffer, self._at)
         # A string whose end is still to come is looked at again.
         if self._at >= len(self._buffer) or self._buffer[self._at] == ord('"'):
             return None
@@ -217,17 +220,25 @@ def _measured(text: bytes, at: int) -> tuple[int, int]:
     depth = deepest = 1
     at += 1
     while depth:
-        run = _RUN.match(text, at)
-        at = at if run is None else run.end()
+        at = _passed(_RUN, text, at)
         if at >= len(text):
             raise Unreadable("ends in its middle")
         if text[at] == ord('"'):
             raise Unreadable("is not JSON")
-        depth += 1 if text[at] in _OPENING else -1
-        deepest = max(deepest, depth)
-        at += 1
+        if (opened := _OPENINGS.match(text, at)) is not None:
+            depth += opened.end() - at
+            deepest, at = max(deepest, depth), opened.end()
+        else:
+            depth, at = depth - 1, at + 1
     # The innermost ones were passed over.
     return at, deepest + 1
+
+
+def _passed(pattern: re.Pattern[bytes], text: bytes, at: int) -> int:
+    """Where the runs end that begin here."""
+    while (run := pattern.match(text, at)) is not None and run.end() > at:
+        at = run.end()
+    return at
 
 
 def _loaded(text: bytes) -> Any:
