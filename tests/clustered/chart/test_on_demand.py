@@ -73,7 +73,7 @@ def test_nothing_of_the_whole_cluster_is_left_where_everything_of_it_is_switched
 ) -> None:
     objects = helm.render(
         *(_NAMESPACES, "autoscaler.install=false"),
-        *("crds.install=false", "userRoles.install=false"),
+        *("crds.install=false", "userRoles.install=false", "admissionPolicy.install=false"),
     )
     assert {one["metadata"].get("namespace") for one in objects.values()} <= {"a", "b", "models"}
     assert not {kind for kind, _ in objects if kind.startswith("Cluster") or kind == "APIService"}
