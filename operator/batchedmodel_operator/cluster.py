@@ -37,7 +37,7 @@ from batchedmodel_operator.errors import (
     Refused,
     Unreachable,
 )
-from batchedmodel_operator.kinds import RESOURCES, Kind
+from batchedmodel_operator.kinds import CHILDREN, RESOURCES, Kind
 from batchedmodel_operator.ports import Body, Unread
 
 _log: Final = logging.getLogger(__name__)
@@ -254,8 +254,8 @@ def read_model(text: bytes) -> Body:
 
 
 def _read_child(text: bytes, kind: Kind) -> Body:
-    # Of a Deployment they tell who set its replicas.
-    return all_but(text, () if kind is Kind.DEPLOYMENT else ("managedFields",))
+    # Of children they tell who made them, and who set a Deployment's replicas.
+    return all_but(text, () if kind in CHILDREN else ("managedFields",))
 
 
 def _reader(kind: Kind) -> Callable[[bytes], Body]:
