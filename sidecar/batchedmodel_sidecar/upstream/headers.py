@@ -5,7 +5,8 @@ the key, and a server's only if it is true for all of them. Whoever is alone in 
 headers that are not about the connection or about the form in which the body travels.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from operator import itemgetter
 from typing import Final
 
 from batchedmodel_contract.v2 import HEADER_LENGTH
@@ -62,12 +63,21 @@ _WRITTEN_ANEW: Final = frozenset(
 
 def forwarded(headers: Mapping[str, str]) -> Headers:
     """What the server is told of a caller's headers."""
-    return tuple((name, headers[name]) for name in FORWARDED if name in headers)
+    return _every(FORWARDED, headers)
 
 
 def trace_context(headers: Mapping[str, str]) -> Headers:
     """In which trace a caller's request is."""
-    return tuple((name, headers[name]) for name in TRACE if name in headers)
+    return _every(TRACE, headers)
+
+
+def _every(names: Collection[str], headers: Mapping[str, str]) -> Headers:
+    """The headers of these names, each as often as it was sent and in that order.
+
+    Names are sorted, so that callers who send them in another order share a key.
+    """
+    lowered = ((name.lower(), value) for name, value in headers.items())
+    return tuple(sorted((one for one in lowered if one[0] in names), key=itemgetter(0)))
 
 
 def end_to_end(headers: Iterable[tuple[str, str]]) -> Headers:

@@ -7,13 +7,20 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from multidict import CIMultiDict
 
 from batchedmodel_contract.mistakes import InvalidInput, Unbatchable
 from batchedmodel_contract.spec import ServerProtocol
 from batchedmodel_sidecar.upstream import json_text
 from batchedmodel_sidecar.upstream.catalogue import foreign
 from batchedmodel_sidecar.upstream.dialect import Asked, Envelope, Response, drafted
-from batchedmodel_sidecar.upstream.headers import common, end_to_end, forwarded, shared
+from batchedmodel_sidecar.upstream.headers import (
+    common,
+    end_to_end,
+    forwarded,
+    shared,
+    trace_context,
+)
 from batchedmodel_sidecar.upstream.openai import shares
 from support.examples import examples
 
@@ -201,6 +208,17 @@ def test_only_what_all_answers_say_is_said_of_a_call_in_several_requests() -> No
 def test_who_asks_is_forwarded_and_nothing_else_of_a_caller() -> None:
     headers = {"authorization": "Bearer x", "user-agent": "me", "x-request-priority": "1"}
     assert forwarded(headers) == (("authorization", "Bearer x"),)
+
+
+def test_a_header_sent_twice_is_forwarded_twice_and_in_its_order() -> None:
+    sent = CIMultiDict([("Cookie", "b=2"), ("Authorization", "x"), ("cookie", "a=1")])
+    told = (("authorization", "x"), ("cookie", "b=2"), ("cookie", "a=1"))
+    assert forwarded(sent) == told
+    assert forwarded(CIMultiDict([("Cookie", "b=2"), ("Authorization", "x")])) != told
+    assert trace_context(CIMultiDict([("tracestate", "a=1"), ("Tracestate", "b=2")])) == (
+        ("tracestate", "a=1"),
+        ("tracestate", "b=2"),
+    )
 
 
 def test_space_of_any_length_is_passed_in_one_step() -> None:
