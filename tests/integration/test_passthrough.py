@@ -17,6 +17,7 @@ from support.behind import Behind, in_front
 from support.books import assert_books_balance, settled
 from support.chain import Chain
 from support.echo_server import EVERY_DATATYPE, echo_chain
+from support.raw_caller import RawCaller
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -109,6 +110,28 @@ async def test_headers_that_are_not_utf_8_hurt_nobody(chain: Chain, behind: Behi
     assert answer.startswith(b"HTTP/1.1 200 OK")
     assert "x-name: café".encode() in answer
     assert behind.seen[0].headers["x-name"] == "café"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [b"200 a\x01b\r\nx-name: 1", b"200 OK\r\nx-name: a\x01b", b"200 OK\r\nSet-Cookie: \x7f=\x0b"],
+    ids=["reason", "header", "cookie"],
+)
+async def test_control_characters_of_a_servers_head_cost_the_caller_no_answer(
+    chain: Chain, behind: Behind, head: bytes
+) -> None:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        request.transport.write(
+            b"HTTP/1.1 " + head + b"\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok"
+        )
+        await asyncio.sleep(0.2)
+        return web.Response()
+
+    behind.handle = handle
+    async with RawCaller.calling(chain.port) as caller:
+        caller.sends(b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert await caller.answer() == (200, b"ok")
 
 
 async def test_a_caller_of_http_1_0_gets_its_stream(chain: Chain, behind: Behind) -> None:

@@ -181,7 +181,7 @@ class _Passage:
             if named is not None and REQUEST_ID_HEADER not in answer.headers:
                 headers.append((REQUEST_ID_HEADER, named))
             self.response = web.StreamResponse(
-                status=answer.status, reason=answer.reason, headers=headers
+                status=answer.status, reason=writable(answer.reason or ""), headers=headers
             )
             await self.response.prepare(request)
             if not empty:

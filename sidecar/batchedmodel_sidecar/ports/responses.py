@@ -5,6 +5,7 @@ Made by the front. The connections write them.
 
 import math
 import random
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ _OUTCOME_HEADER: Final = "x-request-outcome"
 _BATCH_SIZE_HEADER: Final = "x-batch-size"
 _QUEUE_TIME_HEADER: Final = "x-queue-time-ms"
 _MODEL_TIME_HEADER: Final = "x-model-time-ms"
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _RETRY_SPREAD: Final = 0.1  # callers that were refused together should not all come back together
 
 
@@ -81,9 +83,13 @@ def json_response(document: Any, status: int = 200) -> Response:
 
 
 def writable(value: str) -> str:
-    """A header's value as aiohttp can write it, which is UTF-8; other bytes stand for Latin-1."""
+    """A header's value, or a reason, as aiohttp can write it.
+
+    That is UTF-8; other bytes stand for Latin-1. A control character becomes a space (RFC 9110,
+    5.5): aiohttp would write nothing at all.
+    """
     try:
         value.encode()
     except UnicodeEncodeError:
         return value.encode(errors="surrogateescape").decode("latin-1")
-    return value
+    return _CONTROL.sub(" ", value)
