@@ -114,8 +114,13 @@ async def test_headers_that_are_not_utf_8_hurt_nobody(chain: Chain, behind: Behi
 
 @pytest.mark.parametrize(
     "head",
-    [b"200 a\x01b\r\nx-name: 1", b"200 OK\r\nx-name: a\x01b", b"200 OK\r\nSet-Cookie: \x7f=\x0b"],
-    ids=["reason", "header", "cookie"],
+    [
+        b"200 a\x01b\r\nx-name: 1",
+        b"200 OK\r\nx-name: a\x01b",
+        b"200 OK\r\nSet-Cookie: \x7f=\x0b",
+        b"200 OK\r\nx-name: \xe9\x01",
+    ],
+    ids=["reason", "header", "cookie", "not UTF-8"],
 )
 async def test_control_characters_of_a_servers_head_cost_the_caller_no_answer(
     chain: Chain, behind: Behind, head: bytes

@@ -91,5 +91,5 @@ def writable(value: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        return value.encode(errors="surrogateescape").decode("latin-1")
+        value = value.encode(errors="surrogateescape").decode("latin-1")
     return _CONTROL.sub(" ", value)
