@@ -1,7 +1,7 @@
 """Real processes in front of a simulated device: what the benchmarks that load them share.
 
 Load generator, sidecar and simulated model server are three processes on loopback, the sidecar with
-compiled policies, as in its image. Called by
+compiled modules, as in its image. Called by
 `throughput`, `fidelity` and `profile_sidecar`; it knows how they are started and aimed at, not what
 is measured.
 """
@@ -19,7 +19,7 @@ sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("tests", "im
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_scheduling.simulator.curves import Affine
-from compile_policies import compiled_policies
+from compile_modules import compiled_modules
 from support.chain import Chain, Process, running_chain  # the tests' processes, as in a pod
 
 __all__ = ["Chain", "Plan", "Process", "device_chain", "running_chain", "target"]
@@ -46,7 +46,7 @@ def device_chain(
     """A sidecar and a model server whose device takes so long for a batch and for each row.
 
     `parameters` are further ones of the simulated handler; `sidecar_module` is what is run as the
-    sidecar, which may be one that is watched. `compiled` says whether its policies are.
+    sidecar, which may be one that is watched. `compiled`: as in its image.
     """
     seconds = {"fixedSeconds": str(curve.fixed), "rowSeconds": str(curve.per_row)}
     return running_chain(
@@ -55,7 +55,7 @@ def device_chain(
         parameters={**seconds, **(parameters or {})},
         settings=settings,
         sidecar_module=sidecar_module,
-        policies=compiled_policies(cache_folder(os.environ)) if compiled else None,
+        compiled=compiled_modules(cache_folder(os.environ)) if compiled else None,
     )
 
 

@@ -81,7 +81,7 @@ class Batcher:
         self._vigil = Vigil()
         self._turns = Turns(ledger, lambda item_id: self._rows[item_id][0])
         self._rows: dict[ItemId, tuple[LiveCall, int]] = {}
-        self._deadlines: Deadlines[LiveCall] = Deadlines(lambda live: not live.future.done())
+        self._deadlines: Deadlines[LiveCall] = Deadlines()
         self._flights = Flights(dropped=lambda batch: self._finish(batch, None))
         self._suspects = Suspects(self._flights, self._request_step)
         self._health = Health(
@@ -141,7 +141,8 @@ class Batcher:
         now = self._clock()
         terms = self._terms if wishes is NO_WISHES else agreed(wishes, self._settings)
         self._ledger.untrusted_priorities += wishes.priority not in (None, terms.priority)
-        live = LiveCall(self._health.standing.placed(call), now, arrived, terms, share)
+        call = self._health.standing.placed(call, share.tenant)
+        live = LiveCall(call, now, arrived, terms, share)
         try:
             self._accept(live, now)
         except Rejected as refused:
@@ -227,7 +228,7 @@ class Batcher:
         live.recorded = self._recorder.accepted(lengths, live.terms.priority, now)
         self._ledger.accept(len(rows), live.work, now)
         self._idle.clear()
-        self._deadlines.add(live.deadline, live, self._ledger.live)
+        live.expiry = self._deadlines.add(live.deadline, live)
         self._request_step()
 
     def _request_step(self) -> None:
@@ -288,8 +289,7 @@ class Batcher:
         logger.debug("batch %d: %s", batch.id, Told(batch, self._rows))
         self._turns.left(batch.items, members, self._policy)
         noted(self._policy.observe, HandedOver(batch=batch.id), now)
-        callers = {live.call.caller for live, _ in members}
-        carrying = self._carry(batch, members, now)
+        carrying, callers = self._carry(batch, members, now), {live.tenant for live, _ in members}
         self._flights.start(batch, carrying, now, self._policy.pipeline, callers)
         for live in dict.fromkeys(live for live, _ in members if live.partly_shown):
             for index in self._turns.show_more(live, self._policy, now):
@@ -363,8 +363,7 @@ class Batcher:
         for item, answer in zip(batch.items, answers, strict=True):
             if answer is None:
                 continue  # it has met the reply's fault
-            entry = self._rows.pop(item.id, None)
-            if entry is None:
+            if (entry := self._rows.pop(item.id, None)) is None:
                 continue  # settled meanwhile: expired, left, or failed by another of its rows
             live, index = entry
             if isinstance(answer, RowFailure):
@@ -372,7 +371,7 @@ class Batcher:
                 continue
             if answered := live.answer(index, outputs, answer, reply.compute_seconds):
                 self._settle(live, Outcome.COMPLETED, answered)
-                self._health.keep(live.call)
+                self._health.keep(live.tenant, live.call)
 
     def _settle(self, live: LiveCall, outcome: Outcome, result: Answer | CallError | None) -> None:
         """The one place where a call ends; later endings of the same call change nothing."""
@@ -380,9 +379,10 @@ class Batcher:
             return
         live.missing = -1
         live.told(result, outcome)  # first: what fails below leaves no caller waiting
-        if self._health.standing.parts(live.call.caller, result):
-            self._turns.part(live.call.caller, self._policy, self._clock())
+        self._deadlines.discard(live.expiry)
         now, rows = self._clock(), len(live.call.rows)
+        if self._health.standing.parts(live.tenant, result):
+            self._turns.part(live.tenant, self._policy, now)
         self._ledger.settle(outcome, rows, live.work, now, waiting=live.waiting)
         self._recorder.settled(live.recorded, rows, outcome)
         self._turns.settled(live, outcome)

@@ -30,13 +30,13 @@ class LiveCall:
     """An accepted call that is not settled."""
 
     __slots__ = (
-        "__weakref__",
         "accepted_at",
         "answers",
         "batch_size",
         "call",
         "deadline",
         "due",
+        "expiry",
         "flights",
         "future",
         "ids",
@@ -73,6 +73,8 @@ class LiveCall:
         self.answers: list[tuple[Value, ...] | None] = [None] * len(call.rows)
         self.said: list[Said | None] = [None] * len(call.rows)
         self.missing = len(call.rows)
+        self.expiry = 0
+        """Its number among the deadlines."""
         self.recorded = 0
         """Number of its first row in the flight recorder."""
         self.work = 0.0
@@ -163,7 +165,7 @@ def batch_of(members: Sequence[tuple[LiveCall, int]], now: float) -> BatchReques
         rows=tuple(rows),
         envelope=first.envelope,
         owners=tuple(live.ids[0] for live, _ in members),
-        callers=tuple(live.call.caller for live, _ in members),
+        callers=tuple(live.tenant for live, _ in members),
         traces=tuple(live.call.trace for live, _ in members),
         deadlines=tuple(live.deadline for live, _ in members),
     )

@@ -12,7 +12,7 @@ import pytest
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.outcomes import Outcome, Rejection
-from compile_policies import compiled_policies
+from compile_modules import compiled_modules
 from load_generator import cache_folder
 from support.books import assert_all_are_settled, settled
 from support.chain import Chain, running_chain
@@ -141,7 +141,7 @@ def chain_of(
         parameters=device,
         settings=settings,
         max_body_bytes=MAX_BODY_BYTES,
-        policies=compiled_policies(cache_folder(os.environ)),  # as in the sidecar's image
+        compiled=compiled_modules(cache_folder(os.environ)),  # as in the sidecar's image
     )
 
 

@@ -229,13 +229,13 @@ async def running_chain(
     settings: BatchSettings | None = None,
     start_model: bool = True,
     sidecar_module: str = "batchedmodel_sidecar",
-    policies: Path | None = None,
+    compiled: Path | None = None,
     **sidecar_settings: object,
 ) -> AsyncIterator[Chain]:
     """Start both, wait until the model is ready (if it is started), stop both.
 
-    `sidecar_module`: what is run as the sidecar, which may be one that is watched. `policies`: a
-    folder whose package of policies the sidecar has instead. What is logged is the same for both.
+    `sidecar_module`: what is run as the sidecar, which may be one that is watched. `compiled`: a
+    folder whose packages the sidecar has instead. What is logged is the same for both.
     """
     name = "m"
     socket = str(folder / "model.sock")
@@ -266,7 +266,7 @@ async def running_chain(
     path = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
     model_environment = {"PYTHONPATH": path, **to_environment(model_settings)}
     model = Process("model", "batchedmodel_model_server", model_environment)
-    sidecar_path = os.pathsep.join([str(policies), path]) if policies else path
+    sidecar_path = os.pathsep.join([str(compiled), path]) if compiled else path
     sidecar_environment = {"PYTHONPATH": sidecar_path, **to_environment(proxy_settings)}
     sidecar = Process("sidecar", sidecar_module, sidecar_environment)
     connector = aiohttp.TCPConnector(limit=0)

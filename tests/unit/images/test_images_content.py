@@ -95,7 +95,7 @@ def test_a_dockerfile_that_copies_nothing_real_is_named(context: Path) -> None:
         _digest(context)
 
 
-BUILD_TOOLS = {"images/compile_policies.py"}
+BUILD_TOOLS = {"images/compile_modules.py"}
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)

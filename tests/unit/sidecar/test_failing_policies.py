@@ -12,7 +12,7 @@ from batchedmodel_scheduling.policy import Finished, HandedOver
 from batchedmodel_sidecar.errors import Busy, Expired, Lost, Unserved
 from support.sidecar_world import World, rows_of, world
 
-pytestmark = pytest.mark.looptime
+pytestmark = [pytest.mark.looptime, pytest.mark.interpreted]
 
 SETTINGS = BatchSettings(policy=PolicyName.GREEDY, max_batch_size=8, request_timeout_seconds=3.0)
 FAILURE = "the policy failed over what it was told"

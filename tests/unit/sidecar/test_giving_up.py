@@ -29,7 +29,7 @@ from batchedmodel_sidecar.errors import CallError, Expired, GivenUp, Rejected
 from batchedmodel_sidecar.terms import Wishes
 from support.sidecar_world import FIXED, MODEL, PER_ROW, World, call_of, rows_of, world
 
-pytestmark = pytest.mark.looptime
+pytestmark = [pytest.mark.looptime, pytest.mark.interpreted]
 
 SETTINGS = BatchSettings(policy=PolicyName.GREEDY, max_batch_size=4)
 
@@ -193,11 +193,11 @@ async def test_a_call_that_is_given_up_is_told_why_and_when_to_come_back(
 async def test_who_is_given_up_comes_back_when_what_waits_is_served(wanted: Wanted) -> None:
     w = world(SETTINGS)
     await w.send(b"a")
-    running = w.send(b"a")
+    running = w.send(b"a", tenant="t")
     await asyncio.sleep(0)
     wanted.given_up[2] = Outcome.SHED
-    waiting = [w.send(b"a") for _ in range(19)]
-    error = await verdict(w.send(b"bb"))
+    waiting = [w.send(b"a", tenant="t") for _ in range(19)]
+    error = await verdict(w.send(b"bb", tenant="t"))
     # Four of the 20 fill the server's second place; so far one row took one forward pass.
     assert error.retry_after == pytest.approx(16 * (FIXED + PER_ROW))
     await asyncio.gather(running, *waiting)

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import time
+import weakref
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -26,37 +27,40 @@ class Call:
 
 class TestDeadlines:
     def test_due_entries_come_in_order_of_their_time(self) -> None:
-        deadlines: Deadlines[Call] = Deadlines(lambda entry: True)
+        deadlines: Deadlines[Call] = Deadlines()
         a, b, c = Call(), Call(), Call()
         for at, entry in [(3.0, c), (1.0, a), (2.0, b)]:
-            deadlines.add(at, entry, 3)
+            deadlines.add(at, entry)
         assert deadlines.next() == 1.0
         assert deadlines.due(2.0) == [a, b]
         assert deadlines.next() == 3.0
 
     def test_nothing_to_look_for_means_never(self) -> None:
-        assert Deadlines[Call](lambda entry: True).next() == math.inf
+        assert Deadlines[Call]().next() == math.inf
 
-    def test_entries_that_lost_interest_are_passed_over(self) -> None:
-        gone, stays = Call(), Call()
-        live = {gone, stays}
-        deadlines: Deadlines[Call] = Deadlines(lambda entry: entry in live)
-        deadlines.add(1.0, gone, 2)
-        deadlines.add(2.0, stays, 2)
-        live.remove(gone)
+    def test_discarded_entries_are_passed_over(self) -> None:
+        stays = Call()
+        deadlines: Deadlines[Call] = Deadlines()
+        gone = deadlines.add(1.0, Call())
+        deadlines.add(2.0, stays)
+        deadlines.discard(gone)
         assert deadlines.due(1.5) == []
         assert deadlines.next() == 2.0
+        assert deadlines.due(2.0) == [stays]
+
+    def test_a_discarded_entry_is_kept_by_nobody(self) -> None:
+        deadlines: Deadlines[Call] = Deadlines()
+        entry = Call()
+        seen = weakref.ref(entry)
+        deadlines.discard(deadlines.add(1e9, entry))
+        del entry
+        assert seen() is None
 
     def test_memory_is_bounded_by_the_live_entries_even_behind_one_that_stays(self) -> None:
-        stays = Call()
-        live = {stays}
-        deadlines: Deadlines[Call] = Deadlines(lambda entry: entry in live)
-        deadlines.add(0.5, stays, 1)
+        deadlines: Deadlines[Call] = Deadlines()
+        deadlines.add(0.5, Call())
         for number in range(1, 10_000):
-            entry = Call()
-            live.add(entry)
-            deadlines.add(float(number), entry, len(live))
-            live.remove(entry)
+            deadlines.discard(deadlines.add(float(number), Call()))
         assert len(deadlines._heap) < 200
 
 

@@ -1,11 +1,11 @@
-"""Compiles the policies to C, by mypyc: as they are in the sidecar's image and under benchmarks.
+"""Compiles what runs for each request, by mypyc: as it is in the sidecar's image.
 
-    python images/compile_policies.py FOLDER [--python PYTHON]
+    python images/compile_modules.py FOLDER [--python PYTHON]
 
-FOLDER then holds package `batchedmodel_scheduling` as it is, and for each module that decides
-something a compiled one beside it, which Python prefers. It needs mypy, a C compiler and Python's
-headers; nothing of it is in an image. Called by the sidecar's Dockerfile, and by whoever measures
-or tests what runs there. Decisions are the same: the policies' own tests pass on either.
+FOLDER then holds the packages as they are, and beside each module that is named here a compiled
+one, which Python prefers. It needs mypy, a C compiler and Python's headers; nothing of it is in an
+image. Called by the sidecar's Dockerfile, and by whoever measures or tests what runs there. Both
+forms do the same: the modules' own tests pass on either.
 """
 
 import argparse
@@ -20,32 +20,47 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-_PACKAGE: Final = "batchedmodel_scheduling"
-_SOURCES: Final = ("contract/batchedmodel_contract", f"scheduling/{_PACKAGE}")
-_DECIDING: Final = ("*.py", "deadline/*.py")
-"""What runs for each request or batch; scaling and simulator do not, and stay as they are."""
+_SCHEDULING: Final = "batchedmodel_scheduling"
+_SIDECAR: Final = "batchedmodel_sidecar"
+_SOURCES: Final = (
+    "contract/batchedmodel_contract",
+    "http/batchedmodel_http",
+    f"scheduling/{_SCHEDULING}",
+    f"sidecar/{_SIDECAR}",
+)
+"""All whose types are read."""
+# What runs for each request or batch, but for HTTP and the protocols.
+_KEEPING: Final = (
+    "apart", "batch_books", "deadlines", "flights", "live_call", "offered", "recorder", "resting",
+    "second_tries", "tenant_books", "turns", "verdicts", "vigil", "work_meter",
+)  # fmt: skip
+_COMPILED: Final = (
+    f"{_SCHEDULING}/*.py",
+    f"{_SCHEDULING}/deadline/*.py",
+    *(f"{_SIDECAR}/{name}.py" for name in _KEEPING),
+    f"{_SIDECAR}/ports/byte_budget.py",
+)
 _LEFT_OUT: Final = shutil.ignore_patterns("__pycache__", "*.so")
 
 
 class CompileError(Exception):
-    """The policies could not be compiled; the message says what the compiler said."""
+    """The modules could not be compiled; the message says what the compiler said."""
 
 
-def compile_policies(target: Path, *, python: str = sys.executable) -> None:
-    """Put the package, compiled, into a folder that may hold others, or the same uncompiled.
+def compile_modules(target: Path, *, python: str = sys.executable) -> None:
+    """Put the packages, compiled, into a folder that may hold others, or the same uncompiled.
 
-    `python` is the interpreter whose libraries the policies import: their types are read there.
-    It must be of the version that runs this.
+    `python` is the interpreter whose libraries they import: their types are read there. It must be
+    of the version that runs this.
 
     Raises:
         CompileError: it cannot be compiled.
     """
-    with tempfile.TemporaryDirectory(prefix="policies-") as name:
+    with tempfile.TemporaryDirectory(prefix="compiled-") as name:
         folder = Path(name)
         for source in _SOURCES:
             shutil.copytree(ROOT / source, folder / Path(source).name, ignore=_LEFT_OUT)
-        package = folder / _PACKAGE
-        modules = sorted(path for pattern in _DECIDING for path in package.glob(pattern))
+        modules = sorted(path for pattern in _COMPILED for path in folder.glob(pattern))
         files = [str(path.relative_to(folder)) for path in modules if path.stem != "__init__"]
         ended = subprocess.run(
             [sys.executable, "-m", "mypyc", "--python-executable", python, *files],
@@ -56,26 +71,27 @@ def compile_policies(target: Path, *, python: str = sys.executable) -> None:
             check=False,
         )
         if ended.returncode != 0:
-            raise CompileError(f"the policies do not compile:\n{ended.stdout}")
+            raise CompileError(f"the modules do not compile:\n{ended.stdout}")
         target.mkdir(parents=True, exist_ok=True)
-        shutil.copytree(package, target / _PACKAGE, dirs_exist_ok=True)
+        for package in (_SCHEDULING, _SIDECAR):
+            shutil.copytree(folder / package, target / package, dirs_exist_ok=True)
         # What the modules share lies beside the package, under a name made of its content.
         for library in folder.glob("*.so"):
             shutil.copy2(library, target)
 
 
-def compiled_policies(cache: Path) -> Path:
-    """A folder for `PYTHONPATH` with the compiled package, kept for as long as nothing changes.
+def compiled_modules(cache: Path) -> Path:
+    """A folder for `PYTHONPATH` with the compiled packages, kept for as long as nothing changes.
 
     Raises:
         CompileError: it cannot be compiled.
     """
-    folder = cache / f"policies-{_digest()}"
+    folder = cache / f"compiled-{_digest()}"
     if not folder.exists():
         cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache, prefix=".policies-") as name:
+        with tempfile.TemporaryDirectory(dir=cache, prefix=".compiled-") as name:
             partial = Path(name, "made")
-            compile_policies(partial)
+            compile_modules(partial)
             try:
                 partial.rename(folder)
             except OSError:
@@ -97,12 +113,12 @@ def _digest() -> str:
 
 def main(words: Sequence[str]) -> int:
     """Compile into a folder; 1 when it cannot be done."""
-    parser = argparse.ArgumentParser(description="Compiles the policies to C.")
+    parser = argparse.ArgumentParser(description="Compiles what runs for each request to C.")
     parser.add_argument("folder", type=Path, metavar="FOLDER")
     parser.add_argument("--python", default=sys.executable, help="whose libraries are imported")
     options = parser.parse_args(words)
     try:
-        compile_policies(options.folder, python=options.python)
+        compile_modules(options.folder, python=options.python)
     except CompileError as error:
         sys.stderr.write(f"{error}\n")
         return 1

@@ -1,4 +1,4 @@
-"""The policies as they are in the sidecar's image: compiled, and the same in what they decide."""
+"""What is compiled in the sidecar's image: the same in what it does as its sources."""
 
 import os
 import subprocess
@@ -7,38 +7,52 @@ from pathlib import Path
 
 import pytest
 
-from compile_policies import CompileError, compile_policies, compiled_policies
+from compile_modules import CompileError, compile_modules, compiled_modules
 from load_generator import cache_folder
 from support.repository import ROOT
 
-DECIDING = ("policies", "queueing", "deadline.policy", "deadline.planning")
+COMPILED = (
+    "batchedmodel_scheduling.policies",
+    "batchedmodel_scheduling.queueing",
+    "batchedmodel_scheduling.deadline.policy",
+    "batchedmodel_scheduling.deadline.planning",
+    "batchedmodel_sidecar.live_call",
+    "batchedmodel_sidecar.turns",
+    "batchedmodel_sidecar.ports.byte_budget",
+)
 
 
 @pytest.fixture(scope="module")
 def environment() -> dict[str, str]:
-    """Of a process that imports compiled policies."""
-    folder = compiled_policies(cache_folder(os.environ))
+    """Of a process that imports compiled modules."""
+    folder = compiled_modules(cache_folder(os.environ))
     path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
     return {**os.environ, "PYTHONPATH": path}
 
 
-def test_what_decides_is_compiled(environment: dict[str, str]) -> None:
-    names = [f"batchedmodel_scheduling.{name}" for name in DECIDING]
+def test_what_runs_for_each_request_is_compiled(environment: dict[str, str]) -> None:
     program = (
         "import importlib, sys; [print(importlib.import_module(n).__file__) for n in sys.argv[1:]]"
     )
-    told = _run([sys.executable, "-c", program, *names], environment).stdout.split()
-    assert len(told) == len(names)
+    told = _run([sys.executable, "-c", program, *COMPILED], environment).stdout.split()
+    assert len(told) == len(COMPILED)
     assert all(name.endswith(".so") for name in told)
 
 
-def test_compiled_policies_pass_the_tests_of_policies(
-    environment: dict[str, str], request: pytest.FixtureRequest
+@pytest.mark.parametrize(
+    "tests",
+    [
+        "tests/unit/scheduling",
+        pytest.param("tests/unit/sidecar", marks=pytest.mark.nightly("sidecar", "http")),
+    ],
+)
+def test_compiled_modules_pass_the_tests_of_their_sources(
+    environment: dict[str, str], request: pytest.FixtureRequest, tests: str
 ) -> None:
     # As many examples as in this run.
     nightly = f"--nightly={request.config.getoption('nightly')}"
     words = ["-q", "-p", "no:cacheprovider", "-m", "not interpreted", nightly]
-    words.append("tests/unit/scheduling")
+    words.append(tests)
     ended = _run([sys.executable, "-m", "pytest", *words], environment)
     assert ended.returncode == 0, ended.stdout
     assert "passed" in ended.stdout
@@ -47,13 +61,13 @@ def test_compiled_policies_pass_the_tests_of_policies(
 def test_what_does_not_compile_is_told_in_the_compilers_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for package in ("contract/batchedmodel_contract", "scheduling/batchedmodel_scheduling"):
-        (tmp_path / package).mkdir(parents=True)
+    for name in ("contract", "http", "scheduling", "sidecar"):
+        (tmp_path / name / f"batchedmodel_{name}").mkdir(parents=True)
     wrong = tmp_path / "scheduling/batchedmodel_scheduling/wrong.py"
     wrong.write_text('seconds: float = "much"\n')
-    monkeypatch.setattr("compile_policies.ROOT", tmp_path)
+    monkeypatch.setattr("compile_modules.ROOT", tmp_path)
     with pytest.raises(CompileError, match="wrong.py:1: error: Incompatible types"):
-        compile_policies(tmp_path / "made")
+        compile_modules(tmp_path / "made")
     assert not (tmp_path / "made").exists()
 
 
