@@ -65,9 +65,9 @@ class Ragged(NamedTuple):
         data = self.data
         if self.datatype is Datatype.BYTES:
             return self._byte_items(sizes, data)
-        view, position, items = memoryview(data), 0, []
+        view, position, items, each = memoryview(data), 0, [], self.datatype.size
         for size in sizes:
-            end = position + size * self.datatype.size
+            end = position + size * each
             items.append(view[position:end])
             position = end
         if position != len(view):

@@ -80,13 +80,13 @@ class Standing:
         """Callers of whom something bad is known."""
         return len(self._records)
 
-    def placed(self, call: Call) -> Call:
+    def placed(self, call: Call, caller: str) -> Call:
         """The call, with a key of its caller's own if that goes apart, or one of its own."""
-        if not self.goes_apart(call.caller):
+        if not self.goes_apart(caller):
             return call
-        by_itself = self._records[call.caller].part > _MOSTLY
+        by_itself = self._records[caller].part > _MOSTLY
         number = next(self._numbers) if by_itself else 0
-        return call._replace(key=Apart(call.key, call.caller, number))
+        return call._replace(key=Apart(call.key, caller, number))
 
     def goes_apart(self, caller: str) -> bool:
         """Whether a caller's calls share no batch with others'."""
@@ -95,22 +95,25 @@ class Standing:
 
     def parts(self, caller: str, result: Answer | CallError | None) -> bool:
         """A call of this caller has ended so; whether it goes apart from now on."""
-        went = self.goes_apart(caller)
         if isinstance(result, Answer):
             self._was_answered(caller)
-        elif isinstance(result, Unserved) and result.answered:
-            self._was_refused(caller, _FROM if isinstance(result, Fatal) else 1.0)
+            return False
+        if not isinstance(result, Unserved) or not result.answered:
+            return False
+        went = self.goes_apart(caller)
+        self._was_refused(caller, _FROM if isinstance(result, Fatal) else 1.0)
         return self.goes_apart(caller) and not went
 
     def _was_answered(self, caller: str) -> None:
         self._answered += 1
-        record = self._records.get(caller)
-        if record is not None:
-            record.answered += 1
-            record.part -= _LATELY * record.part
-            record.refused -= _MADE_GOOD
-            if record.refused <= 0:
-                del self._records[caller]
+        if caller not in self._records:
+            return  # nothing bad is known of it, as of nearly everybody
+        record = self._records[caller]
+        record.answered += 1
+        record.part -= _LATELY * record.part
+        record.refused -= _MADE_GOOD
+        if record.refused <= 0:
+            del self._records[caller]
 
     def _was_refused(self, caller: str, weight: float) -> None:
         record = self._record_of(caller)

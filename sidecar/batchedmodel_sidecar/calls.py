@@ -43,8 +43,6 @@ class Call(NamedTuple):
     """What a foreign server is asked beside the rows; a part of the key. None for our server."""
     trace: tuple[tuple[str, str], ...] = ()
     """Headers that a request of this call alone carries: others' rows would be in a wrong trace."""
-    caller: str = ""
-    """Who asks, as far as that tells callers apart: the address of its connection."""
 
     @property
     def size(self) -> int:
@@ -152,7 +150,7 @@ class Answer(NamedTuple):
     @property
     def size(self) -> int:
         """Bytes of all outputs of all rows."""
-        return sum(len(value.data) for row in self.rows for value in row)
+        return sum([len(value.data) for row in self.rows for value in row])
 
     def column(self, index: int) -> list[Value]:
         """One output of every row."""

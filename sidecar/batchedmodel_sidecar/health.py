@@ -84,16 +84,16 @@ class Health:
         self.circuit.unserved(error, now, since=since, callers=callers, pauses=not own)
         return None
 
-    def keep(self, call: Call) -> None:
-        """Remember a call that was answered, if it is small and may be sent again."""
+    def keep(self, caller: str, call: Call) -> None:
+        """Remember a caller's call that was answered, if it is small and may be sent again."""
         now = self._clock()
         if now < self._keeps_at or len(call.rows) != 1:
             return
         self._keeps_at = now + _KEPT_APART
         small = call.size + len(repr((call.envelope, call.params))) <= _MOST_BYTES
         if small and self._idempotent and call.description.idempotent:
-            self._kept.pop((call.caller, call.key), None)
-            self._kept[call.caller, call.key] = _copy(call)
+            self._kept.pop((caller, call.key), None)
+            self._kept[caller, call.key] = _copy(call)
             if len(self._kept) > _MOST_KEPT:
                 # The oldest of whoever has most, so that others' stay.
                 of = Counter(caller for caller, _ in self._kept)
@@ -115,17 +115,17 @@ class Health:
         if self._probe is not None or not self.circuit.wants_probe:
             return
         calls = [
-            call
-            for call in self._kept.values()
-            if take(call, *models) and not rests(call.key, call.caller)
+            (caller, call)
+            for (caller, _), call in self._kept.items()
+            if take(call, *models) and not rests(call.key, caller)
         ]
         now = self._clock()
         if not calls or not self.circuit.probe_due(now):
             return
         key, seconds = failed.items[0].key, patience(failed, settings, now, policy.pipeline)
         # Stable: of these the newest is last.
-        calls.sort(key=lambda call: (call.caller not in callers, call.key != key))
-        asking = self._ask(calls[-1], seconds)
+        calls.sort(key=lambda kept: (kept[0] not in callers, kept[1].key != key))
+        asking = self._ask(*calls[-1], seconds)
         self._probe = asyncio.get_running_loop().create_task(asking, name="probe")
 
     async def close(self) -> None:
@@ -134,9 +134,9 @@ class Health:
             self._probe.cancel()
             await asyncio.gather(self._probe, return_exceptions=True)
 
-    async def _ask(self, call: Call, seconds: float) -> None:
+    async def _ask(self, caller: str, call: Call, seconds: float) -> None:
         alone = not self._flights.any
-        request = _probe_of(call, self._clock() + seconds, seconds)
+        request = _probe_of(caller, call, self._clock() + seconds, seconds)
         try:
             reply = await carried(lambda: self._infer(request, seconds))
         finally:
@@ -172,7 +172,7 @@ def _copy(call: Call) -> Call:
     return call._replace(rows=rows, trace=())
 
 
-def _probe_of(call: Call, deadline: float, seconds: float) -> BatchRequest:
+def _probe_of(caller: str, call: Call, deadline: float, seconds: float) -> BatchRequest:
     if call.envelope is None:
         params = [call.params] if call.description.params else ()
         return request_of(call.rows, call.description, seconds, params)
@@ -181,7 +181,7 @@ def _probe_of(call: Call, deadline: float, seconds: float) -> BatchRequest:
         rows=call.rows,
         envelope=call.envelope,
         owners=(0,),
-        callers=(call.caller,),
+        callers=(caller,),
         traces=((),),
         deadlines=(deadline,),
     )

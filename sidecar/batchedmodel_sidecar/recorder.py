@@ -43,8 +43,9 @@ class FlightRecorder:
 
     def settled(self, first: int, rows: int, outcome: Outcome) -> None:
         """Note what became of rows that were accepted; some may have left the ring."""
-        for number in range(max(first, self._oldest()), first + rows):
-            self._verdicts[number % self._capacity] = _CODES[outcome]
+        code = _CODES[outcome]
+        for number in range(max(first, self._recorded - self._capacity), first + rows):
+            self._verdicts[number % self._capacity] = code
 
     def refused(
         self, lengths: Collection[int], priority: Priority, reason: Rejection, now: float
@@ -80,14 +81,15 @@ class FlightRecorder:
         return max(0, self._recorded - self._capacity)
 
     def _note(self, lengths: Collection[int], priority: int, now: float, code: int) -> None:
-        seconds = now - self._started
+        seconds, number = now - self._started, self._recorded
         for length in lengths:
-            slot = self._recorded % self._capacity
+            slot = number % self._capacity
             self._seconds[slot] = seconds
             self._lengths[slot] = length
             self._priorities[slot] = priority
             self._verdicts[slot] = code
-            self._recorded += 1
+            number += 1
+        self._recorded = number
 
     def _line(self, slot: int) -> str:
         verdict = _VERDICTS[self._verdicts[slot]]

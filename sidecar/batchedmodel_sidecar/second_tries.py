@@ -39,7 +39,7 @@ def told_apart(error: Unserved, *, idempotent: bool) -> bool:
 def again(live: LiveCall, item: Item, error: Unserved, batch: Company) -> Item | Unserved:
     """The row of a batch as it is tried again, or what its call is told."""
     if batch.shared and told_apart(error, idempotent=batch.idempotent):
-        return apart(item, live.call.caller)._replace(fan_out=None)
+        return apart(item, live.tenant)._replace(fan_out=None)
     if isinstance(error, Busy):
         # Nothing was done for it, so it may be sent again in any case.
         live.rests += 1

@@ -136,9 +136,9 @@ class Translator:
 
 def _is_kept(parsed: Parsed, answer: Answer) -> bool:
     """Whether something of the question or of the answer can be read by the helper alone."""
-    return isinstance(parsed.memo, Kept) or any(
-        isinstance(said.frame, Kept) for said in answer.said
-    )
+    if isinstance(parsed.memo, Kept):
+        return True
+    return bool(answer.said) and any(isinstance(said.frame, Kept) for said in answer.said)
 
 
 def _taken(memory: SharedMemory) -> memoryview:

@@ -70,7 +70,7 @@ class Turns:
             while refusal is None and len(live.ids) < min(rows, shown):
                 item = live.show(ItemId(next(self._ids)), now)
                 refusal = policy.offer(item, now)
-                if refusal is None and self._resting.takes(item, live.call.caller):
+                if refusal is None and self._resting.takes(item, live.tenant):
                     policy.withdraw(item.id, now)
         if refusal is not None:
             for item_id in live.ids:
@@ -96,7 +96,7 @@ class Turns:
             policy.withdraw(item_id, now)
         while shown := self._line.show(*self._ahead(policy)):
             for item_id in shown:
-                if self._resting.takes(self._lined[item_id], self._caller_of(item_id)):
+                if self._resting.takes(self._lined[item_id], self._tenant_of(item_id)):
                     self._leave_line(item_id)  # and make room for one that can leave
                 else:
                     policy.take_over(self._lined[item_id])
@@ -110,18 +110,18 @@ class Turns:
         """The policy sees no row of a caller and key until then."""
         self._resting.rest(key, caller, until)
         for one in list(policy.waiting()):
-            if self._resting.takes(one, self._caller_of(one.id)):
+            if self._resting.takes(one, self._tenant_of(one.id)):
                 policy.withdraw(one.id, now)
                 self._leave_line(one.id)
 
     def part(self, caller: str, policy: BasePolicy, now: float) -> None:
         """What waits of a caller shares batches with nobody's rows but its own."""
         for item in list(policy.waiting()):
-            if self._caller_of(item.id) == caller:
+            if self._tenant_of(item.id) == caller:
                 policy.withdraw(item.id, now)
                 policy.take_over(apart(item, caller))
         for item_id, item in self._lined.items():
-            if self._caller_of(item_id) == caller:
+            if self._tenant_of(item_id) == caller:
                 self._lined[item_id] = apart(item, caller)
 
     def rests(self, key: Hashable, caller: str) -> bool:
@@ -134,7 +134,7 @@ class Turns:
 
     def come_back(self, item: Item, live: LiveCall, policy: BasePolicy) -> None:
         """A row that left waits once more; it had its turn."""
-        if not self._resting.takes(item, live.call.caller):
+        if not self._resting.takes(item, live.tenant):
             policy.take_over(item)
 
     def show_more(self, live: LiveCall, policy: BasePolicy, now: float) -> range:
@@ -260,9 +260,6 @@ class Turns:
 
     def _tenant_of(self, item_id: ItemId) -> str:
         return self._live_of(item_id).tenant
-
-    def _caller_of(self, item_id: ItemId) -> str:
-        return self._live_of(item_id).call.caller
 
     def _is_contended(self, tenant: str, rows: int, policy: BasePolicy) -> bool:
         """Whether tenants take turns once these rows wait as well."""

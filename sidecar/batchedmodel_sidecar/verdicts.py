@@ -39,10 +39,12 @@ def too_many(rows: int, queue: int) -> Rejected:
 
 def unfit(rows: int, left: float, terms: Terms, settings: BatchSettings) -> Rejected | None:
     """Why a call of so many rows, with so many seconds left, could never be served."""
+    if left <= 0:
+        return TooLate(terms.limit)
+    if rows == 1:
+        return None
     most = max(1, int(settings.max_queue_size * settings.tenant_max_share))
-    if rows > most:
-        return too_many(rows, most)
-    return TooLate(terms.limit) if left <= 0 else None
+    return too_many(rows, most) if rows > most else None
 
 
 def ended(outcome: Outcome, *, seconds: float, retry_after: float) -> CallError:

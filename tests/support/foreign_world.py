@@ -145,8 +145,7 @@ class Foreigners:
         assert model is not None
         adapter = self.protocol.adapter("/v1/models/m:predict", "", {})
         parsed = await adapter.parse(json.dumps({"instances": list(rows)}).encode(), None, model)
-        call = parsed.call._replace(caller=caller)
-        answer = await self.batcher.submit(call, share=Share(caller))
+        answer = await self.batcher.submit(parsed.call, share=Share(caller))
         return "".join(json.loads(bytes(row[0].data)) for row in answer.rows)
 
     async def calls(self, rows: str) -> dict[str, str | Unserved]:

@@ -314,12 +314,12 @@ class World:
     """Callers so far."""
 
     def send(
-        self, *rows: bytes, wishes: Wishes = NO_WISHES, tenant: str = ""
+        self, *rows: bytes, wishes: Wishes = NO_WISHES, tenant: str | None = None
     ) -> "asyncio.Task[Answer]":
-        """Submit a call from a caller of its own."""
+        """Submit a call, from a caller of its own unless one is named."""
         self.came += 1
-        call = call_of(rows)._replace(caller=str(self.came))
-        return asyncio.create_task(self._answer(call, wishes, tenant))
+        tenant = str(self.came) if tenant is None else tenant
+        return asyncio.create_task(self._answer(call_of(rows), wishes, tenant))
 
     async def _answer(self, call: Call, wishes: Wishes, tenant: str) -> Answer:
         try:

@@ -12,7 +12,7 @@ from batchedmodel_http import asked
 from batchedmodel_sidecar.ports.encodings import Encoding
 from batchedmodel_sidecar.protocols.adapter import Adapter
 from batchedmodel_sidecar.routes import Found, Lost
-from batchedmodel_sidecar.terms import Wishes
+from batchedmodel_sidecar.terms import Wishes, request_id
 
 
 class Way(NamedTuple):
@@ -36,7 +36,7 @@ class Manner(NamedTuple):
 class Asked(asked.Asked):
     """The head of one request, or of many that have the same."""
 
-    __slots__ = ("header_length", "manner", "packed", "way")
+    __slots__ = ("header_length", "manner", "packed", "request_id", "way")
 
     def __init__(
         self, *, method: str, target: str, headers: Mapping[str, str], declared: int
@@ -46,6 +46,8 @@ class Asked(asked.Asked):
         self.header_length: Final = headers.get(HEADER_LENGTH)
         self.packed: Final = "Content-Encoding" in headers
         """Whether the body must be inflated before anything can be known about it."""
+        self.request_id: Final = request_id(headers)
+        """Its caller's own name of the request, which its answer repeats."""
         self.way: Way | None = None
         self.manner: Manner | None = None
         """Both None until the front has found them out."""

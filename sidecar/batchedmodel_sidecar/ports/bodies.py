@@ -14,6 +14,7 @@ from batchedmodel_contract.tenants import Share
 from batchedmodel_contract.tensors import Buffer
 from batchedmodel_http.response import LARGE
 from batchedmodel_sidecar.buffers import Room, json_bytes
+from batchedmodel_sidecar.calls import Call
 from batchedmodel_sidecar.errors import Rejected
 from batchedmodel_sidecar.helper.memory import SharedMemory
 from batchedmodel_sidecar.ports.asked import Asked
@@ -60,12 +61,12 @@ class BodyReader:
         `head` says how long the JSON at its beginning is, where not all of it is JSON.
         """
         if isinstance(source, bytes):
-            return self._whole(source, asked, held, head)
+            return self.whole(source, asked, held, head)
         request, content = source, source.content
         try:
             if content.is_eof() and content.exception() is None:
                 # It came with its head; most do.
-                return self._whole(content.read_nowait(), asked, held, head)
+                return self.whole(content.read_nowait(), asked, held, head)
             answer_expectation(request)
             async with asyncio.timeout(seconds):
                 return await self._pieces(request, asked, held, head)
@@ -93,17 +94,18 @@ class BodyReader:
             raise self._no_room(held.refused)
         return plain
 
-    def settled(self, body: Received, parsed: int, held: Hold) -> None:
+    def settled(self, body: Received, call: Call, held: Hold) -> None:
         """The body was understood: hold what became of it in its place; raises `Rejected`.
 
         Rows of other bodies are views of these bodies, and are held with them.
         """
         if isinstance(body, SharedMemory):
             held.shrink(len(body))
-            if not held.grow(parsed):
+            if not held.grow(call.size):
                 raise self._no_room(held.refused)
 
-    def _whole(self, body: bytes, asked: Asked, held: Hold, head: str | None) -> Received:
+    def whole(self, body: bytes, asked: Asked, held: Hold, head: str | None) -> Received:
+        """A body that is here, charged to `held`; raises `Rejected`."""
         self._charge(len(body), len(body), held)
         return body if asked.packed else placed(body, head)
 

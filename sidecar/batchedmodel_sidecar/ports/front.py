@@ -14,7 +14,7 @@ from aiohttp import web
 from batchedmodel_contract.mistakes import InvalidInput, Unbatchable
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_contract.tenants import NOBODY, Share, share_of
-from batchedmodel_http.response import LARGE, Response
+from batchedmodel_http.response import LARGE, Response, size_of
 from batchedmodel_sidecar.batcher import Batcher
 from batchedmodel_sidecar.buffers import json_bytes
 from batchedmodel_sidecar.errors import CallError, Rejected, TooLate
@@ -27,10 +27,10 @@ from batchedmodel_sidecar.ports.about import RETRY_NOT_READY, other_version, tol
 from batchedmodel_sidecar.ports.asked import Asked, Manner, Way
 from batchedmodel_sidecar.ports.bodies import BodyReader, Received, Source
 from batchedmodel_sidecar.ports.byte_budget import Hold
-from batchedmodel_sidecar.ports.encodings import Encoding, encoding_of
+from batchedmodel_sidecar.ports.encodings import Encoding, encoding_of, wants_gzip
 from batchedmodel_sidecar.ports.passthrough import GoesAlone, Passthrough
 from batchedmodel_sidecar.ports.prompt import within
-from batchedmodel_sidecar.ports.responses import as_web, error_response, model_response
+from batchedmodel_sidecar.ports.responses import as_web, error_response, gzipped, model_response
 from batchedmodel_sidecar.protocols.adapter import Adapter, Parsed
 from batchedmodel_sidecar.recorder import FlightRecorder
 from batchedmodel_sidecar.repository import MOST_BYTES, Repository
@@ -42,7 +42,6 @@ from batchedmodel_sidecar.terms import (
     combined,
     declines_batching,
     limit_of,
-    request_id,
     wishes_of_headers,
 )
 from batchedmodel_sidecar.translator import Translator
@@ -173,10 +172,9 @@ class Front:
 
     def _named(self, asked: Asked, response: Response) -> Response:
         """With the name that its caller gave the request."""
-        if REQUEST_ID_HEADER not in asked.headers:
+        if asked.request_id is None:
             return response
-        named = request_id(asked.headers)
-        return response if named is None else response.with_header(REQUEST_ID_HEADER, named)
+        return response.with_header(REQUEST_ID_HEADER, asked.request_id)
 
     def _refused(self, asked: Asked, error: CallError) -> Response:
         if isinstance(error, Rejected):
@@ -205,12 +203,13 @@ class Front:
                 self._recorder.refused_unread(refused.reason, self._clock())
                 raise
             parsed, model, wishes = understood
-            call = parsed.call._replace(caller=share.tenant)
-            answer = await self._batcher.submit(call, arrived, wishes, share)
+            answer = await self._batcher.submit(parsed.call, arrived, wishes, share)
             body = await self._translator.render(found.endpoint, adapter, parsed, answer, model)
         timing = answer.timing if wishes.timing else None
+        response = model_response(body, timing)
         accepted = asked.manner.accepted if asked.manner else None
-        response = await model_response(body, accepted, self._bodies.codec, timing)
+        if accepted is not None and wants_gzip(accepted, size_of(response.parts)):
+            response = await gzipped(response, self._bodies.codec)
         return self._bodies.unread.admitted(response)
 
     async def _understood(
@@ -230,12 +229,15 @@ class Front:
         try:
             # Versions of a foreign server are its own business, and a part of the key.
             version = found.version if self._foreign is None else None
-            model = self._admit(asked.declared, head, version, held.share)
+            declared = None if isinstance(source, bytes) else asked.declared
+            model = self._admit(declared, head, version, held.share)
             manner = asked.manner or self._manner(asked)
             wishes = manner.wishes
             limit = limit_of(wishes, self._batcher.settings)
-            body = await self._bodies.read(asked, source, held, limit, head)
-            if not isinstance(source, bytes):
+            if isinstance(source, bytes):
+                body = self._bodies.whole(source, asked, held, head)
+            else:
+                body = await self._bodies.read(asked, source, held, limit, head)
                 # The model may have been restarted while the body arrived.
                 model = self._open_for_work()
                 if other := other_version(version, model):
@@ -278,12 +280,14 @@ class Front:
         head: str | None,
         model: ReadyModel,
     ) -> Parsed:
-        plain = await self._bodies.decoded(body, encoding, held, head)
+        plain = body
+        if encoding is not None:
+            plain = await self._bodies.decoded(body, encoding, held, head)
         try:
             parsed = await self._translator.parse(
                 found.endpoint, adapter, plain, head, model, held.share
             )
-            self._bodies.settled(plain, parsed.call.size, held)
+            self._bodies.settled(plain, parsed.call, held)
         finally:
             if plain is not body and isinstance(plain, SharedMemory):
                 plain.close()
@@ -325,14 +329,20 @@ class Front:
             message = "this pod is stopping; another one will answer"
             raise Rejected(Rejection.DRAINING, message, retry_after=RETRY_NOT_READY)
 
-    def _admit(self, declared: int, head: str | None, version: str | None, by: Share) -> ReadyModel:
-        """Refuse what can be refused before the body is read; raises `Rejected`."""
+    def _admit(
+        self, declared: int | None, head: str | None, version: str | None, by: Share
+    ) -> ReadyModel:
+        """Refuse what can be refused before the body is read; raises `Rejected`.
+
+        `declared`: its size, as far as it is said; None for a small one that is here.
+        """
         model = self._open_for_work()
-        if other := other_version(version, model):
+        if version is not None and (other := other_version(version, model)):
             raise other
-        self._bodies.refuse_declared(declared, by)
-        if json_bytes(declared, head) > LARGE:
-            self._translator.refuse_large(by)
+        if declared is not None:
+            self._bodies.refuse_declared(declared, by)
+            if json_bytes(declared, head) > LARGE:
+                self._translator.refuse_large(by)
         refusal = self._batcher.refusal(by)
         if refusal is not None:
             raise refusal

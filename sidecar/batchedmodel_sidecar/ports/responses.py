@@ -13,11 +13,11 @@ import orjson
 from aiohttp import web
 
 from batchedmodel_contract.tensors import Buffer
-from batchedmodel_http.response import SERVER, Response, is_empty, size_of
+from batchedmodel_http.response import SERVER, Response, is_empty
 from batchedmodel_sidecar.buffers import body_of
 from batchedmodel_sidecar.calls import Timing
 from batchedmodel_sidecar.errors import CallError
-from batchedmodel_sidecar.ports.encodings import Codec, wants_gzip
+from batchedmodel_sidecar.ports.encodings import Codec
 from batchedmodel_sidecar.protocols.adapter import Body
 
 _OUTCOME_HEADER: Final = "x-request-outcome"
@@ -40,18 +40,10 @@ def as_web(response: Response) -> web.Response:
     return web.Response(status=response.status, body=body, headers=headers)
 
 
-async def model_response(
-    body: Body, accepted: str | None, codec: Codec, timing: Timing | None
-) -> Response:
-    """An answer of the model; compressed when it is large and `accepted`, a header, allows it.
-
-    `timing`: how it was served, for a caller that wants to know.
-    """
+def model_response(body: Body, timing: Timing | None) -> Response:
+    """An answer of the model; `timing`: how it was served, for a caller that wants to know."""
     parts: Sequence[Buffer] = (body.data, *body.tail)
     headers = body.headers
-    if accepted is not None and wants_gzip(accepted, size_of(parts)):
-        parts = (await codec.gzipped(parts),)
-        headers = (*headers, ("Content-Encoding", "gzip"), ("Vary", "Accept-Encoding"))
     if timing is not None:
         headers = (
             *headers,
@@ -60,6 +52,12 @@ async def model_response(
             (_MODEL_TIME_HEADER, f"{timing.model_seconds * 1000:.3f}"),
         )
     return Response(parts, body.content_type, headers=headers)
+
+
+async def gzipped(response: Response, codec: Codec) -> Response:
+    """The same answer, shorter."""
+    headers = (*response.headers, ("Content-Encoding", "gzip"), ("Vary", "Accept-Encoding"))
+    return response._replace(parts=(await codec.gzipped(response.parts),), headers=headers)
 
 
 def error_response(error: CallError, body: Body) -> Response:

@@ -166,24 +166,24 @@ def heard(standing: Standing, caller: str, times: int, result: Answer | Unserved
 
 def test_who_is_refused_while_others_are_answered_goes_apart_until_it_fares_better() -> None:
     standing = Standing()
-    call = call_of([b"1"])._replace(caller="bad")
+    call = call_of([b"1"])
     for _ in range(8):
         heard(standing, "bad", 4, ANSWERED)
         heard(standing, "bad", 1, REFUSED)
         heard(standing, "good", 1, ANSWERED)
-    assert standing.placed(call).key == Apart(call.key, "bad")
-    assert standing.placed(call._replace(caller="good")).key == call.key
+    assert standing.placed(call, "bad").key == Apart(call.key, "bad")
+    assert standing.placed(call, "good").key == call.key
     heard(standing, "bad", 100, ANSWERED)
-    assert standing.placed(call) is call
+    assert standing.placed(call, "bad") is call
 
 
 def test_whose_calls_are_mostly_refused_has_each_sent_by_itself() -> None:
     standing = Standing()
-    call = call_of([b"1"])._replace(caller="bad")
+    call = call_of([b"1"])
     for _ in range(8):
         heard(standing, "bad", 1, REFUSED)
         heard(standing, "good", 1, ANSWERED)
-    keys = {standing.placed(call).key for _ in range(10)}
+    keys = {standing.placed(call, "bad").key for _ in range(10)}
     assert len(keys) == 10
     assert {original(key) for key in keys} == {call.key}
 

@@ -36,13 +36,13 @@ async def test_a_long_list_and_single_calls_are_served_in_turns(policy: PolicyNa
 
 async def test_all_rows_of_a_list_take_room_in_the_queue() -> None:
     w = world(replace(SETTINGS, max_queue_size=100))
-    long = w.send(*(b"%d" % n for n in range(90)))
+    long = w.send(*(b"%d" % n for n in range(90)), tenant="t")
     await asyncio.sleep(FIXED / 2)
     assert w.ledger.rows_waiting == 90 - 16  # of the 88 that one tenant alone may have
-    task = w.send(*(b"x" for _ in range(15)))
+    task = w.send(*(b"x" for _ in range(15)), tenant="t")
     with pytest.raises(Exception, match="queue is full"):
         await task
-    assert len(rows_of(await w.send(*(b"x" for _ in range(14))))) == 14
+    assert len(rows_of(await w.send(*(b"x" for _ in range(14)), tenant="t"))) == 14
     assert len(rows_of(await long)) == 90
 
 
