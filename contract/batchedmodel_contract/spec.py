@@ -22,7 +22,7 @@ from batchedmodel_contract.rules import (
     Truth,
     Whole,
 )
-from batchedmodel_contract.shapes import ListOf
+from batchedmodel_contract.shapes import ListOf, NamedEntries
 from batchedmodel_contract.source import Source
 from batchedmodel_contract.tenants import NETWORKS, Tenants
 from batchedmodel_contract.workload import (
@@ -188,7 +188,9 @@ class Model:
     )
     volume_mounts: list[object] | None = setting(
         "volumeMounts",
-        ListOf(each=VOLUME_MOUNT, form="a list of core/v1 volume mounts"),
+        NamedEntries(
+            each=VOLUME_MOUNT, form="a list of core/v1 volume mounts", at_most=64, unique=False
+        ),
         "Where the model container sees the volumes of `pod.volumes`.",
     )
     security_context: dict[str, object] | None = setting(
