@@ -68,8 +68,9 @@ def _sections(path: str, schema: Schema, *, level: int) -> Iterator[str]:
 
 
 def _has_section(schema: Schema) -> bool:
-    open_ended = schema.get("x-kubernetes-preserve-unknown-fields", False)
-    return "properties" in schema and not open_ended
+    # Fields that nobody describes here are of Kubernetes' own types, which it explains itself.
+    fields = schema.get("properties", {}).values()
+    return bool(fields) and all("description" in field for field in fields)
 
 
 def _row(path: str, name: str, field: Schema, *, required: bool) -> str:
@@ -121,7 +122,7 @@ def _at_most(count: int | None) -> str:
 
 def _rules(validations: list[Schema]) -> Iterator[str]:
     for validation in validations:
-        yield f"- `spec{validation['fieldPath']}` {_sentence(validation)}"
+        yield f"- `spec{validation.get('fieldPath', '')}` {_sentence(validation)}"
 
 
 def _sentence(validation: Schema) -> str:

@@ -105,7 +105,7 @@ class Cluster:
                 async for chunk in response.content.iter_chunked(_CHUNK):
                     for item in splitter.feed(chunk):
                         try:
-                            items.append(await _apart(item, partial(pick, wanted=resource.wanted)))
+                            items.append(await _apart(item, partial(_picked, resource=resource)))
                         except Unreadable as error:
                             self._leave_out(resource, error)
             metadata = splitter.rest().get("metadata", {})
@@ -228,6 +228,10 @@ async def _apart(text: bytes, read: Callable[[bytes], _T]) -> _T:
     return await asyncio.to_thread(read, text) if len(text) > LARGE else read(text)
 
 
+def _picked(text: bytes, resource: Resource) -> Object:
+    return pick(text, resource.wanted, largest=resource.largest)
+
+
 def _event(line: bytes, resource: Resource) -> Event:
     message = dict(members(line))
     if not message.keys() >= {"type", "object"}:
@@ -237,7 +241,7 @@ def _event(line: bytes, resource: Resource) -> Event:
         item = parsed(message["object"])
         error = TooOld if item.get("code") == 410 else ClusterError
         raise error(f"watch {resource}: {item.get('message')}", status=item.get("code"))
-    found = pick(message["object"], resource.wanted)
+    found = _picked(message["object"], resource)
     return Event(type=EventType(kind), found=found, version=found["metadata"]["resourceVersion"])
 
 

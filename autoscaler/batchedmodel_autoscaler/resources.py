@@ -21,7 +21,7 @@ from batchedmodel_contract.kubernetes_names import (
     REVISION_LABEL,
     VERSION,
 )
-from batchedmodel_contract.object_text import Wanted
+from batchedmodel_contract.object_text import LARGEST_OF_MANY, LARGEST_PART, Wanted
 
 METRICS_VERSIONS: Final = ("v1beta2", "v1beta1")
 """Of the metrics API, the preferred one first. A group must never be shared between two servers."""
@@ -48,6 +48,8 @@ class Resource:
     """Whether nothing of ours is there when it is forbidden: a namespace takes its Role along."""
     wanted: Wanted = field(default_factory=lambda: {"metadata": _METADATA}, compare=False)
     """What is read of each object."""
+    largest: int = field(default=LARGEST_OF_MANY, compare=False)
+    """Bytes of one of these values. An object with a larger one is left out."""
 
     def query(self, **more: str | int) -> str:
         """The collection's address with its selectors."""
@@ -90,7 +92,19 @@ MODELS: Final = Resource(
     path=f"/apis/{GROUP}/{VERSION}/{PLURAL}",
     wanted={
         "metadata": _METADATA,
-        "spec": {"autoscaling": None, "batching": None},
+        "spec": {
+            "autoscaling": dict.fromkeys(
+                (
+                    "targetUtilizationPercent",
+                    "targetQueueLength",
+                    "targetOutstanding",
+                    "targetQueueWaitMilliseconds",
+                )
+            ),
+            "batching": dict.fromkeys(
+                ("maxBatchSize", "maxConcurrentBatches", "targetLatencyMilliseconds")
+            ),
+        },
         "status": {capacity.FIELD: None},
     },
 )
@@ -115,6 +129,7 @@ API_SERVICES: Final = tuple(
         path="/apis/apiregistration.k8s.io/v1/apiservices",
         name=f"{version}.{METRICS_GROUP}",
         wanted={"metadata": _METADATA, "spec": {"service": None, "caBundle": None}},
+        largest=LARGEST_PART,
     )
     for version in METRICS_VERSIONS
 )
@@ -122,6 +137,7 @@ FRONT_PROXY: Final = Resource(
     path="/api/v1/namespaces/kube-system/configmaps",
     name="extension-apiserver-authentication",
     wanted={"metadata": _METADATA, "data": None},
+    largest=LARGEST_PART,
 )
 
 

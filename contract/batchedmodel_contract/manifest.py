@@ -15,6 +15,7 @@ from batchedmodel_contract.kubernetes_names import GROUP, VERSION
 from batchedmodel_contract.mistakes import InvalidManifest, Mistake, shown
 from batchedmodel_contract.reading import read, unknown_field
 from batchedmodel_contract.spec import Spec
+from batchedmodel_contract.spec_size import too_large
 
 API_VERSION: Final = f"{GROUP}/{VERSION}"
 KIND: Final = "BatchedModel"
@@ -53,6 +54,8 @@ def read_manifest(manifest: object) -> BatchedModel:
     else:
         spec = read(Spec, manifest["spec"], "spec", mistakes)
     if spec is not None:
+        if rule := too_large(manifest["spec"]):
+            mistakes.append(Mistake(field="spec", rule=rule))
         mistakes.extend(mistake for check in CHECKS for mistake in check.mistakes(spec))
     if spec is None or mistakes:
         raise InvalidManifest(tuple(mistakes))

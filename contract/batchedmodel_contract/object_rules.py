@@ -5,66 +5,8 @@ They follow the protocol of `rules`, beside whose kinds of values they stand.
 
 import re
 from dataclasses import dataclass
-from typing import Final
 
-from batchedmodel_contract.rules import Broken, Rule, Schema, Whole, anchored, refuse_repeats
-
-_LABEL: Final = 63
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamedEntries:
-    """A list that Kubernetes itself judges, but for names and a few parts, which we judge too."""
-
-    form: str
-    at_most: int = 32
-    unique: bool = True
-    """Whether a name may be there only once."""
-    parts: tuple[tuple[str, Rule], ...] = ()
-    """What else of an entry we judge, if it is there."""
-
-    def read(self, value: object) -> list[object]:
-        if not isinstance(value, list):
-            raise Broken(f"is not {self.form}")
-        if len(value) > self.at_most:
-            raise Broken(f"has {len(value)} entries, more than the {self.at_most} allowed")
-        names = [entry.get("name") if isinstance(entry, dict) else None for entry in value]
-        if not all(isinstance(name, str) and 0 < len(name) <= _LABEL for name in names):
-            raise Broken(f"has an entry without a name of 1 to {_LABEL} characters")
-        if self.unique:
-            refuse_repeats(names)
-        for entry in value:
-            self._judge_parts(entry)
-        return value
-
-    def _judge_parts(self, entry: dict[str, object]) -> None:
-        for part, rule in self.parts:
-            try:
-                if entry.get(part) is not None:
-                    rule.read(entry[part])
-            except Broken as broken:
-                raise Broken(f"has a {part} in {entry['name']} that {broken}") from broken
-
-    def schema(self) -> Schema:
-        name = {"description": "Its name.", "type": "string", "minLength": 1, "maxLength": _LABEL}
-        parts = {
-            part: {"description": f"It is {rule}.", **rule.schema()} for part, rule in self.parts
-        }
-        keys = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
-        return {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "required": ["name"],
-                "properties": {"name": name, **parts},
-                "x-kubernetes-preserve-unknown-fields": True,
-            },
-            "maxItems": self.at_most,
-            **(keys if self.unique else {"x-kubernetes-list-type": "atomic"}),
-        }
-
-    def __str__(self) -> str:
-        return self.form
+from batchedmodel_contract.rules import Broken, Schema, Whole, anchored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,8 @@ DEEPEST: Final = 64
 """Nested brackets in a value. Kubernetes' own types stay below twenty."""
 LARGEST_PART: Final = 524_288
 """Bytes of a value that is parsed at one go."""
+LARGEST_OF_MANY: Final = 16_384
+"""Bytes of a value of an object among many that are held at once, such as those of a page."""
 LARGE: Final = 65_536
 """Bytes of a text that takes milliseconds to read: an event loop leaves it to a thread."""
 LARGEST_OBJECT: Final = 16_777_216
@@ -81,16 +83,21 @@ def parsed(text: bytes, *, largest: int = LARGEST_PART) -> Any:
     return _loaded(text)
 
 
-def pick(text: bytes, wanted: Wanted) -> dict[str, Any]:
-    """Of an object the wanted fields only, as far as they are there. Raises `Unreadable`."""
+def pick(text: bytes, wanted: Wanted, *, largest: int = LARGEST_PART) -> dict[str, Any]:
+    """Of an object the wanted fields only, as far as they are there.
+
+    Raises `Unreadable`, also where one of them has more than `largest` bytes.
+    """
     found: dict[str, Any] = {}
     for name, value in members(text):
         if name not in wanted:
             continue
         inner = wanted[name]
         try:
-            whole = inner is None or not value.startswith(b"{")
-            found[name] = parsed(value) if whole or inner is None else pick(value, inner)
+            if inner is None or not value.startswith(b"{"):
+                found[name] = parsed(value, largest=largest)
+            else:
+                found[name] = pick(value, inner, largest=largest)
         except Unreadable as error:
             raise Unreadable(f"{name} {error}") from error
     return found

@@ -7,6 +7,7 @@ descriptions and defaults come from the records, rules over several fields from 
 from enum import StrEnum
 from typing import Any, Final
 
+from batchedmodel_contract import spec_size
 from batchedmodel_contract.checks import CHECKS
 from batchedmodel_contract.reading import Section, Setting, declarations
 from batchedmodel_contract.rules import Schema, Text
@@ -18,7 +19,7 @@ _KINDS: Final = ("type", "x-kubernetes-int-or-string")
 
 def spec_schema() -> Schema:
     """The schema of `spec`."""
-    validations = [check.validation() for check in CHECKS]
+    validations = [spec_size.validation(), *(check.validation() for check in CHECKS)]
     return record_schema(Spec) | {"x-kubernetes-validations": validations}
 
 

@@ -256,40 +256,6 @@ class Quantities:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verbatim:
-    """A part that Kubernetes itself understands and judges; it is passed on as it is."""
-
-    of: type[dict[str, object]] | type[list[object]]
-    form: str
-    at_most: int = 64
-    """Entries of a list."""
-
-    def read(self, value: object) -> object:
-        if not isinstance(value, self.of):
-            raise Broken(f"is not {self.form}")
-        if isinstance(value, list):
-            if len(value) > self.at_most:
-                raise Broken(f"has {len(value)} entries, more than the {self.at_most} allowed")
-            if not all(isinstance(entry, dict) for entry in value):
-                raise Broken(f"is not {self.form}")
-        return value
-
-    def schema(self) -> Schema:
-        anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-        if self.of is dict:
-            return anything
-        return {
-            "type": "array",
-            "items": anything,
-            "maxItems": self.at_most,
-            "x-kubernetes-list-type": "atomic",
-        }
-
-    def __str__(self) -> str:
-        return self.form
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
     """A list of names without repeats, usually of Kubernetes objects or no longer than theirs."""
 

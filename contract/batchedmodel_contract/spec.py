@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Final
 
 from batchedmodel_contract.handler_names import HANDLER_NAME
+from batchedmodel_contract.kubernetes_types import ENV_FROM, SECURITY_CONTEXT, VOLUME_MOUNT
 from batchedmodel_contract.object_rules import Texts
 from batchedmodel_contract.reading import section, setting
 from batchedmodel_contract.rules import (
@@ -19,9 +20,9 @@ from batchedmodel_contract.rules import (
     Text,
     TextMap,
     Truth,
-    Verbatim,
     Whole,
 )
+from batchedmodel_contract.shapes import ListOf, NamedEntries
 from batchedmodel_contract.source import Source
 from batchedmodel_contract.tenants import NETWORKS, Tenants
 from batchedmodel_contract.workload import (
@@ -179,7 +180,7 @@ class Model:
     )
     env_from: list[object] | None = setting(
         "envFrom",
-        Verbatim(of=list, form="a list of core/v1 sources of environment variables"),
+        ListOf(each=ENV_FROM, form="a list of core/v1 sources of environment variables"),
         "ConfigMaps and Secrets whose entries are variables of the model container.",
     )
     resources: Resources = section(
@@ -187,12 +188,14 @@ class Model:
     )
     volume_mounts: list[object] | None = setting(
         "volumeMounts",
-        Verbatim(of=list, form="a list of core/v1 volume mounts"),
+        NamedEntries(
+            each=VOLUME_MOUNT, form="a list of core/v1 volume mounts", at_most=64, unique=False
+        ),
         "Where the model container sees the volumes of `pod.volumes`.",
     )
     security_context: dict[str, object] | None = setting(
         "securityContext",
-        Verbatim(of=dict, form="a container's core/v1 security context"),
+        SECURITY_CONTEXT,
         "Security context of the model container; its fields stand above those of "
         "`security.profile`.",
     )

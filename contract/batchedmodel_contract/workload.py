@@ -8,9 +8,18 @@ from enum import StrEnum
 from typing import Final
 
 from batchedmodel_contract.kubernetes_names import PRODUCT_LABEL
-from batchedmodel_contract.object_rules import CountOrPercent, NamedEntries
+from batchedmodel_contract.kubernetes_types import (
+    AFFINITY,
+    BEHAVIOR,
+    CONTAINER,
+    TOLERATION,
+    TOPOLOGY_SPREAD_CONSTRAINT,
+)
+from batchedmodel_contract.kubernetes_volumes import VOLUME
+from batchedmodel_contract.object_rules import CountOrPercent
 from batchedmodel_contract.reading import setting
-from batchedmodel_contract.rules import Choice, Names, Text, TextMap, Truth, Verbatim, Whole
+from batchedmodel_contract.rules import Choice, Names, Text, TextMap, Truth, Whole
+from batchedmodel_contract.shapes import ListOf, NamedEntries
 
 DEFAULT_TARGET_UTILIZATION_PERCENT: Final = 80
 DEFAULT_TARGET_QUEUE_WAIT_MILLISECONDS: Final = 500
@@ -125,7 +134,7 @@ class Autoscaling:
     )
     behavior: dict[str, object] | None = setting(
         "behavior",
-        Verbatim(of=dict, form="an autoscaling/v2 behavior"),
+        BEHAVIOR,
         "Scaling behaviour in the form of autoscaling/v2; its `scaleUp` and its `scaleDown` stand "
         "above the profile's.",
     )
@@ -268,15 +277,15 @@ class Pod:
     )
     tolerations: list[object] | None = setting(
         "tolerations",
-        Verbatim(of=list, form="a list of core/v1 tolerations"),
+        ListOf(each=TOLERATION, form="a list of core/v1 tolerations"),
         "Taints that are tolerated, beside that of the accelerator.",
     )
-    affinity: dict[str, object] | None = setting(
-        "affinity", Verbatim(of=dict, form="a core/v1 affinity"), "Node and pod affinity."
-    )
+    affinity: dict[str, object] | None = setting("affinity", AFFINITY, "Node and pod affinity.")
     topology_spread_constraints: list[object] | None = setting(
         "topologySpreadConstraints",
-        Verbatim(of=list, form="a list of core/v1 topology spread constraints"),
+        ListOf(
+            each=TOPOLOGY_SPREAD_CONSTRAINT, form="a list of core/v1 topology spread constraints"
+        ),
         "How pods are spread; one without a selector is about the model's pods. Absent: over "
         "zones and nodes, as far as that is possible. An empty list: no constraint.",
     )
@@ -303,25 +312,12 @@ class Pod:
     )
     volumes: list[object] | None = setting(
         "volumes",
-        NamedEntries(form="a list of core/v1 volumes"),
+        NamedEntries(each=VOLUME, form="a list of core/v1 volumes"),
         "Volumes beside the operator's own; `model.volumeMounts` says where they are seen.",
     )
     init_containers: list[object] | None = setting(
         "initContainers",
-        NamedEntries(
-            form="a list of core/v1 containers",
-            at_most=16,
-            parts=(
-                (
-                    "volumeMounts",
-                    NamedEntries(form="a list of core/v1 volume mounts", unique=False),
-                ),
-                (
-                    "securityContext",
-                    Verbatim(of=dict, form="a container's core/v1 security context"),
-                ),
-            ),
-        ),
+        NamedEntries(each=CONTAINER, form="a list of core/v1 containers", at_most=16),
         "What runs before the model, one after the other, when the sidecar is up and the model's "
         "files are fetched. They may see `pod.volumes` and the model's own, `cache` and "
         "`model-files`; `security.profile` holds for them, and their own security contexts above.",

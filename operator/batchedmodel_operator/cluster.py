@@ -27,6 +27,7 @@ from batchedmodel_contract.object_text import (
     parsed,
     pick,
 )
+from batchedmodel_contract.spec_size import LARGEST_SPEC
 from batchedmodel_operator.errors import (
     ClusterError,
     Conflict,
@@ -51,8 +52,6 @@ _JSON: Final = "application/json"
 _APPLY: Final = "application/apply-patch+yaml"
 _CHUNK: Final = 65_536
 _LARGEST_REFUSAL: Final = 65_536
-LARGEST_SPEC: Final = 65_536
-"""Bytes of a BatchedModel's spec as JSON."""
 _MODEL_METADATA: Final = dict.fromkeys(
     ("name", "namespace", "uid", "generation", "resourceVersion", "deletionTimestamp")
 )

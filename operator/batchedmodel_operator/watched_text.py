@@ -14,6 +14,7 @@ import kopf
 
 from batchedmodel_contract.kubernetes_names import NAME_LABEL
 from batchedmodel_contract.object_text import (
+    LARGEST_OF_MANY,
     ItemSplitter,
     LineSplitter,
     Unreadable,
@@ -120,7 +121,7 @@ def _is_ours(path: str) -> bool:
 
 
 def _light(item: bytes) -> dict[str, Any]:
-    return pick(item, _WANTED)
+    return pick(item, _WANTED, largest=LARGEST_OF_MANY)
 
 
 def _light_message(line: bytes) -> bytes:

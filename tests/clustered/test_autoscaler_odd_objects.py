@@ -9,7 +9,7 @@ from batchedmodel_autoscaler.metrics import MODELS
 from cluster import ControlPlane
 from support.autoscaler_cluster import PretendSidecar, autoscaler, probed, watched_model
 from support.autoscaler_world import busy
-from support.odd_objects import create, deep, wide
+from support.odd_objects import create, deep, unbounded, wide
 from support.plane import sidecar_address, until
 from support.process_memory import peak_bytes
 
@@ -19,7 +19,7 @@ TEAM = "odd-team"
 @pytest.fixture
 def plane(control_plane: ControlPlane) -> Iterator[ControlPlane]:
     sidecar = PretendSidecar(sidecar_address(control_plane, 7), busy(0.4))
-    with watched_model(control_plane, TEAM, sidecar):
+    with watched_model(control_plane, TEAM, sidecar), unbounded(control_plane, TEAM):
         yield control_plane
     sidecar.close()
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any, Final
 
-from batchedmodel_contract.object_rules import CountOrPercent, NamedEntries, Texts
+from batchedmodel_contract.object_rules import CountOrPercent, Texts
 from batchedmodel_contract.reading import Section, declarations
 from batchedmodel_contract.rules import (
     AscendingWholes,
@@ -20,9 +20,9 @@ from batchedmodel_contract.rules import (
     Text,
     TextMap,
     Truth,
-    Verbatim,
     Whole,
 )
+from batchedmodel_contract.shapes import Amount, AnyText, ListOf, NamedEntries, Shape
 from batchedmodel_contract.spec import Spec
 
 # Not 2.0: a number of JSON, in which it is the same as 2, but a float to a reader of YAML.
@@ -39,7 +39,7 @@ _OF_MODELS: Final = (
     *("imagePullPolicy", "command", "args", "envFrom", "volumeMounts", "securityContext"),
 )
 _NAMED: Final[tuple[Any, ...]] = (
-    *([{"name": "a", "b": 1}], [{"name": "a"}, {"name": "a"}], [{"name": "cache"}], [{}]),
+    *([{"name": "a"}], [{"name": "a"}, {"name": "a"}], [{"name": "cache"}], [{}]),
     *([{"name": "batcher"}], [{"name": "a", "volumeMounts": None, "securityContext": None}]),
     [{"name": "a", "volumeMounts": [{"name": "cache"}, {"name": "cache"}], "securityContext": {}}],
     [{"name": "a", "volumeMounts": [{"name": "socket"}]}],
@@ -81,7 +81,16 @@ def _record(random: Random, of: type[Any], share: float) -> dict[str, Any]:
         for _, declared in declarations(of)
         if random.random() < (0.95 if declared.required else share)
     }
-    return found | ({"unknown": 1} if random.random() < 0.01 else {})
+    return found | _stray(random)
+
+
+def _stray(random: Random) -> dict[str, Any]:
+    """Now and then a field that nobody declared."""
+    return {"unknown": 1} if random.random() < 0.01 else {}
+
+
+def _part(random: Random, rule: Rule) -> object:
+    return random.choice(_SENSELESS) if random.random() < 0.02 else _fitting(random, rule)
 
 
 def drawn_value(random: Random, of: type[Any], name: str) -> object:
@@ -94,7 +103,7 @@ def drawn_value(random: Random, of: type[Any], name: str) -> object:
     return _fitting(random, declared.rule)
 
 
-def _fitting(random: Random, rule: Rule) -> object:
+def _fitting(random: Random, rule: Rule) -> Any:
     match rule:
         case Whole(minimum=minimum, maximum=maximum):
             near = min(maximum, max(minimum, random.randint(1, 60)))
@@ -108,14 +117,22 @@ def _fitting(random: Random, rule: Rule) -> object:
             return sorted(edges) if random.random() < 0.8 else edges
         case Quantities():
             return {random.choice(_RESOURCES): random.choice(_QUANTITIES)}
-        case Verbatim(of=kind):
-            return {"a": None, "b": [1]} if kind is dict else [{"a": 1}]
+        case Shape(fields=fields):
+            names = random.sample(sorted(fields), min(len(fields), random.randint(0, 3)))
+            return {name: _part(random, fields[name]) for name in names} | _stray(random)
+        case ListOf(each=each):
+            return [_part(random, each) for _ in range(random.randint(0, 2))]
+        case AnyText():
+            return random.choice(("", "a", "a b", "é"))
+        case Amount():
+            return random.choice((0, 1, -1, "1Gi", "http", "x" * 64, "x" * 65, 0.5, True))
         case Texts():
             return random.choice((["a"], ["", "--b=c"], [1], [], "a"))
         case CountOrPercent():
             return random.choice((0, 1, 1001, -1, "0%", "25%", "100%", "101%", "1", "%"))
-        case NamedEntries():
-            return random.choice(_NAMED)
+        case NamedEntries(each=each):
+            entry = _fitting(random, each)
+            return random.choice((*_NAMED, *[[{**entry, "name": "a"}]] * len(_NAMED)))
         case Names(called="path"):
             return random.choice((["/a"], ["/a/*", "/b"], ["a"], []))
         case Names(called="network"):

@@ -1,4 +1,4 @@
-"""The tables of right and wrong manifests in `tests/clustered/manifests`.
+"""The tables of right, wrong and ordinary manifests in `tests/clustered/manifests`.
 
 Read by the unit tests of the contract and by the tests on an API server: both judge each of them.
 """
@@ -61,6 +61,14 @@ def wrong_manifests() -> list[WrongManifest]:
         )
         for entry in _entries("wrong.yaml")
     ]
+
+
+def ordinary_pods() -> Mapping[str, Mapping[str, Any]]:
+    """Specs with parts of pods as people have them, by a name."""
+    found: Mapping[str, Mapping[str, Any]] = yaml.safe_load(
+        (_FOLDER / "pods.yaml").read_text("utf-8")
+    )
+    return {name: {"model": {"handler": "simulated"}, **spec} for name, spec in found.items()}
 
 
 def _entries(file: str) -> list[Mapping[str, Any]]:

@@ -43,10 +43,7 @@ def _affinity(spec: Spec) -> Manifest | None:
         return given
     products = list(spec.accelerator.product_labels)
     wanted = {"key": PRODUCT_LABEL, "operator": "In", "values": products}
-    try:
-        return _also_required(given or {}, wanted)
-    except (AttributeError, TypeError):
-        return given  # it is no affinity, and the API server says so better
+    return _also_required(given or {}, wanted)
 
 
 def _also_required(affinity: Manifest, wanted: Manifest) -> Manifest:
@@ -63,9 +60,9 @@ def _also_required(affinity: Manifest, wanted: Manifest) -> Manifest:
 
 def _spread(model: Model, spec: Spec) -> list[Manifest]:
     pods = {"labelSelector": {"matchLabels": selector(model)}}
-    given = spec.pod.topology_spread_constraints
+    given: list[Any] | None = spec.pod.topology_spread_constraints
     if given is not None:
-        return [pods | one for one in given if isinstance(one, dict)]
+        return [pods | one for one in given]
     return [
         {"maxSkew": 1, "topologyKey": topology, "whenUnsatisfiable": "ScheduleAnyway", **pods}
         for topology in _SPREAD_OVER

@@ -54,12 +54,6 @@ HELD: dict[str, tuple[dict[str, Any], str]] = {
         with_pod(volumes=[{"name": "host", "hostPath": {"path": "/"}}]),
         "spec.pod.volumes",
     ),
-    "a node's folder beside a claim of null": (
-        with_pod(
-            volumes=[{"name": "host", "persistentVolumeClaim": None, "hostPath": {"path": "/"}}]
-        ),
-        "spec.pod.volumes",
-    ),
     "a Secret's files": (
         with_pod(volumes=[{"name": "secret", "secret": {"secretName": "any"}}]),
         "spec.pod.volumes",

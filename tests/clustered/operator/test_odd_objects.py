@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cluster import ControlPlane
-from support.odd_objects import create, deep, wide
+from support.odd_objects import create, deep, unbounded, wide
 from support.operator_process import OTHER_LEASE, OperatorProcess, operator
 from support.operator_team import SIMULATED, Team
 from support.plane import apply, until
@@ -17,9 +17,8 @@ def odd(plane: ControlPlane) -> Iterator[str]:
     """A namespace for odd models."""
     name = "odd-objects"
     apply(plane, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-    yield name
-    # Those after this must not find them, but their start is what is tested.
-    plane.kubectl("delete", "batchedmodels", "--all", f"--namespace={name}")
+    with unbounded(plane, name):
+        yield name
 
 
 def test_models_that_cannot_be_read_do_not_keep_an_operator_from_starting(

@@ -10,6 +10,11 @@ from support.operator_process import OperatorProcess, PretendSidecar, run_pods
 from support.operator_team import SIMULATED, Team
 from support.plane import apply, set_pod_status, until
 
+_TERM = {"matchExpressions": [{"key": "zone", "operator": "Sometimes"}]}
+_NEVER = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [_TERM]}}
+NONSENSE: dict[str, Any] = {**SIMULATED, "pod": {"affinity": {"nodeAffinity": _NEVER}}}
+"""Of the right form, so that only who takes the Deployment refuses it."""
+
 
 @pytest.mark.parametrize(
     ("reason", "status"),
@@ -90,7 +95,7 @@ def test_an_object_that_kubernetes_refuses_is_named_and_the_last_good_stays(
     team.write(SIMULATED)
     team.until("Reconciled", "True", "Applied")
     before = team.get("deployment/minilm")["spec"]["template"]
-    team.write({**SIMULATED, "pod": {"affinity": {"nodeAffinity": "nonsense"}}})
+    team.write(NONSENSE)
     team.until("Reconciled", "False", "InvalidPodTemplate")
     sentence = team.message("Reconciled")
     assert sentence.startswith("Deployment minilm: ")
@@ -119,5 +124,5 @@ def test_events_tell_of_changes_and_not_of_what_lasts(
         time.sleep(0.5)
     team.quiet()
     assert sorted(team.events()) == before
-    team.write({**SIMULATED, "pod": {"affinity": {"nodeAffinity": "nonsense"}}})
+    team.write(NONSENSE)
     until("it is announced", lambda: ("Warning", "InvalidPodTemplate") in team.events())

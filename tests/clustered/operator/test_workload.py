@@ -242,14 +242,6 @@ def test_containers_before_the_model_and_a_user_of_ones_own_still_meet_the_stand
     team.quiet()
 
 
-def test_an_affinity_that_is_none_is_refused_in_the_api_servers_words(
-    running: OperatorProcess, team: Team
-) -> None:
-    accelerator = {"productLabels": ["NVIDIA-L4"]}
-    team.write({**SIMULATED, "accelerator": accelerator, "pod": {"affinity": {"nodeAffinity": 1}}})
-    team.until("Reconciled", "False", "InvalidPodTemplate")
-
-
 def _is_calm_for(team: Team, seconds: int) -> bool:
     autoscaler = team.get("hpa/minilm")
     if autoscaler is None:

@@ -1,10 +1,15 @@
 """What cannot be read is left out and counted; all others are followed."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from kubernetes.aio.client.configuration import Configuration
 
+from batchedmodel_autoscaler.cluster import Cluster
 from batchedmodel_autoscaler.informer import Cache
 from batchedmodel_autoscaler.objects import read_model, read_pod
 from batchedmodel_autoscaler.resources import MODELS, PODS, Event, EventType
@@ -48,3 +53,37 @@ def test_what_is_deep_where_nobody_looks_costs_nothing() -> None:
     found = pick(pod, PODS.wanted)
     assert "spec" not in found
     assert read_pod(found).address == "10.0.0.1"
+
+
+async def test_of_a_page_nothing_large_is_held() -> None:
+    reference = {"apiVersion": "v1", "kind": "Node", "name": "a", "uid": "1"}
+
+    def pod(name: str, owners: int) -> Mapping[str, Any]:
+        return {"metadata": {"name": name, "ownerReferences": [reference] * owners}}
+
+    async def answer(_: web.Request) -> web.Response:
+        pods = [pod("one", 1), pod("many", 1_000)]
+        return web.json_response({"metadata": {"resourceVersion": "7"}, "items": pods})
+
+    application = web.Application()
+    application.router.add_get("/{path:.*}", answer)
+    async with TestServer(application) as server:
+        cluster = Cluster(Configuration(host=str(server.make_url(""))))
+        page = await cluster.list_page(PODS)
+        await cluster.close()
+    assert page == ([pod("one", 1)], "7", "")
+    assert cluster.left_out == 1
+
+
+def test_a_model_with_much_behaviour_and_many_tenants_is_followed() -> None:
+    behavior = {"scaleUp": {"policies": [{"type": "Pods", "value": 1}] * 9_000}}
+    weights = {f"tenant-{number}": 1 for number in range(9_000)}
+    model = {
+        **_GOOD,
+        "spec": {
+            "autoscaling": {"targetQueueLength": 3, "behavior": behavior},
+            "batching": {"maxBatchSize": 8, "tenants": {"weights": weights}},
+        },
+    }
+    found = pick(json.dumps(model).encode(), MODELS.wanted, largest=MODELS.largest)
+    assert read_model(found).target.queue_length == 3

@@ -9,6 +9,7 @@ from batchedmodel_contract.checks import CHECKS
 from batchedmodel_contract.manifest import read_manifest
 from batchedmodel_contract.mistakes import InvalidManifest
 from batchedmodel_contract.spec import Drain, Resources, Spec
+from batchedmodel_contract.spec_size import LARGEST_SPEC
 from batchedmodel_contract.workload import (
     Accelerator,
     Autoscaling,
@@ -17,10 +18,17 @@ from batchedmodel_contract.workload import (
     Service,
     ServiceType,
 )
-from support.manifest_table import RightManifest, WrongManifest, right_manifests, wrong_manifests
+from support.manifest_table import (
+    RightManifest,
+    WrongManifest,
+    ordinary_pods,
+    right_manifests,
+    wrong_manifests,
+)
 
 RIGHT = right_manifests()
 WRONG = wrong_manifests()
+ORDINARY = ordinary_pods()
 
 
 def spec(**sections: Any) -> Spec:
@@ -50,6 +58,28 @@ def test_a_right_manifest_is_read(right: RightManifest) -> None:
 @pytest.mark.parametrize("wrong", WRONG, ids=[wrong.id for wrong in WRONG])
 def test_a_wrong_manifest_gets_one_message(wrong: WrongManifest) -> None:
     assert complaints(wrong.manifest) == [f"{wrong.field}: {wrong.rule}"]
+
+
+@pytest.mark.parametrize("what", ORDINARY)
+def test_what_an_ordinary_pod_has_is_read_and_kept_as_it_is_written(what: str) -> None:
+    given = ORDINARY[what]
+    found = read_manifest({**manifest(), "spec": given}).spec.pod
+    for field in ("volumes", "affinity", "init_containers", "tolerations"):
+        written = given.get("pod", {}).get(_camel(field))
+        assert getattr(found, field) == written
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.title() for word in rest)
+
+
+def test_a_spec_may_be_large_and_not_larger() -> None:
+    half = LARGEST_SPEC // 2
+    texts = {"A": "é" * (half // 2), "B": "x" * (half - 100)}
+    assert spec(model={"handler": "simulated", "env": texts}).model.env
+    larger = {"handler": "simulated", "env": {**texts, "C": "y" * 100}}
+    assert complaints(manifest(model=larger)) == ["spec: has more than 65536 bytes as JSON"]
 
 
 def found_faults(wrong: WrongManifest) -> set[str]:

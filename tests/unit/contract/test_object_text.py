@@ -99,6 +99,13 @@ def test_what_is_asked_for_is_read_up_to_a_depth_and_a_size() -> None:
         pick(b'{"metadata":{"name":' + b"[" * 900 + b"]" * 900 + b"}}", _NAMED)
 
 
+def test_what_is_asked_for_of_one_object_among_many_may_be_held_smaller() -> None:
+    text = b'{"metadata":{"name":"' + b"x" * 98 + b'"},"spec":"' + b"y" * 999 + b'"}'
+    assert pick(text, _NAMED, largest=100) == {"metadata": {"name": "x" * 98}}
+    with pytest.raises(Unreadable, match="^metadata name has 100 bytes as JSON"):
+        pick(text, _NAMED, largest=99)
+
+
 @pytest.mark.parametrize("text", [b"", b"{", b'{"items":[', b'{"items":[{}', b'{"items":[{}]'])
 def test_a_list_that_was_cut_off_is_not_taken_for_a_whole_one(text: bytes) -> None:
     splitter = ItemSplitter()

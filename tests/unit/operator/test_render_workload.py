@@ -145,23 +145,6 @@ def test_a_product_is_asked_for_beside_whatever_else_nodes_must_be() -> None:
     assert found == {"nodeAffinity": node | terms, "podAffinity": {}}
 
 
-@pytest.mark.parametrize(
-    "affinity",
-    [
-        {"nodeAffinity": "near"},
-        {"nodeAffinity": [1]},
-        {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": 1}},
-        {"nodeAffinity": _required(1)},
-        {"nodeAffinity": _required({"matchExpressions": 1})},
-    ],
-    ids=str,
-)
-def test_an_affinity_that_is_none_is_left_to_the_api_server_to_refuse(
-    affinity: dict[str, Any],
-) -> None:
-    assert _of_products(affinity) == affinity
-
-
 def test_the_sidecar_is_of_the_manifests_image_and_says_as_much_as_it_should() -> None:
     own = {"image": "mirror.example/sidecar:9", "logLevel": "debug"}
     batcher, model = containers_of({**SIMULATED, "sidecar": own})
