@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 import aiohttp
+from aiohttp.http_exceptions import ContentEncodingError
 from yarl import URL
 
 from batchedmodel_contract.mistakes import InvalidInput
@@ -33,6 +34,10 @@ _JSON: Final = "application/json"
 
 class Unreachable(Exception):
     """Nobody who is trusted answered a question; the message says what is told of it."""
+
+
+class Garbled(aiohttp.ClientPayloadError):
+    """A body that turned out to be none while it came."""
 
 
 class Deaf(Unserved):
@@ -143,6 +148,7 @@ class Client:
                     allow_redirects=False,
                 ) as response,
             ):
+                end_with_connection(response)
                 if response.status < _FINAL:
                     # Whoever is told of it would wait for more, or take the connection for another.
                     message = f"the model answers {response.status}, which ends no request"
@@ -157,6 +163,9 @@ class Client:
             raise Busy(_unreachable(error)) from error
         except (aiohttp.ClientError, OSError) as error:
             logger.debug("batch: %s", type(error).__name__)
+            if _is_nonsense(error):
+                message = "the model answers nonsense: what it sent is no HTTP"
+                raise Unserved(message, status=502, answered=True) from error
             raise Lost("the model went away while it worked on this") from error
         return Response(
             status=response.status,
@@ -167,6 +176,36 @@ class Client:
             memory=body if isinstance(body, SharedMemory) else None,
             whole=whole,
         )
+
+
+def end_with_connection(response: aiohttp.ClientResponse) -> None:
+    """Let whoever reads this answer's body hear that the connection has ended.
+
+    aiohttp hangs up on a server whose bytes are no chunk, and leaves the reader waiting for ever.
+    """
+    connection, body = response.connection, response.content
+    if connection is None or connection.protocol is None or body.is_eof():
+        return
+    closed = connection.protocol.closed
+    if closed is None:
+        return
+
+    def tell(ended: asyncio.Future[None]) -> None:
+        ended.exception()  # how it ended is told by the body, where that was sound so far
+        if not body.is_eof() and body.exception() is None:
+            body.set_exception(Garbled("what follows is no part of a body"))
+
+    def whole() -> None:
+        closed.remove_done_callback(tell)  # the connection may carry many answers
+
+    closed.add_done_callback(tell)
+    body.on_eof(whole)
+
+
+def _is_nonsense(error: Exception) -> bool:
+    """Whether the server is there, and what it sent cannot be read."""
+    unreadable = isinstance(error, aiohttp.ClientResponseError | Garbled)
+    return unreadable or isinstance(error.__cause__, ContentEncodingError)
 
 
 def _unreachable(error: Exception) -> str:
