@@ -14,6 +14,7 @@ from aiohttp import web
 from batchedmodel_contract.mistakes import InvalidInput, Unbatchable
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_contract.tenants import NOBODY, Share, share_of
+from batchedmodel_contract.v2 import HEADER_LENGTH
 from batchedmodel_http.response import LARGE, Response
 from batchedmodel_sidecar.batcher import Batcher
 from batchedmodel_sidecar.buffers import json_bytes
@@ -42,6 +43,7 @@ from batchedmodel_sidecar.terms import (
     combined,
     declines_batching,
     limit_of,
+    only,
     request_id,
     wishes_of_headers,
 )
@@ -294,7 +296,8 @@ class Front:
 
         Raises `InvalidInput`, and `Rejected` for a form that is not known.
         """
-        encoding = encoding_of(asked.headers.get("Content-Encoding"))
+        encoding = encoding_of(only(asked.headers, "Content-Encoding"))
+        only(asked.headers, HEADER_LENGTH)
         if self._passthrough is None and self._declines(asked):
             raise InvalidInput(BATCH_HEADER, "is taken only in front of a foreign server", "off")
         traced = logger.isEnabledFor(logging.DEBUG)
