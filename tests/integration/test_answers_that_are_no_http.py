@@ -1,4 +1,7 @@
-"""A foreign server whose bytes are no HTTP is not taken for one that died: it is asked once."""
+"""A foreign server whose bytes are no HTTP is not taken for one that died: it is asked once.
+
+And what it says unasked is not taken for an answer.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,6 +11,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
+from batchedmodel_contract import sidecar_api
 from batchedmodel_contract.spec import ServerProtocol
 from support.blunt_server import BluntServer
 from support.books import assert_books_balance
@@ -108,3 +112,19 @@ async def test_bytes_that_are_no_chunk_break_off_what_passes_through(
             with pytest.raises(aiohttp.ClientPayloadError):
                 await response.read()
     await assert_books_balance(chain)
+
+
+@pytest.mark.parametrize("path", [BATCHED, ALONE])
+async def test_what_a_server_says_unasked_is_nobodys_answer(
+    chain: Chain, server: BluntServer, path: str
+) -> None:
+    another = BODY.replace(b"1", b"2")
+    server.later = SOUND.replace(BODY, another)
+    assert await told(chain, path) == (200, BODY.decode())
+    server.goes_on.set()
+    while server.later:  # noqa: ASYNC110
+        await asyncio.sleep(0.002)
+    # It is in the sidecar's kernel now, and read before whatever comes later.
+    assert (await chain.admin(sidecar_api.LIVE))[0] == 200
+    assert await told(chain, path) == (200, BODY.decode())
+    assert server.asked == 2

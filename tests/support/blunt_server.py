@@ -16,7 +16,7 @@ class BluntServer:
     def __init__(self) -> None:
         self.answer = b""
         self.later = b""
-        """What follows once `goes_on` is set, if anything."""
+        """What follows the next answer once `goes_on` is set, if anything."""
         self.goes_on = asyncio.Event()
         self.asked = 0
         """Questions that were not about the model."""
@@ -46,6 +46,7 @@ class BluntServer:
                 if self.later:
                     await self.goes_on.wait()
                     writer.write(self.later)
+                    self.later = b""
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:

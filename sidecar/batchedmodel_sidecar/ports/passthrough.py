@@ -29,6 +29,7 @@ from batchedmodel_sidecar.ports.bodies import UNDECODABLE, answer_expectation
 from batchedmodel_sidecar.ports.responses import writable
 from batchedmodel_sidecar.terms import REQUEST_ID_HEADER, request_id
 from batchedmodel_sidecar.upstream.client import end_with_connection
+from batchedmodel_sidecar.upstream.connector import Connector
 from batchedmodel_sidecar.upstream.headers import of_this_hop
 
 logger: Final = logging.getLogger(__name__)
@@ -70,7 +71,7 @@ class Passthrough:
         self._max_body_bytes = max_body_bytes
         self._room = SharedRoom(MOST_AT_ONCE)
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0),
+            connector=Connector(limit=0),
             timeout=aiohttp.ClientTimeout(total=None),
             auto_decompress=False,
             cookie_jar=aiohttp.DummyCookieJar(),

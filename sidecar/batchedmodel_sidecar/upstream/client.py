@@ -20,6 +20,7 @@ from batchedmodel_http.response import LARGE
 from batchedmodel_sidecar.buffers import body_of, json_bytes, read_whole
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 from batchedmodel_sidecar.helper.memory import SharedMemory
+from batchedmodel_sidecar.upstream.connector import Connector
 from batchedmodel_sidecar.upstream.dialect import Posting, Response
 
 logger: Final = logging.getLogger(__name__)
@@ -253,7 +254,7 @@ async def _read(response: aiohttp.ClientResponse) -> Buffer | SharedMemory:
 
 def _session(*, keeps: bool) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(
+        connector=Connector(
             limit=0,
             force_close=not keeps,
             keepalive_timeout=_KEPT_SECONDS if keeps else None,
