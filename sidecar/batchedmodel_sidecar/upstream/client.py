@@ -167,7 +167,9 @@ class Client:
             if _is_nonsense(error):
                 message = "the model answers nonsense: what it sent is no HTTP"
                 raise Unserved(message, status=502, answered=True) from error
-            raise Lost("the model went away while it worked on this") from error
+            # The answer's stream keeps the error, whose frames hold what came of the answer.
+            bare = error.with_traceback(None)
+            raise Lost("the model went away while it worked on this") from bare
         return Response(
             status=response.status,
             headers=tuple(response.headers.items()),
@@ -240,15 +242,20 @@ async def _read(response: aiohttp.ClientResponse) -> Buffer | SharedMemory:
     pieces: list[bytes] = []
     size = 0
     memory: SharedMemory | None = None
-    async for piece in response.content.iter_any():
-        size += len(piece)
-        pieces.append(piece)
-        if memory is None and size > LARGE:
-            memory = SharedMemory()
+    try:
+        async for piece in response.content.iter_any():
+            size += len(piece)
+            pieces.append(piece)
+            if memory is None and size > LARGE:
+                memory = SharedMemory()
+            if memory is not None:
+                for part in pieces:
+                    memory.write(part)
+                pieces.clear()
+    except BaseException:
         if memory is not None:
-            for part in pieces:
-                memory.write(part)
-            pieces.clear()
+            memory.close()
+        raise
     return b"".join(pieces) if memory is None else memory
 
 
