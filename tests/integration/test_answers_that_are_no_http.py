@@ -4,6 +4,7 @@ And what it says unasked is not taken for an answer.
 """
 
 import asyncio
+import gzip
 from collections.abc import AsyncIterator
 from typing import Final
 
@@ -25,6 +26,9 @@ ALONE: Final = "/v1/models/other:predict"
 BODY: Final = b'{"predictions":[1]}'
 SOUND: Final = b"HTTP/1.1 200 OK\r\nContent-Length: 19\r\n\r\n" + BODY
 CHUNKED: Final = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+ROOM: Final = 2**22
+ENDLESS: Final = b'{"predictions":["' + b"x" * 2 * ROOM + b'"]}'
+PACKED: Final = gzip.compress(ENDLESS)
 SECONDS: Final = 20.0
 """Less than the time that a request has."""
 
@@ -41,7 +45,8 @@ async def running(
     tmp_path_factory: pytest.TempPathFactory, server: BluntServer
 ) -> AsyncIterator[Chain]:
     url = f"http://127.0.0.1:{server.port}"
-    async with in_front(url, tmp_path_factory.mktemp("garbled"), ServerProtocol.V1) as chain:
+    folder = tmp_path_factory.mktemp("garbled")
+    async with in_front(url, folder, ServerProtocol.V1, max_queue_bytes=ROOM) as chain:
         yield chain
 
 
@@ -84,6 +89,30 @@ async def test_an_answer_that_cannot_be_read_is_nonsense_and_asked_for_once(
     status, text = await told(chain)
     assert status == 502
     assert "nonsense" in text
+    assert server.asked == 1
+    await assert_books_balance(chain)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(ENDLESS) + ENDLESS,
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(PACKED)
+        + PACKED,
+        CHUNKED + b"%x\r\n" % len(ENDLESS) + ENDLESS,
+        b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % 10**15,
+        b"HTTP/1.1 200 OK\r\nInference-Header-Content-Length: 9\r\nContent-Length: %d\r\n\r\n"
+        % 10**15,
+    ],
+    ids=["declared", "bomb", "chunks", "said to be long", "said to be long and binary"],
+)
+async def test_an_answer_that_is_larger_than_all_callers_memory_is_not_taken(
+    chain: Chain, server: BluntServer, answer: bytes
+) -> None:
+    server.answer = answer
+    status, text = await told(chain)
+    assert status == 502
+    assert f"longer than the {ROOM} bytes taken here" in text
     assert server.asked == 1
     await assert_books_balance(chain)
 

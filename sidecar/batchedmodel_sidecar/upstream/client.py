@@ -28,6 +28,7 @@ logger: Final = logging.getLogger(__name__)
 _FINAL: Final = 200
 _REFUSED: Final = 300
 _SERVER_ERROR: Final = 500
+_LONGEST_ANSWER: Final = 1 << 30
 _LONGEST_REPLY: Final = 1_048_576  # about readiness or metadata, which are read in the loop
 _KEPT_SECONDS: Final = 4.0  # an idle connection; shorter than servers keep theirs (uvicorn: 5 s)
 _JSON: Final = "application/json"
@@ -55,12 +56,14 @@ class Client:
     trusts: those of the system, or of the file that the variable SSL_CERT_FILE names.
     """
 
-    def __init__(self, url: str, *, keeps: Callable[[], bool]) -> None:
+    def __init__(self, url: str, *, keeps: Callable[[], bool], most: int = _LONGEST_ANSWER) -> None:
         """`url` has no path; `keeps` says whether a batch may take its predecessor's connection.
 
         That binds it to the process that has accepted the connection, however busy that is by now.
+        `most`: bytes of an answer to a batch.
         """
         self._url = url
+        self._most = most
         self._keeps = keeps
         self._apart = _session(keeps=False)
         """A connection for each question, and for each batch of several: the server is asked to end
@@ -156,7 +159,7 @@ class Client:
                     raise Unserved(message, status=502, answered=True)
                 refused = response.status >= _REFUSED
                 words, whole = await _beginning(response, LARGE) if refused else (b"", True)
-                body = words if refused else await _read(response)
+                body = words if refused else await _read(response, self._most)
         except TimeoutError as error:
             raise Deaf from error
         except aiohttp.ClientConnectorError as error:
@@ -230,14 +233,21 @@ async def _beginning(response: aiohttp.ClientResponse, most: int) -> tuple[bytes
     return b"".join(pieces), True
 
 
-async def _read(response: aiohttp.ClientResponse) -> Buffer | SharedMemory:
-    """The body; where it answers with much JSON, it lies where the helper can reach it."""
+async def _read(response: aiohttp.ClientResponse, most: int) -> Buffer | SharedMemory:
+    """The body; where it answers with much JSON, it lies where the helper can reach it.
+
+    Raises `Unserved` for one that is longer than `most`.
+    """
     declared = response.content_length
-    if declared is None or "Content-Encoding" in response.headers:
-        declared = sys.maxsize
-    if declared <= LARGE:
+    if "Content-Encoding" in response.headers:
+        declared = None
+    expected = sys.maxsize if declared is None else declared
+    if expected <= LARGE:
         return await response.read()
-    if json_bytes(declared, response.headers.get(HEADER_LENGTH)) <= LARGE:
+    parsed_apart = json_bytes(expected, response.headers.get(HEADER_LENGTH)) > LARGE
+    if declared is not None and declared > most:
+        raise _too_long(most)
+    if declared is not None and not parsed_apart:
         return await read_whole(response)
     pieces: list[bytes] = []
     size = 0
@@ -246,7 +256,9 @@ async def _read(response: aiohttp.ClientResponse) -> Buffer | SharedMemory:
         async for piece in response.content.iter_any():
             size += len(piece)
             pieces.append(piece)
-            if memory is None and size > LARGE:
+            if size > most:
+                raise _too_long(most)
+            if memory is None and parsed_apart and size > LARGE:
                 memory = SharedMemory()
             if memory is not None:
                 for part in pieces:
@@ -257,6 +269,11 @@ async def _read(response: aiohttp.ClientResponse) -> Buffer | SharedMemory:
             memory.close()
         raise
     return b"".join(pieces) if memory is None else memory
+
+
+def _too_long(most: int) -> Unserved:
+    message = f"the model's answer is longer than the {most} bytes taken here"
+    return Unserved(message, status=502, answered=True)
 
 
 def _session(*, keeps: bool) -> aiohttp.ClientSession:
