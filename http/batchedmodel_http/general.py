@@ -192,6 +192,10 @@ class General(BaseProtocol):
         goes_on = False
         try:
             goes_on = await self._answer(message, body)
+        except asyncio.CancelledError:
+            # The caller has left. A task keeps the cancellation that ends it, and that what was in
+            # hand for the caller: the request as well, which keeps the task.
+            pass
         finally:
             self._work = self._body = None
             if goes_on:

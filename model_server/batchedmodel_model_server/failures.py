@@ -19,6 +19,7 @@ from batchedmodel_model_server.errors import (
     TooSlow,
     UnknownModel,
 )
+from batchedmodel_model_server.faults import words
 from batchedmodel_model_server.plain_v2 import RowFailed
 
 _log = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ def failure(error: BaseException, asked: str) -> Response:
             answer = told(status, str(error))
             return answer.with_header(AT_WORK, "lost") if kind is DeviceLost else answer
     _log.error("%s failed", asked, exc_info=error)
-    return told(500, f"{type(error).__name__}: {error}")
+    return told(500, words(error))
 
 
 def told(status: int, message: str) -> Response:

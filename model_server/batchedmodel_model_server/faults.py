@@ -12,6 +12,7 @@ from typing import Final
 from batchedmodel_model_server.errors import DeviceLost, ForwardFailed, OutOfMemory
 
 _MESSAGE_CHARACTERS: Final = 500
+_TRACE_CHARACTERS: Final = 16_384
 _OUT_OF_MEMORY: Final = re.compile(
     # The CPU allocator's words; what cuBLAS and cuDNN say when they get no workspace; and the
     # driver's, which refuses memory outside torch's own pool without harm to the device.
@@ -21,8 +22,8 @@ _OUT_OF_MEMORY: Final = re.compile(
 
 def translated(error: BaseException) -> ForwardFailed:
     """The failure in our words, which keeps nothing of the exception alive."""
-    text = f"{type(error).__name__}: {error}"[:_MESSAGE_CHARACTERS]
-    trace = "".join(traceback.format_exception(error))
+    text = words(error)
+    trace = _bounded("".join(traceback.format_exception(error)))
     if _is_out_of_memory(error):
         return OutOfMemory(f"the device's memory does not hold this: {text}", trace)
     if _is(error, "AcceleratorError"):
@@ -30,10 +31,27 @@ def translated(error: BaseException) -> ForwardFailed:
     return ForwardFailed(f"the model failed: {text}"[:_MESSAGE_CHARACTERS], trace)
 
 
+def words(error: BaseException, *, named: bool = True) -> str:
+    """What an exception of a handler's says, which may be long, and may be another exception."""
+    kind = type(error).__name__
+    try:
+        return (f"{kind}: {error}" if named else str(error))[:_MESSAGE_CHARACTERS]
+    except BaseException as worse:
+        return f"{kind}, whose own text cannot be had ({type(worse).__name__})"
+
+
+def _bounded(trace: str) -> str:
+    """The beginning of what a log is told, and its end, where the cause stands."""
+    if len(trace) <= _TRACE_CHARACTERS:
+        return trace
+    half = _TRACE_CHARACTERS // 2
+    return f"{trace[:half]}\n[...]\n{trace[-half:]}"
+
+
 def _is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError) or _is(error, "OutOfMemoryError"):
         return True
-    return isinstance(error, RuntimeError) and _OUT_OF_MEMORY.search(str(error)) is not None
+    return isinstance(error, RuntimeError) and _OUT_OF_MEMORY.search(words(error)) is not None
 
 
 def _is(error: BaseException, name: str) -> bool:

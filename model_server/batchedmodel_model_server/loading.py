@@ -15,7 +15,7 @@ from batchedmodel_model_server.accelerator import look_for_accelerator
 from batchedmodel_model_server.contents import Content, content_of
 from batchedmodel_model_server.declaration import declaration_of
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost
-from batchedmodel_model_server.faults import translated
+from batchedmodel_model_server.faults import translated, words
 from batchedmodel_model_server.file_modules import forget
 from batchedmodel_model_server.forward import LoadedModel
 from batchedmodel_model_server.handler import Handler
@@ -80,8 +80,8 @@ def load(
         if isinstance(failure, DeviceLost):
             raise failure from error
         # A handler is anybody's code: its failure is the model's state, not the process's end.
-        reason = f"{type(error).__name__}: {error}"
-        raise CannotLoad(f"handler {settings.handler} failed to load: {reason}") from error
+        reason = f"handler {settings.handler} failed to load: {words(error)}"
+        raise CannotLoad(reason) from error
     finally:
         undo.close()
 

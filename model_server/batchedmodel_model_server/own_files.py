@@ -34,6 +34,8 @@ def member(folder: Path, name: object, named_by: Path) -> Path:
 
 def read_bytes(file: Path, most: int) -> bytes:
     """A file's content, of at most so many bytes; raises `CannotLoad` and `OSError`."""
+    if file.exists() and not file.is_file():
+        raise CannotLoad(f"{file} is no file")  # a pipe would be waited for
     with file.open("rb") as content:
         found = content.read(most + 1)
     if len(found) > most:

@@ -23,7 +23,9 @@ from batchedmodel_contract.profile import Profile, profile_from_mapping
 from batchedmodel_model_server import cgroup
 from batchedmodel_model_server.contents import stamp
 from batchedmodel_model_server.declaration import Sharing
+from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.forward import LoadedModel
+from batchedmodel_model_server.own_files import MOST_JSON_BYTES, read_bytes
 from batchedmodel_model_server.processor import computing_threads, device_name, read_processor
 from batchedmodel_model_server.self_test import Verdict
 
@@ -31,6 +33,10 @@ FOLDER: Final = "profiles"
 _FORM: Final = 2  # of the file; another number makes other keys
 _KEPT: Final = 64  # files: one for each combination, of which a volume may see many
 _LIBRARIES: Final = ("batchedmodel", "numpy", "torch", "transformers")
+_USELESS: Final = (
+    OSError, ValueError, KeyError, TypeError, RecursionError, InvalidInput, CannotLoad
+)  # fmt: skip
+"""What is raised over a file that holds no findings."""
 _log = logging.getLogger(__name__)
 
 
@@ -53,10 +59,11 @@ class ProfileCache:
     def read(self) -> Findings | None:
         """What was kept under the key; None when there is nothing that could be used."""
         try:
-            return _findings(json.loads(self._file.read_bytes()), self._key)
+            document = json.loads(read_bytes(self._file, MOST_JSON_BYTES))
+            return _findings(document, self._key)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError, InvalidInput) as error:
+        except _USELESS as error:
             _log.warning("the kept profile is ignored: %s: %s", self._file, error)
             return None
 

@@ -21,6 +21,7 @@ from batchedmodel_model_server.answers import NOTHING, Computed, Part, Prepared,
 from batchedmodel_model_server.collate import Collated, Output, collate
 from batchedmodel_model_server.compute import ComputeThread
 from batchedmodel_model_server.errors import DeviceLost, ForwardFailed, NotReady
+from batchedmodel_model_server.faults import words
 from batchedmodel_model_server.forward import LoadedModel, forward
 from batchedmodel_model_server.handler import Handler, Invalid
 from batchedmodel_model_server.ladder import Ladder
@@ -31,7 +32,6 @@ from batchedmodel_model_server.watchdog import Watchdog, allowed_seconds
 
 _BIG: Final = 1 << 20  # bytes whose copying would hold up the event loop for milliseconds
 _MANY: Final = 512  # items whose judgement takes as long
-_MESSAGE_CHARACTERS: Final = 500
 _log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
@@ -212,11 +212,10 @@ def _check(handler: Handler, examined: Examined) -> tuple[dict[int, str], dict[i
         try:
             handler.check(item)
         except Invalid as error:
-            refused[index] = str(error)[:_MESSAGE_CHARACTERS]
+            refused[index] = words(error, named=False)
         except BaseException as error:
             _log.exception("the handler's check failed")
-            text = f"the model's check failed: {type(error).__name__}: {error}"
-            crashed[index] = text[:_MESSAGE_CHARACTERS]
+            crashed[index] = f"the model's check failed: {words(error)}"
     return refused, crashed
 
 

@@ -22,6 +22,7 @@ from batchedmodel_model_server.changes import Changes
 from batchedmodel_model_server.compute import ComputeThread
 from batchedmodel_model_server.declaration import FIRST_VERSION, describe
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost, NotReady, Overloaded
+from batchedmodel_model_server.faults import words
 from batchedmodel_model_server.forward import LoadedModel, at_once
 from batchedmodel_model_server.lifecycle import Lifecycle
 from batchedmodel_model_server.loading import load, source_content
@@ -186,7 +187,7 @@ class ModelService:
             raise
         except BaseException as error:
             _log.exception("bringing up the model failed")
-            failure = CannotLoad(f"{type(error).__name__}: {error}")
+            failure = CannotLoad(words(error))
         await self._failed(version, str(failure))
         raise failure
 

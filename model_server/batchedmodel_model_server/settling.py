@@ -4,6 +4,7 @@ import asyncio
 from typing import TypeVar
 
 from batchedmodel_model_server.errors import ModelServerError
+from batchedmodel_model_server.faults import words
 
 Outcome = TypeVar("Outcome")
 
@@ -26,7 +27,7 @@ def fit_for_a_future(error: BaseException) -> Exception:
     """
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
-    wrapped = ModelServerError(f"the handler raised {type(error).__name__}: {error}")
+    wrapped = ModelServerError(f"the handler raised {words(error)}")
     wrapped.__cause__ = error
     return wrapped
 

@@ -4,6 +4,7 @@ Nobody outside the container can compute or read it: it stands in no object of t
 may run a program in the container may read it, and so does the kubelet's hook (`tell`).
 """
 
+import contextlib
 import os
 import secrets
 from pathlib import Path
@@ -31,6 +32,9 @@ def new_token(path: str) -> str:
             file.write(token)
         Path(draft).rename(path)
     except OSError as error:
+        # On a full disk each start would leave one more.
+        with contextlib.suppress(OSError):
+            Path(draft).unlink()
         raise InvalidInput("TOKEN_FILE", f"cannot be written: {error.strerror}", path) from error
     return token
 

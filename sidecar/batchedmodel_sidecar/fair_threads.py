@@ -66,7 +66,12 @@ class FairThreads:
             self._done(share, size, number)
 
         doing.add_done_callback(done)
-        return await asyncio.shield(doing)
+        try:
+            return await asyncio.shield(doing)
+        finally:
+            # What it raised has this frame in its traceback: together they would keep what the work
+            # had in its hands until somebody looks for garbage.
+            del doing
 
     def close(self) -> None:
         """What has begun goes on to its end."""

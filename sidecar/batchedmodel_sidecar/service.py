@@ -80,7 +80,11 @@ class Service:
         durations, loop = Durations(registry), asyncio.get_running_loop()
         self._link: Link = (
             ForeignLink(
-                client=Client(settings.upstream_url, keeps=self._keeps_connections),
+                client=Client(
+                    settings.upstream_url,
+                    keeps=self._keeps_connections,
+                    most=settings.max_queue_bytes,
+                ),
                 probe=theirs.probe,
                 dialect=theirs.dialect,
                 translator=translator,

@@ -16,6 +16,7 @@ from batchedmodel_contract.batching import FILE_NAME, BatchSettings, settings_fr
 from batchedmodel_contract.mistakes import InvalidInput
 
 logger: Final = logging.getLogger(__name__)
+_MOST_BYTES: Final = 1 << 20  # as much as a ConfigMap may hold
 _GONE: Final = Mask.DELETE_SELF | Mask.MOVE_SELF
 _CHANGES: Final = Mask.CLOSE_WRITE | Mask.MOVED_TO | _GONE
 
@@ -29,10 +30,17 @@ class SettingsFolder:
 
     def read(self) -> BatchSettings:
         """The settings as they stand; raises `InvalidInput`."""
+        file = self._folder / FILE_NAME
         try:
-            return settings_from_json((self._folder / FILE_NAME).read_bytes())
+            if file.exists() and not file.is_file():
+                raise InvalidInput(str(file), "is no file")  # a pipe would be waited for
+            with file.open("rb") as content:
+                text = content.read(_MOST_BYTES + 1)
         except OSError as error:
-            raise InvalidInput(str(self._folder / FILE_NAME), f"cannot be read: {error}") from error
+            raise InvalidInput(str(file), f"cannot be read: {error}") from error
+        if len(text) > _MOST_BYTES:
+            raise InvalidInput(str(file), f"is longer than {_MOST_BYTES} bytes")
+        return settings_from_json(text)
 
     async def changes(self, present: BatchSettings) -> AsyncGenerator[BatchSettings, None]:
         """Each later version that differs and can be used; a bad one leaves the old in force."""

@@ -121,7 +121,7 @@ def combined(headers: Wishes, body: Wishes) -> Wishes:
 def wishes_of_headers(headers: Mapping[str, str], *, traced: bool = False) -> Wishes:
     """What the headers say, and who asks if that is to be `traced`; raises `InvalidInput`."""
     timeout, priority, group = (
-        headers.get(name) for name in (TIMEOUT_HEADER, PRIORITY_HEADER, GROUP_HEADER)
+        only(headers, name) for name in (TIMEOUT_HEADER, PRIORITY_HEADER, GROUP_HEADER)
     )
     timing = wants_timing(headers)
     if timeout is None and priority is None and group is None and not (traced or timing):
@@ -158,8 +158,21 @@ def wants_timing(headers: Mapping[str, str]) -> bool:
     return _switch(headers, TIMING_HEADER, default=False)
 
 
-def _switch(headers: Mapping[str, str], name: str, *, default: bool) -> bool:
+def only(headers: Mapping[str, str], name: str) -> str | None:
+    """The one value of a header, None if it was not sent.
+
+    Raises `InvalidInput` if it was sent with several: whoever is on the way may read another one.
+    """
     given = headers.get(name)
+    if given is not None:
+        lowered = name.lower()
+        if any(value != given for other, value in headers.items() if other.lower() == lowered):
+            raise InvalidInput(name, "is sent more than once, with different values")
+    return given
+
+
+def _switch(headers: Mapping[str, str], name: str, *, default: bool) -> bool:
+    given = only(headers, name)
     if given is None:
         return default
     if given not in ("on", "off"):

@@ -16,7 +16,7 @@ from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.description import RAGGED
 from batchedmodel_contract.tensors import Datatype
 from batchedmodel_contract.v2 import HEADER_LENGTH
-from batchedmodel_sidecar.errors import Lost
+from batchedmodel_sidecar.errors import Unserved
 from batchedmodel_sidecar.upstream.client import Client, Unreachable
 from batchedmodel_sidecar.upstream.dialect import Posting
 from support.chain import Chain, running_chain
@@ -250,7 +250,7 @@ async def test_of_an_answer_that_is_no_http_the_log_quotes_nothing(
     async with server:
         port = server.sockets[0].getsockname()[1]
         client = Client(f"http://127.0.0.1:{port}", keeps=lambda: True)
-        with pytest.raises(Lost):
+        with pytest.raises(Unserved, match="no HTTP"):
             await client.post(Posting(path="/", headers=(), parts=(b"{}",)), 5.0)
         with pytest.raises(Unreachable):
             await client.ask("/")

@@ -3,6 +3,7 @@
 import asyncio
 import csv
 import io
+import json
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from aiohttp import web
+from multidict import CIMultiDict
 
 from batchedmodel_cli.simulate.sources import profile_from
 from batchedmodel_contract.batching import BatchSettings
@@ -151,6 +153,29 @@ async def test_terms_that_make_no_sense_are_named(
     status, answer, told = await ask(slow, body, **headers)
     assert (status, answer) == (400, {"error": message})
     assert told["x-request-outcome"] == "invalid"
+
+
+@pytest.mark.parametrize(
+    ("name", "one", "other"),
+    [
+        ("x-request-timeout-ms", "30000", "1"),
+        ("x-request-priority", "2", "3"),
+        ("x-request-group", "a;n=1", "b;n=1"),
+        ("x-batch", "on", "off"),
+        ("x-timing", "off", "on"),
+        ("Content-Encoding", "identity", "gzip"),
+        ("Inference-Header-Content-Length", str(len(json.dumps(BODY))), "2"),
+    ],
+)
+async def test_what_is_said_twice_and_differently_is_refused_by_name(
+    slow: Chain, name: str, one: str, other: str
+) -> None:
+    headers = CIMultiDict([(name, one), (name, other)])
+    url, data = slow.url(slow.infer_path), json.dumps(BODY)
+    async with slow.session.post(url, data=data, headers=headers) as response:
+        told = (await response.json())["error"]
+        assert (response.status, response.headers["x-request-outcome"]) == (400, "invalid")
+    assert told == f"{name}: is sent more than once, with different values"
 
 
 async def test_terms_are_understood_before_every_public_protocol(slow: Chain) -> None:

@@ -29,7 +29,8 @@ from support.large_bodies import (
     posting,
     v2_body,
 )
-from support.process_memory import peak_bytes, resident_bytes
+from support.process_memory import peak_bytes, resident_bytes, shared_bytes, shared_files
+from support.raw_caller import RawCaller, request
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -37,6 +38,7 @@ LATE_SECONDS: Final = 0.05
 """Parsing one of the large bodies in the loop takes three times as long, and a busy machine that
 has other things to do is late by less."""
 DEVICE: Final = {"fixedSeconds": "0.002", "rowSeconds": "0"}
+LONG_SECONDS: Final = 20.0
 SUM: Final = "support.model_server_handlers:Sum"
 SMALL: Final = v2_body([1, 2, 3, 4])
 
@@ -221,6 +223,36 @@ async def test_memory_and_descriptors_are_given_back(chain: Chain) -> None:
     for (memory, descriptors), (later, more) in zip(before, after, strict=True):
         assert later < memory + 2 * len(body), "twelve bodies are not kept"
         assert more <= descriptors + 4
+
+
+async def test_nothing_is_kept_of_large_bodies_whose_callers_left_in_the_middle(
+    chain: Chain,
+) -> None:
+    said = b'{"a": "' + b"x" * LARGEST
+    for _ in range(8):
+        async with RawCaller.calling(chain.port) as caller:
+            head = request(chain.infer_path).replace(b"Length: 0", b"Length: %d" % (2 * LARGEST))
+            caller.sends(head + said)
+            await caller.writer.drain()
+            async with asyncio.timeout(LONG_SECONDS):
+                while not shared_bytes(chain.sidecar.pid):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+    async with asyncio.timeout(LONG_SECONDS):
+        while shared_bytes(chain.sidecar.pid):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_nothing_is_kept_of_large_bodies_that_are_refused(chain: Chain) -> None:
+    bomb = gzip.compress(bytes(MEBIBYTE * 65), 9), {"Content-Encoding": "gzip"}, 413
+    nonsense: tuple[bytes, dict[str, str], int] = b"[" * LARGEST, {}, 400
+    held = []
+    for body, headers, status in (bomb, nonsense) * 6:
+        url = chain.url(chain.infer_path)
+        async with chain.session.post(url, data=body, headers=headers) as response:
+            assert response.status == status
+        held.append(resident_bytes(chain.sidecar.pid))
+    assert held[-1] < held[0] + 100 * MEBIBYTE, "each was inflated to 64"
+    assert len(shared_files(chain.sidecar.pid)) <= 3
 
 
 async def test_the_helper_outlives_the_signals_of_a_drain_and_ends_with_the_sidecar(

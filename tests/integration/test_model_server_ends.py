@@ -169,6 +169,21 @@ async def test_the_socket_of_a_killed_server_is_taken_over(killed: Killed) -> No
         assert stat.S_IMODE(server.socket.stat().st_mode) == 0o660
 
 
+async def test_what_a_handler_forked_keeps_neither_callers_nor_the_next_server(
+    tmp_path: Path,
+) -> None:
+    async with model_server(tmp_path, "support.storm_handlers:Forking") as server:
+        assert (await server.settled()).state is ModelState.READY
+        events = server.events()
+        await anext(events)
+        await server.infer(token_batch("x", [[1]]))
+        server.process.kill()
+        with pytest.raises((aiohttp.ClientError, StopAsyncIteration)):
+            await asyncio.wait_for(anext(events), 5)
+    async with model_server(tmp_path) as server:
+        assert (await server.settled()).state is ModelState.READY
+
+
 async def refused(environ: dict[str, str]) -> str:
     """What a process says that starts nothing."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("BATCHEDMODEL_")}

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from aiohttp import web
+from multidict import CIMultiDict
 from yarl import URL
 
 from batchedmodel_contract.outcomes import Outcome
@@ -253,6 +254,10 @@ async def test_what_is_wrong_in_itself_is_still_refused_here(chain: Chain, behin
     async with chain.session.post(chain.url(chain.infer_path), headers=headers) as response:
         assert response.status == 400
         assert (await response.json())["error"] == 'x-batch: "perhaps" is not on or off'
+    twice = CIMultiDict([("x-batch", "off"), ("x-batch", "on")])
+    async with chain.session.post(chain.url(chain.infer_path), headers=twice) as response:
+        assert response.status == 400
+        assert "x-batch: is sent more than once" in (await response.json())["error"]
     assert not behind.seen
     await assert_books_balance(chain)
 

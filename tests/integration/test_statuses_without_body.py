@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 
 from batchedmodel_contract.spec import ServerProtocol
+from support.blunt_server import ABOUT, READY, BluntServer
 from support.books import assert_books_balance
 from support.chain import Chain
 from support.raw_caller import RawCaller, request
@@ -19,43 +20,17 @@ from support.row_server import in_front
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-ABOUT: Final = "/v1/models/m"
 BATCHED: Final = "/v1/models/m:predict"
 ALONE: Final = "/v1/models/other:predict"
-READY: Final = b'{"name": "m", "ready": true}'
 ASKED: Final = b'{"instances": [1]}'
 SECONDS: Final = 20.0
-
-
-class BluntServer:
-    """Answers every question about the model well, and all else by the bytes that it was told."""
-
-    def __init__(self) -> None:
-        self.answer = b""
-        self.port = 0
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while head := await reader.readuntil(b"\r\n\r\n"):
-                length = re.search(rb"(?i)\r\nContent-Length: (\d+)", head)
-                await reader.readexactly(int(length[1]) if length else 0)
-                about = head.startswith(f"GET {ABOUT} ".encode())
-                well = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(READY), READY)
-                writer.write(well if about else self.answer)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server() -> AsyncIterator[BluntServer]:
     """One for all: each test has it answer otherwise."""
-    blunt = BluntServer()
-    listener = await asyncio.start_server(blunt.serve, "127.0.0.1", 0)
-    blunt.port = listener.sockets[0].getsockname()[1]
-    yield blunt
-    listener.close()
+    async with BluntServer().serving() as blunt:
+        yield blunt
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

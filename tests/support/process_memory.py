@@ -1,7 +1,11 @@
 """The memory of a running process in bytes, as the kernel tells it."""
 
+import contextlib
 import re
 from pathlib import Path
+from typing import Final
+
+_BLOCK: Final = 512
 
 
 def resident_bytes(pid: int) -> int:
@@ -12,6 +16,21 @@ def resident_bytes(pid: int) -> int:
 def peak_bytes(pid: int) -> int:
     """The most it ever held."""
     return _told(pid, "VmHWM")
+
+
+def shared_bytes(pid: int) -> int:
+    """What it holds of files that lie in no file system, mapped or not."""
+    return sum(size for _, size in shared_files(pid))
+
+
+def shared_files(pid: int) -> list[tuple[str, int]]:
+    """Those files, by their descriptors, each with its size in memory."""
+    found = []
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
+            if str(descriptor.readlink()).startswith("/memfd:"):
+                found.append((descriptor.name, descriptor.stat().st_blocks * _BLOCK))
+    return found
 
 
 def _told(pid: int, name: str) -> int:

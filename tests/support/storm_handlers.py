@@ -1,5 +1,7 @@
-"""The simulated device of a storm, over one kind of row of which every pass fails."""
+"""The simulated device of a storm, over rows of which passes fail or leave something behind."""
 
+import os
+import time
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -8,6 +10,7 @@ from batchedmodel_model_server.handlers.simulated import Simulated
 
 VENOM: Final = -1
 """A value that fails the pass of which it is a part, behind the time that the pass takes."""
+_FORKED_SECONDS: Final = 20.0
 
 
 class Bitten(Simulated):
@@ -19,3 +22,15 @@ class Bitten(Simulated):
         if (batch.array("x") == VENOM).any():
             raise ValueError("a row in this batch is venomous")
         return answer
+
+
+class Forking(Simulated):
+    """Leaves a process behind with each pass, as workers of a data loader may be."""
+
+    def forward(self, batch: Batch) -> Mapping[str, Any]:
+        """Fork, and answer."""
+        if os.fork() == 0:
+            os.closerange(0, 3)  # or whoever reads the log waits for this one
+            time.sleep(_FORKED_SECONDS)
+            os._exit(0)
+        return super().forward(batch)

@@ -169,7 +169,9 @@ class Helper:
 
     def _settle(self, task: _Task, result: tuple[Reply, SharedMemory] | HelperFailed) -> None:
         if not task.wanted:
-            return  # the memory goes with the last reference
+            if not isinstance(result, HelperFailed):
+                result[1].close()
+            return
         if isinstance(result, HelperFailed):
             task.outcome.set_exception(result)
         else:

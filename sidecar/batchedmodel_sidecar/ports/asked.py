@@ -9,10 +9,10 @@ from typing import Final, NamedTuple
 
 from batchedmodel_contract.v2 import HEADER_LENGTH
 from batchedmodel_http import asked
-from batchedmodel_sidecar.ports.encodings import Encoding
+from batchedmodel_sidecar.ports.encodings import Encoding, encoding_of
 from batchedmodel_sidecar.protocols.adapter import Adapter
 from batchedmodel_sidecar.routes import Found, Lost
-from batchedmodel_sidecar.terms import Wishes, request_id
+from batchedmodel_sidecar.terms import Wishes, only, request_id, wishes_of_headers
 
 
 class Way(NamedTuple):
@@ -31,6 +31,17 @@ class Manner(NamedTuple):
     wishes: Wishes
     accepted: str | None
     """How its answer may be compressed: a header."""
+
+
+def manner_of(headers: Mapping[str, str], *, traced: bool) -> Manner:
+    """How the headers want it; raises `InvalidInput`, and `Rejected` for a form that is not known.
+
+    `traced`: whether it is noted who asks.
+    """
+    encoding = encoding_of(only(headers, "Content-Encoding"))
+    only(headers, HEADER_LENGTH)
+    wishes = wishes_of_headers(headers, traced=traced)
+    return Manner(encoding, wishes, headers.get("Accept-Encoding"))
 
 
 class Asked(asked.Asked):

@@ -75,8 +75,8 @@ class BodyReader:
             raise Rejected(Rejection.EXPIRED, message, status=408) from error
         except (ConnectionError, web.RequestPayloadError) as error:
             if request.transport is None or request.transport.is_closing():
-                raise Rejected(Rejection.ABANDONED, "the body ended early") from error
-            raise Rejected(Rejection.INVALID, UNDECODABLE) from error
+                raise Rejected(Rejection.ABANDONED, "the body ended early") from _bare(error)
+            raise Rejected(Rejection.INVALID, UNDECODABLE) from _bare(error)
 
     async def decoded(
         self, body: Received, encoding: Encoding | None, held: Hold, head: str | None = None
@@ -91,6 +91,8 @@ class BodyReader:
             body, encoding, self.max_bytes, lambda plain: placed(plain, head), held.share
         )
         if not held.grow(len(plain)):
+            if isinstance(plain, SharedMemory):
+                plain.close()
             raise self._no_room(held.refused)
         return plain
 
@@ -117,18 +119,25 @@ class BodyReader:
         pieces: list[bytes] = []
         large: Room | SharedMemory | None = None
         size = 0
-        async for piece in request.content.iter_any():
-            size += len(piece)
-            self._charge(size, len(piece), held)
-            pieces.append(piece)
-            if large is None and max(size, declared) > LARGE:
-                expected = declared or self.max_bytes
-                parsed_apart = not asked.packed and json_bytes(expected, head) > LARGE
-                large = SharedMemory() if parsed_apart else Room(expected)
-            if large is not None:
-                for part in pieces:
-                    large.write(part)
-                pieces.clear()
+        try:
+            async for piece in request.content.iter_any():
+                size += len(piece)
+                self._charge(size, len(piece), held)
+                pieces.append(piece)
+                if large is None and max(size, declared) > LARGE:
+                    expected = declared or self.max_bytes
+                    parsed_apart = not asked.packed and json_bytes(expected, head) > LARGE
+                    large = SharedMemory() if parsed_apart else Room(expected)
+                if large is not None:
+                    for part in pieces:
+                        large.write(part)
+                    pieces.clear()
+        except BaseException:
+            # Nobody counts it from here on, so it must not wait for whoever keeps the exception.
+            if isinstance(large, SharedMemory):
+                large.close()
+            large = None
+            raise
         if large is None:
             return b"".join(pieces)
         return large.view() if isinstance(large, Room) else large
@@ -146,6 +155,11 @@ class BodyReader:
     def _no_room(self, refusal: Rejection) -> Rejected:
         message = f"the bodies held take {self._budget.held} bytes; no more fit at present"
         return Rejected(refusal, message, retry_after=_RETRY_SOON)
+
+
+def _bare(error: Exception) -> Exception:
+    """The error of a stream, which keeps it, without the frames that hold the stream."""
+    return error.with_traceback(None)
 
 
 def placed(body: bytes, head: str | None) -> Received:

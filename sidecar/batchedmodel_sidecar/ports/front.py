@@ -24,10 +24,10 @@ from batchedmodel_sidecar.lifecycle import Lifecycle
 from batchedmodel_sidecar.link import Link
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.ports.about import RETRY_NOT_READY, other_version, told
-from batchedmodel_sidecar.ports.asked import Asked, Manner, Way
+from batchedmodel_sidecar.ports.asked import Asked, Manner, Way, manner_of
 from batchedmodel_sidecar.ports.bodies import BodyReader, Received, Source
 from batchedmodel_sidecar.ports.byte_budget import Hold
-from batchedmodel_sidecar.ports.encodings import Encoding, encoding_of, wants_gzip
+from batchedmodel_sidecar.ports.encodings import Encoding, wants_gzip
 from batchedmodel_sidecar.ports.passthrough import GoesAlone, Passthrough
 from batchedmodel_sidecar.ports.prompt import within
 from batchedmodel_sidecar.ports.responses import as_web, error_response, gzipped, model_response
@@ -298,12 +298,9 @@ class Front:
 
         Raises `InvalidInput`, and `Rejected` for a form that is not known.
         """
-        encoding = encoding_of(asked.headers.get("Content-Encoding"))
         if self._passthrough is None and self._declines(asked):
             raise InvalidInput(BATCH_HEADER, "is taken only in front of a foreign server", "off")
-        traced = logger.isEnabledFor(logging.DEBUG)
-        wishes = wishes_of_headers(asked.headers, traced=traced)
-        asked.manner = Manner(encoding, wishes, asked.headers.get("Accept-Encoding"))
+        asked.manner = manner_of(asked.headers, traced=logger.isEnabledFor(logging.DEBUG))
         return asked.manner
 
     def _open_for_work(self) -> ReadyModel:

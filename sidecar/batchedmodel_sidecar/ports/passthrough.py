@@ -7,7 +7,7 @@ streams never wait for batches nor batches for streams.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from http import HTTPStatus
 from typing import Final
 
@@ -28,7 +28,9 @@ from batchedmodel_sidecar.ledger import Ledger
 from batchedmodel_sidecar.ports.bodies import UNDECODABLE, answer_expectation
 from batchedmodel_sidecar.ports.responses import writable
 from batchedmodel_sidecar.terms import REQUEST_ID_HEADER, request_id
-from batchedmodel_sidecar.upstream.headers import OF_THE_CONNECTION
+from batchedmodel_sidecar.upstream.client import end_with_connection
+from batchedmodel_sidecar.upstream.connector import Connector
+from batchedmodel_sidecar.upstream.headers import of_this_hop
 
 logger: Final = logging.getLogger(__name__)
 
@@ -38,7 +40,8 @@ refused with 429."""
 _RETRY_SOON: Final = 1.0
 _TOO_LARGE: Final = "the body is larger than the {} bytes taken here"
 _SENT_BY_ITSELF: Final = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
-_OF_THIS_HOP: Final = OF_THE_CONNECTION | {"host", "expect"}
+_BETWEEN_US: Final = ("host", "expect")
+"""Of a request, what the sidecar says or answers itself."""
 
 
 class GoesAlone(NotHere):
@@ -68,7 +71,7 @@ class Passthrough:
         self._max_body_bytes = max_body_bytes
         self._room = SharedRoom(MOST_AT_ONCE)
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0),
+            connector=Connector(limit=0),
             timeout=aiohttp.ClientTimeout(total=None),
             auto_decompress=False,
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -164,14 +167,15 @@ class _Passage:
         async with session.request(
             request.method,
             target,
-            headers=_end_to_end(request.headers, _OF_THIS_HOP) + self._ends,
+            headers=_end_to_end(request.headers, _BETWEEN_US) + self._ends,
             data=data,
             allow_redirects=False,
         ) as answer:
+            end_with_connection(answer)
             if answer.status < HTTPStatus.OK:
                 # Its caller would wait for what follows, or take the connection for another's.
                 raise Unserved(f"the server behind answers {answer.status}", status=502)
-            headers = _end_to_end(answer.headers, OF_THE_CONNECTION)
+            headers = _end_to_end(answer.headers)
             empty = is_empty(answer.status)
             if empty:
                 headers = [one for one in headers if one[0].lower() != "content-length"]
@@ -215,16 +219,9 @@ class _Passage:
             raise
 
 
-def _end_to_end(headers: Mapping[str, str], dropped: frozenset[str]) -> list[tuple[str, str]]:
-    """The headers without those of one connection, those that `Connection` names included."""
-    named = {
-        token.strip().lower()
-        for name, value in headers.items()
-        if name.lower() == "connection"
-        for token in value.split(",")
-    }
+def _end_to_end(headers: Mapping[str, str], dropped: Iterable[str] = ()) -> list[tuple[str, str]]:
+    """The headers without those of one connection, and without these."""
+    ending = of_this_hop(headers.items()).union(dropped)
     return [
-        (name, writable(value))
-        for name, value in headers.items()
-        if name.lower() not in dropped and name.lower() not in named
+        (name, writable(value)) for name, value in headers.items() if name.lower() not in ending
     ]

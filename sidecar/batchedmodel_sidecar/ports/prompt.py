@@ -18,14 +18,14 @@ async def within(seconds: float, work: Coroutine[Any, Any, Result]) -> tuple[Res
     Raises `TimeoutError` when it has to wait and that lasts longer.
     """
     try:
-        awaited = work.send(None)
+        begun = _Rest(work.send(None), work)
     except StopIteration as done:
         result: Result = done.value
         return result, False
-    rest = asyncio.create_task(_finished(awaited, work))
+    rest = asyncio.create_task(_finished(begun))
     try:
-        ended, _ = await asyncio.wait([rest], timeout=seconds)
-        if not ended:
+        await asyncio.wait([rest], timeout=seconds)
+        if not rest.done():
             await _cut_short(rest)
             if rest.cancelled():
                 raise TimeoutError
@@ -34,14 +34,13 @@ async def within(seconds: float, work: Coroutine[Any, Any, Result]) -> tuple[Res
         await _cut_short(rest)
         raise
     finally:
-        # An error keeps this frame, which must not keep the error: all that the work held would
-        # stay until cycles are collected.
+        # An error keeps this frame, which must not keep the error, in no name and no set of tasks:
+        # all that the work held would stay until cycles are collected.
         del rest
 
 
-async def _finished(awaited: Any, work: Coroutine[Any, Any, Result]) -> Result:
-    rest: Result = await _Rest(awaited, work)
-    return rest
+async def _finished(begun: "_Rest") -> Any:
+    return await begun
 
 
 async def _cut_short(rest: asyncio.Task[Any]) -> None:
@@ -57,17 +56,20 @@ class _Rest:
         self._work = work
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        awaited = self._awaited
+        awaited, self._awaited = self._awaited, None
         while True:
             try:
                 # Each error goes straight on: kept in a name of this frame it would, by its
-                # traceback, keep the frame, and so all that the work held.
+                # traceback, keep the frame, and so all that the work held. A future that is
+                # awaited no more may have it as well.
                 try:
                     sent = yield awaited
                 except BaseException as error:
                     # A cancellation, the timer's as well, is the work's to handle.
+                    awaited = None
                     awaited = self._work.throw(error)
                 else:
+                    awaited = None
                     awaited = self._work.send(sent)
             except StopIteration as done:
                 return done.value

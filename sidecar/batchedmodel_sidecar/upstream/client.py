@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 import aiohttp
+from aiohttp.http_exceptions import ContentEncodingError
 from yarl import URL
 
 from batchedmodel_contract.mistakes import InvalidInput
@@ -19,6 +20,7 @@ from batchedmodel_http.response import LARGE
 from batchedmodel_sidecar.buffers import body_of, json_bytes, read_whole
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 from batchedmodel_sidecar.helper.memory import SharedMemory
+from batchedmodel_sidecar.upstream.connector import Connector
 from batchedmodel_sidecar.upstream.dialect import Posting, Response
 
 logger: Final = logging.getLogger(__name__)
@@ -26,6 +28,7 @@ logger: Final = logging.getLogger(__name__)
 _FINAL: Final = 200
 _REFUSED: Final = 300
 _SERVER_ERROR: Final = 500
+_LONGEST_ANSWER: Final = 1 << 30
 _LONGEST_REPLY: Final = 1_048_576  # about readiness or metadata, which are read in the loop
 _KEPT_SECONDS: Final = 4.0  # an idle connection; shorter than servers keep theirs (uvicorn: 5 s)
 _JSON: Final = "application/json"
@@ -33,6 +36,10 @@ _JSON: Final = "application/json"
 
 class Unreachable(Exception):
     """Nobody who is trusted answered a question; the message says what is told of it."""
+
+
+class Garbled(aiohttp.ClientPayloadError):
+    """A body that turned out to be none while it came."""
 
 
 class Deaf(Unserved):
@@ -49,12 +56,14 @@ class Client:
     trusts: those of the system, or of the file that the variable SSL_CERT_FILE names.
     """
 
-    def __init__(self, url: str, *, keeps: Callable[[], bool]) -> None:
+    def __init__(self, url: str, *, keeps: Callable[[], bool], most: int = _LONGEST_ANSWER) -> None:
         """`url` has no path; `keeps` says whether a batch may take its predecessor's connection.
 
         That binds it to the process that has accepted the connection, however busy that is by now.
+        `most`: bytes of an answer to a batch.
         """
         self._url = url
+        self._most = most
         self._keeps = keeps
         self._apart = _session(keeps=False)
         """A connection for each question, and for each batch of several: the server is asked to end
@@ -143,13 +152,14 @@ class Client:
                     allow_redirects=False,
                 ) as response,
             ):
+                end_with_connection(response)
                 if response.status < _FINAL:
                     # Whoever is told of it would wait for more, or take the connection for another.
                     message = f"the model answers {response.status}, which ends no request"
                     raise Unserved(message, status=502, answered=True)
                 refused = response.status >= _REFUSED
                 words, whole = await _beginning(response, LARGE) if refused else (b"", True)
-                body = words if refused else await _read(response)
+                body = words if refused else await _read(response, self._most)
         except TimeoutError as error:
             raise Deaf from error
         except aiohttp.ClientConnectorError as error:
@@ -157,7 +167,12 @@ class Client:
             raise Busy(_unreachable(error)) from error
         except (aiohttp.ClientError, OSError) as error:
             logger.debug("batch: %s", type(error).__name__)
-            raise Lost("the model went away while it worked on this") from error
+            if _is_nonsense(error):
+                message = "the model answers nonsense: what it sent is no HTTP"
+                raise Unserved(message, status=502, answered=True) from error
+            # The answer's stream keeps the error, whose frames hold what came of the answer.
+            bare = error.with_traceback(None)
+            raise Lost("the model went away while it worked on this") from bare
         return Response(
             status=response.status,
             headers=tuple(response.headers.items()),
@@ -167,6 +182,36 @@ class Client:
             memory=body if isinstance(body, SharedMemory) else None,
             whole=whole,
         )
+
+
+def end_with_connection(response: aiohttp.ClientResponse) -> None:
+    """Let whoever reads this answer's body hear that the connection has ended.
+
+    aiohttp hangs up on a server whose bytes are no chunk, and leaves the reader waiting for ever.
+    """
+    connection, body = response.connection, response.content
+    if connection is None or connection.protocol is None or body.is_eof():
+        return
+    closed = connection.protocol.closed
+    if closed is None:
+        return
+
+    def tell(ended: asyncio.Future[None]) -> None:
+        ended.exception()  # how it ended is told by the body, where that was sound so far
+        if not body.is_eof() and body.exception() is None:
+            body.set_exception(Garbled("what follows is no part of a body"))
+
+    def whole() -> None:
+        closed.remove_done_callback(tell)  # the connection may carry many answers
+
+    closed.add_done_callback(tell)
+    body.on_eof(whole)
+
+
+def _is_nonsense(error: Exception) -> bool:
+    """Whether the server is there, and what it sent cannot be read."""
+    unreadable = isinstance(error, aiohttp.ClientResponseError | Garbled)
+    return unreadable or isinstance(error.__cause__, ContentEncodingError)
 
 
 def _unreachable(error: Exception) -> str:
@@ -188,33 +233,52 @@ async def _beginning(response: aiohttp.ClientResponse, most: int) -> tuple[bytes
     return b"".join(pieces), True
 
 
-async def _read(response: aiohttp.ClientResponse) -> Buffer | SharedMemory:
-    """The body; where it answers with much JSON, it lies where the helper can reach it."""
+async def _read(response: aiohttp.ClientResponse, most: int) -> Buffer | SharedMemory:
+    """The body; where it answers with much JSON, it lies where the helper can reach it.
+
+    Raises `Unserved` for one that is longer than `most`.
+    """
     declared = response.content_length
-    if declared is None or "Content-Encoding" in response.headers:
-        declared = sys.maxsize
-    if declared <= LARGE:
+    if "Content-Encoding" in response.headers:
+        declared = None
+    expected = sys.maxsize if declared is None else declared
+    if expected <= LARGE:
         return await response.read()
-    if json_bytes(declared, response.headers.get(HEADER_LENGTH)) <= LARGE:
+    parsed_apart = json_bytes(expected, response.headers.get(HEADER_LENGTH)) > LARGE
+    if declared is not None and declared > most:
+        raise _too_long(most)
+    if declared is not None and not parsed_apart:
         return await read_whole(response)
     pieces: list[bytes] = []
     size = 0
     memory: SharedMemory | None = None
-    async for piece in response.content.iter_any():
-        size += len(piece)
-        pieces.append(piece)
-        if memory is None and size > LARGE:
-            memory = SharedMemory()
+    try:
+        async for piece in response.content.iter_any():
+            size += len(piece)
+            pieces.append(piece)
+            if size > most:
+                raise _too_long(most)
+            if memory is None and parsed_apart and size > LARGE:
+                memory = SharedMemory()
+            if memory is not None:
+                for part in pieces:
+                    memory.write(part)
+                pieces.clear()
+    except BaseException:
         if memory is not None:
-            for part in pieces:
-                memory.write(part)
-            pieces.clear()
+            memory.close()
+        raise
     return b"".join(pieces) if memory is None else memory
+
+
+def _too_long(most: int) -> Unserved:
+    message = f"the model's answer is longer than the {most} bytes taken here"
+    return Unserved(message, status=502, answered=True)
 
 
 def _session(*, keeps: bool) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(
+        connector=Connector(
             limit=0,
             force_close=not keeps,
             keepalive_timeout=_KEPT_SECONDS if keeps else None,

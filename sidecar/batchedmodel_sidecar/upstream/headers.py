@@ -35,7 +35,7 @@ _OF_REFUSALS: Final = SHARED | {"retry-after", "www-authenticate"}
 """What is true for each caller of a batch that failed as a whole."""
 
 # RFC 9110, 7.6.1, and what older senders add: they concern one connection, not the message.
-OF_THE_CONNECTION: Final = frozenset(
+_OF_THE_CONNECTION: Final = frozenset(
     {
         "connection",
         "keep-alive",
@@ -61,6 +61,17 @@ _WRITTEN_ANEW: Final = frozenset(
 )
 
 
+def of_this_hop(headers: Iterable[tuple[str, str]]) -> frozenset[str]:
+    """Which headers end here, in lower case: those that `Connection` names are among them."""
+    named = (
+        name.strip().lower()
+        for field, value in headers
+        if field.lower() == "connection"
+        for name in value.split(",")
+    )
+    return _OF_THE_CONNECTION.union(named)
+
+
 def forwarded(headers: Mapping[str, str]) -> Headers:
     """What the server is told of a caller's headers."""
     return _every(FORWARDED, headers)
@@ -74,22 +85,18 @@ def trace_context(headers: Mapping[str, str]) -> Headers:
 def _every(names: Collection[str], headers: Mapping[str, str]) -> Headers:
     """The headers of these names, each as often as it was sent and in that order.
 
-    Names are sorted, so that callers who send them in another order share a key.
+    Those that `Connection` names were meant for the sidecar alone. Names are sorted, so that
+    callers who send them in another order share a key.
     """
-    lowered = ((name.lower(), value) for name, value in headers.items())
-    return tuple(sorted((one for one in lowered if one[0] in names), key=itemgetter(0)))
+    lowered = [(name.lower(), value) for name, value in headers.items()]
+    passing = set(names) - of_this_hop(lowered)
+    return tuple(sorted((one for one in lowered if one[0] in passing), key=itemgetter(0)))
 
 
 def end_to_end(headers: Iterable[tuple[str, str]]) -> Headers:
     """What a lone caller is told of the server's headers."""
     given = tuple(headers)
-    named = {
-        name.strip().lower()
-        for field, value in given
-        if field.lower() == "connection"
-        for name in value.split(",")
-    }
-    dropped = OF_THE_CONNECTION | _WRITTEN_ANEW | named
+    dropped = of_this_hop(given) | _WRITTEN_ANEW
     return tuple((name, value) for name, value in given if name.lower() not in dropped)
 
 

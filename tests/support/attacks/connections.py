@@ -108,6 +108,12 @@ async def reset_in_the_body(aim: Aim) -> None:
     await _resets(aim, aim.request(aim.body())[:-9], 0.01)
 
 
+@THEME.attack(callers=4)
+async def reset_in_a_large_body(aim: Aim) -> None:
+    """Behind seven megabytes of it, which nobody counts any more."""
+    await _resets(aim, aim.head(f"Content-Length: {8 * 10**6}") + b" " * 7 * 10**6, 0.05)
+
+
 @THEME.attack()
 async def reset_in_a_chunk(aim: Aim) -> None:
     """In the middle of it."""

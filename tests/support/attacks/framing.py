@@ -230,6 +230,12 @@ async def compressed_bomb(aim: Aim) -> None:
     await aim.asks(_BOMB, "Content-Encoding: gzip")
 
 
+@THEME.attack(told=REFUSED, callers=2)
+async def bombs_without_a_pause(aim: Aim) -> None:
+    """Each is refused, and nothing of it may stay."""
+    await aim.asks(_BOMB, "Content-Encoding: gzip")
+
+
 @THEME.attack(told=REFUSED, callers=2, pause=0.2)
 async def bomb_in_a_bomb(aim: Aim) -> None:
     """Compressed twice."""

@@ -6,6 +6,13 @@ from batchedmodel_model_server.errors import DeviceLost, ForwardFailed, OutOfMem
 from batchedmodel_model_server.faults import translated
 
 
+class Wordless(Exception):
+    """One that cannot be shown."""
+
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
@@ -27,6 +34,18 @@ def test_an_exception_is_told_apart_by_its_kind_and_words(
     failure = translated(error)
     assert type(failure) is kind
     assert type(error).__name__ in str(failure)
+
+
+def test_an_exception_without_words_is_a_failure_like_another() -> None:
+    assert str(translated(Wordless())) == (
+        "the model failed: Wordless, whose own text cannot be had (ValueError)"
+    )
+
+
+def test_what_an_exception_says_is_told_and_logged_within_bounds() -> None:
+    failure = translated(RuntimeError("m" * 1_000_000))
+    assert len(str(failure)) <= 500
+    assert len(failure.trace) < 20_000
 
 
 @pytest.mark.torch

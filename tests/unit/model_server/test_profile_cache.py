@@ -18,6 +18,7 @@ from batchedmodel_model_server.declaration import Sharing
 from batchedmodel_model_server.forward import LoadedModel
 from batchedmodel_model_server.handlers.simulated import Simulated
 from batchedmodel_model_server.memory import MemoryCap
+from batchedmodel_model_server.own_files import MOST_JSON_BYTES
 from batchedmodel_model_server.profile_cache import Findings, ProfileCache, key_of
 from batchedmodel_model_server.self_test import Verdict
 from batchedmodel_model_server.trial import BESIDE_BUDGET_SECONDS, BESIDE_PASS_SECONDS, Trial
@@ -49,7 +50,11 @@ def test_findings_are_kept_for_their_key_alone(tmp_path: Path) -> None:
     assert ProfileCache(tmp_path, {"threads": 4}).read() is None
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"key": "another"}', "null"])
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", "[]", '{"key": "another"}', "null", "[" * 100_000, " " * (MOST_JSON_BYTES + 1)],
+    ids=["empty", "open", "list", "other key", "null", "deep", "long"],
+)
 def test_a_damaged_file_is_ignored_and_said_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str
 ) -> None:
@@ -61,6 +66,18 @@ def test_a_damaged_file_is_ignored_and_said_so(
     assert "the kept profile is ignored" in caplog.text
     cache.write(FINDINGS)
     assert cache.read() == FINDINGS
+
+
+def test_what_is_no_file_is_not_waited_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = ProfileCache(tmp_path, {})
+    cache.write(FINDINGS)
+    [file] = (tmp_path / "profiles").iterdir()
+    file.unlink()
+    os.mkfifo(file)
+    assert cache.read() is None
+    assert "is no file" in caplog.text
 
 
 def test_a_folder_that_cannot_be_written_costs_nothing_but_the_profile(

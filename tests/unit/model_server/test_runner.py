@@ -199,6 +199,36 @@ async def test_panic_of_a_library_fails_its_item_alone_in_the_check_as_in_the_pa
     assert reply.errors[2] == "the model failed: Panic: in the pass"
 
 
+class Wordless(Exception):
+    """One that cannot be shown."""
+
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+class Speechless(Failing):
+    """Raises what cannot be shown."""
+
+    def check(self, item: Mapping[str, Any]) -> None:
+        if item["x"][0] == 98:
+            raise Wordless
+
+    def forward(self, batch: Batch) -> Mapping[str, Any]:
+        if (batch.array("x") == 13).any():
+            raise Wordless
+        return Echo.forward(self, batch)
+
+
+async def test_an_exception_that_cannot_be_shown_fails_its_item_alone(
+    compute: ComputeThread,
+) -> None:
+    request = batch_of(x=[[1], [98], [13], [4]])
+    reply = await runner_of(loaded(Speechless()), compute).run(request)
+    assert reply.statuses == (200, 500, 500, 200)
+    assert "Wordless" in reply.errors[1]
+    assert "Wordless" in reply.errors[2]
+
+
 async def test_batch_of_many_items_is_judged_off_the_loop(
     compute: ComputeThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:

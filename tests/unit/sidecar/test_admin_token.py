@@ -1,5 +1,6 @@
 """Where the token lies, and who may read it."""
 
+import errno
 import stat
 from pathlib import Path
 
@@ -34,3 +35,15 @@ def test_without_a_file_there_is_none() -> None:
 def test_a_file_that_cannot_be_written_is_a_wrong_setting(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="TOKEN_FILE.*cannot be written"):
         new_token(str(tmp_path / "missing" / "token"))
+
+
+def test_a_full_disk_is_left_as_it_was_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Path, target: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "rename", full)
+    with pytest.raises(InvalidInput, match="No space left"):
+        new_token(str(tmp_path / "token"))
+    assert not list(tmp_path.iterdir())

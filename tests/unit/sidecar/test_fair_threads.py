@@ -1,8 +1,10 @@
 """Work in threads: fair turns of tenants, and room that is given back whoever leaves when."""
 
 import asyncio
+import contextlib
 import gc
 import random
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -71,6 +73,31 @@ async def test_work_that_fails_tells_its_caller_and_holds_up_nobody() -> None:
         with pytest.raises(ZeroDivisionError):
             await threads.do(FLOOD, 10, lambda: 1 // 0)
         assert await threads.do(FLOOD, 10, lambda: 1) == 1
+
+
+class Body:
+    """Something large that a work holds."""
+
+
+async def test_nothing_of_a_work_that_failed_is_kept() -> None:
+    bodies: weakref.WeakSet[Body] = weakref.WeakSet()
+
+    def fail() -> None:
+        body = Body()
+        bodies.add(body)
+        raise ValueError("wrong")
+
+    with OneByOne() as thread:
+        thread.let.set()
+        threads = FairThreads(thread, at_once=1, room=10)
+        gc.disable()
+        try:
+            with contextlib.suppress(ValueError):
+                await threads.do(FLOOD, 10, fail)
+            await asyncio.sleep(0)
+            assert not bodies
+        finally:
+            gc.enable()
 
 
 @pytest.mark.parametrize("seed", range(20))

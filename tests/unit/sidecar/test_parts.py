@@ -188,6 +188,17 @@ class TestSettingsFolder:
         with pytest.raises(InvalidInput, match="batching.json: cannot be read"):
             SettingsFolder(str(tmp_path)).read()
 
+    def test_what_is_no_file_is_not_waited_for(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / FILE_NAME)
+        with pytest.raises(InvalidInput, match="batching.json: is no file"):
+            SettingsFolder(str(tmp_path)).read()
+
+    def test_a_file_of_any_size_is_not_taken_in(self, tmp_path: Path) -> None:
+        with (tmp_path / FILE_NAME).open("wb") as file:
+            file.truncate(1 << 40)
+        with pytest.raises(InvalidInput, match=r"batching.json: is longer than \d+ bytes"):
+            SettingsFolder(str(tmp_path)).read()
+
 
 def _mount(folder: Path, version: str, settings: BatchSettings) -> None:
     """Write a version the way a kubelet does."""

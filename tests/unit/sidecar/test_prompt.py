@@ -93,6 +93,30 @@ async def test_nothing_of_work_that_was_cut_short_is_kept(seconds: float) -> Non
         gc.enable()
 
 
+async def test_nothing_of_work_that_failed_behind_a_wait_is_kept() -> None:
+    bodies: weakref.WeakSet[Body] = weakref.WeakSet()
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def work(awaited: list[asyncio.Future[None]]) -> None:
+        body = Body()
+        bodies.add(body)
+        await awaited.pop()
+
+    gc.disable()
+    try:
+        task = asyncio.create_task(within(100.0, work([future])))
+        await asyncio.sleep(0.5)
+        future.set_exception(ValueError("wrong"))
+        del future
+        with contextlib.suppress(ValueError):
+            await task
+        del task
+        await asyncio.sleep(0)
+        assert not bodies
+    finally:
+        gc.enable()
+
+
 async def test_futures_wake_the_work_that_waits_for_them() -> None:
     future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 

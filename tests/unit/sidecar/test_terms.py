@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from multidict import CIMultiDict
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.mistakes import InvalidInput
@@ -222,3 +223,21 @@ class TestNames:
         assert not wants_timing({"x-timing": "off"})
         with pytest.raises(InvalidInput, match='x-timing: "ON" is not on or off'):
             wants_timing({"x-timing": "ON"})
+
+    @pytest.mark.parametrize(
+        ("name", "values"),
+        [
+            ("x-request-timeout-ms", ("50", "5000")),
+            ("x-request-priority", ("3", "1")),
+            ("x-request-group", ("a;n=2", "b;n=2")),
+            ("x-timing", ("on", "off")),
+        ],
+    )
+    def test_a_header_with_two_values_is_refused_and_one_said_twice_is_not(
+        self, name: str, values: tuple[str, str]
+    ) -> None:
+        one, other = values
+        twice = CIMultiDict([(name, one), (name.upper(), one)])
+        assert wishes_of_headers(twice) == wishes_of_headers({name: one})
+        with pytest.raises(InvalidInput, match=f"^{name}: is sent more than once, with different"):
+            wishes_of_headers(CIMultiDict([(name, one), (name.upper(), other)]))

@@ -210,6 +210,20 @@ def test_who_asks_is_forwarded_and_nothing_else_of_a_caller() -> None:
     assert forwarded(headers) == (("authorization", "Bearer x"),)
 
 
+def test_what_connection_names_was_meant_for_the_sidecar_alone() -> None:
+    sent = CIMultiDict(
+        [
+            ("Authorization", "Bearer x"),
+            ("X-Tenant-Id", "a"),
+            ("traceparent", "t"),
+            ("connection", "keep-alive, authorization"),
+            ("Connection", "TraceParent"),
+        ]
+    )
+    assert forwarded(sent) == (("x-tenant-id", "a"),)
+    assert trace_context(sent) == ()
+
+
 def test_a_header_sent_twice_is_forwarded_twice_and_in_its_order() -> None:
     sent = CIMultiDict([("Cookie", "b=2"), ("Authorization", "x"), ("cookie", "a=1")])
     told = (("authorization", "x"), ("cookie", "b=2"), ("cookie", "a=1"))

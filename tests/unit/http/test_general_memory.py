@@ -1,0 +1,41 @@
+"""What was in hand for a caller of the general way is gone when the caller is."""
+
+import asyncio
+import gc
+import weakref
+
+import pytest
+from aiohttp import web
+
+from support.door_world import DoorWorld, PretendHouse, call, turns
+
+pytestmark = pytest.mark.looptime
+
+
+class Body:
+    """Something large that was made of a request."""
+
+
+async def test_nothing_of_a_request_whose_caller_left_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bodies: weakref.WeakSet[Body] = weakref.WeakSet()
+
+    async def handle(house: PretendHouse, request: web.BaseRequest) -> web.StreamResponse:
+        body = Body()
+        bodies.add(body)
+        await asyncio.sleep(10.0)
+        return web.Response()
+
+    monkeypatch.setattr(PretendHouse, "_handle", handle)
+    world = DoorWorld()
+    gc.disable()
+    try:
+        world.wire.sends(call(b"hello", path="/other"))
+        await turns()
+        assert len(bodies) == 1
+        world.wire.leaves()
+        await turns()
+        assert not bodies
+    finally:
+        gc.enable()
