@@ -122,10 +122,8 @@ class Batcher:
 
     def stats(self, *, draining: bool) -> SidecarStats:
         """What the autoscaler is told."""
-        now, ready = self._clock(), self.model is not None
-        return self._offered.stats(
-            self._settings, now, self._policy, model_ready=ready, draining=draining
-        )
+        by, now, ready = self._settings, self._clock(), self.model is not None
+        return self._offered.stats(by, now, self._policy, model_ready=ready, draining=draining)
 
     async def submit(
         self,
@@ -154,6 +152,8 @@ class Batcher:
         except asyncio.CancelledError:
             self._settle(live, Outcome.CANCELLED, None)
             raise
+        finally:
+            del live  # its error has this frame, and would be kept by it with all that was asked
 
     def attach(self, model: ReadyModel) -> None:
         """A server is ready, or another version beside the one that was not lost."""

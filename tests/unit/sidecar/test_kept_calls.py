@@ -1,6 +1,7 @@
 """What is over is not kept: rows and answers go when their call is settled."""
 
 import asyncio
+import contextlib
 import gc
 import weakref
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_sidecar.errors import Unserved
 from support.sidecar_world import call_of, world
 
 
@@ -30,4 +32,23 @@ async def test_a_settled_call_is_not_kept_until_its_time_is_over() -> None:
     assert watched() is None
     await waits
     await late
+    await w.batcher.close()
+
+
+@pytest.mark.looptime
+async def test_nothing_is_kept_of_a_call_that_was_told_an_error() -> None:
+    w = world(BatchSettings(max_batch_size=1))
+    w.server.statuses[b"a"] = 500
+    row: Any = Bytes(b"a")
+    watched = weakref.ref(row)
+    gc.disable()
+    try:
+        with contextlib.suppress(Unserved):
+            await w.batcher.submit(call_of([row]))
+            raise AssertionError("it was answered")
+        del row
+        await asyncio.sleep(1.0)
+        assert watched() is None
+    finally:
+        gc.enable()
     await w.batcher.close()
