@@ -21,6 +21,7 @@ from batchedmodel_contract.mistakes import InvalidManifest
 from batchedmodel_contract.spec import Spec
 from batchedmodel_operator.kinds import CHILDREN, FIELD_MANAGER, Kind
 from batchedmodel_operator.ports import Body, Unread
+from batchedmodel_operator.repairs import Repair
 
 _LOADING_ASKED: Final = 16
 
@@ -104,6 +105,8 @@ class Applied:
     """Digest of what was sent."""
     content: str
     """Digest of what the API server made of it."""
+    repair: Repair | None = None
+    """The last one, if somebody else had changed the child."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

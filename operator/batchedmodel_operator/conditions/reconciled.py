@@ -40,6 +40,14 @@ def _a_name_is_taken(view: View) -> Finding | None:
     return None
 
 
+def _somebody_undoes_it(view: View) -> Finding | None:
+    for contest in view.plan.contests:
+        who = contest.by or "somebody else"
+        text = f"{contest.kind} {contest.name} is changed again by {who} whenever it is put right"
+        return no(Reason.CONTESTED, text)
+    return None
+
+
 def _all_is_applied(view: View) -> Finding | None:
     return yes(Reason.APPLIED, "everything is applied as the manifest says")
 
@@ -66,6 +74,7 @@ RECONCILED: Final = Condition(
         _the_spec_is_refused,
         _a_step_failed,
         _a_name_is_taken,
+        _somebody_undoes_it,
         _all_is_applied,
     ),
 )

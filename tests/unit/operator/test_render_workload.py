@@ -255,7 +255,7 @@ def test_a_behaviour_of_ones_own_stands_above_the_profile_in_its_direction() -> 
     own = {"stabilizationWindowSeconds": 60}
     scaling = {"maxReplicas": 3, "profile": "Fast", "behavior": {"scaleDown": own}}
     behavior = _autoscaler(scaling)["behavior"]
-    assert behavior["scaleDown"] == own
+    assert behavior["scaleDown"] == {**own, "selectPolicy": "Max"}
     fast = _autoscaler({"maxReplicas": 3, "profile": "Fast"})["behavior"]
     assert behavior["scaleUp"] == fast["scaleUp"]
 
