@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Final
 
 from batchedmodel_contract.handler_names import HANDLER_NAME
-from batchedmodel_contract.object_rules import Texts
+from batchedmodel_contract.object_rules import NamedEntries, Texts
 from batchedmodel_contract.reading import section, setting
 from batchedmodel_contract.rules import (
     AscendingWholes,
@@ -187,7 +187,7 @@ class Model:
     )
     volume_mounts: list[object] | None = setting(
         "volumeMounts",
-        Verbatim(of=list, form="a list of core/v1 volume mounts"),
+        NamedEntries(form="a list of core/v1 volume mounts", at_most=64, unique=False),
         "Where the model container sees the volumes of `pod.volumes`.",
     )
     security_context: dict[str, object] | None = setting(

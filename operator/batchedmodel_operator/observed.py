@@ -135,6 +135,8 @@ class Memory:
     """By uid of a pod: what its sidecar said last of the model's start."""
     replica_sets: Mapping[str, str] = field(default_factory=dict)
     """By uid, those of pods that are there: the Deployment that each was found to be of."""
+    lacking: Mapping[str, float] = field(default_factory=dict)
+    """By uid of a pod that lacks an accelerator: when that was first seen, monotonic seconds."""
 
     def inquiry(self, uid: str, settings: str) -> Inquiry | None:
         """The inquiries about these settings; those about earlier ones no longer count."""

@@ -141,7 +141,7 @@ def plan(observed: Observed, images: render.Images, now: float, at: datetime) ->
         return Plan(rollout=Record.of(model.status))
     name = render.revision_name(model, spec)
     target = _template(observed, spec, images, name)
-    seen = signs(observed, spec, name, target, at)
+    seen = signs(observed, spec, name, target, now, at)
     decided = rollout.decide(seen, Record.of(model.status))
     wait = rollout.seconds_left(seen, decided)
     template = target if decided.fault is None else _kept(observed, decided.good)

@@ -5,7 +5,7 @@ Called by the work queue with a key; every reason to look is the same reason.
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
@@ -14,14 +14,29 @@ from batchedmodel_operator.announce import announcements
 from batchedmodel_operator.errors import ClusterError, Conflict, Gone, Refused
 from batchedmodel_operator.gather import find, gather
 from batchedmodel_operator.kinds import FIELD_MANAGER
-from batchedmodel_operator.observed import Key, Memory, Observed, after, nothing_of
-from batchedmodel_operator.plan import RESYNC_SECONDS, Plan, plan
+from batchedmodel_operator.observed import Key, Memory, Model, Observed, after, nothing_of
+from batchedmodel_operator.plan import Plan, plan
 from batchedmodel_operator.ports import Cluster, Sidecars
 from batchedmodel_operator.render import Images
 from batchedmodel_operator.rollout import Record
 from batchedmodel_operator.steps import Outcome, take
 
 _log: Final = logging.getLogger(__name__)
+_ENDING_SECONDS: Final = 30.0
+"""Between two tries where the namespace is being deleted: whatever ends in it makes an event."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ending:
+    """A BatchedModel for which nothing can be made any more."""
+
+    uid: str
+    generation: int
+    again_at: float
+
+    def holds(self, model: Model, now: float) -> bool:
+        same = (self.uid, self.generation) == (model.uid, model.generation)
+        return same and now < self.again_at
 
 
 class Reconciler:
@@ -43,6 +58,7 @@ class Reconciler:
         self._clock = clock
         self._calendar = calendar
         self._memories: dict[Key, Memory] = {}
+        self._ending: dict[Key, _Ending] = {}
 
     async def reconcile(self, key: Key) -> float | None:
         """Seconds after which to look again at the latest; None when there is nothing to look at.
@@ -53,7 +69,11 @@ class Reconciler:
         model = await find(self._cluster, key)
         if model is None:
             self._memories.pop(key, None)
+            self._ending.pop(key, None)
             return None
+        ending = self._ending.get(key)
+        if ending is not None and ending.holds(model, now):
+            return ending.again_at - now
         if memory is None and not model.status:
             # Nobody has ever reported on it, so nothing of its own should be there to be read.
             try:
@@ -74,8 +94,15 @@ class Reconciler:
             await self._report(observed, planned, outcome)
         except Gone:
             # The namespace or the object itself is being deleted; its end makes another event.
+            if key not in self._ending:
+                _log.info("%s: it is being deleted, or its namespace", key)
             self._memories.pop(key, None)
-            return RESYNC_SECONDS
+            self._ending[key] = _Ending(
+                uid=observed.model.uid,
+                generation=observed.model.generation,
+                again_at=now + _ENDING_SECONDS,
+            )
+            return _ENDING_SECONDS
         except Conflict:
             self._memories.pop(key, None)
             raise

@@ -1,7 +1,6 @@
 """An operator behind a network and an API server that misbehave: it gets there, and never spins."""
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,22 +15,6 @@ _NIGHTLY = pytest.mark.nightly("operator")
 _OUTAGE_SECONDS = 8.0
 _REQUESTS_A_SECOND = 15.0
 """Retries of some seven watches and of one model; a loop without a rest makes hundreds."""
-
-
-@pytest.fixture(scope="module")
-def proxy(plane: ControlPlane) -> Iterator[FaultyProxy]:
-    with FaultyProxy(plane).running() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def behind(
-    plane: ControlPlane, proxy: FaultyProxy, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[OperatorProcess]:
-    """An operator that knows the API server by the proxy only."""
-    folder = tmp_path_factory.mktemp("behind")
-    with operator(plane, folder, server=proxy.url) as process:
-        yield process
 
 
 @pytest.mark.parametrize(
