@@ -27,6 +27,7 @@ from batchedmodel_operator.observed import (
 )
 from batchedmodel_operator.ownership import own_pods
 from batchedmodel_operator.ports import Body, Cluster, Sidecars
+from batchedmodel_operator.spec_digest import altered
 
 _ASKED_AT_ONCE: Final = 16
 """Sidecars of one model at the same time."""
@@ -74,8 +75,14 @@ async def gather(
         for pod in pods
         if lacks_accelerator_since(model.spec, pod) is not None
     }
+    since = now if memory.altered_at is None else memory.altered_at
     remembered = replace(
-        memory, in_force=in_force, startups=startups, replica_sets=replica_sets, lacking=lacking
+        memory,
+        in_force=in_force,
+        startups=startups,
+        replica_sets=replica_sets,
+        lacking=lacking,
+        altered_at=since if altered(model) else None,
     )
     return replace(observed, memory=remembered)
 

@@ -137,6 +137,8 @@ class Memory:
     """By uid, those of pods that are there: the Deployment that each was found to be of."""
     lacking: Mapping[str, float] = field(default_factory=dict)
     """By uid of a pod that lacks an accelerator: when that was first seen, monotonic seconds."""
+    altered_at: float | None = None
+    """When the spec was first seen to be another than was applied, though of its generation."""
 
     def inquiry(self, uid: str, settings: str) -> Inquiry | None:
         """The inquiries about these settings; those about earlier ones no longer count."""

@@ -29,6 +29,7 @@ from batchedmodel_operator.ports import Body
 from batchedmodel_operator.repairs import Repair, repaired
 from batchedmodel_operator.rollout import Mode, Record
 from batchedmodel_operator.rollout_signs import signs
+from batchedmodel_operator.spec_digest import altered
 
 RESYNC_SECONDS: Final = 600.0
 """A watch that fell silent costs at most this much delay."""
@@ -125,6 +126,8 @@ class Plan:
     """Running pods that are not known to use the batch settings."""
     unfinished: bool = False
     """More can be planned from what these steps make."""
+    altered: bool = False
+    """The manifest reads otherwise than when it was applied, though nobody has edited it."""
     come_back_after: float = RESYNC_SECONDS
     """Seconds."""
 
@@ -139,6 +142,9 @@ def plan(observed: Observed, images: render.Images, now: float, at: datetime) ->
     if spec is None:
         # What the contract refuses cannot be rendered; the last good children stay.
         return Plan(rollout=Record.of(model.status))
+    if altered(model):
+        # Nobody has asked for other children. Those that were asked for cannot be rendered any more.
+        return Plan(rollout=Record.of(model.status), altered=True)
     name = render.revision_name(model, spec)
     target = _template(observed, spec, images, name)
     seen = signs(observed, spec, name, target, now, at)

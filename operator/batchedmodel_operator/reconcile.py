@@ -16,7 +16,7 @@ from batchedmodel_operator.gather import find, gather
 from batchedmodel_operator.kinds import FIELD_MANAGER
 from batchedmodel_operator.observed import Key, Memory, Model, Observed, after, nothing_of
 from batchedmodel_operator.plan import Plan, plan
-from batchedmodel_operator.ports import Cluster, Sidecars
+from batchedmodel_operator.ports import Body, Cluster, Sidecars
 from batchedmodel_operator.render import Images
 from batchedmodel_operator.rollout import Record
 from batchedmodel_operator.steps import Outcome, take
@@ -24,6 +24,10 @@ from batchedmodel_operator.steps import Outcome, take
 _log: Final = logging.getLogger(__name__)
 _ENDING_SECONDS: Final = 30.0
 """Between two tries where the namespace is being deleted: whatever ends in it makes an event."""
+
+_UNWRITTEN_SECONDS: Final = 600.0
+"""In which nothing is said in the status of a manifest that another definition has altered. With any
+write the API server loses what it has only left out until then; an Event tells meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +95,7 @@ class Reconciler:
             if planned.unfinished and outcome.failure is None:
                 # From what was written, without another look at everything.
                 observed, planned, outcome = await self._act(observed, now)
-            await self._report(observed, planned, outcome)
+            await self._report(observed, planned, outcome, now)
         except Gone:
             # The namespace or the object itself is being deleted; its end makes another event.
             if key not in self._ending:
@@ -133,10 +137,18 @@ class Reconciler:
         manifest = status.status_manifest(observed.model, found)
         await self._cluster.apply(manifest, manager=FIELD_MANAGER, subresource="status")
 
-    async def _report(self, observed: Observed, planned: Plan, outcome: Outcome) -> None:
+    async def _report(
+        self, observed: Observed, planned: Plan, outcome: Outcome, now: float
+    ) -> None:
         model, at = observed.model, self._at()
         found = status.report(observed, planned, outcome.failure, at=at)
         if status.same(found, model.status):
+            return
+        altered_at = observed.memory.altered_at
+        if altered_at is not None and now < altered_at + _UNWRITTEN_SECONDS:
+            if now == altered_at:
+                _log.error("%s: another definition of BatchedModel has altered it", model.key)
+                await self._announce(model, found, at)
             return
         manifest = status.status_manifest(model, found)
         try:
@@ -146,6 +158,9 @@ class Reconciler:
             _log.error("%s: the status was refused: %s", model.key, error)
             return
         # After the status, by which the next look tells what has been announced.
+        await self._announce(model, found, at)
+
+    async def _announce(self, model: Model, found: Body, at: str) -> None:
         for event in announcements(model, found["conditions"], at=at):
             try:
                 await self._cluster.apply(event, manager=FIELD_MANAGER)

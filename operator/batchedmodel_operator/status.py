@@ -15,6 +15,7 @@ from batchedmodel_operator.kinds import RESOURCES, Kind
 from batchedmodel_operator.observed import Model, Observed, digest
 from batchedmodel_operator.plan import Failure, Plan
 from batchedmodel_operator.ports import Body
+from batchedmodel_operator.spec_digest import FIELD, spec_digest
 
 
 def report(observed: Observed, plan: Plan, failure: Failure | None, *, at: str) -> dict[str, Any]:
@@ -42,7 +43,12 @@ def report(observed: Observed, plan: Plan, failure: Failure | None, *, at: str) 
     rollout = plan.rollout
     if rollout.target:
         status["rollout"] = rollout.to_status()
-    if model.spec is not None:
+    if plan.altered:
+        # They still speak of what was applied.
+        kept = (FIELD, "url", "effective")
+        status |= {name: model.status[name] for name in kept if name in model.status}
+    elif model.spec is not None:
+        status[FIELD] = spec_digest(model.spec)
         status["url"] = _url(model, model.spec.service.port)
         status["effective"] = effective.effective(model.spec, plan.model_image, rollout.mode)
     return status

@@ -8,6 +8,7 @@ class Reason(StrEnum):
 
     APPLIED = "Applied"
     INVALID_SPEC = "InvalidSpec"
+    DEFINITION_CHANGED = "DefinitionChanged"
     NAME_CONFLICT = "NameConflict"
     WAITING_FOR_DELETION = "WaitingForDeletion"
     CONTESTED = "Contested"

@@ -22,6 +22,17 @@ def _the_spec_is_refused(view: View) -> Finding | None:
     return no(Reason.INVALID_SPEC, "; ".join(view.observed.model.mistakes))
 
 
+def _it_was_altered(view: View) -> Finding | None:
+    if not view.plan.altered:
+        return None
+    text = (
+        "the manifest reads otherwise than when it was applied, though nobody has edited it: another "
+        "definition of BatchedModel was installed, which drops what it does not know. Its objects "
+        "are left as they are: bring the definition back, or apply the manifest anew"
+    )
+    return no(Reason.DEFINITION_CHANGED, text)
+
+
 def _a_step_failed(view: View) -> Finding | None:
     failure = view.failure
     if failure is None:
@@ -72,6 +83,7 @@ RECONCILED: Final = Condition(
     checks=(
         _the_spec_cannot_be_read,
         _the_spec_is_refused,
+        _it_was_altered,
         _a_step_failed,
         _a_name_is_taken,
         _somebody_undoes_it,
