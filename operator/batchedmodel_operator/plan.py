@@ -143,7 +143,7 @@ def plan(observed: Observed, images: render.Images, now: float, at: datetime) ->
         # What the contract refuses cannot be rendered; the last good children stay.
         return Plan(rollout=Record.of(model.status))
     if altered(model):
-        # Nobody has asked for other children. Those that were asked for cannot be rendered any more.
+        # Nobody has asked for other children, and those that were cannot be rendered any more.
         return Plan(rollout=Record.of(model.status), altered=True)
     name = render.revision_name(model, spec)
     target = _template(observed, spec, images, name)

@@ -26,8 +26,8 @@ _ENDING_SECONDS: Final = 30.0
 """Between two tries where the namespace is being deleted: whatever ends in it makes an event."""
 
 _UNWRITTEN_SECONDS: Final = 600.0
-"""In which nothing is said in the status of a manifest that another definition has altered. With any
-write the API server loses what it has only left out until then; an Event tells meanwhile."""
+"""In which nothing is said in the status of a manifest that another definition has altered. With
+any write the API server loses what it has only left out until then; an Event tells meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What a manifest says beyond the defaults, as a digest, and whether it reads otherwise than before.
+"""What a manifest says beyond the defaults, and whether it reads otherwise than before.
 
 Pure. An API server drops what the present definition of BatchedModel does not know from whatever it
 reads, and makes no new generation of it. So a definition that is replaced by an earlier one takes

@@ -26,9 +26,9 @@ def _it_was_altered(view: View) -> Finding | None:
     if not view.plan.altered:
         return None
     text = (
-        "the manifest reads otherwise than when it was applied, though nobody has edited it: another "
-        "definition of BatchedModel was installed, which drops what it does not know. Its objects "
-        "are left as they are: bring the definition back, or apply the manifest anew"
+        "the manifest reads otherwise than when it was applied, though nobody has edited it: "
+        "another definition of BatchedModel drops what it does not know. Its objects are left as "
+        "they are: bring the definition back, or edit the manifest"
     )
     return no(Reason.DEFINITION_CHANGED, text)
 

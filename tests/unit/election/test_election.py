@@ -48,17 +48,22 @@ class _Leases:
 class _Client:
     """The same Lease by a connection of one's own."""
 
-    def __init__(self, leases: _Leases) -> None:
+    def __init__(self, leases: _Leases, *, late_by: float = 0.0) -> None:
         self._leases = leases
+        self._late_by = late_by
         self.cut = False
 
     async def read(self) -> Body | None:
         await self._pass()
-        return await self._leases.read()
+        found = await self._leases.read()
+        await asyncio.sleep(self._late_by)
+        return found
 
     async def write(self, manifest: Body) -> Body:
         await self._pass()
-        return await self._leases.write(manifest)
+        written = await self._leases.write(manifest)
+        await asyncio.sleep(self._late_by)
+        return written
 
     async def _pass(self) -> None:
         if self.cut:
@@ -108,6 +113,38 @@ async def test_a_graceful_end_hands_over_within_one_try() -> None:
     began = _now()
     await waiting
     assert _now() - began <= RETRY_SECONDS
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("late_by", [0.5, 1.4, 1.6, 2.0, 2.9])
+async def test_whom_an_api_server_answers_late_leads_all_the_same(late_by: float) -> None:
+    leases = _Leases()
+    slow = _election(_Client(leases, late_by=late_by), "a")
+    async with asyncio.timeout(15):
+        await slow.won()
+    losing = asyncio.create_task(slow.lost())
+    await asyncio.sleep(60)
+    assert slow.leads()
+    losing.cancel()
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("late_by", [0.5, 1.4, 1.6, 2.0, 2.9, 3.0, 8.0, 20.0])
+async def test_whom_it_answers_late_keeps_nobody_else_from_leading(late_by: float) -> None:
+    leases = _Leases()
+    slow, quick = _election(_Client(leases, late_by=late_by), "a"), _election(leases, "b")
+    parts = [asyncio.create_task(slow.take_part())]
+    await asyncio.sleep(4)
+    parts.append(asyncio.create_task(quick.take_part()))
+    led = 0
+    for _ in range(200):
+        await asyncio.sleep(1)
+        leaders = slow.leads() + quick.leads()
+        assert leaders <= 1
+        led += leaders
+    assert led >= 180
+    for part in parts:
+        part.cancel()
 
 
 @pytest.mark.looptime
