@@ -1,7 +1,7 @@
 """Electors with their waiting and time limits, in virtual time, at an API server that fails."""
 
 import asyncio
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -74,7 +74,9 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def _election(leases: _Leases | _Client, identity: str) -> Election:
+def _election(
+    leases: _Leases | _Client, identity: str, *, ahead: timedelta = timedelta()
+) -> Election:
     return Election(
         read=leases.read,
         write=leases.write,
@@ -83,7 +85,7 @@ def _election(leases: _Leases | _Client, identity: str) -> Election:
         name="operator",
         identity=identity,
         clock=_now,
-        calendar=lambda: datetime(2026, 1, 1, tzinfo=UTC),
+        calendar=lambda: datetime(2026, 1, 1, tzinfo=UTC) + ahead,
     )
 
 
@@ -143,6 +145,27 @@ async def test_whom_it_answers_late_keeps_nobody_else_from_leading(late_by: floa
         assert leaders <= 1
         led += leaders
     assert led >= 180
+    for part in parts:
+        part.cancel()
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("hours", [-1, 1])
+async def test_by_what_the_clocks_of_two_differ_has_no_part_in_who_leads(hours: int) -> None:
+    leases = _Leases()
+    client = _Client(leases)
+    first = _election(client, "a", ahead=timedelta(hours=hours))
+    second = _election(leases, "b")
+    parts = [asyncio.create_task(first.take_part())]
+    await asyncio.sleep(1)
+    parts.append(asyncio.create_task(second.take_part()))
+    await asyncio.sleep(60)
+    assert (first.leads(), second.leads()) == (True, False)
+    client.cut = True
+    await asyncio.sleep(RENEW_SECONDS)
+    assert (first.leads(), second.leads()) == (False, False)
+    await asyncio.sleep(LEASE_SECONDS)
+    assert (first.leads(), second.leads()) == (False, True)
     for part in parts:
         part.cancel()
 
