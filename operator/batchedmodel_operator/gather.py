@@ -27,7 +27,6 @@ from batchedmodel_operator.observed import (
 )
 from batchedmodel_operator.ownership import own_pods
 from batchedmodel_operator.ports import Body, Cluster, Sidecars
-from batchedmodel_operator.spec_digest import altered
 
 _ASKED_AT_ONCE: Final = 16
 """Sidecars of one model at the same time."""
@@ -82,7 +81,7 @@ async def gather(
         startups=startups,
         replica_sets=replica_sets,
         lacking=lacking,
-        altered_at=since if altered(model) else None,
+        altered_at=since if model.altered else None,
     )
     return replace(observed, memory=remembered)
 

@@ -19,11 +19,14 @@ from batchedmodel_contract.kubernetes_names import (
 from batchedmodel_contract.manifest import read_manifest
 from batchedmodel_contract.mistakes import InvalidManifest
 from batchedmodel_contract.spec import Spec
+from batchedmodel_operator.beyond_defaults import beyond_defaults
 from batchedmodel_operator.kinds import CHILDREN, FIELD_MANAGER, Kind
 from batchedmodel_operator.ports import Body, Unread
 from batchedmodel_operator.repairs import Repair
 
 _LOADING_ASKED: Final = 16
+SPEC_FIELD: Final = "observedSpec"
+"""Of the status: the digest of the spec of `observedGeneration`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -50,6 +53,22 @@ class Model:
     status: Body
     unread: str = ""
     """Why the spec could not even be read; empty where it could."""
+    spec_digest: str = ""
+    """Of what the spec says beyond the defaults; empty where there is none."""
+
+    @property
+    def altered(self) -> bool:
+        """Whether the spec is not the one that was applied, although its generation is the same.
+
+        An API server drops what the present definition of BatchedModel does not know from whatever
+        it reads, and makes no new generation of it. So a definition that is replaced by an earlier
+        one takes fields out of manifests that nobody has edited.
+        """
+        known = self.status.get(SPEC_FIELD)
+        if not self.spec_digest or not known:
+            return False
+        same = self.status.get("observedGeneration") == self.generation
+        return same and bool(known != self.spec_digest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,6 +223,7 @@ def model_from(body: Body) -> Model:
         spec=spec,
         mistakes=mistakes,
         unread=unread,
+        spec_digest="" if spec is None else digest(beyond_defaults(spec)),
         status=body.get("status") or {},
     )
 

@@ -29,7 +29,6 @@ from batchedmodel_operator.ports import Body
 from batchedmodel_operator.repairs import Repair, repaired
 from batchedmodel_operator.rollout import Mode, Record
 from batchedmodel_operator.rollout_signs import signs
-from batchedmodel_operator.spec_digest import altered
 
 RESYNC_SECONDS: Final = 600.0
 """A watch that fell silent costs at most this much delay."""
@@ -142,7 +141,7 @@ def plan(observed: Observed, images: render.Images, now: float, at: datetime) ->
     if spec is None:
         # What the contract refuses cannot be rendered; the last good children stay.
         return Plan(rollout=Record.of(model.status))
-    if altered(model):
+    if model.altered:
         # Nobody has asked for other children, and those that were cannot be rendered any more.
         return Plan(rollout=Record.of(model.status), altered=True)
     name = render.revision_name(model, spec)

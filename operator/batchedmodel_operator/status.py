@@ -12,10 +12,9 @@ from batchedmodel_contract.kubernetes_names import NAME_LABEL
 from batchedmodel_operator import effective
 from batchedmodel_operator.conditions import CONDITIONS, View, listed
 from batchedmodel_operator.kinds import RESOURCES, Kind
-from batchedmodel_operator.observed import Model, Observed, digest
+from batchedmodel_operator.observed import SPEC_FIELD, Model, Observed, digest
 from batchedmodel_operator.plan import Failure, Plan
 from batchedmodel_operator.ports import Body
-from batchedmodel_operator.spec_digest import FIELD, spec_digest
 
 
 def report(observed: Observed, plan: Plan, failure: Failure | None, *, at: str) -> dict[str, Any]:
@@ -45,10 +44,10 @@ def report(observed: Observed, plan: Plan, failure: Failure | None, *, at: str) 
         status["rollout"] = rollout.to_status()
     if plan.altered:
         # They still speak of what was applied.
-        kept = (FIELD, "url", "effective")
+        kept = (SPEC_FIELD, "url", "effective")
         status |= {name: model.status[name] for name in kept if name in model.status}
     elif model.spec is not None:
-        status[FIELD] = spec_digest(model.spec)
+        status[SPEC_FIELD] = model.spec_digest
         status["url"] = _url(model, model.spec.service.port)
         status["effective"] = effective.effective(model.spec, plan.model_image, rollout.mode)
     return status

@@ -37,7 +37,6 @@ __all__ = ["Kind", "LiveModel", "Outcome", "Rehearsal"]
 
 _MOST_LOOKS: Final = 10
 _IMAGE_IN_STATUS: Final = "status.effective.model.image"
-_NOT_OURS: Final = frozenset({"rollout", "observedGeneration", "observedSpec"})
 _NO_TIME: Final = ""
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 """There are no pods that could have waited since any time."""
@@ -101,9 +100,8 @@ class Rehearsal:
             generation=1,
             spec=live.spec,
             mistakes=(),
-            # What was found out in rollouts is of pods, of which there are none here, and what was
-            # observed is of other generations.
-            status={name: found for name, found in live.status.items() if name not in _NOT_OURS},
+            # What was found out in rollouts is of pods, of which there are none here.
+            status={name: found for name, found in live.status.items() if name != "rollout"},
         )
         nothing = Observed(model=model, children={}, revisions=(), pods=(), memory=Memory())
         self._now = _scaled(self._settled(nothing), live.status)

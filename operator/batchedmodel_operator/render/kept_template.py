@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from batchedmodel_contract.spec import Spec
+from batchedmodel_operator.beyond_defaults import beyond_defaults, default_of
 from batchedmodel_operator.kinds import Kind
 from batchedmodel_operator.observed import Model, digest
 from batchedmodel_operator.render.common import Manifest, child
-from batchedmodel_operator.spec_digest import beyond_defaults, default_of
 
 # Whatever is new in a manifest counts, unless it stands here: too much costs little.
 _NO_MATTER_TO_PODS: Final = frozenset(
