@@ -67,6 +67,7 @@ def test_who_changes_a_child_after_every_repair_is_named_and_met_ever_less_often
     team.until("Reconciled", "True", "Applied", 80)
 
 
+@_NIGHTLY
 def test_a_second_autoscaler_of_somebody_elses_is_said(
     running: OperatorProcess, team: Team, sidecar: PretendSidecar
 ) -> None:

@@ -17,13 +17,14 @@ _LOOK = 12
 """Requests of one look, and some to spare."""
 
 
+@_NIGHTLY
 @pytest.mark.parametrize(
     "what",
     [
         "count/deployments.apps",
-        pytest.param("count/configmaps", marks=_NIGHTLY),
-        pytest.param("count/services", marks=_NIGHTLY),
-        pytest.param("count/controllerrevisions.apps", marks=_NIGHTLY),
+        "count/configmaps",
+        "count/services",
+        "count/controllerrevisions.apps",
     ],
 )
 def test_a_quota_on_objects_is_named_and_tried_ever_less_often(
