@@ -140,10 +140,12 @@ class Rotation:
         `announced`: every bundle was seen to hold all of `authorities`.
         """
         if self._next is None:
-            if now >= self.serving.due:
+            if now >= self.serving.due or now < self.serving.made - _CLOCKS_DIFFER / 2:
+                # Its time is over; or it was made by a clock that was ahead, so that others, who
+                # believe it from an hour before, may not believe it yet.
                 self._next, self._announced = make_identity(self._names, now), None
             return False
-        if self._announced is None:
+        if self._announced is None or now < self._announced:
             self._announced = now if announced else None
         if self._announced is None or now < self._announced + self.SPREADING:
             return False

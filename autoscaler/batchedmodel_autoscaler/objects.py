@@ -166,13 +166,32 @@ def read_pod(found: Object) -> Pod:
         address="" if finished else status.get("podIP", ""),
         ready=is_ready,
         leaving="deletionTimestamp" in metadata,
-        # Both times are the cluster's, so that our own clock plays no part.
-        startup_seconds=_seconds_between(metadata["creationTimestamp"], since) if since else None,
+        startup_seconds=_startup_seconds(metadata, status, since) if since else None,
         fresh=not is_ready and _is_fresh(ready, status),
         created=metadata["creationTimestamp"],
         revision=metadata["labels"].get(REVISION_LABEL, ""),
         owner=_controller(metadata),
     )
+
+
+def _startup_seconds(metadata: Object, status: Object, ready_since: str) -> float:
+    """Until a node was found, by the API server's clock, and from then on by that node's.
+
+    The two may differ by an hour, and our own clock plays no part.
+    """
+    created, taken_up = metadata["creationTimestamp"], status.get("startTime")
+    placed = next(
+        (
+            one.get("lastTransitionTime")
+            for one in status.get("conditions") or ()
+            if (one["type"], one["status"]) == ("PodScheduled", "True")
+        ),
+        None,
+    )
+    if placed is None or taken_up is None:
+        return _seconds_between(created, ready_since)
+    waited = max(0.0, _seconds_between(created, placed))
+    return waited + _seconds_between(taken_up, ready_since)
 
 
 def _is_fresh(ready: Object | None, status: Object) -> bool:

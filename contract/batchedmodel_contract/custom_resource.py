@@ -130,6 +130,7 @@ def _status_schema() -> Schema:
         "type": "object",
         "properties": {
             "observedGeneration": count("Generation of the spec that this status is about."),
+            "observedSpec": _text("Digest of that spec, to tell when it is altered unseen."),
             "conditions": {
                 "description": "Ready is the summary; each of the others has its reason.",
                 "type": "array",

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from batchedmodel_contract.check import Check, Reason
 from batchedmodel_contract.kubernetes_names import (
+    BATCHER_TEMPORARY_VOLUME,
     CONTAINERS,
     MANAGED_BY_LABEL,
     RESERVED_PREFIX,
@@ -59,6 +60,16 @@ POD_CHECKS: Final[tuple[Check, ...]] = (
         holds="!has(self.pod.volumes) || self.pod.volumes.all(volume,"
         f" !(volume.name in {_cel_list(VOLUMES)}))",
         rule=f"holds a name that the operator's own volumes have: {', '.join(VOLUMES)}",
+        reason=Reason.FORBIDDEN,
+    ),
+    Check(
+        name="the model sees what is the sidecar's alone",
+        field="model.volumeMounts",
+        # Its token for draining is there. The socket the model has anyway, settings are no secret.
+        broken=lambda spec: _names_one_of(spec.model.volume_mounts, (BATCHER_TEMPORARY_VOLUME,)),
+        holds="!has(self.model.volumeMounts) || self.model.volumeMounts.all(mount,"
+        f" mount.name != '{BATCHER_TEMPORARY_VOLUME}')",
+        rule=f"mounts a volume that is the sidecar's alone: {BATCHER_TEMPORARY_VOLUME}",
         reason=Reason.FORBIDDEN,
     ),
     Check(

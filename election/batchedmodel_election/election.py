@@ -56,6 +56,8 @@ class Election:
         self._name = name
         self._identity = identity
         self._elector = Elector(identity)
+        self._tried_at = float("-inf")
+        """When the last try began."""
         self._clock = clock
         self._calendar = calendar
 
@@ -67,22 +69,19 @@ class Election:
         """Wait until this replica leads."""
         _log.info("%s waits for the lease %s/%s", self._identity, self._namespace, self._name)
         while True:
-            began = self._clock()
             await self._try(_TRY_SECONDS)
             if self.leads():
                 _log.info("%s leads", self._identity)
                 return
-            await asyncio.sleep(began + RETRY_SECONDS - self._clock())
+            await asyncio.sleep(self._tried_at + RETRY_SECONDS - self._clock())
 
     async def lost(self) -> None:
         """Renew for as long as it goes, and return at once when this replica leads no more."""
-        began = self._clock()
         while (remaining := self._elector.remaining(self._clock())) > 0:
             # A try that took all its time is followed by another without a rest.
-            rest = began + RETRY_SECONDS - self._clock()
+            rest = self._tried_at + RETRY_SECONDS - self._clock()
             await asyncio.sleep(min(rest, remaining))
-            began = self._clock()
-            if (remaining := self._elector.remaining(began)) > 0:
+            if (remaining := self._elector.remaining(self._clock())) > 0:
                 await self._try(min(_TRY_SECONDS, remaining))
 
     async def take_part(self) -> None:
@@ -103,6 +102,7 @@ class Election:
                     _log.info("%s gave the lease back", self._identity)
 
     async def _try(self, seconds: float) -> None:
+        self._tried_at = self._clock()
         try:
             async with asyncio.timeout(seconds):
                 body = await self._read()

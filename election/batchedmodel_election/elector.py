@@ -55,6 +55,8 @@ class Elector:
         self._seen: Record | None = None
         self._seen_at = float("-inf")
         self._leads_until = float("-inf")
+        self._unanswered: float | None = None
+        """The step of the first claim since the last that is known to be written."""
 
     def step(self, record: Record | None, now: float) -> Claim | None:
         """What to write; None: somebody else leads.
@@ -64,14 +66,19 @@ class Elector:
         """
         if record is not None and record != self._seen:
             self._seen, self._seen_at = record, now
+            if record.holder == self._identity and self._unanswered is not None:
+                # One of them was written, although its answer came too late or not at all. Else an
+                # API server that is slow to us alone would have us hold the Lease and never lead.
+                self.confirmed(self._unanswered)
         # Of a Lease that was deleted the holder need not know yet: it counts as one that is silent.
         last = self._seen
         if last is not None and last.holder not in ("", self._identity):
-            self._leads_until = float("-inf")
+            self._leads_until, self._unanswered = float("-inf"), None
             if now < self._seen_at + LEASE_SECONDS:
                 return None
         ours = last is not None and last.holder == self._identity
         transitions = 0 if last is None else last.transitions
+        self._unanswered = now if self._unanswered is None else self._unanswered
         return Claim(
             holder=self._identity,
             version="" if record is None else record.version,
@@ -84,11 +91,12 @@ class Elector:
 
         Not the time of the answer: others count from when the API server had it, which was before.
         """
-        self._leads_until = stepped + RENEW_SECONDS
+        self._leads_until = max(self._leads_until, stepped + RENEW_SECONDS)
+        self._unanswered = None
 
     def resign(self, record: Record | None) -> Claim | None:
         """What to write so that others need not wait; None: it is not ours to give back."""
-        self._leads_until = float("-inf")
+        self._leads_until, self._unanswered = float("-inf"), None
         if record is None or record.holder != self._identity:
             return None
         return Claim(

@@ -16,7 +16,9 @@ from batchedmodel_operator.ports import Body
 _WARNINGS: Final = frozenset(
     {
         Reason.INVALID_SPEC,
+        Reason.DEFINITION_CHANGED,
         Reason.NAME_CONFLICT,
+        Reason.CONTESTED,
         Reason.INVALID_OBJECT,
         Reason.FORBIDDEN,
         Reason.QUOTA_EXCEEDED,
@@ -31,6 +33,7 @@ _WARNINGS: Final = frozenset(
         Reason.OUT_OF_REACH,
         Reason.METRICS_API_MISSING,
         Reason.HPA_FAILING,
+        Reason.SEVERAL_AUTOSCALERS,
         Reason.METRICS_STALE,
         Reason.AT_MAXIMUM,
         Reason.HEALTH_CHECK_FAILING,

@@ -11,6 +11,7 @@ from typing import Final
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.sidecar_api import Whom
+from batchedmodel_operator.diagnosis import lacks_accelerator_since
 from batchedmodel_operator.kinds import CHILDREN, Kind, child_name
 from batchedmodel_operator.observed import (
     Child,
@@ -68,7 +69,20 @@ async def gather(
         _in_force(sidecars, model, pods, memory, now, places),
         _startups(sidecars, observed, places),
     )
-    remembered = replace(memory, in_force=in_force, startups=startups, replica_sets=replica_sets)
+    lacking = {
+        pod.uid: memory.lacking.get(pod.uid, now)
+        for pod in pods
+        if lacks_accelerator_since(model.spec, pod) is not None
+    }
+    since = now if memory.altered_at is None else memory.altered_at
+    remembered = replace(
+        memory,
+        in_force=in_force,
+        startups=startups,
+        replica_sets=replica_sets,
+        lacking=lacking,
+        altered_at=since if model.altered else None,
+    )
     return replace(observed, memory=remembered)
 
 

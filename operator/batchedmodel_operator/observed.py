@@ -19,10 +19,14 @@ from batchedmodel_contract.kubernetes_names import (
 from batchedmodel_contract.manifest import read_manifest
 from batchedmodel_contract.mistakes import InvalidManifest
 from batchedmodel_contract.spec import Spec
+from batchedmodel_operator.beyond_defaults import beyond_defaults
 from batchedmodel_operator.kinds import CHILDREN, FIELD_MANAGER, Kind
 from batchedmodel_operator.ports import Body, Unread
+from batchedmodel_operator.repairs import Repair
 
 _LOADING_ASKED: Final = 16
+SPEC_FIELD: Final = "observedSpec"
+"""Of the status: the digest of the spec of `observedGeneration`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -49,6 +53,22 @@ class Model:
     status: Body
     unread: str = ""
     """Why the spec could not even be read; empty where it could."""
+    spec_digest: str = ""
+    """Of what the spec says beyond the defaults; empty where there is none."""
+
+    @property
+    def altered(self) -> bool:
+        """Whether the spec is not the one that was applied, although its generation is the same.
+
+        An API server drops what the present definition of BatchedModel does not know from whatever
+        it reads, and makes no new generation of it. So a definition that is replaced by an earlier
+        one takes fields out of manifests that nobody has edited.
+        """
+        known = self.status.get(SPEC_FIELD)
+        if not self.spec_digest or not known:
+            return False
+        same = self.status.get("observedGeneration") == self.generation
+        return same and bool(known != self.spec_digest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +124,8 @@ class Applied:
     """Digest of what was sent."""
     content: str
     """Digest of what the API server made of it."""
+    repair: Repair | None = None
+    """The last one, if somebody else had changed the child."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +154,10 @@ class Memory:
     """By uid of a pod: what its sidecar said last of the model's start."""
     replica_sets: Mapping[str, str] = field(default_factory=dict)
     """By uid, those of pods that are there: the Deployment that each was found to be of."""
+    lacking: Mapping[str, float] = field(default_factory=dict)
+    """By uid of a pod that lacks an accelerator: when that was first seen, monotonic seconds."""
+    altered_at: float | None = None
+    """When the spec was first seen to be another than was applied, though of its generation."""
 
     def inquiry(self, uid: str, settings: str) -> Inquiry | None:
         """The inquiries about these settings; those about earlier ones no longer count."""
@@ -197,6 +223,7 @@ def model_from(body: Body) -> Model:
         spec=spec,
         mistakes=mistakes,
         unread=unread,
+        spec_digest="" if spec is None else digest(beyond_defaults(spec)),
         status=body.get("status") or {},
     )
 

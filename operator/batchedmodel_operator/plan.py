@@ -26,6 +26,7 @@ from batchedmodel_operator.observed import (
     owned,
 )
 from batchedmodel_operator.ports import Body
+from batchedmodel_operator.repairs import Repair, repaired
 from batchedmodel_operator.rollout import Mode, Record
 from batchedmodel_operator.rollout_signs import signs
 
@@ -61,6 +62,8 @@ class Apply:
     """Of the object as it was seen, where a later change must not be overwritten."""
     after: Kind | None = None
     """A child that the API server must not have refused just before."""
+    repair: Repair | None = None
+    """To be remembered, where it undoes what somebody else changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +88,16 @@ class Obstacle:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Contest:
+    """A child that somebody else changes again after each repair."""
+
+    kind: Kind
+    name: str
+    by: str
+    """Who did so last, as the object says; empty where it does not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """A step of the plan that did not succeed."""
 
@@ -101,6 +114,7 @@ class Plan:
     applies: tuple[Apply, ...] = ()
     refreshes: tuple[Refresh, ...] = ()
     obstacles: tuple[Obstacle, ...] = ()
+    contests: tuple[Contest, ...] = ()
     model_image: str = ""
     """Of the model's container in the pod template that is wanted."""
     rollout: Record = field(default_factory=Record)
@@ -111,6 +125,8 @@ class Plan:
     """Running pods that are not known to use the batch settings."""
     unfinished: bool = False
     """More can be planned from what these steps make."""
+    altered: bool = False
+    """The manifest reads otherwise than when it was applied, though nobody has edited it."""
     come_back_after: float = RESYNC_SECONDS
     """Seconds."""
 
@@ -125,9 +141,12 @@ def plan(observed: Observed, images: render.Images, now: float, at: datetime) ->
     if spec is None:
         # What the contract refuses cannot be rendered; the last good children stay.
         return Plan(rollout=Record.of(model.status))
+    if model.altered:
+        # Nobody has asked for other children, and those that were cannot be rendered any more.
+        return Plan(rollout=Record.of(model.status), altered=True)
     name = render.revision_name(model, spec)
     target = _template(observed, spec, images, name)
-    seen = signs(observed, spec, name, target, at)
+    seen = signs(observed, spec, name, target, now, at)
     decided = rollout.decide(seen, Record.of(model.status))
     wait = rollout.seconds_left(seen, decided)
     template = target if decided.fault is None else _kept(observed, decided.good)
@@ -138,7 +157,7 @@ def plan(observed: Observed, images: render.Images, now: float, at: datetime) ->
         step
         for kind, manifest in wanted.items()
         if kind not in blocked
-        for step in _applies(observed, spec, kind, manifest)
+        for step in _applies(observed, spec, kind, manifest, now)
     )
     keeping = _keeping(observed, name, target)
     settings = BatchSettings.of(spec.batching).digest()
@@ -157,9 +176,10 @@ def plan(observed: Observed, images: render.Images, now: float, at: datetime) ->
         rollout=decided,
         inquiries=inquiries,
         obstacles=obstacles,
+        contests=tuple(_contests(observed, applies, now)),
         unconfirmed=tuple(pod.name for pod in unconfirmed),
         unfinished=spec.autoscaling is not None and Kind.AUTOSCALER not in wanted and not obstacles,
-        come_back_after=min(*_delays(observed, obstacles, inquiries, now), wait),
+        come_back_after=min(*_delays(observed, obstacles, applies, inquiries, now), wait),
     )
 
 
@@ -233,7 +253,9 @@ def _owner_of(child: Child) -> str:
     return next((f"it was made by {one['manager']}" for one in entries if "manager" in one), "")
 
 
-def _applies(observed: Observed, spec: Spec, kind: Kind, manifest: Body) -> Iterator[Apply]:
+def _applies(
+    observed: Observed, spec: Spec, kind: Kind, manifest: Body, now: float
+) -> Iterator[Apply]:
     live = observed.children.get(kind)
     if live is None:
         yield Apply(kind=kind, manifest=manifest)
@@ -249,22 +271,44 @@ def _applies(observed: Observed, spec: Spec, kind: Kind, manifest: Body) -> Iter
         new = kind in observed.made and Kind.AUTOSCALER not in observed.children
         version = "" if new else live.body["metadata"]["resourceVersion"]
         yield Apply(kind=kind, manifest=seed, manager=SEED_MANAGER, uid=live.uid, version=version)
-    if hand_over or _differs(observed, live, manifest):
+    before = observed.memory.applied.get(kind)
+    if before is None or before.uid != live.uid or before.rendered != digest(manifest):
         yield Apply(kind=kind, manifest=manifest, uid=live.uid)
+    elif before.content != content(live.body, manifest):
+        if hand_over or before.repair is None or not before.repair.waits(now):
+            repair = repaired(before.repair, now)
+            yield Apply(kind=kind, manifest=manifest, uid=live.uid, repair=repair)
+    elif hand_over:
+        yield Apply(kind=kind, manifest=manifest, uid=live.uid, repair=before.repair)
 
 
 def _must_hand_over(spec: Spec, live: Child) -> bool:
     return spec.autoscaling is not None and not spec.suspend and holds_replicas(live.body)
 
 
-def _differs(observed: Observed, live: Child, manifest: Body) -> bool:
-    before = observed.memory.applied.get(live.kind)
-    return (
-        before is None
-        or before.uid != live.uid
-        or before.rendered != digest(manifest)
-        or before.content != content(live.body, manifest)
-    )
+def _repairs(observed: Observed, applies: tuple[Apply, ...]) -> Mapping[Kind, Repair]:
+    """The last one of each child, those that are planned included."""
+    made = {kind: one.repair for kind, one in observed.memory.applied.items()}
+    planned = {step.kind: step.repair for step in applies if step.manager == FIELD_MANAGER}
+    return {kind: one for kind, one in {**made, **planned}.items() if one is not None}
+
+
+def _contests(observed: Observed, applies: tuple[Apply, ...], now: float) -> Iterator[Contest]:
+    for kind, repair in _repairs(observed, applies).items():
+        child = observed.children.get(kind)
+        if child is not None and repair.contested(now):
+            yield Contest(kind=kind, name=child.name, by=_last_other(child))
+
+
+def _last_other(child: Child) -> str:
+    entries = [
+        entry
+        for entry in child.body["metadata"].get("managedFields") or ()
+        if entry.get("manager") not in (FIELD_MANAGER, SEED_MANAGER)
+        and not entry.get("subresource")
+    ]
+    by_time = sorted(entries, key=lambda entry: str(entry.get("time", "")))
+    return str(by_time[-1].get("manager", "")) if by_time else ""
 
 
 def _deletions(observed: Observed, wanted: Mapping[Kind, Body]) -> Iterator[Deletion]:
@@ -311,6 +355,7 @@ def _refresh(observed: Observed, pod: Pod, settings: str) -> Iterator[Refresh]:
 def _delays(
     observed: Observed,
     obstacles: tuple[Obstacle, ...],
+    applies: tuple[Apply, ...],
     inquiries: Mapping[str, Inquiry],
     now: float,
 ) -> Iterator[float]:
@@ -319,5 +364,8 @@ def _delays(
         yield _CONFLICT_SECONDS if obstacle.by_stranger else _COLLECTION_SECONDS
     if observed.loading:
         yield _LOADING_SECONDS
+    for repair in _repairs(observed, applies).values():
+        if repair.waits(now):
+            yield repair.again_at - now
     for inquiry in inquiries.values():
         yield inquiry.again_at - now

@@ -5,7 +5,7 @@ Called by the work queue with a key; every reason to look is the same reason.
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
@@ -14,14 +14,33 @@ from batchedmodel_operator.announce import announcements
 from batchedmodel_operator.errors import ClusterError, Conflict, Gone, Refused
 from batchedmodel_operator.gather import find, gather
 from batchedmodel_operator.kinds import FIELD_MANAGER
-from batchedmodel_operator.observed import Key, Memory, Observed, after, nothing_of
-from batchedmodel_operator.plan import RESYNC_SECONDS, Plan, plan
-from batchedmodel_operator.ports import Cluster, Sidecars
+from batchedmodel_operator.observed import Key, Memory, Model, Observed, after, nothing_of
+from batchedmodel_operator.plan import Plan, plan
+from batchedmodel_operator.ports import Body, Cluster, Sidecars
 from batchedmodel_operator.render import Images
 from batchedmodel_operator.rollout import Record
 from batchedmodel_operator.steps import Outcome, take
 
 _log: Final = logging.getLogger(__name__)
+_ENDING_SECONDS: Final = 30.0
+"""Between two tries where the namespace is being deleted: whatever ends in it makes an event."""
+
+_UNWRITTEN_SECONDS: Final = 600.0
+"""In which nothing is said in the status of a manifest that another definition has altered. With
+any write the API server loses what it has only left out until then; an Event tells meanwhile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ending:
+    """A BatchedModel for which nothing can be made any more."""
+
+    uid: str
+    generation: int
+    again_at: float
+
+    def holds(self, model: Model, now: float) -> bool:
+        same = (self.uid, self.generation) == (model.uid, model.generation)
+        return same and now < self.again_at
 
 
 class Reconciler:
@@ -43,6 +62,7 @@ class Reconciler:
         self._clock = clock
         self._calendar = calendar
         self._memories: dict[Key, Memory] = {}
+        self._ending: dict[Key, _Ending] = {}
 
     async def reconcile(self, key: Key) -> float | None:
         """Seconds after which to look again at the latest; None when there is nothing to look at.
@@ -53,7 +73,11 @@ class Reconciler:
         model = await find(self._cluster, key)
         if model is None:
             self._memories.pop(key, None)
+            self._ending.pop(key, None)
             return None
+        ending = self._ending.get(key)
+        if ending is not None and ending.holds(model, now):
+            return ending.again_at - now
         if memory is None and not model.status:
             # Nobody has ever reported on it, so nothing of its own should be there to be read.
             try:
@@ -71,11 +95,18 @@ class Reconciler:
             if planned.unfinished and outcome.failure is None:
                 # From what was written, without another look at everything.
                 observed, planned, outcome = await self._act(observed, now)
-            await self._report(observed, planned, outcome)
+            await self._report(observed, planned, outcome, now)
         except Gone:
             # The namespace or the object itself is being deleted; its end makes another event.
+            if key not in self._ending:
+                _log.info("%s: it is being deleted, or its namespace", key)
             self._memories.pop(key, None)
-            return RESYNC_SECONDS
+            self._ending[key] = _Ending(
+                uid=observed.model.uid,
+                generation=observed.model.generation,
+                again_at=now + _ENDING_SECONDS,
+            )
+            return _ENDING_SECONDS
         except Conflict:
             self._memories.pop(key, None)
             raise
@@ -106,10 +137,18 @@ class Reconciler:
         manifest = status.status_manifest(observed.model, found)
         await self._cluster.apply(manifest, manager=FIELD_MANAGER, subresource="status")
 
-    async def _report(self, observed: Observed, planned: Plan, outcome: Outcome) -> None:
+    async def _report(
+        self, observed: Observed, planned: Plan, outcome: Outcome, now: float
+    ) -> None:
         model, at = observed.model, self._at()
         found = status.report(observed, planned, outcome.failure, at=at)
         if status.same(found, model.status):
+            return
+        altered_at = observed.memory.altered_at
+        if altered_at is not None and now < altered_at + _UNWRITTEN_SECONDS:
+            if now == altered_at:
+                _log.error("%s: another definition of BatchedModel has altered it", model.key)
+                await self._announce(model, found, at)
             return
         manifest = status.status_manifest(model, found)
         try:
@@ -119,6 +158,9 @@ class Reconciler:
             _log.error("%s: the status was refused: %s", model.key, error)
             return
         # After the status, by which the next look tells what has been announced.
+        await self._announce(model, found, at)
+
+    async def _announce(self, model: Model, found: Body, at: str) -> None:
         for event in announcements(model, found["conditions"], at=at):
             try:
                 await self._cluster.apply(event, manager=FIELD_MANAGER)

@@ -16,9 +16,12 @@ def signs(
     spec: Spec,
     target: str,
     template: Body,
+    now: float,
     at: datetime,
 ) -> Signs:
-    """`template`: the target's. `at`: the time of the look, by the cluster's calendar."""
+    """`template`: the target's. `now` and `at`: the time of the look, in monotonic seconds and by
+    the cluster's calendar.
+    """
     wanted = _label(template)
     pods = tuple(pod for pod in observed.pods if not pod.deleting)
     of_target = tuple(pod for pod in pods if pod.revision == wanted)
@@ -26,7 +29,13 @@ def signs(
     lacking = {
         pod.uid: since for pod in pods if (since := lacks_accelerator_since(spec, pod)) is not None
     }
-    waits = [(at - lacking[pod.uid]).total_seconds() for pod in newest if pod.uid in lacking]
+    waits = [
+        # By the calendar, so that another operator goes on counting; at least by our own clock, so
+        # that one which was set back holds up nothing.
+        max((at - lacking[pod.uid]).total_seconds(), now - observed.memory.lacking[pod.uid])
+        for pod in newest
+        if pod.uid in lacking
+    ]
     diagnosis = failed_start(spec, of_target, observed.memory.startups)
     return Signs(
         target=target,

@@ -12,7 +12,7 @@ from batchedmodel_contract.kubernetes_names import NAME_LABEL
 from batchedmodel_operator import effective
 from batchedmodel_operator.conditions import CONDITIONS, View, listed
 from batchedmodel_operator.kinds import RESOURCES, Kind
-from batchedmodel_operator.observed import Model, Observed, digest
+from batchedmodel_operator.observed import SPEC_FIELD, Model, Observed, digest
 from batchedmodel_operator.plan import Failure, Plan
 from batchedmodel_operator.ports import Body
 
@@ -42,7 +42,12 @@ def report(observed: Observed, plan: Plan, failure: Failure | None, *, at: str) 
     rollout = plan.rollout
     if rollout.target:
         status["rollout"] = rollout.to_status()
-    if model.spec is not None:
+    if plan.altered:
+        # They still speak of what was applied.
+        kept = (SPEC_FIELD, "url", "effective")
+        status |= {name: model.status[name] for name in kept if name in model.status}
+    elif model.spec is not None:
+        status[SPEC_FIELD] = model.spec_digest
         status["url"] = _url(model, model.spec.service.port)
         status["effective"] = effective.effective(model.spec, plan.model_image, rollout.mode)
     return status

@@ -67,6 +67,7 @@ async def take(cluster: Cluster, key: Key, plan: Plan) -> Outcome:
                 uid=body["metadata"]["uid"],
                 rendered=digest(step.manifest),
                 content=content(body, step.manifest),
+                repair=step.repair,
             )
             _log.info("%s: applied %s", key, step.kind)
     # A kubelet that is told to look must find the new settings.

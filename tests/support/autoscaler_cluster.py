@@ -132,9 +132,13 @@ def autoscaler(
     replica: int = 0,
     poll_seconds: float = 0.5,
     log_level: str = "debug",
+    server: str = "",
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """The process once it is ready, with the rights of its service account; killed at the end."""
-    kubeconfig = Account(namespace=HOME, name=SERVICE).kubeconfig(plane, folder)
+    """The process once it is ready, with the rights of its service account; killed at the end.
+
+    `server`: where it finds the API server, if not where everybody does.
+    """
+    kubeconfig = Account(namespace=HOME, name=SERVICE).kubeconfig(plane, folder, server=server)
     environment = {
         "BATCHEDMODEL_NAMESPACE": HOME,
         "BATCHEDMODEL_SERVICE_NAME": SERVICE,

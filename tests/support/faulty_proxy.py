@@ -37,7 +37,9 @@ class Fault:
     """What becomes of every new request but a Lease's."""
 
     status: int = 0
-    """Answered with it; 0: never answered."""
+    """Answered with it; 0: never answered, unless it is only late."""
+    late_by: float = 0.0
+    """Seconds that the API server's answer takes longer; a write is in force before."""
     leases_too: bool = False
 
 
@@ -117,17 +119,21 @@ class FaultyProxy:
         one = Request(at=time.monotonic(), method=request.method, path=request.path, watch=watch)
         self._requests.append(one)
         fault = self._fault
-        if fault is not None and (fault.leases_too or "/leases/" not in request.path):
+        concerned = fault is not None and (fault.leases_too or "/leases/" not in request.path)
+        late_by = fault.late_by if fault is not None and concerned else 0.0
+        if fault is not None and concerned and not late_by:
             if not fault.status:
                 await asyncio.Event().wait()
             return _refusal(fault.status)
         try:
-            return await self._passed_on(request, watch=watch)
+            return await self._passed_on(request, watch=watch, late_by=late_by)
         except (OSError, aiohttp.ClientError):
             # Whichever side is gone, the other is to see no more than that.
             raise web.HTTPBadGateway from None
 
-    async def _passed_on(self, request: web.Request, *, watch: bool) -> web.StreamResponse:
+    async def _passed_on(
+        self, request: web.Request, *, watch: bool, late_by: float
+    ) -> web.StreamResponse:
         headers = {
             name: value for name, value in request.headers.items() if name.lower() not in _HOP
         }
@@ -145,6 +151,7 @@ class FaultyProxy:
             kept = {n: v for n, v in answer.headers.items() if n.lower() not in _HOP}
             if "Content-Encoding" in answer.headers:
                 kept["Content-Encoding"] = answer.headers["Content-Encoding"]
+            await asyncio.sleep(late_by)
             response = web.StreamResponse(status=answer.status, headers=kept)
             await response.prepare(request)
             async for chunk in answer.content.iter_any():

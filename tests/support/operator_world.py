@@ -55,6 +55,8 @@ class World:
         self.cluster = FakeCluster()
         self.sidecars = FakeSidecars()
         self.now = 1000.0
+        self.calendar_jump = timedelta()
+        """How far somebody has set the clock, in which only people believe."""
         self.come_back_after: float | None = None
         self.cluster.put(manifest(spec))
         self.restart()
@@ -71,7 +73,8 @@ class World:
 
     def calendar(self, ago: float = 0.0) -> datetime:
         """The time for people, or so many seconds before it."""
-        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.now - ago)
+        began = datetime(2026, 1, 1, tzinfo=UTC) + self.calendar_jump
+        return began + timedelta(seconds=self.now - ago)
 
     async def look(self) -> float | None:
         """One reconcile; raises what it raises."""

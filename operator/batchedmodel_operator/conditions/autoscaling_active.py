@@ -45,6 +45,17 @@ def _it_cannot_scale(view: View) -> Finding | None:
     return no(Reason.HPA_FAILING, f"{able.get('reason')}: {able.get('message', '')}")
 
 
+def _others_scale_it_too(view: View) -> Finding | None:
+    active = condition(_status(view), "ScalingActive")
+    if (active.get("status"), active.get("reason")) != ("False", "AmbiguousSelector"):
+        return None
+    # They stand at its end in brackets, in another order each time.
+    _, _, names = active.get("message", "").rpartition("[")
+    known = ", ".join(sorted(names.rstrip("]").split()))
+    text = "several HorizontalPodAutoscalers scale its pods, so that none does; delete all but ours"
+    return no(Reason.SEVERAL_AUTOSCALERS, f"{text}: {known}")
+
+
 def _no_pod_is_ready_to_tell(view: View) -> Finding | None:
     active = condition(_status(view), "ScalingActive")
     said = active.get("message", "")
@@ -95,6 +106,7 @@ AUTOSCALING_ACTIVE: Final = Condition(
         _it_rests,
         _the_hpa_has_not_looked,
         _it_cannot_scale,
+        _others_scale_it_too,
         _no_pod_is_ready_to_tell,
         _it_lacks_the_metric,
         _it_is_at_its_maximum,

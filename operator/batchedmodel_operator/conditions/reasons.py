@@ -8,8 +8,10 @@ class Reason(StrEnum):
 
     APPLIED = "Applied"
     INVALID_SPEC = "InvalidSpec"
+    DEFINITION_CHANGED = "DefinitionChanged"
     NAME_CONFLICT = "NameConflict"
     WAITING_FOR_DELETION = "WaitingForDeletion"
+    CONTESTED = "Contested"
     INVALID_OBJECT = "InvalidObject"
     FORBIDDEN = "Forbidden"
     QUOTA_EXCEEDED = "QuotaExceeded"
@@ -48,6 +50,7 @@ class Reason(StrEnum):
     NOT_LOOKED = "NotLookedYet"
     METRICS_API_MISSING = "MetricsAPIMissing"
     METRICS_STALE = "MetricsStale"
+    SEVERAL_AUTOSCALERS = "SeveralAutoscalers"
     HPA_FAILING = "HPAFailing"
     AT_MAXIMUM = "AtMaximum"
     METRIC_VALID = "MetricValid"

@@ -22,6 +22,17 @@ def _the_spec_is_refused(view: View) -> Finding | None:
     return no(Reason.INVALID_SPEC, "; ".join(view.observed.model.mistakes))
 
 
+def _it_was_altered(view: View) -> Finding | None:
+    if not view.plan.altered:
+        return None
+    text = (
+        "the manifest reads otherwise than when it was applied, though nobody has edited it: "
+        "another definition of BatchedModel drops what it does not know. Its objects are left as "
+        "they are: bring the definition back, or edit the manifest"
+    )
+    return no(Reason.DEFINITION_CHANGED, text)
+
+
 def _a_step_failed(view: View) -> Finding | None:
     failure = view.failure
     if failure is None:
@@ -37,6 +48,14 @@ def _a_name_is_taken(view: View) -> Finding | None:
             text = f"{what} exists{known} and is none of this BatchedModel's; delete or rename one"
             return no(Reason.NAME_CONFLICT, text)
         return no(Reason.WAITING_FOR_DELETION, f"{what} is being deleted and will be made anew")
+    return None
+
+
+def _somebody_undoes_it(view: View) -> Finding | None:
+    for contest in view.plan.contests:
+        who = contest.by or "somebody else"
+        text = f"{contest.kind} {contest.name} is changed again by {who} whenever it is put right"
+        return no(Reason.CONTESTED, text)
     return None
 
 
@@ -64,8 +83,10 @@ RECONCILED: Final = Condition(
     checks=(
         _the_spec_cannot_be_read,
         _the_spec_is_refused,
+        _it_was_altered,
         _a_step_failed,
         _a_name_is_taken,
+        _somebody_undoes_it,
         _all_is_applied,
     ),
 )

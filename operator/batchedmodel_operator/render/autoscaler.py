@@ -35,8 +35,14 @@ def autoscaler(model: Model, spec: Spec, scaling: Autoscaling) -> Manifest:
     }
     learnt = capacity_of(model.status)
     startup = None if learnt is None else learnt.startup_seconds
-    body["behavior"] = behavior(scaling.profile, scaling.metric, startup) | (scaling.behavior or {})
+    given = {name: _whole(one) for name, one in (scaling.behavior or {}).items()}
+    body["behavior"] = behavior(scaling.profile, scaling.metric, startup) | given
     return child(model, Kind.AUTOSCALER, spec=body)
+
+
+def _whole(direction: object) -> object:
+    """With the default of what a person's edit of the HPA would otherwise change for good."""
+    return {"selectPolicy": "Max"} | direction if isinstance(direction, dict) else direction
 
 
 def _metric(model: Model, spec: Spec, scaling: Autoscaling) -> Manifest:

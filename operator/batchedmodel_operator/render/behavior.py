@@ -29,8 +29,12 @@ def _policy(kind: str, value: int, period_seconds: int) -> Manifest:
 
 
 def _direction(window_seconds: int, *policies: Manifest) -> Manifest:
-    # Of several policies the one that changes most is taken.
-    return {"stabilizationWindowSeconds": window_seconds, "policies": [*policies]}
+    return {
+        "stabilizationWindowSeconds": window_seconds,
+        # The one that changes most. Said, for what is left out stays as anybody sets it.
+        "selectPolicy": "Max",
+        "policies": [*policies],
+    }
 
 
 _PROFILES: Final[Mapping[ScalingProfile, Manifest]] = {

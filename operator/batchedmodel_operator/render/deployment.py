@@ -57,6 +57,8 @@ def deployment(
 ) -> Manifest:
     """The Deployment. `replicas` None: an autoscaler holds them, so they must not be sent."""
     body: Manifest = {
+        # Said, for what is left out stays as anybody sets it: a paused one rolls nothing out.
+        "paused": False,
         "selector": {"matchLabels": selector(model)},
         "strategy": {
             "type": "RollingUpdate",

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from batchedmodel_contract.spec import Spec
+from batchedmodel_operator.beyond_defaults import beyond_defaults, default_of
 from batchedmodel_operator.kinds import Kind
 from batchedmodel_operator.observed import Model, digest
 from batchedmodel_operator.render.common import Manifest, child
@@ -30,9 +31,9 @@ def revision_name(model: Model, spec: Spec) -> str:
         field.name: value
         for field in dataclasses.fields(spec)
         if field.name not in _NO_MATTER_TO_PODS
-        and (value := getattr(spec, field.name)) != _default(field)
+        and (value := getattr(spec, field.name)) != default_of(field)
     }
-    return f"{model.key.name}-{digest([model.uid, _plain(matters)])}"
+    return f"{model.key.name}-{digest([model.uid, beyond_defaults(matters)])}"
 
 
 def revision_child(model: Model, name: str, number: int, template: Mapping[str, Any]) -> Manifest:
@@ -42,22 +43,3 @@ def revision_child(model: Model, name: str, number: int, template: Mapping[str, 
     )
     manifest["metadata"]["name"] = name
     return manifest
-
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value):
-        return {
-            field.name: _plain(given)
-            for field in dataclasses.fields(value)
-            if (given := getattr(value, field.name)) != _default(field)
-        }
-    if isinstance(value, Mapping):
-        return {str(name): _plain(inner) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return value
-
-
-def _default(field: "dataclasses.Field[Any]") -> Any:
-    made = field.default_factory
-    return field.default if made is dataclasses.MISSING else made()

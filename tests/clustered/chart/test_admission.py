@@ -15,6 +15,7 @@ from support.release import Release, remove_namespace
 _HOME, _TEAM = "admission-home", "admission-team"
 _AUTHOR, _DEVELOPER, _ADMIN = "author", "developer", ""
 """Who may write BatchedModels only; who may make pods, too; who may do everything."""
+_AS_AUTHOR = (f"--namespace={_TEAM}", f"--as={_AUTHOR}")
 _POLICY = "validatingadmissionpolicy/bm-batchedmodel-pods"
 
 FOREIGN = {"model": {"protocol": "V2", "image": "registry.example/triton:1", "port": 9001}}
@@ -28,6 +29,18 @@ def with_model(**model: Any) -> dict[str, Any]:
     return {"model": {**FOREIGN["model"], **model}}
 
 
+def with_service(**service: Any) -> dict[str, Any]:
+    return {**SIMULATED, "service": service}
+
+
+SERVICES: dict[str, tuple[dict[str, Any], str]] = {
+    "a balancer": (with_service(type="LoadBalancer"), "spec.service.type"),
+    "a port of every node": (with_service(type="NodePort"), "spec.service.type"),
+    "a name in the DNS": (
+        with_service(annotations={"external-dns.alpha.kubernetes.io/hostname": "pay.example"}),
+        "spec.service.annotations",
+    ),
+}
 FREE = {
     "a handler": SIMULATED,
     "a container": with_model(
@@ -43,8 +56,10 @@ FREE = {
         envFrom=[{"prefix": "A_", "configMapRef": {"name": "config"}}]
     ),
     "a node": with_pod(nodeSelector={"disk": "ssd"}, affinity={"nodeAffinity": {}}),
+    "another port": with_service(port=8080),
     "what defaults say": {
         **SIMULATED,
+        "service": {"type": "ClusterIP", "annotations": {}},
         "security": {"profile": "Restricted"},
         "pod": {"automountServiceAccountToken": False, "volumes": [], "labels": {}},
     },
@@ -121,7 +136,7 @@ def release(control_plane: ControlPlane) -> Iterator[Release]:
         "resources": ["batchedmodels"],
         "verbs": ["get", "create", "update", "patch"],
     }
-    pods = {"apiGroups": [""], "resources": ["pods"], "verbs": ["create"]}
+    pods = {"apiGroups": [""], "resources": ["pods", "services"], "verbs": ["create"]}
     for user, rules in ((_AUTHOR, [models]), (_DEVELOPER, [models, pods])):
         apply(control_plane, *_role(user, rules))
     refused = with_pod(serviceAccountName="strong")
@@ -184,6 +199,69 @@ def test_what_pods_are_given_besides_takes_the_right_to_create_pods(
     assert field in refusal
     assert "may not create pods" not in said(release, _DEVELOPER, spec)
     assert "may not create pods" not in said(release, _ADMIN, spec)
+
+
+@pytest.mark.parametrize("what", SERVICES)
+def test_what_opens_the_service_to_others_takes_the_right_to_create_services(
+    release: Release, what: str
+) -> None:
+    spec, field = SERVICES[what]
+    refusal = said(release, _AUTHOR, spec)
+    assert f"may not create Services in {_TEAM}" in refusal
+    assert field in refusal
+    assert said(release, _DEVELOPER, spec) == ""
+    assert said(release, _ADMIN, spec, name="open", keep=True) == ""
+    edited = {**spec, "batching": {"maxBatchSize": 7}, "model": FOREIGN["model"]}
+    assert said(release, _AUTHOR, edited, name="open") == "", "the Service stays as it is"
+    closed = with_service(type="ClusterIP")
+    assert said(release, _ADMIN, closed, name="open", keep=True) == ""
+
+
+@pytest.mark.parametrize("way", ["merge", "json", "apply", "replace", "generated"])
+def test_no_verb_gets_round_it(release: Release, way: str) -> None:
+    assert said(release, _AUTHOR, SIMULATED, name="round", keep=True) == ""
+    added = {"serviceAccountName": "strong"}
+    whole = json.loads(release.plane.kubectl("get", "bm/round", *_AS_AUTHOR, "--output=json"))
+    whole["spec"]["pod"] |= added
+    fresh = {**whole, "metadata": {"generateName": "round-", "namespace": _TEAM}}
+    partial = {
+        **{part: whole[part] for part in ("apiVersion", "kind")},
+        "metadata": {"name": "round", "namespace": _TEAM},
+        "spec": {"pod": added},
+    }
+    patch = [{"op": "add", "path": "/spec/pod/serviceAccountName", "value": "strong"}]
+    merged = json.dumps({"spec": {"pod": added}})
+    words, stdin = {
+        "merge": (("patch", "bm/round", "--type=merge", f"--patch={merged}"), None),
+        "json": (("patch", "bm/round", "--type=json", f"--patch={json.dumps(patch)}"), None),
+        "apply": (("apply", "--server-side", "--field-manager=other", "--filename=-"), partial),
+        "replace": (("replace", "--filename=-"), whole),
+        "generated": (("create", "--filename=-"), fresh),
+    }[way]
+    with pytest.raises(CommandFailed, match="may not create pods"):
+        release.plane.kubectl(*words, *_AS_AUTHOR, stdin=stdin and json.dumps(stdin))
+
+
+@pytest.mark.parametrize("subresource", ["status", "scale"])
+def test_what_is_written_beside_the_manifest_changes_no_pod(
+    release: Release, subresource: str
+) -> None:
+    assert said(release, _ADMIN, {**SIMULATED, "replicas": 1}, name="beside", keep=True) == ""
+    patch = {"spec": {"replicas": 2, "pod": {"serviceAccountName": "strong"}}}
+    words = ("patch", "bm/beside", f"--subresource={subresource}", "--type=merge")
+    release.plane.kubectl(*words, f"--namespace={_TEAM}", f"--patch={json.dumps(patch)}")
+    found = release.plane.kubectl("get", "bm/beside", f"--namespace={_TEAM}", "--output=json")
+    assert "serviceAccountName" not in json.loads(found)["spec"]["pod"]
+
+
+def test_an_edit_of_a_large_manifest_costs_no_more_than_the_expressions_may(
+    release: Release,
+) -> None:
+    variables = {f"V{number}": "x" * 1500 for number in range(40)}
+    tolerations = [{"key": "k" * 200, "operator": "Exists"} for _ in range(64)]
+    large = {**with_model(env=variables), "pod": {"tolerations": tolerations}}
+    assert said(release, _ADMIN, large, name="large", keep=True) == ""
+    assert said(release, _AUTHOR, {**large, "replicas": 3}, name="large") == ""
 
 
 def test_an_update_that_does_not_touch_such_a_pod_is_anybodys(release: Release) -> None:

@@ -1,7 +1,7 @@
 """An operator behind a network and an API server that misbehave: it gets there, and never spins."""
 
 import time
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,22 +16,6 @@ _NIGHTLY = pytest.mark.nightly("operator")
 _OUTAGE_SECONDS = 8.0
 _REQUESTS_A_SECOND = 15.0
 """Retries of some seven watches and of one model; a loop without a rest makes hundreds."""
-
-
-@pytest.fixture(scope="module")
-def proxy(plane: ControlPlane) -> Iterator[FaultyProxy]:
-    with FaultyProxy(plane).running() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def behind(
-    plane: ControlPlane, proxy: FaultyProxy, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[OperatorProcess]:
-    """An operator that knows the API server by the proxy only."""
-    folder = tmp_path_factory.mktemp("behind")
-    with operator(plane, folder, server=proxy.url) as process:
-        yield process
 
 
 @pytest.mark.parametrize(
@@ -107,6 +91,50 @@ def test_a_leader_that_cannot_renew_ends_and_the_next_start_goes_on(
             until("it leads", lambda: again.leads() is True)
             team.write(SIMULATED)
             until("all children are there", team.has_all)
+
+
+@_NIGHTLY
+def test_a_leader_whose_answers_come_two_seconds_late_goes_on_leading(
+    plane: ControlPlane, team: Team, tmp_path: Path
+) -> None:
+    with (
+        FaultyProxy(plane).running() as proxy,
+        operator(plane, tmp_path, lease=OTHER_LEASE, server=proxy.url) as slow,
+    ):
+        until("it leads", lambda: slow.leads() is True)
+        team.write(SIMULATED)
+        until("all children are there", team.has_all)
+        began = time.monotonic()
+        with proxy.fault(Fault(late_by=2.0, leases_too=True)):
+            _edit(team, 7)
+            until("the edit is applied", lambda: '"max_batch_size": 7' in team.settings_file())
+            time.sleep(max(0.0, began + 15 - time.monotonic()))
+            assert slow.leads() is True
+
+
+@_NIGHTLY
+def test_who_is_answered_later_than_a_lease_lasts_waits_and_keeps_nobody_from_leading(
+    plane: ControlPlane, team: Team, tmp_path: Path
+) -> None:
+    with FaultyProxy(plane).running() as proxy:
+        for name in ("first", "again", "healthy"):
+            (tmp_path / name).mkdir()
+        started = partial(operator, plane, lease=OTHER_LEASE)
+        behind = partial(started, server=proxy.url)
+        with behind(tmp_path / "first", may_end_with=(3,)) as first:
+            until("it leads", lambda: first.leads() is True)
+            with proxy.fault(Fault(late_by=8.0, leases_too=True)):
+                assert first.ended(15) == 3
+        with behind(tmp_path / "again") as again:
+            with (
+                proxy.fault(Fault(late_by=8.0, leases_too=True)),
+                started(tmp_path / "healthy") as healthy,
+            ):
+                until("the other leads", lambda: healthy.leads() is True, 30)
+                team.write(SIMULATED)
+                until("all children are there", team.has_all)
+                assert again.leads() is False
+            until("it leads once it is answered in time", lambda: again.leads() is True, 30)
 
 
 def _edit(team: Team, size: int) -> None:

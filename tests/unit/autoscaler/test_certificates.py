@@ -128,3 +128,36 @@ def test_a_certificate_is_replaced_at_two_thirds_of_its_life_after_its_authority
     assert rotation.serving is not first
     assert rotation.authorities == (rotation.serving.authority,)
     assert rotation.serving.end > first.end
+
+
+@pytest.mark.parametrize("ahead", [timedelta(hours=2), timedelta(days=400)])
+def test_a_certificate_of_a_clock_that_was_ahead_is_replaced_once_it_is_right(
+    ahead: timedelta,
+) -> None:
+    rotation = Rotation([NAME], NOW + ahead)
+    with pytest.raises(ssl.SSLCertVerificationError, match="not yet valid"):
+        shaken_hands(rotation.serving, rotation.serving.authority)
+    assert not rotation.step(True, NOW)
+    assert not rotation.step(True, NOW), "it must spread first"
+    assert rotation.step(True, NOW + Rotation.SPREADING)
+    shaken_hands(rotation.serving, rotation.serving.authority)
+    assert not rotation.step(True, NOW + timedelta(hours=1))
+
+
+@pytest.mark.parametrize("jump", [timedelta(hours=-1), timedelta(hours=1)])
+def test_a_clock_that_jumps_by_an_hour_costs_no_certificate_its_belief(jump: timedelta) -> None:
+    rotation = Rotation([NAME], NOW)
+    for seconds in (0, 15, 30, 45):
+        rotation.step(True, NOW + jump + timedelta(seconds=seconds))
+    bundle = bundle_with(b"", rotation.authorities, NOW + jump)
+    shaken_hands(rotation.serving, bundle)
+
+
+def test_a_clock_that_is_set_back_while_an_authority_spreads_holds_it_up_by_seconds() -> None:
+    rotation = Rotation([NAME], NOW)
+    due = NOW + RENEWED_AFTER
+    assert not rotation.step(True, due)
+    assert not rotation.step(True, due)
+    back = due - timedelta(minutes=50)
+    assert not rotation.step(True, back)
+    assert rotation.step(True, back + Rotation.SPREADING)

@@ -202,6 +202,26 @@ def test_a_ready_pod_tells_how_long_it_took() -> None:
     assert read.startup_seconds == 75.0
 
 
+@pytest.mark.parametrize("hours", [-1, 0, 1])
+def test_how_far_the_clocks_of_a_node_and_the_api_server_differ_changes_no_start(
+    hours: int,
+) -> None:
+    def at(minute: int, second: int, *, by_node: bool = False) -> str:
+        hour = 10 + (hours if by_node else 0)
+        return f"2026-11-20T{hour:02}:{minute:02}:{second:02}Z"
+
+    ready = at(1, 15, by_node=True)
+    status = {
+        "startTime": at(0, 21, by_node=True),
+        "conditions": [
+            {"type": "PodScheduled", "status": "True", "lastTransitionTime": at(0, 20)},
+            {"type": "Ready", "status": "True", "lastTransitionTime": ready},
+        ],
+    }
+    found = read_pod({"metadata": POD["metadata"], "status": status})
+    assert found.startup_seconds == 20 + 54
+
+
 def test_a_pod_that_has_been_ready_before_is_not_fresh() -> None:
     def fresh(**status: object) -> bool:
         return read_pod({"metadata": POD["metadata"], "status": status}).fresh

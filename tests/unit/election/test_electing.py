@@ -126,6 +126,28 @@ def test_who_never_read_a_lease_that_is_deleted_takes_it_until_the_holder_next_t
     assert newcomer.remaining(RETRY_SECONDS) > 0
 
 
+def test_who_finds_a_claim_of_its_own_leads_as_if_it_had_been_answered() -> None:
+    lease, slow, other = Lease(), Elector("a"), Elector("b")
+    for now in range(0, 60, 3):
+        claim = slow.step(lease.record, float(now))
+        assert claim is not None
+        assert lease.write(claim), "of which it never hears"
+        _try(other, lease, now + 1.0)
+        assert other.remaining(now + 1.0) == 0
+        if now:
+            assert slow.remaining(now + 2.9) > 0
+
+
+def test_of_claims_that_were_not_answered_the_first_may_be_the_one_that_was_written() -> None:
+    lease, slow = Lease(), Elector("a")
+    first = slow.step(lease.record, 0.0)
+    assert first is not None
+    assert slow.step(lease.record, 3.0) is not None, "which does not arrive"
+    assert lease.write(first)
+    slow.step(lease.record, 6.0)
+    assert slow.remaining(6.0) == RENEW_SECONDS - 6.0
+
+
 @dataclass(slots=True)
 class _Message:
     """What becomes of one try of an elector."""
@@ -144,7 +166,7 @@ _MESSAGES = st.lists(
         _Message,
         elector=st.integers(0, 1),
         pause=st.integers(0, 6).map(float),
-        answered=st.sampled_from([0.0, 0.5, 3.0]),
+        answered=st.sampled_from([0.0, 0.5, 3.0, 12.0]),
         fate=st.sampled_from(_FATES),
     ),
     max_size=25,
@@ -192,7 +214,9 @@ def test_of_a_lease_that_nobody_deletes_there_are_never_two_leaders_whatever_is_
         world.check(now)
         if claim is not None:
             arrives = now + message.answered
-            busy_until[message.elector] = arrives
+            if message.fate == "good":
+                busy_until[message.elector] = arrives
+            # Any other answer is not waited for: the next try comes before the write arrives.
             fate = "no answer" if resigns else message.fate
             # The number only keeps the order strict.
             write = (arrives + number * 1e-9, message.elector, now, claim, fate)

@@ -1,7 +1,7 @@
 """Electors with their waiting and time limits, in virtual time, at an API server that fails."""
 
 import asyncio
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -48,17 +48,22 @@ class _Leases:
 class _Client:
     """The same Lease by a connection of one's own."""
 
-    def __init__(self, leases: _Leases) -> None:
+    def __init__(self, leases: _Leases, *, late_by: float = 0.0) -> None:
         self._leases = leases
+        self._late_by = late_by
         self.cut = False
 
     async def read(self) -> Body | None:
         await self._pass()
-        return await self._leases.read()
+        found = await self._leases.read()
+        await asyncio.sleep(self._late_by)
+        return found
 
     async def write(self, manifest: Body) -> Body:
         await self._pass()
-        return await self._leases.write(manifest)
+        written = await self._leases.write(manifest)
+        await asyncio.sleep(self._late_by)
+        return written
 
     async def _pass(self) -> None:
         if self.cut:
@@ -69,7 +74,9 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def _election(leases: _Leases | _Client, identity: str) -> Election:
+def _election(
+    leases: _Leases | _Client, identity: str, *, ahead: timedelta = timedelta()
+) -> Election:
     return Election(
         read=leases.read,
         write=leases.write,
@@ -78,7 +85,7 @@ def _election(leases: _Leases | _Client, identity: str) -> Election:
         name="operator",
         identity=identity,
         clock=_now,
-        calendar=lambda: datetime(2026, 1, 1, tzinfo=UTC),
+        calendar=lambda: datetime(2026, 1, 1, tzinfo=UTC) + ahead,
     )
 
 
@@ -108,6 +115,59 @@ async def test_a_graceful_end_hands_over_within_one_try() -> None:
     began = _now()
     await waiting
     assert _now() - began <= RETRY_SECONDS
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("late_by", [0.5, 1.4, 1.6, 2.0, 2.9])
+async def test_whom_an_api_server_answers_late_leads_all_the_same(late_by: float) -> None:
+    leases = _Leases()
+    slow = _election(_Client(leases, late_by=late_by), "a")
+    async with asyncio.timeout(15):
+        await slow.won()
+    losing = asyncio.create_task(slow.lost())
+    await asyncio.sleep(60)
+    assert slow.leads()
+    losing.cancel()
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("late_by", [0.5, 1.4, 1.6, 2.0, 2.9, 3.0, 8.0, 20.0])
+async def test_whom_it_answers_late_keeps_nobody_else_from_leading(late_by: float) -> None:
+    leases = _Leases()
+    slow, quick = _election(_Client(leases, late_by=late_by), "a"), _election(leases, "b")
+    parts = [asyncio.create_task(slow.take_part())]
+    await asyncio.sleep(4)
+    parts.append(asyncio.create_task(quick.take_part()))
+    led = 0
+    for _ in range(200):
+        await asyncio.sleep(1)
+        leaders = slow.leads() + quick.leads()
+        assert leaders <= 1
+        led += leaders
+    assert led >= 180
+    for part in parts:
+        part.cancel()
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("hours", [-1, 1])
+async def test_by_what_the_clocks_of_two_differ_has_no_part_in_who_leads(hours: int) -> None:
+    leases = _Leases()
+    client = _Client(leases)
+    first = _election(client, "a", ahead=timedelta(hours=hours))
+    second = _election(leases, "b")
+    parts = [asyncio.create_task(first.take_part())]
+    await asyncio.sleep(1)
+    parts.append(asyncio.create_task(second.take_part()))
+    await asyncio.sleep(60)
+    assert (first.leads(), second.leads()) == (True, False)
+    client.cut = True
+    await asyncio.sleep(RENEW_SECONDS)
+    assert (first.leads(), second.leads()) == (False, False)
+    await asyncio.sleep(LEASE_SECONDS)
+    assert (first.leads(), second.leads()) == (False, True)
+    for part in parts:
+        part.cancel()
 
 
 @pytest.mark.looptime

@@ -50,6 +50,12 @@ UNABLE = {
     "reason": "FailedGetScale",
     "message": "the HPA controller was unable to get the target's current scale",
 }
+CROWDED = {
+    **UNSERVED,
+    "reason": "AmbiguousSelector",
+    "message": "pods by selector batchedmodel.dev/name=minilm are controlled by multiple HPAs: "
+    "[team/other team/minilm]",
+}
 LIMITED = {"type": "ScalingLimited", "status": "True", "reason": "TooManyReplicas"}
 LEAST = {**LIMITED, "reason": "TooFewReplicas"}
 
@@ -78,6 +84,7 @@ async def _with(
         ([ABLE, UNSERVED], "False", "MetricsAPIMissing"),
         ([ABLE, BLINDED], "False", "MetricsStale"),
         ([ABLE, UNREAD], "False", "HPAFailing"),
+        ([ABLE, CROWDED], "False", "SeveralAutoscalers"),
         ([UNABLE, VALID], "False", "HPAFailing"),
     ],
 )

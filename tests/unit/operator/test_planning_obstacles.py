@@ -14,7 +14,7 @@ from batchedmodel_operator.errors import (
     Unreachable,
 )
 from batchedmodel_operator.kinds import CHILDREN, Kind, child_name
-from support.operator_world import KEY, SIMULATED, World
+from support.operator_world import KEY, SIMULATED, World, manifest
 
 
 async def test_a_strangers_object_is_named_and_the_others_are_made() -> None:
@@ -155,6 +155,39 @@ async def test_in_a_namespace_that_is_going_nothing_is_tried_again() -> None:
     world.cluster.failures[Kind.CONFIG_MAP] = Gone("is being terminated")
     assert await world.look() is not None
     assert not world.has(Kind.SERVICE)
+
+
+async def test_while_a_namespace_goes_events_make_no_requests_but_one() -> None:
+    world = World()
+    await world.settle()
+    world.spec({"model": {"handler": "simulated", "env": {"A": "b"}}})
+    world.cluster.failures[Kind.CONTROLLER_REVISION] = Gone("is being terminated")
+    await world.look()
+    before = world.cluster.reads, world.cluster.writes
+    for _ in range(20):
+        world.now += 1
+        delay = await world.look()
+    assert (world.cluster.reads, world.cluster.writes) == (before[0] + 20, before[1])
+    assert delay is not None
+    assert delay <= 10
+    world.now += delay
+    await world.look()
+    assert world.cluster.reads > before[0] + 21, "the API server may have been wrong"
+    world.spec({"model": {"handler": "simulated", "env": {"A": "c"}}})
+    before = world.cluster.reads, 0
+    await world.look()
+    assert world.cluster.reads > before[0] + 1, "a person's edit is tried"
+
+
+async def test_a_model_made_anew_in_a_namespace_that_was_going_is_looked_after() -> None:
+    world = World()
+    world.cluster.failures[Kind.CONFIG_MAP] = Gone("is being terminated")
+    await world.look()
+    world.remove(Kind.BATCHED_MODEL)
+    world.cluster.put(manifest())
+    world.cluster.failures.clear()
+    await world.look()
+    assert world.has(Kind.CONFIG_MAP)
 
 
 async def test_who_was_overtaken_looks_again() -> None:

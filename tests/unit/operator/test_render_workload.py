@@ -234,11 +234,21 @@ def test_a_profile_says_how_eagerly_an_autoscaler_follows() -> None:
     ]
 
 
+def test_what_a_hand_could_set_beside_it_is_said() -> None:
+    assert deployment_of(SIMULATED)["spec"]["paused"] is False
+    for given in ({}, {"behavior": {"scaleUp": {"stabilizationWindowSeconds": 5}}}):
+        behavior = _autoscaler({"maxReplicas": 3, **given})["behavior"]
+        assert {one["selectPolicy"] for one in behavior.values()} == {"Max"}
+    own = {"scaleDown": {"selectPolicy": "Disabled"}}
+    behavior = _autoscaler({"maxReplicas": 3, "behavior": own})["behavior"]
+    assert behavior["scaleDown"] == own["scaleDown"]
+
+
 def test_a_behaviour_of_ones_own_stands_above_the_profile_in_its_direction() -> None:
     own = {"stabilizationWindowSeconds": 60}
     scaling = {"maxReplicas": 3, "profile": "Fast", "behavior": {"scaleDown": own}}
     behavior = _autoscaler(scaling)["behavior"]
-    assert behavior["scaleDown"] == own
+    assert behavior["scaleDown"] == {**own, "selectPolicy": "Max"}
     fast = _autoscaler({"maxReplicas": 3, "profile": "Fast"})["behavior"]
     assert behavior["scaleUp"] == fast["scaleUp"]
 

@@ -1,6 +1,7 @@
 """A rollout from its edit to its end, at an API server in memory."""
 
 import copy
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -198,6 +199,23 @@ async def test_a_pod_waits_since_no_node_was_found_for_it() -> None:
     await _edited(world, BETTER, **{**LACKING, "conditions": [earlier]})
     assert _budget(world) == SURGE
     world.now += 10
+    await world.look()
+    assert _budget(world) == IN_PLACE
+
+
+@pytest.mark.parametrize("jump", [timedelta(hours=-1), timedelta(days=-400)])
+async def test_a_clock_that_is_set_back_holds_up_no_rollout(jump: timedelta) -> None:
+    world = await _serving(GOOD)
+    [scheduled] = LACKING["conditions"]
+    since = {**scheduled, "lastTransitionTime": world.calendar().isoformat()}
+    await _edited(world, BETTER, **{**LACKING, "conditions": [since]})
+    world.calendar_jump = jump
+    world.now += 59
+    await world.look()
+    assert _budget(world) == SURGE
+    assert world.come_back_after is not None
+    assert world.come_back_after <= 1
+    world.now += 1
     await world.look()
     assert _budget(world) == IN_PLACE
 
