@@ -19,6 +19,7 @@ from batchedmodel_autoscaler.pace import MOST_POLLS_PER_SECOND
 from batchedmodel_autoscaler.places import Places
 from batchedmodel_contract.sidecar_api import Whom
 from batchedmodel_contract.stats import SidecarStats
+from batchedmodel_election.endings import ENDINGS
 
 logger: Final = logging.getLogger(__name__)
 
@@ -158,7 +159,7 @@ class Poller:
         except SidecarSilent as error:
             logger.debug("no stats: %s", error)
             self._silent(uid)
-        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
+        except ENDINGS:
             raise
         except BaseException:
             # Our bug, met by this pod only: the others must be heard all the same.

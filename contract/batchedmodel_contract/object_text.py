@@ -244,5 +244,5 @@ def _passed(pattern: re.Pattern[bytes], text: bytes, at: int) -> int:
 def _loaded(text: bytes) -> Any:
     try:
         return json.loads(text)
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, MemoryError) as error:
         raise Unreadable("is not JSON") from error
