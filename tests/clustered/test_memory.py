@@ -137,7 +137,7 @@ def create_all(plane: ControlPlane, objects: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.nightly("operator", "contract")
-def test_of_an_operator(plane: ControlPlane, tmp_path: Path) -> None:
+def test_an_operator_stays_within_its_memory(plane: ControlPlane, tmp_path: Path) -> None:
     with operator(plane, tmp_path) as running:
         until("all are looked at", lambda: all_are_seen(plane, running), seconds=240)
         assert running.alive()
@@ -147,7 +147,7 @@ def test_of_an_operator(plane: ControlPlane, tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly("autoscaler", "contract")
-def test_of_an_autoscaler(plane: ControlPlane, tmp_path: Path) -> None:
+def test_an_autoscaler_stays_within_its_memory(plane: ControlPlane, tmp_path: Path) -> None:
     count = HONEST_MODELS + 2 * HOSTILE_MODELS
     with autoscaler(plane, tmp_path) as process:
         until("all are seen", lambda: f"{MODELS} {count}.0" in probed(plane, "/metrics"))

@@ -110,17 +110,19 @@ async def oldest_beside(models: dict[ModelKey, int], *, answer: bool, seconds: f
     [(3_000, False, 1.0), (3_000, True, 0.99), (8_000, True, 0.01)],
     ids=["never answer", "answer at the last moment", "are very many"],
 )
-async def test_pods_of_another_namespace_that(count: int, answer: bool, seconds: float) -> None:
+async def test_honest_pods_are_heard_beside_those_of_another_namespace_that(
+    count: int, answer: bool, seconds: float
+) -> None:
     slow = ModelKey("slow", "minilm")
     assert await oldest_beside({slow: count}, answer=answer, seconds=seconds) < OLDEST
 
 
-async def test_slow_pods_of_another_model_of_the_namespace() -> None:
+async def test_slow_pods_of_another_model_of_the_namespace_make_no_answer_old() -> None:
     slow = ModelKey(HONEST.namespace, "slow")
     assert await oldest_beside({slow: 3_000}, answer=True, seconds=0.99) < OLDEST
 
 
-async def test_slow_pods_of_many_models_of_another_namespace() -> None:
+async def test_slow_pods_of_many_models_of_another_namespace_make_no_answer_old() -> None:
     many = {ModelKey("slow", f"model-{number}"): 30 for number in range(100)}
     assert await oldest_beside(many, answer=True, seconds=0.99) < OLDEST
 
