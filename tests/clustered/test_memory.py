@@ -142,7 +142,6 @@ def test_an_operator_stays_within_its_memory(plane: ControlPlane, tmp_path: Path
         until("all are looked at", lambda: all_are_seen(plane, running), seconds=240)
         assert running.alive()
         assert "watching failed" not in running.log()
-
         assert running.memory_megabytes() * 2**20 < MOST_BYTES
 
 
@@ -151,7 +150,6 @@ def test_an_autoscaler_stays_within_its_memory(plane: ControlPlane, tmp_path: Pa
     count = HONEST_MODELS + 2 * HOSTILE_MODELS
     with autoscaler(plane, tmp_path) as process:
         until("all are seen", lambda: f"{MODELS} {count}.0" in probed(plane, "/metrics"))
-
         assert peak_bytes(process.pid) < MOST_BYTES
 
 
