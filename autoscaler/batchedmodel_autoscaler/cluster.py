@@ -8,6 +8,7 @@ leaves as a `ClusterError`.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -38,6 +39,7 @@ _PAGE: Final = 100
 """Objects. Reading a page of pods stops everything else for some milliseconds."""
 _CHUNK: Final = 65_536
 _LARGEST_REFUSAL: Final = 65_536
+_READER: Final = ThreadPoolExecutor(1, thread_name_prefix="reader")
 _JSON: Final = "application/json"
 _METADATA: Final = f"{_JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _METADATA_LIST: Final = f"{_JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -95,7 +97,8 @@ class Cluster:
         more = {"continue": following} if following else {}
         url, what = resource.query(limit=_PAGE, **more), f"GET {resource}"
         accept = _METADATA_LIST if resource.metadata_only else _JSON
-        limit = aiohttp.ClientTimeout(total=_CALL_SECONDS)
+        # Not for all of it: large objects take their time to be read, in which nothing is awaited.
+        limit = aiohttp.ClientTimeout(sock_connect=_CALL_SECONDS, sock_read=_CALL_SECONDS)
         items: list[Object] = []
         splitter = ItemSplitter()
         with _translated(what):
@@ -108,6 +111,8 @@ class Cluster:
                             items.append(await _apart(item, partial(_picked, resource=resource)))
                         except Unreadable as error:
                             self._leave_out(resource, error)
+                    # What has arrived already would be cut apart without leaving the loop.
+                    await asyncio.sleep(0)
             metadata = splitter.rest().get("metadata", {})
         return items, metadata.get("resourceVersion", ""), metadata.get("continue", "")
 
@@ -224,8 +229,13 @@ class Cluster:
 
 
 async def _apart(text: bytes, read: Callable[[bytes], _T]) -> _T:
-    """What is read of the text; of a large one in a thread, as it takes the loop's time."""
-    return await asyncio.to_thread(read, text) if len(text) > LARGE else read(text)
+    """What is read of the text; of a large one in a thread, as it takes the loop's time.
+
+    In one thread for all: several would take turns with the loop, and leave it less.
+    """
+    if len(text) <= LARGE:
+        return read(text)
+    return await asyncio.get_running_loop().run_in_executor(_READER, read, text)
 
 
 def _picked(text: bytes, resource: Resource) -> Object:

@@ -74,6 +74,12 @@ class NotAcceptable(RefusedAnswer):
     code, reason = 406, "NotAcceptable"
 
 
+class Broken(RefusedAnswer):
+    """A bug of ours."""
+
+    code, reason = 500, "InternalError"
+
+
 class Blind(RefusedAnswer):
     """Nothing is known that a size could rest on. An HPA holds when it reads this."""
 

@@ -11,8 +11,8 @@ from batchedmodel_autoscaler.errors import NotFound
 from batchedmodel_autoscaler.learning import ReadyPod, learnt
 from batchedmodel_autoscaler.objects import Model, ModelKey, Owned, Pod, Size
 from batchedmodel_autoscaler.ownership import Ownership
+from batchedmodel_autoscaler.pace import seconds_between
 from batchedmodel_contract.capacity import Capacity
-from batchedmodel_contract.sidecar_api import Whom
 from batchedmodel_contract.stats import SidecarStats
 from batchedmodel_scheduling.scaling.formula import ModelSight, Target
 from batchedmodel_scheduling.scaling.hpa import SYNC_SECONDS
@@ -21,8 +21,6 @@ from batchedmodel_scheduling.scaling.windows import WINDOW_SECONDS, History, Win
 
 UNKNOWN_STARTUP_SECONDS: Final = 30.0
 """Assumed until a pod of the model has got ready."""
-MOST_POLLS_PER_SECOND: Final = 600.0
-"""Half a core."""
 LEARN_SECONDS: Final = 10.0
 """Between two looks at what the answers of a model's pods teach."""
 
@@ -31,7 +29,8 @@ class Fleet:
     """The memory."""
 
     def __init__(self, poll_seconds: float) -> None:
-        self._poll_seconds = poll_seconds
+        self.poll_seconds: Final = poll_seconds
+        """Time between two questions to one sidecar where there are not too many of them."""
         self._models: dict[ModelKey, Model] = {}
         self._sizes: dict[ModelKey, dict[str, int]] = {}
         """Pods that are wanted, by uid of each Deployment with the label."""
@@ -45,6 +44,9 @@ class Fleet:
         self._learnt: dict[ModelKey, Capacity] = {}
         self._learn_at: dict[ModelKey, float] = {}
         """From when on an answer teaches something; where a model is not in it, the first one."""
+        self._news: set[ModelKey] = set()
+        """Models of which something was seen that may teach. Looked at when somebody asks: a look
+        at thousands of pods at each event of one of them would leave time for nothing else."""
         self._departed: dict[ModelKey, list[Window]] = {}
 
     # What the caches write.
@@ -60,7 +62,7 @@ class Fleet:
             self._learnt.pop(model.key, None)
         self._models[model.key] = model
         self._ownership.model_seen(model.key, model.uid)
-        self._learn(model.key)
+        self._news.add(model.key)
 
     def model_gone(self, model: Model) -> None:
         """A model is no more."""
@@ -68,6 +70,7 @@ class Fleet:
         self._ownership.model_gone(model.key)
         self._learnt.pop(model.key, None)
         self._learn_at.pop(model.key, None)
+        self._news.discard(model.key)
         self._departed.pop(model.key, None)
 
     def size_seen(self, size: Size) -> None:
@@ -104,7 +107,8 @@ class Fleet:
             # A pod that loses its readiness and gets it back has not started again.
             self._startups.setdefault(pod.uid, pod.startup_seconds)
             # It may never answer, and has taught how long a start takes.
-            self._learn(pod.model)
+            if pod.model in self._models:
+                self._news.add(pod.model)
 
     def pod_gone(self, pod: Pod) -> None:
         """A pod is no more; the work that was offered to it still counts for a minute."""
@@ -120,11 +124,6 @@ class Fleet:
 
     # What the poller reads and writes.
 
-    @property
-    def poll_seconds(self) -> float:
-        """Time between two questions to one sidecar, so that very many pods still cost little."""
-        return max(self._poll_seconds, self._ownership.count / MOST_POLLS_PER_SECOND)
-
     def address(self, uid: str) -> str | None:
         """Where a pod listens, empty if nowhere yet, or if it is no model's; None when it is no
         more."""
@@ -133,9 +132,9 @@ class Fleet:
             return None
         return pod.address if self._ownership.is_of(pod.model, uid) else ""
 
-    def whom(self, uid: str) -> Whom:
-        """Whose sidecar is meant by a question to a pod that is there."""
-        return Whom(model=self._pods[uid].model.name, pod=uid)
+    def model_of(self, uid: str) -> ModelKey:
+        """The model whose label a pod that is there has."""
+        return self._pods[uid].model
 
     def answered(self, uid: str, stats: SidecarStats, now: float) -> None:
         """A sidecar answered; its pod may have gone meanwhile."""
@@ -145,7 +144,7 @@ class Fleet:
             history.rows_per_second = self._remembered_rate(pod)
             self._leave_behind(pod.model, history.record(stats, now))
             if pod.model in self._models and now >= self._learn_at.get(pod.model, now):
-                self._learn(pod.model)
+                self._news.add(pod.model)
                 self._learn_at[pod.model] = now + LEARN_SECONDS
 
     # What is asked.
@@ -169,7 +168,7 @@ class Fleet:
             self._departed.get(key, ()),
             present=self._present(key),
             startup_seconds=self._startup_seconds(key),
-            poll_seconds=self.poll_seconds,
+            poll_seconds=seconds_between(self._ownership.sizes, key, self.poll_seconds),
             sync_seconds=SYNC_SECONDS,
             now=now,
         )
@@ -180,6 +179,15 @@ class Fleet:
 
     def capacity(self, key: ModelKey) -> Capacity | None:
         """What is known of a model's newest pods: learnt, or before that what its status says."""
+        if key in self._news:
+            self._news.discard(key)
+            found = learnt(tuple(self._ready_pods(key)), self._known(key))
+            if found is not None and key in self._models:
+                # Remembered for the time when no pod is ready.
+                self._learnt[key] = found
+        return self._known(key)
+
+    def _known(self, key: ModelKey) -> Capacity | None:
         model = self._models.get(key)
         return self._learnt.get(key) or (None if model is None else model.capacity)
 
@@ -192,12 +200,6 @@ class Fleet:
     def _state(self, uid: str) -> PodState:
         pod = self._pods[uid]
         return PodState(ready=pod.ready, leaving=pod.leaving, history=self._histories.get(uid))
-
-    def _learn(self, key: ModelKey) -> None:
-        found = learnt(tuple(self._ready_pods(key)), self.capacity(key))
-        if found is not None and key in self._models:
-            # Remembered for the time when no pod is ready.
-            self._learnt[key] = found
 
     def _leave_behind(self, key: ModelKey, window: Window | None) -> None:
         if window is not None and key in self._models:
@@ -212,7 +214,7 @@ class Fleet:
         return known.startup_seconds
 
     def _remembered_rate(self, pod: Pod) -> float | None:
-        known = self.capacity(pod.model)
+        known = self._known(pod.model)
         if known is None or known.revision != pod.revision:
             return None
         return known.rows_per_second

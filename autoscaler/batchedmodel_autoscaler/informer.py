@@ -13,6 +13,7 @@ from typing import Final, Generic, Protocol, TypeVar
 from batchedmodel_autoscaler.errors import ClusterError, TooOld
 from batchedmodel_autoscaler.objects import Object
 from batchedmodel_autoscaler.resources import Event, EventType, Resource
+from batchedmodel_election.endings import ENDINGS
 
 logger: Final = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ class Cache(Generic[Record]):
         """A list: all that is there."""
         listed = {self._key(record): record for record in records}
         for key in self._records.keys() - listed.keys():
-            self._gone(self._records.pop(key))
+            self._tell(self._gone, self._records.pop(key))
         for key, record in listed.items():
             self._put(key, record)
         self.complete.set()
@@ -80,13 +81,15 @@ class Cache(Generic[Record]):
         if event.type is not EventType.DELETED:
             self._put(key, record)
         elif self._records.pop(key, None) is not None:
-            self._gone(record)
+            self._tell(self._gone, record)
 
     def read(self, found: Object) -> Record | None:
         """An object's record; None where it is not as its kind should be: it is left out."""
         try:
             return self._read(found)
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
+        except ENDINGS:
+            raise
+        except BaseException as error:
             self.left_out += 1
             metadata = found.get("metadata")
             named = metadata if isinstance(metadata, Mapping) else {}
@@ -97,7 +100,17 @@ class Cache(Generic[Record]):
     def _put(self, key: Hashable, record: Record) -> None:
         if self._records.get(key) != record:
             self._records[key] = record
-            self._seen(record)
+            self._tell(self._seen, record)
+
+    def _tell(self, whom: Callable[[Record], None], record: Record) -> None:
+        try:
+            whom(record)
+        except ENDINGS:
+            raise
+        except BaseException:
+            # Our bug, met by this object only: the others must be followed all the same.
+            self.left_out += 1
+            logger.exception("%.200r is left out", record)
 
 
 async def follow(source: Source, resource: Resource, cache: Cache[Record]) -> None:

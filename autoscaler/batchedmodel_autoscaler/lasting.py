@@ -25,7 +25,7 @@ async def last(lasting: Iterable[Work], *, once: Work, until: Work) -> None:
             task.cancel()
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
     for outcome in outcomes:
-        if isinstance(outcome, Exception):
+        if isinstance(outcome, BaseException) and not isinstance(outcome, asyncio.CancelledError):
             raise outcome
     for task in done.intersection(parts):
         raise RuntimeError(f"{task.get_coro()!r} has ended")

@@ -5,6 +5,7 @@ the reference of its controller. The four come by watches of their own and so in
 is still missing makes a pod nobody's until it comes. Part of `fleet`.
 """
 
+from collections import Counter
 from collections.abc import Set
 
 from batchedmodel_autoscaler.objects import ModelKey, Owned
@@ -22,6 +23,8 @@ class Ownership:
         self._pods: dict[ModelKey, set[str]] = {}
         self.count = 0
         """Pods that are a model's."""
+        self.sizes: Counter[ModelKey] = Counter()
+        """How many each model has; none without any is in it."""
 
     def pods_of(self, key: ModelKey) -> Set[str]:
         """The uids of a model's pods."""
@@ -83,8 +86,9 @@ class Ownership:
         else:
             pods.discard(uid)
         self.count += len(pods) - before
+        self.sizes[key] = len(pods)
         if not pods:
-            del self._pods[key]
+            del self._pods[key], self.sizes[key]
 
     def _leads_to_model(self, key: ModelKey, uid: str) -> bool:
         replica_set = self._between.get(self._labelled.get(key, {}).get(uid, ""))

@@ -2,14 +2,16 @@
 
 A shell: what is worth writing says `learning`. Of several replicas the one that leads writes: they
 hear the same pods, but have not seen the same ones start, and would correct each other for ever.
+Namespaces take turns, so that thousands of models of one keep no other's waiting.
 """
 
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import islice, zip_longest
 from typing import Any, Final, Protocol
 
 from batchedmodel_autoscaler.errors import ClusterError
@@ -26,6 +28,9 @@ FIELD_MANAGER: Final = "batchedmodel-autoscaler"
 LEAST_SECONDS: Final = 60.0
 """Between two writes of one model."""
 _LOOK_SECONDS: Final = 15.0
+MOST_WRITES: Final = 150
+"""In one look, ten a second; the rest waits for the next one."""
+_News = tuple[Model, Capacity]
 
 
 class Learner(Protocol):
@@ -54,6 +59,7 @@ class _Written:
     uid: str
     at: float
     refused: bool = False
+    """Or it failed: it is tried again after a while, and not before others."""
 
 
 class Remembering:
@@ -97,14 +103,34 @@ class Remembering:
         models = self._learner.models()
         keys = {model.key for model in models}
         self._written = {key: one for key, one in self._written.items() if key in keys}
+        due: dict[str, list[_News]] = {}
         for model in models:
             # An HPA that asks does not wait for a thousand of them.
             await asyncio.sleep(0)
-            if not self._leads():
-                return
             capacity = self._learner.capacity(model.key)
             if capacity is not None and self._is_due(model, capacity):
+                due.setdefault(model.key.namespace, []).append((model, capacity))
+        await self._write_all(due)
+
+    async def _write_all(self, due: Mapping[str, Iterable[_News]]) -> None:
+        failing: set[str] = set()
+        failure, wrote = None, False
+        for model, capacity in islice(_in_turns(due), MOST_WRITES):
+            if model.key.namespace in failing:
+                continue
+            if not self._leads():
+                return
+            try:
                 await self._write(model, capacity)
+                wrote = True
+            except ClusterError as error:
+                # It may be for this one only. If it is for a second namespace too, it is for all.
+                failing.add(model.key.namespace)
+                failure = error
+                if len(failing) > 1:
+                    raise
+        if failure is not None and not wrote:
+            raise failure
 
     def _is_due(self, model: Model, capacity: Capacity) -> bool:
         if not is_news(capacity, model.capacity):
@@ -134,14 +160,19 @@ class Remembering:
             logger.info("%s/%s: learnt %s", key.namespace, key.name, manifest["status"][FIELD])
         except ClusterError as error:
             if not _is_its_own(error):
-                # The others would fail alike.
-                del self._written[key]
+                self._written[key] = replace(written, refused=True)
                 raise
             # 404 and 409: it has gone, or another has its name.
             if error.status not in (404, 409):
                 self._written[key] = replace(written, refused=True)
                 if before is None or not before.refused:
                     logger.warning("%s/%s: %s", key.namespace, key.name, error)
+
+
+def _in_turns(due: Mapping[str, Iterable[_News]]) -> Iterator[_News]:
+    """One of each namespace, then the next of each."""
+    for one_of_each in zip_longest(*due.values()):
+        yield from (news for news in one_of_each if news is not None)
 
 
 def _is_its_own(error: ClusterError) -> bool:

@@ -16,6 +16,7 @@ from batchedmodel_autoscaler.documents import Document, Measurement
 from batchedmodel_autoscaler.errors import (
     BadRequest,
     Blind,
+    Broken,
     NotAcceptable,
     NotAllowed,
     NotFound,
@@ -33,6 +34,7 @@ from batchedmodel_contract.kubernetes_names import (
     QUEUE_WAIT_METRIC,
     REQUIRED_REPLICAS_METRIC,
 )
+from batchedmodel_election.endings import ENDINGS
 from batchedmodel_scheduling.scaling.formula import (
     ModelSight,
     Target,
@@ -112,6 +114,12 @@ class MetricsApi:
             refused = NotFound(f"the path {request.path} is not served here")
         except web.HTTPMethodNotAllowed:
             refused = NotAllowed(f"{request.method} is not allowed: metrics can only be read")
+        except (web.HTTPException, *ENDINGS):
+            raise
+        except BaseException:
+            # Our bug, met by this question only.
+            logger.exception("%s could not be answered", request.path)
+            refused = Broken("an error of the autoscaler's own; its log says more")
         logger.debug("%s %s: %s", request.method, request.path, refused)
         return _json(documents.status(refused), refused.code)
 

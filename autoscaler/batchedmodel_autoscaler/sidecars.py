@@ -1,26 +1,24 @@
 """Asks sidecars for their stats over HTTP: the only module that knows how they are reached."""
 
+import asyncio
 import json
 import time
-from functools import lru_cache
 from typing import Final
 
-import aiohttp
-from yarl import URL
-
+from batchedmodel_autoscaler.connection import Connection
 from batchedmodel_autoscaler.errors import SidecarSilent, SomebodyElse
 from batchedmodel_autoscaler.kept import Kept
+from batchedmodel_contract.admin_answer import Head, question
 from batchedmodel_contract.kubernetes_names import ADMIN_PORT
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.sidecar_api import STATS, Whom
 from batchedmodel_contract.stats import SidecarStats, stats_from_mapping
 
 POLL_TIMEOUT_SECONDS: Final = 1.0
+"""For all of an exchange, from the connection to the last byte."""
 KEPT_SECONDS: Final = 45.0
 """How long a connection waits for the next question: three times the longest pause that can be set,
 and shorter than a sidecar waits for it, which would else close it just as it is used."""
-_LONGEST_ANSWER: Final = 65_536
-_URLS: Final = 10_000
 
 
 class Sidecars:
@@ -33,49 +31,73 @@ class Sidecars:
     """
 
     def __init__(self, most_kept: int, *, kept_seconds: float = KEPT_SECONDS) -> None:
-        # The connector looks for idle connections once in this time, so the last go after twice it.
-        self._kept = Kept(most_kept, seconds=2 * kept_seconds + 2.0)
-        self._keeping = _session(
-            aiohttp.TCPConnector(limit=0, keepalive_timeout=kept_seconds),
-        )
-        self._closing = _session(aiohttp.TCPConnector(limit=0, force_close=True))
+        self._kept_seconds = kept_seconds
+        # A loop that lags closes them later.
+        self._kept = Kept(most_kept, seconds=kept_seconds + 2.0)
+        self._idle: dict[str, tuple[Connection, asyncio.TimerHandle]] = {}
+        """By address, with what closes it when it is not used for long."""
 
     async def stats(self, address: str, whom: Whom) -> SidecarStats:
         """What the pod at an IP address tells; raises `SidecarSilent`, also when it is another."""
-        kept = self._kept.has_place(address, time.monotonic())
-        session = self._keeping if kept else self._closing
+        stays = self._kept.has_place(address, time.monotonic())
         try:
-            async with session.get(_url(address), allow_redirects=False) as response:
-                if response.status != 200:
-                    raise SidecarSilent(f"{address} answers with status {response.status}")
-                if other := whom.other(response.headers.get):
-                    raise SomebodyElse(f"{address} is {other}, and not {whom.pod} of {whom.model}")
-                body = await response.content.read(_LONGEST_ANSWER)
-                while not response.content.at_eof() and len(body) < _LONGEST_ANSWER:
-                    body += await response.content.read(_LONGEST_ANSWER)
-                return stats_from_mapping(json.loads(body))
-        except (aiohttp.ClientError, OSError) as error:
+            async with asyncio.timeout(POLL_TIMEOUT_SECONDS):
+                head, body = await self._asked(address, stays=stays)
+            if head.status != 200:
+                raise SidecarSilent(f"{address} answers with status {head.status}")
+            if other := whom.other(head.header):
+                raise SomebodyElse(f"{address} is {other}, and not {whom.pod} of {whom.model}")
+            return stats_from_mapping(json.loads(body))
+        except OSError as error:  # TimeoutError is one too
             raise SidecarSilent(f"{address}: {error!r}") from error
         except (InvalidInput, ValueError, RecursionError) as error:
             raise SidecarSilent(f"{address} answers nonsense: {error}") from error
 
     async def close(self) -> None:
         """Drop all connections."""
-        await self._keeping.close()
-        await self._closing.close()
+        for address in list(self._idle):
+            self._drop(address)
 
+    async def _asked(self, address: str, *, stays: bool) -> tuple[Head, bytes]:
+        asked = question(STATS, address, ADMIN_PORT, stays=stays)
+        if (kept := self._taken(address)) is not None:
+            try:
+                return await self._exchange(kept, address, asked, stays=stays)
+            except ConnectionError:
+                # Its pod has gone, or did not keep it.
+                pass
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(Connection, address, ADMIN_PORT)
+        return await self._exchange(connection, address, asked, stays=stays)
 
-def _session(connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(
-        connector=connector,
-        timeout=aiohttp.ClientTimeout(total=POLL_TIMEOUT_SECONDS),
-        # A proxy in the environment is meant for the world outside.
-        trust_env=False,
-    )
+    async def _exchange(
+        self, connection: Connection, address: str, asked: bytes, *, stays: bool
+    ) -> tuple[Head, bytes]:
+        head = None
+        try:
+            head, body = await connection.ask(asked)
+            return head, body
+        finally:
+            if stays and head is not None and head.stays:
+                self._keep(address, connection)
+            else:
+                connection.abort()
 
+    def _keep(self, address: str, connection: Connection) -> None:
+        self._drop(address)
+        loop = asyncio.get_running_loop()
+        self._idle[address] = (
+            connection,
+            loop.call_later(self._kept_seconds, self._drop, address),
+        )
 
-@lru_cache(maxsize=_URLS)
-def _url(address: str) -> URL:
-    """Of the stats; taking an address apart takes longer than remembering it."""
-    host = f"[{address}]" if ":" in address else address
-    return URL(f"http://{host}:{ADMIN_PORT}{STATS}")
+    def _taken(self, address: str) -> Connection | None:
+        connection, closing = self._idle.pop(address, (None, None))
+        if closing is not None:
+            closing.cancel()
+        return connection if connection is not None and connection.is_open else None
+
+    def _drop(self, address: str) -> None:
+        connection = self._taken(address)
+        if connection is not None:
+            connection.abort()

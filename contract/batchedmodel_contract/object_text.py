@@ -18,6 +18,8 @@ LARGEST_PART: Final = 524_288
 """Bytes of a value that is parsed at one go."""
 LARGEST_OF_MANY: Final = 16_384
 """Bytes of a value of an object among many that are held at once, such as those of a page."""
+MOST_CONTAINERS: Final = 20_000
+"""Lists and objects in a value that is parsed: an empty one has two bytes and takes sixty."""
 LARGE: Final = 65_536
 """Bytes of a text that takes milliseconds to read: an event loop leaves it to a thread."""
 LARGEST_OBJECT: Final = 16_777_216
@@ -29,9 +31,11 @@ _STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 # runs are plain repeats, and what they could go back over is bounded by their number.
 _FLAT: Final = rb"(?:" + _PLAIN + rb"|" + _STRING + rb"){0,256}"
 _FLAT_RUN: Final = re.compile(_FLAT, re.DOTALL)
-# With lists and objects that hold no others: few brackets are left to be counted one by one.
-_RUN: Final = re.compile(
-    rb"(?:" + _PLAIN + rb"|" + _STRING + rb"|\{" + _FLAT + rb"\}|\[" + _FLAT + rb"\]){0,256}",
+# With lists and objects that hold no others, and then all brackets in a row: few steps are left.
+# It matches anything, if only with nothing, and so goes back over nothing.
+_STEP: Final = re.compile(
+    rb"(?:" + _PLAIN + rb"|" + _STRING + rb"|\{" + _FLAT + rb"\}|\[" + _FLAT + rb"\]){0,256}"
+    rb"([\[{]*)([\]}]*)",
     re.DOTALL,
 )
 _KEY: Final = re.compile(rb"\s*+(" + _STRING + rb")\s*+:\s*+", re.DOTALL)
@@ -40,8 +44,6 @@ _OPEN: Final = re.compile(rb"\s*+\{\s*+")
 _COMMA: Final = re.compile(rb"\s*+,")
 _CLOSE: Final = re.compile(rb"\s*+\}\s*+")
 _OPENING: Final = b"{["
-# All but the last of several, as that one may begin a run.
-_OPENINGS: Final = re.compile(rb"[\[{]+(?=[\[{])|[\[{]")
 
 Wanted: TypeAlias = Mapping[str, "Wanted | None"]
 """The fields to be read, by name; None: with all that is in it."""
@@ -80,6 +82,11 @@ def parsed(text: bytes, *, largest: int = LARGEST_PART) -> Any:
     _, depth = _measured(text, 0)
     if depth > DEEPEST:
         raise Unreadable(f"is nested {depth} deep, more than the {DEEPEST} that are read")
+    containers = text.count(b"[") + text.count(b"{")
+    if containers > MOST_CONTAINERS:
+        raise Unreadable(
+            f"has {containers} lists and objects, more than the {MOST_CONTAINERS} that are read"
+        )
     return _loaded(text)
 
 
@@ -94,7 +101,8 @@ def pick(text: bytes, wanted: Wanted, *, largest: int = LARGEST_PART) -> dict[st
             continue
         inner = wanted[name]
         try:
-            if inner is None or not value.startswith(b"{"):
+            whole = inner is None or not value.startswith(b"{")
+            if whole or inner is None:
                 found[name] = parsed(value, largest=largest)
             else:
                 found[name] = pick(value, inner, largest=largest)
@@ -103,16 +111,20 @@ def pick(text: bytes, wanted: Wanted, *, largest: int = LARGEST_PART) -> dict[st
     return found
 
 
-def all_but(text: bytes, unwanted: Collection[str]) -> dict[str, Any]:
+def all_but(
+    text: bytes, unwanted: Collection[str], *, largest: int = LARGEST_PART
+) -> dict[str, Any]:
     """An object without some fields of its metadata. Raises `Unreadable`."""
     found: dict[str, Any] = {}
     for name, value in members(text):
         try:
             if name == "metadata" and value.startswith(b"{"):
                 inner = members(value)
-                found[name] = {key: parsed(one) for key, one in inner if key not in unwanted}
+                found[name] = {
+                    key: parsed(one, largest=largest) for key, one in inner if key not in unwanted
+                }
             else:
-                found[name] = parsed(value)
+                found[name] = parsed(value, largest=largest)
         except Unreadable as error:
             raise Unreadable(f"{name} {error}") from error
     return found
@@ -137,16 +149,24 @@ class ItemSplitter:
     def feed(self, chunk: bytes) -> Iterator[bytes]:
         """The items that end in this chunk; to be used up. Raises `Unreadable`."""
         self._buffer += chunk
-        while (bracket := self._next()) is not None:
+        while True:
+            if self._begin is not None:
+                self._at, self._depth, _ = _within(
+                    self._buffer, self._at, depth=self._depth, least=2
+                )
+                if self._depth > 2:
+                    break
+                item = self._buffer[self._begin : self._at]
+                self._begin = None
+                yield item
+            bracket = self._next()
+            if bracket is None:
+                break
             if bracket in _OPENING:
                 self._opens(bracket)
                 continue
             self._depth -= 1
-            if self._within and self._depth == 2 and self._begin is not None:
-                item = self._buffer[self._begin : self._at]
-                self._begin = None
-                yield item
-            elif self._within and self._depth == 1:
+            if self._within and self._depth == 1:
                 self._drop(self._at - 1)
                 self._within = False
         if self._within:
@@ -166,8 +186,7 @@ class ItemSplitter:
         return found
 
     def _next(self) -> int | None:
-        pattern = _RUN if self._begin is not None else _FLAT_RUN
-        self._at = _passed(pattern, self._buffer, self._at)
+        self._at = _passed(self._buffer, self._at)
         # A string whose end is still to come is looked at again.
         if self._at >= len(self._buffer) or self._buffer[self._at] == ord('"'):
             return None
@@ -224,26 +243,33 @@ def _measured(text: bytes, at: int) -> tuple[int, int]:
         if scalar is None:
             raise Unreadable("is not JSON")
         return scalar.end(), 0
-    depth = deepest = 1
-    at += 1
-    while depth:
-        at = _passed(_RUN, text, at)
-        if at >= len(text):
-            raise Unreadable("ends in its middle")
-        if text[at] == ord('"'):
-            raise Unreadable("is not JSON")
-        if (opened := _OPENINGS.match(text, at)) is not None:
-            depth += opened.end() - at
-            deepest, at = max(deepest, depth), opened.end()
-        else:
-            depth, at = depth - 1, at + 1
-    # The innermost ones were passed over.
-    return at, deepest + 1
+    end, depth, deepest = _within(text, at + 1, depth=1, least=0)
+    if depth:
+        raise Unreadable("ends in its middle" if end >= len(text) else "is not JSON")
+    # The innermost ones may have been passed over.
+    return end, deepest + 1
 
 
-def _passed(pattern: re.Pattern[bytes], text: bytes, at: int) -> int:
-    """Where the runs end that begin here."""
-    while (run := pattern.match(text, at)) is not None and run.end() > at:
+def _within(text: bytes, at: int, *, depth: int, least: int) -> tuple[int, int, int]:
+    """Goes on until the depth falls to `least`, or to where the text or a string is cut off.
+
+    Where that is, how deep it is, and how deep it has been.
+    """
+    deepest = depth
+    while (step := _STEP.match(text, at)) is not None and step.end() > at:
+        openings, closings = step.span(1), step.span(2)
+        depth += openings[1] - openings[0]
+        deepest = max(deepest, depth)
+        if closings[1] - closings[0] >= depth - least:
+            return closings[0] + depth - least, least, deepest
+        depth -= closings[1] - closings[0]
+        at = step.end()
+    return at, depth, deepest
+
+
+def _passed(text: bytes, at: int) -> int:
+    """Where the flat runs end that begin here."""
+    while (run := _FLAT_RUN.match(text, at)) is not None and run.end() > at:
         at = run.end()
     return at
 
@@ -251,5 +277,5 @@ def _passed(pattern: re.Pattern[bytes], text: bytes, at: int) -> int:
 def _loaded(text: bytes) -> Any:
     try:
         return json.loads(text)
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, MemoryError) as error:
         raise Unreadable("is not JSON") from error

@@ -6,7 +6,6 @@ else.
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
@@ -19,6 +18,7 @@ from batchedmodel_election.elector import (
     Elector,
     Record,
 )
+from batchedmodel_election.endings import ENDINGS
 
 Body = Mapping[str, Any]
 """A Lease as JSON."""
@@ -93,13 +93,17 @@ class Election:
 
     async def release(self) -> None:
         """Give the Lease back; nothing may be written after it. Who waits has it within a try."""
-        with contextlib.suppress(self._failure, TimeoutError):
+        try:
             async with asyncio.timeout(_TRY_SECONDS):
                 body = await self._read()
                 claim = self._elector.resign(_record(body))
                 if claim is not None:
                     await self._write(self._manifest(claim))
                     _log.info("%s gave the lease back", self._identity)
+        except ENDINGS:
+            raise
+        except BaseException as error:
+            self._warn(f"not given back: {error!r}")
 
     async def _try(self, seconds: float) -> None:
         self._tried_at = self._clock()
@@ -111,9 +115,17 @@ class Election:
                 if claim is not None:
                     await self._write(self._manifest(claim))
                     self._elector.confirmed(now)
-        except (self._failure, TimeoutError) as error:
-            what = str(error) or f"no answer within {seconds:.1f} s"
-            _log.warning("the lease %s/%s: %s", self._namespace, self._name, what)
+        except TimeoutError:
+            self._warn(f"no answer within {seconds:.1f} s")
+        except self._failure as error:
+            self._warn(str(error))
+        except ENDINGS:
+            raise
+        except BaseException as bug:
+            self._warn(repr(bug))
+
+    def _warn(self, what: str) -> None:
+        _log.warning("the lease %s/%s: %s", self._namespace, self._name, what)
 
     def _manifest(self, claim: Claim) -> dict[str, Any]:
         now = self._calendar().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -21,6 +21,7 @@ from batchedmodel_contract.environment import EXIT_WRONG_SETTINGS, from_environm
 from batchedmodel_contract.mistakes import InvalidManifest
 from batchedmodel_contract.spec import LogLevel
 from batchedmodel_election.election import Election
+from batchedmodel_election.endings import ENDINGS
 from batchedmodel_operator.cluster import KubernetesCluster, load_configuration
 from batchedmodel_operator.errors import ClusterError
 from batchedmodel_operator.fenced import FencedCluster
@@ -204,7 +205,9 @@ async def _end_when_lost(election: Election) -> None:
     try:
         await election.lost()
         _log.error("the lease was lost: whoever takes it goes on")
-    except Exception:
+    except ENDINGS:
+        raise
+    except BaseException:
         # Our bug; without renewals the lease is lost all the same.
         _log.exception("renewing the lease failed unexpectedly")
     # At once. An orderly end would wait for looks, and their writes are no longer ours to make.

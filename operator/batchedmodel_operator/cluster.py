@@ -4,12 +4,11 @@ Objects go in and out as JSON: the client's typed models would cost memory and d
 know. Kopf watches by itself and only says that something happened.
 """
 
-import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from urllib.parse import quote
 
 from kubernetes.aio import config
@@ -17,17 +16,8 @@ from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.configuration import Configuration
 
 from batchedmodel_contract.kubernetes_names import NAME_LABEL
-from batchedmodel_contract.object_text import (
-    LARGE,
-    LARGEST_OBJECT,
-    ItemSplitter,
-    Unreadable,
-    all_but,
-    members,
-    parsed,
-    pick,
-)
-from batchedmodel_contract.spec_size import LARGEST_SPEC
+from batchedmodel_contract.object_text import LARGEST_OBJECT, ItemSplitter, Unreadable, parsed
+from batchedmodel_operator.bodies import apart, items_of, reader_of
 from batchedmodel_operator.errors import (
     ClusterError,
     Conflict,
@@ -38,11 +28,10 @@ from batchedmodel_operator.errors import (
     Refused,
     Unreachable,
 )
-from batchedmodel_operator.kinds import CHILDREN, RESOURCES, Kind
-from batchedmodel_operator.ports import Body, Unread
+from batchedmodel_operator.kinds import RESOURCES, Kind
+from batchedmodel_operator.ports import Body
 
 _log: Final = logging.getLogger(__name__)
-_T = TypeVar("_T")
 _TIMEOUT_SECONDS: Final = 30
 _UNBOUNDED: Final = 0
 """Connections at a time, in the words of the client's transport."""
@@ -52,10 +41,11 @@ _JSON: Final = "application/json"
 _APPLY: Final = "application/apply-patch+yaml"
 _CHUNK: Final = 65_536
 _LARGEST_REFUSAL: Final = 65_536
-_MODEL_METADATA: Final = dict.fromkeys(
-    ("name", "namespace", "uid", "generation", "resourceVersion", "deletionTimestamp")
-)
 _MERGE: Final = "application/merge-patch+json"
+_MOST_LISTED: Final = {Kind.CONTROLLER_REVISION: 524_288, Kind.POD: 16_777_216}
+"""Bytes as JSON of all objects with a model's label that are read in one look."""
+_LEAST_COUNTED: Final = 5_592
+"""Bytes that each counts for: three thousand pods."""
 
 
 class KubernetesCluster:
@@ -74,7 +64,7 @@ class KubernetesCluster:
     async def get(self, kind: Kind, namespace: str, name: str) -> Body | None:
         """The object, or None when it, its namespace or its kind is not there."""
         try:
-            return await self._request("GET", _path(kind, namespace, name), read=_reader(kind))
+            return await self._request("GET", _path(kind, namespace, name), read=reader_of(kind))
         except Gone:
             return None
 
@@ -104,20 +94,32 @@ class KubernetesCluster:
 
         What cannot be read is left out.
         """
-        async for body in self._listed(kind, namespace, {}):
+        async for body, _ in self._listed(kind, namespace, {}):
             yield body
 
     async def labelled(self, kind: Kind, namespace: str, model: str) -> Sequence[Body]:
         """The objects of a kind that carry a BatchedModel's label; what cannot be read is not."""
         query = {"labelSelector": f"{NAME_LABEL}={model}"}
-        return [body async for body in self._listed(kind, namespace, query)]
+        held, found = 0, []
+        async with aclosing(self._listed(kind, namespace, query)) as listed:
+            async for body, size in listed:
+                if kind is Kind.POD and not body["metadata"]["ownerReferences"]:
+                    # Nobody's, whatever its label says.
+                    continue
+                held += max(size, _LEAST_COUNTED)
+                if held > _MOST_LISTED[kind]:
+                    what = f"{namespace}: there is more of {kind} with the label of {model}"
+                    _log.warning("%s than the %d bytes that are read", what, _MOST_LISTED[kind])
+                    break
+                found.append(body)
+        return found
 
     async def apply(self, manifest: Body, *, manager: str, subresource: str = "") -> Body:
         """Server-side apply as `manager`, with force; the object as it then is."""
         metadata = manifest["metadata"]
         path = _path(Kind(manifest["kind"]), metadata["namespace"], metadata["name"], subresource)
         query = {"fieldManager": manager, "force": "true"}
-        read = _reader(Kind(manifest["kind"]))
+        read = reader_of(Kind(manifest["kind"]))
         return await self._request("PATCH", path, query, manifest, content_type=_APPLY, read=read)
 
     async def replace(self, manifest: Body) -> Body:
@@ -153,18 +155,21 @@ class KubernetesCluster:
 
     async def _listed(
         self, kind: Kind, namespace: str, query: Mapping[str, str]
-    ) -> AsyncIterator[Body]:
+    ) -> AsyncGenerator[tuple[Body, int], None]:
+        """Each object with its size in bytes."""
         path, following = _path(kind, namespace), ""
         while True:
             more = {"limit": _PAGE, **query, **({"continue": following} if following else {})}
             splitter = ItemSplitter()
-            async with aclosing(self._chunks("GET", path, more)) as chunks:
-                async for chunk in chunks:
-                    for item in _fed(splitter, chunk, path):
+            try:
+                async with (
+                    aclosing(self._chunks("GET", path, more)) as chunks,
+                    aclosing(items_of(chunks, splitter)) as items,
+                ):
+                    async for item in items:
                         body = await apart(item, partial(_read_item, kind=kind, path=path))
                         if body is not None:
-                            yield body
-            try:
+                            yield body, len(item)
                 following = (splitter.rest().get("metadata") or {}).get("continue", "")
             except Unreadable as error:
                 raise Unreachable(f"GET {path}: the answer {error}") from error
@@ -225,59 +230,16 @@ class KubernetesCluster:
             raise Unreachable(f"{method} {path}: {str(error) or type(error).__name__}") from error
 
 
-async def apart(text: bytes, read: Callable[[bytes], _T]) -> _T:
-    """What is read of the text; of a large one in a thread, as it takes the loop's time."""
-    return await asyncio.to_thread(read, text) if len(text) > LARGE else read(text)
-
-
-def read_model(text: bytes) -> Body:
-    """A BatchedModel without what nobody here asks for. Raises `Unreadable` for its head alone.
-
-    Where its spec cannot be read, an `Unread` stands there.
-    """
-    body: dict[str, Any] = {"metadata": {}}
-    for name, value in members(text):
-        if name == "metadata":
-            body[name] = pick(value, _MODEL_METADATA)
-        elif name != "spec":
-            # What is said of it is written anew.
-            with suppress(Unreadable):
-                body[name] = parsed(value)
-            continue
-        else:
-            try:
-                body[name] = parsed(value, largest=LARGEST_SPEC)
-            except Unreadable as error:
-                body[name] = Unread(why=f"spec {error}")
-    return body
-
-
-def _read_child(text: bytes, kind: Kind) -> Body:
-    # Of children they tell who made them, and who set a Deployment's replicas.
-    return all_but(text, () if kind in CHILDREN else ("managedFields",))
-
-
-def _reader(kind: Kind) -> Callable[[bytes], Body]:
-    return read_model if kind is Kind.BATCHED_MODEL else partial(_read_child, kind=kind)
-
-
 def _unread(text: bytes) -> Body:
     return {}
 
 
 def _read_item(text: bytes, *, kind: Kind, path: str) -> Body | None:
     try:
-        return _reader(kind)(text)
+        return reader_of(kind)(text)
     except Unreadable as error:
         _log.warning("%s: an object is left out, as it %s", path, error)
         return None
-
-
-def _fed(splitter: ItemSplitter, chunk: bytes, path: str) -> Iterator[bytes]:
-    try:
-        yield from splitter.feed(chunk)
-    except Unreadable as error:
-        raise Unreachable(f"GET {path}: the answer {error}") from error
 
 
 async def load_configuration() -> Configuration:

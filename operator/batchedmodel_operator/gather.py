@@ -30,6 +30,9 @@ from batchedmodel_operator.ports import Body, Cluster, Sidecars
 
 _ASKED_AT_ONCE: Final = 16
 """Sidecars of one model at the same time."""
+_MOST_ASKED: Final = 512
+"""In one look, half a minute if none answers: one that takes longer is taken for stuck, and the
+operator with it. The others are asked in the next ones."""
 
 
 async def find(cluster: Cluster, key: Key) -> Model | None:
@@ -121,7 +124,7 @@ async def _in_force(
     if model.spec is None:
         return known
     wanted = BatchSettings.of(model.spec.batching).digest()
-    asked = [pod for pod in pods if _to_be_asked(pod, wanted, memory, now)]
+    asked = [pod for pod in pods if _to_be_asked(pod, wanted, memory, now)][:_MOST_ASKED]
     answers = await _asked(places, sidecars.settings_hash, model, asked)
     return known | {
         pod.uid: answer for pod, answer in zip(asked, answers, strict=True) if answer is not None

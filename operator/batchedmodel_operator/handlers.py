@@ -32,8 +32,9 @@ _SERVER_SECONDS: Final = 240
 _CLIENT_SECONDS: Final = 250
 _CONNECT_SECONDS: Final = 10
 _REQUEST_SECONDS: Final = 30
-_CHUNK: Final = 100
-"""Objects of a page. A page of each kind is held at the same time, as JSON."""
+_CHUNK: Final = 50
+"""Objects of a page. A page of each kind is held at the same time, as JSON; and as many as an API
+server takes at most, of the worst form, are read within `_REQUEST_SECONDS`."""
 _IDLE_SECONDS: Final = 0.05
 _LONGEST_BACKOFF_SECONDS: Final = 30
 

@@ -301,9 +301,17 @@ def revisions_from(bodies: Iterable[Body], model: Model) -> tuple[Revision, ...]
         if "deletionTimestamp" not in body["metadata"]
         and owned(child_from(Kind.CONTROLLER_REVISION, body), model)
         # What somebody else wrote there is as good as nothing.
-        and (template := (body.get("data") or {}).get("template"))
+        and (template := _template(body))
     ]
     return tuple(sorted(found, key=lambda one: (one.number, one.name)))
+
+
+def _template(revision: Body) -> Body | None:
+    data = revision.get("data")
+    template = data.get("template") if isinstance(data, Mapping) else None
+    metadata = template.get("metadata") if isinstance(template, Mapping) else None
+    labels = metadata.get("labels") if isinstance(metadata, Mapping) else None
+    return template if isinstance(labels, Mapping) else None
 
 
 def owned(child: Child, model: Model) -> bool:

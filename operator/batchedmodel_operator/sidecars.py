@@ -6,11 +6,11 @@ whatever it answers that does not fit the question counts as no answer.
 
 import asyncio
 import logging
-import re
 from http import HTTPStatus
 from typing import Final
 
 from batchedmodel_contract import sidecar_api
+from batchedmodel_contract.admin_answer import END_OF_HEAD, LARGEST_HEAD, question, read_head
 from batchedmodel_contract.kubernetes_names import ADMIN_PORT
 from batchedmodel_contract.object_text import Unreadable, parsed
 from batchedmodel_contract.sidecar_api import Whom
@@ -18,12 +18,9 @@ from batchedmodel_contract.sidecar_api import Whom
 _log: Final = logging.getLogger(__name__)
 _EXCHANGE_SECONDS: Final = 1.0
 """For all of it, from the connection to the last byte."""
-_LARGEST_HEAD: Final = 16_384
 _LARGEST_ANSWER: Final = 65_536
 _LONGEST_HASH: Final = 64
 _LONGEST_TEXT: Final = 2_048
-_STATUS: Final = re.compile(rb"HTTP/1\.[01] (\d{3})\b")
-_LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,9})[ \t]*\r\n", re.IGNORECASE)
 
 
 class SidecarAdmin:
@@ -55,14 +52,10 @@ class SidecarAdmin:
         try:
             async with asyncio.timeout(_EXCHANGE_SECONDS):
                 reader, writer = await asyncio.open_connection(
-                    address, self._port, limit=_LARGEST_HEAD
+                    address, self._port, limit=LARGEST_HEAD
                 )
                 try:
-                    host = f"[{address}]" if ":" in address else address
-                    writer.write(
-                        f"GET {path} HTTP/1.1\r\nHost: {host}:{self._port}\r\n"
-                        "Connection: close\r\n\r\n".encode()
-                    )
+                    writer.write(question(path, address, self._port, stays=False))
                     return await _answer(reader, address, whom)
                 finally:
                     writer.transport.abort()
@@ -73,17 +66,14 @@ class SidecarAdmin:
 async def _answer(
     reader: asyncio.StreamReader, address: str, whom: Whom
 ) -> tuple[int | None, bytes]:
-    head = await reader.readuntil(b"\r\n\r\n")
-    status, length = _STATUS.match(head), _LENGTH.search(head)
-    if status is None:
+    head = read_head(await reader.readuntil(END_OF_HEAD))
+    if head is None:
         return None, b""
-    _, *lines = head.decode("latin-1").split("\r\n")
-    headers = {name.lower(): value.strip() for name, _, value in (x.partition(":") for x in lines)}
-    if other := whom.other(lambda name: headers.get(name.lower())):
+    if other := whom.other(head.header):
         _log.warning("dropped: %s is %s, and not %s of %s", address, other, whom.pod, whom.model)
         return None, b""
-    wanted = min(_LARGEST_ANSWER, int(length[1])) if length else _LARGEST_ANSWER
+    wanted = min(_LARGEST_ANSWER, _LARGEST_ANSWER if head.length is None else head.length)
     body = bytearray()
     while len(body) < wanted and (more := await reader.read(wanted - len(body))):
         body += more
-    return int(status[1]), bytes(body)
+    return head.status, bytes(body)

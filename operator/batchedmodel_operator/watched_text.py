@@ -23,7 +23,7 @@ from batchedmodel_contract.object_text import (
     parsed,
     pick,
 )
-from batchedmodel_operator.cluster import apart
+from batchedmodel_operator.bodies import apart, items_of
 from batchedmodel_operator.kinds import RESOURCES
 
 _log: Final = logging.getLogger(__name__)
@@ -70,12 +70,12 @@ class LightContent:
         """A page of a list. Raises `aiohttp.ClientPayloadError` where it is none."""
         splitter, items = ItemSplitter(), []
         try:
-            async for chunk in self._content.iter_chunked(_CHUNK):
-                for item in splitter.feed(chunk):
-                    try:
-                        items.append(await apart(item, _light))
-                    except Unreadable as error:
-                        self._left_out(error)
+            chunks = aiter(self._content.iter_chunked(_CHUNK))
+            async for item in items_of(chunks, splitter):
+                try:
+                    items.append(await apart(item, _light))
+                except Unreadable as error:
+                    self._left_out(error)
             page = {**splitter.rest(), "items": items}
         except Unreadable as error:
             raise aiohttp.ClientPayloadError(f"{self._where}: the list {error}") from error

@@ -7,6 +7,8 @@ import signal
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
+from batchedmodel_election.endings import ENDINGS
+
 _log: Final = logging.getLogger(__name__)
 _AGAIN_SECONDS: Final = 2.0
 _LOOK_SECONDS: Final = 0.5
@@ -79,7 +81,9 @@ async def _again_and_again(watch_once: Callable[[], Awaitable[bool]], told: asyn
         try:
             if not await watch_once():
                 return
-        except Exception as error:
+        except ENDINGS:
+            raise
+        except BaseException as error:
             _log.warning("watching failed: %r; again in %.0f s", error, _AGAIN_SECONDS)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(told.wait(), _AGAIN_SECONDS)

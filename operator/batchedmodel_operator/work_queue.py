@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
+from batchedmodel_election.endings import ENDINGS
 from batchedmodel_operator.errors import ClusterError, Conflict
 
 _log: Final = logging.getLogger(__name__)
@@ -335,7 +336,7 @@ class Workers(Generic[K]):
     async def _one(self, key: K) -> None:
         try:
             come_back_after = await self._look(key)
-        except asyncio.CancelledError:
+        except ENDINGS:
             # Kopf cancels whatever runs when its watching fails; the work itself goes on.
             self._queue.failed(key, self._clock())
             raise
@@ -346,7 +347,7 @@ class Workers(Generic[K]):
             self.looks["overtaken" if overtaken else "failed"] += 1
             level = logging.INFO if overtaken else logging.WARNING
             _log.log(level, "%s: %s; again in %.1f s", key, error, delay)
-        except Exception:
+        except BaseException:
             # Our bug, met by this key only: the others must be served all the same.
             delay = self._queue.failed(key, self._clock())
             self.looks["failed"] += 1

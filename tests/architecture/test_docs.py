@@ -58,6 +58,75 @@ def test_the_architecture_page_has_a_sentence_for_every_module(package: Path) ->
     assert described == modules
 
 
+KINDS = {
+    "batchedmodels": "BatchedModels",
+    "batchedmodels/status": "status",
+    "deployments": "Deployment",
+    "services": "Services",
+    "configmaps": "ConfigMap",
+    "replicasets": "ReplicaSets",
+    "controllerrevisions": "ControllerRevisions",
+    "horizontalpodautoscalers": "HPAs",
+    "poddisruptionbudgets": "PodDisruptionBudgets",
+    "pods": "pods",
+    "events": "Events",
+    "leases": "Lease",
+    "customresourcedefinitions": "definition of BatchedModel",
+    "apiservices": "APIServices",
+    "namespaces": "own namespace",
+}
+"""By resource, as the table of rights calls them."""
+RIGHTS = {
+    "operator": ("operator-rbac.yaml", "batchedmodel.operatorRules"),
+    "autoscaler": ("autoscaler-rbac.yaml", "batchedmodel.autoscalerRules"),
+    "checkup": ("tests/checkup.yaml", ""),
+}
+"""By account: the template with its roles, and the rules that it includes."""
+VERBS = {"delete": "deletes", "patch": "patches", "create": "makes", "update": "updates"}
+
+
+def _rights(account: str) -> str:
+    """What the table says in the rows of an account, of which only the first names it."""
+    page = (ROOT / "docs" / "installing.md").read_text()
+    lines = page.split("| Account | Where | Rights |")[1].split("\n\n")[0].splitlines()
+    found, whose = "", ""
+    for line in lines[2:]:
+        first, _, rights, _ = (cell.strip() for cell in line.strip("|").split("|"))
+        whose = first or whose
+        found += f"{rights}\n" if whose == account else ""
+    return found
+
+
+@pytest.mark.parametrize("account", RIGHTS)
+def test_the_table_of_rights_names_all_that_the_chart_gives_an_account(account: str) -> None:
+    templates = ROOT / "charts" / "batchedmodel" / "templates"
+    file, included = RIGHTS[account]
+    text = (templates / file).read_text()
+    if included:
+        rules = (templates / "_rules.tpl").read_text()
+        text += rules.split(f'define "{included}"')[1].split("{{- end }}")[0]
+    rights = _rights(f"`RELEASE-{account}`")
+    found = re.findall(
+        r"resources: \[([^\]]+)\](?:\n\s+resourceNames: [^\n]+)?\n\s+verbs: (.+)", text
+    )
+    assert len(found) == len(re.findall(r"^\s+verbs:", text, re.M))
+    for resources, verbs in found:
+        for resource in resources.split(", "):
+            assert KINDS[resource] in rights, resource
+        for verb in verbs.strip("[]").split(", "):
+            assert VERBS.get(verb, "") in rights, (resources, verb)
+
+
+def test_every_account_of_the_chart_is_in_the_table_of_rights() -> None:
+    templates = ROOT / "charts" / "batchedmodel" / "templates"
+    made = {
+        str(path.relative_to(templates))
+        for path in templates.rglob("*.yaml")
+        if re.search(r"kind: ServiceAccount$|\"ServiceAccount\"", path.read_text(), re.M)
+    }
+    assert made == {file for file, _ in RIGHTS.values()}
+
+
 def test_the_operations_page_names_every_metric_and_every_label_value() -> None:
     page = (ROOT / "docs" / "operations.md").read_text()
     names = [

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from batchedmodel_autoscaler.errors import NotFound
-from batchedmodel_autoscaler.fleet import LEARN_SECONDS, MOST_POLLS_PER_SECOND, Fleet
+from batchedmodel_autoscaler.fleet import LEARN_SECONDS, Fleet
 from batchedmodel_autoscaler.objects import ModelKey, Size
+from batchedmodel_autoscaler.pace import MOST_POLLS_PER_SECOND
 from batchedmodel_contract.capacity import Capacity
 from batchedmodel_contract.stats import BUCKETS
 from batchedmodel_scheduling.scaling.formula import Unseen, required_replicas
@@ -359,7 +360,7 @@ def test_of_another_model_by_the_same_name_nothing_is_known() -> None:
 @pytest.mark.slow
 def test_very_many_pods_are_asked_more_rarely() -> None:
     known = fleet([pod(number) for number in range(1500)])
-    assert known.poll_seconds == 1500 / MOST_POLLS_PER_SECOND
+    assert known.sight(KEY, NOW).reaction_seconds == 40.0 + 1500 / MOST_POLLS_PER_SECOND + 15.0
 
 
 def test_an_answer_for_a_pod_that_has_gone_is_dropped() -> None:

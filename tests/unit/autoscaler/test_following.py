@@ -12,10 +12,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from batchedmodel_autoscaler.errors import ClusterError, SidecarSilent, TooOld
-from batchedmodel_autoscaler.fleet import MOST_POLLS_PER_SECOND
 from batchedmodel_autoscaler.informer import Cache, follow, pause_after
 from batchedmodel_autoscaler.metrics import Telemetry
 from batchedmodel_autoscaler.objects import Object
+from batchedmodel_autoscaler.pace import MOST_POLLS_PER_SECOND
 from batchedmodel_autoscaler.poller import MOST_AT_ONCE, MOST_IN_A_MOMENT, Poller
 from batchedmodel_autoscaler.resources import (
     MODELS,

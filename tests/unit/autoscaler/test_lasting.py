@@ -22,7 +22,11 @@ async def for_ever(ended: list[str]) -> None:
         ended.append("cancelled")
 
 
-async def after(seconds: float, failure: Exception | None = None) -> None:
+class Panic(BaseException):
+    """Of a library in another language."""
+
+
+async def after(seconds: float, failure: BaseException | None = None) -> None:
     await asyncio.sleep(seconds)
     if failure is not None:
         raise failure
@@ -38,16 +42,17 @@ async def test_what_is_done_once_may_end_and_all_goes_on_until_it_is_told_to_sto
 
 
 @pytest.mark.looptime
+@pytest.mark.parametrize("failure", [ValueError("a bug"), Panic("a bug")])
 @pytest.mark.parametrize("which", ["lasting", "once", "lasting after once"])
-async def test_a_part_that_fails_ends_all_and_is_raised(which: str) -> None:
+async def test_a_part_that_fails_ends_all_and_is_raised(which: str, failure: BaseException) -> None:
     ended: list[str] = []
-    failing, parts = after(5, ValueError("a bug")), [for_ever(ended)]
+    failing, parts = after(5, failure), [for_ever(ended)]
     if which == "once":
         once = failing
     else:
         parts.append(failing)
         once = after(1 if which == "lasting after once" else 10)
-    with pytest.raises(ValueError, match="a bug"):
+    with pytest.raises(type(failure), match="a bug"):
         await last(parts, once=once, until=after(100))
     assert asyncio.get_running_loop().time() == 5
     assert ended == ["cancelled"]

@@ -21,13 +21,14 @@ from batchedmodel_autoscaler.errors import CannotListen, SidecarSilent
 from batchedmodel_autoscaler.fleet import Fleet
 from batchedmodel_autoscaler.listener import TlsListener
 from batchedmodel_autoscaler.metrics import Telemetry
-from batchedmodel_autoscaler.objects import FrontProxy
+from batchedmodel_autoscaler.objects import FrontProxy, ModelKey
 from batchedmodel_autoscaler.poller import Poller
 from batchedmodel_autoscaler.resources import METRICS_VERSIONS
 from batchedmodel_autoscaler.server import MetricsApi
 from batchedmodel_autoscaler.sidecars import Sidecars
 from batchedmodel_contract.kubernetes_names import ADMIN_PORT
 from batchedmodel_contract.sidecar_api import STATS, Whom
+from batchedmodel_scheduling.scaling.formula import Target
 from cluster.certificates import Authority, Pair
 from support.autoscaler_world import CALM, busy, fleet, pod
 
@@ -208,6 +209,24 @@ async def test_who_hears_nobody_answers_503(people: People) -> None:
         code, found = await server.get(path, shows=people.front)
         assert (code, found["reason"]) == (503, "ServiceUnavailable")
         assert b'reason="Blind"} 1.0' in generate_latest(server.registry)
+
+
+class _Panic(BaseException):
+    pass
+
+
+class _BrokenFleet(Fleet):
+    def target(self, key: ModelKey) -> Target:
+        raise _Panic("a bug that one model meets")
+
+
+async def test_whatever_fails_for_one_model_is_answered(people: People) -> None:
+    async with serving(_BrokenFleet(2.0), people) as server:
+        path = f"{BASE}/v1beta2/{MODEL}/batchedmodel_required_replicas"
+        code, found = await server.get(path, shows=people.front)
+        assert (code, found["kind"], found["reason"]) == (500, "Status", "InternalError")
+        code, _ = await server.get(f"{BASE}/v1beta2", shows=people.front)
+        assert code == 200
 
 
 async def test_only_the_api_server_is_listened_to(people: People) -> None:

@@ -119,14 +119,19 @@ class _Broken(RuntimeError):
     pass
 
 
+class _Panic(BaseException):
+    pass
+
+
 @pytest.mark.looptime
+@pytest.mark.parametrize("kind", [_Broken, _Panic])
 async def test_what_nobody_foresaw_in_one_pods_answer_costs_the_others_nothing(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, kind: type[BaseException]
 ) -> None:
     async def ask(address: str, whom: Whom) -> SidecarStats:
         await asyncio.sleep(0.01)
         if address == "10.0.0.1":
-            raise _Broken
+            raise kind
         if address == "10.0.0.3":
             raise SidecarSilent("no answer")
         return busy(0.4)

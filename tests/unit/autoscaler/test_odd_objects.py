@@ -87,3 +87,33 @@ def test_a_model_with_much_behaviour_and_many_tenants_is_followed() -> None:
     }
     found = pick(json.dumps(model).encode(), MODELS.wanted, largest=MODELS.largest)
     assert read_model(found).target.queue_length == 3
+
+
+class _Panic(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("kind", [RecursionError, OverflowError, _Panic])
+@pytest.mark.parametrize("where", ["read", "seen", "gone"])
+def test_what_fails_for_one_object_costs_no_other(where: str, kind: type[BaseException]) -> None:
+    told: list[str] = []
+
+    def fails(step: str, name: str) -> str:
+        told.append(f"{step} {name}")
+        if (step, name) == (where, "bad"):
+            raise kind
+        return name
+
+    cache: Cache[str] = Cache(
+        lambda found: fails("read", found["name"]),
+        lambda name: name,
+        seen=lambda name: told.append(fails("seen", name)),
+        gone=lambda name: told.append(fails("gone", name)),
+    )
+    for change in (EventType.ADDED, EventType.DELETED):
+        for name in ("bad", "good"):
+            cache.take(Event(type=change, found={"name": name}, version="1"))
+    assert {f"{step} good" for step in ("read", "seen", "gone")} <= set(told)
+    cache.replace(["bad", "good"])
+    cache.replace([])
+    assert cache.left_out > 0

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from batchedmodel_autoscaler.fleet import MOST_POLLS_PER_SECOND, Fleet
+from batchedmodel_autoscaler.fleet import Fleet
 from batchedmodel_autoscaler.objects import ModelKey, Owned, Pod, Size
+from batchedmodel_autoscaler.pace import MOST_POLLS_PER_SECOND
 from batchedmodel_contract.capacity import Capacity
 from support.autoscaler_world import (
     CALM,
@@ -65,9 +66,10 @@ def test_a_pod_with_only_the_label_counts_for_nothing(stranger: Pod) -> None:
 
 def test_strangers_make_nobody_asked_more_rarely() -> None:
     known = fleet([pod(1)])
+    before = known.sight(KEY, NOW)
     for number in range(int(10 * MOST_POLLS_PER_SECOND)):
         known.pod_seen(pod(2 + number, owner=""))
-    assert known.poll_seconds == 2.0
+    assert known.sight(KEY, NOW) == before
 
 
 def test_in_whatever_order_the_objects_come_the_pod_counts_in_the_end() -> None:

@@ -1,7 +1,7 @@
 """What was learnt gets into the status once, and not again before it is news."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -12,7 +12,7 @@ import pytest
 
 from batchedmodel_autoscaler.errors import ClusterError
 from batchedmodel_autoscaler.objects import Model, ModelKey, Object
-from batchedmodel_autoscaler.remembering import LEAST_SECONDS, Remembering
+from batchedmodel_autoscaler.remembering import LEAST_SECONDS, MOST_WRITES, Remembering
 from batchedmodel_contract.capacity import Capacity, capacity_of
 from support.autoscaler_world import KEY, MODEL
 
@@ -52,29 +52,33 @@ class World:
 
 @dataclass
 class Crowd:
-    """Models of which the first cannot be written for some reason."""
+    """Models of which some cannot be written for some reason, the first where nothing is said."""
 
     failure: ClusterError | None
-    count: int = 3
+    keys: Sequence[ModelKey] = tuple(ModelKey("team", f"m{number}") for number in range(3))
+    fail: Sequence[str] = ("team/m0",)
     learnt: Capacity = LEARNT
     leads: bool = True
     writes: list[tuple[float, str]] = field(default_factory=list)
 
     def models(self) -> list[Model]:
-        keys = [ModelKey("team", f"m{number}") for number in range(self.count)]
-        return [replace(MODEL, key=key, uid=key.name) for key in keys]
+        return [replace(MODEL, key=key, uid=key.name) for key in self.keys]
 
     def capacity(self, key: ModelKey) -> Capacity | None:
         return self.learnt
 
     async def apply(self, path: str, manifest: Object, *, manager: str) -> None:
-        name = manifest["metadata"]["name"]
-        self.writes.append((asyncio.get_running_loop().time(), name))
-        if name == "m0" and self.failure is not None:
+        key = ModelKey(manifest["metadata"]["namespace"], manifest["metadata"]["name"])
+        self.writes.append((asyncio.get_running_loop().time(), key.name))
+        if str_of(key) in self.fail and self.failure is not None:
             raise self.failure
 
     def written(self) -> list[str]:
         return [name for _, name in self.writes]
+
+
+def str_of(key: ModelKey) -> str:
+    return f"{key.namespace}/{key.name}"
 
 
 @asynccontextmanager
@@ -204,11 +208,53 @@ async def test_a_model_whose_status_is_refused_keeps_no_other_from_being_remembe
 
 
 @pytest.mark.parametrize("status", [None, 429, 500, 503])
-async def test_a_cluster_that_writes_for_nobody_is_asked_once_in_a_look(status: int | None) -> None:
-    crowd = Crowd(ClusterError("not now", status=status))
+async def test_a_namespace_that_cannot_be_written_is_asked_for_once_in_a_look(
+    status: int | None,
+) -> None:
+    crowd = Crowd(ClusterError("not now", status=status), fail=("team/m0", "team/m1", "team/m2"))
     async with remembering(crowd):
         await asyncio.sleep(60)
-        assert set(crowd.written()) == {"m0"}
+        times = [at for at, _ in crowd.writes]
+        assert len(times) > 1
+        assert all(later - earlier >= 15 for earlier, later in pairwise(times))
         crowd.failure = None
-        await asyncio.sleep(60)
+        await asyncio.sleep(120)
     assert set(crowd.written()) == {"m0", "m1", "m2"}
+
+
+@pytest.mark.parametrize("status", [None, 429, 500, 503])
+async def test_a_cluster_that_writes_for_nobody_is_asked_for_two_namespaces_in_a_look(
+    status: int | None,
+) -> None:
+    keys = [ModelKey(f"team-{number}", f"m{number}") for number in range(9)]
+    crowd = Crowd(
+        ClusterError("not now", status=status), keys=keys, fail=[str_of(key) for key in keys]
+    )
+    async with remembering(crowd):
+        await asyncio.sleep(16)
+        assert len(crowd.writes) == 2
+
+
+async def test_a_model_whose_write_always_fails_keeps_no_other_from_being_remembered() -> None:
+    """An API server says 500 of an object that is too large for its store."""
+    keys = [ModelKey("hostile", f"m{number}") for number in range(3)]
+    keys += [ModelKey("honest", f"h{number}") for number in range(3)]
+    failure = ClusterError("etcdserver: request is too large", status=500)
+    crowd = Crowd(failure, keys=keys, fail=("hostile/m0",))
+    async with remembering(crowd):
+        await asyncio.sleep(16)
+        assert crowd.written() == ["m0", "h0", "h1", "h2"]
+        await asyncio.sleep(17)
+        assert crowd.written()[4:] == ["m1", "m2"]
+
+
+async def test_thousands_of_models_of_one_namespace_keep_no_other_waiting() -> None:
+    keys = [ModelKey("hostile", f"m{number}") for number in range(3_000)]
+    keys += [ModelKey("honest", f"h{number}") for number in range(20)]
+    crowd = Crowd(None, keys=keys)
+    async with remembering(crowd):
+        await asyncio.sleep(16)
+        assert len(crowd.writes) == MOST_WRITES
+        assert {f"h{number}" for number in range(20)} <= set(crowd.written())
+        await asyncio.sleep(15)
+        assert len(crowd.writes) == 2 * MOST_WRITES

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from batchedmodel_contract.object_text import (
     DEEPEST,
     LARGEST_PART,
+    MOST_CONTAINERS,
     ItemSplitter,
     LineSplitter,
     Unreadable,
@@ -95,6 +96,9 @@ def test_what_is_asked_for_is_read_up_to_a_depth_and_a_size() -> None:
         parsed(b"[" * (DEEPEST + 1) + b"]" * (DEEPEST + 1))
     with pytest.raises(Unreadable, match="bytes as JSON"):
         parsed(b'"' + b"x" * LARGEST_PART + b'"')
+    assert parsed(b"[" + b"{}," * (MOST_CONTAINERS - 2) + b"0]")
+    with pytest.raises(Unreadable, match=r"lists and objects"):
+        parsed(b"[" + b"{}," * MOST_CONTAINERS + b"0]")
     with pytest.raises(Unreadable, match="^metadata name is nested"):
         pick(b'{"metadata":{"name":' + b"[" * 900 + b"]" * 900 + b"}}", _NAMED)
 

@@ -14,6 +14,10 @@ class _Failed(Exception):
     """What the client of these tests raises."""
 
 
+class _Panic(BaseException):
+    """Of a library in another language."""
+
+
 class _Leases:
     """One Lease, and an API server that is away for some of its callers."""
 
@@ -43,6 +47,8 @@ class _Leases:
             await asyncio.Event().wait()
         if self.mood == "refuses":
             raise _Failed("429: too many requests")
+        if self.mood == "panics":
+            raise _Panic
 
 
 class _Client:
@@ -189,7 +195,7 @@ async def test_a_leader_that_is_cut_off_is_followed_after_it_has_stopped() -> No
 
 
 @pytest.mark.looptime
-@pytest.mark.parametrize("mood", ["hangs", "refuses"])
+@pytest.mark.parametrize("mood", ["hangs", "refuses", "panics"])
 async def test_a_short_outage_costs_nobody_the_lease(mood: str) -> None:
     leases = _Leases()
     election = _election(leases, "a")
@@ -246,3 +252,15 @@ async def test_who_took_part_and_lost_leads_again_once_it_can() -> None:
     await asyncio.sleep(10)
     assert election.leads()
     taking_part.cancel()
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize("mood", ["hangs", "refuses", "panics"])
+async def test_a_lease_that_cannot_be_given_back_keeps_nobody_from_ending(mood: str) -> None:
+    leases = _Leases()
+    election = _election(leases, "a")
+    await election.won()
+    leases.mood = mood
+    began = _now()
+    await election.release()
+    assert _now() - began <= 3

@@ -93,3 +93,31 @@ def test_the_process_says_what_failed_and_ends_with_a_code(
     (line,) = [one for one in caplog.records if one.levelno == logging.ERROR]
     assert "failed unexpectedly" in line.getMessage()
     assert "a bug" in caplog.text
+
+
+class _Panic(BaseException):
+    pass
+
+
+class _BrokenElection(Election):
+    async def lost(self) -> None:
+        raise _Panic("of a library in another language")
+
+
+async def test_an_operator_that_cannot_renew_its_lease_ends_whatever_was_raised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    exits: list[int] = []
+    monkeypatch.setattr(os, "_exit", exits.append)
+    election = _BrokenElection(
+        read=_no_lease,
+        write=_written,
+        failure=ClusterError,
+        namespace="system",
+        name="operator",
+        identity="a",
+        clock=lambda: 0.0,
+        calendar=lambda: datetime(2026, 1, 1, tzinfo=UTC),
+    )
+    await entry._end_when_lost(election)
+    assert exits == [entry.EXIT_LEASE_LOST]

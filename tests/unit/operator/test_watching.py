@@ -43,15 +43,22 @@ async def _hangs() -> bool:
     raise AssertionError("nobody sets it")
 
 
+class _Panic(BaseException):
+    pass
+
+
 @pytest.mark.looptime
-async def test_watching_that_fails_begins_anew_until_it_ends_by_itself() -> None:
+@pytest.mark.parametrize("kind", [OSError, _Panic])
+async def test_watching_that_fails_begins_anew_until_it_ends_by_itself(
+    kind: type[BaseException],
+) -> None:
     attempts = 0
 
     async def watch(definition: Definition, stop: asyncio.Event) -> None:
         nonlocal attempts
         attempts += 1
         if attempts < 3:
-            raise OSError("the kind is gone")
+            raise kind("the kind is gone")
 
     await keep_watching(watch, _served, asyncio.Event())
     assert attempts == 3

@@ -331,9 +331,14 @@ async def test_no_more_looks_are_taken_than_allowed() -> None:
     await bench.end()
 
 
+class _Panic(BaseException):
+    pass
+
+
 @pytest.mark.looptime
+@pytest.mark.parametrize("kind", [KeyError, _Panic])
 async def test_one_key_that_fails_keeps_nobody_else_waiting(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, kind: type[BaseException]
 ) -> None:
     looks: list[tuple[float, str]] = []
 
@@ -342,7 +347,7 @@ async def test_one_key_that_fails_keeps_nobody_else_waiting(
         if key == "bad":
             raise Unreachable("not now")
         if key == "bug":
-            raise KeyError(key)
+            raise kind(key)
         return None
 
     bench = _Bench(look)
@@ -351,7 +356,8 @@ async def test_one_key_that_fails_keeps_nobody_else_waiting(
         bench.workers.add(key)
     await asyncio.sleep(2)
     assert (0.0, "good") in looks
-    assert len([key for _, key in looks if key == "bad"]) == 3
+    for again in ("bad", "bug"):
+        assert len([key for _, key in looks if key == again]) == 3
     assert "bug: failed unexpectedly" in caplog.text
     await bench.end()
 

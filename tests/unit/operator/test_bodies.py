@@ -1,0 +1,166 @@
+"""Of what others write into a namespace only what somebody asks for is read, within bounds."""
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from kubernetes.aio.client.configuration import Configuration
+
+from batchedmodel_contract.kubernetes_names import NAME_LABEL, REVISION_LABEL
+from batchedmodel_contract.object_text import LARGE, ItemSplitter, Unreadable
+from batchedmodel_operator.bodies import apart, items_of, read_pod, reader_of
+from batchedmodel_operator.cluster import KubernetesCluster
+from batchedmodel_operator.kinds import Kind
+from batchedmodel_operator.observed import Key, Model, pod_from, revisions_from
+
+OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "minilm-1", "uid": "set"}
+MODEL = Model(
+    key=Key(namespace="team", name="minilm"),
+    uid="model",
+    generation=1,
+    spec=None,
+    mistakes=(),
+    status={},
+)
+STATUS = {
+    "phase": "Running",
+    "podIP": "10.0.0.1",
+    "conditions": [{"type": "Ready", "status": "True"}],
+    "initContainerStatuses": [{"name": "batcher", "started": True, "ready": True}],
+    "hostIP": "10.0.0.2",
+}
+
+
+def pod(name: str, **more: Any) -> dict[str, Any]:
+    """One as an API server has it, of a ReplicaSet."""
+    metadata = {
+        "name": name,
+        "namespace": "team",
+        "uid": name,
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+        "labels": {NAME_LABEL: "minilm", REVISION_LABEL: "a", "other": "x" * 100},
+        "annotations": {"other": "x" * 100},
+        "ownerReferences": [{"kind": "Thing", "uid": "else"}, {**OWNER, "controller": True}],
+        "managedFields": [{}],
+    }
+    init = {"name": "batcher", "restartPolicy": "Always", "env": [{"name": "X"}]}
+    spec = {"initContainers": [init], "hostAliases": [{}]}
+    return {"metadata": {**metadata, **more}, "spec": spec, "status": STATUS}
+
+
+def text_of(found: object) -> bytes:
+    return json.dumps(found, separators=(",", ":")).encode()
+
+
+def test_of_a_pod_only_what_somebody_asks_for_is_kept() -> None:
+    read = read_pod(text_of(pod("p")))
+    assert read["spec"] == {"initContainers": [{"name": "batcher", "restartPolicy": "Always"}]}
+    assert read["metadata"]["ownerReferences"] == [{**OWNER, "controller": True}]
+    assert set(read["metadata"]["labels"]) == {NAME_LABEL, REVISION_LABEL}
+    assert "annotations" not in read["metadata"] or not read["metadata"]["annotations"]
+    assert "hostIP" not in read["status"]
+    found = pod_from(read)
+    assert (found.address, found.ready, found.sidecar_started) == ("10.0.0.1", True, True)
+    assert found.revision == "a"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *([], "text", 7, None, {}, {"template": []}, {"template": {"metadata": []}}),
+        *({"template": {"metadata": {"labels": []}}}, {"template": {"metadata": {}}}),
+    ],
+)
+def test_a_kept_template_that_is_none_is_as_good_as_nothing(data: object) -> None:
+    metadata = {"name": "a", "uid": "1", "ownerReferences": [{"uid": "model"}]}
+    read = reader_of(Kind.CONTROLLER_REVISION)
+    good = {"metadata": metadata, "revision": 1, "data": {"template": {"metadata": {"labels": {}}}}}
+    assert len(revisions_from([read(text_of(good))], MODEL)) == 1
+    assert revisions_from([read(text_of({**good, "data": data}))], MODEL) == ()
+
+
+def test_a_kept_template_that_is_too_large_to_be_one_is_not_read() -> None:
+    found = {"metadata": {"name": "a"}, "data": {"template": ["x" * 1_000] * 200}}
+    with pytest.raises(Unreadable, match="data has .* bytes"):
+        reader_of(Kind.CONTROLLER_REVISION)(text_of(found))
+
+
+async def test_large_objects_are_read_one_after_the_other() -> None:
+    """Several threads would leave the loop less time the more large objects there are."""
+    at_once = most = 0
+    counting = threading.Lock()
+    others = threading.Event()
+
+    def read(text: bytes) -> int:
+        nonlocal at_once, most
+        with counting:
+            at_once += 1
+            most = max(most, at_once)
+        others.wait(0.02)
+        with counting:
+            at_once -= 1
+        return len(text)
+
+    large = b"x" * (LARGE + 1)
+    assert await asyncio.gather(*(apart(large, read) for _ in range(8))) == [len(large)] * 8
+    assert most == 1
+
+
+async def listed(kind: Kind, items: list[dict[str, Any]]) -> list[str]:
+    """Names of what is read of a list."""
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.json_response({"metadata": {}, "items": items})
+
+    application = web.Application()
+    application.router.add_get("/{path:.*}", answer)
+    async with TestServer(application) as server:
+        configuration = Configuration()
+        configuration.host = str(server.make_url(""))
+        cluster = KubernetesCluster(configuration)
+        try:
+            found = await cluster.labelled(kind, "team", "minilm")
+        finally:
+            await cluster.close()
+    return [one["metadata"]["name"] for one in found]
+
+
+async def test_pods_without_a_replica_set_are_nobodys() -> None:
+    pods = [pod("own"), pod("bare", ownerReferences=[]), pod("strange", ownerReferences=[OWNER])]
+    assert await listed(Kind.POD, pods) == ["own"]
+
+
+async def test_of_very_many_objects_with_the_label_not_all_are_read(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    metadata = {"ownerReferences": [], "annotations": {"x": "x" * 99_000}}
+    revisions = [{"metadata": {**metadata, "name": str(number)}} for number in range(12)]
+    assert await listed(Kind.CONTROLLER_REVISION, revisions) == ["0", "1", "2", "3", "4"]
+    assert "there is more of ControllerRevision with the label of minilm" in caplog.text
+    assert len(await listed(Kind.POD, [pod(str(number)) for number in range(3_500)])) == 3_000
+
+
+async def test_a_list_that_has_arrived_is_cut_apart_in_turns_with_others() -> None:
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async def chunks() -> AsyncIterator[bytes]:
+        text = b'{"items":[' + b",".join([b'{"x":1}'] * 1_000) + b"]}"
+        for at in range(0, len(text), 100):
+            yield text[at : at + 100]
+
+    beside = asyncio.create_task(others())
+    splitter = ItemSplitter()
+    assert len([item async for item in items_of(chunks(), splitter)]) == 1_000
+    assert turns >= 70
+    beside.cancel()
