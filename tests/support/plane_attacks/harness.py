@@ -1,0 +1,222 @@
+"""Operator and autoscaler beside a real control plane, healthy models, and attacks beside those."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+
+from batchedmodel_contract.kubernetes_names import PLURAL
+from cluster import ControlPlane
+from control_plane_api import METADATA, Api, administrator, until
+from support import autoscaler_cluster, operator_process
+from support.operator_process import OperatorProcess
+from support.plane import install_crd, sidecar_address
+from support.plane_attacks.aim import MERGE, Aim, Attack, path_of
+from support.plane_attacks.healthy import SPACE, Healthy, Seen
+from support.plane_attacks.orders import Helper, helper
+from support.plane_attacks.sidecars import Behaviour
+from support.process_memory import peak_bytes
+
+_FIRST_OF_ATTACKERS: Final = 200
+_SETTLED_SECONDS: Final = 120.0
+_ENDING_SECONDS: Final = 20.0
+_FINALIZED: Final = (PLURAL, "deployments", "services")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Of:
+    """What became of one process."""
+
+    restarts: int
+    peak_bytes: int
+    longest_stop: float
+    """Seconds that its event loop did not turn."""
+    answers: int
+    silent: int
+    """Probes that nobody answered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """One bout."""
+
+    healthy: Seen
+    metric_age: float
+    """The longest time between two questions to the same healthy sidecar, in seconds."""
+    operator: Of
+    autoscaler: Of
+    told: Mapping[str, Counter[int]]
+    """By attack: answers of the API server by status."""
+    deaf: int
+    """Times that the operator's watching failed as a whole."""
+
+
+@dataclass
+class Siege:
+    """All that stands from one bout to the next."""
+
+    plane: ControlPlane
+    api: Api
+    sidecars: Helper
+    stops: Helper
+    healthy: Healthy
+    operator: OperatorProcess
+    autoscaler: Any
+    addresses: Mapping[Behaviour, str]
+    _bouts: int = 0
+    _deaf: int = field(default=0)
+
+    async def bout(self, attacks: Sequence[Attack], seconds: float) -> Report:
+        """Let these attacks run together beside the healthy models' life."""
+        self._bouts += 1
+        self.healthy.seen = Seen()
+        pids = {"operator": self.operator.pid, "autoscaler": self.autoscaler.pid}
+        for pid in pids.values():
+            # From now on the peak is this bout's.
+            Path(f"/proc/{pid}/clear_refs").write_text("5")
+        await self.stops.order(None)
+        await self.sidecars.order([])
+        over = asyncio.Event()
+        asyncio.get_running_loop().call_later(seconds, over.set)
+        spaces = [f"foe-{self._bouts}-{number}" for number, _ in enumerate(attacks)]
+        aims = [
+            Aim(
+                api=self.api,
+                sidecars=self.sidecars,
+                space=space,
+                addresses=self.addresses,
+                healthy=lambda: self.healthy.addresses,
+                until=over,
+            )
+            for space in spaces
+        ]
+        async with asyncio.TaskGroup() as group:
+            living = group.create_task(self.healthy.live(over))
+            for aim, attack in zip(aims, attacks, strict=True):
+                group.create_task(_attack(aim, attack, seconds))
+            await living
+        stops = await self.stops.order(None)
+        age = await self.sidecars.order([])
+        before, self._deaf = self._deaf, self.operator.log().count("watching failed")
+        report = Report(
+            healthy=self.healthy.seen,
+            metric_age=age,
+            operator=_of(self.operator.alive(), pids["operator"], stops["operator"]),
+            autoscaler=_of(self.autoscaler.poll() is None, pids["autoscaler"], stops["autoscaler"]),
+            told={attack.name: aim.told for aim, attack in zip(aims, attacks, strict=True)},
+            deaf=self._deaf - before,
+        )
+        await self._clear(spaces)
+        return report
+
+    async def _clear(self, spaces: Sequence[str]) -> None:
+        """Namespaces of attackers go, without anybody waiting for it."""
+        for space in spaces:
+            await _let_go(self.api, space)
+            await self.api.send("DELETE", f"/api/v1/namespaces/{space}", None)
+
+
+async def _attack(aim: Aim, attack: Attack, seconds: float) -> None:
+    head = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": aim.space}}
+    await aim.ask("POST", "/api/v1/namespaces", head)
+    # What the API server does not take of it, or is too slow for, is no matter of ours.
+    with suppress(TimeoutError, aiohttp.ClientError, RuntimeError):
+        async with asyncio.timeout(seconds + _ENDING_SECONDS):
+            await attack.run(aim)
+
+
+async def _let_go(api: Api, space: str) -> None:
+    """Finalizers of attackers would keep their namespaces for ever."""
+    change = json.dumps({"metadata": {"finalizers": None}}).encode()
+    for plural in _FINALIZED:
+        path = path_of(plural, space)
+        status, text = await api.send("GET", path, None, accept=METADATA)
+        for one in json.loads(text).get("items") or () if status == 200 else ():
+            if one["metadata"].get("finalizers"):
+                await api.send("PATCH", f"{path}/{one['metadata']['name']}", change, kind=MERGE)
+
+
+def _of(alive: bool, pid: int, stops: tuple[float, int, int]) -> Of:
+    return Of(
+        restarts=int(not alive),
+        peak_bytes=peak_bytes(pid) if alive else 0,
+        longest_stop=stops[0],
+        answers=stops[1],
+        silent=stops[2],
+    )
+
+
+@asynccontextmanager
+async def besieged(plane: ControlPlane, folder: Path) -> AsyncIterator[Siege]:
+    """Both processes with the chart's rights, and the healthy models, once all of them are well."""
+    for make in (install_crd, operator_process.grant_rights, autoscaler_cluster.install):
+        await asyncio.to_thread(make, plane)
+    # Or their HPAs would hear of a new kind of object only after half a minute.
+    await asyncio.to_thread(plane.stop_program, "kube-controller-manager")
+    await asyncio.to_thread(plane.start_program, "kube-controller-manager")
+    prefix = sidecar_address(plane, 0).removesuffix(".0")
+    own = [f"{prefix}.{number}" for number in range(10, _FIRST_OF_ATTACKERS)]
+    addresses = {one: f"{prefix}.{_FIRST_OF_ATTACKERS + at}" for at, one in enumerate(Behaviour)}
+    async with AsyncExitStack() as stack:
+        api = await stack.enter_async_context(administrator(plane, folder))
+        sidecars = await stack.enter_async_context(
+            helper("support.plane_attacks.sidecars", prefix)
+        )
+        await sidecars.line()
+        await sidecars.order(
+            [{"address": address, "behaviour": one} for one, address in addresses.items()]
+        )
+        healthy = Healthy(api, sidecars, own)
+        await healthy.create()
+        node = asyncio.create_task(healthy.run_pods())
+        stack.callback(node.cancel)
+        operator = await asyncio.to_thread(
+            stack.enter_context, operator_process.operator(plane, folder)
+        )
+        stack.push_async_callback(_remove, plane, api)
+        autoscaler = await asyncio.to_thread(
+            stack.enter_context,
+            autoscaler_cluster.autoscaler(plane, folder, poll_seconds=2.0, log_level="info"),
+        )
+        stops = await stack.enter_async_context(
+            helper("support.plane_attacks.stops", _probed(plane, operator, autoscaler.pid))
+        )
+        await until(
+            "the healthy models are ready and scaled",
+            healthy.settled,
+            limit_seconds=_SETTLED_SECONDS,
+        )
+        yield Siege(
+            plane=plane,
+            api=api,
+            sidecars=sidecars,
+            stops=stops,
+            healthy=healthy,
+            operator=operator,
+            autoscaler=autoscaler,
+            addresses=addresses,
+        )
+
+
+def _probed(plane: ControlPlane, operator: OperatorProcess, autoscaler: int) -> str:
+    home = f"http://{plane.host_address}:{autoscaler_cluster.PROBES}/livez"
+    named = {
+        "operator": (operator.pid, f"{operator.probe_url}/healthz"),
+        "autoscaler": (autoscaler, home),
+    }
+    return json.dumps(named)
+
+
+async def _remove(plane: ControlPlane, api: Api) -> None:
+    """Those who come after find nothing of it; nobody answers for the metrics any more."""
+    for name in autoscaler_cluster.API_SERVICES:
+        await asyncio.to_thread(
+            plane.kubectl, "delete", "apiservice", name, "--ignore-not-found"
+        )
+    await api.send("DELETE", f"/api/v1/namespaces/{SPACE}", None)
