@@ -120,6 +120,15 @@ class Inquiry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Silence:
+    """How often in a row a pod's sidecar did not answer in time, and when to ask it again."""
+
+    times: int
+    again_at: float
+    """Monotonic seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     """What is remembered of a BatchedModel between two looks. Losing it costs no-op applies."""
 
@@ -130,6 +139,8 @@ class Memory:
     """By uid of a pod, for those that do not use the settings yet."""
     startups: Mapping[str, str] = field(default_factory=dict)
     """By uid of a pod: what its sidecar said last of the model's start."""
+    silences: Mapping[str, Silence] = field(default_factory=dict)
+    """By uid of a pod, for those that did not answer when they were asked last."""
     replica_sets: Mapping[str, str] = field(default_factory=dict)
     """By uid, those of pods that are there: the Deployment that each was found to be of."""
 

@@ -165,9 +165,7 @@ async def besieged(plane: ControlPlane, folder: Path) -> AsyncIterator[Siege]:
     addresses = {one: f"{prefix}.{_FIRST_OF_ATTACKERS + at}" for at, one in enumerate(Behaviour)}
     async with AsyncExitStack() as stack:
         api = await stack.enter_async_context(administrator(plane, folder))
-        sidecars = await stack.enter_async_context(
-            helper("support.plane_attacks.sidecars", prefix)
-        )
+        sidecars = await stack.enter_async_context(helper("support.plane_attacks.sidecars", prefix))
         await sidecars.line()
         await sidecars.order(
             [{"address": address, "behaviour": one} for one, address in addresses.items()]
@@ -216,7 +214,5 @@ def _probed(plane: ControlPlane, operator: OperatorProcess, autoscaler: int) -> 
 async def _remove(plane: ControlPlane, api: Api) -> None:
     """Those who come after find nothing of it; nobody answers for the metrics any more."""
     for name in autoscaler_cluster.API_SERVICES:
-        await asyncio.to_thread(
-            plane.kubectl, "delete", "apiservice", name, "--ignore-not-found"
-        )
+        await asyncio.to_thread(plane.kubectl, "delete", "apiservice", name, "--ignore-not-found")
     await api.send("DELETE", f"/api/v1/namespaces/{SPACE}", None)

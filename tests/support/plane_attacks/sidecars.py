@@ -131,9 +131,11 @@ async def _answer(
 
 def _numbers() -> bytes:
     stats = json.dumps(_stats(_Told(work=0.1)))
-    return stats.replace("0.1", "1e308").replace('"age_seconds": 3600.0', '"age_seconds": NaN')[
-        :60_000
-    ].encode()
+    return (
+        stats.replace("0.1", "1e308")
+        .replace('"age_seconds": 3600.0', '"age_seconds": NaN')[:60_000]
+        .encode()
+    )
 
 
 def _steady(told: _Told, path: str) -> bytes:
