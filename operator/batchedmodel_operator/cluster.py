@@ -5,9 +5,10 @@ know. Kopf watches by itself and only says that something happened.
 """
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from functools import partial
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
@@ -16,16 +17,15 @@ from kubernetes.aio import config
 from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.configuration import Configuration
 
-from batchedmodel_contract.kubernetes_names import NAME_LABEL
+from batchedmodel_contract.kubernetes_names import (
+    NAME_LABEL,
+)
 from batchedmodel_contract.object_text import (
     LARGE,
     LARGEST_OBJECT,
     ItemSplitter,
     Unreadable,
-    all_but,
-    members,
     parsed,
-    pick,
 )
 from batchedmodel_operator.errors import (
     ClusterError,
@@ -37,8 +37,9 @@ from batchedmodel_operator.errors import (
     Refused,
     Unreachable,
 )
-from batchedmodel_operator.kinds import CHILDREN, RESOURCES, Kind
-from batchedmodel_operator.ports import Body, Unread
+from batchedmodel_operator.kinds import RESOURCES, Kind
+from batchedmodel_operator.ports import Body
+from batchedmodel_operator.reading import reader
 
 _log: Final = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -51,11 +52,8 @@ _JSON: Final = "application/json"
 _APPLY: Final = "application/apply-patch+yaml"
 _CHUNK: Final = 65_536
 _LARGEST_REFUSAL: Final = 65_536
-LARGEST_SPEC: Final = 65_536
-"""Bytes of a BatchedModel's spec as JSON."""
-_MODEL_METADATA: Final = dict.fromkeys(
-    ("name", "namespace", "uid", "generation", "resourceVersion", "deletionTimestamp")
-)
+_MOST_KEPT: Final = 4_194_304
+"""Bytes of what is kept of a model's labelled objects as JSON. A thousand pods have half of it."""
 _MERGE: Final = "application/merge-patch+json"
 
 
@@ -75,7 +73,7 @@ class KubernetesCluster:
     async def get(self, kind: Kind, namespace: str, name: str) -> Body | None:
         """The object, or None when it, its namespace or its kind is not there."""
         try:
-            return await self._request("GET", _path(kind, namespace, name), read=_reader(kind))
+            return await self._request("GET", _path(kind, namespace, name), read=reader(kind))
         except Gone:
             return None
 
@@ -109,16 +107,29 @@ class KubernetesCluster:
             yield body
 
     async def labelled(self, kind: Kind, namespace: str, model: str) -> Sequence[Body]:
-        """The objects of a kind that carry a BatchedModel's label; what cannot be read is not."""
-        query = {"labelSelector": f"{NAME_LABEL}={model}"}
-        return [body async for body in self._listed(kind, namespace, query)]
+        """The objects of a kind that carry a BatchedModel's label and are somebody's.
+
+        What cannot be read is left out, and so is what is more than belongs to one BatchedModel.
+        """
+        query, found, held = {"labelSelector": f"{NAME_LABEL}={model}"}, [], 0
+        async with aclosing(self._listed(kind, namespace, query)) as listed:
+            async for body in listed:
+                # Anybody may set the label. What is kept here is kept while sidecars are asked.
+                if not body["metadata"].get("ownerReferences"):
+                    continue
+                held += len(json.dumps(body))
+                if held > _MOST_KEPT:
+                    _log.warning("%s/%s: too much has its label: %s", namespace, model, kind)
+                    break
+                found.append(body)
+        return found
 
     async def apply(self, manifest: Body, *, manager: str, subresource: str = "") -> Body:
         """Server-side apply as `manager`, with force; the object as it then is."""
         metadata = manifest["metadata"]
         path = _path(Kind(manifest["kind"]), metadata["namespace"], metadata["name"], subresource)
         query = {"fieldManager": manager, "force": "true"}
-        read = _reader(Kind(manifest["kind"]))
+        read = reader(Kind(manifest["kind"]))
         return await self._request("PATCH", path, query, manifest, content_type=_APPLY, read=read)
 
     async def replace(self, manifest: Body) -> Body:
@@ -154,7 +165,7 @@ class KubernetesCluster:
 
     async def _listed(
         self, kind: Kind, namespace: str, query: Mapping[str, str]
-    ) -> AsyncIterator[Body]:
+    ) -> AsyncGenerator[Body, None]:
         path, following = _path(kind, namespace), ""
         while True:
             more = {"limit": _PAGE, **query, **({"continue": following} if following else {})}
@@ -231,44 +242,13 @@ async def apart(text: bytes, read: Callable[[bytes], _T]) -> _T:
     return await asyncio.to_thread(read, text) if len(text) > LARGE else read(text)
 
 
-def read_model(text: bytes) -> Body:
-    """A BatchedModel without what nobody here asks for. Raises `Unreadable` for its head alone.
-
-    Where its spec cannot be read, an `Unread` stands there.
-    """
-    body: dict[str, Any] = {"metadata": {}}
-    for name, value in members(text):
-        if name == "metadata":
-            body[name] = pick(value, _MODEL_METADATA)
-        elif name != "spec":
-            # What is said of it is written anew.
-            with suppress(Unreadable):
-                body[name] = parsed(value)
-            continue
-        else:
-            try:
-                body[name] = parsed(value, largest=LARGEST_SPEC)
-            except Unreadable as error:
-                body[name] = Unread(why=f"spec {error}")
-    return body
-
-
-def _read_child(text: bytes, kind: Kind) -> Body:
-    # Of children they tell who made them, and who set a Deployment's replicas.
-    return all_but(text, () if kind in CHILDREN else ("managedFields",))
-
-
-def _reader(kind: Kind) -> Callable[[bytes], Body]:
-    return read_model if kind is Kind.BATCHED_MODEL else partial(_read_child, kind=kind)
-
-
 def _unread(text: bytes) -> Body:
     return {}
 
 
 def _read_item(text: bytes, *, kind: Kind, path: str) -> Body | None:
     try:
-        return _reader(kind)(text)
+        return reader(kind)(text)
     except Unreadable as error:
         _log.warning("%s: an object is left out, as it %s", path, error)
         return None

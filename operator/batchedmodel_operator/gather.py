@@ -111,7 +111,7 @@ class _Asker:
         question: Callable[[str, Whom], Awaitable[str | None]],
         model: Model,
         pods: Sequence[Pod],
-    ) -> Mapping[str, str]:
+    ) -> dict[str, str]:
         """The answers that came in time, by uid."""
 
         async def one(pod: Pod) -> str | None:

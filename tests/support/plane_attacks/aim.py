@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -47,6 +48,13 @@ class Aim:
     healthy: Callable[[], list[str]]
     """Addresses of healthy pods."""
     until: asyncio.Event
+    """The time is over."""
+    share: float
+    """Of each attack's number of objects; less by day, as one API server serves all at a time."""
+    places: asyncio.Semaphore
+    """For requests of all attackers: the API server is to be left time for others."""
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    begin: asyncio.Event = field(default_factory=asyncio.Event)
     told: Counter[int] = field(default_factory=Counter)
     """Answers of the API server, by status."""
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
@@ -54,6 +62,15 @@ class Aim:
     def path(self, plural: str, name: str = "", space: str = "") -> str:
         """As `path_of`, in the attack's own namespace unless another is named."""
         return path_of(plural, space or self.space, name)
+
+    async def begins(self) -> None:
+        """Once: all has been prepared, and what follows is to be judged."""
+        self.ready.set()
+        await self.begin.wait()
+
+    def some(self, count: int) -> range:
+        """So many by night."""
+        return range(math.ceil(count * self.share))
 
     def number(self) -> int:
         """Another one each time."""
@@ -64,7 +81,8 @@ class Aim:
         data = body.encode() if isinstance(body, str) else body
         if data is not None and not isinstance(data, bytes):
             data = json.dumps(data).encode()
-        status, _ = await self.api.send(method, path, data, kind=kind)
+        async with self.places:
+            status, _ = await self.api.send(method, path, data, kind=kind)
         self.told[status] += 1
         return status
 
@@ -91,10 +109,10 @@ class Aim:
         return await self.api.items(self.path(plural), label)
 
     async def pods_of(self, model: str, count: int) -> list[str]:
-        """Names of a model's pods, once there are so many; fewer when the time is over before."""
+        """Names of a model's pods, once there are so many."""
         while True:
             names = [one["metadata"]["name"] for one in await self.there("pods", model)]
-            if len(names) >= count or self.until.is_set():
+            if len(names) >= count:
                 return names
             await asyncio.sleep(0.3)
 

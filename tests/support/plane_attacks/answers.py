@@ -8,8 +8,8 @@ from support.plane_attacks.node import ready_at
 from support.plane_attacks.sidecars import Behaviour
 
 THEME: Final = Theme(name="answers")
-_PODS: Final = 24
-_MODELS: Final = 3
+_PODS: Final = 18
+_MODELS: Final = 2
 
 
 async def _answering(aim: Aim, *, behaviour: Behaviour) -> None:
@@ -21,6 +21,7 @@ async def _answering(aim: Aim, *, behaviour: Behaviour) -> None:
         for number, pod in enumerate(await aim.pods_of(name, _PODS // _MODELS)):
             status = ready_at(aim.addresses[behaviour], ready=number % 2 == 0)
             await aim.report("pods", pod, status)
+    await aim.begins()
     while not aim.until.is_set():
         # New settings, of which each sidecar is asked whether it uses them.
         for name in names:

@@ -19,6 +19,8 @@ async def thirty_models_edited_five_times_a_second(aim: Aim) -> None:
     for name in names:
         await aim.make("batchedmodels", model(name))
 
+    await aim.begins()
+
     async def edit_on(name: str) -> None:
         while not aim.until.is_set():
             size = {"maxBatchSize": 1 + aim.number() % 4_000}
@@ -32,6 +34,7 @@ async def thirty_models_edited_five_times_a_second(aim: Aim) -> None:
 
 @STORM.attack()
 async def models_that_come_and_go(aim: Aim) -> None:
+    await aim.begins()
     while not aim.until.is_set():
         name = f"brief-{aim.number()}"
         await aim.make("batchedmodels", model(name))
@@ -47,6 +50,8 @@ async def floods_of_events(aim: Aim) -> None:
     for name in names:
         labels = {NAME_LABEL: name, MANAGED_BY_LABEL: MANAGED_BY}
         await aim.make("configmaps", {**head, "metadata": {"name": name, "labels": labels}})
+
+    await aim.begins()
 
     async def change_on(name: str) -> None:
         while not aim.until.is_set():
@@ -70,6 +75,7 @@ async def names_of_children_that_strangers_have(aim: Aim) -> None:
         await aim.make("configmaps", {**head, "kind": "ConfigMap", "metadata": metadata, **large})
         await aim.make("services", {**head, "kind": "Service", "metadata": {"name": name}, **port})
         await aim.make("batchedmodels", model(name))
+    await aim.begins()
     while not aim.until.is_set():
         for number in range(4):
             env = {"N": str(aim.number())}
@@ -80,6 +86,7 @@ async def names_of_children_that_strangers_have(aim: Aim) -> None:
 @HANDS.attack()
 async def children_edited_by_hand(aim: Aim) -> None:
     await aim.make("batchedmodels", model("handled", autoscaling={"maxReplicas": 2}))
+    await aim.begins()
     while not aim.until.is_set():
         number = aim.number()
         note: dict[str, Any] = {"metadata": {"annotations": {"hand": str(number)}}}
@@ -96,6 +103,7 @@ async def children_edited_by_hand(aim: Aim) -> None:
 @HANDS.attack()
 async def children_deleted_by_hand(aim: Aim) -> None:
     await aim.make("batchedmodels", model("robbed", autoscaling={"maxReplicas": 2}))
+    await aim.begins()
     while not aim.until.is_set():
         for plural in ("deployments", "services", "horizontalpodautoscalers"):
             await aim.drop(plural, "robbed")
@@ -108,6 +116,7 @@ async def children_deleted_by_hand(aim: Aim) -> None:
 @HANDS.attack()
 async def children_that_cannot_go(aim: Aim) -> None:
     await aim.make("batchedmodels", model("stuck"))
+    await aim.begins()
     finalizers = {"metadata": {"finalizers": ["example.com/never"]}}
     while not aim.until.is_set():
         for plural in ("deployments", "services"):
@@ -118,9 +127,10 @@ async def children_that_cannot_go(aim: Aim) -> None:
 
 @HANDS.attack()
 async def a_status_written_by_hand(aim: Aim) -> None:
-    names = [f"told-{number}" for number in range(4)]
+    names = [f"told-{number}" for number in aim.some(4)]
     for name in names:
         await aim.make("batchedmodels", model(name, autoscaling={"maxReplicas": 2}))
+    await aim.begins()
     while not aim.until.is_set():
         for number, name in enumerate(names):
             await aim.report("batchedmodels", name, _odd_status(number + aim.number()))
@@ -153,6 +163,7 @@ def _odd_status(number: int) -> dict[str, Any]:
 
 @HANDS.attack()
 async def namespaces_that_end_amid_it(aim: Aim) -> None:
+    await aim.begins()
     while not aim.until.is_set():
         space = f"{aim.space}-{aim.number()}"
         metadata: dict[str, Any] = {"name": space}
@@ -169,6 +180,7 @@ async def namespaces_that_end_amid_it(aim: Aim) -> None:
 @HANDS.attack()
 async def owners_that_lie(aim: Aim) -> None:
     await aim.make("batchedmodels", model("claimed"))
+    await aim.begins()
     owner = {"apiVersion": API_VERSION, "kind": "BatchedModel", "controller": True}
     head = {"apiVersion": "v1", "kind": "ConfigMap"}
     while not aim.until.is_set():

@@ -25,7 +25,8 @@ from support.process_memory import peak_bytes
 
 _FIRST_OF_ATTACKERS: Final = 200
 _SETTLED_SECONDS: Final = 120.0
-_ENDING_SECONDS: Final = 20.0
+_PREPARING_SECONDS: Final = 120.0
+_REQUESTS_AT_ONCE: Final = 4
 _FINALIZED: Final = (PLURAL, "deployments", "services")
 
 
@@ -69,21 +70,15 @@ class Siege:
     operator: OperatorProcess
     autoscaler: Any
     addresses: Mapping[Behaviour, str]
+    share: float
+    """As of `Aim`."""
     _bouts: int = 0
     _deaf: int = field(default=0)
 
     async def bout(self, attacks: Sequence[Attack], seconds: float) -> Report:
         """Let these attacks run together beside the healthy models' life."""
         self._bouts += 1
-        self.healthy.seen = Seen()
-        pids = {"operator": self.operator.pid, "autoscaler": self.autoscaler.pid}
-        for pid in pids.values():
-            # From now on the peak is this bout's.
-            Path(f"/proc/{pid}/clear_refs").write_text("5")
-        await self.stops.order(None)
-        await self.sidecars.order([])
-        over = asyncio.Event()
-        asyncio.get_running_loop().call_later(seconds, over.set)
+        over, places = asyncio.Event(), asyncio.Semaphore(_REQUESTS_AT_ONCE)
         spaces = [f"foe-{self._bouts}-{number}" for number, _ in enumerate(attacks)]
         aims = [
             Aim(
@@ -93,14 +88,23 @@ class Siege:
                 addresses=self.addresses,
                 healthy=lambda: self.healthy.addresses,
                 until=over,
+                places=places,
+                share=self.share,
             )
             for space in spaces
         ]
+        pids = {"operator": self.operator.pid, "autoscaler": self.autoscaler.pid}
         async with asyncio.TaskGroup() as group:
-            living = group.create_task(self.healthy.live(over))
             for aim, attack in zip(aims, attacks, strict=True):
-                group.create_task(_attack(aim, attack, seconds))
-            await living
+                group.create_task(_attack(aim, attack))
+            async with asyncio.timeout(_PREPARING_SECONDS):
+                for aim in aims:
+                    await aim.ready.wait()
+            await self._begin(pids)
+            asyncio.get_running_loop().call_later(seconds, over.set)
+            for aim in aims:
+                aim.begin.set()
+            await self.healthy.live(over)
         stops = await self.stops.order(None)
         age = await self.sidecars.order([])
         before, self._deaf = self._deaf, self.operator.log().count("watching failed")
@@ -115,6 +119,14 @@ class Siege:
         await self._clear(spaces)
         return report
 
+    async def _begin(self, pids: Mapping[str, int]) -> None:
+        """What is counted is counted from now on."""
+        self.healthy.seen = Seen()
+        for pid in pids.values():
+            Path(f"/proc/{pid}/clear_refs").write_text("5")  # the peak of its memory
+        await self.stops.order(None)
+        await self.sidecars.order([])
+
     async def _clear(self, spaces: Sequence[str]) -> None:
         """Namespaces of attackers go, without anybody waiting for it."""
         for space in spaces:
@@ -122,13 +134,15 @@ class Siege:
             await self.api.send("DELETE", f"/api/v1/namespaces/{space}", None)
 
 
-async def _attack(aim: Aim, attack: Attack, seconds: float) -> None:
+async def _attack(aim: Aim, attack: Attack) -> None:
     head = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": aim.space}}
     await aim.ask("POST", "/api/v1/namespaces", head)
     # What the API server does not take of it, or is too slow for, is no matter of ours.
-    with suppress(TimeoutError, aiohttp.ClientError, RuntimeError):
-        async with asyncio.timeout(seconds + _ENDING_SECONDS):
+    try:
+        with suppress(TimeoutError, aiohttp.ClientError, RuntimeError):
             await attack.run(aim)
+    finally:
+        aim.ready.set()
 
 
 async def _let_go(api: Api, space: str) -> None:
@@ -153,7 +167,9 @@ def _of(alive: bool, pid: int, stops: tuple[float, int, int]) -> Of:
 
 
 @asynccontextmanager
-async def besieged(plane: ControlPlane, folder: Path) -> AsyncIterator[Siege]:
+async def besieged(
+    plane: ControlPlane, folder: Path, *, share: float = 1.0
+) -> AsyncIterator[Siege]:
     """Both processes with the chart's rights, and the healthy models, once all of them are well."""
     for make in (install_crd, operator_process.grant_rights, autoscaler_cluster.install):
         await asyncio.to_thread(make, plane)
@@ -199,6 +215,7 @@ async def besieged(plane: ControlPlane, folder: Path) -> AsyncIterator[Siege]:
             operator=operator,
             autoscaler=autoscaler,
             addresses=addresses,
+            share=share,
         )
 
 

@@ -58,6 +58,8 @@ class Seen:
     """What an HPA waits for a metric."""
     wrong: list[str] = field(default_factory=list)
     """What was said instead of a metric."""
+    api: list[float] = field(default_factory=list)
+    """What the API server itself took for reading a small object."""
 
 
 class Healthy:
@@ -165,7 +167,9 @@ class Healthy:
         path = f"/api/v1/namespaces/{SPACE}/configmaps/{name}-batching"
 
         async def applied() -> bool:
+            asked = time.monotonic()
             found = await self._api.call("GET", path)
+            self.seen.api.append(time.monotonic() - asked)
             return bool(json.loads(found["data"]["batching.json"])["max_batch_size"] == size)
 
         self.seen.applied.append(await _took(began, applied))

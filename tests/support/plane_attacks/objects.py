@@ -31,6 +31,7 @@ async def nested_brackets(aim: Aim) -> None:
         f'"pod":{{"initContainers":[{{"name":"odd","x":{deep}}}]}}',
     )
     names = [f"deep-{number}" for number, _ in enumerate(fields)]
+    await aim.begins()
     for name, text in zip(names, fields, strict=True):
         await aim.make("batchedmodels", model_text(name, text))
     await _edited_on(aim, names, 0.2)
@@ -40,6 +41,7 @@ async def nested_brackets(aim: Aim) -> None:
 async def brackets_one_by_one(aim: Aim) -> None:
     some = "[[[[0]]]]"
     text = ",".join([some] * (_SPEC_BYTES // (len(some) + 1)))
+    await aim.begins()
     await aim.make("batchedmodels", model_text("small", f'"pod":{{"affinity":{{"x":[{text}]}}}}'))
     await _edited_on(aim, ["small"], 0.5)
 
@@ -47,11 +49,10 @@ async def brackets_one_by_one(aim: Aim) -> None:
 @THEME.attack(5)
 async def wide_lists(aim: Aim) -> None:
     wide = f"[{','.join(['[]'] * (_SPEC_BYTES // 3))}]"
-    names = [f"wide-{number}" for number in range(14)]
+    names = [f"wide-{number}" for number in aim.some(14)]
     for name in names:
-        if aim.until.is_set():
-            return
         await aim.make("batchedmodels", model_text(name, f'"pod":{{"affinity":{{"x":{wide}}}}}'))
+    await aim.begins()
     await _edited_on(aim, names, 0.5)
 
 
@@ -60,9 +61,10 @@ async def wide_maps(aim: Aim) -> None:
     # Who wrote which key stands in the metadata, too.
     keys = ",".join(f'"k{number}":0' for number in range(20_000))
     text = f'"pod":{{"affinity":{{{keys}}}}}'
-    names = [f"keys-{number}" for number in range(4)]
+    names = [f"keys-{number}" for number in aim.some(4)]
     for name in names:
         await aim.make("batchedmodels", model_text(name, text))
+    await aim.begins()
     await _edited_on(aim, names, 0.5)
 
 
@@ -72,6 +74,7 @@ async def many_owners(aim: Aim) -> None:
         {"apiVersion": "v1", "kind": "ConfigMap", "name": f"c{number}", "uid": f"u{number}"}
         for number in range(4_000)
     ]
+    await aim.begins()
     while not aim.until.is_set():
         name = f"owned-{aim.number()}"
         owned = model(name)
@@ -83,9 +86,10 @@ async def many_owners(aim: Aim) -> None:
 @THEME.attack(5)
 async def large_texts(aim: Aim) -> None:
     text = {f"V{number}": 'é"\\\n' * 5_000 for number in range(30)}
-    names = [f"texts-{number}" for number in range(4)]
+    names = [f"texts-{number}" for number in aim.some(4)]
     for name in names:
         await aim.make("batchedmodels", model(name, model={"handler": "simulated", "env": text}))
+    await aim.begins()
     await _edited_on(aim, names, 1.0)
 
 
@@ -97,11 +101,13 @@ async def annotations_and_labels_of_the_largest_size(aim: Aim) -> None:
     await aim.make("batchedmodels", large)
     pod = {"annotations": {f"a{number}": "n" * 900 for number in range(60)}}
     await aim.make("batchedmodels", model("noting", pod=pod))
+    await aim.begins()
     await _edited_on(aim, ["noted", "noting"], 0.5)
 
 
 @THEME.attack()
 async def names_of_the_longest(aim: Aim) -> None:
+    await aim.begins()
     for length in (46, 47, 48, 49, 63, 253):
         await aim.make("batchedmodels", model(f"n{'x' * (length - 1)}", replicas=1))
     await aim.make("batchedmodels", model("9-digits-first"))
@@ -110,6 +116,7 @@ async def names_of_the_longest(aim: Aim) -> None:
 
 @THEME.attack()
 async def finalizers_that_never_end(aim: Aim) -> None:
+    await aim.begins()
     while not aim.until.is_set():
         name = f"stays-{aim.number()}"
         stays = model(name)
@@ -125,13 +132,12 @@ async def kept_templates_of_others(aim: Aim) -> None:
     await aim.make("batchedmodels", model("templated"))
     data = json.loads(f"[{','.join(['[[]]'] * 80_000)}]")
     label = {NAME_LABEL: "templated"}
-    for number in range(24):
-        if aim.until.is_set():
-            return
+    for number in aim.some(24):
         metadata = {"name": f"kept-{number}", "labels": label}
         body = {"metadata": metadata, "revision": number, "data": {"template": data}}
         head = {"apiVersion": "apps/v1", "kind": "ControllerRevision"}
         await aim.make("controllerrevisions", head | body)
+    await aim.begins()
     while not aim.until.is_set():
         env = {"N": str(aim.number())}
         await aim.change("batchedmodels", "templated", {"spec": {"model": {"env": env}}})

@@ -36,6 +36,7 @@ def _pod(name: str, of: str, *owners: dict[str, Any], **spec: Any) -> dict[str, 
 async def last_words_of_tokens(aim: Aim) -> None:
     await aim.make("batchedmodels", model("wordy", replicas=4))
     pods = await aim.pods_of("wordy", 4)
+    await aim.begins()
     while not aim.until.is_set():
         for number, pod in enumerate(pods):
             ended = {"exitCode": aim.number() % 250, "message": _LAST_WORDS[number:]}
@@ -54,9 +55,8 @@ async def last_words_of_tokens(aim: Aim) -> None:
 @THEME.attack(7)
 async def pods_with_the_label_alone(aim: Aim) -> None:
     await aim.make("batchedmodels", model("labelled", replicas=1))
-    for number in range(150):
-        if aim.until.is_set():
-            return
+    await aim.begins()
+    for number in aim.some(150):
         of = "labelled" if number % 2 else f"nobody-{number}"
         await aim.make("pods", _pod(f"label-{number}", of))
         await aim.report("pods", f"label-{number}", ready_at(aim.addresses[Behaviour.OTHER]))
@@ -69,6 +69,7 @@ async def pods_of_a_healthy_model_of_another_namespace(aim: Aim) -> None:
         one["metadata"]["uid"]
         for one in await aim.api.items(aim.path("replicasets", space=SPACE), NAME_LABEL)
     ]
+    await aim.begins()
     for number, uid in enumerate(uids):
         owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "x", "uid": uid}
         pod = _pod(f"lie-{number}", f"model-{number}", {**owner, "controller": True})
@@ -85,12 +86,14 @@ async def pods_that_are_large(aim: Aim) -> None:
     uid = sets[0]["metadata"]["uid"] if sets else "none"
     owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "large", "uid": uid}
     env = [{"name": f"V{number}"} for number in range(20_000)]
-    for number in range(30):
-        if aim.until.is_set():
-            return
+    for number in aim.some(30):
         owners = () if number % 2 else ({**owner, "controller": True},)
         await aim.make("pods", _pod(f"large-{number}", "large", *owners, env=env))
-    await aim.rest(60.0)
+    await aim.begins()
+    while not aim.until.is_set():
+        env_of_model = {"N": str(aim.number())}
+        await aim.change("batchedmodels", "large", {"spec": {"model": {"env": env_of_model}}})
+        await aim.rest(1.0)
 
 
 @THEME.attack(8)
@@ -98,6 +101,7 @@ async def pods_with_the_address_of_others(aim: Aim) -> None:
     await aim.make("batchedmodels", model("reusing", replicas=5))
     pods = await aim.pods_of("reusing", 5)
     addresses = aim.healthy()
+    await aim.begins()
     while not aim.until.is_set():
         for pod, address in zip(pods, addresses, strict=False):
             await aim.report("pods", pod, ready_at(address))
@@ -109,6 +113,7 @@ async def pods_with_the_address_of_others(aim: Aim) -> None:
 async def pods_of_odd_times(aim: Aim) -> None:
     await aim.make("batchedmodels", model("timeless", replicas=4))
     pods = await aim.pods_of("timeless", 4)
+    await aim.begins()
     while not aim.until.is_set():
         for number, pod in enumerate(pods):
             at = (_LAST_TIME, _FIRST_TIME)[(number + aim.number()) % 2]
@@ -128,11 +133,10 @@ async def replica_sets_that_lie(aim: Aim) -> None:
     await aim.pods_of("lied-about", 1)
     found = await aim.there("deployments", "lied-about")
     uid = found[0]["metadata"]["uid"] if found else "none"
+    await aim.begins()
     label = {NAME_LABEL: "lied-about"}
     owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "x", "uid": uid}
-    for number in range(20):
-        if aim.until.is_set():
-            return
+    for number in aim.some(20):
         metadata = {
             "name": f"set-{number}",
             "labels": label,
