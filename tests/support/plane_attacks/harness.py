@@ -70,13 +70,16 @@ class Siege:
     operator: OperatorProcess
     autoscaler: Any
     addresses: Mapping[Behaviour, str]
-    share: float
-    """As of `Aim`."""
     _bouts: int = 0
     _deaf: int = field(default=0)
 
-    async def bout(self, attacks: Sequence[Attack], seconds: float) -> Report:
-        """Let these attacks run together beside the healthy models' life."""
+    async def bout(
+        self, attacks: Sequence[Attack], seconds: float | None, *, share: float = 1.0
+    ) -> Report:
+        """Let these attacks run together beside the healthy models' life.
+
+        `seconds`: None is until all have ended by themselves. `share`: as of `Aim`.
+        """
         self._bouts += 1
         over, places = asyncio.Event(), asyncio.Semaphore(_REQUESTS_AT_ONCE)
         spaces = [f"foe-{self._bouts}-{number}" for number, _ in enumerate(attacks)]
@@ -89,19 +92,24 @@ class Siege:
                 healthy=lambda: self.healthy.addresses,
                 until=over,
                 places=places,
-                share=self.share,
+                share=share,
             )
             for space in spaces
         ]
         pids = {"operator": self.operator.pid, "autoscaler": self.autoscaler.pid}
         async with asyncio.TaskGroup() as group:
-            for aim, attack in zip(aims, attacks, strict=True):
+            running = [
                 group.create_task(_attack(aim, attack))
+                for aim, attack in zip(aims, attacks, strict=True)
+            ]
             async with asyncio.timeout(_PREPARING_SECONDS):
                 for aim in aims:
                     await aim.ready.wait()
             await self._begin(pids)
-            asyncio.get_running_loop().call_later(seconds, over.set)
+            if seconds is not None:
+                asyncio.get_running_loop().call_later(seconds, over.set)
+            else:
+                asyncio.gather(*running).add_done_callback(lambda _: over.set())
             for aim in aims:
                 aim.begin.set()
             await self.healthy.live(over)
@@ -167,9 +175,7 @@ def _of(alive: bool, pid: int, stops: tuple[float, int, int]) -> Of:
 
 
 @asynccontextmanager
-async def besieged(
-    plane: ControlPlane, folder: Path, *, share: float = 1.0
-) -> AsyncIterator[Siege]:
+async def besieged(plane: ControlPlane, folder: Path) -> AsyncIterator[Siege]:
     """Both processes with the chart's rights, and the healthy models, once all of them are well."""
     for make in (install_crd, operator_process.grant_rights, autoscaler_cluster.install):
         await asyncio.to_thread(make, plane)
@@ -215,7 +221,6 @@ async def besieged(
             operator=operator,
             autoscaler=autoscaler,
             addresses=addresses,
-            share=share,
         )
 
 

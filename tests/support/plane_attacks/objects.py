@@ -40,7 +40,7 @@ async def nested_brackets(aim: Aim) -> None:
 @THEME.attack(1, 5)
 async def brackets_one_by_one(aim: Aim) -> None:
     some = "[[[[0]]]]"
-    text = ",".join([some] * (_SPEC_BYTES // (len(some) + 1)))
+    text = ",".join([some] * len(aim.some(_SPEC_BYTES // (len(some) + 1))))
     await aim.begins()
     await aim.make("batchedmodels", model_text("small", f'"pod":{{"affinity":{{"x":[{text}]}}}}'))
     await _edited_on(aim, ["small"], 0.5)
@@ -48,7 +48,7 @@ async def brackets_one_by_one(aim: Aim) -> None:
 
 @THEME.attack(5)
 async def wide_lists(aim: Aim) -> None:
-    wide = f"[{','.join(['[]'] * (_SPEC_BYTES // 3))}]"
+    wide = f"[{','.join(['[]'] * len(aim.some(_SPEC_BYTES // 3)))}]"
     names = [f"wide-{number}" for number in aim.some(14)]
     for name in names:
         await aim.make("batchedmodels", model_text(name, f'"pod":{{"affinity":{{"x":{wide}}}}}'))
@@ -59,7 +59,7 @@ async def wide_lists(aim: Aim) -> None:
 @THEME.attack(5)
 async def wide_maps(aim: Aim) -> None:
     # Who wrote which key stands in the metadata, too.
-    keys = ",".join(f'"k{number}":0' for number in range(20_000))
+    keys = ",".join(f'"k{number}":0' for number in aim.some(20_000))
     text = f'"pod":{{"affinity":{{{keys}}}}}'
     names = [f"keys-{number}" for number in aim.some(4)]
     for name in names:
@@ -130,7 +130,7 @@ async def finalizers_that_never_end(aim: Aim) -> None:
 async def kept_templates_of_others(aim: Aim) -> None:
     """Large objects that carry the label of a model, which are listed at each look at it."""
     await aim.make("batchedmodels", model("templated"))
-    data = json.loads(f"[{','.join(['[[]]'] * 80_000)}]")
+    data = json.loads(f"[{','.join(['[[]]'] * len(aim.some(80_000)))}]")
     label = {NAME_LABEL: "templated"}
     for number in aim.some(24):
         metadata = {"name": f"kept-{number}", "labels": label}
