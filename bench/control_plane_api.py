@@ -6,6 +6,7 @@ mean.
 
 import asyncio
 import base64
+import io
 import json
 import ssl
 import sys
@@ -64,8 +65,10 @@ class Api:
     ) -> tuple[int, bytes]:
         """Status and body of the answer to a body that is written already."""
         headers = {"Content-Type": kind, "Accept": accept}
+        # Large ones are written in pieces.
+        body = None if data is None else io.BytesIO(data)
         async with self._session.request(
-            method, f"{self._server}{path}", data=data, headers=headers
+            method, f"{self._server}{path}", data=body, headers=headers
         ) as response:
             return response.status, await response.read()
 

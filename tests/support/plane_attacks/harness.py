@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -21,13 +22,19 @@ from support.plane_attacks.aim import MERGE, Aim, Attack, path_of
 from support.plane_attacks.healthy import SPACE, Healthy, Seen
 from support.plane_attacks.orders import Helper, helper
 from support.plane_attacks.sidecars import Behaviour
-from support.process_memory import peak_bytes
+from support.process_memory import forget_peak, peak_bytes
 
 _FIRST_OF_ATTACKERS: Final = 200
 _SETTLED_SECONDS: Final = 120.0
 _PREPARING_SECONDS: Final = 120.0
 _REQUESTS_AT_ONCE: Final = 4
 _FINALIZED: Final = (PLURAL, "deployments", "services")
+
+
+def p99(seconds: Sequence[float]) -> float:
+    """Of what was measured; NaN of nothing."""
+    ordered = sorted(seconds)
+    return ordered[max(0, math.ceil(0.99 * len(ordered)) - 1)] if ordered else math.nan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +63,25 @@ class Report:
     """By attack: answers of the API server by status."""
     deaf: int
     """Times that the operator's watching failed as a whole."""
+
+    def lines(self) -> str:
+        """All figures, for a person."""
+        seen = self.healthy
+        times = {
+            "applied": seen.applied,
+            "reported": seen.reported,
+            "mended": seen.mended,
+            "scaled": seen.scaled,
+            "metric read": seen.asked,
+            "API server": seen.api,
+        }
+        words = [f"{name} {p99(one):.2f} s of {len(one)}" for name, one in times.items()]
+        words += [f"metric's age {self.metric_age:.1f} s", f"no metric {len(seen.wrong)}"]
+        for name, one in (("operator", self.operator), ("autoscaler", self.autoscaler)):
+            stop, held = 1e3 * one.longest_stop, one.peak_bytes / 1e6
+            words.append(f"{name}: {held:.0f} MB, longest stop {stop:.0f} ms of {one.answers}")
+        attacks = (f"  {name}: {dict(told)}" for name, told in self.told.items())
+        return "\n".join([", ".join(words), *attacks])
 
 
 @dataclass
@@ -109,7 +135,8 @@ class Siege:
             if seconds is not None:
                 asyncio.get_running_loop().call_later(seconds, over.set)
             else:
-                asyncio.gather(*running).add_done_callback(lambda _: over.set())
+                ended = asyncio.wait(running)
+                group.create_task(ended).add_done_callback(lambda _: over.set())
             for aim in aims:
                 aim.begin.set()
             await self.healthy.live(over)
@@ -131,7 +158,7 @@ class Siege:
         """What is counted is counted from now on."""
         self.healthy.seen = Seen()
         for pid in pids.values():
-            Path(f"/proc/{pid}/clear_refs").write_text("5")  # the peak of its memory
+            forget_peak(pid)
         await self.stops.order(None)
         await self.sidecars.order([])
 

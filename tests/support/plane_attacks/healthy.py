@@ -1,4 +1,4 @@
-"""Ten models of a namespace that nobody attacks, and what becomes of them: edits, drift, metrics."""
+"""Ten models of a namespace that nobody attacks: their edits, drift, metrics and sizes."""
 
 import asyncio
 import itertools
@@ -6,6 +6,7 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -95,10 +96,9 @@ class Healthy:
     async def run_pods(self) -> None:
         """What a node does, for ever."""
         while True:
-            try:
+            # The next look makes up for what fails.
+            with suppress(RuntimeError, aiohttp.ClientError, TimeoutError):
                 await self._run_pods()
-            except (RuntimeError, aiohttp.ClientError, TimeoutError):
-                pass  # the next look makes up for it
             await asyncio.sleep(0.3)
 
     async def _run_pods(self) -> None:
