@@ -7,6 +7,7 @@ know. Kopf watches by itself and only says that something happened.
 import asyncio
 import json
 import logging
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -47,6 +48,7 @@ _TIMEOUT_SECONDS: Final = 30
 _UNBOUNDED: Final = 0
 """Connections at a time, in the words of the client's transport."""
 _LONGEST_COMPLAINT: Final = 1000
+_NOT_PRINTED: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _PAGE: Final = "100"
 _JSON: Final = "application/json"
 _APPLY: Final = "application/apply-patch+yaml"
@@ -286,7 +288,8 @@ def translated(status: int, text: bytes) -> ClusterError:
     """The error behind an answer of the API server that is none of success."""
     answer = _status_object(text)
     message = str(answer.get("message") or f"the API server answered {status}")
-    message = message[:_LONGEST_COMPLAINT]
+    # It quotes what users wrote, and goes into the log, where a line must be one of ours.
+    message = _NOT_PRINTED.sub(" ", message[:_LONGEST_COMPLAINT])
     details = answer.get("details")
     causes = details.get("causes") if isinstance(details, dict) else None
     reasons = {cause.get("reason") for cause in causes or () if isinstance(cause, dict)}

@@ -106,6 +106,15 @@ def test_how_deep_a_value_is_does_not_depend_on_what_stands_beside(depth: int) -
         assert _is_refused(text.encode()) is (depth > DEEPEST)
 
 
+@pytest.mark.parametrize("some", ["[[[[0]]]]", "[" * 20 + "]" * 20, "[" * 30_000 + "]" * 30_000])
+def test_how_deep_a_value_is_takes_no_longer_than_to_parse_as_many_small_ones(some: str) -> None:
+    text = f"[{','.join([some] * (500_000 // len(some)))}]".encode()
+    small = f"[{','.join(['[0]'] * 125_000)}]".encode()
+    own = min(timeit.repeat(lambda: _is_refused(text), number=1, repeat=3))
+    python = min(timeit.repeat(lambda: json.loads(small), number=1, repeat=3))
+    assert own < 4 * python
+
+
 def _is_refused(text: bytes) -> bool:
     try:
         parsed(text)

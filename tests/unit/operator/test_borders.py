@@ -41,6 +41,11 @@ def _answer(message: str, *causes: str) -> bytes:
     return json.dumps({"kind": "Status", "message": message, "details": details}).encode()
 
 
+def test_a_complaint_is_one_line_whatever_users_wrote() -> None:
+    error = translated(422, _answer("a: \n12:00:00 ERROR forged\r\x1b[2J\u2028\x00"))
+    assert str(error) == "a:  12:00:00 ERROR forged  [2J  "
+
+
 @pytest.mark.parametrize(
     ("status", "answer", "expected"),
     [
