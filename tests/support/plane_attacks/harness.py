@@ -14,16 +14,17 @@ import aiohttp
 
 from batchedmodel_contract.kubernetes_names import PLURAL
 from cluster import ControlPlane
-from control_plane_api import METADATA, Api, administrator, until
+from control_plane_api import METADATA, Api, administrator, each, until
 from support import autoscaler_cluster, operator_process
 from support.operator_process import OperatorProcess
 from support.plane import install_crd, sidecar_address
-from support.plane_attacks.aim import MERGE, Aim, Attack, path_of
+from support.plane_attacks.aim import MERGE, Aim, Attack, model, path_of
 from support.plane_attacks.healthy import SPACE, Healthy, Seen
 from support.plane_attacks.orders import Helper, helper
 from support.plane_attacks.sidecars import Behaviour
 from support.process_memory import forget_peak, peak_bytes
 
+_CROWD: Final = "others"
 _FIRST_OF_ATTACKERS: Final = 200
 _SETTLED_SECONDS: Final = 120.0
 _PREPARING_SECONDS: Final = 120.0
@@ -154,6 +155,18 @@ class Siege:
         await self._clear(spaces)
         return report
 
+    async def crowd(self, count: int) -> None:
+        """So many more models of others, of which nobody wants a pod, once all are looked at."""
+        await self.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": _CROWD}})
+        path = path_of(PLURAL, _CROWD)
+        names = [f"other-{number}" for number in range(count)]
+        await each(names, lambda name: self.api.call("POST", path, model(name, suspend=True)))
+
+        async def looked_at() -> bool:
+            return all(one.get("status") for one in await self.api.items(path))
+
+        await until("all of them are looked at", looked_at, limit_seconds=_SETTLED_SECONDS)
+
     async def _begin(self, pids: Mapping[str, int]) -> None:
         """What is counted is counted from now on."""
         self.healthy.seen = Seen()
@@ -264,4 +277,5 @@ async def _remove(plane: ControlPlane, api: Api) -> None:
     """Those who come after find nothing of it; nobody answers for the metrics any more."""
     for name in autoscaler_cluster.API_SERVICES:
         await asyncio.to_thread(plane.kubectl, "delete", "apiservice", name, "--ignore-not-found")
-    await api.send("DELETE", f"/api/v1/namespaces/{SPACE}", None)
+    for space in (SPACE, _CROWD):
+        await api.send("DELETE", f"/api/v1/namespaces/{space}", None)
