@@ -26,7 +26,7 @@ from batchedmodel_contract.object_text import (
     Unreadable,
     members,
     parsed,
-    pick,
+    pick_owned,
 )
 
 logger: Final = logging.getLogger(__name__)
@@ -98,6 +98,7 @@ class Cluster:
         limit = aiohttp.ClientTimeout(total=_CALL_SECONDS)
         items: list[Object] = []
         splitter = ItemSplitter()
+        read = partial(pick_owned, wanted=resource.wanted)
         with _translated(what):
             response = await self._request("GET", url, limit, accept=accept)
             async with response:
@@ -105,7 +106,7 @@ class Cluster:
                 async for chunk in response.content.iter_chunked(_CHUNK):
                     for item in splitter.feed(chunk):
                         try:
-                            items.append(await _apart(item, partial(pick, wanted=resource.wanted)))
+                            items.append(await _apart(item, read))
                         except Unreadable as error:
                             self._leave_out(resource, error)
             metadata = splitter.rest().get("metadata", {})
@@ -237,7 +238,7 @@ def _event(line: bytes, resource: Resource) -> Event:
         item = parsed(message["object"])
         error = TooOld if item.get("code") == 410 else ClusterError
         raise error(f"watch {resource}: {item.get('message')}", status=item.get("code"))
-    found = pick(message["object"], resource.wanted)
+    found = pick_owned(message["object"], resource.wanted)
     return Event(type=EventType(kind), found=found, version=found["metadata"]["resourceVersion"])
 
 

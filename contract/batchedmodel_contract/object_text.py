@@ -106,6 +106,19 @@ def pick(text: bytes, wanted: Wanted) -> dict[str, Any]:
     return found
 
 
+def pick_owned(text: bytes, wanted: Wanted) -> dict[str, Any]:
+    """The same, but of the owners only the controller: users may name thousands of others."""
+    found = pick(text, wanted)
+    metadata = found.get("metadata")
+    if isinstance(metadata, dict) and isinstance(metadata.get("ownerReferences"), list):
+        metadata["ownerReferences"] = [
+            one
+            for one in metadata["ownerReferences"]
+            if isinstance(one, dict) and one.get("controller")
+        ][:1]
+    return found
+
+
 def all_but(text: bytes, unwanted: Collection[str]) -> dict[str, Any]:
     """An object without some fields of its metadata. Raises `Unreadable`."""
     found: dict[str, Any] = {}

@@ -13,7 +13,15 @@ from batchedmodel_contract.kubernetes_names import (
     NAME_LABEL,
     REVISION_LABEL,
 )
-from batchedmodel_contract.object_text import Unreadable, Wanted, all_but, members, parsed, pick
+from batchedmodel_contract.object_text import (
+    Unreadable,
+    Wanted,
+    all_but,
+    members,
+    parsed,
+    pick,
+    pick_owned,
+)
 from batchedmodel_operator.kinds import CHILDREN, Kind
 from batchedmodel_operator.ports import Body, Unread
 
@@ -59,7 +67,7 @@ def read_model(text: bytes) -> Body:
 
 
 def _read_pod(text: bytes) -> Body:
-    body = pick(text, _POD)
+    body = pick_owned(text, _POD)
     spec = body.get("spec") or {}
     beside = [
         {"name": one.get("name"), "restartPolicy": one.get("restartPolicy")}

@@ -20,7 +20,7 @@ from batchedmodel_contract.object_text import (
     Wanted,
     members,
     parsed,
-    pick,
+    pick_owned,
 )
 from batchedmodel_operator.cluster import apart
 from batchedmodel_operator.kinds import RESOURCES
@@ -120,7 +120,7 @@ def _is_ours(path: str) -> bool:
 
 
 def _light(item: bytes) -> dict[str, Any]:
-    return pick(item, _WANTED)
+    return pick_owned(item, _WANTED)
 
 
 def _light_message(line: bytes) -> bytes:

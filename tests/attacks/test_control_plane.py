@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from cluster import ControlPlane
-from support.plane_attacks.aim import Attack, Theme
+from support.plane_attacks.aim import Theme
 from support.plane_attacks.catalogue import ATTACKS, THEMES
 from support.plane_attacks.fuzz import fuzz
 from support.plane_attacks.harness import Report, Siege, besieged, p99
@@ -76,9 +76,9 @@ async def test_many_random_objects_hurt_nobody(siege: Siege) -> None:
 
 @_NIGHTLY
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("attack", [pytest.param(one, id=name) for name, one in ATTACKS.items()])
-async def test_nobody_is_hurt_by_one_with_all_its_might(siege: Siege, attack: Attack) -> None:
-    _judge(await siege.bout([attack], _NIGHT_SECONDS))
+@pytest.mark.parametrize("theme", [pytest.param(one, id=one.name) for one in THEMES])
+async def test_nobody_is_hurt_beside_all_their_might(siege: Siege, theme: Theme) -> None:
+    _judge(await siege.bout(theme.attacks, _NIGHT_SECONDS))
 
 
 async def test_every_row_that_is_the_control_planes_has_an_attack() -> None:

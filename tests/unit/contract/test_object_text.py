@@ -18,6 +18,7 @@ from batchedmodel_contract.object_text import (
     members,
     parsed,
     pick,
+    pick_owned,
 )
 
 _NAMED: Any = {"metadata": {"name": None}}
@@ -150,6 +151,17 @@ def test_what_is_no_json_is_unreadable_and_nothing_else(text: bytes) -> None:
             read(text)
         except Unreadable:
             continue
+
+
+def test_of_thousands_of_owners_the_controller_is_kept() -> None:
+    owners = [{"uid": str(number)} for number in range(5_000)]
+    controller = {"uid": "c", "controller": True}
+    found = {"metadata": {"name": "a", "ownerReferences": [*owners, controller]}}
+    wanted: Any = {"metadata": {"name": None, "ownerReferences": None}}
+    assert pick_owned(_written(found), wanted) == {
+        "metadata": {"name": "a", "ownerReferences": [controller]}
+    }
+    assert pick_owned(b'{"metadata":{"ownerReferences":7}}', wanted)
 
 
 @pytest.mark.parametrize("brackets", [9_000, 200_000])

@@ -13,6 +13,7 @@ from aiohttp.test_utils import TestServer
 from kubernetes.aio.client.configuration import Configuration
 
 from batchedmodel_contract.environment import from_environment
+from batchedmodel_contract.kubernetes_names import NAME_LABEL
 from batchedmodel_contract.mistakes import InvalidManifest
 from batchedmodel_contract.sidecar_api import MODEL_HEADER, POD_HEADER, Whom
 from batchedmodel_contract.spec import PullPolicy
@@ -190,6 +191,30 @@ async def test_objects_come_page_after_page_from_one_namespace_or_from_all() -> 
         *(("/api/v1/namespaces/team/configmaps", page) for page in pages),
         *(("/api/v1/configmaps", page) for page in pages),
     ]
+
+
+async def test_of_what_carries_a_models_label_so_much_is_kept_as_one_model_can_have() -> None:
+    def pod(number: int, **more: object) -> dict[str, object]:
+        labels = {NAME_LABEL: "minilm"}
+        return {"metadata": {"name": f"pod-{number}", "labels": labels, **more}}
+
+    owner = {"kind": "ReplicaSet", "uid": "1", "controller": True}
+    large = {**owner, "name": "x" * 50_000}
+
+    async def answer(_: web.Request) -> web.Response:
+        strangers = [pod(number) for number in range(5)]
+        owned = [pod(number, ownerReferences=[large]) for number in range(5, 100)]
+        return web.json_response({"metadata": {}, "items": strangers + owned})
+
+    application = web.Application()
+    application.router.add_get("/{path:.*}", answer)
+    async with TestServer(application) as server:
+        cluster = KubernetesCluster(Configuration(host=str(server.make_url(""))))
+        found = await cluster.labelled(Kind.POD, "team", "minilm")
+        await cluster.close()
+    names = [body["metadata"]["name"] for body in found]
+    assert names == [f"pod-{number}" for number in range(5, 5 + len(names))]
+    assert 70 < len(names) < 90
 
 
 @pytest.mark.slow
