@@ -51,9 +51,13 @@ _LONGEST_COMPLAINT: Final = 1000
 _NOT_PRINTED: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _PAGE: Final = "100"
 _JSON: Final = "application/json"
-_APPLY: Final = "application/apply-patch+yaml"
+_APPLY: Final = "application/apply-patch+yaml; charset=utf-8"
+"""With its parameter the client sends a text as it is."""
+_TWO_ESCAPES: Final = re.compile(r"\\\\|\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})")
+"""An escaped backslash, or a character that JSON escapes as two."""
 _CHUNK: Final = 65_536
-_LARGEST_REFUSAL: Final = 65_536
+_LARGEST_REFUSAL: Final = 524_288
+"""Bytes. It quotes every value that it complains of, twice."""
 _MOST_KEPT: Final = 4_194_304
 """Bytes of what is kept of a model's labelled objects as JSON. A thousand pods have half of it."""
 _MERGE: Final = "application/merge-patch+json"
@@ -132,7 +136,8 @@ class KubernetesCluster:
         path = _path(Kind(manifest["kind"]), metadata["namespace"], metadata["name"], subresource)
         query = {"fieldManager": manager, "force": "true"}
         read = reader(Kind(manifest["kind"]))
-        return await self._request("PATCH", path, query, manifest, content_type=_APPLY, read=read)
+        body = as_yaml(manifest)
+        return await self._request("PATCH", path, query, body, content_type=_APPLY, read=read)
 
     async def replace(self, manifest: Body) -> Body:
         """Write the whole object, if it still has the manifest's version; the object as it then is.
@@ -190,7 +195,7 @@ class KubernetesCluster:
         method: str,
         path: str,
         query: Mapping[str, str] | None = None,
-        body: Body | None = None,
+        body: Body | str | None = None,
         *,
         content_type: str = _JSON,
         read: Callable[[bytes], Body] = parsed,
@@ -212,7 +217,7 @@ class KubernetesCluster:
         method: str,
         path: str,
         query: Mapping[str, str] | None = None,
-        body: Body | None = None,
+        body: Body | str | None = None,
         *,
         content_type: str = _JSON,
     ) -> AsyncGenerator[bytes, None]:
@@ -237,6 +242,19 @@ class KubernetesCluster:
         except Exception as error:
             # The client lets the exceptions of whatever transport it uses through.
             raise Unreachable(f"{method} {path}: {str(error) or type(error).__name__}") from error
+
+
+def as_yaml(manifest: Body) -> str:
+    """JSON that is YAML too: characters such as emoji have no two escapes there but a long one."""
+    text = json.dumps(manifest)
+    return _TWO_ESCAPES.sub(_one_escape, text) if "\\ud" in text else text
+
+
+def _one_escape(found: re.Match[str]) -> str:
+    if found[1] is None:
+        return found[0]
+    high, low = int(found[1], 16), int(found[2], 16)
+    return f"\\U{0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00):08X}"
 
 
 async def apart(text: bytes, read: Callable[[bytes], _T]) -> _T:

@@ -56,6 +56,17 @@ def test_models_that_cannot_be_read_leave_an_operator_that_runs_to_the_others(
     assert running.memory_megabytes() < 250
 
 
+def test_any_character_that_a_manifest_may_have_reaches_the_pods(
+    running: OperatorProcess, team: Team
+) -> None:
+    # In YAML, which an apply is, JSON's escapes of the first are none.
+    text = "\U0001f600 \\ud83d\\ude00 \u0000\u001b\u2028\u00e9"
+    team.write({"model": {"handler": "simulated", "env": {"GREETING": text}}})
+    until("the others' children are there", team.has_all)
+    (container,) = team.get("deployment/minilm")["spec"]["template"]["spec"]["containers"]
+    assert {"name": "GREETING", "value": text} in container["env"]
+
+
 def _why(plane: ControlPlane, namespace: str, name: str) -> str:
     """Reason and sentence of its condition `Reconciled`."""
     path = r'{.status.conditions[?(@.type=="Reconciled")]}'

@@ -8,8 +8,10 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+import yaml
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from hypothesis import example, given, strategies
 from kubernetes.aio.client.configuration import Configuration
 
 from batchedmodel_contract.environment import from_environment
@@ -17,7 +19,7 @@ from batchedmodel_contract.kubernetes_names import NAME_LABEL
 from batchedmodel_contract.mistakes import InvalidManifest
 from batchedmodel_contract.sidecar_api import MODEL_HEADER, POD_HEADER, Whom
 from batchedmodel_contract.spec import PullPolicy
-from batchedmodel_operator.cluster import KubernetesCluster, translated
+from batchedmodel_operator.cluster import KubernetesCluster, as_yaml, translated
 from batchedmodel_operator.errors import (
     ClusterError,
     Conflict,
@@ -191,6 +193,12 @@ async def test_objects_come_page_after_page_from_one_namespace_or_from_all() -> 
         *(("/api/v1/namespaces/team/configmaps", page) for page in pages),
         *(("/api/v1/configmaps", page) for page in pages),
     ]
+
+
+@given(strategies.dictionaries(strategies.text(), strategies.text()))
+@example({"a": "\U0001f600", "b": "\\ud83d\\ude00", "c": "\\\U0010ffff\\", "d": "\ud7ff\ue000"})
+def test_what_is_applied_is_yaml_whatever_users_wrote(values: dict[str, str]) -> None:
+    assert yaml.safe_load(as_yaml({"data": values})) == {"data": values}
 
 
 async def test_of_what_carries_a_models_label_so_much_is_kept_as_one_model_can_have() -> None:
