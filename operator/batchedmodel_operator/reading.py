@@ -4,7 +4,7 @@ Objects are JSON as it is written, and go out as plain mappings. Used by `cluste
 """
 
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any, Final
 
@@ -42,6 +42,8 @@ _POD: Final[Wanted] = {
         ("phase", "podIP", "conditions", "initContainerStatuses", "containerStatuses")
     ),
 }
+_MAY_BE_STRANGERS: Final = frozenset(CHILDREN) - {Kind.DEPLOYMENT}
+"""Children whose heads alone tell whose they are; what else cannot be read is written anew."""
 
 
 def read_model(text: bytes) -> Body:
@@ -78,7 +80,15 @@ def _read_pod(text: bytes) -> Body:
 
 def _read_child(text: bytes, kind: Kind) -> Body:
     # Of children they tell who made them, and who set a Deployment's replicas.
-    return all_but(text, () if kind in CHILDREN else ("managedFields",))
+    unwanted = () if kind in CHILDREN else ("managedFields",)
+    if kind not in _MAY_BE_STRANGERS:
+        return all_but(text, unwanted)
+    body: dict[str, Any] = {}
+    for name, value in members(text):
+        # Whoever has the name of a child of ours has put there what he likes.
+        with nullcontext() if name == "metadata" else suppress(Unreadable):
+            body[name] = parsed(value)
+    return body
 
 
 def reader(kind: Kind) -> Callable[[bytes], Body]:

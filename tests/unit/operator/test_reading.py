@@ -57,3 +57,10 @@ def test_of_a_pod_a_few_fields_are_kept_however_large_it_is() -> None:
 def test_a_pod_without_init_containers_is_one(spec: dict[str, Any]) -> None:
     read = reader(Kind.POD)(json.dumps(_pod(**spec)).encode())
     assert read["spec"] == {"initContainers": []}
+
+
+def test_of_a_strangers_object_its_head_is_read_whatever_else_stands_in_it() -> None:
+    head = {"name": "minilm-batching", "managedFields": [{"manager": "somebody"}]}
+    stranger = {"kind": "ConfigMap", "metadata": head, "data": {"k": "x" * 900_000}}
+    read = reader(Kind.CONFIG_MAP)(json.dumps(stranger).encode())
+    assert read == {"kind": "ConfigMap", "metadata": head}
