@@ -17,7 +17,8 @@ import yaml
 from support.plane import CRD
 from support.plane_attacks.aim import Aim, Attack, model
 
-_AT_ONCE: Final = 4
+_AT_ONCE: Final = 2
+_LOOKED_AT_SECONDS: Final = 0.2
 _LETTERS: Final = (
     string.ascii_letters + '\u0000\u001f\u2028\ud7ff\ufffd\U0001f600éß中"\\\n\t{}[]:, '
 )
@@ -65,6 +66,7 @@ def odd_models(*, seed: int) -> Iterator[dict[str, Any]]:
         server = random.choice(_SERVERS)
         spec["model"] = {**spec.get("model", {}), **server}
         # How many pods there are is the cluster's matter, and costs an API server its time.
+        spec["suspend"] = number % 4 > 0
         for section, name in ((spec, "replicas"), (spec.get("autoscaling", {}), "minReplicas")):
             if name in section:
                 section[name] = 1
@@ -173,7 +175,7 @@ def _different(found: list[Any]) -> list[Any]:
 
 
 async def _fuzz(aim: Aim, *, count: int, seed: int) -> None:
-    """So many that are taken: made, edited, and half of them deleted."""
+    """So many that are taken: made, edited, looked at and deleted."""
     drawn, taken = odd_models(seed=seed), 0
     path = aim.path("batchedmodels")
     await aim.begins()
@@ -188,8 +190,8 @@ async def _fuzz(aim: Aim, *, count: int, seed: int) -> None:
             name = made["metadata"]["name"]
             spec = json.dumps({"spec": next(drawn)["spec"]})
             await aim.change("batchedmodels", name, spec)
-            if taken % 2:
-                await aim.drop("batchedmodels", name)
+            await aim.rest(_LOOKED_AT_SECONDS)
+            await aim.drop("batchedmodels", name)
 
     async with asyncio.TaskGroup() as group:
         for _ in range(_AT_ONCE):
