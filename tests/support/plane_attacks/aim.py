@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from batchedmodel_contract.kubernetes_names import GROUP, NAME_LABEL, PLURAL, VERSION
 from control_plane_api import Api
-from support.plane_attacks.orders import Helper
 from support.plane_attacks.sidecars import Behaviour
 
 MERGE: Final = "application/merge-patch+json"
@@ -41,7 +40,6 @@ class Aim:
     """One attack's place."""
 
     api: Api
-    sidecars: Helper
     space: str
     addresses: Mapping[Behaviour, str]
     """Where admin ports answer so."""

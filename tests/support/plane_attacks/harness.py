@@ -89,7 +89,6 @@ class Report:
 class Siege:
     """All that stands from one bout to the next."""
 
-    plane: ControlPlane
     api: Api
     sidecars: Helper
     stops: Helper
@@ -113,7 +112,6 @@ class Siege:
         aims = [
             Aim(
                 api=self.api,
-                sidecars=self.sidecars,
                 space=space,
                 addresses=self.addresses,
                 healthy=lambda: self.healthy.addresses,
@@ -253,7 +251,6 @@ async def besieged(plane: ControlPlane, folder: Path) -> AsyncIterator[Siege]:
             limit_seconds=_SETTLED_SECONDS,
         )
         yield Siege(
-            plane=plane,
             api=api,
             sidecars=sidecars,
             stops=stops,

@@ -111,7 +111,11 @@ class Healthy:
             self._pods[metadata["uid"]] = name, address
             await self._tell(name)
             path = f"/api/v1/namespaces/{SPACE}/pods/{metadata['name']}/status"
-            await self._api.patch(path, {"status": ready_at(address)})
+            try:
+                await self._api.patch(path, {"status": ready_at(address)})
+            except BaseException:
+                del self._pods[metadata["uid"]]
+                raise
 
     async def _tell(self, name: str) -> None:
         """The sidecars of a model answer as it stands now."""

@@ -59,9 +59,9 @@ class _Asked:
                 self._silent += not readable
 
     def _computed(self) -> float:
-        """Seconds of the processor that its busiest thread has had: the loop's, or one in its way.
+        """Seconds of the processor that its threads have had.
 
-        Threads hold the interpreter's lock in turn, so what all of them computed stops the loop.
+        They hold the interpreter's lock in turn, so what all of them computed stops the loop.
         """
         spent = 0
         for task in Path("/proc", str(self._pid), "task").iterdir():
