@@ -27,7 +27,7 @@ from support.process_memory import forget_peak, peak_bytes
 _CROWD: Final = "others"
 _FIRST_OF_ATTACKERS: Final = 200
 _SETTLED_SECONDS: Final = 120.0
-_PREPARING_SECONDS: Final = 120.0
+_PREPARING_SECONDS: Final = 300.0
 _REQUESTS_AT_ONCE: Final = 4
 _FINALIZED: Final = (PLURAL, "deployments", "services")
 
