@@ -6,6 +6,7 @@ mean.
 
 import asyncio
 import base64
+import io
 import json
 import ssl
 import sys
@@ -25,7 +26,7 @@ from cluster import ControlPlane
 _AT_ONCE: Final = 16
 _CALL_SECONDS: Final = 60.0
 _JSON: Final = "application/json"
-_METADATA: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+METADATA: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _MERGE: Final = "application/merge-patch+json"
 
 
@@ -46,16 +47,30 @@ class Api:
         accept: str = _JSON,
     ) -> dict[str, Any]:
         """The JSON answer; raises `RuntimeError` for one that is none of success."""
-        headers = {"Content-Type": kind, "Accept": accept}
         data = None if body is None else json.dumps(body).encode()
+        status, text = await self.send(method, path, data, kind=kind, accept=accept)
+        if status >= 300:
+            raise RuntimeError(f"{method} {path}: {status} {text[:300]!r}")
+        answer: dict[str, Any] = json.loads(text)
+        return answer
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        data: bytes | None,
+        *,
+        kind: str = _JSON,
+        accept: str = _JSON,
+    ) -> tuple[int, bytes]:
+        """Status and body of the answer to a body that is written already."""
+        headers = {"Content-Type": kind, "Accept": accept}
+        # Large ones are written in pieces.
+        body = None if data is None else io.BytesIO(data)
         async with self._session.request(
-            method, f"{self._server}{path}", data=data, headers=headers
+            method, f"{self._server}{path}", data=body, headers=headers
         ) as response:
-            text = await response.read()
-            if response.status >= 300:
-                raise RuntimeError(f"{method} {path}: {response.status} {text[:300]!r}")
-            answer: dict[str, Any] = json.loads(text)
-            return answer
+            return response.status, await response.read()
 
     async def items(self, path: str, selector: str = "") -> list[dict[str, Any]]:
         """All objects of a collection, as the API server has them in memory."""
@@ -66,7 +81,7 @@ class Api:
     async def count(self, path: str) -> int:
         """How many objects of a collection are of BatchedModels."""
         query = f"?resourceVersion=0&labelSelector={NAME_LABEL}"
-        found = await self.call("GET", path + query, accept=_METADATA)
+        found = await self.call("GET", path + query, accept=METADATA)
         # Where there are none it says null.
         return len(found["items"] or ())
 

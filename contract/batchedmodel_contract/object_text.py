@@ -4,7 +4,8 @@ Used by the operator and the autoscaler for all that an API server hands out. Py
 with `RecursionError` at a thousand nested brackets, of which API servers take nine thousand, and
 makes 34 MiB of 1.4 MB of empty lists. So values that nobody asks for are passed over as bytes, and
 those that somebody asks for are parsed within bounds. Every byte is looked at a few times at most:
-the patterns go back over a bounded part.
+the patterns go back over a bounded part. Large values are passed over block by block, without a
+look at their single brackets.
 """
 
 import json
@@ -31,11 +32,9 @@ _STRING: Final = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 # runs are plain repeats, and what they could go back over is bounded by their number.
 _FLAT: Final = rb"(?:" + _PLAIN + rb"|" + _STRING + rb"){0,256}"
 _FLAT_RUN: Final = re.compile(_FLAT, re.DOTALL)
-# With lists and objects that hold no others, and then all brackets in a row: few steps are left.
-# It matches anything, if only with nothing, and so goes back over nothing.
-_STEP: Final = re.compile(
-    rb"(?:" + _PLAIN + rb"|" + _STRING + rb"|\{" + _FLAT + rb"\}|\[" + _FLAT + rb"\]){0,256}"
-    rb"([\[{]*)([\]}]*)",
+# With lists and objects that hold no others: few brackets are left to be counted one by one.
+_RUN: Final = re.compile(
+    rb"(?:" + _PLAIN + rb"|" + _STRING + rb"|\{" + _FLAT + rb"\}|\[" + _FLAT + rb"\]){0,256}",
     re.DOTALL,
 )
 _KEY: Final = re.compile(rb"\s*+(" + _STRING + rb")\s*+:\s*+", re.DOTALL)
@@ -44,6 +43,17 @@ _OPEN: Final = re.compile(rb"\s*+\{\s*+")
 _COMMA: Final = re.compile(rb"\s*+,")
 _CLOSE: Final = re.compile(rb"\s*+\}\s*+")
 _OPENING: Final = b"{["
+
+_BLOCK: Final = 2_048
+"""Bytes that are passed over at one go where nothing ends in them that is looked for."""
+_SMALL: Final = 32
+"""Brackets after which a value is taken for a large one."""
+_PAIRS: Final = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKETS: Final = bytes(set(range(256)) - set(b"{}[]"))
+_SAME: Final = re.compile(rb"\[+|\]+")
+_MOST_PASSES: Final = 16
+_SHORT_ROWS: Final = 8
+_NO_TEXT: Final = re.compile(_STRING, re.DOTALL)
 
 Wanted: TypeAlias = Mapping[str, "Wanted | None"]
 """The fields to be read, by name; None: with all that is in it."""
@@ -65,7 +75,7 @@ def members(text: bytes) -> Iterator[tuple[str, bytes]]:
         key = _KEY.match(text, at)
         if key is None:
             raise Unreadable("is not JSON")
-        end, _ = _measured(text, key.end())
+        end = _end(text, key.end())
         yield _loaded(key[1]), text[key.end() : end]
         comma = _COMMA.match(text, end)
         if comma is None:
@@ -79,7 +89,7 @@ def parsed(text: bytes, *, largest: int = LARGEST_PART) -> Any:
     """A value with all that is in it; raises `Unreadable` where it is too large or too deep."""
     if len(text) > largest:
         raise Unreadable(f"has {len(text)} bytes as JSON, more than the {largest} that are read")
-    _, depth = _measured(text, 0)
+    depth = _depth(text)
     if depth > DEEPEST:
         raise Unreadable(f"is nested {depth} deep, more than the {DEEPEST} that are read")
     containers = text.count(b"[") + text.count(b"{")
@@ -144,29 +154,23 @@ class ItemSplitter:
         """Where in the buffer the present item begins."""
         self._within = False
         """Whether it is in the list of items."""
+        self._near = 0
+        """Up to where in the buffer something may end that is looked for."""
         self._envelope = bytearray()
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
         """The items that end in this chunk; to be used up. Raises `Unreadable`."""
         self._buffer += chunk
-        while True:
-            if self._begin is not None:
-                self._at, self._depth, _ = _within(
-                    self._buffer, self._at, depth=self._depth, least=2
-                )
-                if self._depth > 2:
-                    break
-                item = self._buffer[self._begin : self._at]
-                self._begin = None
-                yield item
-            bracket = self._next()
-            if bracket is None:
-                break
+        while (bracket := self._next()) is not None:
             if bracket in _OPENING:
                 self._opens(bracket)
                 continue
             self._depth -= 1
-            if self._within and self._depth == 1:
+            if self._within and self._depth == 2 and self._begin is not None:
+                item = self._buffer[self._begin : self._at]
+                self._begin = None
+                yield item
+            elif self._within and self._depth == 1:
                 self._drop(self._at - 1)
                 self._within = False
         if self._within:
@@ -186,7 +190,13 @@ class ItemSplitter:
         return found
 
     def _next(self) -> int | None:
-        self._at = _passed(self._buffer, self._at)
+        pattern = _FLAT_RUN
+        if self._begin is not None:
+            pattern = _RUN
+            if self._at >= self._near:
+                self._at, self._depth = _leapt(self._buffer, self._at, self._depth, floor=2)
+                self._near = self._at + _BLOCK
+        self._at = _passed(pattern, self._buffer, self._at)
         # A string whose end is still to come is looked at again.
         if self._at >= len(self._buffer) or self._buffer[self._at] == ord('"'):
             return None
@@ -211,6 +221,7 @@ class ItemSplitter:
     def _drop(self, at: int) -> None:
         self._buffer = self._buffer[at:]
         self._at -= at
+        self._near -= at
         if self._begin is not None:
             self._begin -= at
 
@@ -236,40 +247,89 @@ class LineSplitter:
             raise Unreadable(f"has a message of more than {LARGEST_OBJECT} bytes")
 
 
-def _measured(text: bytes, at: int) -> tuple[int, int]:
-    """Where the value that begins here ends, and how many brackets deep it is."""
+def _end(text: bytes, at: int) -> int:
+    """Where the value that begins here ends."""
     if text[at : at + 1] not in (b"{", b"["):
         scalar = _SCALAR.match(text, at)
         if scalar is None:
             raise Unreadable("is not JSON")
-        return scalar.end(), 0
-    end, depth, deepest = _within(text, at + 1, depth=1, least=0)
-    if depth:
-        raise Unreadable("ends in its middle" if end >= len(text) else "is not JSON")
-    # The innermost ones may have been passed over.
-    return end, deepest + 1
+        return scalar.end()
+    depth, steps, near = 1, 0, 0
+    at += 1
+    while depth:
+        steps += 1
+        if steps > _SMALL and at >= near:
+            at, depth = _leapt(text, at, depth, floor=0)
+            near = at + _BLOCK
+        at = _passed(_RUN, text, at)
+        if at >= len(text):
+            raise Unreadable("ends in its middle")
+        if text[at] == ord('"'):
+            raise Unreadable("is not JSON")
+        depth += 1 if text[at] in _OPENING else -1
+        at += 1
+    return at
 
 
-def _within(text: bytes, at: int, *, depth: int, least: int) -> tuple[int, int, int]:
-    """Goes on until the depth falls to `least`, or to where the text or a string is cut off.
+def _leapt(text: bytes, at: int, depth: int, *, floor: int) -> tuple[int, int]:
+    """Where a block begins in which the depth comes down to `floor`, and the depth there.
 
-    Where that is, how deep it is, and how deep it has been.
+    It begins outside of strings, as `at` is.
     """
-    deepest = depth
-    while (step := _STEP.match(text, at)) is not None and step.end() > at:
-        openings, closings = step.span(1), step.span(2)
-        depth += openings[1] - openings[0]
-        deepest = max(deepest, depth)
-        if closings[1] - closings[0] >= depth - least:
-            return closings[0] + depth - least, least, deepest
-        depth -= closings[1] - closings[0]
-        at = step.end()
-    return at, depth, deepest
+    while True:
+        block = text[at : at + _BLOCK]
+        if b"\\" in block:
+            block = block.replace(b"\\\\", b"--").replace(b'\\"', b"--")
+        if block.count(b'"') % 2:
+            # It ends in a string, which the next one begins with.
+            block = block[: block.rindex(b'"')]
+        if not block:
+            return at, depth
+        outside = b"".join(block.split(b'"')[::2])
+        closing, opening = _unpaired(outside.translate(_PAIRS, _NO_BRACKETS))
+        if depth - closing <= floor:
+            return at, depth
+        at, depth = at + len(block), depth + opening - closing
 
 
-def _passed(text: bytes, at: int) -> int:
-    """Where the flat runs end that begin here."""
-    while (run := _FLAT_RUN.match(text, at)) is not None and run.end() > at:
+def _unpaired(brackets: bytes) -> tuple[int, int]:
+    """How many close something that was opened before, and how many open what goes on behind."""
+    for _ in range(_MOST_PASSES):
+        if b"[]" not in brackets:
+            closing = brackets.count(b"]")
+            return closing, len(brackets) - closing
+        brackets = brackets.replace(b"[]", b"")
+    # What is left is deep, so that its brackets stand in few long rows.
+    closing = opening = 0
+    for row in _SAME.findall(brackets):
+        if row.startswith(b"["):
+            opening += len(row)
+        else:
+            closing += max(0, len(row) - opening)
+            opening = max(0, opening - len(row))
+    return closing, opening
+
+
+def _depth(text: bytes) -> int:
+    """How many brackets deep a value is; what is no JSON may be told any number."""
+    brackets = _NO_TEXT.sub(b"", text).translate(_PAIRS, _NO_BRACKETS)
+    depth = 0
+    while _SHORT_ROWS * len(rows := _SAME.findall(brackets)) > len(brackets):
+        # Of short rows each time a good part goes, so that all of it takes linear time.
+        shorter = brackets.replace(b"[]", b"")
+        if len(shorter) == len(brackets):
+            break
+        brackets, depth = shorter, depth + 1
+    deepest = open_ones = 0
+    for row in rows:
+        open_ones += len(row) if row.startswith(b"[") else -len(row)
+        deepest = max(deepest, open_ones)
+    return depth + deepest
+
+
+def _passed(pattern: re.Pattern[bytes], text: bytes, at: int) -> int:
+    """Where the runs end that begin here."""
+    while (run := pattern.match(text, at)) is not None and run.end() > at:
         at = run.end()
     return at
 

@@ -7,7 +7,7 @@ the same time: so of each only that is parsed which somebody asks for.
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -54,6 +54,8 @@ _POD: Final[Wanted] = {
     ),
 }
 
+_MAY_BE_STRANGERS: Final = frozenset(CHILDREN) - {Kind.DEPLOYMENT}
+"""Children whose heads alone tell whose they are; what else cannot be read is written anew."""
 _MODEL_METADATA: Final = dict.fromkeys(
     ("name", "namespace", "uid", "generation", "resourceVersion", "deletionTimestamp")
 )
@@ -108,7 +110,14 @@ def read_model(text: bytes) -> Body:
 def _read_child(text: bytes, kind: Kind) -> Body:
     # Of children they tell who made them, and who set a Deployment's replicas.
     unwanted = () if kind in CHILDREN else ("managedFields",)
-    return all_but(text, unwanted, largest=_LARGEST_CHILD_PART)
+    if kind not in _MAY_BE_STRANGERS:
+        return all_but(text, unwanted, largest=_LARGEST_CHILD_PART)
+    body: dict[str, Any] = {}
+    for name, value in members(text):
+        # Whoever has the name of a child of ours has put there what he likes.
+        with nullcontext() if name == "metadata" else suppress(Unreadable):
+            body[name] = parsed(value, largest=_LARGEST_CHILD_PART)
+    return body
 
 
 def _read_revision(text: bytes) -> Body:

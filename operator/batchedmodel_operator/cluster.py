@@ -4,7 +4,9 @@ Objects go in and out as JSON: the client's typed models would cost memory and d
 know. Kopf watches by itself and only says that something happened.
 """
 
+import json
 import logging
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -36,11 +38,16 @@ _TIMEOUT_SECONDS: Final = 30
 _UNBOUNDED: Final = 0
 """Connections at a time, in the words of the client's transport."""
 _LONGEST_COMPLAINT: Final = 1000
+_NOT_PRINTED: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _PAGE: Final = "100"
 _JSON: Final = "application/json"
-_APPLY: Final = "application/apply-patch+yaml"
+_APPLY: Final = "application/apply-patch+yaml; charset=utf-8"
+"""With its parameter the client sends a text as it is."""
+_TWO_ESCAPES: Final = re.compile(r"\\\\|\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})")
+"""An escaped backslash, or a character that JSON escapes as two."""
 _CHUNK: Final = 65_536
-_LARGEST_REFUSAL: Final = 65_536
+_LARGEST_REFUSAL: Final = 524_288
+"""Bytes. It quotes every value that it complains of, twice."""
 _MERGE: Final = "application/merge-patch+json"
 _MOST_LISTED: Final = {Kind.CONTROLLER_REVISION: 524_288, Kind.POD: 16_777_216}
 """Bytes as JSON of all objects with a model's label that are read in one look."""
@@ -120,7 +127,8 @@ class KubernetesCluster:
         path = _path(Kind(manifest["kind"]), metadata["namespace"], metadata["name"], subresource)
         query = {"fieldManager": manager, "force": "true"}
         read = reader_of(Kind(manifest["kind"]))
-        return await self._request("PATCH", path, query, manifest, content_type=_APPLY, read=read)
+        body = as_yaml(manifest)
+        return await self._request("PATCH", path, query, body, content_type=_APPLY, read=read)
 
     async def replace(self, manifest: Body) -> Body:
         """Write the whole object, if it still has the manifest's version; the object as it then is.
@@ -181,7 +189,7 @@ class KubernetesCluster:
         method: str,
         path: str,
         query: Mapping[str, str] | None = None,
-        body: Body | None = None,
+        body: Body | str | None = None,
         *,
         content_type: str = _JSON,
         read: Callable[[bytes], Body] = parsed,
@@ -203,7 +211,7 @@ class KubernetesCluster:
         method: str,
         path: str,
         query: Mapping[str, str] | None = None,
-        body: Body | None = None,
+        body: Body | str | None = None,
         *,
         content_type: str = _JSON,
     ) -> AsyncGenerator[bytes, None]:
@@ -228,6 +236,19 @@ class KubernetesCluster:
         except Exception as error:
             # The client lets the exceptions of whatever transport it uses through.
             raise Unreachable(f"{method} {path}: {str(error) or type(error).__name__}") from error
+
+
+def as_yaml(manifest: Body) -> str:
+    """JSON that is YAML too: characters such as emoji have no two escapes there but a long one."""
+    text = json.dumps(manifest)
+    return _TWO_ESCAPES.sub(_one_escape, text) if "\\ud" in text else text
+
+
+def _one_escape(found: re.Match[str]) -> str:
+    if found[1] is None:
+        return found[0]
+    high, low = int(found[1], 16), int(found[2], 16)
+    return f"\\U{0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00):08X}"
 
 
 def _unread(text: bytes) -> Body:
@@ -267,7 +288,8 @@ def translated(status: int, text: bytes) -> ClusterError:
     """The error behind an answer of the API server that is none of success."""
     answer = _status_object(text)
     message = str(answer.get("message") or f"the API server answered {status}")
-    message = message[:_LONGEST_COMPLAINT]
+    # It quotes what users wrote, and goes into the log, where a line must be one of ours.
+    message = _NOT_PRINTED.sub(" ", message[:_LONGEST_COMPLAINT])
     details = answer.get("details")
     causes = details.get("causes") if isinstance(details, dict) else None
     reasons = {cause.get("reason") for cause in causes or () if isinstance(cause, dict)}

@@ -14,9 +14,9 @@ from batchedmodel_contract.spec import Spec
 from batchedmodel_operator import effective, render, rollout
 from batchedmodel_operator.errors import ClusterError
 from batchedmodel_operator.kinds import CHILDREN, FIELD_MANAGER, SEED_MANAGER, Kind
+from batchedmodel_operator.memory import Inquiry
 from batchedmodel_operator.observed import (
     Child,
-    Inquiry,
     Observed,
     Pod,
     content,

@@ -14,7 +14,8 @@ from batchedmodel_operator.announce import announcements
 from batchedmodel_operator.errors import ClusterError, Conflict, Gone, Refused
 from batchedmodel_operator.gather import find, gather
 from batchedmodel_operator.kinds import FIELD_MANAGER
-from batchedmodel_operator.observed import Key, Memory, Model, Observed, after, nothing_of
+from batchedmodel_operator.memory import Memory
+from batchedmodel_operator.observed import Key, Model, Observed, after, nothing_of
 from batchedmodel_operator.plan import Plan, plan
 from batchedmodel_operator.ports import Body, Cluster, Sidecars
 from batchedmodel_operator.render import Images

@@ -8,7 +8,8 @@ from typing import Final
 from batchedmodel_contract.kubernetes_names import BATCHING_HASH_ANNOTATION
 from batchedmodel_operator.errors import Conflict, Gone, NameTaken, Refused, Unreachable
 from batchedmodel_operator.kinds import CHILDREN, FIELD_MANAGER, Kind
-from batchedmodel_operator.observed import Applied, Key, content, digest
+from batchedmodel_operator.memory import Applied
+from batchedmodel_operator.observed import Key, content, digest
 from batchedmodel_operator.plan import Apply, Failure, Plan
 from batchedmodel_operator.ports import Body, Cluster
 

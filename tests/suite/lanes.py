@@ -45,7 +45,12 @@ LANES: Final = (
         paths=("tests/end_to_end", "tests/cluster"),
         after=("stories", *_ON_A_NODE),
     ),
-    Lane(name="control-plane", paths=("tests/clustered",), workers=2, after=("programs",)),
+    Lane(
+        name="control-plane",
+        paths=("tests/clustered", "tests/attacks/test_control_plane.py"),
+        workers=2,
+        after=("programs",),
+    ),
     # What takes long comes first.
     Lane(
         name="rest",

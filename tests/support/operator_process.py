@@ -64,9 +64,14 @@ class OperatorProcess:
         """Of the process."""
         return self._process.pid
 
+    @property
+    def probe_url(self) -> str:
+        """Where it answers probes."""
+        return f"http://127.0.0.1:{self._probe_port}"
+
     def told(self, path: str) -> str:
         """What it says to probes and to Prometheus; raises `OSError` where it says nothing."""
-        url = f"http://127.0.0.1:{self._probe_port}/{path}"
+        url = f"{self.probe_url}/{path}"
         with urllib.request.urlopen(url, timeout=5) as answer:
             text: str = answer.read().decode()
         return text

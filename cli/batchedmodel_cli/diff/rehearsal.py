@@ -18,10 +18,9 @@ from batchedmodel_autoscaler.objects import read_model
 from batchedmodel_cli.diff.fields import as_manifest, leaves
 from batchedmodel_contract.spec import PullPolicy, Spec
 from batchedmodel_operator.kinds import FIELD_MANAGER, SEED_MANAGER, Kind
+from batchedmodel_operator.memory import Applied, Memory
 from batchedmodel_operator.observed import (
-    Applied,
     Key,
-    Memory,
     Model,
     Observed,
     Revision,

@@ -1,5 +1,6 @@
 """One object that cannot be read costs its own model alone, and its status says why."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,6 +54,28 @@ def test_models_that_cannot_be_read_leave_an_operator_that_runs_to_the_others(
     assert running.alive()
     assert "watching failed" not in running.log()
     assert running.memory_megabytes() < 250
+
+
+def test_any_character_that_a_manifest_may_have_reaches_the_pods(
+    running: OperatorProcess, team: Team
+) -> None:
+    # In YAML, which an apply is, JSON's escapes of the first are none.
+    text = "\U0001f600 \\ud83d\\ude00 \u0000\u001b\u2028\u00e9"
+    team.write({"model": {"handler": "simulated", "env": {"GREETING": text}}})
+    until("the others' children are there", team.has_all)
+    (container,) = team.get("deployment/minilm")["spec"]["template"]["spec"]["containers"]
+    assert {"name": "GREETING", "value": text} in container["env"]
+
+
+def test_a_strangers_large_object_is_told_to_be_in_the_way(
+    plane: ControlPlane, running: OperatorProcess, team: Team
+) -> None:
+    metadata = {"name": "minilm-batching", "namespace": team.namespace}
+    stranger = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+    text = json.dumps({**stranger, "data": {f"k{number}": "x" * 1_000 for number in range(900)}})
+    create(plane, text)
+    team.write(SIMULATED)
+    team.until("Reconciled", "False", "NameConflict")
 
 
 def _why(plane: ControlPlane, namespace: str, name: str) -> str:

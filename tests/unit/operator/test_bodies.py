@@ -164,3 +164,10 @@ async def test_a_list_that_has_arrived_is_cut_apart_in_turns_with_others() -> No
     assert len([item async for item in items_of(chunks(), splitter)]) == 1_000
     assert turns >= 70
     beside.cancel()
+
+
+def test_of_a_strangers_object_its_head_is_read_whatever_else_stands_in_it() -> None:
+    head = {"name": "minilm-batching", "managedFields": [{"manager": "somebody"}]}
+    stranger = {"kind": "ConfigMap", "metadata": head, "data": {"k": "x" * 900_000}}
+    read = reader_of(Kind.CONFIG_MAP)(text_of(stranger))
+    assert read == {"kind": "ConfigMap", "metadata": head}

@@ -8,15 +8,17 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+import yaml
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from hypothesis import example, given, strategies
 from kubernetes.aio.client.configuration import Configuration
 
 from batchedmodel_contract.environment import from_environment
 from batchedmodel_contract.mistakes import InvalidManifest
 from batchedmodel_contract.sidecar_api import MODEL_HEADER, POD_HEADER, Whom
 from batchedmodel_contract.spec import PullPolicy
-from batchedmodel_operator.cluster import KubernetesCluster, translated
+from batchedmodel_operator.cluster import KubernetesCluster, as_yaml, translated
 from batchedmodel_operator.errors import (
     ClusterError,
     Conflict,
@@ -39,6 +41,11 @@ _NAMELESS: Mapping[str, str] = {}
 def _answer(message: str, *causes: str) -> bytes:
     details = {"causes": [{"reason": cause} for cause in causes]}
     return json.dumps({"kind": "Status", "message": message, "details": details}).encode()
+
+
+def test_a_complaint_is_one_line_whatever_users_wrote() -> None:
+    error = translated(422, _answer("a: \n12:00:00 ERROR forged\r\x1b[2J\u2028\x00"))
+    assert str(error) == "a:  12:00:00 ERROR forged  [2J  "
 
 
 @pytest.mark.parametrize(
@@ -185,6 +192,12 @@ async def test_objects_come_page_after_page_from_one_namespace_or_from_all() -> 
         *(("/api/v1/namespaces/team/configmaps", page) for page in pages),
         *(("/api/v1/configmaps", page) for page in pages),
     ]
+
+
+@given(strategies.dictionaries(strategies.text(), strategies.text()))
+@example({"a": "\U0001f600", "b": "\\ud83d\\ude00", "c": "\\\U0010ffff\\", "d": "\ud7ff\ue000"})
+def test_what_is_applied_is_yaml_whatever_users_wrote(values: dict[str, str]) -> None:
+    assert yaml.safe_load(as_yaml({"data": values})) == {"data": values}
 
 
 @pytest.mark.slow

@@ -130,18 +130,3 @@ async def _edited(pods: int = 2) -> World:
     world.spec({**SMALLER, "replicas": pods})
     await world.look()
     return world
-
-
-@pytest.mark.slow
-async def test_of_very_many_sidecars_not_all_are_asked_in_one_look() -> None:
-    """A look that takes three minutes is taken for stuck."""
-    world = World()
-    await world.settle()
-    for number in range(600):
-        world.start_pod(str(number))
-    await world.look()
-    assert 0 < len(world.sidecars.asked) <= 512
-    for _ in range(3):
-        world.now += 60
-        await world.look()
-    assert len(set(world.sidecars.asked)) == 600

@@ -239,6 +239,7 @@ async def test_a_sidecar_that_is_silent_for_a_moment_takes_nothing_back() -> Non
     await world.look()
     assert world.verdict("Ready") == ("False", "ModelFailed")
     world.sidecars.startups["10.0.0.1"] = "the model is LOADING"
+    world.now += 5
     await world.look()
     assert world.verdict("Ready") == ("False", "ModelLoading")
 

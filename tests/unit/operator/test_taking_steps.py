@@ -7,7 +7,8 @@ import pytest
 from batchedmodel_operator.errors import ClusterError, Forbidden, Unreachable
 from batchedmodel_operator.gather import find, gather
 from batchedmodel_operator.kinds import Kind
-from batchedmodel_operator.observed import Memory, after
+from batchedmodel_operator.memory import Memory
+from batchedmodel_operator.observed import after
 from batchedmodel_operator.plan import plan
 from batchedmodel_operator.steps import take
 from support.operator_cluster import FakeCluster
