@@ -7,6 +7,7 @@ leaves as a `ClusterError`.
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -27,7 +28,7 @@ from batchedmodel_contract.object_text import (
     Unreadable,
     members,
     parsed,
-    pick,
+    pick_owned,
 )
 
 logger: Final = logging.getLogger(__name__)
@@ -39,6 +40,8 @@ _PAGE: Final = 100
 """Objects. Reading a page of pods stops everything else for some milliseconds."""
 _CHUNK: Final = 65_536
 _LARGEST_REFUSAL: Final = 65_536
+_LONGEST_COMPLAINT: Final = 1_000
+_NOT_PRINTED: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _READER: Final = ThreadPoolExecutor(1, thread_name_prefix="reader")
 _JSON: Final = "application/json"
 _METADATA: Final = f"{_JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
@@ -239,7 +242,7 @@ async def _apart(text: bytes, read: Callable[[bytes], _T]) -> _T:
 
 
 def _picked(text: bytes, resource: Resource) -> Object:
-    return pick(text, resource.wanted, largest=resource.largest)
+    return pick_owned(text, resource.wanted, largest=resource.largest)
 
 
 def _event(line: bytes, resource: Resource) -> Event:
@@ -263,6 +266,8 @@ async def _raise_for_status(response: aiohttp.ClientResponse, what: str) -> None
         message = parsed(body).get("message", "")
     except (ValueError, AttributeError):
         message = response.reason or ""
+    # It quotes what users wrote, and goes into the log, where a line must be one of ours.
+    message = _NOT_PRINTED.sub(" ", str(message)[:_LONGEST_COMPLAINT])
     kind = TooOld if response.status == 410 else ClusterError
     raise kind(f"{what}: {response.status} {message}", status=response.status)
 

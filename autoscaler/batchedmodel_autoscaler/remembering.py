@@ -21,6 +21,7 @@ from batchedmodel_autoscaler.objects import Model, ModelKey, Object
 from batchedmodel_autoscaler.resources import status_path
 from batchedmodel_contract.capacity import FIELD, Capacity
 from batchedmodel_contract.manifest import API_VERSION, KIND
+from batchedmodel_election.endings import ENDINGS
 
 logger: Final = logging.getLogger(__name__)
 
@@ -107,10 +108,21 @@ class Remembering:
         for model in models:
             # An HPA that asks does not wait for a thousand of them.
             await asyncio.sleep(0)
-            capacity = self._learner.capacity(model.key)
-            if capacity is not None and self._is_due(model, capacity):
+            capacity = self._capacity(model)
+            if capacity is not None:
                 due.setdefault(model.key.namespace, []).append((model, capacity))
         await self._write_all(due)
+
+    def _capacity(self, model: Model) -> Capacity | None:
+        """What is to be written of a model; what goes wrong with one keeps no other waiting."""
+        try:
+            capacity = self._learner.capacity(model.key)
+            return capacity if capacity is not None and self._is_due(model, capacity) else None
+        except ENDINGS:
+            raise
+        except BaseException:
+            logger.exception("what was learnt of %s cannot be told", model.key)
+            return None
 
     async def _write_all(self, due: Mapping[str, Iterable[_News]]) -> None:
         failing: set[str] = set()

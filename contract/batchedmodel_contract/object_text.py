@@ -89,10 +89,11 @@ def parsed(text: bytes, *, largest: int = LARGEST_PART) -> Any:
     """A value with all that is in it; raises `Unreadable` where it is too large or too deep."""
     if len(text) > largest:
         raise Unreadable(f"has {len(text)} bytes as JSON, more than the {largest} that are read")
-    depth = _depth(text)
+    brackets = _NO_TEXT.sub(b"", text).translate(_PAIRS, _NO_BRACKETS)
+    depth = _depth(brackets)
     if depth > DEEPEST:
         raise Unreadable(f"is nested {depth} deep, more than the {DEEPEST} that are read")
-    containers = text.count(b"[") + text.count(b"{")
+    containers = brackets.count(b"[")
     if containers > MOST_CONTAINERS:
         raise Unreadable(
             f"has {containers} lists and objects, more than the {MOST_CONTAINERS} that are read"
@@ -119,6 +120,19 @@ def pick(text: bytes, wanted: Wanted, *, largest: int = LARGEST_PART) -> dict[st
         except Unreadable as error:
             raise Unreadable(f"{name} {error}") from error
     return found
+
+
+def pick_owned(text: bytes, wanted: Wanted, *, largest: int = LARGEST_PART) -> dict[str, Any]:
+    """The same, but without owners where they are too many: users may name thousands.
+
+    Nobody owns such an object, but it is there, and hears of its end as others do.
+    """
+    try:
+        return pick(text, wanted, largest=largest)
+    except Unreadable:
+        head = {**(wanted["metadata"] or {})}
+        head.pop("ownerReferences", None)
+        return pick(text, {**wanted, "metadata": head}, largest=largest)
 
 
 def all_but(
@@ -310,9 +324,8 @@ def _unpaired(brackets: bytes) -> tuple[int, int]:
     return closing, opening
 
 
-def _depth(text: bytes) -> int:
-    """How many brackets deep a value is; what is no JSON may be told any number."""
-    brackets = _NO_TEXT.sub(b"", text).translate(_PAIRS, _NO_BRACKETS)
+def _depth(brackets: bytes) -> int:
+    """How deep a value of these brackets is; what is no JSON may be told any number."""
     depth = 0
     while _SHORT_ROWS * len(rows := _SAME.findall(brackets)) > len(brackets):
         # Of short rows each time a good part goes, so that all of it takes linear time.

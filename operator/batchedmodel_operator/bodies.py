@@ -37,6 +37,8 @@ _LARGEST_CHILD_PART: Final = 262_144
 _LARGEST_TEMPLATE: Final = 131_072
 """Bytes of one that is kept."""
 
+_MOST_INIT_CONTAINERS: Final = 64
+"""The operator makes two, and a manifest names 16."""
 _OWNED: Final[Wanted] = dict.fromkeys(
     ("name", "namespace", "uid", "resourceVersion", "deletionTimestamp", "ownerReferences")
 )
@@ -56,6 +58,7 @@ _POD: Final[Wanted] = {
 
 _MAY_BE_STRANGERS: Final = frozenset(CHILDREN) - {Kind.DEPLOYMENT}
 """Children whose heads alone tell whose they are; what else cannot be read is written anew."""
+_IDENTITY: Final = frozenset({"name", "uid", "resourceVersion"})
 _MODEL_METADATA: Final = dict.fromkeys(
     ("name", "namespace", "uid", "generation", "resourceVersion", "deletionTimestamp")
 )
@@ -115,9 +118,21 @@ def _read_child(text: bytes, kind: Kind) -> Body:
     body: dict[str, Any] = {}
     for name, value in members(text):
         # Whoever has the name of a child of ours has put there what he likes.
-        with nullcontext() if name == "metadata" else suppress(Unreadable):
+        if name == "metadata":
+            body[name] = _read_head(value)
+            continue
+        with suppress(Unreadable):
             body[name] = parsed(value, largest=_LARGEST_CHILD_PART)
     return body
+
+
+def _read_head(text: bytes) -> dict[str, Any]:
+    """What can be read of an object's metadata; without readable owners it is a stranger's."""
+    head: dict[str, Any] = {}
+    for name, value in members(text):
+        with nullcontext() if name in _IDENTITY else suppress(Unreadable):
+            head[name] = parsed(value, largest=_LARGEST_CHILD_PART)
+    return head
 
 
 def _read_revision(text: bytes) -> Body:
@@ -138,7 +153,7 @@ def read_pod(text: bytes) -> Body:
         one for one in owners if one.get("controller") and one.get("kind") == Kind.REPLICA_SET
     ]
     if isinstance(spec, dict):
-        given = spec.get("initContainers") or ()
+        given = (spec.get("initContainers") or ())[:_MOST_INIT_CONTAINERS]
         names = ("name", "restartPolicy")
         spec["initContainers"] = [{key: one[key] for key in names if key in one} for one in given]
     return body
@@ -150,5 +165,6 @@ def reader_of(kind: Kind) -> Callable[[bytes], Body]:
         Kind.BATCHED_MODEL: read_model,
         Kind.CONTROLLER_REVISION: _read_revision,
         Kind.POD: read_pod,
+        Kind.REPLICA_SET: partial(pick, wanted={"metadata": _OWNED}),
     }
     return special.get(kind) or partial(_read_child, kind=kind)

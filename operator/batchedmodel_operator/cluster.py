@@ -110,7 +110,7 @@ class KubernetesCluster:
         held, found = 0, []
         async with aclosing(self._listed(kind, namespace, query)) as listed:
             async for body, size in listed:
-                if kind is Kind.POD and not body["metadata"]["ownerReferences"]:
+                if not body["metadata"].get("ownerReferences"):
                     # Nobody's, whatever its label says.
                     continue
                 held += max(size, _LEAST_COUNTED)

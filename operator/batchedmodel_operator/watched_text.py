@@ -21,7 +21,7 @@ from batchedmodel_contract.object_text import (
     Wanted,
     members,
     parsed,
-    pick,
+    pick_owned,
 )
 from batchedmodel_operator.bodies import apart, items_of
 from batchedmodel_operator.kinds import RESOURCES
@@ -121,7 +121,7 @@ def _is_ours(path: str) -> bool:
 
 
 def _light(item: bytes) -> dict[str, Any]:
-    return pick(item, _WANTED, largest=LARGEST_OF_MANY)
+    return pick_owned(item, _WANTED, largest=LARGEST_OF_MANY)
 
 
 def _light_message(line: bytes) -> bytes:

@@ -72,10 +72,6 @@ class FairQueue(Generic[K]):
         """How many items no policy has seen."""
         return len(self._unseen)
 
-    def is_unseen(self, key: K) -> bool:
-        """Whether the item waits here and was not shown."""
-        return key in self._unseen
-
     def add(
         self,
         tenant: Hashable,

@@ -19,6 +19,7 @@ from batchedmodel_contract.object_text import (
     members,
     parsed,
     pick,
+    pick_owned,
 )
 
 _NAMED: Any = {"metadata": {"name": None}}
@@ -188,3 +189,17 @@ def test_a_list_that_was_cut_off_is_not_taken_for_a_whole_one(text: bytes) -> No
     list(splitter.feed(text))
     with pytest.raises(Unreadable):
         splitter.rest()
+
+
+def test_brackets_in_a_text_are_no_lists() -> None:
+    text = json.dumps({"value": "[{" * 20_001}).encode()
+    assert parsed(text) == json.loads(text)
+
+
+def test_an_object_with_very_many_owners_is_read_without_them() -> None:
+    wanted: Any = {"metadata": {"name": None, "ownerReferences": None}}
+    owners = [{"uid": str(number)} for number in range(5_000)]
+    found = {"metadata": {"name": "a", "ownerReferences": owners}}
+    assert pick_owned(_written(found), wanted, largest=16_384) == {"metadata": {"name": "a"}}
+    few = {"metadata": {"name": "a", "ownerReferences": owners[:3]}}
+    assert pick_owned(_written(few), wanted, largest=16_384) == few

@@ -138,7 +138,7 @@ async def test_pods_without_a_replica_set_are_nobodys() -> None:
 async def test_of_very_many_objects_with_the_label_not_all_are_read(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    metadata = {"ownerReferences": [], "annotations": {"x": "x" * 99_000}}
+    metadata = {"ownerReferences": [OWNER], "annotations": {"x": "x" * 99_000}}
     revisions = [{"metadata": {**metadata, "name": str(number)}} for number in range(12)]
     assert await listed(Kind.CONTROLLER_REVISION, revisions) == ["0", "1", "2", "3", "4"]
     assert "there is more of ControllerRevision with the label of minilm" in caplog.text
@@ -171,3 +171,24 @@ def test_of_a_strangers_object_its_head_is_read_whatever_else_stands_in_it() -> 
     stranger = {"kind": "ConfigMap", "metadata": head, "data": {"k": "x" * 900_000}}
     read = reader_of(Kind.CONFIG_MAP)(text_of(stranger))
     assert read == {"kind": "ConfigMap", "metadata": head}
+
+
+@pytest.mark.parametrize("kind", [Kind.CONFIG_MAP, Kind.SERVICE])
+def test_of_a_strangers_object_with_a_large_head_its_name_is_read(kind: Kind) -> None:
+    head = {"name": "minilm", "uid": "u", "annotations": {"a": "x" * 300_000}}
+    assert reader_of(kind)(text_of({"metadata": head})) == {
+        "metadata": {"name": "minilm", "uid": "u"}
+    }
+
+
+def test_of_a_replica_set_its_owners_are_read_however_large_it_is() -> None:
+    metadata = {"name": "r", "uid": "u", "ownerReferences": [OWNER], "labels": {"a": "b"}}
+    found = {"metadata": metadata, "spec": {"template": "x" * 600_000}}
+    read = reader_of(Kind.REPLICA_SET)(text_of(found))
+    assert read == {"metadata": {"name": "r", "uid": "u", "ownerReferences": [OWNER]}}
+
+
+@pytest.mark.parametrize("spec", [{}, {"initContainers": None}])
+def test_a_pod_without_init_containers_is_one(spec: dict[str, Any]) -> None:
+    read = read_pod(text_of({**pod("p"), "spec": spec}))
+    assert read["spec"] == {"initContainers": []}
