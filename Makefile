@@ -66,6 +66,9 @@ bench: $(FULL) ## Quick benchmarks
 	$(BIN)/python bench/control_plane.py --quick
 	$(BIN)/python bench/polling.py --quick
 	$(BIN)/python bench/scaling_trace.py --quick
+	$(BIN)/python bench/fairness.py --quick
+	$(BIN)/python bench/attacks.py --quick
+	$(BIN)/python bench/control_plane_attacks.py --quick
 
 lint: $(LIGHT) ## Rules and format of the code (ruff)
 	$(BIN)/ruff check .

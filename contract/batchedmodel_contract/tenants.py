@@ -102,8 +102,11 @@ def tenant_of(address: str, headers: Mapping[str, str], settings: TenantSettings
     header = settings.header
     if header is None or not _is_trusted(address, settings.trusted_proxies):
         return address_group(address)
-    name = headers.get(header)
-    return name if name is not None and name in settings.weights else UNLISTED
+    lowered = header.lower()
+    names = {value for key, value in headers.items() if key.lower() == lowered}
+    # Of several one may be the caller's own, which a proxy has left beside its own.
+    name = names.pop() if len(names) == 1 else UNLISTED
+    return name if name in settings.weights else UNLISTED
 
 
 def share_of(address: str, headers: Mapping[str, str], settings: TenantSettings) -> Share:

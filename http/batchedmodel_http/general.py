@@ -39,6 +39,10 @@ HEAD_SECONDS: Final = 10.0
 """A head has so long from its first byte."""
 _MOST_BEHIND: Final = 64 * 1024
 """Bytes that are taken while a whole request is being answered."""
+_FREE_HEAD: Final = 4096
+"""So many bytes of a head that is not whole are nobody's business."""
+_TIMES_A_HEAD: Final = 3
+"""What the parser holds of a head, over its bytes (measured: 178 KiB of 60)."""
 _LINGERING_SECONDS: Final = 2.0
 """For the rest of a body that its handler did not read; a reset would lose the answer."""
 _BAD_REQUEST: Final = 400
@@ -91,6 +95,8 @@ class General(BaseProtocol):
         self._over = False
         """Whether nothing more is read on this connection."""
         self._head_timer: asyncio.TimerHandle | None = None
+        self._head_counts = False
+        """Whether the bytes of a head that is not whole are counted."""
         self.peername: Any = None
         self.sockname: Any = None
 
@@ -147,11 +153,21 @@ class General(BaseProtocol):
             return
         if request is not None:
             self._stop_head_timer()
+            if self._head_counts:
+                self._head_counts = False
+                self._may_wait(0)
             message, body, behind = request
             self._begin(message, body)
             self.data_received(behind)
-        elif data and self._head_timer is None:
+            return
+        if data and self._head_timer is None:
             self._head_timer = self._event_loop.call_later(HEAD_SECONDS, self._head_is_late)
+        if self._reader.unfinished > _FREE_HEAD:
+            self._head_counts = True
+            if not self._may_wait(_TIMES_A_HEAD * self._reader.unfinished):
+                self._over = True
+                self._stop_head_timer()
+                self._abort()
 
     def _begin(self, message: RawRequestMessage, body: StreamReader) -> None:
         if message.version not in (HttpVersion10, HttpVersion11):

@@ -16,7 +16,8 @@ from batchedmodel_http.general import UNREADABLE
 
 LONGEST: Final = 4096
 """Bytes of a head that is read here."""
-_MOST: Final = 1024
+_MOST: Final = 256
+"""Each takes up to 32 KiB, whatever the budget of bodies."""
 _BUFFER: Final = 64 * 1024
 
 

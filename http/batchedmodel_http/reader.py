@@ -42,6 +42,11 @@ class Reader:
         """Bytes of the present head, or of the present body since it last grew."""
         self._body: StreamReader | None = None
 
+    @property
+    def unfinished(self) -> int:
+        """Bytes of a head that is not whole, while no body is read."""
+        return self._overhead
+
     def head(self, data: bytes) -> tuple[RawRequestMessage, StreamReader, bytes] | None:
         """The head that ends in this data, its body to come, and what is behind the head.
 

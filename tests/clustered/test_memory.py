@@ -16,7 +16,7 @@ from batchedmodel_contract.kubernetes_names import (
 )
 from cluster import ControlPlane
 from support.autoscaler_cluster import autoscaler, install, probed
-from support.odd_objects import create, wide
+from support.odd_objects import create, unbounded, wide
 from support.operator_process import OperatorProcess, grant_rights, operator
 from support.operator_team import SIMULATED
 from support.plane import apply, install_crd, read, until
@@ -119,14 +119,15 @@ def plane(control_plane: ControlPlane) -> Iterator[ControlPlane]:
         apply(control_plane, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     install(control_plane)
     create_all(control_plane, [a_model(HONEST, f"m{n}") for n in range(HONEST_MODELS)])
-    for number in range(HOSTILE_MODELS):
-        create(control_plane, wide(HOSTILE, f"wide-{number}"))
-        name = f"large-{number}"
-        create_all(control_plane, [a_model(HOSTILE, name)])
-        made = read(control_plane, HOSTILE, f"batchedmodel/{name}")
-        assert made is not None
-        create_all(control_plane, large_objects(name, made["metadata"]["uid"]))
-    yield control_plane
+    with unbounded(control_plane, HOSTILE):
+        for number in range(HOSTILE_MODELS):
+            create(control_plane, wide(HOSTILE, f"wide-{number}"))
+            name = f"large-{number}"
+            create_all(control_plane, [a_model(HOSTILE, name)])
+            made = read(control_plane, HOSTILE, f"batchedmodel/{name}")
+            assert made is not None
+            create_all(control_plane, large_objects(name, made["metadata"]["uid"]))
+        yield control_plane
     for name in (HONEST, HOSTILE):
         control_plane.kubectl("delete", "namespace", name, "--wait=false")
 

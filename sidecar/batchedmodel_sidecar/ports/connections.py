@@ -15,6 +15,7 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
+from batchedmodel_contract.tenants import address_group
 from batchedmodel_http.door import Door
 from batchedmodel_http.doors import Doors
 from batchedmodel_http.general import General, request_factory
@@ -65,7 +66,7 @@ class Connections:
         self._unread = unread
         self._hold = hold
         self._of_address: dict[str, dict[Door[Asked], None]] = {}
-        """The connections of each address, in the order in which they came."""
+        """The connections of each address, or network of one, in the order in which they came."""
         self._mean_age = mean_age
         self._at_most = at_most
         self._terms: dict[Door[Asked], _Term] = {}
@@ -88,7 +89,7 @@ class Connections:
         if len(self._terms) >= self._at_most:
             return False
         address = _address(door)
-        self._of_address.setdefault(address, {})[door] = None
+        self._of_address.setdefault(address_group(address), {})[door] = None
         self._doors.add(door)
         age = self._mean_age * random.uniform(1 - _SPREAD, 1 + _SPREAD)
         self._terms[door] = _Term(
@@ -105,10 +106,10 @@ class Connections:
         if term is not None:
             term.age.cancel()
             term.idle.cancel()
-            theirs = self._of_address[term.address]
-            del theirs[door]
-            if not theirs:
-                del self._of_address[term.address]
+            group = address_group(term.address)
+            del self._of_address[group][door]
+            if not self._of_address[group]:
+                del self._of_address[group]
             self._unread.forget(door.transport)
             if term.behind is not None:
                 term.behind.become(0)
@@ -129,7 +130,7 @@ class Connections:
 
     def unread(self, door: Door[Asked]) -> None:
         """A large answer was written, or its caller reads slowly."""
-        self._unread.watch(door.transport)
+        self._unread.watch(door.transport, address_group(_address(door)))
 
     def ends(self, door: Door[Asked]) -> bool:
         """Whether this connection should be closed behind its present answer."""

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from batchedmodel_contract.mistakes import InvalidInput, Unbatchable
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_contract.tenants import NOBODY, Share, share_of
+from batchedmodel_contract.tenants import NOBODY, Share, address_group, share_of
 from batchedmodel_http.response import LARGE, Response, size_of
 from batchedmodel_sidecar.batcher import Batcher
 from batchedmodel_sidecar.buffers import json_bytes
@@ -210,7 +210,7 @@ class Front:
         accepted = asked.manner.accepted if asked.manner else None
         if accepted is not None and wants_gzip(accepted, size_of(response.parts)):
             response = await gzipped(response, self._bodies.codec)
-        return self._bodies.unread.admitted(response)
+        return self._bodies.unread.admitted(response, address_group(caller))
 
     async def _understood(
         self,

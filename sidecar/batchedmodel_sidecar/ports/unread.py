@@ -5,6 +5,7 @@ Answers take at most half of the budget, so that whoever does not read keeps no 
 """
 
 import asyncio
+from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,6 +29,8 @@ _RETRY_SOON: Final = 1.0
 class _Unread:
     """What one caller has not read."""
 
+    holder: str
+    """Its caller's address, or network."""
     size: int
     """Bytes when last measured."""
     read_at: float
@@ -63,13 +66,18 @@ class UnreadAnswers:
         self._charged = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    def watch(self, transport: asyncio.WriteTransport) -> None:
-        """Something large was written on this connection, or its caller reads slowly."""
+    def watch(self, transport: asyncio.WriteTransport, holder: str = "") -> None:
+        """Something large was written on this connection, or its caller reads slowly.
+
+        `holder`: whose answers count together.
+        """
         loop = asyncio.get_running_loop()
         now = loop.time()
         answer = self._answers.get(transport)
         if answer is None:
-            answer = self._answers[transport] = _Unread(size=0, read_at=now, mark=0, since=now)
+            answer = self._answers[transport] = _Unread(
+                holder=holder, size=0, read_at=now, mark=0, since=now
+            )
         self._measure(transport, answer, now)
         if self._timer is None and self._answers:
             self._timer = loop.call_later(_EACH, self._look)
@@ -80,18 +88,24 @@ class UnreadAnswers:
         if answer is not None:
             self._grow(-answer.size)
 
-    def admitted(self, response: Response) -> Response:
+    def admitted(self, response: Response, holder: str = "") -> Response:
         """The same, if it can be kept until its caller has read it; raises `CallError` (503).
 
-        A caller that has not read for some seconds gives way.
+        Whoever holds most gives way, the slowest reader first; to its own answers only what has
+        not been read for some seconds does.
         """
         if self.size < self._room or size_of(response.parts) <= SMALL:
             return response
         now = asyncio.get_running_loop().time()
         self._measure_all(now)
         while self.size >= self._room:
-            transport, slowest = min(self._answers.items(), key=lambda item: item[1].since)
-            if now - slowest.since < _MAKES_ROOM:
+            held = Counter[str]()
+            for answer in self._answers.values():
+                held[answer.holder] += answer.size
+            (largest, most), *_ = held.most_common(1)
+            theirs = [item for item in self._answers.items() if item[1].holder == largest]
+            transport, slowest = min(theirs, key=lambda item: item[1].since)
+            if held[holder] >= most and now - slowest.since < _MAKES_ROOM:
                 message = f"callers have not read {self.size} bytes of answers; no more fit"
                 raise CallError(message, status=503, retry_after=_RETRY_SOON)
             self._cut(transport)
@@ -101,7 +115,7 @@ class UnreadAnswers:
         loop = asyncio.get_running_loop()
         now = loop.time()
         self._measure_all(now)
-        short = self.size >= self._room // 2
+        short = self.size >= self._room // 2 or self._budget.held >= self._room
         for transport, answer in list(self._answers.items()):
             if answer.is_late(now, short=short):
                 self._cut(transport)

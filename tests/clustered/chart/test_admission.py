@@ -257,7 +257,7 @@ def test_what_is_written_beside_the_manifest_changes_no_pod(
 def test_an_edit_of_a_large_manifest_costs_no_more_than_the_expressions_may(
     release: Release,
 ) -> None:
-    variables = {f"V{number}": "x" * 1500 for number in range(40)}
+    variables = {f"V{number}": "x" * 1500 for number in range(30)}
     tolerations = [{"key": "k" * 200, "operator": "Exists"} for _ in range(64)]
     large = {**with_model(env=variables), "pod": {"tolerations": tolerations}}
     assert said(release, _ADMIN, large, name="large", keep=True) == ""

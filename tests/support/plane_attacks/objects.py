@@ -85,7 +85,7 @@ async def many_owners(aim: Aim) -> None:
 
 @THEME.attack(5)
 async def large_texts(aim: Aim) -> None:
-    text = {f"V{number}": 'é"\\\n' * 5_000 for number in range(30)}
+    text = {f"V{number}": 'é"\\\n' * 250 for number in range(30)}  # nearly 64 KiB
     names = [f"texts-{number}" for number in aim.some(4)]
     for name in names:
         await aim.make("batchedmodels", model(name, model={"handler": "simulated", "env": text}))

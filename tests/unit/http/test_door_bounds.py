@@ -357,6 +357,27 @@ async def test_what_is_behind_is_told_until_it_is_asked(world: DoorWorld) -> Non
     assert [status for status, _ in world.wire.answers] == [200, 200]
 
 
+async def test_a_head_that_is_not_whole_counts_until_it_is(world: DoorWorld) -> None:
+    head = b"GET /other HTTP/1.1\r\nHost: x\r\n" + b"".join(
+        b"x-%d: %s\r\n" % (number, b"y" * 1_000) for number in range(20)
+    )
+    world.wire.sends(head)
+    await turns()
+    assert world.house.behind_bytes > 20_000
+    world.wire.sends(b"\r\n")
+    await turns()
+    assert world.house.behind_bytes == 0
+    assert world.house.begun == 1
+
+
+async def test_whose_head_has_no_room_is_hung_up_on(world: DoorWorld) -> None:
+    world.house.room = 10_000
+    world.wire.sends(b"GET /other HTTP/1.1\r\nx: " + b"y" * 5_000)
+    await turns()
+    assert world.wire.aborted
+    assert world.house.begun == 0
+
+
 async def test_whose_bytes_behind_have_no_room_is_hung_up_on(world: DoorWorld) -> None:
     world.house.room = 10_000
     world.wire.sends(call(b"a", f"{SECONDS}: 1"), call(b"x" * 20_000))

@@ -188,6 +188,19 @@ async def test_when_nearly_all_connections_are_used_the_largest_holder_loses_idl
     assert not any(wire.gone for wire in small)
 
 
+async def test_all_addresses_of_one_network_hold_connections_together(
+    caller: Callable[..., Wire],
+) -> None:
+    small = [caller("10.0.0.1") for _ in range(3)]
+    large = [caller(f"2001:db8::{number}") for number in range(6)]
+    await asyncio.sleep(1.0)
+    for number in range(3):
+        assert not caller(f"10.0.1.{number}").aborted
+        await asyncio.sleep(0.1)
+    assert not any(wire.gone for wire in small)
+    assert sum(wire.gone for wire in large) == 3
+
+
 async def test_while_there_is_room_nobody_loses_an_idle_connection(
     caller: Callable[..., Wire],
 ) -> None:

@@ -5,10 +5,11 @@ from typing import Final
 
 import pytest
 
+from batchedmodel_contract.tenants import Share
 from batchedmodel_http.response import Response
 from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.ports.byte_budget import ByteBudget
-from batchedmodel_sidecar.ports.unread import SMALL, UnreadAnswers
+from batchedmodel_sidecar.ports.unread import PATIENCE, SMALL, UnreadAnswers
 
 pytestmark = pytest.mark.looptime
 
@@ -41,9 +42,9 @@ def unread(budget: ByteBudget) -> UnreadAnswers:
     return UnreadAnswers(budget)
 
 
-def written(unread: UnreadAnswers, size: int = LARGE) -> Written:
+def written(unread: UnreadAnswers, size: int = LARGE, holder: str = "") -> Written:
     transport = Written(size)
-    unread.watch(transport)
+    unread.watch(transport, holder)
     return transport
 
 
@@ -147,3 +148,34 @@ async def test_what_was_read_since_makes_room_at_once(unread: UnreadAnswers) -> 
     transports[0].unread = 0
     assert unread.admitted(answer())
     assert not any(transport.aborted for transport in transports)
+
+
+async def test_whoever_holds_most_gives_way_to_others_however_well_it_reads(
+    unread: UnreadAnswers,
+) -> None:
+    theirs = [written(unread, holder="many") for _ in range(2)]
+    for transport in theirs:  # each reads what a reader at work reads, again and again
+        transport.unread -= SMALL
+    assert unread.admitted(answer(SMALL + 1), "one") is not None
+    assert unread.admitted(answer(), "one") is not None
+    written(unread, holder="many")
+    unread.admitted(answer(), "one")
+    assert sum(transport.aborted for transport in theirs) >= 1
+
+
+async def test_who_holds_most_is_told_so_instead_of_others(unread: UnreadAnswers) -> None:
+    for _ in range(2):
+        written(unread, holder="many")
+    written(unread, LARGE // 2, holder="one")
+    with pytest.raises(CallError):
+        unread.admitted(answer(), "many")
+
+
+async def test_a_reader_is_cut_off_where_bodies_leave_no_room(
+    unread: UnreadAnswers, budget: ByteBudget
+) -> None:
+    transport = written(unread, 2 * SMALL)
+    with budget.hold(Share("bodies")) as held:
+        assert held.grow(LIMIT * 3 // 4)
+        await asyncio.sleep(PATIENCE + 1.5)
+    assert transport.aborted
