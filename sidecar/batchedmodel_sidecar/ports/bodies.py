@@ -15,14 +15,16 @@ from batchedmodel_contract.tensors import Buffer
 from batchedmodel_http.response import LARGE
 from batchedmodel_sidecar.buffers import Room, json_bytes
 from batchedmodel_sidecar.calls import Call
-from batchedmodel_sidecar.errors import Rejected
+from batchedmodel_sidecar.errors import CallError, Rejected
 from batchedmodel_sidecar.helper.memory import SharedMemory
 from batchedmodel_sidecar.ports.asked import Asked
 from batchedmodel_sidecar.ports.byte_budget import ByteBudget, Hold
 from batchedmodel_sidecar.ports.encodings import Codec, Encoding
-from batchedmodel_sidecar.ports.unread import UnreadAnswers
+from batchedmodel_sidecar.ports.unread import SMALL, UnreadAnswers
 
 _RETRY_SOON: Final = 1.0
+_TIMES_AN_ANSWER: Final = 2
+"""The outputs themselves, and what becomes of them; of numbers in JSON it is more."""
 UNDECODABLE: Final = "body: cannot be decoded as its headers say"
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -105,6 +107,15 @@ class BodyReader:
             held.shrink(len(body))
             if not held.grow(call.size):
                 raise self._no_room(held.refused)
+
+    def hold_answer(self, size: int, held: Hold) -> None:
+        """Outputs of so many bytes are made into a body; raises `CallError` where there is no room.
+
+        What is written is counted by `unread`.
+        """
+        if size > SMALL and not held.grow(_TIMES_AN_ANSWER * size):
+            message = f"callers' bodies and answers take {self._budget.held} bytes; no more fit"
+            raise CallError(message, status=503, retry_after=_RETRY_SOON)
 
     def whole(self, body: bytes, asked: Asked, held: Hold, head: str | None) -> Received:
         """A body that is here, charged to `held`; raises `Rejected`."""

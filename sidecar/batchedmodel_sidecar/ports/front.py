@@ -204,6 +204,7 @@ class Front:
                 raise
             parsed, model, wishes = understood
             answer = await self._batcher.submit(parsed.call, arrived, wishes, share)
+            self._bodies.hold_answer(answer.size, held)
             body = await self._translator.render(found.endpoint, adapter, parsed, answer, model)
         timing = answer.timing if wishes.timing else None
         response = model_response(body, timing)

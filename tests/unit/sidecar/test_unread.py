@@ -8,6 +8,7 @@ import pytest
 from batchedmodel_contract.tenants import Share
 from batchedmodel_http.response import Response
 from batchedmodel_sidecar.errors import CallError
+from batchedmodel_sidecar.ports.bodies import BodyReader
 from batchedmodel_sidecar.ports.byte_budget import ByteBudget
 from batchedmodel_sidecar.ports.unread import PATIENCE, SMALL, UnreadAnswers
 
@@ -179,3 +180,16 @@ async def test_a_reader_is_cut_off_where_bodies_leave_no_room(
         assert held.grow(LIMIT * 3 // 4)
         await asyncio.sleep(PATIENCE + 1.5)
     assert transport.aborted
+
+
+async def test_answers_that_are_being_made_are_within_the_memory_of_all() -> None:
+    bodies = BodyReader(max_bytes=LIMIT, max_held_bytes=LIMIT)
+    with bodies.hold(Share("one")) as mine, bodies.hold(Share("two")) as theirs:
+        bodies.hold_answer(LARGE, mine)
+        bodies.hold_answer(LARGE // 2, theirs)
+        with pytest.raises(CallError) as refused:
+            bodies.hold_answer(LARGE, mine)
+        assert refused.value.status == 503
+        bodies.hold_answer(SMALL, mine)  # always fits
+    with bodies.hold(Share("one")) as mine:
+        bodies.hold_answer(LARGE, mine)
