@@ -39,9 +39,10 @@ async def siege(
         yield standing
 
 
-def _judge(report: Report) -> None:
+def _judge(report: Report, *, times: int = 1) -> None:
+    """`times`: what a busy machine is allowed, where attacks are many."""
     print(report.lines())  # noqa: T201
-    healthy, slow = report.healthy, _REQUESTS * p99(report.healthy.api)
+    healthy, slow = report.healthy, times * _REQUESTS * p99(report.healthy.api)
     assert healthy.applied
     assert p99(healthy.applied) <= max(2.0, slow)
     assert p99(healthy.reported) <= max(3.0, 2 * slow)
@@ -71,14 +72,14 @@ async def test_random_objects_hurt_nobody(siege: Siege) -> None:
 @_NIGHTLY
 @pytest.mark.timeout(1800)
 async def test_many_random_objects_hurt_nobody(siege: Siege) -> None:
-    _judge(await siege.bout([fuzz(2_000, seed=2)], None))
+    _judge(await siege.bout([fuzz(2_000, seed=2)], None), times=3)
 
 
 @_NIGHTLY
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("theme", [pytest.param(one, id=one.name) for one in THEMES])
 async def test_nobody_is_hurt_beside_all_their_might(siege: Siege, theme: Theme) -> None:
-    _judge(await siege.bout(theme.attacks, _NIGHT_SECONDS))
+    _judge(await siege.bout(theme.attacks, _NIGHT_SECONDS), times=3)
 
 
 async def test_every_row_that_is_the_control_planes_has_an_attack() -> None:

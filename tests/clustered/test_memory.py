@@ -119,17 +119,21 @@ def plane(control_plane: ControlPlane) -> Iterator[ControlPlane]:
         apply(control_plane, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     install(control_plane)
     create_all(control_plane, [a_model(HONEST, f"m{n}") for n in range(HONEST_MODELS)])
-    with unbounded(control_plane, HOSTILE):
-        for number in range(HOSTILE_MODELS):
-            create(control_plane, wide(HOSTILE, f"wide-{number}"))
-            name = f"large-{number}"
-            create_all(control_plane, [a_model(HOSTILE, name)])
-            made = read(control_plane, HOSTILE, f"batchedmodel/{name}")
-            assert made is not None
-            create_all(control_plane, large_objects(name, made["metadata"]["uid"]))
-        yield control_plane
-    for name in (HONEST, HOSTILE):
-        control_plane.kubectl("delete", "namespace", name, "--wait=false")
+    try:
+        with unbounded(control_plane, HOSTILE):
+            for number in range(HOSTILE_MODELS):
+                create(control_plane, wide(HOSTILE, f"wide-{number}"))
+                name = f"large-{number}"
+                create_all(control_plane, [a_model(HOSTILE, name)])
+                made = read(control_plane, HOSTILE, f"batchedmodel/{name}")
+                assert made is not None
+                create_all(control_plane, large_objects(name, made["metadata"]["uid"]))
+            yield control_plane
+    finally:
+        for name in (HONEST, HOSTILE):
+            # At once: the operators of other tests would look after them.
+            control_plane.kubectl("delete", "bm", "--all", f"--namespace={name}")
+            control_plane.kubectl("delete", "namespace", name, "--wait=false")
 
 
 def create_all(plane: ControlPlane, objects: list[dict[str, Any]]) -> None:

@@ -94,7 +94,7 @@ def test_a_leader_that_cannot_renew_ends_and_the_next_start_goes_on(
 
 
 @_NIGHTLY
-def test_a_leader_whose_answers_come_two_seconds_late_goes_on_leading(
+def test_a_leader_whose_claims_are_answered_too_late_goes_on_leading(
     plane: ControlPlane, team: Team, tmp_path: Path
 ) -> None:
     with (
@@ -105,7 +105,7 @@ def test_a_leader_whose_answers_come_two_seconds_late_goes_on_leading(
         team.write(SIMULATED)
         until("all children are there", team.has_all)
         began = time.monotonic()
-        with proxy.fault(Fault(late_by=2.0, leases_too=True)):
+        with proxy.fault(Fault(late_by=1.6, leases_too=True)):  # a try of two has 3 s
             _edit(team, 7)
             until("the edit is applied", lambda: '"max_batch_size": 7' in team.settings_file())
             time.sleep(max(0.0, began + 15 - time.monotonic()))
