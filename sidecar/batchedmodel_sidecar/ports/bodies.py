@@ -111,9 +111,13 @@ class BodyReader:
     def hold_answer(self, size: int, held: Hold) -> None:
         """Outputs of so many bytes are made into a body; raises `CallError` where there is no room.
 
-        What is written is counted by `unread`.
+        One alone always fits: to ask again would not help. What is written is counted by `unread`.
         """
-        if size > SMALL and not held.grow(_TIMES_AN_ANSWER * size):
+        if size <= SMALL:
+            return
+        if held.is_alone():
+            held.regain(_TIMES_AN_ANSWER * size)
+        elif not held.grow(_TIMES_AN_ANSWER * size):
             message = f"callers' bodies and answers take {self._budget.held} bytes; no more fit"
             raise CallError(message, status=503, retry_after=_RETRY_SOON)
 

@@ -63,6 +63,10 @@ class Hold:
         self._size += size
         return True
 
+    def is_alone(self) -> bool:
+        """Whether nothing else is held."""
+        return self._room.taken == self._size
+
     def become(self, size: int) -> bool:
         """Take so many bytes in all; False when they do not fit, and nothing changes."""
         if size > self._size:
@@ -71,7 +75,7 @@ class Hold:
         return True
 
     def regain(self, size: int) -> None:
-        """Take what was given back only now, so there is room."""
+        """Take what was given back only now, so there is room, or what must fit."""
         self._room.take(self.share, size)
         self._size += size
 

@@ -193,3 +193,13 @@ async def test_answers_that_are_being_made_are_within_the_memory_of_all() -> Non
         bodies.hold_answer(SMALL, mine)  # always fits
     with bodies.hold(Share("one")) as mine:
         bodies.hold_answer(LARGE, mine)
+
+
+async def test_an_answer_alone_is_made_however_large_it_is() -> None:
+    bodies = BodyReader(max_bytes=LIMIT, max_held_bytes=LIMIT)
+    with bodies.hold(Share("one")) as mine, bodies.hold(Share("two")) as theirs:
+        assert mine.grow(LIMIT // 2)
+        bodies.hold_answer(2 * LIMIT, mine)
+        assert not theirs.grow(1)
+    with bodies.hold(Share("two")) as theirs:
+        assert theirs.grow(LIMIT // 2)
