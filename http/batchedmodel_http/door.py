@@ -146,6 +146,11 @@ class Door(asyncio.Protocol, Generic[AnyAsked]):
             return not self._generally_idle()
         return self._stage in (_Stage.ANSWERING, _Stage.DUE) or self._patience is not None
 
+    @property
+    def arriving(self) -> bool:
+        """Whether its caller has not sent all of a body, and takes its time."""
+        return self._general is not None and self._general.arriving
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A caller is there."""
         self.transport = transport

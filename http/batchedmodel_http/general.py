@@ -105,6 +105,11 @@ class General(BaseProtocol):
         """Whether no request is being answered; a part of a head may be here."""
         return self._work is None
 
+    @property
+    def arriving(self) -> bool:
+        """Whether a part of the present request's body is yet to come."""
+        return self._body is not None and not self._body.is_eof()
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The connection has a first request of this kind."""
         super().connection_made(transport)

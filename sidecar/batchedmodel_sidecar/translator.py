@@ -91,6 +91,7 @@ class Translator:
         parsed: Parsed,
         answer: Answer,
         model: ReadyModel,
+        share: Share = NOBODY,
     ) -> Body:
         """The body that answers a call; raises `InvalidInput` or `Unserved`."""
         if not _is_kept(parsed, answer) and (
@@ -101,7 +102,9 @@ class Translator:
         lengths = [row.length for row in parsed.call.rows]
         sizes, asked = await stored(wire.write_question(lengths, answer, parsed.memo))
         job = RenderJob(foreign.dialect if foreign else endpoint, sizes)
-        body = wire.read_rendered(*await self._answered(job, asked, None if foreign else model))
+        body = wire.read_rendered(
+            *await self._answered(job, asked, None if foreign else model, share)
+        )
         return foreign.addressed(body, answer) if foreign else body
 
     async def dealt(
@@ -118,11 +121,15 @@ class Translator:
         return wire.read_dealt(*await self._answered(DealJob(dialect, sizes), memory, None))
 
     async def _answered(
-        self, job: RenderJob | DealJob, memory: SharedMemory, model: ReadyModel | None
+        self,
+        job: RenderJob | DealJob,
+        memory: SharedMemory,
+        model: ReadyModel | None,
+        share: Share = NOBODY,
     ) -> tuple[memoryview, Sizes]:
         """What became of an answer, which ends its memory; raises `InvalidInput` or `Unserved`."""
         try:
-            reply, filled = await self._helper.do(job, memory, model, urgent=True)
+            reply, filled = await self._helper.do(job, memory, model, urgent=True, share=share)
         except HelperFailed as failure:
             raise Unserved(str(failure), status=503, retry_after=_RETRY_SOON) from failure
         finally:

@@ -1,10 +1,9 @@
 """Which job the helper does next, how many may wait, and what follows when it ends in the midst.
 
 Pure; the client acts on it. Answers go before questions: they are for callers who were accepted.
-Questions come in fair turns of tenants, by their bytes, and tenants share the places.
+Both come in fair turns of tenants, by their bytes, and tenants share the places of questions.
 """
 
-from collections import deque
 from itertools import count
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -52,11 +51,11 @@ class Line(Generic[Entry]):
     def __init__(self, most: int) -> None:
         """`most`: jobs that may wait or be done at once, urgent ones not counted."""
         self._room = SharedRoom(most)
-        self._urgent: deque[Entry] = deque()
         self._again: Entry | None = None
         """The job during which the helper ended."""
-        self._others: dict[int, Entry] = {}
-        self._turns: FairQueue[int] = FairQueue()
+        self._waiting: dict[int, Entry] = {}
+        self._urgent: FairQueue[int] = FairQueue()
+        self._others: FairQueue[int] = FairQueue()
         self._numbers = count()
         self._doing: Entry | None = None
         self._seconds = 0.0
@@ -68,31 +67,27 @@ class Line(Generic[Entry]):
     @property
     def delay(self) -> float:
         """Seconds after which asking again makes sense: when half of what waits is done."""
-        return max(_LEAST_DELAY, self._seconds * len(self._others) / 2)
+        return max(_LEAST_DELAY, self._seconds * self._others.unseen / 2)
 
     def join(self, job: Entry) -> None:
         """A job comes."""
-        if job.urgent:
-            self._urgent.append(job)
-            return
         number, share = next(self._numbers), job.share
-        self._room.take(share, 1)
-        self._others[number] = job
-        self._turns.add(share.tenant, number, work=job.size, rank=number, weight=share.weight)
+        self._waiting[number] = job
+        queue = self._urgent if job.urgent else self._others
+        queue.add(share.tenant, number, work=job.size, rank=number, weight=share.weight)
+        if not job.urgent:
+            self._room.take(share, 1)
 
     def leave(self, job: Entry) -> None:
         """Nobody wants a job's outcome any more; one that is being done is done to its end."""
         if job is self._again:
             self._again = None
             self._leaves(job)
-        elif job.urgent:
-            if job in self._urgent:
-                self._urgent.remove(job)
-        else:
-            for number in [number for number, one in self._others.items() if one is job]:
-                del self._others[number]
-                self._turns.discard(number)
-                self._leaves(job)
+            return
+        for number in [number for number, one in self._waiting.items() if one is job]:
+            del self._waiting[number]
+            (self._urgent if job.urgent else self._others).discard(number)
+            self._leaves(job)
 
     def next(self) -> Entry | None:
         """The job to do now; those that nobody wants any more are dropped."""
@@ -127,11 +122,10 @@ class Line(Generic[Entry]):
         if self._again is not None:
             job, self._again = self._again, None
             return job
-        if self._urgent:
-            return self._urgent.popleft()
-        for number in self._turns.show(0.0):
-            self._turns.left(number)
-            return self._others.pop(number)
+        for queue in (self._urgent, self._others):
+            for number in queue.show(0.0):
+                queue.left(number)
+                return self._waiting.pop(number)
         return None
 
     def _end(self) -> None:

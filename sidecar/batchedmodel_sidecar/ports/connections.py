@@ -84,12 +84,13 @@ class Connections:
 
     def entered(self, door: Door[Asked]) -> bool:
         """A caller has come, and has an age; False when there are too many."""
+        address = _address(door)
+        group = address_group(address)
         if len(self._terms) >= self._at_most * _NEARLY_ALL:
-            self._end_one_of_many()
+            self._end_one_of_many(group)
         if len(self._terms) >= self._at_most:
             return False
-        address = _address(door)
-        self._of_address.setdefault(address_group(address), {})[door] = None
+        self._of_address.setdefault(group, {})[door] = None
         self._doors.add(door)
         age = self._mean_age * random.uniform(1 - _SPREAD, 1 + _SPREAD)
         self._terms[door] = _Term(
@@ -154,13 +155,24 @@ class Connections:
             loop=self._loop,
         )
 
-    def _end_one_of_many(self) -> None:
-        """Close the oldest idle connection of the address that holds most."""
-        largest = max(self._of_address.values(), key=len, default={})
-        for door in islice(largest, _LOOKED_AT):
-            if not door.at_work and not door.transport.is_closing():
+    def _end_one_of_many(self, newcomer: str) -> None:
+        """Close the oldest idle connection of the address that holds most.
+
+        To a newcomer from another address, one on which a request is still arriving gives way too.
+        """
+        group, largest = max(
+            self._of_address.items(), key=lambda item: len(item[1]), default=("", {})
+        )
+        open_ones = [one for one in islice(largest, _LOOKED_AT) if not one.transport.is_closing()]
+        for door in open_ones:
+            if not door.at_work:
                 door.transport.close()
                 return
+        if group != newcomer:
+            for door in open_ones:
+                if door.arriving:
+                    door.transport.abort()
+                    return
 
     def _retire(self, door: Door[Asked]) -> None:
         """End a connection that has reached its age and will not end behind an answer.

@@ -4,18 +4,19 @@ Called by the front and the body reader. Anything that could take long runs in a
 the interpreter's lock free while it works.
 """
 
-import asyncio
 import re
 import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
+from functools import partial
 from typing import Final, TypeVar
 
 from batchedmodel_contract.mistakes import InvalidInput, shown
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_contract.tenants import Share
 from batchedmodel_contract.tensors import Buffer
+from batchedmodel_http.response import size_of
 from batchedmodel_sidecar.buffers import pieces_of
 from batchedmodel_sidecar.errors import Rejected
 from batchedmodel_sidecar.fair_threads import FairThreads
@@ -104,9 +105,9 @@ class Codec:
     """Does the work in threads of its own, so few that they hold little memory."""
 
     def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="codec")
+        threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="codec")
         # Whoever waits holds a body, so what may wait has its bound already.
-        self._inflating = FairThreads(self._threads, at_once=_THREADS, room=0)
+        self._work = FairThreads(threads, at_once=_THREADS, room=0)
 
     async def inflated(
         self,
@@ -126,12 +127,11 @@ class Codec:
         def work() -> Plain:
             return place(inflated(data, encoding, limit))
 
-        return await self._inflating.do(share, min(limit, len(data) * _MOST_TIMES), work)
+        return await self._work.do(share, min(limit, len(data) * _MOST_TIMES), work)
 
-    async def gzipped(self, parts: Sequence[Buffer]) -> bytes:
-        """The answer in less bytes, as far as that is quick."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, _gzipped, parts)
+    async def gzipped(self, parts: Sequence[Buffer], share: Share) -> bytes:
+        """The answer in less bytes, as far as that is quick; tenants take turns here as well."""
+        return await self._work.do(share, size_of(parts), partial(_gzipped, parts))
 
 
 def _gzipped(parts: Sequence[Buffer]) -> bytes:

@@ -205,12 +205,14 @@ class Front:
             parsed, model, wishes = understood
             answer = await self._batcher.submit(parsed.call, arrived, wishes, share)
             self._bodies.hold_answer(answer.size, held)
-            body = await self._translator.render(found.endpoint, adapter, parsed, answer, model)
+            body = await self._translator.render(
+                found.endpoint, adapter, parsed, answer, model, share
+            )
         timing = answer.timing if wishes.timing else None
         response = model_response(body, timing)
         accepted = asked.manner.accepted if asked.manner else None
         if accepted is not None and wants_gzip(accepted, size_of(response.parts)):
-            response = await gzipped(response, self._bodies.codec)
+            response = await gzipped(response, self._bodies.codec, share)
         return self._bodies.unread.admitted(response, address_group(caller))
 
     async def _understood(

@@ -12,6 +12,7 @@ from typing import Any, Final
 import orjson
 from aiohttp import web
 
+from batchedmodel_contract.tenants import Share
 from batchedmodel_contract.tensors import Buffer
 from batchedmodel_http.response import SERVER, Response, is_empty
 from batchedmodel_sidecar.buffers import body_of
@@ -54,10 +55,10 @@ def model_response(body: Body, timing: Timing | None) -> Response:
     return Response(parts, body.content_type, headers=headers)
 
 
-async def gzipped(response: Response, codec: Codec) -> Response:
+async def gzipped(response: Response, codec: Codec, share: Share) -> Response:
     """The same answer, shorter."""
     headers = (*response.headers, ("Content-Encoding", "gzip"), ("Vary", "Accept-Encoding"))
-    return response._replace(parts=(await codec.gzipped(response.parts),), headers=headers)
+    return response._replace(parts=(await codec.gzipped(response.parts, share),), headers=headers)
 
 
 def error_response(error: CallError, body: Body) -> Response:

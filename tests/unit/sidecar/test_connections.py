@@ -188,6 +188,37 @@ async def test_when_nearly_all_connections_are_used_the_largest_holder_loses_idl
     assert not any(wire.gone for wire in small)
 
 
+UPLOAD: Final = b"POST /other HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\na"
+
+
+async def test_slow_bodies_of_one_address_give_way_to_another(
+    caller: Callable[..., Wire],
+) -> None:
+    large = [caller("10.0.0.2") for _ in range(9)]
+    for wire in large:
+        wire.sends(UPLOAD)
+    await asyncio.sleep(1.0)
+    for number in range(3):
+        assert not caller(f"10.0.1.{number}").aborted
+        await asyncio.sleep(0.1)
+    assert [wire.gone for wire in large] == [True] * 3 + [False] * 6
+    large[-1].sends(b"bcdefghi")
+    await asyncio.sleep(0.1)
+    assert [status for status, _ in large[-1].answers] == [200]
+
+
+async def test_a_slow_body_does_not_give_way_to_its_own_address(
+    caller: Callable[..., Wire],
+) -> None:
+    wires = []
+    for _ in range(AT_MOST):
+        wires.append(caller("10.0.0.2"))
+        wires[-1].sends(UPLOAD)
+        await asyncio.sleep(0.1)
+    assert caller("10.0.0.2").aborted
+    assert not any(wire.gone for wire in wires)
+
+
 async def test_all_addresses_of_one_network_hold_connections_together(
     caller: Callable[..., Wire],
 ) -> None:

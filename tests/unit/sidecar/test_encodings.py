@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import random
 import time
 import tracemalloc
 import zlib
@@ -164,5 +165,22 @@ async def test_a_flood_of_bombs_keeps_another_tenant_waiting_for_few() -> None:
             group.create_task(inflate("flood"))
         await asyncio.sleep(0)
         group.create_task(inflate("other"))
+    assert done.index("other") <= 10, "in the order in which they came it is the last of 31"
+    assert len(done) == 31
+
+
+async def test_a_flood_of_large_answers_keeps_another_tenant_waiting_for_few() -> None:
+    codec, done = Codec(), list[str]()
+    answer = random.Random(1).randbytes(1_000_000)
+
+    async def shorten(tenant: str) -> None:
+        assert gzip.decompress(await codec.gzipped([answer], Share(tenant))) == answer
+        done.append(tenant)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(30):
+            group.create_task(shorten("flood"))
+        await asyncio.sleep(0)
+        group.create_task(shorten("other"))
     assert done.index("other") <= 10, "in the order in which they came it is the last of 31"
     assert len(done) == 31

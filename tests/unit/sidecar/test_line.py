@@ -37,6 +37,12 @@ def test_answers_go_before_questions_and_each_in_their_order() -> None:
     assert order(line_of(*jobs)) == ["x", "y", "a", "b"]
 
 
+def test_a_flood_of_answers_keeps_another_tenant_waiting_for_one_of_its_size() -> None:
+    flood = [Job(f"flood {n}", urgent=True, share=Share("flood"), size=100) for n in range(8)]
+    mine = Job("mine", urgent=True, share=Share("mine"), size=10)
+    assert order(line_of(*flood, mine)).index("mine") == 1
+
+
 def test_the_job_that_is_being_done_has_a_place_too() -> None:
     line = line_of(Job("a"), most=2)
     assert line.next() is not None
