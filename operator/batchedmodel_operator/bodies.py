@@ -28,7 +28,7 @@ from batchedmodel_contract.object_text import (
 )
 from batchedmodel_contract.spec_size import LARGEST_SPEC
 from batchedmodel_operator.kinds import CHILDREN, Kind
-from batchedmodel_operator.ports import Body, Unread
+from batchedmodel_operator.ports import UNREAD, Body, Unread
 
 _T = TypeVar("_T")
 _READER: Final = ThreadPoolExecutor(1, thread_name_prefix="reader")
@@ -56,8 +56,6 @@ _POD: Final[Wanted] = {
     ),
 }
 
-_MAY_BE_STRANGERS: Final = frozenset(CHILDREN) - {Kind.DEPLOYMENT}
-"""Children whose heads alone tell whose they are; what else cannot be read is written anew."""
 _IDENTITY: Final = frozenset({"name", "uid", "resourceVersion"})
 _MODEL_METADATA: Final = dict.fromkeys(
     ("name", "namespace", "uid", "generation", "resourceVersion", "deletionTimestamp")
@@ -113,7 +111,7 @@ def read_model(text: bytes) -> Body:
 def _read_child(text: bytes, kind: Kind) -> Body:
     # Of children they tell who made them, and who set a Deployment's replicas.
     unwanted = () if kind in CHILDREN else ("managedFields",)
-    if kind not in _MAY_BE_STRANGERS:
+    if kind not in CHILDREN:
         return all_but(text, unwanted, largest=_LARGEST_CHILD_PART)
     body: dict[str, Any] = {}
     for name, value in members(text):
@@ -123,6 +121,10 @@ def _read_child(text: bytes, kind: Kind) -> Body:
             continue
         with suppress(Unreadable):
             body[name] = parsed(value, largest=_LARGEST_CHILD_PART)
+    if kind is Kind.DEPLOYMENT and not ("spec" in body and "managedFields" in body["metadata"]):
+        # Others are written anew. Of this one the replicas are somebody's, and nobody knows whose.
+        body["metadata"].pop("ownerReferences", None)
+        return {"metadata": body["metadata"], UNREAD: "it is too large to be read"}
     return body
 
 

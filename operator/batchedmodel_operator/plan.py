@@ -25,7 +25,7 @@ from batchedmodel_operator.observed import (
     left_behind,
     owned,
 )
-from batchedmodel_operator.ports import Body
+from batchedmodel_operator.ports import UNREAD, Body
 from batchedmodel_operator.repairs import Repair, repaired
 from batchedmodel_operator.rollout import Mode, Record
 from batchedmodel_operator.rollout_signs import signs
@@ -245,6 +245,8 @@ def _obstacles(observed: Observed, wanted: Mapping[Kind, Body]) -> Iterator[Obst
 
 
 def _owner_of(child: Child) -> str:
+    if UNREAD in child.body:
+        return str(child.body[UNREAD])
     owners = sorted(child.owners, key=lambda owner: not owner.get("controller"))
     if owners:
         return f"it belongs to {owners[0].get('kind')} {owners[0].get('name')}"

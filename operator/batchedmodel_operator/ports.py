@@ -5,7 +5,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from batchedmodel_contract.sidecar_api import Whom
 from batchedmodel_operator.kinds import Kind
@@ -19,6 +19,10 @@ class Unread:
     """Stands for a BatchedModel's spec that is too large or too deep to be read."""
 
     why: str
+
+
+UNREAD: Final = "unread"
+"""Where a child's body says why its head alone was read, and its owners were not."""
 
 
 class Cluster(Protocol):

@@ -78,6 +78,23 @@ def test_a_strangers_large_object_is_told_to_be_in_the_way(
     team.until("Reconciled", "False", "NameConflict")
 
 
+def test_a_deployment_that_became_too_large_is_told_to_be_in_the_way_until_it_is_deleted(
+    plane: ControlPlane, running: OperatorProcess, team: Team, tmp_path: Path
+) -> None:
+    team.write(SIMULATED)
+    team.until("Reconciled", "True", "Applied")
+    where = f"--namespace={team.namespace}"
+    patch = tmp_path / "patch.json"
+    large = [{"name": f"N{number}", "value": "x" * 1_000} for number in range(300)]
+    path = "/spec/template/spec/containers/0/env"
+    patch.write_text(json.dumps([{"op": "add", "path": path, "value": large}]))
+    plane.kubectl("patch", "deployment/minilm", where, "--type=json", f"--patch-file={patch}")
+    team.until("Reconciled", "False", "NameConflict")
+    assert "too large to be read" in _why(plane, team.namespace, "minilm")
+    plane.kubectl("delete", "deployment/minilm", where)
+    team.until("Reconciled", "True", "Applied")
+
+
 def _why(plane: ControlPlane, namespace: str, name: str) -> str:
     """Reason and sentence of its condition `Reconciled`."""
     path = r'{.status.conditions[?(@.type=="Reconciled")]}'

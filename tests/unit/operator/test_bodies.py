@@ -181,6 +181,29 @@ def test_of_a_strangers_object_with_a_large_head_its_name_is_read(kind: Kind) ->
     }
 
 
+@pytest.mark.parametrize(
+    ("head", "spec"),
+    [({"managedFields": []}, "x" * 300_000), ({"managedFields": ["x" * 300_000]}, "x")],
+    ids=["spec", "managed fields"],
+)
+def test_of_a_deployment_too_large_to_be_read_its_head_is_and_why(
+    head: dict[str, Any], spec: str
+) -> None:
+    named = {"name": "minilm", "uid": "u", "labels": {"a": "b"}}
+    body = {"metadata": {**named, "ownerReferences": [OWNER], **head}, "spec": {"x": spec}}
+    read = reader_of(Kind.DEPLOYMENT)(text_of(body))
+    assert read["unread"] == "it is too large to be read"
+    assert named.items() <= read["metadata"].items()
+    assert "ownerReferences" not in read["metadata"]
+
+
+def test_a_deployment_with_large_annotations_is_read_without_them() -> None:
+    head = {"name": "minilm", "uid": "u", "managedFields": [], "ownerReferences": [OWNER]}
+    body = {"metadata": {**head, "annotations": {"a": "x" * 300_000}}, "spec": {"replicas": 1}}
+    read = reader_of(Kind.DEPLOYMENT)(text_of(body))
+    assert read == {"metadata": head, "spec": {"replicas": 1}}
+
+
 def test_of_a_replica_set_its_owners_are_read_however_large_it_is() -> None:
     metadata = {"name": "r", "uid": "u", "ownerReferences": [OWNER], "labels": {"a": "b"}}
     found = {"metadata": metadata, "spec": {"template": "x" * 600_000}}
