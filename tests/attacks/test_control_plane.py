@@ -16,7 +16,7 @@ from support.plane_attacks.catalogue import ATTACKS, THEMES
 from support.plane_attacks.fuzz import fuzz
 from support.plane_attacks.harness import Report, Siege, besieged, p99
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.alone]
 
 _NIGHTLY: Final = pytest.mark.nightly(
     "operator", "autoscaler", "election", "crds", "tests/support/plane_attacks"

@@ -47,7 +47,7 @@ LANES: Final = (
     ),
     Lane(
         name="control-plane",
-        paths=("tests/clustered", "tests/attacks/test_control_plane.py"),
+        paths=("tests/clustered",),
         workers=2,
         after=("programs",),
     ),

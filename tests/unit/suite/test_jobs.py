@@ -133,5 +133,4 @@ def test_every_file_of_tests_is_in_one_lane(tmp_path: Path) -> None:
                for word in words if word.startswith("--ignore=")]  # fmt: skip
     assert ignored == [
         "--ignore=tests/end_to_end/test_stories.py",
-        "--ignore=tests/attacks/test_control_plane.py",
     ]
