@@ -266,8 +266,7 @@ class Turns:
         if self._line is not None:
             return True
         self._follow(policy)
-        leave_next = self._at_once // _BATCHES_SHOWN
-        return self._room.has_others(tenant) and self._room.taken + rows > leave_next
+        return self._room.has_others(tenant) and self._room.taken + rows > self._at_once
 
     def _take_turns(self, policy: BasePolicy, now: float) -> FairQueue[ItemId]:
         """From now on the policy sees what the line shows; all that waits lines up."""
