@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from batchedmodel_contract.custom_resource import custom_resource
+from batchedmodel_contract.reading import Setting, declaration_at
+from batchedmodel_contract.spec import Spec
 
 Schema = dict[str, Any]
 
@@ -18,7 +20,8 @@ it and as `kubectl explain batchedmodel.spec` shows it. Written by `crds/referen
 declarations in `contract/`; change those, then run `make crds`.
 
 Defaults are filled in by the API server, so that `kubectl get batchedmodel NAME -o yaml` shows what
-holds; what depends on other fields stands under `status.effective`.
+holds; what depends on other fields stands under `status.effective`. An unknown field is an error of
+`batchedmodel run`, and of an API server where the client is strict, as kubectl is.
 """
 _RULES: Final = """\
 ## Rules over several fields
@@ -76,8 +79,25 @@ def _has_section(schema: Schema) -> bool:
 def _row(path: str, name: str, field: Schema, *, required: bool) -> str:
     shown = f"[`{name}`](#{_anchor(path)})" if _has_section(field.get("items", field)) else name
     default = "required" if required else _default(field)
-    cells = (shown if "[" in shown else f"`{name}`", _type(field), default, field["description"])
+    kind = _type(field)
+    meaning = field["description"] + _rule(path, kind, field["description"])
+    cells = (shown if "[" in shown else f"`{name}`", kind, default, meaning)
     return f"| {' | '.join(cells)} |"
+
+
+def _rule(path: str, kind: str, description: str) -> str:
+    """What the manifest's reader asks of a value, where neither type nor description says it."""
+    if not path.startswith("spec."):
+        return ""
+    declared = declaration_at(Spec, path.removeprefix("spec."))
+    rule = str(declared.rule) if isinstance(declared, Setting) else ""
+    return "" if _said(rule, kind) or rule in description else f" Must be {rule}."
+
+
+def _said(rule: str, kind: str) -> bool:
+    """Whether the type of a field says all that its rule does, in whichever order."""
+    words = set(re.findall(r"[\w.%]+", rule))
+    return kind == "boolean" or words <= set(re.findall(r"[\w.%]+", kind))
 
 
 def _anchor(path: str) -> str:

@@ -9,26 +9,36 @@ import pytest
 from batchedmodel_contract import metric_names
 from batchedmodel_contract.outcomes import Outcome, Rejection, ReleaseReason
 from support.repository import FOLDERS, ROOT
-from support.settings_table import settings_table
+from support.settings_rows import SettingRow, settings
 
-README = (ROOT / "README.md").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGES = [ROOT / folder / f"batchedmodel_{folder}" for folder in FOLDERS]
 
 
-def test_the_readme_shows_every_setting_as_the_contract_declares_it() -> None:
-    assert settings_table() in README, f"README.md should hold this table:\n{settings_table()}"
+@pytest.mark.parametrize("row", [*settings()], ids=lambda row: f"{row.section}.{row.name}")
+def test_the_reference_shows_every_setting_as_the_contract_declares_it(row: SettingRow) -> None:
+    page = (ROOT / "docs" / "reference.md").read_text("utf-8")
+    section = page.split(f"# `{row.section}`\n")[1].split("\n#")[0]
+    shown = next(line for line in section.splitlines() if line.startswith(f"| `{row.name}` |"))
+    assert row.default in shown
+    assert row.doc in shown
+    kind = shown.split(" | ")[1]
+    assert kind == "boolean" or _words(row.rule) <= _words(shown)
 
 
-def test_the_readme_gives_a_reason_for_every_dependency_and_for_no_other() -> None:
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"[\w%]+(?:\.[\w%]+)*", text))
+
+
+def test_the_page_of_dependencies_gives_a_reason_for_each_and_for_no_other() -> None:
     wanted = {
         re.split(r"[<>=~\[]", requirement)[0].lower()
         for extra, requirements in PROJECT["project"]["optional-dependencies"].items()
         if extra != "all"
         for requirement in requirements
     }
-    section = README.split("## Dependencies")[1].split("\n## ")[0]
-    explained = {row[0].lower() for row in re.findall(r"^\| `([\w-]+)` \|(.+)\|$", section, re.M)}
+    page = (ROOT / "docs" / "dependencies.md").read_text("utf-8")
+    explained = {row[0].lower() for row in re.findall(r"^\| `([\w-]+)` \|(.+)\|$", page, re.M)}
     assert explained == wanted
 
 
