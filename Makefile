@@ -34,7 +34,7 @@ LIGHT := $(VENV)/.light-$(DIGEST)
 FULL  := $(VENV)/.full-$(DIGEST)
 PIP   := $(BIN)/python -m pip install -c constraints.txt
 
-.PHONY: help run environment check test nightly soak bench lint types imports unit cluster images crds chart fmt clean
+.PHONY: help run environment check test nightly soak bench lint types imports unit cluster images crds chart drawings fmt clean
 
 help: ## List the targets
 	@echo "BatchedModel. The first use of a target installs what it needs into $(VENV)."
@@ -97,6 +97,10 @@ crds: $(LIGHT) ## Make the custom resource from the contract, for crds/ and the 
 
 chart: crds ## Check the chart
 	$(BIN)/pytest tests/unit/chart tests/clustered/chart/test_rendering.py
+
+drawings: ## Draw the pictures of README and docs anew
+	$(PYTHON) docs/drawings/parts.py
+	$(PYTHON) docs/drawings/gain.py
 
 fmt: $(LIGHT) ## Format the code and mend what ruff can mend
 	$(BIN)/ruff check --fix .
