@@ -32,9 +32,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 DIGEST := $(shell cat pyproject.toml constraints.txt examples/requirements.txt | sha256sum | cut -c1-16)
 LIGHT := $(VENV)/.light-$(DIGEST)
 FULL  := $(VENV)/.full-$(DIGEST)
+SITE  := $(VENV)/.site-$(DIGEST)
 PIP   := $(BIN)/python -m pip install -c constraints.txt
 
-.PHONY: help run environment check test nightly soak bench lint types imports unit cluster images crds chart drawings fmt clean
+.PHONY: help run environment check test nightly soak bench lint types imports unit cluster images crds chart docs drawings fmt clean
 
 help: ## List the targets
 	@echo "BatchedModel. The first use of a target installs what it needs into $(VENV)."
@@ -98,6 +99,10 @@ crds: $(LIGHT) ## Make the custom resource from the contract, for crds/ and the 
 chart: crds ## Check the chart
 	$(BIN)/pytest tests/unit/chart tests/clustered/chart/test_rendering.py
 
+docs: $(SITE) ## Build docs/ as a site in build/site; a broken link or an unlisted page fails
+	$(BIN)/mkdocs build --strict
+	@echo "open build/site/index.html"
+
 drawings: ## Draw the pictures of README and docs anew
 	$(PYTHON) docs/drawings/parts.py
 	$(PYTHON) docs/drawings/gain.py
@@ -128,4 +133,10 @@ $(FULL): | $(LIGHT)
 	$(PIP) -e '.[all,dev,oracle]'
 	$(PIP) --no-deps -r examples/requirements.txt
 	@rm -f $(VENV)/.full-*
+	@touch $@
+
+$(SITE): | $(VENV)/.created
+	@echo "==> installing what builds the site"
+	$(PIP) -e '.[docs]'
+	@rm -f $(VENV)/.site-*
 	@touch $@
