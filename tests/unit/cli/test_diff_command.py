@@ -57,13 +57,6 @@ def test_the_example_of_the_docs_is_what_is_printed(
             assert one == pytest.approx(other, rel=0.1), of_docs
 
 
-def test_the_readme_shows_lines_of_the_same_example() -> None:
-    readme = (ROOT / "README.md").read_text("utf-8").split("## Look before you apply")[1]
-    shown = re.findall(r"```\n(.*?)```", readme, re.S)[1].splitlines()
-    assert shown
-    assert [line for line in shown if line not in _example().splitlines()] == []
-
-
 def _example() -> str:
     found = re.search(r"simulated-profile.json`:\n\n```\n(.*?)```", PAGE, re.S)
     assert found is not None
