@@ -16,24 +16,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from batchedmodel_autoscaler.objects import read_model
+from batchedmodel_autoscaler.cluster.objects import read_model
 from batchedmodel_contract.capacity import FIELD, Capacity
 from batchedmodel_contract.kubernetes_names import GROUP, VERSION
 from batchedmodel_contract.workload import ScalingMetric
 from batchedmodel_operator.kinds import Kind
-from batchedmodel_operator.observed import model_from
+from batchedmodel_operator.reconcile.state import model_from
 from batchedmodel_operator.render.autoscaler import autoscaler
-from batchedmodel_scheduling.scaling import loads
-from batchedmodel_scheduling.scaling.formula import (
+from batchedmodel_scheduling.autoscaling import loads
+from batchedmodel_scheduling.autoscaling.formula import (
     outstanding,
     queue_length,
     queue_wait,
     required_replicas,
 )
-from batchedmodel_scheduling.scaling.hpa import read_autoscaler
-from batchedmodel_scheduling.scaling.loads import Load
-from batchedmodel_scheduling.scaling.loop import Outage, Result, Setup, run
-from batchedmodel_scheduling.scaling.pods import Device
+from batchedmodel_scheduling.autoscaling.hpa import read_autoscaler
+from batchedmodel_scheduling.autoscaling.loads import Load
+from batchedmodel_scheduling.autoscaling.loop import Outage, Result, Setup, run
+from batchedmodel_scheduling.autoscaling.pods import Device
 from batchedmodel_scheduling.simulator.traces import read_trace
 from bench_report import Figure, at_least, at_most, new_parser, report
 

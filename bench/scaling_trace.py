@@ -30,10 +30,10 @@ from autoscaling import DEFAULT, QUEUE, STOCK_QUEUE, Runs, Scaling, setup_of, sp
 from batchedmodel_contract import sidecar_api
 from batchedmodel_contract.capacity import capacity_of
 from batchedmodel_contract.kubernetes_names import GROUP, NAME_LABEL, VERSION
-from batchedmodel_scheduling.scaling import loads
-from batchedmodel_scheduling.scaling.hpa import read_autoscaler
-from batchedmodel_scheduling.scaling.loads import Load
-from batchedmodel_scheduling.scaling.loop import TICK_SECONDS, Result, ideal_replicas
+from batchedmodel_scheduling.autoscaling import loads
+from batchedmodel_scheduling.autoscaling.hpa import read_autoscaler
+from batchedmodel_scheduling.autoscaling.loads import Load
+from batchedmodel_scheduling.autoscaling.loop import TICK_SECONDS, Result, ideal_replicas
 from bench_report import Figure, at_most, median_of, new_parser, of_rounds, report, tell
 from control_plane_api import each, until
 from control_plane_world import (

@@ -31,14 +31,15 @@ _SOURCES: Final = (
 """All whose types are read."""
 # What runs for each request or batch, but for HTTP and the protocols.
 _KEEPING: Final = (
-    "apart", "batch_books", "deadlines", "flights", "live_call", "offered", "recorder", "resting",
-    "second_tries", "tenant_books", "turns", "verdicts", "vigil", "work_meter",
-)  # fmt: skip
+    *("batching/backoff", "batching/deadlines", "batching/in_flight", "batching/isolation"),
+    *("batching/pending_request", "batching/rejections", "batching/request_window"),
+    *("batching/retry", "batching/watchdog", "body/byte_budget", "telemetry/arrivals"),
+    *("telemetry/batch_counts", "telemetry/offered_work", "telemetry/tenant_counts"),
+    "telemetry/work_meter",
+)
 _COMPILED: Final = (
-    f"{_SCHEDULING}/*.py",
-    f"{_SCHEDULING}/deadline/*.py",
+    *(f"{_SCHEDULING}/{room}/*.py" for room in ("core", "latency", "fifo", "deadline")),
     *(f"{_SIDECAR}/{name}.py" for name in _KEEPING),
-    f"{_SIDECAR}/ports/byte_budget.py",
 )
 _LEFT_OUT: Final = shutil.ignore_patterns("__pycache__", "*.so")
 

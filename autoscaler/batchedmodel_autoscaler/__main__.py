@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 
-from batchedmodel_autoscaler.cluster import Cluster
+from batchedmodel_autoscaler.cluster.client import Cluster
 from batchedmodel_autoscaler.errors import CannotListen, ClusterError
 from batchedmodel_autoscaler.service import Service
 from batchedmodel_autoscaler.settings import AutoscalerSettings

@@ -15,16 +15,9 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from batchedmodel_autoscaler.admin import admin_application
-from batchedmodel_autoscaler.certificates import Rotation, server_context
-from batchedmodel_autoscaler.cluster import Cluster
-from batchedmodel_autoscaler.errors import CannotListen, ClusterError
-from batchedmodel_autoscaler.fleet import Fleet
-from batchedmodel_autoscaler.informer import Cache, follow
-from batchedmodel_autoscaler.kept import most_kept
-from batchedmodel_autoscaler.lasting import Work, last
-from batchedmodel_autoscaler.listener import TlsListener
-from batchedmodel_autoscaler.metrics import StateCollector, Telemetry
-from batchedmodel_autoscaler.objects import (
+from batchedmodel_autoscaler.cluster.client import Cluster
+from batchedmodel_autoscaler.cluster.informer import Cache, follow
+from batchedmodel_autoscaler.cluster.objects import (
     FrontProxy,
     Pod,
     read_api_service,
@@ -35,10 +28,7 @@ from batchedmodel_autoscaler.objects import (
     read_presence,
     read_size,
 )
-from batchedmodel_autoscaler.poller import Poller
-from batchedmodel_autoscaler.registration import Registration
-from batchedmodel_autoscaler.remembering import Remembering
-from batchedmodel_autoscaler.resources import (
+from batchedmodel_autoscaler.cluster.resources import (
     API_SERVICES,
     FRONT_PROXY,
     MODELS,
@@ -51,9 +41,19 @@ from batchedmodel_autoscaler.resources import (
     own_namespace,
     within,
 )
-from batchedmodel_autoscaler.server import MetricsApi
+from batchedmodel_autoscaler.errors import CannotListen, ClusterError
+from batchedmodel_autoscaler.lasting import Work, last
+from batchedmodel_autoscaler.metrics import StateCollector, Telemetry
+from batchedmodel_autoscaler.metrics_api.certificates import Rotation, server_context
+from batchedmodel_autoscaler.metrics_api.listener import TlsListener
+from batchedmodel_autoscaler.metrics_api.registration import Registration
+from batchedmodel_autoscaler.metrics_api.server import MetricsApi
+from batchedmodel_autoscaler.polling.kept_connections import most_kept
+from batchedmodel_autoscaler.polling.poller import Poller
+from batchedmodel_autoscaler.polling.sidecars import Sidecars
 from batchedmodel_autoscaler.settings import AutoscalerSettings
-from batchedmodel_autoscaler.sidecars import Sidecars
+from batchedmodel_autoscaler.state.capacity_writer import Remembering
+from batchedmodel_autoscaler.state.cluster_state import Fleet
 from batchedmodel_contract.descriptors import raise_descriptors
 from batchedmodel_election.election import Election
 

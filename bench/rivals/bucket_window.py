@@ -17,7 +17,7 @@ from itertools import islice
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.outcomes import ReleaseReason
-from batchedmodel_scheduling.policy import NEVER, Decision, Item, ItemId, Refusal, Shed
+from batchedmodel_scheduling.core.policy import NEVER, Decision, Item, ItemId, Refusal, Shed
 from rivals.rival import Rival
 
 _Bucket = OrderedDict[ItemId, Item]

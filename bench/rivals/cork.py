@@ -20,7 +20,7 @@ import numpy as np
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.outcomes import HoldReason, ReleaseReason
-from batchedmodel_scheduling.policy import (
+from batchedmodel_scheduling.core.policy import (
     NEVER,
     BatchId,
     Decision,

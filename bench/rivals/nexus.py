@@ -13,7 +13,7 @@ other model shares the device; no time for preprocessing is set aside.
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.outcomes import ReleaseReason
-from batchedmodel_scheduling.policy import Decision, Shed
+from batchedmodel_scheduling.core.policy import Decision, Shed
 from rivals.rival import Rival, Seconds, alike
 
 

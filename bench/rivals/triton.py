@@ -18,7 +18,7 @@ from itertools import chain, islice
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.outcomes import ReleaseReason
-from batchedmodel_scheduling.policy import Decision, Item, ItemId, Priority, Refusal, Shed
+from batchedmodel_scheduling.core.policy import Decision, Item, ItemId, Priority, Refusal, Shed
 from rivals.rival import Rival, alike
 
 

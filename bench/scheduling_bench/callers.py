@@ -10,8 +10,8 @@ from typing import Final
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_scheduling.policies import new_policy
-from batchedmodel_scheduling.policy import Priority
+from batchedmodel_scheduling.core.policies import new_policy
+from batchedmodel_scheduling.core.policy import Priority
 from batchedmodel_scheduling.simulator.arrivals import Clumps
 from batchedmodel_scheduling.simulator.curves import profile_of
 from batchedmodel_scheduling.simulator.engine import NANOSECONDS, Request, simulate

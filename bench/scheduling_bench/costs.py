@@ -14,7 +14,15 @@ import numpy as np
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.outcomes import HoldReason
-from batchedmodel_scheduling.policy import Decision, Event, Item, ItemId, Policy, Refusal, Slots
+from batchedmodel_scheduling.core.policy import (
+    Decision,
+    Event,
+    Item,
+    ItemId,
+    Policy,
+    Refusal,
+    Slots,
+)
 from batchedmodel_scheduling.simulator.engine import simulate
 from bench_report import Figure, at_most
 from scheduling_bench.scenarios import Plan, mixed

@@ -5,7 +5,7 @@ nobody wants to know how they would have gone on.
 """
 
 from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_scheduling.policy import (
+from batchedmodel_scheduling.core.policy import (
     Batch,
     BatchId,
     Decision,

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from batchedmodel_scheduling.batch_times import BatchTimes
+from batchedmodel_scheduling.latency.batch_times import BatchTimes
 from batchedmodel_scheduling.simulator.engine import NANOSECONDS
 from batchedmodel_scheduling.simulator.plants import Disturbances, Plant
 from bench_report import Figure, at_most

@@ -12,9 +12,9 @@ from typing import Final
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.spec import Lateness, PolicyName
-from batchedmodel_scheduling.base import BasePolicy
-from batchedmodel_scheduling.policies import new_policy
-from batchedmodel_scheduling.policy import Policy
+from batchedmodel_scheduling.core.base import BasePolicy
+from batchedmodel_scheduling.core.policies import new_policy
+from batchedmodel_scheduling.core.policy import Policy
 from batchedmodel_scheduling.simulator.curves import profile_of
 from batchedmodel_scheduling.simulator.engine import Device, Request, simulate
 from batchedmodel_scheduling.simulator.oracle import machine, on_time_at_least

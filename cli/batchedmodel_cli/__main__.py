@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from importlib import metadata
 from typing import Final, Protocol
 
-from batchedmodel_cli import run
-from batchedmodel_cli.console import lead_nowhere
 from batchedmodel_cli.diff import command as diff
+from batchedmodel_cli.run import command as run
+from batchedmodel_cli.run.console import lead_nowhere
 from batchedmodel_cli.simulate import command as simulate
 
 

@@ -6,7 +6,7 @@ The state after a step is taken for a guess of the next one, and a score is how 
 import torch
 from torch.nn.functional import pad
 
-from batchedmodel_model_server.handler import Handler, Spec
+from batchedmodel_model_server.api.handler import Handler, Spec
 
 
 class Net(torch.nn.Module):

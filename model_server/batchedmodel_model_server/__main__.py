@@ -21,14 +21,14 @@ from batchedmodel_contract.environment import (
 )
 from batchedmodel_contract.mistakes import InvalidInput, InvalidManifest
 from batchedmodel_contract.source import Source
-from batchedmodel_model_server import unix_socket
-from batchedmodel_model_server.app import make_runner
-from batchedmodel_model_server.compute import ComputeThread
-from batchedmodel_model_server.connections import Connections
-from batchedmodel_model_server.processor import bound_threads, read_processor
-from batchedmodel_model_server.service import ModelService
-from batchedmodel_model_server.settling import either
-from batchedmodel_model_server.startup import StartUp, process_age
+from batchedmodel_model_server.execution.device_thread import ComputeThread
+from batchedmodel_model_server.execution.futures import either
+from batchedmodel_model_server.http import unix_socket
+from batchedmodel_model_server.http.app import make_runner
+from batchedmodel_model_server.http.connections import Connections
+from batchedmodel_model_server.lifecycle.service import ModelService
+from batchedmodel_model_server.lifecycle.startup import StartUp, process_age
+from batchedmodel_model_server.system.processor import bound_threads, read_processor
 
 # A caller that finds a Unix socket's queue full is not made to wait, but refused.
 _BACKLOG: Final = 4096

@@ -23,25 +23,25 @@ from batchedmodel_contract.mistakes import InvalidManifest
 from batchedmodel_contract.spec import LogLevel
 from batchedmodel_election.election import Election
 from batchedmodel_election.endings import ENDINGS
-from batchedmodel_operator.cluster import KubernetesCluster, load_configuration
-from batchedmodel_operator.errors import ClusterError
-from batchedmodel_operator.fenced import FencedCluster
-from batchedmodel_operator.handlers import Add, registry, watch
-from batchedmodel_operator.kinds import Kind
-from batchedmodel_operator.observed import Key, is_news
-from batchedmodel_operator.probes import Vitals, serve_probes
-from batchedmodel_operator.reconcile import Reconciler
-from batchedmodel_operator.render import Images
-from batchedmodel_operator.settings import OperatorSettings
-from batchedmodel_operator.sidecars import SidecarAdmin
-from batchedmodel_operator.watching import (
+from batchedmodel_operator.cluster.client import KubernetesCluster, load_configuration
+from batchedmodel_operator.cluster.fenced import FencedCluster
+from batchedmodel_operator.cluster.handlers import Add, registry, watch
+from batchedmodel_operator.cluster.sidecars import SidecarAdmin
+from batchedmodel_operator.cluster.watching import (
     Definition,
     keep_watching,
     keep_watching_in,
     listen,
     unless,
 )
-from batchedmodel_operator.work_queue import Workers, WorkQueue
+from batchedmodel_operator.errors import ClusterError
+from batchedmodel_operator.kinds import Kind
+from batchedmodel_operator.probes import Vitals, serve_probes
+from batchedmodel_operator.reconcile.reconcile import Reconciler
+from batchedmodel_operator.reconcile.state import Key, is_news
+from batchedmodel_operator.reconcile.work_queue import Workers, WorkQueue
+from batchedmodel_operator.render import Images
+from batchedmodel_operator.settings import OperatorSettings
 
 _log: Final = logging.getLogger("batchedmodel_operator")
 EXIT_FAILED: Final = 1

@@ -24,7 +24,7 @@ from batchedmodel_contract.kubernetes_names import (
 from batchedmodel_contract.mistakes import InvalidManifest
 from batchedmodel_contract.reading import setting
 from batchedmodel_contract.rules import Real, Text, Truth
-from batchedmodel_operator.cluster import KubernetesCluster, load_configuration
+from batchedmodel_operator.cluster.client import KubernetesCluster, load_configuration
 from batchedmodel_operator.errors import ClusterError
 from batchedmodel_operator.kinds import RESOURCES, Kind
 

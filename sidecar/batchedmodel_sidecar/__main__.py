@@ -23,7 +23,7 @@ from batchedmodel_contract.environment import (
 )
 from batchedmodel_contract.mistakes import InvalidInput, InvalidManifest, Mistake
 from batchedmodel_sidecar.service import CannotListen, Service
-from batchedmodel_sidecar.settings_folder import SettingsFolder
+from batchedmodel_sidecar.settings import SettingsFolder
 
 _OBJECTS_BETWEEN_COLLECTIONS: Final = 20_000
 

@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from typing import Final
 
-from batchedmodel_sidecar.batcher import Batcher
-from batchedmodel_sidecar.link import LinkStatus
-from batchedmodel_sidecar.verdicts import MODEL_GONE
+from batchedmodel_sidecar.backends.base import LinkStatus
+from batchedmodel_sidecar.batching.batcher import Batcher
+from batchedmodel_sidecar.batching.rejections import MODEL_GONE
 
 logger: Final = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ from batchedmodel_contract.description import ModelDescription
 from batchedmodel_contract.params import Values
 from batchedmodel_contract.profile import Profile
 from batchedmodel_contract.tenants import Share
+from batchedmodel_sidecar.backends.native.version_lease import Users
 from batchedmodel_sidecar.calls import Call, Row
-from batchedmodel_sidecar.tokens import Tokens
-from batchedmodel_sidecar.users import Users
+from batchedmodel_sidecar.codec.tokenizer import Tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,30 +14,30 @@ from batchedmodel_contract.descriptors import raise_descriptors
 from batchedmodel_contract.environment import SidecarSettings
 from batchedmodel_contract.sidecar_api import IDLE_SECONDS
 from batchedmodel_contract.tenants import share_of
-from batchedmodel_scheduling.policy import MemoryCap
-from batchedmodel_sidecar.admin_token import new_token
-from batchedmodel_sidecar.batcher import Batcher
-from batchedmodel_sidecar.helper.client import Helper
-from batchedmodel_sidecar.ledger import Ledger
+from batchedmodel_scheduling.core.policy import MemoryCap
+from batchedmodel_sidecar.backends.base import Link
+from batchedmodel_sidecar.backends.foreign.catalogue import foreign
+from batchedmodel_sidecar.backends.foreign.client import Client
+from batchedmodel_sidecar.backends.foreign.link import ForeignLink
+from batchedmodel_sidecar.backends.native.link import ModelLink
+from batchedmodel_sidecar.backends.native.repository import Repository
+from batchedmodel_sidecar.batching.batcher import Batcher
+from batchedmodel_sidecar.batching.timer import TimerFd
+from batchedmodel_sidecar.body.byte_budget import Hold
+from batchedmodel_sidecar.codec.codec import Translator
+from batchedmodel_sidecar.codec.process.client import Helper
+from batchedmodel_sidecar.http.admin import Admin
+from batchedmodel_sidecar.http.admin_token import new_token
+from batchedmodel_sidecar.http.body_reader import BodyReader
+from batchedmodel_sidecar.http.connections import Connections
+from batchedmodel_sidecar.http.data_handler import Front
+from batchedmodel_sidecar.http.passthrough import Passthrough
 from batchedmodel_sidecar.lifecycle import DrainEnd, Lifecycle
-from batchedmodel_sidecar.link import Link
-from batchedmodel_sidecar.metrics import Durations, LedgerCollector
 from batchedmodel_sidecar.model import ReadyModel
-from batchedmodel_sidecar.model_link import ModelLink
-from batchedmodel_sidecar.ports.admin import Admin
-from batchedmodel_sidecar.ports.bodies import BodyReader
-from batchedmodel_sidecar.ports.byte_budget import Hold
-from batchedmodel_sidecar.ports.connections import Connections
-from batchedmodel_sidecar.ports.front import Front
-from batchedmodel_sidecar.ports.passthrough import Passthrough
-from batchedmodel_sidecar.recorder import FlightRecorder
-from batchedmodel_sidecar.repository import Repository
-from batchedmodel_sidecar.settings_folder import SettingsFolder
-from batchedmodel_sidecar.timer import TimerFd
-from batchedmodel_sidecar.translator import Translator
-from batchedmodel_sidecar.upstream.catalogue import foreign
-from batchedmodel_sidecar.upstream.client import Client
-from batchedmodel_sidecar.upstream.link import ForeignLink
+from batchedmodel_sidecar.settings import SettingsFolder
+from batchedmodel_sidecar.telemetry.arrivals import FlightRecorder
+from batchedmodel_sidecar.telemetry.ledger import Ledger
+from batchedmodel_sidecar.telemetry.metrics import Durations, LedgerCollector
 
 logger: Final = logging.getLogger(__name__)
 

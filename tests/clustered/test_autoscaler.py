@@ -19,8 +19,8 @@ from batchedmodel_contract.kubernetes_names import (
     QUEUE_LENGTH_METRIC,
     REQUIRED_REPLICAS_METRIC,
 )
-from batchedmodel_scheduling.scaling.behavior import read_behavior
-from batchedmodel_scheduling.scaling.hpa import Autoscaler, Memory, step
+from batchedmodel_scheduling.autoscaling.behavior import read_behavior
+from batchedmodel_scheduling.autoscaling.hpa import Autoscaler, Memory, step
 from cluster import CommandFailed, ControlPlane
 from support.autoscaler_cluster import (
     API_SERVICES,

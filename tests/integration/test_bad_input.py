@@ -16,9 +16,9 @@ from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.description import RAGGED
 from batchedmodel_contract.tensors import Datatype
 from batchedmodel_contract.v2 import HEADER_LENGTH
+from batchedmodel_sidecar.backends.foreign.client import Client, Unreachable
+from batchedmodel_sidecar.backends.foreign.protocol import Posting
 from batchedmodel_sidecar.errors import Unserved
-from batchedmodel_sidecar.upstream.client import Client, Unreachable
-from batchedmodel_sidecar.upstream.dialect import Posting
 from support.chain import Chain, running_chain
 from support.echo_server import EchoServer, echoed, echoing
 

@@ -12,7 +12,7 @@ from batchedmodel_contract import sidecar_api
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_contract.spec import ServerProtocol
-from batchedmodel_sidecar.ports.passthrough import MOST_AT_ONCE
+from batchedmodel_sidecar.http.passthrough import MOST_AT_ONCE
 from support.chain import Chain
 from support.row_server import RowServer, in_front
 

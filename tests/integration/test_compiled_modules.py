@@ -12,13 +12,13 @@ from load_generator import cache_folder
 from support.repository import ROOT
 
 COMPILED = (
-    "batchedmodel_scheduling.policies",
-    "batchedmodel_scheduling.queueing",
+    "batchedmodel_scheduling.core.policies",
+    "batchedmodel_scheduling.fifo.queueing",
     "batchedmodel_scheduling.deadline.policy",
     "batchedmodel_scheduling.deadline.planning",
-    "batchedmodel_sidecar.live_call",
-    "batchedmodel_sidecar.turns",
-    "batchedmodel_sidecar.ports.byte_budget",
+    "batchedmodel_sidecar.batching.pending_request",
+    "batchedmodel_sidecar.batching.request_window",
+    "batchedmodel_sidecar.body.byte_budget",
 )
 
 

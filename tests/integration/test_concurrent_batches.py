@@ -17,8 +17,8 @@ from aiohttp import web
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.spec import PolicyName, ServerProtocol
-from batchedmodel_sidecar.upstream.client import Client
-from batchedmodel_sidecar.upstream.dialect import Posting
+from batchedmodel_sidecar.backends.foreign.client import Client
+from batchedmodel_sidecar.backends.foreign.protocol import Posting
 from support.chain import Chain, in_front_of
 from support.row_server import RowServer
 from support.worker_server import WorkerServer, running, worker_server

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchedmodel_model_server.batch import Array
+from batchedmodel_model_server.api.batch import Array
 from support.checkpoints import text_checkpoint
 from support.repository import ROOT
 

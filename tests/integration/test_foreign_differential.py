@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.spec import PolicyName, ServerProtocol
 from batchedmodel_contract.v2 import HEADER_LENGTH
-from batchedmodel_sidecar.upstream import json_text
+from batchedmodel_sidecar.backends.foreign.protocols import json_text
 from support.row_server import Fronts
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -17,7 +17,7 @@ import pytest_asyncio
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.description import RAGGED
 from batchedmodel_contract.tensors import Datatype
-from batchedmodel_sidecar.helper.client import MOST_BODIES
+from batchedmodel_sidecar.codec.process.client import MOST_BODIES
 from support.chain import Chain, running_chain
 from support.echo_server import echo_chain, echoing
 from support.large_bodies import (

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from batchedmodel_model_server.api.weights import load_module
 from batchedmodel_model_server.errors import CannotLoad
-from batchedmodel_model_server.modules import load_module
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

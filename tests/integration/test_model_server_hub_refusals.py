@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from batchedmodel_model_server.hub import Hub, HubAccess, Patience, Unreachable
+from batchedmodel_model_server.sources.hub import Hub, HubAccess, Patience, Unreachable
 from support.fetching import WEIGHTS, content, ended, fetched, limited_file_size, refused, start
 from support.model_server_hub import COMMIT, ServedHub
 

@@ -12,11 +12,11 @@ import pytest
 from batchedmodel_contract.description import CostRule, description_from_metadata
 from batchedmodel_contract.profile import profile_from_mapping
 from batchedmodel_contract.server_api import ModelState, model_path, profile_path, tokenizer_path
-from batchedmodel_model_server.collate import collate
+from batchedmodel_model_server.batching.collate import collate
+from batchedmodel_model_server.batching.validation import examine
 from batchedmodel_model_server.errors import CannotLoad
-from batchedmodel_model_server.forward import forward
+from batchedmodel_model_server.execution.forward import forward
 from batchedmodel_model_server.handlers.hf import HuggingFace
-from batchedmodel_model_server.validation import examine
 from support.model_server_handlers import arrays_of, batch_of, loaded
 from support.model_server_process import NAME, model_server, token_batch
 

@@ -16,13 +16,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from batchedmodel_model_server.batch import Array
-from batchedmodel_model_server.collate import collate, split
-from batchedmodel_model_server.declaration import Sharing
-from batchedmodel_model_server.forward import LoadedModel, forward
+from batchedmodel_model_server.api.batch import Array
+from batchedmodel_model_server.batching.collate import collate, split
+from batchedmodel_model_server.batching.declaration import Sharing
+from batchedmodel_model_server.batching.validation import examine
+from batchedmodel_model_server.execution.forward import LoadedModel, forward
 from batchedmodel_model_server.handlers.hf import HuggingFace
-from batchedmodel_model_server.self_test import with_sharing
-from batchedmodel_model_server.validation import examine
+from batchedmodel_model_server.profiling.self_test import with_sharing
 from support.model_server_handlers import arrays_of, batch_of, loaded
 
 pytestmark = pytest.mark.torch

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from batchedmodel_cli.processes import Process, ProcessSpec
-from batchedmodel_cli.supervisor import FAILED, STOPPED, Supervisor
+from batchedmodel_cli.run.processes import Process, ProcessSpec
+from batchedmodel_cli.run.supervisor import FAILED, STOPPED, Supervisor
 
 PATIENT = "import signal; print('up', flush=True); signal.pause()"
 DEAF = "import signal; signal.signal(15, signal.SIG_IGN); print('up', flush=True); signal.pause()"

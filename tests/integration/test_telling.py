@@ -21,7 +21,7 @@ DEVICE = {"fixedSeconds": "0.01", "rowSeconds": "0"}
 async def tell(chain: Chain, *words: str, **others: str) -> tuple[int, str]:
     """Exit code and what was said, with the variables of the sidecar's container."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "batchedmodel_sidecar.tell", *words),
+        *(sys.executable, "-m", "batchedmodel_sidecar.admin_client", *words),
         env={**os.environ, **_variables(chain), **others},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,

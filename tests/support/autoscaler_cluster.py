@@ -30,7 +30,7 @@ from batchedmodel_contract.kubernetes_names import (
 )
 from batchedmodel_contract.sidecar_api import STATS
 from batchedmodel_contract.stats import SidecarStats
-from batchedmodel_scheduling.scaling.hpa import Autoscaler
+from batchedmodel_scheduling.autoscaling.hpa import Autoscaler
 from cluster import ControlPlane
 from support.chart import chart_objects
 from support.plane import (

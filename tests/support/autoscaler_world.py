@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from batchedmodel_autoscaler.fleet import Fleet
-from batchedmodel_autoscaler.objects import Model, ModelKey, Owned, Pod, Size
+from batchedmodel_autoscaler.cluster.objects import Model, ModelKey, Owned, Pod, Size
+from batchedmodel_autoscaler.state.cluster_state import Fleet
 from batchedmodel_contract.stats import BUCKETS, SidecarStats
-from batchedmodel_scheduling.scaling.formula import Target
+from batchedmodel_scheduling.autoscaling.formula import Target
 
 KEY = ModelKey("team", "minilm")
 TARGET = Target(utilization=0.8, queue_length=32, outstanding=32, queue_wait_seconds=0.5)

@@ -7,11 +7,11 @@ from typing import Final
 
 from aiohttp import web
 
-from batchedmodel_http.asked import Asked
-from batchedmodel_http.door import Door, NotHere
-from batchedmodel_http.general import General, request_factory
-from batchedmodel_http.headings import Headings
+from batchedmodel_http.connection import Door, NotHere
+from batchedmodel_http.head_cache import Headings
+from batchedmodel_http.request_head import Asked
 from batchedmodel_http.response import Response
+from batchedmodel_http.streaming import General, request_factory
 from support.wire import Wire
 
 SECONDS: Final = "x-seconds"

@@ -66,7 +66,7 @@ def flock(*_):
     raise OSError(errno.ENOTSUP, "this file system has no locks")
 
 fcntl.flock = flock
-from batchedmodel_model_server.fetch import main
+from batchedmodel_model_server.sources.fetch import main
 sys.exit(main())
 """
 """The same program, as on a file system that has none."""
@@ -91,7 +91,7 @@ async def start(
     # A token of whoever runs the tests is nobody's business here.
     own = {"HF_ENDPOINT": endpoint, "HF_HOME": str(cache / "home"), "HF_TOKEN": ""}
     variables = {**os.environ, **own, **to_environment(settings), **environ}
-    program = ("-c", code) if code else ("-m", "batchedmodel_model_server.fetch")
+    program = ("-c", code) if code else ("-m", "batchedmodel_model_server.sources.fetch")
     return await asyncio.create_subprocess_exec(
         sys.executable, *program, env=variables, stderr=PIPE
     )

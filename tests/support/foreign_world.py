@@ -10,17 +10,17 @@ from prometheus_client import CollectorRegistry
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.spec import PolicyName, ServerProtocol
 from batchedmodel_contract.tenants import Share
-from batchedmodel_scheduling.policy import MemoryCap
+from batchedmodel_scheduling.core.policy import MemoryCap
+from batchedmodel_sidecar.backends.foreign.catalogue import foreign
+from batchedmodel_sidecar.backends.foreign.client import Client, Deaf, Unreachable
+from batchedmodel_sidecar.backends.foreign.link import ForeignLink
+from batchedmodel_sidecar.backends.foreign.protocol import Posting, Response
+from batchedmodel_sidecar.codec.codec import Translator
+from batchedmodel_sidecar.codec.process.client import Helper
 from batchedmodel_sidecar.errors import Busy, Unserved
-from batchedmodel_sidecar.helper.client import Helper
-from batchedmodel_sidecar.metrics import Durations
 from batchedmodel_sidecar.model import ReadyModel
-from batchedmodel_sidecar.recorder import FlightRecorder
-from batchedmodel_sidecar.translator import Translator
-from batchedmodel_sidecar.upstream.catalogue import foreign
-from batchedmodel_sidecar.upstream.client import Client, Deaf, Unreachable
-from batchedmodel_sidecar.upstream.dialect import Posting, Response
-from batchedmodel_sidecar.upstream.link import ForeignLink
+from batchedmodel_sidecar.telemetry.arrivals import FlightRecorder
+from batchedmodel_sidecar.telemetry.metrics import Durations
 from support.sidecar_world import LoopTimer, Seen, StrictLedger, WatchedBatcher
 
 SECONDS = 0.01

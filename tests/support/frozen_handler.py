@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from batchedmodel_model_server.handler import Batch, Spec
+from batchedmodel_model_server.api.handler import Batch, Spec
 from support.model_server_handlers import OnHost
 
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from batchedmodel_model_server.handler import Batch
+from batchedmodel_model_server.api.handler import Batch
 from batchedmodel_model_server.handlers.simulated import Simulated
 
 HANGS: Final = -1

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
-from batchedmodel_model_server.handler import Batch
+from batchedmodel_model_server.api.handler import Batch
 from support.text_handlers import Embedder, tokenizer_json
 
 

@@ -12,9 +12,17 @@ import numpy as np
 from batchedmodel_contract.batch_wire import BatchRequest, ragged
 from batchedmodel_contract.spec import MAX_LENGTH
 from batchedmodel_contract.tensors import Datatype
-from batchedmodel_model_server.declaration import declaration_of
-from batchedmodel_model_server.forward import LoadedModel
-from batchedmodel_model_server.handler import DTYPES, Array, Batch, Handler, Invalid, Param, Spec
+from batchedmodel_model_server.api.handler import (
+    DTYPES,
+    Array,
+    Batch,
+    Handler,
+    Invalid,
+    Param,
+    Spec,
+)
+from batchedmodel_model_server.batching.declaration import declaration_of
+from batchedmodel_model_server.execution.forward import LoadedModel
 
 
 class OnHost(Handler):

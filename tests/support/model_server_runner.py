@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Callable
 
 from batchedmodel_contract.profile import Profile, ProfilePoint
-from batchedmodel_model_server.compute import ComputeThread
 from batchedmodel_model_server.errors import DeviceLost
-from batchedmodel_model_server.forward import LoadedModel
-from batchedmodel_model_server.memory import MemoryCap
-from batchedmodel_model_server.runner import Runner
-from batchedmodel_model_server.watchdog import Watchdog
+from batchedmodel_model_server.execution.device_thread import ComputeThread
+from batchedmodel_model_server.execution.forward import LoadedModel
+from batchedmodel_model_server.execution.memory import MemoryCap
+from batchedmodel_model_server.execution.runner import Runner
+from batchedmodel_model_server.execution.watchdog import Watchdog
 
 
 def runner_of(

@@ -13,8 +13,8 @@ from batchedmodel_contract.kubernetes_names import (
 )
 from batchedmodel_contract.spec import PullPolicy
 from batchedmodel_operator.kinds import RESOURCES, Kind, child_name
-from batchedmodel_operator.observed import Key
-from batchedmodel_operator.reconcile import Reconciler
+from batchedmodel_operator.reconcile.reconcile import Reconciler
+from batchedmodel_operator.reconcile.state import Key
 from batchedmodel_operator.render import Images
 from support.operator_cluster import FakeCluster, FakeSidecars
 

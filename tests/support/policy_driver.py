@@ -14,9 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.outcomes import HoldReason, Rejection
 from batchedmodel_contract.profile import Profile
-from batchedmodel_scheduling.base import BasePolicy
-from batchedmodel_scheduling.policies import new_policy, reconfigured, relearning
-from batchedmodel_scheduling.policy import (
+from batchedmodel_scheduling.core.base import BasePolicy
+from batchedmodel_scheduling.core.policies import new_policy, reconfigured, relearning
+from batchedmodel_scheduling.core.policy import (
     NEVER,
     Batch,
     BatchId,

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.description import CostRule
 from batchedmodel_contract.profile import Profile, ProfilePoint
-from batchedmodel_scheduling.base import BasePolicy
-from batchedmodel_scheduling.deadline.lanes import Entry, entry_of
-from batchedmodel_scheduling.policies import new_policy
-from batchedmodel_scheduling.policy import (
+from batchedmodel_scheduling.core.base import BasePolicy
+from batchedmodel_scheduling.core.policies import new_policy
+from batchedmodel_scheduling.core.policy import (
     Batch,
     Decision,
     Finished,
@@ -22,6 +21,7 @@ from batchedmodel_scheduling.policy import (
     Shed,
     Slots,
 )
+from batchedmodel_scheduling.deadline.ready_queue import Entry, entry_of
 from support.strategies import an_item
 
 Seconds = Callable[[list[int]], float]

@@ -17,15 +17,15 @@ from batchedmodel_contract.profile import Profile, ProfilePoint
 from batchedmodel_contract.spec import PolicyName
 from batchedmodel_contract.tenants import NOBODY, Share
 from batchedmodel_contract.tensors import Datatype
-from batchedmodel_sidecar.batcher import Batcher
+from batchedmodel_sidecar.backends.base import Infer
+from batchedmodel_sidecar.batching.batcher import Batcher
 from batchedmodel_sidecar.calls import Answer, Call, RawBatch, Row, Value
 from batchedmodel_sidecar.errors import CallError, Lost, Rejected, Unserved
-from batchedmodel_sidecar.ledger import Ledger
-from batchedmodel_sidecar.link import Infer
-from batchedmodel_sidecar.metrics import Durations
 from batchedmodel_sidecar.model import ReadyModel
-from batchedmodel_sidecar.recorder import FlightRecorder
-from batchedmodel_sidecar.terms import NO_WISHES, Wishes
+from batchedmodel_sidecar.protocols.options import NO_WISHES, Wishes
+from batchedmodel_sidecar.telemetry.arrivals import FlightRecorder
+from batchedmodel_sidecar.telemetry.ledger import Ledger
+from batchedmodel_sidecar.telemetry.metrics import Durations
 
 FIXED = 0.010
 PER_ROW = 0.001

@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from batchedmodel_model_server.batch import Batch
+from batchedmodel_model_server.api.batch import Batch
 from batchedmodel_model_server.handlers.hf import HuggingFace
 
 A_PASS = "a pass over"

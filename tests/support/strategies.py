@@ -10,7 +10,7 @@ from batchedmodel_contract.batch_wire import BatchReply, Ragged
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.spec import PolicyName
 from batchedmodel_contract.tensors import Datatype, Tensor, join_byte_elements
-from batchedmodel_scheduling.policy import FanOut, Item, ItemId, Priority
+from batchedmodel_scheduling.core.policy import FanOut, Item, ItemId, Priority
 
 FIXED_SIZE = tuple(datatype for datatype in Datatype if datatype is not Datatype.BYTES)
 """Datatypes whose elements all have the same size."""

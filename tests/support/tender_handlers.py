@@ -4,7 +4,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from batchedmodel_model_server.handler import Batch, Handler, Spec
+from batchedmodel_model_server.api.handler import Batch, Handler, Spec
 from support.model_server_handlers import OnHost
 
 POISON = 13.0

@@ -10,7 +10,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
 from batchedmodel_contract.description import Activation, Classification, TextInput
-from batchedmodel_model_server.handler import Batch, Spec
+from batchedmodel_model_server.api.handler import Batch, Spec
 from support.model_server_handlers import OnHost
 
 WORDS: Final = ("[UNK]", "[CLS]", "[SEP]", "good", "bad", "odd", "cat", "dog")

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from batchedmodel_model_server.service import ModelService
+from batchedmodel_model_server.lifecycle.service import ModelService
 from support.model_server_handlers import arrays_of, batch_of
 
 MakeService = Callable[..., ModelService]

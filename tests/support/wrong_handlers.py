@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from batchedmodel_contract.description import Activation, Classification, TextInput
-from batchedmodel_model_server.handler import Batch, Handler, Spec
+from batchedmodel_model_server.api.handler import Batch, Handler, Spec
 from support.model_server_handlers import Echo
 
 TEXT = TextInput(name="text", tokens="x", max_tokens=10)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from batchedmodel_cli.diff import live, report
+from batchedmodel_cli.diff.dry_run import LiveModel
 from batchedmodel_cli.diff.effects import Difference, difference
 from batchedmodel_cli.diff.forecast import (
     Forecast,
@@ -17,9 +18,8 @@ from batchedmodel_cli.diff.forecast import (
     concerns_the_simulator,
     forecast,
 )
-from batchedmodel_cli.diff.rehearsal import LiveModel
 from batchedmodel_cli.manifest_file import UnusableManifest, read_manifest_file
-from batchedmodel_cli.simulate import given
+from batchedmodel_cli.simulate import inputs
 from batchedmodel_contract.manifest import BatchedModel
 
 NAME = "diff"
@@ -67,14 +67,14 @@ def describe(parser: argparse.ArgumentParser) -> None:
         metavar="FILE|URL",
         help="that of the device that there will be, where the accelerator changes",
     )
-    given.describe_traffic(parser.add_mutually_exclusive_group())
-    given.describe_details(parser)
+    inputs.describe_traffic(parser.add_mutually_exclusive_group())
+    inputs.describe_details(parser)
     parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
 
 
 def carry_out(arguments: argparse.Namespace) -> int:
     """Compare; the exit code."""
-    progress = given.Progress()
+    progress = inputs.Progress()
     try:
         manifest = read_manifest_file(arguments.file)
         simulation = _simulation(arguments, manifest)
@@ -84,11 +84,11 @@ def carry_out(arguments: argparse.Namespace) -> int:
         for message in error.messages:
             print(f"{arguments.file}: {message}", file=sys.stderr)
         return _WRONG
-    except (given.Refused, live.Unavailable) as error:
+    except (inputs.Refused, live.Unavailable) as error:
         print(error, file=sys.stderr)
         return _WRONG
     except KeyboardInterrupt:
-        return given.INTERRUPTED
+        return inputs.INTERRUPTED
     finally:
         progress.done()
     if arguments.json:
@@ -117,19 +117,21 @@ def _simulation(arguments: argparse.Namespace, manifest: BatchedModel) -> Simula
     wanted = arguments.rate is not None or arguments.trace is not None
     if arguments.profile is None:
         if wanted or arguments.new_profile is not None:
-            raise given.Refused("--profile is missing: it is the latency curve that is simulated")
+            raise inputs.Refused("--profile is missing: it is the latency curve that is simulated")
         return None
     if not wanted:
-        raise given.Refused("--rate or --trace is missing: it is the traffic that is simulated")
-    missing = given.missing_library()
+        raise inputs.Refused("--rate or --trace is missing: it is the traffic that is simulated")
+    missing = inputs.missing_library()
     if missing:
-        raise given.Refused(missing)
-    profile = given.profile("--profile", arguments.profile, manifest.name)
+        raise inputs.Refused(missing)
+    profile = inputs.profile("--profile", arguments.profile, manifest.name)
     other = arguments.new_profile
     return Simulation(
-        traffic=given.arriving(arguments, manifest.spec, profile),
+        traffic=inputs.arriving(arguments, manifest.spec, profile),
         profile=profile,
-        new_profile=None if other is None else given.profile("--new-profile", other, manifest.name),
+        new_profile=None
+        if other is None
+        else inputs.profile("--new-profile", other, manifest.name),
         hand_off_milliseconds=arguments.hand_off_ms,
         seed=arguments.seed,
         assumed_length=arguments.trace is None and arguments.lengths is None,
@@ -140,7 +142,7 @@ def _forecast(
     manifest: BatchedModel,
     simulation: Simulation | None,
     found: Difference,
-    progress: given.Progress,
+    progress: inputs.Progress,
 ) -> Forecast | None:
     if simulation is None or not concerns_the_simulator(found):
         return None

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from batchedmodel_cli.diff.dry_run import Kind, LiveModel, Outcome, Rehearsal
 from batchedmodel_cli.diff.fields import Edit, edits, obeys
-from batchedmodel_cli.diff.rehearsal import Kind, LiveModel, Outcome, Rehearsal
 from batchedmodel_contract.spec import Spec
 
 

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
+from batchedmodel_cli.diff.dry_run import Outcome
 from batchedmodel_cli.diff.effects import Difference
-from batchedmodel_cli.diff.rehearsal import Outcome
-from batchedmodel_cli.simulate import given, notes
-from batchedmodel_cli.simulate.laboratory import SimulatedPods
+from batchedmodel_cli.simulate import inputs, notes
+from batchedmodel_cli.simulate.simulator import SimulatedPods
 from batchedmodel_cli.simulate.study import Outlook, Question, outlook
 from batchedmodel_cli.simulate.traffic import Traffic
 from batchedmodel_contract.batching import BatchSettings
@@ -56,7 +56,7 @@ def concerns_the_simulator(difference: Difference) -> bool:
 
 
 def forecast(
-    name: str, simulation: Simulation, difference: Difference, progress: given.Progress
+    name: str, simulation: Simulation, difference: Difference, progress: inputs.Progress
 ) -> Forecast:
     """Some twenty simulations."""
     before, after = difference.before, difference.after
@@ -75,7 +75,7 @@ def _side(
     simulation: Simulation,
     outcome: Outcome,
     profile: Profile | None,
-    progress: given.Progress,
+    progress: inputs.Progress,
 ) -> Side:
     if profile is None:
         reason = "the profile is of another accelerator; --new-profile names this one's"
@@ -84,7 +84,7 @@ def _side(
         return Side(device=profile.device, pods=0, outlook=None, reason="there are no pods")
     laboratory = SimulatedPods(
         traffic=simulation.traffic,
-        pod=given.pod(outcome.spec, profile, simulation.hand_off_milliseconds),
+        pod=inputs.pod(outcome.spec, profile, simulation.hand_off_milliseconds),
         seed=simulation.seed,
         on_run=progress.advance,
     )

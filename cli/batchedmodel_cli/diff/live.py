@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from batchedmodel_cli.diff.rehearsal import LiveModel
+from batchedmodel_cli.diff.dry_run import LiveModel
 from batchedmodel_cli.manifest_file import UnusableManifest, read_document, read_text
 from batchedmodel_cli.yaml_text import MOST_CHARACTERS
 from batchedmodel_contract.manifest import KIND, read_manifest

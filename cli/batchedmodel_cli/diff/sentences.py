@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, Final
 
+from batchedmodel_cli.diff.dry_run import Kind, Outcome
 from batchedmodel_cli.diff.effects import Effect
-from batchedmodel_cli.diff.rehearsal import Kind, Outcome
 
 _PERCENT: Final = "%"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from batchedmodel_cli.manifest_file import UnusableManifest, read_manifest_file
-from batchedmodel_cli.simulate import given, notes, options, report, sources
-from batchedmodel_cli.simulate.laboratory import SimulatedPods
+from batchedmodel_cli.simulate import inputs, notes, options, report, sources
+from batchedmodel_cli.simulate.simulator import SimulatedPods
 from batchedmodel_cli.simulate.study import MOST_REPLICAS, Question, answer, utilisation
 from batchedmodel_cli.simulate.traffic import Traffic
 from batchedmodel_contract.batching import BatchSettings
@@ -49,7 +49,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
         help="the device's latency curve: a JSON file, a model server's socket or a URL",
     )
     source = parser.add_mutually_exclusive_group(required=True)
-    given.describe_traffic(source)
+    inputs.describe_traffic(source)
     source.add_argument(
         "--from",
         dest="sidecar",
@@ -62,7 +62,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
         type=options.whole(1, MOST_REPLICAS),
         help="pods (default: the manifest's fewest; 1 with --from)",
     )
-    given.describe_details(parser)
+    inputs.describe_details(parser)
     parser.add_argument(
         "--json",
         metavar="FILE|-",
@@ -73,20 +73,20 @@ def describe(parser: argparse.ArgumentParser) -> None:
 def carry_out(arguments: argparse.Namespace) -> int:
     """Answer; the exit code."""
     try:
-        missing = given.missing_library()
+        missing = inputs.missing_library()
         if missing:
             print(missing, file=sys.stderr)
             return _FAILED
         manifest = _manifest(arguments.file)
         profile = _profile(arguments.profile, manifest, arguments.file)
         arriving = _traffic(arguments, manifest, profile)
-    except given.Refused as error:
+    except inputs.Refused as error:
         print(error, file=sys.stderr)
         return _WRONG
-    progress = given.Progress()
+    progress = inputs.Progress()
     laboratory = SimulatedPods(
         traffic=arriving,
-        pod=given.pod(manifest.spec, profile, arguments.hand_off_ms),
+        pod=inputs.pod(manifest.spec, profile, arguments.hand_off_ms),
         seed=arguments.seed,
         on_run=progress.advance,
     )
@@ -99,7 +99,7 @@ def carry_out(arguments: argparse.Namespace) -> int:
     try:
         answers = answer(question, laboratory)
     except KeyboardInterrupt:
-        return given.INTERRUPTED
+        return inputs.INTERRUPTED
     finally:
         progress.done()
     setup = report.Setup(
@@ -133,23 +133,23 @@ def _manifest(file: Path) -> BatchedModel:
     try:
         return read_manifest_file(file)
     except UnusableManifest as error:
-        raise given.Refused("\n".join(f"{file}: {line}" for line in error.messages)) from error
+        raise inputs.Refused("\n".join(f"{file}: {line}" for line in error.messages)) from error
 
 
 def _profile(place: str | None, manifest: BatchedModel, file: Path) -> Profile:
     if place is None:
-        raise given.Refused(
+        raise inputs.Refused(
             "--profile is missing: without the device's latency curve there is nothing to "
             f"simulate.\n{notes.how_to_get_a_profile(manifest, str(file))}"
         )
-    return given.profile("--profile", place, manifest.name)
+    return inputs.profile("--profile", place, manifest.name)
 
 
 def _traffic(arguments: argparse.Namespace, manifest: BatchedModel, profile: Profile) -> Traffic:
     if not _of_one_pod(arguments):
-        return given.arriving(arguments, manifest.spec, profile)
+        return inputs.arriving(arguments, manifest.spec, profile)
     url: str = arguments.sidecar
-    return given.replayed(
+    return inputs.replayed(
         arguments, manifest.spec, profile, "--from", url, lambda: sources.trace_from_sidecar(url)
     )
 

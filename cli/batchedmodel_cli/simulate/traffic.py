@@ -14,7 +14,7 @@ from batchedmodel_cli.simulate.options import LengthsWish
 
 if TYPE_CHECKING:
     from batchedmodel_contract.profile import Profile
-    from batchedmodel_scheduling.policy import Priority
+    from batchedmodel_scheduling.core.policy import Priority
     from batchedmodel_scheduling.simulator.arrivals import Arrivals
     from batchedmodel_scheduling.simulator.lengths import Lengths
     from batchedmodel_scheduling.simulator.traces import Trace
@@ -71,7 +71,7 @@ def replayed(
 
     Raises `InvalidInput` with line and column when the text is no trace.
     """
-    from batchedmodel_scheduling.policy import Priority
+    from batchedmodel_scheduling.core.policy import Priority
     from batchedmodel_scheduling.simulator.lengths import Recorded
     from batchedmodel_scheduling.simulator.traces import Trace, read_trace
 

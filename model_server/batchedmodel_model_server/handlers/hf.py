@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_model_server.batch import Batch
-from batchedmodel_model_server.checkpoint import TaskName, read_config, task_of
+from batchedmodel_model_server.api.batch import Batch
+from batchedmodel_model_server.api.handler import PARAMETERS, Handler
 from batchedmodel_model_server.errors import CannotLoad
-from batchedmodel_model_server.handler import PARAMETERS, Handler
+from batchedmodel_model_server.handlers.checkpoint import TaskName, read_config, task_of
 from batchedmodel_model_server.handlers.hf_images import image_classifier, image_embedding
 from batchedmodel_model_server.handlers.hf_texts import (
     text_classifier,

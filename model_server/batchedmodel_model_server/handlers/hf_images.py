@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_model_server.batch import Batch
-from batchedmodel_model_server.checkpoint import classes_of
+from batchedmodel_model_server.api.batch import Batch
+from batchedmodel_model_server.api.handler import PARAMETERS, Spec
 from batchedmodel_model_server.errors import CannotLoad
-from batchedmodel_model_server.handler import PARAMETERS, Spec
+from batchedmodel_model_server.handlers.checkpoint import classes_of
 from batchedmodel_model_server.handlers.tasks import Place, Task
 from batchedmodel_model_server.handlers.transformers_models import load_model, load_model_without
-from batchedmodel_model_server.own_files import read_json
+from batchedmodel_model_server.sources.untrusted_files import read_json
 
 PIXELS: Final = "pixel_values"
 EMBEDDING: Final = "embedding"

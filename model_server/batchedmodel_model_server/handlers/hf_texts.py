@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from batchedmodel_contract.description import TextInput
-from batchedmodel_model_server.batch import Batch
-from batchedmodel_model_server.checkpoint import (
+from batchedmodel_model_server.api.batch import Batch
+from batchedmodel_model_server.api.handler import Spec
+from batchedmodel_model_server.errors import CannotLoad
+from batchedmodel_model_server.handlers.checkpoint import (
     TextFiles,
     classes_of,
     read_embedding,
     read_text_files,
 )
-from batchedmodel_model_server.errors import CannotLoad
-from batchedmodel_model_server.handler import Spec
 from batchedmodel_model_server.handlers.pooling import POOLING
 from batchedmodel_model_server.handlers.tasks import Place, Task
 from batchedmodel_model_server.handlers.transformers_models import (

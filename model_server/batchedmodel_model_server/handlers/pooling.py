@@ -7,7 +7,7 @@ way to pool. Sums are taken in float32: a bfloat16 sum over hundreds of tokens l
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from batchedmodel_model_server.checkpoint import Pooling
+from batchedmodel_model_server.handlers.checkpoint import Pooling
 
 
 def _mean(states: Any, lengths: Any) -> Any:

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from batchedmodel_contract.description import Classification, TextInput
-from batchedmodel_model_server.batch import Batch
-from batchedmodel_model_server.handler import Spec
+from batchedmodel_model_server.api.batch import Batch
+from batchedmodel_model_server.api.handler import Spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

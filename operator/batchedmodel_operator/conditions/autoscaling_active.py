@@ -7,8 +7,8 @@ from batchedmodel_operator.conditions.check import Condition, Finding, no, unkno
 from batchedmodel_operator.conditions.reasons import Reason
 from batchedmodel_operator.conditions.view import View
 from batchedmodel_operator.kinds import Kind
-from batchedmodel_operator.observed import condition
 from batchedmodel_operator.ports import Body
+from batchedmodel_operator.reconcile.state import condition
 
 _API_MISSING: Final = ("no metrics returned", "could not find", "the server is currently unable")
 """Parts of what the HPA's controller says where nobody serves the metrics API, or not yet."""

@@ -5,7 +5,7 @@ from typing import Final
 from batchedmodel_operator.conditions.check import Condition, Finding, no, yes
 from batchedmodel_operator.conditions.reasons import Reason
 from batchedmodel_operator.conditions.view import View
-from batchedmodel_operator.observed import condition
+from batchedmodel_operator.reconcile.state import condition
 
 RESTS: Final = "no pods are wanted while spec.suspend is true"
 

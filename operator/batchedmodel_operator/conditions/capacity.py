@@ -5,8 +5,8 @@ from typing import Final
 from batchedmodel_operator.conditions.check import Condition, Finding, no, unknown, yes
 from batchedmodel_operator.conditions.reasons import Reason
 from batchedmodel_operator.conditions.view import View
-from batchedmodel_operator.diagnosis import Trouble, refused_for, unscheduled, worst
-from batchedmodel_operator.observed import Pod, condition
+from batchedmodel_operator.reconcile.pod_failures import Trouble, refused_for, unscheduled, worst
+from batchedmodel_operator.reconcile.state import Pod, condition
 
 
 def _a_quota_is_used_up(view: View) -> Finding | None:

@@ -11,8 +11,8 @@ from batchedmodel_contract.server_api import ModelState
 from batchedmodel_operator.conditions.check import Condition, Finding, no, unknown, yes
 from batchedmodel_operator.conditions.reasons import Reason
 from batchedmodel_operator.conditions.view import View
-from batchedmodel_operator.diagnosis import Trouble
-from batchedmodel_operator.observed import Pod
+from batchedmodel_operator.reconcile.pod_failures import Trouble
+from batchedmodel_operator.reconcile.state import Pod
 
 _BEFORE_A_NODE: Final = frozenset(
     {

@@ -7,7 +7,7 @@ from batchedmodel_operator.conditions.check import Condition, Finding, no, yes
 from batchedmodel_operator.conditions.reasons import Reason
 from batchedmodel_operator.conditions.reconciled import RECONCILED
 from batchedmodel_operator.conditions.view import View
-from batchedmodel_operator.observed import condition
+from batchedmodel_operator.reconcile.state import condition
 
 _PASSING: Final = frozenset({Reason.WAITING_FOR_DELETION, Reason.API_ERROR})
 """Reasons of not being reconciled that take only patience."""

@@ -5,10 +5,10 @@ from typing import Final
 from batchedmodel_operator.conditions.check import Condition, Finding, no, yes
 from batchedmodel_operator.conditions.reasons import Reason
 from batchedmodel_operator.conditions.view import View
-from batchedmodel_operator.diagnosis import refused_pod
 from batchedmodel_operator.errors import Forbidden, Invalid, NameTaken, QuotaExceeded
 from batchedmodel_operator.kinds import Kind
-from batchedmodel_operator.plan import Failure
+from batchedmodel_operator.reconcile.plan import Failure
+from batchedmodel_operator.reconcile.pod_failures import refused_pod
 
 
 def _the_spec_cannot_be_read(view: View) -> Finding | None:

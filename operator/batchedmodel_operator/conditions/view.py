@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from batchedmodel_operator.diagnosis import Diagnosis, diagnose
-from batchedmodel_operator.observed import Child, Observed, Pod
-from batchedmodel_operator.plan import Failure, Plan
 from batchedmodel_operator.ports import Body
+from batchedmodel_operator.reconcile.plan import Failure, Plan
+from batchedmodel_operator.reconcile.pod_failures import Diagnosis, diagnose
+from batchedmodel_operator.reconcile.state import Child, Observed, Pod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,9 +14,9 @@ from batchedmodel_contract.kubernetes_names import (
 )
 from batchedmodel_contract.spec import Spec
 from batchedmodel_contract.workload import Autoscaling, ScalingMetric
-from batchedmodel_operator import effective
 from batchedmodel_operator.kinds import RESOURCES, Kind, child_name
-from batchedmodel_operator.observed import Model
+from batchedmodel_operator.reconcile import effective
+from batchedmodel_operator.reconcile.state import Model
 from batchedmodel_operator.render.behavior import behavior
 from batchedmodel_operator.render.common import Manifest, child
 

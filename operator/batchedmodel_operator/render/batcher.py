@@ -15,8 +15,8 @@ from batchedmodel_contract.kubernetes_names import (
     SOCKET_PATH,
 )
 from batchedmodel_contract.spec import PullPolicy, ServerProtocol, Spec
-from batchedmodel_operator import effective
-from batchedmodel_operator.observed import Model
+from batchedmodel_operator.reconcile import effective
+from batchedmodel_operator.reconcile.state import Model
 from batchedmodel_operator.render.common import Manifest
 from batchedmodel_operator.render.containers import (
     SOCKET_MOUNT,
@@ -31,7 +31,7 @@ from batchedmodel_operator.render.containers import (
 _START_SECONDS: Final = 120
 _TOKEN_FILE: Final = f"{TEMPORARY_PATH}/admin-token"
 """On a volume that no other container may mount."""
-_DRAIN: Final = ["python", "-m", "batchedmodel_sidecar.tell", "drain"]
+_DRAIN: Final = ["python", "-m", "batchedmodel_sidecar.admin_client", "drain"]
 _POD_UID: Final = {
     "name": POD_UID_VARIABLE,
     "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}},

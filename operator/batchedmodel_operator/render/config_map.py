@@ -2,7 +2,7 @@
 
 from batchedmodel_contract.batching import FILE_NAME, BatchSettings
 from batchedmodel_operator.kinds import Kind
-from batchedmodel_operator.observed import Model
+from batchedmodel_operator.reconcile.state import Model
 from batchedmodel_operator.render.common import Manifest, child
 
 

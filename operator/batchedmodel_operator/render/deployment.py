@@ -9,15 +9,15 @@ from typing import Final
 
 from batchedmodel_contract.kubernetes_names import REVISION_LABEL
 from batchedmodel_contract.spec import Spec
-from batchedmodel_operator import effective
 from batchedmodel_operator.kinds import RESOURCES, Kind
-from batchedmodel_operator.observed import Child, Model, digest
 from batchedmodel_operator.ports import Body
+from batchedmodel_operator.reconcile import effective
+from batchedmodel_operator.reconcile.state import Child, Model, digest
 from batchedmodel_operator.render.common import Manifest, child, labels, selector
 from batchedmodel_operator.render.containers import PinnedBatching
 from batchedmodel_operator.render.fetch_container import fetched_repository
 from batchedmodel_operator.render.pod import Images, pod_spec
-from batchedmodel_operator.rollout import Mode
+from batchedmodel_operator.rollout.rollout import Mode
 
 _PULL_SECONDS: Final = 600
 """How much longer than the model's start a rollout may take until it counts as stuck."""

@@ -2,9 +2,9 @@
 
 from batchedmodel_contract.spec import Spec
 from batchedmodel_contract.workload import BudgetMode
-from batchedmodel_operator import effective
 from batchedmodel_operator.kinds import Kind
-from batchedmodel_operator.observed import Model
+from batchedmodel_operator.reconcile import effective
+from batchedmodel_operator.reconcile.state import Model
 from batchedmodel_operator.render.common import Manifest, child, selector
 
 _FEWEST_PODS = 2

@@ -98,7 +98,7 @@ def fetch_container(
         "name": FETCH_CONTAINER,
         "image": image,
         "imagePullPolicy": pull_policy.value,
-        "command": ["python", "-m", "batchedmodel_model_server.fetch"],
+        "command": ["python", "-m", "batchedmodel_model_server.sources.fetch"],
         "env": [*environment(variables), *tokens],
         # No more than the model's container: the pod as a whole then asks for nothing more.
         "resources": resources(_of_any_container(model.resources)),

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from batchedmodel_contract.spec import Spec
-from batchedmodel_operator.beyond_defaults import beyond_defaults, default_of
 from batchedmodel_operator.kinds import Kind
-from batchedmodel_operator.observed import Model, digest
+from batchedmodel_operator.reconcile.beyond_defaults import beyond_defaults, default_of
+from batchedmodel_operator.reconcile.state import Model, digest
 from batchedmodel_operator.render.common import Manifest, child
 
 # Whatever is new in a manifest counts, unless it stands here: too much costs little.

@@ -20,8 +20,8 @@ from batchedmodel_contract.kubernetes_names import (
     TEMPORARY_VOLUME,
 )
 from batchedmodel_contract.spec import PullPolicy, Spec
-from batchedmodel_operator import effective
-from batchedmodel_operator.observed import Model
+from batchedmodel_operator.reconcile import effective
+from batchedmodel_operator.reconcile.state import Model
 from batchedmodel_operator.render.common import Manifest
 from batchedmodel_operator.render.containers import (
     CACHE_PATH,

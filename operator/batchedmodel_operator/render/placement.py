@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from batchedmodel_contract.kubernetes_names import PRODUCT_LABEL
 from batchedmodel_contract.spec import Spec
-from batchedmodel_operator.observed import Model
+from batchedmodel_operator.reconcile.state import Model
 from batchedmodel_operator.render.common import Manifest, selector
 
 _SPREAD_OVER: Final = ("topology.kubernetes.io/zone", "kubernetes.io/hostname")

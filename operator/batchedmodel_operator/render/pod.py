@@ -14,7 +14,7 @@ from batchedmodel_contract.kubernetes_names import (
 from batchedmodel_contract.spec import PullPolicy, Spec
 from batchedmodel_contract.workload import SecurityProfile
 from batchedmodel_operator.kinds import Kind, child_name
-from batchedmodel_operator.observed import Model
+from batchedmodel_operator.reconcile.state import Model
 from batchedmodel_operator.render.batcher import batcher
 from batchedmodel_operator.render.common import Manifest
 from batchedmodel_operator.render.containers import (

@@ -3,7 +3,7 @@
 from batchedmodel_contract.kubernetes_names import DATA_PORT
 from batchedmodel_contract.spec import Spec
 from batchedmodel_operator.kinds import Kind
-from batchedmodel_operator.observed import Model
+from batchedmodel_operator.reconcile.state import Model
 from batchedmodel_operator.render.common import Manifest, child, selector
 
 

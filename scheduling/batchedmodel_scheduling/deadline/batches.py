@@ -11,11 +11,11 @@ from operator import attrgetter
 from typing import Final
 
 from batchedmodel_contract.description import CostRule
-from batchedmodel_scheduling.batch_times import BatchTimes
+from batchedmodel_scheduling.core.limits import Limits
 from batchedmodel_scheduling.deadline.grouping import LengthClass, merged
-from batchedmodel_scheduling.deadline.lanes import Entry, Lane, Lanes
+from batchedmodel_scheduling.deadline.ready_queue import Entry, Lane, Lanes
 from batchedmodel_scheduling.deadline.shedding import Candidate
-from batchedmodel_scheduling.limits import Limits
+from batchedmodel_scheduling.latency.batch_times import BatchTimes
 
 _LOOKED_AT: Final = 4
 """Batches by which queues of different items are looked ahead; each has at least its first."""

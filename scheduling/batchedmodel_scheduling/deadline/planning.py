@@ -13,8 +13,7 @@ from operator import attrgetter
 from typing import Final
 
 from batchedmodel_contract.description import CostRule
-from batchedmodel_scheduling.deadline import outlook
-from batchedmodel_scheduling.deadline.agenda import Agenda
+from batchedmodel_scheduling.deadline import look_ahead
 from batchedmodel_scheduling.deadline.batches import (
     Situation,
     by_itself,
@@ -24,8 +23,9 @@ from batchedmodel_scheduling.deadline.batches import (
     table_beyond,
     waiting_in,
 )
-from batchedmodel_scheduling.deadline.lanes import Entry, Lane, Lanes
+from batchedmodel_scheduling.deadline.ready_queue import Entry, Lane, Lanes
 from batchedmodel_scheduling.deadline.shedding import Candidate, select
+from batchedmodel_scheduling.deadline.worker_timeline import Agenda
 
 _PRICE: Final = 0.8
 """What a freed second of the device is worth: this part of what arrives in it, as far as the device
@@ -87,8 +87,8 @@ def _alike(lane: Lane, now: Situation) -> Plan:
         load = _load(table, now)
         return Plan(batch=batch, table=table, given_up=[], pressed=False, slack=slack, load=load)
     skipped = _passed_over(entries, table, now)
-    viewed = entries[skipped : skipped + outlook.LARGEST]
-    device = outlook.Device(
+    viewed = entries[skipped : skipped + look_ahead.LARGEST]
+    device = look_ahead.Device(
         table=[
             seconds * now.times.scale for seconds in now.times.table(lane.longest, cap)[: cap + 1]
         ],
@@ -98,7 +98,7 @@ def _alike(lane: Lane, now: Situation) -> Plan:
         # One that is busy for longer is no help to any that this batch could have.
         workers=sum(one <= now.start + table[-1] for one in now.free),
     )
-    first_batch = outlook.first_batch(viewed, device, _price(viewed, table, now))
+    first_batch = look_ahead.first_batch(viewed, device, _price(viewed, table, now))
     dropped = skipped + first_batch.dropped
     batch = entries[dropped : dropped + first_batch.size]
     return Plan(
@@ -127,11 +127,11 @@ def _usual_rows(table: list[float], now: Situation) -> int:
 
 def _passed_over(entries: list[Entry], table: list[float], now: Situation) -> int:
     """Of a queue too long to be looked at as a whole, the heads that would make batches small."""
-    if len(entries) <= outlook.LARGEST:
+    if len(entries) <= look_ahead.LARGEST:
         return 0
     end = now.start + table[_usual_rows(table, now)]
     first = next((n for n, entry in enumerate(entries) if entry.due >= end), len(entries))
-    return min(first, len(entries) - outlook.LARGEST)
+    return min(first, len(entries) - look_ahead.LARGEST)
 
 
 def _price(entries: Sequence[Entry], table: list[float], now: Situation) -> float:

@@ -15,17 +15,9 @@ from typing import Final
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.outcomes import HoldReason, Outcome, Rejection, ReleaseReason
 from batchedmodel_contract.spec import Lateness
-from batchedmodel_scheduling.base import BasePolicy
-from batchedmodel_scheduling.deadline.batches import Situation, quick, together, within
-from batchedmodel_scheduling.deadline.fan_out import FanOuts
-from batchedmodel_scheduling.deadline.floor import Floor
-from batchedmodel_scheduling.deadline.gathering import ArrivalRate, GapsByKey
-from batchedmodel_scheduling.deadline.lanes import Entry, Lanes, entry_of
-from batchedmodel_scheduling.deadline.planning import Plan, plan
-from batchedmodel_scheduling.deadline.shares import Shares
-from batchedmodel_scheduling.deadline.spare import Spare
-from batchedmodel_scheduling.pipeline import Pipeline
-from batchedmodel_scheduling.policy import (
+from batchedmodel_scheduling.core.base import BasePolicy
+from batchedmodel_scheduling.core.pipeline import Pipeline
+from batchedmodel_scheduling.core.policy import (
     NEVER,
     Decision,
     Event,
@@ -35,6 +27,14 @@ from batchedmodel_scheduling.policy import (
     Shed,
     Slots,
 )
+from batchedmodel_scheduling.deadline.arrival_model import ArrivalRate, GapsByKey
+from batchedmodel_scheduling.deadline.batches import Situation, quick, together, within
+from batchedmodel_scheduling.deadline.late_queue import Spare
+from batchedmodel_scheduling.deadline.planning import Plan, plan
+from batchedmodel_scheduling.deadline.ready_queue import Entry, Lanes, entry_of
+from batchedmodel_scheduling.deadline.request_groups import FanOuts
+from batchedmodel_scheduling.deadline.starvation_guard import Floor
+from batchedmodel_scheduling.deadline.work_estimate import Shares
 
 _PRIORITY_STEP: Final = 1.0
 """Seconds between two priorities, or the target if that is shorter."""

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
-from batchedmodel_scheduling.deadline.agenda import Agenda
-from batchedmodel_scheduling.deadline.lanes import Entry
+from batchedmodel_scheduling.deadline.ready_queue import Entry
+from batchedmodel_scheduling.deadline.worker_timeline import Agenda
 
 
 @dataclass(slots=True)

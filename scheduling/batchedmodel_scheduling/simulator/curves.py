@@ -10,7 +10,7 @@ from typing import Protocol
 from batchedmodel_contract.description import CostRule
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.profile import Profile, ProfilePoint
-from batchedmodel_scheduling.curve import Curve as MeasuredCurve
+from batchedmodel_scheduling.latency.curve import Curve as MeasuredCurve
 
 
 class Curve(Protocol):

@@ -13,7 +13,7 @@ from hashlib import sha256
 from typing import Final, Protocol
 
 from batchedmodel_contract.outcomes import Outcome, Rejection
-from batchedmodel_scheduling.policy import (
+from batchedmodel_scheduling.core.policy import (
     Batch,
     FanOut,
     Finished,

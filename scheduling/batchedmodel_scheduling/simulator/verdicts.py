@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchedmodel_contract.outcomes import Outcome, Rejection
-from batchedmodel_scheduling.policy import Priority
+from batchedmodel_scheduling.core.policy import Priority
 from batchedmodel_scheduling.simulator.engine import NANOSECONDS, Request, Run
 
 _Name = TypeVar("_Name", bound=int)

@@ -7,7 +7,7 @@ of their own, so that neither depends on the other or on the policy that will se
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from batchedmodel_scheduling.policy import Priority
+from batchedmodel_scheduling.core.policy import Priority
 from batchedmodel_scheduling.simulator.arrivals import Arrivals
 from batchedmodel_scheduling.simulator.engine import NANOSECONDS, Request
 from batchedmodel_scheduling.simulator.lengths import Lengths

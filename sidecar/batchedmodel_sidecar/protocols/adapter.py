@@ -6,7 +6,7 @@ from batchedmodel_contract.tensors import Buffer
 from batchedmodel_sidecar.calls import Answer, Call
 from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.model import ReadyModel
-from batchedmodel_sidecar.terms import NO_WISHES, Wishes
+from batchedmodel_sidecar.protocols.options import NO_WISHES, Wishes
 
 
 class Body(NamedTuple):

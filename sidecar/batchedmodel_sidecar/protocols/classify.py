@@ -11,6 +11,8 @@ import orjson
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.tensors import Buffer
 from batchedmodel_sidecar.calls import Answer
+from batchedmodel_sidecar.codec.rows import rows_of_texts, rows_of_tokens, tokens_of
+from batchedmodel_sidecar.codec.tokenizer import Marks, Text
 from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Body, Parsed
@@ -29,8 +31,6 @@ from batchedmodel_sidecar.protocols.scores import (
     raw_scores,
 )
 from batchedmodel_sidecar.protocols.token_labels import TOKEN, labelled, one_by_one
-from batchedmodel_sidecar.rows import rows_of_texts, rows_of_tokens, tokens_of
-from batchedmodel_sidecar.tokens import Marks, Text
 
 _KNOWN: Final = TRUNCATION | {"inputs", "input", "model", "raw_scores", "user"}
 

@@ -15,11 +15,11 @@ from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.rules import Broken, Whole
 from batchedmodel_contract.tensors import Buffer, Datatype, bytes_to_values
 from batchedmodel_sidecar.calls import Answer, Row, Value
+from batchedmodel_sidecar.codec.rows import rows_of_ids, rows_of_texts
 from batchedmodel_sidecar.errors import CallError, ModelNotFound
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Body, Parsed
 from batchedmodel_sidecar.protocols.json_bodies import json_object, require_model, require_text
-from batchedmodel_sidecar.rows import rows_of_ids, rows_of_texts
 
 _KNOWN: Final = frozenset({"model", "input", "encoding_format", "dimensions", "user"})
 _MAX_INPUTS: Final = 2048

@@ -9,6 +9,7 @@ from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.rules import Broken, Whole
 from batchedmodel_contract.tensors import Buffer
 from batchedmodel_sidecar.calls import Answer
+from batchedmodel_sidecar.codec.rows import rows_of_texts
 from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Body, Parsed
@@ -26,7 +27,6 @@ from batchedmodel_sidecar.protocols.scores import (
     raw_scores,
     sigmoid,
 )
-from batchedmodel_sidecar.rows import rows_of_texts
 
 _OF_TEI: Final = TRUNCATION | {"query", "texts", "raw_scores", "return_text"}
 _OF_COHERE: Final = frozenset({"model", "query", "documents", "top_n", "return_documents"})

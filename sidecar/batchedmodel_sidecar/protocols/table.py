@@ -4,9 +4,9 @@ from batchedmodel_sidecar.protocols.adapter import Adapter
 from batchedmodel_sidecar.protocols.classify import ClassifyAdapter
 from batchedmodel_sidecar.protocols.openai import EmbeddingsAdapter
 from batchedmodel_sidecar.protocols.rerank import RerankAdapter
+from batchedmodel_sidecar.protocols.routes import Endpoint
 from batchedmodel_sidecar.protocols.v1 import PredictAdapter
 from batchedmodel_sidecar.protocols.v2 import V2Adapter
-from batchedmodel_sidecar.routes import Endpoint
 
 
 def adapters() -> dict[Endpoint, Adapter]:

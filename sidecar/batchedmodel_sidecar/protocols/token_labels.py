@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from batchedmodel_contract.description import Classification
 from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_sidecar.codec.tokenizer import Marks, Text
 from batchedmodel_sidecar.protocols.scores import probability
-from batchedmodel_sidecar.tokens import Marks, Text
 
 _OUTSIDE: Final = "O"
 """By convention the label of tokens that are part of nothing."""

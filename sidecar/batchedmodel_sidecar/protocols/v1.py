@@ -20,11 +20,11 @@ from batchedmodel_contract.tensors import (
     values_to_bytes,
 )
 from batchedmodel_sidecar.calls import Answer
+from batchedmodel_sidecar.codec.rows import rows_of_tensors, rows_of_texts
 from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Body, Parsed
 from batchedmodel_sidecar.protocols.json_bodies import json_object, nested
-from batchedmodel_sidecar.rows import rows_of_tensors, rows_of_texts
 
 _FIELDS: Final = frozenset({"instances"})
 _PARAMETERS: Final = "parameters"

@@ -18,12 +18,12 @@ from batchedmodel_contract.v2 import (
     write_answer,
 )
 from batchedmodel_sidecar.calls import Answer
+from batchedmodel_sidecar.codec.rows import rows_of_tensors, rows_of_texts
 from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Body, Parsed
+from batchedmodel_sidecar.protocols.options import PARAMETERS, wishes_of_parameters
 from batchedmodel_sidecar.protocols.v2_forms import Forms
-from batchedmodel_sidecar.rows import rows_of_tensors, rows_of_texts
-from batchedmodel_sidecar.terms import PARAMETERS, wishes_of_parameters
 
 _SMALL: Final = 16 * 1024
 """Bytes of a body up to which its form is worth more than its numbers."""

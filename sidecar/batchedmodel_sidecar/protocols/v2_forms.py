@@ -18,7 +18,7 @@ from batchedmodel_contract.v2 import Options
 from batchedmodel_sidecar.calls import Row, Value
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Parsed
-from batchedmodel_sidecar.terms import Wishes
+from batchedmodel_sidecar.protocols.options import Wishes
 
 _DATA: Final = b'"data"'
 _NUMBERS: Final = re.compile(rb'"data": ?(\[[][\d\s.,eE+-]*\])')

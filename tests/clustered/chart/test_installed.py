@@ -8,8 +8,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from batchedmodel_autoscaler.documents import METRICS
-from batchedmodel_autoscaler.resources import (
+from batchedmodel_autoscaler.cluster.resources import (
     API_SERVICES,
     FRONT_PROXY,
     MODELS,
@@ -19,6 +18,7 @@ from batchedmodel_autoscaler.resources import (
     own_deployment,
     own_namespace,
 )
+from batchedmodel_autoscaler.metrics_api.documents import METRICS
 from cluster.errors import CommandFailed
 from cluster.kubernetes import ControlPlane
 from support.chart import CHART

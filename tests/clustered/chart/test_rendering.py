@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import yaml
 
-from batchedmodel_autoscaler.documents import METRICS
+from batchedmodel_autoscaler.metrics_api.documents import METRICS
 from batchedmodel_autoscaler.settings import AutoscalerSettings
 from batchedmodel_contract.environment import from_environment
 from batchedmodel_contract.kubernetes_names import (

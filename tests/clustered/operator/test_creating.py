@@ -7,12 +7,12 @@ import pytest
 from kubernetes.aio import config
 from kubernetes.aio.client.configuration import Configuration
 
-from batchedmodel_operator.cluster import KubernetesCluster
+from batchedmodel_operator.cluster.client import KubernetesCluster
 from batchedmodel_operator.errors import Conflict
 from batchedmodel_operator.kinds import CHILDREN, RESOURCES, Kind, child_name
-from batchedmodel_operator.observed import Key
-from batchedmodel_operator.plan import Apply, Plan
-from batchedmodel_operator.steps import Outcome, take
+from batchedmodel_operator.reconcile.apply import Outcome, take
+from batchedmodel_operator.reconcile.plan import Apply, Plan
+from batchedmodel_operator.reconcile.state import Key
 from cluster import ControlPlane
 from support.operator_team import Team
 from support.plane import apply

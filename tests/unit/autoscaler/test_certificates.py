@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from batchedmodel_autoscaler.certificates import (
+from batchedmodel_autoscaler.metrics_api.certificates import (
     LIFETIME,
     MOST_AUTHORITIES,
     RENEWED_AFTER,

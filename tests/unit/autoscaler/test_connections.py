@@ -10,10 +10,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from batchedmodel_autoscaler.certificates import make_identity
-from batchedmodel_autoscaler.cluster import Cluster
-from batchedmodel_autoscaler.poller import Poller
-from batchedmodel_autoscaler.resources import API_SERVICES, FRONT_PROXY
+from batchedmodel_autoscaler.cluster.client import Cluster
+from batchedmodel_autoscaler.cluster.resources import API_SERVICES, FRONT_PROXY
+from batchedmodel_autoscaler.metrics_api.certificates import make_identity
+from batchedmodel_autoscaler.polling.poller import Poller
 from batchedmodel_autoscaler.service import Service
 from batchedmodel_autoscaler.settings import AutoscalerSettings
 from support.pretend_api_server import PretendApiServer, becomes, pretend_api_server

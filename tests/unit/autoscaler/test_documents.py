@@ -5,10 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from batchedmodel_autoscaler import documents
-from batchedmodel_autoscaler.documents import Measurement
-from batchedmodel_autoscaler.errors import Blind, Untrusted
-from batchedmodel_autoscaler.objects import (
+from batchedmodel_autoscaler.cluster.objects import (
     FrontProxy,
     ModelKey,
     Owned,
@@ -19,10 +16,13 @@ from batchedmodel_autoscaler.objects import (
     read_pod,
     read_size,
 )
-from batchedmodel_autoscaler.trust import require_front_proxy
+from batchedmodel_autoscaler.errors import Blind, Untrusted
+from batchedmodel_autoscaler.metrics_api import documents
+from batchedmodel_autoscaler.metrics_api.documents import Measurement
+from batchedmodel_autoscaler.metrics_api.trust import require_front_proxy
 from batchedmodel_contract.capacity import Capacity
 from batchedmodel_contract.kubernetes_names import NAME_LABEL, REQUIRED_REPLICAS_METRIC
-from batchedmodel_scheduling.scaling.formula import Target
+from batchedmodel_scheduling.autoscaling.formula import Target
 
 KEY = ModelKey("team", "minilm")
 MEASURED = Measurement(

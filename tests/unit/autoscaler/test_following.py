@@ -11,13 +11,9 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from batchedmodel_autoscaler.errors import ClusterError, SidecarSilent, TooOld
-from batchedmodel_autoscaler.informer import Cache, follow, pause_after
-from batchedmodel_autoscaler.metrics import Telemetry
-from batchedmodel_autoscaler.objects import Object
-from batchedmodel_autoscaler.pace import MOST_POLLS_PER_SECOND
-from batchedmodel_autoscaler.poller import MOST_AT_ONCE, MOST_IN_A_MOMENT, Poller
-from batchedmodel_autoscaler.resources import (
+from batchedmodel_autoscaler.cluster.informer import Cache, follow, pause_after
+from batchedmodel_autoscaler.cluster.objects import Object
+from batchedmodel_autoscaler.cluster.resources import (
     MODELS,
     PODS,
     Event,
@@ -25,6 +21,10 @@ from batchedmodel_autoscaler.resources import (
     Resource,
     within,
 )
+from batchedmodel_autoscaler.errors import ClusterError, SidecarSilent, TooOld
+from batchedmodel_autoscaler.metrics import Telemetry
+from batchedmodel_autoscaler.polling.pace import MOST_POLLS_PER_SECOND
+from batchedmodel_autoscaler.polling.poller import MOST_AT_ONCE, MOST_IN_A_MOMENT, Poller
 from batchedmodel_contract.sidecar_api import Whom
 from batchedmodel_contract.stats import SidecarStats
 from support.autoscaler_world import CALM, KEY, fleet, pod

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from batchedmodel_autoscaler.connection import LARGEST_ANSWER, Connection
 from batchedmodel_autoscaler.errors import SidecarSilent
-from batchedmodel_autoscaler.sidecars import Sidecars
+from batchedmodel_autoscaler.polling.connection import LARGEST_ANSWER, Connection
+from batchedmodel_autoscaler.polling.sidecars import Sidecars
 from batchedmodel_contract.admin_answer import LARGEST_HEAD
 from batchedmodel_contract.kubernetes_names import ADMIN_PORT
 from batchedmodel_contract.sidecar_api import Whom

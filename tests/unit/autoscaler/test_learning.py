@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_autoscaler.learning import ReadyPod, is_news, learnt
+from batchedmodel_autoscaler.state.capacity_estimator import ReadyPod, is_news, learnt
 from batchedmodel_contract.capacity import Capacity
 
 POD = ReadyPod(

@@ -16,19 +16,19 @@ import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 
-from batchedmodel_autoscaler.certificates import Identity, make_identity, server_context
+from batchedmodel_autoscaler.cluster.objects import FrontProxy, ModelKey
+from batchedmodel_autoscaler.cluster.resources import METRICS_VERSIONS
 from batchedmodel_autoscaler.errors import CannotListen, SidecarSilent
-from batchedmodel_autoscaler.fleet import Fleet
-from batchedmodel_autoscaler.listener import TlsListener
 from batchedmodel_autoscaler.metrics import Telemetry
-from batchedmodel_autoscaler.objects import FrontProxy, ModelKey
-from batchedmodel_autoscaler.poller import Poller
-from batchedmodel_autoscaler.resources import METRICS_VERSIONS
-from batchedmodel_autoscaler.server import MetricsApi
-from batchedmodel_autoscaler.sidecars import Sidecars
+from batchedmodel_autoscaler.metrics_api.certificates import Identity, make_identity, server_context
+from batchedmodel_autoscaler.metrics_api.listener import TlsListener
+from batchedmodel_autoscaler.metrics_api.server import MetricsApi
+from batchedmodel_autoscaler.polling.poller import Poller
+from batchedmodel_autoscaler.polling.sidecars import Sidecars
+from batchedmodel_autoscaler.state.cluster_state import Fleet
 from batchedmodel_contract.kubernetes_names import ADMIN_PORT
 from batchedmodel_contract.sidecar_api import STATS, Whom
-from batchedmodel_scheduling.scaling.formula import Target
+from batchedmodel_scheduling.autoscaling.formula import Target
 from cluster.certificates import Authority, Pair
 from support.autoscaler_world import CALM, busy, fleet, pod
 

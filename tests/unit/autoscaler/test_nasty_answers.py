@@ -12,11 +12,11 @@ from prometheus_client import CollectorRegistry
 
 from batchedmodel_autoscaler.errors import SidecarSilent
 from batchedmodel_autoscaler.metrics import Telemetry
-from batchedmodel_autoscaler.poller import Poller
+from batchedmodel_autoscaler.polling.poller import Poller
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.sidecar_api import Whom
 from batchedmodel_contract.stats import BUCKETS, SidecarStats, stats_from_mapping
-from batchedmodel_scheduling.scaling.formula import (
+from batchedmodel_scheduling.autoscaling.formula import (
     Unseen,
     outstanding,
     queue_length,

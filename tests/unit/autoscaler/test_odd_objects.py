@@ -9,10 +9,10 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from kubernetes.aio.client.configuration import Configuration
 
-from batchedmodel_autoscaler.cluster import Cluster
-from batchedmodel_autoscaler.informer import Cache
-from batchedmodel_autoscaler.objects import read_model, read_pod
-from batchedmodel_autoscaler.resources import MODELS, PODS, Event, EventType
+from batchedmodel_autoscaler.cluster.client import Cluster
+from batchedmodel_autoscaler.cluster.informer import Cache
+from batchedmodel_autoscaler.cluster.objects import read_model, read_pod
+from batchedmodel_autoscaler.cluster.resources import MODELS, PODS, Event, EventType
 from batchedmodel_contract.object_text import pick
 
 _GOOD: Mapping[str, Any] = {"metadata": {"namespace": "team", "name": "minilm", "uid": "1"}}

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from batchedmodel_autoscaler.fleet import Fleet
-from batchedmodel_autoscaler.objects import ModelKey, Owned, Pod, Size
-from batchedmodel_autoscaler.pace import MOST_POLLS_PER_SECOND
+from batchedmodel_autoscaler.cluster.objects import ModelKey, Owned, Pod, Size
+from batchedmodel_autoscaler.polling.pace import MOST_POLLS_PER_SECOND
+from batchedmodel_autoscaler.state.cluster_state import Fleet
 from batchedmodel_contract.capacity import Capacity
 from support.autoscaler_world import (
     CALM,

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from batchedmodel_autoscaler.cluster.objects import Model, ModelKey, Object
 from batchedmodel_autoscaler.errors import ClusterError
-from batchedmodel_autoscaler.objects import Model, ModelKey, Object
-from batchedmodel_autoscaler.remembering import LEAST_SECONDS, MOST_WRITES, Remembering
+from batchedmodel_autoscaler.state.capacity_writer import LEAST_SECONDS, MOST_WRITES, Remembering
 from batchedmodel_contract.capacity import Capacity, capacity_of
 from support.autoscaler_world import KEY, MODEL
 

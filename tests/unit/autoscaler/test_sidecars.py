@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from batchedmodel_autoscaler.errors import SidecarSilent, SomebodyElse
-from batchedmodel_autoscaler.kept import Kept, most_kept
-from batchedmodel_autoscaler.pace import MOST_POLLS_PER_SECOND
+from batchedmodel_autoscaler.polling.kept_connections import Kept, most_kept
+from batchedmodel_autoscaler.polling.pace import MOST_POLLS_PER_SECOND
+from batchedmodel_autoscaler.polling.sidecars import KEPT_SECONDS, POLL_TIMEOUT_SECONDS, Sidecars
 from batchedmodel_autoscaler.settings import AutoscalerSettings
-from batchedmodel_autoscaler.sidecars import KEPT_SECONDS, POLL_TIMEOUT_SECONDS, Sidecars
 from batchedmodel_contract.descriptors import MOST_DESCRIPTORS
 from batchedmodel_contract.kubernetes_names import ADMIN_PORT
 from batchedmodel_contract.reading import Setting, declarations

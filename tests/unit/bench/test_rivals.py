@@ -4,7 +4,7 @@ import pytest
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.outcomes import HoldReason, Outcome, Rejection, ReleaseReason
-from batchedmodel_scheduling.policy import (
+from batchedmodel_scheduling.core.policy import (
     NEVER,
     Decision,
     Finished,

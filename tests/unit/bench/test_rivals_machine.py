@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_scheduling.policy import (
+from batchedmodel_scheduling.core.policy import (
     NEVER,
     Batch,
     ItemId,

@@ -3,7 +3,7 @@ import shlex
 
 import pytest
 
-from batchedmodel_cli.announcement import (
+from batchedmodel_cli.run.announcement import (
     Announcer,
     Ports,
     announcement,

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from batchedmodel_cli.diff.dry_run import LiveModel
 from batchedmodel_cli.diff.effects import Difference, Effect, difference
-from batchedmodel_cli.diff.rehearsal import LiveModel
 from batchedmodel_cli.diff.sentences import sentence
 from support.drawn_edits import read_spec
 

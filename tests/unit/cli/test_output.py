@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_cli.console import Console
-from batchedmodel_cli.processes import LineSplitter
+from batchedmodel_cli.run.console import Console
+from batchedmodel_cli.run.processes import LineSplitter
 
 NAMES = ("batcher", "model")
 

@@ -8,14 +8,14 @@ from stat import S_IMODE
 
 import pytest
 
-from batchedmodel_cli.pod import (
+from batchedmodel_cli.run.pod import (
     Place,
     cache_folder,
     lay_out_config_map,
     processes,
     shared_folder,
 )
-from batchedmodel_cli.processes import ProcessSpec
+from batchedmodel_cli.run.processes import ProcessSpec
 from batchedmodel_contract.batching import BatchSettings, settings_from_json
 from batchedmodel_contract.environment import (
     ModelServerSettings,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_cli.restarts import (
+from batchedmodel_cli.run.restarts import (
     FIRST_PAUSE_SECONDS,
     LONGEST_PAUSE_SECONDS,
     ONE_INTERRUPT_SECONDS,

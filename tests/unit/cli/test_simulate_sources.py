@@ -13,8 +13,8 @@ import pytest
 from batchedmodel_cli.simulate.sources import Unusable, profile_from
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_contract.server_api import profile_path
-from batchedmodel_scheduling.policy import Priority
-from batchedmodel_sidecar.recorder import FlightRecorder
+from batchedmodel_scheduling.core.policy import Priority
+from batchedmodel_sidecar.telemetry.arrivals import FlightRecorder
 from support.simulate_command import PROFILE, refusal, simulated
 
 

@@ -3,9 +3,9 @@
 import asyncio
 from contextlib import closing
 
-from batchedmodel_http.asked import Asked
-from batchedmodel_http.door import Door
-from batchedmodel_http.headings import Headings
+from batchedmodel_http.connection import Door
+from batchedmodel_http.head_cache import Headings
+from batchedmodel_http.request_head import Asked
 from support.door_world import PretendFront, PretendHouse
 
 REQUEST = b"POST /call HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi"

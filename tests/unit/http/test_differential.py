@@ -15,7 +15,7 @@ from aiohttp.http import HttpVersion10, HttpVersion11
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from batchedmodel_http.asked import Asked
+from batchedmodel_http.request_head import Asked
 from batchedmodel_http.response import Response
 from support.door_world import DoorWorld, PretendFront, PretendHouse, call, turns
 from support.examples import examples

@@ -6,7 +6,7 @@ from typing import Any, Final
 import pytest
 from aiohttp import web
 
-from batchedmodel_http.asked import Asked
+from batchedmodel_http.request_head import Asked
 from batchedmodel_http.response import Response
 from support.door_world import (
     ENOUGH,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_http.errand import Errand
+from batchedmodel_http.eager_coroutine import Errand
 
 pytestmark = pytest.mark.looptime
 

@@ -10,8 +10,8 @@ from aiohttp.http_parser import HttpRequestParser
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from batchedmodel_http.asked import Asked
-from batchedmodel_http.headings import Headings
+from batchedmodel_http.head_cache import Headings
+from batchedmodel_http.request_head import Asked
 
 LOOP: Final = asyncio.new_event_loop()
 BEHIND: Final = b"GET /behind HTTP/1.1\r\nHost: x\r\n\r\n"

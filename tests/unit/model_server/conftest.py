@@ -9,9 +9,9 @@ import pytest_asyncio
 
 from batchedmodel_contract.environment import ModelServerSettings
 from batchedmodel_contract.source import Source
-from batchedmodel_model_server.compute import ComputeThread
-from batchedmodel_model_server.handler import Handler
-from batchedmodel_model_server.service import ModelService
+from batchedmodel_model_server.api.handler import Handler
+from batchedmodel_model_server.execution.device_thread import ComputeThread
+from batchedmodel_model_server.lifecycle.service import ModelService
 from support.model_server_handlers import Times
 from support.versions import MakeService
 

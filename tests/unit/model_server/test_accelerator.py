@@ -6,12 +6,12 @@ import pytest
 
 from batchedmodel_contract.environment import AcceleratorNeed, ModelServerSettings
 from batchedmodel_contract.server_api import ON_THE_CPU, ModelState
-from batchedmodel_model_server.compute import ComputeThread
+from batchedmodel_model_server.api.handler import Handler
 from batchedmodel_model_server.errors import CannotLoad
-from batchedmodel_model_server.forward import LoadedModel
-from batchedmodel_model_server.handler import Handler
-from batchedmodel_model_server.loading import load
-from batchedmodel_model_server.service import ModelService
+from batchedmodel_model_server.execution.device_thread import ComputeThread
+from batchedmodel_model_server.execution.forward import LoadedModel
+from batchedmodel_model_server.lifecycle.loading import load
+from batchedmodel_model_server.lifecycle.service import ModelService
 from support.model_server_handlers import Echo
 
 torch = pytest.importorskip("torch")

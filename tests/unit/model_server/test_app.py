@@ -11,11 +11,11 @@ from aiohttp.test_utils import TestClient, TestServer
 from batchedmodel_contract.environment import ModelServerSettings
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.server_api import AT_WORK, infer_path
-from batchedmodel_model_server.app import make_app
-from batchedmodel_model_server.compute import ComputeThread
 from batchedmodel_model_server.errors import DeviceLost, NotReady
-from batchedmodel_model_server.runner import Runner
-from batchedmodel_model_server.service import ModelService
+from batchedmodel_model_server.execution.device_thread import ComputeThread
+from batchedmodel_model_server.execution.runner import Runner
+from batchedmodel_model_server.http.app import make_app
+from batchedmodel_model_server.lifecycle.service import ModelService
 
 
 class Finer(InvalidInput):

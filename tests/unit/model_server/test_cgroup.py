@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from batchedmodel_model_server import cgroup
-from batchedmodel_model_server.processor import (
+from batchedmodel_model_server.system import cgroup
+from batchedmodel_model_server.system.processor import (
     THREADS,
     Processor,
     bound_threads,

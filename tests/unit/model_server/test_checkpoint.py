@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from batchedmodel_contract.description import Activation, Classification
-from batchedmodel_model_server.checkpoint import (
+from batchedmodel_model_server.errors import CannotLoad
+from batchedmodel_model_server.handlers.checkpoint import (
     EmbeddingFiles,
     Pooling,
     TaskName,
@@ -17,7 +18,6 @@ from batchedmodel_model_server.checkpoint import (
     read_embedding,
     task_of,
 )
-from batchedmodel_model_server.errors import CannotLoad
 
 CONFIG = {
     "architectures": ["BertModel"],

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_model_server.collate import (
+from batchedmodel_model_server.api.handler import Array, Batch, Spec
+from batchedmodel_model_server.batching.collate import (
     Output,
     collate,
     joined,
@@ -15,10 +16,9 @@ from batchedmodel_model_server.collate import (
     parts,
     split,
 )
-from batchedmodel_model_server.declaration import Declaration, Sharing, declaration_of
-from batchedmodel_model_server.examples import examples
-from batchedmodel_model_server.handler import Array, Batch, Spec
-from batchedmodel_model_server.validation import examine
+from batchedmodel_model_server.batching.declaration import Declaration, Sharing, declaration_of
+from batchedmodel_model_server.batching.examples import examples
+from batchedmodel_model_server.batching.validation import examine
 from support.model_server_handlers import Giving, arrays_of, batch_of
 
 

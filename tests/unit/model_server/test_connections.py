@@ -10,11 +10,11 @@ from typing import Any, Final
 import pytest
 
 from batchedmodel_contract.environment import ModelServerSettings
-from batchedmodel_model_server.app import make_runner
-from batchedmodel_model_server.compute import ComputeThread
-from batchedmodel_model_server.connections import MOST_CONNECTIONS, Connections
-from batchedmodel_model_server.inference import BODY_SECONDS
-from batchedmodel_model_server.service import ModelService
+from batchedmodel_model_server.execution.device_thread import ComputeThread
+from batchedmodel_model_server.http.app import make_runner
+from batchedmodel_model_server.http.connections import MOST_CONNECTIONS, Connections
+from batchedmodel_model_server.http.inference import BODY_SECONDS
+from batchedmodel_model_server.lifecycle.service import ModelService
 from support.hostile_tokenizers import Panic
 from support.versions import MakeService
 from support.wire import Wire

@@ -119,7 +119,7 @@ async def test_an_order_to_stop_lets_an_unload_that_is_under_way_end_with_its_ba
 async def test_an_end_does_not_wait_for_ever_for_a_handler_that_does_not_unload(
     tmp_path: Path, make_versions: MakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("batchedmodel_model_server.service._GIVE_BACK_SECONDS", 0.1)
+    monkeypatch.setattr("batchedmodel_model_server.lifecycle.service._GIVE_BACK_SECONDS", 0.1)
     gate = threading.Event()
 
     class Clinging(Times):
@@ -145,7 +145,7 @@ async def test_memory_that_cannot_be_given_back_keeps_nobody_waiting(
     def failing(*_: object, **__: object) -> None:
         raise RuntimeError("the device does not answer")
 
-    monkeypatch.setattr("batchedmodel_model_server.service.return_memory", failing)
+    monkeypatch.setattr("batchedmodel_model_server.lifecycle.service.return_memory", failing)
     service = await two_versions(tmp_path, make_versions)
     service.of("1").release()
     await until_gone(service, "1")

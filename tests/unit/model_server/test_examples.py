@@ -1,8 +1,8 @@
 """Made-up items are such as the declaration allows."""
 
-from batchedmodel_model_server.declaration import declaration_of
-from batchedmodel_model_server.examples import examples, unlike_examples
-from batchedmodel_model_server.handler import Spec
+from batchedmodel_model_server.api.handler import Spec
+from batchedmodel_model_server.batching.declaration import declaration_of
+from batchedmodel_model_server.batching.examples import examples, unlike_examples
 from support.model_server_handlers import Giving
 
 DECLARATION = declaration_of(

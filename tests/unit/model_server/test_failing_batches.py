@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchedmodel_model_server.compute import ComputeThread
-from batchedmodel_model_server.declaration import Sharing
+from batchedmodel_model_server.api.handler import Batch, Spec
+from batchedmodel_model_server.batching.declaration import Sharing
 from batchedmodel_model_server.errors import DeviceLost, NotReady
-from batchedmodel_model_server.handler import Batch, Spec
-from batchedmodel_model_server.memory import MemoryCap
+from batchedmodel_model_server.execution.device_thread import ComputeThread
+from batchedmodel_model_server.execution.memory import MemoryCap
 from support.model_server_handlers import OnHost, arrays_of, batch_of, loaded
 from support.model_server_runner import runner_of
 

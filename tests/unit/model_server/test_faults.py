@@ -3,7 +3,7 @@
 import pytest
 
 from batchedmodel_model_server.errors import DeviceLost, ForwardFailed, OutOfMemory
-from batchedmodel_model_server.faults import translated
+from batchedmodel_model_server.execution.torch_errors import translated
 
 
 class Wordless(Exception):

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from batchedmodel_model_server.api.handler import Batch, Spec
+from batchedmodel_model_server.batching.examples import examples
 from batchedmodel_model_server.errors import ForwardFailed
-from batchedmodel_model_server.examples import examples
-from batchedmodel_model_server.forward import forward
-from batchedmodel_model_server.handler import Batch, Spec
-from batchedmodel_model_server.runner import prepare
+from batchedmodel_model_server.execution.forward import forward
+from batchedmodel_model_server.execution.runner import prepare
 from support.model_server_handlers import Failing, Giving, batch_of, loaded
 
 VECTOR = {"y": Spec("FP32", (2,))}

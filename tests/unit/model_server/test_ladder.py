@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from batchedmodel_contract.description import CostRule
 from batchedmodel_model_server.errors import ForwardFailed, OutOfMemory
-from batchedmodel_model_server.ladder import Ladder
-from batchedmodel_model_server.memory import MemoryCap
+from batchedmodel_model_server.execution.memory import MemoryCap
+from batchedmodel_model_server.execution.retry_plan import Ladder
 
 
 class Course:

@@ -3,7 +3,7 @@
 import asyncio
 
 from batchedmodel_contract.server_api import ModelState
-from batchedmodel_model_server.lifecycle import Lifecycle
+from batchedmodel_model_server.lifecycle.state import Lifecycle
 
 
 async def test_a_follower_sees_the_present_state_and_every_change() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchedmodel_model_server.packed_attention import flash_obstacle
+from batchedmodel_model_server.handlers.packed_attention import flash_obstacle
 
 
 @pytest.mark.parametrize("capability", [(8, 0), (8, 9), (9, 0), (12, 0)])

@@ -14,14 +14,14 @@ from batchedmodel_contract.description import description_from_metadata
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.params import Values, columns, read_values
 from batchedmodel_contract.tensors import Datatype, Tensor
-from batchedmodel_model_server.batch import ParamColumn
-from batchedmodel_model_server.collate import collate, parts
-from batchedmodel_model_server.compute import ComputeThread
-from batchedmodel_model_server.declaration import Sharing, declaration_of, describe
+from batchedmodel_model_server.api.batch import ParamColumn
+from batchedmodel_model_server.api.handler import Batch, Handler, Param
+from batchedmodel_model_server.batching.collate import collate, parts
+from batchedmodel_model_server.batching.declaration import Sharing, declaration_of, describe
+from batchedmodel_model_server.batching.validation import examine
 from batchedmodel_model_server.errors import CannotLoad
-from batchedmodel_model_server.handler import Batch, Handler, Param
-from batchedmodel_model_server.plain_v2 import rows_as_items
-from batchedmodel_model_server.validation import examine
+from batchedmodel_model_server.execution.device_thread import ComputeThread
+from batchedmodel_model_server.http.plain_v2 import rows_as_items
 from support.model_server_handlers import Echo, Scaled, arrays_of, batch_of, loaded
 from support.model_server_runner import runner_of
 

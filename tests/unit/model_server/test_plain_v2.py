@@ -8,7 +8,7 @@ from batchedmodel_contract.batch_wire import BatchReply, Ragged
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.spec import MAX_BATCH_SIZE
 from batchedmodel_contract.tensors import Datatype, Shape, Tensor
-from batchedmodel_model_server.plain_v2 import (
+from batchedmodel_model_server.http.plain_v2 import (
     RowFailed,
     is_batch,
     items_as_rows,

@@ -13,15 +13,19 @@ import pytest
 from batchedmodel_contract.description import CostRule
 from batchedmodel_contract.environment import ModelServerSettings
 from batchedmodel_contract.profile import Profile, ProfilePoint
-from batchedmodel_model_server.contents import content_of
-from batchedmodel_model_server.declaration import Sharing
-from batchedmodel_model_server.forward import LoadedModel
+from batchedmodel_model_server.batching.declaration import Sharing
+from batchedmodel_model_server.execution.forward import LoadedModel
+from batchedmodel_model_server.execution.memory import MemoryCap
 from batchedmodel_model_server.handlers.simulated import Simulated
-from batchedmodel_model_server.memory import MemoryCap
-from batchedmodel_model_server.own_files import MOST_JSON_BYTES
-from batchedmodel_model_server.profile_cache import Findings, ProfileCache, key_of
-from batchedmodel_model_server.self_test import Verdict
-from batchedmodel_model_server.trial import BESIDE_BUDGET_SECONDS, BESIDE_PASS_SECONDS, Trial
+from batchedmodel_model_server.profiling.profile_cache import Findings, ProfileCache, key_of
+from batchedmodel_model_server.profiling.self_test import Verdict
+from batchedmodel_model_server.profiling.trial import (
+    BESIDE_BUDGET_SECONDS,
+    BESIDE_PASS_SECONDS,
+    Trial,
+)
+from batchedmodel_model_server.sources.contents import content_of
+from batchedmodel_model_server.sources.untrusted_files import MOST_JSON_BYTES
 from support.model_server_handlers import Clock, Echo, Timed, loaded
 
 FINDINGS = Findings(
@@ -195,7 +199,7 @@ def test_a_write_that_fails_half_way_leaves_what_was_there(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "no space left")
 
-    monkeypatch.setattr("batchedmodel_model_server.profile_cache.os.replace", full)
+    monkeypatch.setattr("batchedmodel_model_server.profiling.profile_cache.os.replace", full)
     cache.write(replace(FINDINGS, verdict=Verdict(sharing=Sharing.APART, reason="tried")))
     assert "the profile cannot be kept" in caplog.text
     assert cache.read() == FINDINGS
@@ -250,7 +254,7 @@ def test_the_key_says_each_thing_on_which_the_findings_depend(
     assert changed(key_of(replace(model, device="cpu"), settings)) == {"device"}
     precise = of_folder(tmp_path, Precise())
     assert {"handler", "precision"} <= changed(key_of(precise, settings))
-    cache = "batchedmodel_model_server.profile_cache"
+    cache = "batchedmodel_model_server.profiling.profile_cache"
     elsewhere: list[tuple[str, str, Callable[..., Any]]] = [
         ("threads", "computing_threads", lambda: 99),
         ("memory", "cgroup.limits", lambda _: ("12345",)),

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from batchedmodel_model_server.api.handler import Handler
+from batchedmodel_model_server.batching.examples import examples
 from batchedmodel_model_server.errors import CannotLoad
-from batchedmodel_model_server.examples import examples
-from batchedmodel_model_server.forward import forward
-from batchedmodel_model_server.handler import Handler
+from batchedmodel_model_server.execution.forward import forward
+from batchedmodel_model_server.handlers.registry import make_handler
 from batchedmodel_model_server.handlers.simulated import Simulated
-from batchedmodel_model_server.registry import make_handler
-from batchedmodel_model_server.unloading import unload
+from batchedmodel_model_server.lifecycle.unloading import unload
 from support.model_server_handlers import Echo, loaded
 
 HERE = "support.model_server_handlers"
@@ -33,7 +33,10 @@ def test_a_class_of_ones_own_is_imported() -> None:
         ("hg", "handler hg is not hf, simulated or package.module:Class"),
         ("no.such:Class", "no.such cannot be imported: ModuleNotFoundError"),
         (f"{HERE}:Absent", f"{HERE} has no Absent"),
-        (f"{HERE}:loaded", "loaded is not a subclass of batchedmodel_model_server.handler.Handler"),
+        (
+            f"{HERE}:loaded",
+            "loaded is not a subclass of batchedmodel_model_server.api.handler.Handler",
+        ),
         (f"{HERE}:Path", "Path is not a subclass of"),
         (f"{HERE}:NoForward", "NoForward has no forward method"),
         (f"{HERE}:Unmakeable", "cannot be made: TypeError"),
@@ -57,7 +60,7 @@ def test_an_unknown_parameter_is_refused_with_the_known_ones(name: str, known: s
 
 HANDLER = """
 import dataclasses
-from batchedmodel_model_server.handler import Handler, Spec
+from batchedmodel_model_server.api.handler import Handler, Spec
 
 @dataclasses.dataclass
 class Scale:
@@ -105,7 +108,7 @@ def test_a_handler_beside_weights_needs_them() -> None:
 
 
 WITH_NET = """
-from batchedmodel_model_server.handler import Handler, Spec
+from batchedmodel_model_server.api.handler import Handler, Spec
 from .net import factor
 
 class Beside(Handler):

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_model_server import runner
-from batchedmodel_model_server.compute import ComputeThread
+from batchedmodel_model_server.api.handler import Batch, Handler, Spec
+from batchedmodel_model_server.batching.validation import examine
 from batchedmodel_model_server.errors import ModelServerError
-from batchedmodel_model_server.handler import Batch, Handler, Spec
-from batchedmodel_model_server.settling import settle
-from batchedmodel_model_server.validation import examine
+from batchedmodel_model_server.execution import runner
+from batchedmodel_model_server.execution.device_thread import ComputeThread
+from batchedmodel_model_server.execution.futures import settle
 from support.hostile_tokenizers import Panic
 from support.model_server_handlers import Echo, Failing, Giving, arrays_of, batch_of, loaded
 from support.model_server_runner import runner_of

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from batchedmodel_contract.description import CostRule
-from batchedmodel_model_server.batch import Array, Batch
-from batchedmodel_model_server.collate import collate, split
-from batchedmodel_model_server.declaration import Sharing, describe
+from batchedmodel_model_server.api.batch import Array, Batch
+from batchedmodel_model_server.api.handler import Spec
+from batchedmodel_model_server.batching.collate import collate, split
+from batchedmodel_model_server.batching.declaration import Sharing, describe
+from batchedmodel_model_server.batching.validation import examine
 from batchedmodel_model_server.errors import CannotLoad
-from batchedmodel_model_server.forward import LoadedModel, forward
-from batchedmodel_model_server.handler import Spec
+from batchedmodel_model_server.execution.forward import LoadedModel, forward
 from batchedmodel_model_server.handlers.simulated import Simulated
-from batchedmodel_model_server.self_test import verdict, with_sharing
-from batchedmodel_model_server.validation import examine
+from batchedmodel_model_server.profiling.self_test import verdict, with_sharing
 from support.model_server_handlers import Giving, OnHost, arrays_of, batch_of, loaded
 
 

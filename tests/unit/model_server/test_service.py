@@ -14,12 +14,12 @@ from batchedmodel_contract.batch_wire import BatchReply
 from batchedmodel_contract.environment import ModelServerSettings
 from batchedmodel_contract.server_api import ModelState
 from batchedmodel_contract.source import Source
-from batchedmodel_model_server.compute import ComputeThread
+from batchedmodel_model_server.api.handler import Batch, Handler
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost, NotReady, Overloaded
-from batchedmodel_model_server.handler import Batch, Handler
-from batchedmodel_model_server.loading import load
-from batchedmodel_model_server.service import MAX_IN_FLIGHT, ModelService
-from batchedmodel_model_server.startup import StartUp
+from batchedmodel_model_server.execution.device_thread import ComputeThread
+from batchedmodel_model_server.lifecycle.loading import load
+from batchedmodel_model_server.lifecycle.service import MAX_IN_FLIGHT, ModelService
+from batchedmodel_model_server.lifecycle.startup import StartUp
 from support.hostile_tokenizers import Panic
 from support.model_server_handlers import Echo, batch_of
 
@@ -69,7 +69,7 @@ async def test_a_restart_that_takes_a_profile_over_says_so_and_tells_its_own_pha
     make_service: MakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Real times would depend on whatever else runs on the machine.
-    monkeypatch.setattr("batchedmodel_model_server.trial.still_holds", lambda *_: True)
+    monkeypatch.setattr("batchedmodel_model_server.profiling.trial.still_holds", lambda *_: True)
     profiles = []
     for age in (1.0, 2.0):
         service = make_service(Echo)
@@ -257,7 +257,7 @@ async def test_a_device_that_is_lost_in_loading_ends_the_server(make_service: Ma
 async def test_a_pass_that_hangs_is_told_and_so_is_that_it_ended_after_all(
     make_service: MakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("batchedmodel_model_server.watchdog.LEAST_SECONDS", 0.1)
+    monkeypatch.setattr("batchedmodel_model_server.execution.watchdog.LEAST_SECONDS", 0.1)
     service = make_service(Losing)
     await service.bring_up()
     states = service.lifecycle.follow()
@@ -280,7 +280,7 @@ async def test_a_pass_that_hangs_is_told_and_so_is_that_it_ended_after_all(
 async def test_a_server_whose_pass_hangs_stops_without_waiting_for_it(
     make_service: MakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("batchedmodel_model_server.watchdog.LEAST_SECONDS", 0.1)
+    monkeypatch.setattr("batchedmodel_model_server.execution.watchdog.LEAST_SECONDS", 0.1)
     Losing.gate.clear()
     service = make_service(Losing)
     await service.bring_up()
@@ -333,7 +333,7 @@ async def test_batches_beyond_the_bound_are_refused(make_service: MakeService) -
 
 
 HANDLER = """
-from batchedmodel_model_server.handler import Handler, Spec
+from batchedmodel_model_server.api.handler import Handler, Spec
 
 class Beside(Handler):
     inputs = {"x": Spec("INT64", ("L",), max=9)}

@@ -7,7 +7,7 @@ import pytest
 
 from batchedmodel_contract.description import CostRule
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_model_server.handler import Batch, Spec
+from batchedmodel_model_server.api.handler import Batch, Spec
 from batchedmodel_model_server.handlers.simulated import Simulated
 
 

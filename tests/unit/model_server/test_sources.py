@@ -7,7 +7,7 @@ import pytest
 
 from batchedmodel_contract.source import Source
 from batchedmodel_model_server.errors import CannotLoad
-from batchedmodel_model_server.sources import model_folder
+from batchedmodel_model_server.sources.folder import model_folder
 
 MakePackage = Callable[[str, str], Path]
 

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from batchedmodel_model_server import tokenizer_trial
 from batchedmodel_model_server.errors import CannotLoad
-from batchedmodel_model_server.tokenizer_trial import try_tokenizer
+from batchedmodel_model_server.handlers import tokenizer_trial
+from batchedmodel_model_server.handlers.tokenizer_trial import try_tokenizer
 from support.hostile_tokenizers import ENDS_ITS_PROCESS, PANICS_OVER_TEXT, PANICS_WHEN_READ
 from support.text_handlers import tokenizer_json
 

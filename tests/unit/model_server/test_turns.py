@@ -5,9 +5,9 @@ import threading
 from collections.abc import Callable
 from typing import cast
 
-from batchedmodel_model_server.compute import ComputeThread
-from batchedmodel_model_server.turns import LONGEST_SECONDS, Turns
-from batchedmodel_model_server.watchdog import Watchdog
+from batchedmodel_model_server.execution.device_thread import ComputeThread
+from batchedmodel_model_server.execution.trial_scheduling import LONGEST_SECONDS, Turns
+from batchedmodel_model_server.execution.watchdog import Watchdog
 
 
 class WithoutDelay:

@@ -6,9 +6,9 @@ import pytest
 from batchedmodel_contract.batch_wire import BatchRequest, Ragged
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.tensors import Datatype
-from batchedmodel_model_server.declaration import Declaration, declaration_of
-from batchedmodel_model_server.handler import Spec
-from batchedmodel_model_server.validation import examine
+from batchedmodel_model_server.api.handler import Spec
+from batchedmodel_model_server.batching.declaration import Declaration, declaration_of
+from batchedmodel_model_server.batching.validation import examine
 from support.model_server_handlers import Giving, batch_of
 
 

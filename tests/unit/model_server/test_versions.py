@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from batchedmodel_contract.server_api import ModelState
+from batchedmodel_model_server.api.handler import Batch, Handler
 from batchedmodel_model_server.errors import CannotLoad, NotReady, UnknownModel
-from batchedmodel_model_server.handler import Batch, Handler
 from support.model_server_handlers import Times, batch_of, version_of
 from support.versions import MakeService, ask, states, until_gone
 
@@ -252,7 +252,7 @@ async def test_a_caller_that_leaves_does_not_stop_a_load_half_way(
 async def test_a_replaced_version_ends_when_nobody_has_asked_it_for_a_while(
     tmp_path: Path, make_versions: MakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("batchedmodel_model_server.service.QUIET_SECONDS", 0.1)
+    monkeypatch.setattr("batchedmodel_model_server.lifecycle.service.QUIET_SECONDS", 0.1)
     version_of(tmp_path / "model" / "1", factor=1)
     service = make_versions()
     await service.bring_up()

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from batchedmodel_contract.description import TextInput
+from batchedmodel_model_server.api.handler import Batch, Spec
+from batchedmodel_model_server.batching.examples import examples
 from batchedmodel_model_server.errors import CannotLoad
-from batchedmodel_model_server.examples import examples
-from batchedmodel_model_server.handler import Batch, Spec
+from batchedmodel_model_server.execution.memory import MemoryCap
 from batchedmodel_model_server.handlers.simulated import Simulated
-from batchedmodel_model_server.memory import MemoryCap
-from batchedmodel_model_server.warmup import lengths, shapes, still_holds, warm_up
+from batchedmodel_model_server.profiling.warmup import lengths, shapes, still_holds, warm_up
 from support.model_server_handlers import Clock, Echo, Giving, Timed, loaded
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from batchedmodel_contract.description import CostRule
 from batchedmodel_contract.profile import Profile, ProfilePoint
-from batchedmodel_model_server.watchdog import (
+from batchedmodel_model_server.execution.watchdog import (
     LEAST_SECONDS,
     Watchdog,
     allowed_seconds,

@@ -16,9 +16,9 @@ for name in ("torch", "transformers", "safetensors", "tokenizers", "huggingface_
     sys.modules[name] = None
 import batchedmodel_model_server.__main__
 from batchedmodel_contract.environment import ModelServerSettings
-from batchedmodel_model_server.service import load
-from batchedmodel_model_server.memory import MemoryCap
-from batchedmodel_model_server.warmup import warm_up
+from batchedmodel_model_server.lifecycle.service import load
+from batchedmodel_model_server.execution.memory import MemoryCap
+from batchedmodel_model_server.profiling.warmup import warm_up
 settings = ModelServerSettings(
     model_name="m", model_socket="/none", handler="simulated", cache_folder="/none"
 )

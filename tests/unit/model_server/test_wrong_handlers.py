@@ -7,7 +7,7 @@ import pytest
 
 from batchedmodel_contract.environment import ModelServerSettings
 from batchedmodel_model_server.errors import CannotLoad
-from batchedmodel_model_server.loading import load
+from batchedmodel_model_server.lifecycle.loading import load
 
 WRONG = "support.wrong_handlers"
 
@@ -62,18 +62,24 @@ MODULES = {
     "garbled": ("class", "cannot be imported: SyntaxError: "),
     "leaves": ("import sys; sys.exit(4)", "cannot be imported: SystemExit: 4"),
     "lowercase": ("anomaly = 1", "has no Anomaly"),
-    "function": ("def Anomaly(): ...", "Anomaly is not a subclass of batchedmodel_model_server.ha"),
-    "stranger": ("class Anomaly: ...", "Anomaly is not a subclass of batchedmodel_model_server.ha"),
+    "function": (
+        "def Anomaly(): ...",
+        "Anomaly is not a subclass of batchedmodel_model_server.api.ha",
+    ),
+    "stranger": (
+        "class Anomaly: ...",
+        "Anomaly is not a subclass of batchedmodel_model_server.api.ha",
+    ),
     "forwardless": (
-        "from batchedmodel_model_server.handler import Handler\nclass Anomaly(Handler): ...",
+        "from batchedmodel_model_server.api.handler import Handler\nclass Anomaly(Handler): ...",
         "Anomaly has no forward method",
     ),
     "contradictory": (
-        "from batchedmodel_model_server.handler import Spec\nx = Spec('FP32', ('L'), max=3)",
+        "from batchedmodel_model_server.api.handler import Spec\nx = Spec('FP32', ('L'), max=3)",
         "cannot be imported: ValueError: shape 'L' is not a tuple; of one size it is ('L',)",
     ),
     "fractional": (
-        "from batchedmodel_model_server.handler import Spec\nx = Spec('FP32', (2.0,))",
+        "from batchedmodel_model_server.api.handler import Spec\nx = Spec('FP32', (2.0,))",
         "cannot be imported: ValueError: shape (2.0,): 2.0 is neither a letter nor above 0",
     ),
 }

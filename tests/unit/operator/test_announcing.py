@@ -1,10 +1,10 @@
 """Which Events a BatchedModel gets, at an API server in memory."""
 
-from batchedmodel_operator.announce import announcements
 from batchedmodel_operator.conditions import Reason
+from batchedmodel_operator.conditions.events import announcements
 from batchedmodel_operator.errors import Forbidden, Invalid
 from batchedmodel_operator.kinds import Kind
-from batchedmodel_operator.observed import model_from
+from batchedmodel_operator.reconcile.state import model_from
 from support.operator_world import KEY, SIMULATED, World, manifest
 
 

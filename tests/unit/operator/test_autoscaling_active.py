@@ -6,7 +6,7 @@ import pytest
 
 from batchedmodel_contract.kubernetes_names import BLIND
 from batchedmodel_operator.kinds import Kind
-from batchedmodel_scheduling.scaling.formula import (
+from batchedmodel_scheduling.autoscaling.formula import (
     ModelSight,
     Target,
     Unseen,

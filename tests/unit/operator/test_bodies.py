@@ -13,10 +13,10 @@ from kubernetes.aio.client.configuration import Configuration
 
 from batchedmodel_contract.kubernetes_names import NAME_LABEL, REVISION_LABEL
 from batchedmodel_contract.object_text import LARGE, ItemSplitter, Unreadable
-from batchedmodel_operator.bodies import apart, items_of, read_pod, reader_of
-from batchedmodel_operator.cluster import KubernetesCluster
+from batchedmodel_operator.cluster.client import KubernetesCluster
+from batchedmodel_operator.cluster.objects import apart, items_of, read_pod, reader_of
 from batchedmodel_operator.kinds import Kind
-from batchedmodel_operator.observed import Key, Model, pod_from, revisions_from
+from batchedmodel_operator.reconcile.state import Key, Model, pod_from, revisions_from
 
 OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "minilm-1", "uid": "set"}
 MODEL = Model(

@@ -18,7 +18,8 @@ from batchedmodel_contract.environment import from_environment
 from batchedmodel_contract.mistakes import InvalidManifest
 from batchedmodel_contract.sidecar_api import MODEL_HEADER, POD_HEADER, Whom
 from batchedmodel_contract.spec import PullPolicy
-from batchedmodel_operator.cluster import KubernetesCluster, as_yaml, translated
+from batchedmodel_operator.cluster.client import KubernetesCluster, as_yaml, translated
+from batchedmodel_operator.cluster.sidecars import SidecarAdmin
 from batchedmodel_operator.errors import (
     ClusterError,
     Conflict,
@@ -31,7 +32,6 @@ from batchedmodel_operator.errors import (
 )
 from batchedmodel_operator.kinds import Kind
 from batchedmodel_operator.settings import OperatorSettings
-from batchedmodel_operator.sidecars import SidecarAdmin
 
 WHOM = Whom(model="minilm", pod="uid-1")
 _NAMELESS: Mapping[str, str] = {}

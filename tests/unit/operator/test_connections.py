@@ -8,11 +8,11 @@ import pytest
 
 from batchedmodel_election.election import Election
 from batchedmodel_operator import __main__ as entry
-from batchedmodel_operator.cluster import KubernetesCluster
+from batchedmodel_operator.cluster.client import KubernetesCluster
 from batchedmodel_operator.kinds import Kind
-from batchedmodel_operator.observed import Key
+from batchedmodel_operator.reconcile.state import Key
+from batchedmodel_operator.reconcile.work_queue import Workers
 from batchedmodel_operator.settings import OperatorSettings
-from batchedmodel_operator.work_queue import Workers
 from support.pretend_api_server import becomes, pretend_api_server
 
 READS = 16 * 8

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from batchedmodel_contract.kubernetes_names import NAME_LABEL
-from batchedmodel_operator.observed import Key, is_news, keys_of
+from batchedmodel_operator.reconcile.state import Key, is_news, keys_of
 
 OWNER: dict[str, Any] = {
     "apiVersion": "batchedmodel.dev/v1alpha1",

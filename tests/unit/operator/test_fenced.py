@@ -2,8 +2,8 @@
 
 import pytest
 
+from batchedmodel_operator.cluster.fenced import FencedCluster
 from batchedmodel_operator.errors import Unreachable
-from batchedmodel_operator.fenced import FencedCluster
 from batchedmodel_operator.kinds import Kind
 from support.operator_cluster import FakeCluster
 from support.operator_world import manifest

@@ -5,7 +5,7 @@ from typing import Any
 import kopf
 from kopf._core.intents.causes import Activity
 
-from batchedmodel_operator.handlers import registry
+from batchedmodel_operator.cluster.handlers import registry
 
 _ESSENCE: Any = {"spec": {}}
 

@@ -10,10 +10,10 @@ from kubernetes.aio.client.configuration import Configuration
 
 from batchedmodel_election.election import Body, Election
 from batchedmodel_operator import __main__ as entry
-from batchedmodel_operator.cluster import KubernetesCluster
+from batchedmodel_operator.cluster.client import KubernetesCluster
 from batchedmodel_operator.errors import ClusterError
-from batchedmodel_operator.observed import Key
-from batchedmodel_operator.work_queue import Workers, WorkQueue
+from batchedmodel_operator.reconcile.state import Key
+from batchedmodel_operator.reconcile.work_queue import Workers, WorkQueue
 
 
 class _BrokenWorkers(Workers[Key]):

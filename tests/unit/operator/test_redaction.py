@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_operator.diagnosis import Trouble, diagnose
-from batchedmodel_operator.observed import pod_from
-from batchedmodel_operator.redaction import HIDDEN, redacted
+from batchedmodel_operator.reconcile.pod_failures import Trouble, diagnose
+from batchedmodel_operator.reconcile.redaction import HIDDEN, redacted
+from batchedmodel_operator.reconcile.state import pod_from
 
 _SECRET = "s3cr3tValue0123456789abcdef"
 

@@ -71,7 +71,7 @@ def test_a_repository_is_fetched_before_anything_else_and_then_only_read() -> No
     fetch, (_, model) = fetch_of(spec), containers_of(spec)
     assert fetch["name"] == "fetch-model"
     assert "restartPolicy" not in fetch, "it ends before the others begin"
-    assert fetch["command"] == ["python", "-m", "batchedmodel_model_server.fetch"]
+    assert fetch["command"] == ["python", "-m", "batchedmodel_model_server.sources.fetch"]
     assert fetch["image"] == model["image"] == IMAGES.model_server
     told = from_environment(FetchSettings, environment_of(fetch))
     server = from_environment(ModelServerSettings, environment_of(model))
@@ -251,7 +251,7 @@ def test_a_pod_may_take_as_long_to_end_as_its_drain() -> None:
 def test_the_sidecars_own_hook_drains_and_the_models_only_waits_for_it() -> None:
     batcher, model = containers_of(SIMULATED)
     assert batcher["lifecycle"]["preStop"] == {
-        "exec": {"command": ["python", "-m", "batchedmodel_sidecar.tell", "drain"]}
+        "exec": {"command": ["python", "-m", "batchedmodel_sidecar.admin_client", "drain"]}
     }
     assert model["lifecycle"]["preStop"] == {"httpGet": {"path": "/drained", "port": 9090}}
 

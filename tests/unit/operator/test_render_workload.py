@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from batchedmodel_operator import render
-from batchedmodel_operator.effective import scaling_target
-from batchedmodel_operator.rollout import Mode
+from batchedmodel_operator.reconcile.effective import scaling_target
+from batchedmodel_operator.rollout.rollout import Mode
 from support.operator_world import IMAGES, SIMULATED
 from support.rendered import (
     containers_of,

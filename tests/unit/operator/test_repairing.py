@@ -3,7 +3,7 @@
 import pytest
 
 from batchedmodel_operator.kinds import Kind
-from batchedmodel_operator.repairs import (
+from batchedmodel_operator.reconcile.repairs import (
     AT_ONCE,
     CALM_SECONDS,
     LONGEST_DELAY_SECONDS,

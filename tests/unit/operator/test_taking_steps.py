@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from batchedmodel_operator.errors import ClusterError, Forbidden, Unreachable
-from batchedmodel_operator.gather import find, gather
 from batchedmodel_operator.kinds import Kind
-from batchedmodel_operator.memory import Memory
-from batchedmodel_operator.observed import after
-from batchedmodel_operator.plan import plan
-from batchedmodel_operator.steps import take
+from batchedmodel_operator.reconcile.apply import take
+from batchedmodel_operator.reconcile.memory import Memory
+from batchedmodel_operator.reconcile.observe import find, gather
+from batchedmodel_operator.reconcile.plan import plan
+from batchedmodel_operator.reconcile.state import after
 from support.operator_cluster import FakeCluster
 from support.operator_world import IMAGES, KEY, SIMULATED, World, manifest
 

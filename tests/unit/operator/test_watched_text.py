@@ -6,7 +6,7 @@ import kopf
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from batchedmodel_operator.watched_text import bounded
+from batchedmodel_operator.cluster.watched_text import bounded
 
 _REFERENCE = {"apiVersion": "v1", "kind": "Node", "name": "a", "uid": "1"}
 

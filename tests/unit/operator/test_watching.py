@@ -16,8 +16,8 @@ from typing import Any
 import kopf
 import pytest
 
-from batchedmodel_operator.handlers import watch
-from batchedmodel_operator.watching import Definition, keep_watching, listen, until_all_end
+from batchedmodel_operator.cluster.handlers import watch
+from batchedmodel_operator.cluster.watching import Definition, keep_watching, listen, until_all_end
 
 Watch = Callable[[Definition, asyncio.Event], Coroutine[Any, Any, None]]
 
@@ -218,8 +218,8 @@ async def test_a_signal_is_heard_before_kopf_runs_and_while_and_after(
 _AN_HOUR_AFTER_A_FAILURE = """
 import asyncio
 import looptime
-from batchedmodel_operator.handlers import registry, watch
-from batchedmodel_operator.watching import keep_watching, listen
+from batchedmodel_operator.cluster.handlers import registry, watch
+from batchedmodel_operator.cluster.watching import keep_watching, listen
 
 async def main():
     told = asyncio.Event()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from batchedmodel_operator.watching import keep_watching_in
+from batchedmodel_operator.cluster.watching import keep_watching_in
 
 pytestmark = pytest.mark.looptime
 

@@ -1,6 +1,6 @@
 """Behaviours in the form of autoscaling/v2."""
 
-from batchedmodel_scheduling.scaling.behavior import Policy, PolicyType, Select, read_behavior
+from batchedmodel_scheduling.autoscaling.behavior import Policy, PolicyType, Select, read_behavior
 
 
 def test_what_is_absent_has_kubernetes_defaults() -> None:

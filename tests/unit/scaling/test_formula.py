@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_scheduling.scaling.formula import (
+from batchedmodel_scheduling.autoscaling.formula import (
     PANIC_DEVIATIONS,
     Demand,
     ModelSight,

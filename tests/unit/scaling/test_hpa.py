@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_scheduling.scaling.behavior import read_behavior
-from batchedmodel_scheduling.scaling.hpa import (
+from batchedmodel_scheduling.autoscaling.behavior import read_behavior
+from batchedmodel_scheduling.autoscaling.hpa import (
     SYNC_SECONDS,
     Autoscaler,
     Limit,

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from batchedmodel_scheduling.scaling import loads
-from batchedmodel_scheduling.scaling.behavior import Behavior, read_behavior
-from batchedmodel_scheduling.scaling.formula import Target, queue_length
-from batchedmodel_scheduling.scaling.hpa import Autoscaler
-from batchedmodel_scheduling.scaling.loop import Outage, Result, Setup, ideal_replicas, run
-from batchedmodel_scheduling.scaling.pods import Device, Replicas, SimulatedPod, Tally
+from batchedmodel_scheduling.autoscaling import loads
+from batchedmodel_scheduling.autoscaling.behavior import Behavior, read_behavior
+from batchedmodel_scheduling.autoscaling.formula import Target, queue_length
+from batchedmodel_scheduling.autoscaling.hpa import Autoscaler
+from batchedmodel_scheduling.autoscaling.loop import Outage, Result, Setup, ideal_replicas, run
+from batchedmodel_scheduling.autoscaling.pods import Device, Replicas, SimulatedPod, Tally
 from batchedmodel_scheduling.simulator.streams import stream
 
 DEVICE = Device(

@@ -19,8 +19,7 @@ from batchedmodel_contract.description import CostRule
 from batchedmodel_contract.outcomes import HoldReason, Outcome, Rejection, ReleaseReason
 from batchedmodel_contract.profile import Profile
 from batchedmodel_contract.spec import Lateness, PolicyName
-from batchedmodel_scheduling.deadline.policy import Deadline
-from batchedmodel_scheduling.policy import (
+from batchedmodel_scheduling.core.policy import (
     NEVER,
     Batch,
     Decision,
@@ -32,6 +31,7 @@ from batchedmodel_scheduling.policy import (
     Shed,
     Slots,
 )
+from batchedmodel_scheduling.deadline.policy import Deadline
 from support.examples import examples
 from support.policy_driver import ShippedPolicyDriver
 from support.scheduling import cost_of, measured

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_scheduling.fair_queue import FairQueue
+from batchedmodel_scheduling.core.fair_queue import FairQueue
 
 Key = tuple[str, int]
 AHEAD = 8.0

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedmodel_scheduling.deadline.gathering import ArrivalRate, Gaps
+from batchedmodel_scheduling.deadline.arrival_model import ArrivalRate, Gaps
 from support.examples import examples
 
 LAUNCH = 0.004  # seconds that a shared batch saves

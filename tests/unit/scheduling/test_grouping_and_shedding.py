@@ -8,10 +8,10 @@ from itertools import combinations, pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batchedmodel_scheduling.core.policy import Priority
 from batchedmodel_scheduling.deadline.grouping import LengthClass, merged
-from batchedmodel_scheduling.deadline.lanes import Entry
+from batchedmodel_scheduling.deadline.ready_queue import Entry
 from batchedmodel_scheduling.deadline.shedding import Candidate, Selection, select
-from batchedmodel_scheduling.policy import Priority
 from support.examples import examples
 from support.scheduling import an_entry
 

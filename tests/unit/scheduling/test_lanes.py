@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedmodel_contract.description import CostRule
-from batchedmodel_scheduling.deadline.lanes import Entry, Lane, Lanes
-from batchedmodel_scheduling.limits import Limits
-from batchedmodel_scheduling.policy import ItemId, Priority
+from batchedmodel_scheduling.core.limits import Limits
+from batchedmodel_scheduling.core.policy import ItemId, Priority
+from batchedmodel_scheduling.deadline.ready_queue import Entry, Lane, Lanes
 from support.examples import examples
 from support.scheduling import an_entry
 

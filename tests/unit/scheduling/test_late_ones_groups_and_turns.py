@@ -7,12 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedmodel_contract.description import CostRule
-from batchedmodel_scheduling.deadline.fan_out import CREDIT_SECONDS, PATIENCE_SECONDS, FanOuts
-from batchedmodel_scheduling.deadline.floor import Floor
-from batchedmodel_scheduling.deadline.lanes import Entry
-from batchedmodel_scheduling.deadline.spare import Spare
-from batchedmodel_scheduling.limits import Limits
-from batchedmodel_scheduling.policy import FanOut, Item, ItemId, Priority
+from batchedmodel_scheduling.core.limits import Limits
+from batchedmodel_scheduling.core.policy import FanOut, Item, ItemId, Priority
+from batchedmodel_scheduling.deadline.late_queue import Spare
+from batchedmodel_scheduling.deadline.ready_queue import Entry
+from batchedmodel_scheduling.deadline.request_groups import (
+    CREDIT_SECONDS,
+    PATIENCE_SECONDS,
+    FanOuts,
+)
+from batchedmodel_scheduling.deadline.starvation_guard import Floor
 from support.examples import examples
 from support.scheduling import an_entry
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.description import CostRule
-from batchedmodel_scheduling.batch_times import BatchTimes
-from batchedmodel_scheduling.limits import Limits, limits
-from batchedmodel_scheduling.policy import MemoryCap
-from batchedmodel_scheduling.signals import Recent, Signals, signals, sustainable_rate
+from batchedmodel_scheduling.core.limits import Limits, limits
+from batchedmodel_scheduling.core.policy import MemoryCap
+from batchedmodel_scheduling.core.signals import Recent, Signals, signals, sustainable_rate
+from batchedmodel_scheduling.latency.batch_times import BatchTimes
 from support.examples import examples
 from support.scheduling import cost_of, row_profile
 from support.strategies import an_item

@@ -9,8 +9,8 @@ from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.description import CostRule
 from batchedmodel_contract.outcomes import ReleaseReason
 from batchedmodel_contract.spec import Lateness
-from batchedmodel_scheduling.policies import new_policy
-from batchedmodel_scheduling.policy import Item, Priority
+from batchedmodel_scheduling.core.policies import new_policy
+from batchedmodel_scheduling.core.policy import Item, Priority
 from support.scheduling import IDLE, measured, policy_with, released, row_profile, serve
 from support.strategies import an_item
 

@@ -11,9 +11,9 @@ from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.outcomes import HoldReason, ReleaseReason
 from batchedmodel_contract.profile import Profile
 from batchedmodel_contract.spec import PolicyName
-from batchedmodel_scheduling.base import BasePolicy
-from batchedmodel_scheduling.policies import new_policy
-from batchedmodel_scheduling.policy import (
+from batchedmodel_scheduling.core.base import BasePolicy
+from batchedmodel_scheduling.core.policies import new_policy
+from batchedmodel_scheduling.core.policy import (
     NEVER,
     Batch,
     Finished,

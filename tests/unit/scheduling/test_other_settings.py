@@ -6,10 +6,10 @@ import pytest
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.spec import PolicyName
-from batchedmodel_scheduling.greedy import Greedy
-from batchedmodel_scheduling.policies import new_policy, reconfigured, relearning
-from batchedmodel_scheduling.policy import NEVER, Finished
-from batchedmodel_scheduling.window import Window
+from batchedmodel_scheduling.core.policies import new_policy, reconfigured, relearning
+from batchedmodel_scheduling.core.policy import NEVER, Finished
+from batchedmodel_scheduling.fifo.greedy import Greedy
+from batchedmodel_scheduling.fifo.window import Window
 from support.scheduling import BUSY, IDLE, policy_with, released, row_profile, start
 from support.strategies import an_item
 

@@ -5,8 +5,8 @@ from functools import cache
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedmodel_scheduling.deadline.lanes import Entry
-from batchedmodel_scheduling.deadline.outlook import Device, FirstBatch, first_batch
+from batchedmodel_scheduling.deadline.look_ahead import Device, FirstBatch, first_batch
+from batchedmodel_scheduling.deadline.ready_queue import Entry
 from support.examples import examples
 from support.scheduling import an_entry
 

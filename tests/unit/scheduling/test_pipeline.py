@@ -4,9 +4,9 @@ import pytest
 
 from batchedmodel_contract.outcomes import ReleaseReason
 from batchedmodel_contract.profile import Profile
-from batchedmodel_scheduling.batch_times import BatchTimes
-from batchedmodel_scheduling.pipeline import Pipeline
-from batchedmodel_scheduling.policy import NEVER, Batch, BatchId, Finished, HandedOver, Slots
+from batchedmodel_scheduling.core.pipeline import Pipeline
+from batchedmodel_scheduling.core.policy import NEVER, Batch, BatchId, Finished, HandedOver, Slots
+from batchedmodel_scheduling.latency.batch_times import BatchTimes
 from support.scheduling import row_profile
 from support.strategies import an_item
 

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from batchedmodel_contract.description import CostRule
 from batchedmodel_contract.profile import Profile
-from batchedmodel_scheduling.batch_times import BatchTimes
+from batchedmodel_scheduling.core.limits import Limits
+from batchedmodel_scheduling.core.policy import Priority
 from batchedmodel_scheduling.deadline.batches import Situation
-from batchedmodel_scheduling.deadline.lanes import Entry, Lanes
 from batchedmodel_scheduling.deadline.planning import Plan, plan
-from batchedmodel_scheduling.limits import Limits
-from batchedmodel_scheduling.policy import Priority
+from batchedmodel_scheduling.deadline.ready_queue import Entry, Lanes
+from batchedmodel_scheduling.latency.batch_times import BatchTimes
 from support.examples import examples
 from support.scheduling import an_entry, measured
 

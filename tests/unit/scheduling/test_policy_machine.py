@@ -17,7 +17,7 @@ from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.outcomes import Outcome, ReleaseReason
 from batchedmodel_contract.profile import Profile
 from batchedmodel_contract.spec import PolicyName
-from batchedmodel_scheduling.policy import (
+from batchedmodel_scheduling.core.policy import (
     NEVER,
     Batch,
     Decision,

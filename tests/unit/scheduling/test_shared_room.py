@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_contract.tenants import Share
-from batchedmodel_scheduling.shared_room import SharedRoom
+from batchedmodel_scheduling.core.shared_room import SharedRoom
 from support.examples import examples
 
 

@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedmodel_contract.description import CostRule
-from batchedmodel_scheduling.limits import Limits
-from batchedmodel_scheduling.policy import Item, ItemId
-from batchedmodel_scheduling.waiting import Group, WaitingSet
+from batchedmodel_scheduling.core.limits import Limits
+from batchedmodel_scheduling.core.policy import Item, ItemId
+from batchedmodel_scheduling.fifo.waiting import Group, WaitingSet
 from support.examples import examples
 from support.strategies import an_item
 

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.outcomes import ReleaseReason
 from batchedmodel_contract.spec import Lateness, PolicyName
-from batchedmodel_scheduling.batch_times import BatchTimes
-from batchedmodel_scheduling.pipeline import Pipeline
-from batchedmodel_scheduling.policies import new_policy
-from batchedmodel_scheduling.policy import (
+from batchedmodel_scheduling.core.pipeline import Pipeline
+from batchedmodel_scheduling.core.policies import new_policy
+from batchedmodel_scheduling.core.policy import (
     NEVER,
     Batch,
     Finished,
     HandedOver,
     Slots,
 )
+from batchedmodel_scheduling.latency.batch_times import BatchTimes
 from support.scheduling import row_profile
 from support.strategies import an_item
 

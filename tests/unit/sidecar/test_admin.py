@@ -6,7 +6,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client import CollectorRegistry
 
 from batchedmodel_contract import sidecar_api
-from batchedmodel_sidecar.ports.admin import Admin
+from batchedmodel_sidecar.http.admin import Admin
 
 
 class Dispatcher:

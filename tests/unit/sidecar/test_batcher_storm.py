@@ -10,9 +10,9 @@ import pytest
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.outcomes import Outcome
 from batchedmodel_contract.spec import Lateness, PolicyName
-from batchedmodel_scheduling.policy import Priority
+from batchedmodel_scheduling.core.policy import Priority
 from batchedmodel_sidecar.errors import Busy, Expired, GivenUp, Lost, Rejected, Unserved
-from batchedmodel_sidecar.terms import Wishes
+from batchedmodel_sidecar.protocols.options import Wishes
 from support.sidecar_world import (
     MODEL,
     World,

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedmodel_http.response import LARGE, size_of
-from batchedmodel_sidecar.buffers import BuffersBody, Room, body_of, pieces_of
+from batchedmodel_sidecar.body.buffers import BuffersBody, Room, body_of, pieces_of
 
 STEP = 256 * 1024
 lengths = st.integers(0, 40) | st.sampled_from([16_383, 16_384, STEP - 1, STEP, STEP + 1, 3 * STEP])

@@ -5,12 +5,12 @@ import asyncio
 import pytest
 
 from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_scheduling.policy import Item, ItemId
-from batchedmodel_sidecar.apart import Alone, Apart, Standing, apart, original
+from batchedmodel_scheduling.core.policy import Item, ItemId
+from batchedmodel_sidecar.backends.foreign.protocol import Response
+from batchedmodel_sidecar.backends.health import Health
+from batchedmodel_sidecar.batching.isolation import Alone, Apart, Standing, apart, original
 from batchedmodel_sidecar.calls import Answer
 from batchedmodel_sidecar.errors import CallError, Fatal, Lost, Unserved
-from batchedmodel_sidecar.health import Health
-from batchedmodel_sidecar.upstream.dialect import Response
 from support.foreign_world import SECONDS, Foreigners, Reaction, Rows, in_front, now, said, well
 from support.sidecar_world import call_of
 

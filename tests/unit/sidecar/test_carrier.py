@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from batchedmodel_sidecar.carrier import BrokenOff, Carrier, Garbled, Unreachable
+from batchedmodel_sidecar.backends.native.http1_client import (
+    BrokenOff,
+    Carrier,
+    Garbled,
+    Unreachable,
+)
 from support.wire import Wire
 
 HEAD = "POST /x HTTP/1.1\r\nHost: model"

@@ -4,10 +4,10 @@ import math
 
 import pytest
 
-from batchedmodel_sidecar.circuit import Circuit
+from batchedmodel_sidecar.batching.batch_reply import RawReply, RowFailure
+from batchedmodel_sidecar.batching.circuit_breaker import Circuit
+from batchedmodel_sidecar.batching.watchdog import Vigil
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
-from batchedmodel_sidecar.replies import RawReply, RowFailure
-from batchedmodel_sidecar.vigil import Vigil
 
 SEVERAL = ("a", "b")
 

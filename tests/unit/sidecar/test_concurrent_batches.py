@@ -11,12 +11,12 @@ from prometheus_client import CollectorRegistry
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.spec import PolicyName
-from batchedmodel_sidecar.batcher import Batcher
+from batchedmodel_sidecar.backends.foreign.protocol import Response
+from batchedmodel_sidecar.batching.batcher import Batcher
 from batchedmodel_sidecar.errors import Expired, Lost, Unserved
-from batchedmodel_sidecar.ledger import Ledger
-from batchedmodel_sidecar.metrics import Durations
-from batchedmodel_sidecar.recorder import FlightRecorder
-from batchedmodel_sidecar.upstream.dialect import Response
+from batchedmodel_sidecar.telemetry.arrivals import FlightRecorder
+from batchedmodel_sidecar.telemetry.ledger import Ledger
+from batchedmodel_sidecar.telemetry.metrics import Durations
 from support.foreign_world import (
     SECONDS,
     Foreigners,

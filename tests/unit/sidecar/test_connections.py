@@ -9,11 +9,11 @@ from aiohttp import web
 
 from batchedmodel_contract.tenants import Share
 from batchedmodel_http.response import Response
-from batchedmodel_sidecar.ports.asked import Asked
-from batchedmodel_sidecar.ports.byte_budget import ByteBudget
-from batchedmodel_sidecar.ports.connections import Connections
-from batchedmodel_sidecar.ports.front import Front
-from batchedmodel_sidecar.ports.unread import UnreadAnswers
+from batchedmodel_sidecar.body.byte_budget import ByteBudget
+from batchedmodel_sidecar.http.connections import Connections
+from batchedmodel_sidecar.http.data_handler import Front
+from batchedmodel_sidecar.http.request_head import Asked
+from batchedmodel_sidecar.http.unread_answers import UnreadAnswers
 from support.wire import Wire
 
 pytestmark = pytest.mark.looptime

@@ -7,6 +7,7 @@ import pytest
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.spec import PolicyName
+from batchedmodel_sidecar.backends.base import LinkStatus
 from batchedmodel_sidecar.errors import Unserved
 from batchedmodel_sidecar.lifecycle import (
     BEGINS_SECONDS,
@@ -14,7 +15,6 @@ from batchedmodel_sidecar.lifecycle import (
     DrainEnd,
     Lifecycle,
 )
-from batchedmodel_sidecar.link import LinkStatus
 from support.sidecar_world import FIXED, MODEL, PER_ROW, World, rows_of, world
 
 pytestmark = pytest.mark.looptime

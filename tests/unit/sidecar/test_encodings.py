@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.tenants import Share
+from batchedmodel_sidecar.body.encodings import Codec, Encoding, encoding_of, inflated, wants_gzip
 from batchedmodel_sidecar.errors import Rejected
-from batchedmodel_sidecar.ports.encodings import Codec, Encoding, encoding_of, inflated, wants_gzip
 from support.examples import examples
 
 DATA = b"some data, some data, some data"

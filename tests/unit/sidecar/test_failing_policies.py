@@ -8,7 +8,7 @@ import pytest
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.spec import PolicyName
-from batchedmodel_scheduling.policy import Finished, HandedOver
+from batchedmodel_scheduling.core.policy import Finished, HandedOver
 from batchedmodel_sidecar.errors import Busy, Expired, Lost, Unserved
 from support.sidecar_world import World, rows_of, world
 

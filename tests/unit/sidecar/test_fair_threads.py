@@ -15,7 +15,7 @@ import pytest
 
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_contract.tenants import Share
-from batchedmodel_sidecar.fair_threads import FairThreads, WorkFailed
+from batchedmodel_sidecar.body.fair_threads import FairThreads, WorkFailed
 
 FLOOD, OTHER = Share("flood"), Share("other")
 

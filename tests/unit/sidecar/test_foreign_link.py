@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from batchedmodel_sidecar.backends.foreign.client import Deaf
+from batchedmodel_sidecar.backends.foreign.protocol import Response
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
-from batchedmodel_sidecar.upstream.client import Deaf
-from batchedmodel_sidecar.upstream.dialect import Response
 from support.foreign_world import (
     SETTINGS,
     Foreigners,

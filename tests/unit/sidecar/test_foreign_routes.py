@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchedmodel_contract.spec import ServerProtocol
-from batchedmodel_sidecar.foreign_routes import ForeignRoutes
-from batchedmodel_sidecar.routes import Endpoint, Found, Lost
+from batchedmodel_sidecar.backends.foreign.routes import ForeignRoutes
+from batchedmodel_sidecar.protocols.routes import Endpoint, Found, Lost
 
 V2 = ForeignRoutes("m", ServerProtocol.V2, Endpoint.V2_INFER, ())
 V1 = ForeignRoutes("m", ServerProtocol.V1, Endpoint.V1_PREDICT, ())

@@ -12,15 +12,8 @@ from hypothesis import strategies as st
 
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.spec import ServerProtocol
-from batchedmodel_sidecar.calls import Answer, Said
-from batchedmodel_sidecar.errors import Rejected, Unserved
-from batchedmodel_sidecar.helper import wire
-from batchedmodel_sidecar.helper.memory import SharedMemory
-from batchedmodel_sidecar.helper.wire import DealJob, Job, ParseJob, RenderJob, Result, Sizes
-from batchedmodel_sidecar.helper.worker import Worker
-from batchedmodel_sidecar.protocols.adapter import Body
-from batchedmodel_sidecar.upstream.catalogue import foreign
-from batchedmodel_sidecar.upstream.dialect import (
+from batchedmodel_sidecar.backends.foreign.catalogue import foreign
+from batchedmodel_sidecar.backends.foreign.protocol import (
     Asked,
     Dealt,
     Dialect,
@@ -28,7 +21,14 @@ from batchedmodel_sidecar.upstream.dialect import (
     Response,
     drafted,
 )
-from batchedmodel_sidecar.verdicts import too_many
+from batchedmodel_sidecar.batching.rejections import too_many
+from batchedmodel_sidecar.calls import Answer, Said
+from batchedmodel_sidecar.codec.process import wire
+from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
+from batchedmodel_sidecar.codec.process.wire import DealJob, Job, ParseJob, RenderJob, Result, Sizes
+from batchedmodel_sidecar.codec.process.worker import Worker
+from batchedmodel_sidecar.errors import Rejected, Unserved
+from batchedmodel_sidecar.protocols.adapter import Body
 from support.examples import examples
 from support.strategies import json_values
 

@@ -8,14 +8,14 @@ from typing import Any, Final, cast
 import pytest
 
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_sidecar.helper.client import Helper
+from batchedmodel_sidecar.backends.base import Link
+from batchedmodel_sidecar.codec.codec import Translator
+from batchedmodel_sidecar.codec.process.client import Helper
+from batchedmodel_sidecar.http.body_reader import BodyReader
+from batchedmodel_sidecar.http.data_handler import Front
+from batchedmodel_sidecar.http.request_head import Asked
 from batchedmodel_sidecar.lifecycle import Lifecycle
-from batchedmodel_sidecar.link import Link
-from batchedmodel_sidecar.ports.asked import Asked
-from batchedmodel_sidecar.ports.bodies import BodyReader
-from batchedmodel_sidecar.ports.front import Front
 from batchedmodel_sidecar.protocols.adapter import Parsed
-from batchedmodel_sidecar.translator import Translator
 from support.hostile_tokenizers import Panic
 from support.sidecar_world import World, world
 

@@ -15,10 +15,10 @@ from batchedmodel_contract.v2 import write_body
 from batchedmodel_sidecar.errors import CallError, Rejected
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Adapter
+from batchedmodel_sidecar.protocols.options import declines_batching, request_id, wishes_of_headers
+from batchedmodel_sidecar.protocols.routes import Endpoint
 from batchedmodel_sidecar.protocols.table import adapters
 from batchedmodel_sidecar.protocols.v2 import V2Adapter
-from batchedmodel_sidecar.routes import Endpoint
-from batchedmodel_sidecar.terms import declines_batching, request_id, wishes_of_headers
 from support.echo_server import EVERY_DATATYPE
 from support.examples import examples
 from support.right_bodies import EVERYTHING, RIGHT, TEXTS, Right, damaged

@@ -13,8 +13,8 @@ import pytest
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_contract.spec import Lateness, PolicyName
-from batchedmodel_scheduling import policies
-from batchedmodel_scheduling.policy import (
+from batchedmodel_scheduling.core import policies
+from batchedmodel_scheduling.core.policy import (
     Decision,
     FanOut,
     Finished,
@@ -26,7 +26,7 @@ from batchedmodel_scheduling.policy import (
     Slots,
 )
 from batchedmodel_sidecar.errors import CallError, Expired, GivenUp, Rejected
-from batchedmodel_sidecar.terms import Wishes
+from batchedmodel_sidecar.protocols.options import Wishes
 from support.sidecar_world import FIXED, MODEL, PER_ROW, World, call_of, rows_of, world
 
 pytestmark = [pytest.mark.looptime, pytest.mark.interpreted]

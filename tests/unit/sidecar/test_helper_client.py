@@ -8,14 +8,14 @@ from typing import Any, Final
 
 import pytest
 
-from batchedmodel_sidecar.helper import client
-from batchedmodel_sidecar.helper.client import Helper, HelperFailed
-from batchedmodel_sidecar.helper.memory import SharedMemory
-from batchedmodel_sidecar.helper.process import HelperEnded
-from batchedmodel_sidecar.helper.wire import Job, News, ParseJob, Reply, Result, Sizes
+from batchedmodel_sidecar.codec.process import client
+from batchedmodel_sidecar.codec.process.client import Helper, HelperFailed
+from batchedmodel_sidecar.codec.process.process import HelperEnded
+from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
+from batchedmodel_sidecar.codec.process.wire import Job, News, ParseJob, Reply, Result, Sizes
+from batchedmodel_sidecar.codec.tokenizer import Tokens, text_threads
 from batchedmodel_sidecar.model import ReadyModel
-from batchedmodel_sidecar.routes import Endpoint
-from batchedmodel_sidecar.tokens import Tokens, text_threads
+from batchedmodel_sidecar.protocols.routes import Endpoint
 from support.hostile_tokenizers import Panic
 from support.sidecar_world import MODEL
 from support.text_handlers import Ranker, tokenizer_json

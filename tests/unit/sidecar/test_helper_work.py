@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 from batchedmodel_contract.description import RAGGED, ModelDescription
 from batchedmodel_contract.mistakes import InvalidInput, Unbatchable
 from batchedmodel_contract.outcomes import Rejection
+from batchedmodel_sidecar.backends.foreign.protocol import Draft
 from batchedmodel_sidecar.calls import Answer, Call, Output, Row, Value
+from batchedmodel_sidecar.codec.process import wire
+from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
+from batchedmodel_sidecar.codec.process.wire import Kept, News, ParseJob, RenderJob, Result
+from batchedmodel_sidecar.codec.process.worker import Worker
+from batchedmodel_sidecar.codec.tokenizer import Tokens, text_threads
 from batchedmodel_sidecar.errors import ModelNotFound, Rejected, Unserved
-from batchedmodel_sidecar.helper import wire
-from batchedmodel_sidecar.helper.memory import SharedMemory
-from batchedmodel_sidecar.helper.wire import Kept, News, ParseJob, RenderJob, Result
-from batchedmodel_sidecar.helper.worker import Worker
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Body, Parsed
+from batchedmodel_sidecar.protocols.routes import Endpoint
 from batchedmodel_sidecar.protocols.table import adapters
-from batchedmodel_sidecar.routes import Endpoint
-from batchedmodel_sidecar.tokens import Tokens, text_threads
-from batchedmodel_sidecar.upstream.dialect import Draft
 from support.examples import examples
 from support.hostile_tokenizers import PANICS_OVER_TEXT, PANICS_WHEN_READ
 from support.right_bodies import EVERYTHING, PAIR, RIGHT, TEXTS, Right, damaged

@@ -9,9 +9,9 @@ import pytest
 
 from batchedmodel_contract.spec import ServerProtocol
 from batchedmodel_contract.v2 import BINARY_SIZE, HEADER_LENGTH
+from batchedmodel_sidecar.backends.foreign.catalogue import foreign
+from batchedmodel_sidecar.backends.foreign.protocols import json_rows
 from batchedmodel_sidecar.model import ReadyModel
-from batchedmodel_sidecar.upstream import json_rows
-from batchedmodel_sidecar.upstream.catalogue import foreign
 
 PATH = "/v2/models/m/infer"
 MODEL = ReadyModel(

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from batchedmodel_scheduling.policy import MemoryCap
+from batchedmodel_scheduling.core.policy import MemoryCap
+from batchedmodel_sidecar.backends.native.link import ModelLink
 from batchedmodel_sidecar.model import ReadyModel
-from batchedmodel_sidecar.model_link import ModelLink
 
 pytestmark = pytest.mark.looptime
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_contract.tenants import NOBODY, Share
-from batchedmodel_sidecar.helper.line import Line, patience
+from batchedmodel_sidecar.codec.process.job_queue import Line, patience
 
 
 @dataclass(eq=False)

@@ -7,9 +7,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from batchedmodel_contract.outcomes import Outcome, Rejection, ReleaseReason
-from batchedmodel_scheduling.signals import Signals
-from batchedmodel_sidecar.ledger import Ledger
-from batchedmodel_sidecar.metrics import Durations, LedgerCollector
+from batchedmodel_scheduling.core.signals import Signals
+from batchedmodel_sidecar.telemetry.ledger import Ledger
+from batchedmodel_sidecar.telemetry.metrics import Durations, LedgerCollector
 
 SIGNALS = Signals(
     effective_batch_size=7.5,

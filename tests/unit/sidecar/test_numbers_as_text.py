@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.tensors import Datatype
-from batchedmodel_sidecar.upstream.v2_rows import OutputSaid, as_text
+from batchedmodel_sidecar.backends.foreign.protocols.v2_rows import OutputSaid, as_text
 from support.examples import examples
 
 FLOATS: dict[Datatype, np.dtype[Any]] = {

@@ -8,9 +8,9 @@ from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.outcomes import ReleaseReason
 from batchedmodel_contract.profile import Profile
 from batchedmodel_contract.stats import SidecarStats
-from batchedmodel_scheduling.policies import new_policy
-from batchedmodel_sidecar.ledger import Ledger
-from batchedmodel_sidecar.offered import Offered
+from batchedmodel_scheduling.core.policies import new_policy
+from batchedmodel_sidecar.telemetry.ledger import Ledger
+from batchedmodel_sidecar.telemetry.offered_work import Offered
 from support.scheduling import row_profile
 
 SETTINGS = BatchSettings(max_batch_size=8, target_seconds=0.095)

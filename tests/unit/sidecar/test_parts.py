@@ -15,10 +15,10 @@ import pytest
 from batchedmodel_contract.batching import FILE_NAME, BatchSettings
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.tenants import NOBODY, Share
-from batchedmodel_sidecar.deadlines import Deadlines
-from batchedmodel_sidecar.ports.byte_budget import ByteBudget
-from batchedmodel_sidecar.settings_folder import SettingsFolder
-from batchedmodel_sidecar.timer import TimerFd
+from batchedmodel_sidecar.batching.deadlines import Deadlines
+from batchedmodel_sidecar.batching.timer import TimerFd
+from batchedmodel_sidecar.body.byte_budget import ByteBudget
+from batchedmodel_sidecar.settings import SettingsFolder
 
 
 class Call:

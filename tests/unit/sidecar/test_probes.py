@@ -7,10 +7,10 @@ import pytest
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.spec import PolicyName
-from batchedmodel_scheduling.policy import Item, ItemId
+from batchedmodel_scheduling.core.policy import Item, ItemId
+from batchedmodel_sidecar.batching.backoff import Resting
 from batchedmodel_sidecar.errors import Unserved
-from batchedmodel_sidecar.resting import Resting
-from batchedmodel_sidecar.terms import NO_WISHES
+from batchedmodel_sidecar.protocols.options import NO_WISHES
 from support.foreign_world import SECONDS, Foreigners, Rows, in_front, now, said, well
 
 pytestmark = pytest.mark.looptime

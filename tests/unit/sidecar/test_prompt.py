@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from batchedmodel_sidecar.ports.prompt import within
+from batchedmodel_sidecar.http.time_out import within
 
 pytestmark = pytest.mark.looptime
 

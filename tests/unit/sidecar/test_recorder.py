@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_contract.sidecar_api import ARRIVALS_COLUMNS
-from batchedmodel_scheduling.policy import Priority
-from batchedmodel_sidecar.recorder import FlightRecorder
+from batchedmodel_scheduling.core.policy import Priority
+from batchedmodel_sidecar.telemetry.arrivals import FlightRecorder
 
 HIGH, NORMAL, LOW = Priority
 

@@ -1,7 +1,7 @@
 """Answers as aiohttp is given them."""
 
 from batchedmodel_http.response import Response
-from batchedmodel_sidecar.ports.responses import as_web
+from batchedmodel_sidecar.http.responses import as_web
 
 
 async def test_a_foreign_servers_odd_header_arrives_as_it_was() -> None:

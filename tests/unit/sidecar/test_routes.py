@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_sidecar.routes import Endpoint, Found, Lost, Routes
+from batchedmodel_sidecar.protocols.routes import Endpoint, Found, Lost, Routes
 
 ROUTES = Routes("m")
 

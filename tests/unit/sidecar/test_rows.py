@@ -5,7 +5,7 @@ import pytest
 from batchedmodel_contract.description import RAGGED, CostRule, ModelDescription, TensorSpec
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.tensors import Datatype, Tensor
-from batchedmodel_sidecar.rows import rows_of_tensors
+from batchedmodel_sidecar.codec.rows import rows_of_tensors
 
 IMAGES = ModelDescription(
     name="m",

@@ -8,9 +8,9 @@ import pytest
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.spec import PolicyName
+from batchedmodel_sidecar.backends.base import LinkStatus
 from batchedmodel_sidecar.errors import Busy, Expired, Lost, Unserved
 from batchedmodel_sidecar.lifecycle import DrainEnd, Lifecycle
-from batchedmodel_sidecar.link import LinkStatus
 from support.sidecar_world import (
     DESCRIPTION,
     FIXED,

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from batchedmodel_sidecar.helper.memory import Closer, SharedMemory
+from batchedmodel_sidecar.codec.process.shared_memory import Closer, SharedMemory
 
 SECONDS = 10.0
 

@@ -11,11 +11,11 @@ from batchedmodel_contract.description import CostRule
 from batchedmodel_contract.outcomes import ReleaseReason
 from batchedmodel_contract.profile import Profile, ProfilePoint
 from batchedmodel_contract.spec import PolicyName
-from batchedmodel_scheduling.batch_times import BatchTimes
-from batchedmodel_scheduling.pipeline import Pipeline
-from batchedmodel_scheduling.policy import Batch, BatchId, Item, ItemId
+from batchedmodel_scheduling.core.pipeline import Pipeline
+from batchedmodel_scheduling.core.policy import Batch, BatchId, Item, ItemId
+from batchedmodel_scheduling.latency.batch_times import BatchTimes
+from batchedmodel_sidecar.batching.in_flight import patience
 from batchedmodel_sidecar.errors import Expired
-from batchedmodel_sidecar.flights import patience
 from support.foreign_world import Foreigners, in_front, poisoned
 
 pytestmark = pytest.mark.looptime

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchedmodel_contract.tenants import Share
-from batchedmodel_sidecar.tenant_books import OTHER, TenantBooks, TenantRows
+from batchedmodel_sidecar.telemetry.tenant_counts import OTHER, TenantBooks, TenantRows
 
 
 def found(books: TenantBooks) -> dict[str, TenantRows]:

@@ -18,8 +18,8 @@ from batchedmodel_contract.profile import Profile, ProfilePoint
 from batchedmodel_contract.spec import PolicyName
 from batchedmodel_sidecar.calls import Answer
 from batchedmodel_sidecar.errors import CallError, Rejected
-from batchedmodel_sidecar.tenant_books import TenantRows
-from batchedmodel_sidecar.terms import Wishes
+from batchedmodel_sidecar.protocols.options import Wishes
+from batchedmodel_sidecar.telemetry.tenant_counts import TenantRows
 from support.examples import examples
 from support.sidecar_world import FIXED, MODEL, PER_ROW, World, rows_of, world
 

@@ -11,8 +11,8 @@ from multidict import CIMultiDict
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.spec import Lateness
-from batchedmodel_scheduling.policy import FanOut, Priority
-from batchedmodel_sidecar.terms import (
+from batchedmodel_scheduling.core.policy import FanOut, Priority
+from batchedmodel_sidecar.protocols.options import (
     NO_WISHES,
     Terms,
     Wishes,

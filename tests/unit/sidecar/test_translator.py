@@ -19,16 +19,16 @@ from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_contract.tenants import NOBODY, Share
 from batchedmodel_contract.tensors import Datatype
 from batchedmodel_http.response import LARGE
-from batchedmodel_sidecar.buffers import json_bytes
+from batchedmodel_sidecar.body.buffers import json_bytes
 from batchedmodel_sidecar.calls import Answer, Output, Value
+from batchedmodel_sidecar.codec.codec import LARGE_ANSWER, Translator
+from batchedmodel_sidecar.codec.process.client import MOST_BODIES, Helper, HelperFailed
+from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
+from batchedmodel_sidecar.codec.tokenizer import Tokens, text_threads
 from batchedmodel_sidecar.errors import Rejected, Unserved
-from batchedmodel_sidecar.helper.client import MOST_BODIES, Helper, HelperFailed
-from batchedmodel_sidecar.helper.memory import SharedMemory
-from batchedmodel_sidecar.ports.bodies import placed
+from batchedmodel_sidecar.http.body_reader import placed
+from batchedmodel_sidecar.protocols.routes import Endpoint
 from batchedmodel_sidecar.protocols.table import adapters
-from batchedmodel_sidecar.routes import Endpoint
-from batchedmodel_sidecar.tokens import Tokens, text_threads
-from batchedmodel_sidecar.translator import LARGE_ANSWER, Translator
 from support.sidecar_world import MODEL
 from support.text_handlers import tokenizer_json
 

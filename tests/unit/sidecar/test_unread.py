@@ -7,10 +7,10 @@ import pytest
 
 from batchedmodel_contract.tenants import Share
 from batchedmodel_http.response import Response
+from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.errors import CallError
-from batchedmodel_sidecar.ports.bodies import BodyReader
-from batchedmodel_sidecar.ports.byte_budget import ByteBudget
-from batchedmodel_sidecar.ports.unread import PATIENCE, SMALL, UnreadAnswers
+from batchedmodel_sidecar.http.body_reader import BodyReader
+from batchedmodel_sidecar.http.unread_answers import PATIENCE, SMALL, UnreadAnswers
 
 pytestmark = pytest.mark.looptime
 

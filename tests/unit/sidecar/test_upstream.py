@@ -11,17 +11,17 @@ from multidict import CIMultiDict
 
 from batchedmodel_contract.mistakes import InvalidInput, Unbatchable
 from batchedmodel_contract.spec import ServerProtocol
-from batchedmodel_sidecar.upstream import json_text
-from batchedmodel_sidecar.upstream.catalogue import foreign
-from batchedmodel_sidecar.upstream.dialect import Asked, Envelope, Response, drafted
-from batchedmodel_sidecar.upstream.headers import (
+from batchedmodel_sidecar.backends.foreign.catalogue import foreign
+from batchedmodel_sidecar.backends.foreign.headers import (
     common,
     end_to_end,
     forwarded,
     shared,
     trace_context,
 )
-from batchedmodel_sidecar.upstream.openai import shares
+from batchedmodel_sidecar.backends.foreign.protocol import Asked, Envelope, Response, drafted
+from batchedmodel_sidecar.backends.foreign.protocols import json_text
+from batchedmodel_sidecar.backends.foreign.protocols.openai import shares
 from support.examples import examples
 
 PATHS = {

@@ -7,10 +7,10 @@ import pytest
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.spec import PolicyName
+from batchedmodel_sidecar.backends.native.version_lease import Need, Users
 from batchedmodel_sidecar.calls import Answer, Call, Row, Value
 from batchedmodel_sidecar.errors import Rejected, Unserved
 from batchedmodel_sidecar.model import ReadyModel
-from batchedmodel_sidecar.users import Need, Users
 from support.sidecar_world import DESCRIPTION, MODEL, World, rows_of, world
 
 pytestmark = pytest.mark.looptime

@@ -1,7 +1,7 @@
 """The last minute of offered work, second by second."""
 
 from batchedmodel_contract.stats import BUCKETS
-from batchedmodel_sidecar.work_meter import WorkMeter
+from batchedmodel_sidecar.telemetry.work_meter import WorkMeter
 
 
 def test_work_lies_in_the_second_in_which_it_came() -> None:

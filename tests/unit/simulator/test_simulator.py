@@ -8,8 +8,8 @@ import pytest
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.description import CostRule
 from batchedmodel_contract.spec import PolicyName
-from batchedmodel_scheduling.policies import new_policy
-from batchedmodel_scheduling.policy import Policy
+from batchedmodel_scheduling.core.policies import new_policy
+from batchedmodel_scheduling.core.policy import Policy
 from batchedmodel_scheduling.simulator.arrivals import (
     Arrivals,
     Clumps,

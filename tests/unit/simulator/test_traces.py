@@ -3,7 +3,7 @@
 import pytest
 
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_scheduling.policy import Priority
+from batchedmodel_scheduling.core.policy import Priority
 from batchedmodel_scheduling.simulator.traces import read_trace
 
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens

@@ -3,7 +3,7 @@
 import pytest
 
 from batchedmodel_contract.outcomes import Outcome, Rejection
-from batchedmodel_scheduling.policy import Priority
+from batchedmodel_scheduling.core.policy import Priority
 from batchedmodel_scheduling.simulator.engine import Run
 from batchedmodel_scheduling.simulator.verdicts import Part, verdict
 from batchedmodel_scheduling.simulator.workload import requests

@@ -1,6 +1,6 @@
 """Requests out of times, lengths and targets."""
 
-from batchedmodel_scheduling.policy import Priority
+from batchedmodel_scheduling.core.policy import Priority
 from batchedmodel_scheduling.simulator.arrivals import Mmpp, Poisson, Replay
 from batchedmodel_scheduling.simulator.lengths import Lognormal, Recorded
 from batchedmodel_scheduling.simulator.workload import Workload, requests

@@ -1,0 +1,1 @@
+"""The Kubernetes API server: lists, watches, and the objects that they bring."""

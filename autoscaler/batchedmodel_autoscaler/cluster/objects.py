@@ -1,0 +1,265 @@
+"""What the autoscaler needs to know of Kubernetes' objects, read from their JSON.
+
+Pure. Most of an object is dropped here, so that thousands of pods cost little memory.
+"""
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from batchedmodel_contract.capacity import Capacity, capacity_of
+from batchedmodel_contract.effective import (
+    target_outstanding,
+    target_queue_length,
+    target_queue_wait_milliseconds,
+    target_utilization_percent,
+)
+from batchedmodel_contract.kubernetes_names import NAME_LABEL, REVISION_LABEL
+from batchedmodel_contract.spec import Batching
+from batchedmodel_scheduling.autoscaling.formula import Target
+
+Object = Mapping[str, Any]
+
+_FINISHED: Final = frozenset({"Succeeded", "Failed"})
+_TAKEN_UP_SECONDS: Final = 5.0
+
+
+class ModelKey(NamedTuple):
+    """Names one BatchedModel."""
+
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A BatchedModel's wishes."""
+
+    key: ModelKey
+    uid: str
+    target: Target
+    capacity: Capacity | None
+    """What its status remembers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """A pod of a BatchedModel."""
+
+    uid: str
+    model: ModelKey
+    name: str
+    address: str
+    """Empty until it has one, and once its containers have ended."""
+    ready: bool
+    leaving: bool
+    startup_seconds: float | None
+    """From its creation to when it was last seen to get ready; None while it is not ready."""
+    fresh: bool
+    """Whether it has not been ready yet; one that is not ready any more has."""
+    created: str
+    """When, as RFC 3339 writes it."""
+    revision: str
+    """Empty where the operator made it not."""
+    owner: str
+    """Uid of its controller, a ReplicaSet; empty where it has none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owned:
+    """What stands between a BatchedModel and its pods: a Deployment or a ReplicaSet."""
+
+    uid: str
+    model: ModelKey
+    """Whose label it has, which is no proof that it is that one's."""
+    owner: str
+    """Uid of its controller; empty where it has none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """A Deployment with a BatchedModel's label."""
+
+    deployment: Owned
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiService:
+    """One of the registrations at the aggregation layer."""
+
+    name: str
+    uid: str
+    version: str
+    """Its resourceVersion."""
+    namespace: str
+    service: str
+    """Whom it points at; empty when the API server itself serves the group."""
+    bundle: bytes
+    """PEM."""
+    leaving: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Presence:
+    """An object of which only its end matters."""
+
+    uid: str
+    leaving: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontProxy:
+    """By what the API server makes itself known when it passes a request on."""
+
+    authority: str
+    """PEM; empty where the aggregation layer is off."""
+    allowed_names: tuple[str, ...]
+    """Common names of its certificate; empty: any that the authority vouches for."""
+    user_headers: tuple[str, ...]
+
+
+def read_model(found: Object) -> Model:
+    """The schema has made sure of ranges; a field that is absent has its default here."""
+    spec = found.get("spec") or {}
+    scaling, batching = spec.get("autoscaling") or {}, spec.get("batching") or {}
+    batch = batching.get("maxBatchSize") or Batching().max_batch_size
+    wait = target_queue_wait_milliseconds(
+        scaling.get("targetQueueWaitMilliseconds"),
+        target_latency_milliseconds=batching.get("targetLatencyMilliseconds"),
+    )
+    return Model(
+        key=ModelKey(found["metadata"]["namespace"], found["metadata"]["name"]),
+        uid=found["metadata"]["uid"],
+        capacity=capacity_of(found.get("status") or {}),
+        target=Target(
+            utilization=target_utilization_percent(scaling.get("targetUtilizationPercent")) / 100,
+            queue_length=target_queue_length(
+                scaling.get("targetQueueLength"), max_batch_size=batch
+            ),
+            outstanding=target_outstanding(
+                scaling.get("targetOutstanding"),
+                max_batch_size=batch,
+                max_concurrent_batches=batching.get("maxConcurrentBatches")
+                or Batching().max_concurrent_batches,
+            ),
+            queue_wait_seconds=wait / 1000,
+        ),
+    )
+
+
+def read_pod(found: Object) -> Pod:
+    """A pod that the label selects."""
+    metadata, status = found["metadata"], found.get("status") or {}
+    finished = status.get("phase") in _FINISHED
+    ready = next((c for c in status.get("conditions") or () if c["type"] == "Ready"), None)
+    is_ready = ready is not None and ready["status"] == "True"
+    since = ready.get("lastTransitionTime") if ready and is_ready else None
+    return Pod(
+        uid=metadata["uid"],
+        model=ModelKey(metadata["namespace"], metadata["labels"][NAME_LABEL]),
+        name=metadata["name"],
+        address="" if finished else status.get("podIP", ""),
+        ready=is_ready,
+        leaving="deletionTimestamp" in metadata,
+        startup_seconds=_startup_seconds(metadata, status, since) if since else None,
+        fresh=not is_ready and _is_fresh(ready, status),
+        created=metadata["creationTimestamp"],
+        revision=metadata["labels"].get(REVISION_LABEL, ""),
+        owner=_controller(metadata),
+    )
+
+
+def _startup_seconds(metadata: Object, status: Object, ready_since: str) -> float:
+    """Until a node was found, by the API server's clock, and from then on by that node's.
+
+    The two may differ by an hour, and our own clock plays no part.
+    """
+    created, taken_up = metadata["creationTimestamp"], status.get("startTime")
+    placed = next(
+        (
+            one.get("lastTransitionTime")
+            for one in status.get("conditions") or ()
+            if (one["type"], one["status"]) == ("PodScheduled", "True")
+        ),
+        None,
+    )
+    if placed is None or taken_up is None:
+        return _seconds_between(created, ready_since)
+    waited = max(0.0, _seconds_between(created, placed))
+    return waited + _seconds_between(taken_up, ready_since)
+
+
+def _is_fresh(ready: Object | None, status: Object) -> bool:
+    since, started = (ready or {}).get("lastTransitionTime"), status.get("startTime")
+    # A kubelet says that a pod is not ready as soon as it takes it up.
+    return since is None or started is None or _seconds_between(started, since) <= _TAKEN_UP_SECONDS
+
+
+def read_size(found: Object) -> Size:
+    """A Deployment that the label selects."""
+    return Size(deployment=read_owned(found), replicas=found["spec"].get("replicas", 1))
+
+
+def read_owned(found: Object) -> Owned:
+    """A Deployment or a ReplicaSet that the label selects."""
+    metadata = found["metadata"]
+    return Owned(
+        uid=metadata["uid"],
+        model=ModelKey(metadata["namespace"], metadata["labels"][NAME_LABEL]),
+        owner=_controller(metadata),
+    )
+
+
+def read_api_service(found: Object) -> ApiService:
+    """An APIService."""
+    metadata, spec = found["metadata"], found["spec"]
+    service = spec.get("service") or {}
+    try:
+        bundle = base64.b64decode(spec.get("caBundle") or "")
+    except binascii.Error:
+        bundle = b""
+    return ApiService(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        version=metadata["resourceVersion"],
+        namespace=service.get("namespace", ""),
+        service=service.get("name", ""),
+        bundle=bundle,
+        leaving="deletionTimestamp" in metadata,
+    )
+
+
+def read_presence(found: Object) -> Presence:
+    """Any object."""
+    metadata = found["metadata"]
+    return Presence(uid=metadata["uid"], leaving="deletionTimestamp" in metadata)
+
+
+def read_front_proxy(found: Object) -> FrontProxy:
+    """The ConfigMap `extension-apiserver-authentication`."""
+    data = found.get("data") or {}
+    return FrontProxy(
+        authority=data.get("requestheader-client-ca-file", ""),
+        allowed_names=_names(data.get("requestheader-allowed-names")),
+        user_headers=_names(data.get("requestheader-username-headers")),
+    )
+
+
+def _controller(metadata: Object) -> str:
+    for owner in metadata.get("ownerReferences") or ():
+        if owner.get("controller"):
+            return str(owner.get("uid") or "")
+    return ""
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    return tuple(str(name) for name in json.loads(text)) if text else ()
+
+
+def _seconds_between(earlier: str, later: str) -> float:
+    return (datetime.fromisoformat(later) - datetime.fromisoformat(earlier)).total_seconds()

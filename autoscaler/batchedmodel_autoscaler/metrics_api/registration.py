@@ -1,0 +1,199 @@
+"""Keeps the two APIServices right, and removes them when the autoscaler is being uninstalled.
+
+The chart makes them; here only their caBundle is written. An APIService whose server is gone keeps
+every namespace of the cluster from being deleted, so it must not outlive its server.
+"""
+
+import asyncio
+import base64
+import logging
+import random
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Final, Protocol
+
+from batchedmodel_autoscaler.cluster.informer import pause_after
+from batchedmodel_autoscaler.cluster.objects import ApiService, Object, Presence
+from batchedmodel_autoscaler.cluster.resources import API_SERVICES
+from batchedmodel_autoscaler.errors import ClusterError
+from batchedmodel_autoscaler.metrics import Telemetry
+from batchedmodel_autoscaler.metrics_api.certificates import Rotation, bundle_with, holds
+
+logger: Final = logging.getLogger(__name__)
+
+_LOOK_AGAIN_SECONDS: Final = 15.0
+"""The rotation is judged at least this often; certificates end in days."""
+_WRITES_IN_A_BURST: Final = 4
+_BETWEEN_WRITES_SECONDS: Final = 15.0
+"""Of one APIService after a burst. However many there are that undo each other's writes, and
+whoever else does, none of them does it as fast as it hears of it."""
+
+
+class Writer(Protocol):
+    """What is written with; `Cluster` is one."""
+
+    async def merge_patch(self, path: str, patch: Object) -> None:
+        """Change some fields of an object."""
+        ...
+
+    async def delete(self, path: str, *, uid: str) -> None:
+        """Delete that very object."""
+        ...
+
+
+class Registration:
+    """Owner of the rotation; told by the caches what is there."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        rotation: Rotation,
+        *,
+        namespace: str,
+        service: str,
+        telemetry: Telemetry,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._writer = writer
+        self._rotation = rotation
+        self._points_at = (namespace, service)
+        self._telemetry = telemetry
+        self._clock = clock
+        self._there: dict[str, ApiService] = {}
+        self._met: dict[str, str] = {}
+        """The uid of each that was met first, or last before the uninstallation."""
+        self._removed: set[str] = set()
+        self._paid_until: dict[str, float] = {}
+        """By the name of each, when its writes so far would end at the steady rate; loop time."""
+        self._uninstalled = False
+        self._changed = asyncio.Event()
+        self.renewed: Final = asyncio.Event()
+        """Set when another identity serves; whoever puts it to use clears it."""
+
+    def seen(self, found: ApiService) -> None:
+        """An APIService is there, or has changed."""
+        before = self._there.get(found.name)
+        self._there[found.name] = found
+        if not self._uninstalled or found.name not in self._met:
+            self._met[found.name] = found.uid
+        told = before is not None and _owner(before) == _owner(found)
+        if not self._is_ours(found) and not told:
+            logger.error(
+                "%s is served by %s: it owns this API and keeps it, so no HPA will ask here",
+                *(found.name, _owner(found)),
+            )
+        self._changed.set()
+
+    def gone(self, found: ApiService) -> None:
+        """An APIService is no more."""
+        self._there.pop(found.name, None)
+        self._changed.set()
+
+    @property
+    def untrusting(self) -> list[str]:
+        """Our APIServices in whose bundle the authority of what serves does not stand yet.
+
+        None of another owner's and none that leaves or is to be removed: nothing is written there.
+        """
+        if self._uninstalled:
+            return []
+        return [
+            found.name
+            for found, _ in self._ours()
+            if not found.leaving and not holds(found.bundle, self._rotation.serving.authority)
+        ]
+
+    def home_seen(self, home: Presence) -> None:
+        """Our namespace or our Deployment is there, or has changed."""
+        if home.leaving:
+            self.home_gone(home)
+
+    def home_gone(self, home: Presence) -> None:
+        """Our namespace or our Deployment has been deleted."""
+        if not self._uninstalled:
+            logger.info("being uninstalled: the APIServices go first")
+        self._uninstalled = True
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Keep things right for as long as the task lives."""
+        failures = 0
+        while True:
+            self._changed.clear()
+            try:
+                await self._reconcile()
+                failures, pause = 0, _LOOK_AGAIN_SECONDS
+            except ClusterError as error:
+                failures += 1
+                pause = pause_after(failures, random.random())
+                logger.warning("%s; again in %.1f s", error, pause)
+            try:
+                async with asyncio.timeout(pause):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+    async def _reconcile(self) -> None:
+        if self._uninstalled:
+            for found, path in self._ours():
+                # One of the same name that came later is that of the next installation.
+                if found.uid == self._met[found.name] and found.uid not in self._removed:
+                    await self._writer.delete(path, uid=found.uid)
+                    self._removed.add(found.uid)
+                    logger.info("deleted %s", found.name)
+            return
+        if self._rotation.step(self._announced(), self._clock()):
+            logger.info("another certificate serves, good until %s", self._rotation.serving.end)
+            self.renewed.set()
+        for found, path in self._ours():
+            await self._correct(found, path)
+        self._telemetry.registered(self._right())
+        self._telemetry.certificate_ends(self._rotation.serving.end.timestamp())
+
+    async def _correct(self, found: ApiService, path: str) -> None:
+        wanted = bundle_with(found.bundle, self._rotation.authorities, self._clock())
+        now = asyncio.get_running_loop().time()
+        paid_until = max(now, self._paid_until.get(found.name, now))
+        in_advance = (_WRITES_IN_A_BURST - 1) * _BETWEEN_WRITES_SECONDS
+        if wanted == found.bundle or found.leaving or paid_until > now + in_advance:
+            return
+        patch = {
+            # With the version, as another process may just be adding its own authority.
+            "metadata": {"resourceVersion": found.version},
+            "spec": {"caBundle": base64.b64encode(wanted).decode()},
+        }
+        try:
+            await self._writer.merge_patch(path, patch)
+            self._paid_until[found.name] = paid_until + _BETWEEN_WRITES_SECONDS
+            logger.info("%s: caBundle brought up to date", found.name)
+        except ClusterError as error:
+            # It has changed or gone meanwhile; the watch will tell.
+            if error.status not in (404, 409):
+                raise
+
+    def _announced(self) -> bool:
+        # Of those that are ours: another owner's hears of nobody here, and must not keep an old
+        # certificate in use until it ends.
+        return self._right() == len(list(self._ours()))
+
+    def _right(self) -> int:
+        return sum(
+            all(holds(found.bundle, one) for one in self._rotation.authorities)
+            for found, _ in self._ours()
+        )
+
+    def _ours(self) -> Iterator[tuple[ApiService, str]]:
+        for resource in API_SERVICES:
+            found = self._there.get(resource.name)
+            if found is not None and self._is_ours(found):
+                yield found, resource.object_path
+
+    def _is_ours(self, found: ApiService) -> bool:
+        return (found.namespace, found.service) == self._points_at
+
+
+def _owner(found: ApiService) -> str:
+    """Who serves it, for people."""
+    if not found.service:
+        return "the API server itself"
+    return f"Service {found.namespace}/{found.service}"

@@ -1,0 +1,189 @@
+"""Serves `custom.metrics.k8s.io` to the API server: paths, trust, and one error form.
+
+A thin layer over `fleet` and the formula; the documents are made in `documents`.
+"""
+
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Final, Protocol
+
+from aiohttp import web
+
+from batchedmodel_autoscaler.cluster.objects import FrontProxy, ModelKey
+from batchedmodel_autoscaler.cluster.resources import METRICS_VERSIONS
+from batchedmodel_autoscaler.errors import (
+    BadRequest,
+    Blind,
+    Broken,
+    NotAcceptable,
+    NotAllowed,
+    NotFound,
+    RefusedAnswer,
+)
+from batchedmodel_autoscaler.metrics import Telemetry
+from batchedmodel_autoscaler.metrics_api import documents
+from batchedmodel_autoscaler.metrics_api.documents import Document, Measurement
+from batchedmodel_autoscaler.metrics_api.trust import require_front_proxy
+from batchedmodel_contract.kubernetes_names import (
+    BLIND,
+    METRICS_GROUP,
+    OUTSTANDING_METRIC,
+    QUEUE_LENGTH_METRIC,
+    QUEUE_WAIT_METRIC,
+    REQUIRED_REPLICAS_METRIC,
+)
+from batchedmodel_election.endings import ENDINGS
+from batchedmodel_scheduling.autoscaling.formula import (
+    ModelSight,
+    Target,
+    Unseen,
+    Verdict,
+    outstanding,
+    queue_length,
+    queue_wait,
+    required_replicas,
+)
+from batchedmodel_scheduling.autoscaling.windows import GAUGE_SECONDS, WINDOW_SECONDS
+
+logger: Final = logging.getLogger(__name__)
+
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_AGGREGATED: Final = "as=apigroupdiscoverylist"
+_DECISIONS: Final[dict[str, tuple[Callable[[ModelSight, Target], Verdict], float, float]]] = {
+    REQUIRED_REPLICAS_METRIC: (required_replicas, WINDOW_SECONDS, 1e9),
+    QUEUE_LENGTH_METRIC: (queue_length, GAUGE_SECONDS, 1e9),
+    OUTSTANDING_METRIC: (outstanding, GAUGE_SECONDS, 1e9),
+    QUEUE_WAIT_METRIC: (queue_wait, GAUGE_SECONDS, 1e6),
+}
+"""By metric: who decides, over which time, and what is said at most. An HPA counts pods in 32 bits,
+and what is more than they hold, divided by the least target there is, would become fewer than none.
+"""
+
+
+class Sights(Protocol):
+    """Who knows the models; `Fleet` is one."""
+
+    def target(self, key: ModelKey) -> Target:
+        """What a model's manifest asks for; raises `NotFound`."""
+        ...
+
+    def sight(self, key: ModelKey, now: float) -> ModelSight:
+        """What can be seen of a model."""
+        ...
+
+
+class MetricsApi:
+    """Handlers of the TLS port."""
+
+    def __init__(self, fleet: Sights, *, telemetry: Telemetry, clock: Callable[[], float]) -> None:
+        self._fleet = fleet
+        self._telemetry = telemetry
+        self._clock = clock
+        self.front_proxy = FrontProxy(authority="", allowed_names=(), user_headers=())
+        """Whom to believe; written by `service`."""
+
+    def application(self) -> web.Application:
+        """The routes."""
+        application = web.Application(middlewares=[self._guard], client_max_size=65_536)
+        router = application.router
+        router.add_get("/livez", _ok)
+        router.add_get("/readyz", _ok)
+        router.add_get("/apis", self._groups)
+        router.add_get(f"/apis/{METRICS_GROUP}", self._group)
+        for version in METRICS_VERSIONS:
+            base = f"/apis/{METRICS_GROUP}/{version}"
+            router.add_get(base, self._discovery(version))
+            router.add_get(
+                f"{base}/namespaces/{{namespace}}/{documents.RESOURCE}/{{name}}/{{metric}}",
+                self._metric(version),
+            )
+        return application
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        try:
+            require_front_proxy(
+                self.front_proxy, request.get_extra_info("peercert"), request.headers
+            )
+            return await handler(request)
+        except RefusedAnswer as error:
+            refused = error
+        except web.HTTPNotFound:
+            refused = NotFound(f"the path {request.path} is not served here")
+        except web.HTTPMethodNotAllowed:
+            refused = NotAllowed(f"{request.method} is not allowed: metrics can only be read")
+        except (web.HTTPException, *ENDINGS):
+            raise
+        except BaseException:
+            # Our bug, met by this question only.
+            logger.exception("%s could not be answered", request.path)
+            refused = Broken("an error of the autoscaler's own; its log says more")
+        logger.debug("%s %s: %s", request.method, request.path, refused)
+        return _json(documents.status(refused), refused.code)
+
+    async def _groups(self, request: web.Request) -> web.Response:
+        # A plain document in answer to this would be read as a group without any resource.
+        if _AGGREGATED in request.headers.get("Accept", "").lower():
+            raise NotAcceptable("aggregated discovery is not served here")
+        return _json(documents.group_list())
+
+    async def _group(self, request: web.Request) -> web.Response:
+        return _json(documents.group())
+
+    def _discovery(self, version: str) -> _Handler:
+        async def discovery(request: web.Request) -> web.Response:
+            return _json(documents.resource_list(version))
+
+        return discovery
+
+    def _metric(self, version: str) -> _Handler:
+        async def metric(request: web.Request) -> web.Response:
+            return _json(documents.metric_values(version, self._measured(request)))
+
+        return metric
+
+    def _measured(self, request: web.Request) -> Measurement:
+        key = ModelKey(request.match_info["namespace"], request.match_info["name"])
+        name = request.match_info["metric"]
+        if name not in _DECISIONS:
+            known = ", ".join(_DECISIONS)
+            raise NotFound(f'the metric "{name}" is not known; there are {known}')
+        if request.query.get("metricLabelSelector"):
+            raise BadRequest(f"{name} has no labels that metricLabelSelector could select by")
+        decide, seconds, most = _DECISIONS[name]
+        try:
+            verdict = self._verdict(decide, key)
+        except RefusedAnswer as error:
+            self._telemetry.answered(name, type(error).__name__)
+            raise
+        self._telemetry.answered(name, verdict.reason)
+        logger.debug(
+            "%s/%s %s = %s, %s: %s",
+            *(key.namespace, key.name, name, verdict.value, verdict.reason, verdict.sentence),
+        )
+        return Measurement(
+            model=key,
+            metric=name,
+            value=min(most, verdict.value),
+            taken=datetime.now(tz=UTC),
+            window_seconds=round(seconds),
+        )
+
+    def _verdict(self, decide: Callable[[ModelSight, Target], Verdict], key: ModelKey) -> Verdict:
+        target = self._fleet.target(key)
+        try:
+            return decide(self._fleet.sight(key, self._clock()), target)
+        except Unseen as unseen:
+            raise Blind(f"{BLIND}: {unseen}") from unseen
+
+
+async def _ok(request: web.Request) -> web.Response:
+    return web.Response(text="ok\n")
+
+
+def _json(document: Document, code: int = 200) -> web.Response:
+    return web.Response(
+        status=code, body=json.dumps(document).encode(), content_type="application/json"
+    )

@@ -1,0 +1,1 @@
+"""What is known of models, pods and their capacity."""

@@ -1,0 +1,193 @@
+"""Writes what was learnt of each model into its status, so that no restart has to learn it anew.
+
+A shell: what is worth writing says `learning`. Of several replicas the one that leads writes: they
+hear the same pods, but have not seen the same ones start, and would correct each other for ever.
+Namespaces take turns, so that thousands of models of one keep no other's waiting.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import islice, zip_longest
+from typing import Any, Final, Protocol
+
+from batchedmodel_autoscaler.cluster.informer import pause_after
+from batchedmodel_autoscaler.cluster.objects import Model, ModelKey, Object
+from batchedmodel_autoscaler.cluster.resources import status_path
+from batchedmodel_autoscaler.errors import ClusterError
+from batchedmodel_autoscaler.state.capacity_estimator import is_news
+from batchedmodel_contract.capacity import FIELD, Capacity
+from batchedmodel_contract.manifest import API_VERSION, KIND
+from batchedmodel_election.endings import ENDINGS
+
+logger: Final = logging.getLogger(__name__)
+
+FIELD_MANAGER: Final = "batchedmodel-autoscaler"
+LEAST_SECONDS: Final = 60.0
+"""Between two writes of one model."""
+_LOOK_SECONDS: Final = 15.0
+MOST_WRITES: Final = 150
+"""In one look, ten a second; the rest waits for the next one."""
+_News = tuple[Model, Capacity]
+
+
+class Learner(Protocol):
+    """Who knows what was learnt; `Fleet` is one."""
+
+    def models(self) -> list[Model]:
+        """All there are."""
+        ...
+
+    def capacity(self, key: ModelKey) -> Capacity | None:
+        """What was learnt of one."""
+        ...
+
+
+class Writer(Protocol):
+    """What is written with; `Cluster` is one."""
+
+    async def apply(self, path: str, manifest: Object, *, manager: str) -> None:
+        """Have these fields of an object as they are here."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Written:
+    capacity: Capacity
+    uid: str
+    at: float
+    refused: bool = False
+    """Or it failed: it is tried again after a while, and not before others."""
+
+
+class Remembering:
+    """Looks at all models now and then; used inside one event loop."""
+
+    def __init__(
+        self,
+        learner: Learner,
+        writer: Writer,
+        *,
+        leads: Callable[[], bool],
+        clock: Callable[[], float],
+        calendar: Callable[[], datetime],
+    ) -> None:
+        """`leads`: whether this replica may write, at this moment. `clock`: monotonic seconds;
+        `calendar`: the time for people, with its zone.
+        """
+        self._learner = learner
+        self._writer = writer
+        self._leads = leads
+        self._clock = clock
+        self._calendar = calendar
+        self._written: dict[ModelKey, _Written] = {}
+
+    async def run(self) -> None:
+        """Write what is news for as long as the task lives."""
+        failures = 0
+        while True:
+            pause = _LOOK_SECONDS
+            if failures:
+                pause += pause_after(failures, random.random())
+            await asyncio.sleep(pause)
+            try:
+                await self._look()
+                failures = 0
+            except ClusterError as error:
+                failures += 1
+                logger.warning("what was learnt could not be written: %s", error)
+
+    async def _look(self) -> None:
+        models = self._learner.models()
+        keys = {model.key for model in models}
+        self._written = {key: one for key, one in self._written.items() if key in keys}
+        due: dict[str, list[_News]] = {}
+        for model in models:
+            # An HPA that asks does not wait for a thousand of them.
+            await asyncio.sleep(0)
+            capacity = self._capacity(model)
+            if capacity is not None:
+                due.setdefault(model.key.namespace, []).append((model, capacity))
+        await self._write_all(due)
+
+    def _capacity(self, model: Model) -> Capacity | None:
+        """What is to be written of a model; what goes wrong with one keeps no other waiting."""
+        try:
+            capacity = self._learner.capacity(model.key)
+            return capacity if capacity is not None and self._is_due(model, capacity) else None
+        except ENDINGS:
+            raise
+        except BaseException:
+            logger.exception("what was learnt of %s cannot be told", model.key)
+            return None
+
+    async def _write_all(self, due: Mapping[str, Iterable[_News]]) -> None:
+        failing: set[str] = set()
+        failure, wrote = None, False
+        for model, capacity in islice(_in_turns(due), MOST_WRITES):
+            if model.key.namespace in failing:
+                continue
+            if not self._leads():
+                return
+            try:
+                await self._write(model, capacity)
+                wrote = True
+            except ClusterError as error:
+                # It may be for this one only. If it is for a second namespace too, it is for all.
+                failing.add(model.key.namespace)
+                failure = error
+                if len(failing) > 1:
+                    raise
+        if failure is not None and not wrote:
+            raise failure
+
+    def _is_due(self, model: Model, capacity: Capacity) -> bool:
+        if not is_news(capacity, model.capacity):
+            return False
+        before = self._written.get(model.key)
+        if before is None or before.uid != model.uid:
+            return True
+        # Where a custom resource of an earlier version drops the field, it is not written for ever.
+        news = before.refused or is_news(capacity, before.capacity)
+        return news and self._clock() - before.at >= LEAST_SECONDS
+
+    async def _write(self, model: Model, capacity: Capacity) -> None:
+        key = model.key
+        before = self._written.get(key)
+        written = _Written(capacity=capacity, uid=model.uid, at=self._clock())
+        self._written[key] = written
+        at = self._calendar().strftime("%Y-%m-%dT%H:%M:%SZ")
+        manifest: dict[str, Any] = {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            # With the uid, or it would be said of a later one of the same name.
+            "metadata": {"name": key.name, "namespace": key.namespace, "uid": model.uid},
+            "status": {FIELD: capacity.to_mapping(at=at)},
+        }
+        try:
+            await self._writer.apply(status_path(key), manifest, manager=FIELD_MANAGER)
+            logger.info("%s/%s: learnt %s", key.namespace, key.name, manifest["status"][FIELD])
+        except ClusterError as error:
+            if not _is_its_own(error):
+                self._written[key] = replace(written, refused=True)
+                raise
+            # 404 and 409: it has gone, or another has its name.
+            if error.status not in (404, 409):
+                self._written[key] = replace(written, refused=True)
+                if before is None or not before.refused:
+                    logger.warning("%s/%s: %s", key.namespace, key.name, error)
+
+
+def _in_turns(due: Mapping[str, Iterable[_News]]) -> Iterator[_News]:
+    """One of each namespace, then the next of each."""
+    for one_of_each in zip_longest(*due.values()):
+        yield from (news for news in one_of_each if news is not None)
+
+
+def _is_its_own(error: ClusterError) -> bool:
+    """Whether this model's write was refused, and not all writes."""
+    status = error.status or 0
+    return 400 <= status < 500 and status != 429

@@ -1,0 +1,1 @@
+"""`batchedmodel run FILE`: serves a manifest on this machine."""

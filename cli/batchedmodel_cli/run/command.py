@@ -1,0 +1,171 @@
+"""`batchedmodel run FILE`: serves a manifest on this machine, wired as in a pod.
+
+Reads and judges the manifest first, so that a wrong one starts nothing; then hands the two
+processes to the supervisor and joins its output, the announcement and the signals.
+"""
+
+import argparse
+import asyncio
+import io
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from batchedmodel_cli.manifest_file import (
+    UnusableManifest,
+    in_front_of_a_server,
+    on_this_machine,
+    read_manifest_file,
+    without_effect,
+)
+from batchedmodel_cli.run.announcement import Announcer, why_not_served, why_on_the_cpu
+from batchedmodel_cli.run.console import Console
+from batchedmodel_cli.run.pod import BATCHER, MODEL, Place, processes, shared_folder
+from batchedmodel_cli.run.processes import ProcessSpec
+from batchedmodel_cli.run.supervisor import FAILED, WRONG, Supervisor
+from batchedmodel_contract.environment import UPSTREAM_FORM, UPSTREAM_PATTERN
+from batchedmodel_contract.manifest import BatchedModel
+from batchedmodel_contract.rules import Broken, Text
+
+NAME = "run"
+HELP = "serve a manifest on this machine, without a cluster"
+
+_LIBRARIES: Final = ("aiohttp", "orjson", "uvloop")
+_STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_HIGHEST_PORT: Final = 65_535
+
+
+def describe(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `run`."""
+    parser.description = (
+        "Serves a BatchedModel manifest on this machine: the batching sidecar and the model\n"
+        "server, wired as they will be in a pod. It prints the service's address and a curl\n"
+        "line once it is ready. Ctrl-C lets accepted requests finish and stops both; a second\n"
+        "Ctrl-C stops at once. A process that dies is started again; a model that cannot be\n"
+        "loaded ends the run."
+    )
+    parser.epilog = (
+        "exit codes:\n"
+        "  0  stopped cleanly\n"
+        "  1  could not go on (for example the port is in use), or left requests unanswered\n"
+        "  2  the command line, the manifest or what it names is wrong; also when the model\n"
+        "     cannot be loaded"
+    )
+    parser.add_argument("file", metavar="FILE", type=Path, help="the manifest, a YAML file")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--port",
+        type=_port,
+        default=8000,
+        help="port of the service; 0 takes a free one (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--admin-port",
+        type=_port,
+        default=0,
+        help="port of probes and metrics; 0 takes a free one (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--upstream",
+        metavar="URL",
+        type=_server,
+        help="put the batching in front of a server that runs already, at this address such as "
+        "http://127.0.0.1:8080, and start no model server; for manifests with spec.model.protocol",
+    )
+
+
+def carry_out(arguments: argparse.Namespace) -> int:
+    """Serve until stopped; the exit code."""
+    file: Path = arguments.file
+    try:
+        manifest = read_manifest_file(file)
+        manifest = (
+            in_front_of_a_server(manifest)
+            if arguments.upstream is not None
+            else on_this_machine(manifest, file.parent)
+        )
+    except UnusableManifest as error:
+        for message in error.messages:
+            print(f"{file}: {message}", file=sys.stderr)
+        return WRONG
+    missing = [library for library in _LIBRARIES if find_spec(library) is None]
+    if missing:
+        print(
+            f"The service's own libraries are not installed ({', '.join(missing)}); "
+            "try: pip install 'batchedmodel[all]'",
+            file=sys.stderr,
+        )
+        return FAILED
+    for warning in without_effect(manifest):
+        print(f"{file}: warning: {warning}", file=sys.stderr)
+    place = Place(host=arguments.host, port=arguments.port, admin_port=arguments.admin_port)
+    with shared_folder() as folder:
+        specs = processes(
+            manifest,
+            place,
+            folder,
+            os.environ,
+            datetime.now(UTC),
+            upstream=arguments.upstream or "",
+        )
+        return asyncio.run(_serve(manifest, place.host, specs))
+
+
+async def _serve(manifest: BatchedModel, host: str, specs: Sequence[ProcessSpec]) -> int:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A process may log what this terminal's character set lacks.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    console = Console(
+        sys.stdout, [spec.name for spec in specs], os.environ, lambda: supervisor.stop()
+    )
+    announcer = Announcer(manifest, host)
+
+    def show(name: str, line: str) -> None:
+        console.show(name, line)
+        if name == MODEL:
+            slow = why_on_the_cpu(line)
+            if slow is not None:
+                print(f"WARNING: the model computes on the CPU: {slow}", file=sys.stderr)
+        if name == BATCHER:
+            console.print(*announcer.after(line))
+            reason = why_not_served(line)
+            if reason is not None:
+                console.tell(f"the model cannot be served: {reason}")
+                if not announcer.was_ready:
+                    # Loading is not tried again, and would end the same way.
+                    supervisor.stop(WRONG)
+
+    supervisor = Supervisor(specs, show=show, tell=console.tell)
+    loop = asyncio.get_running_loop()
+    for number in _STOP_SIGNALS:
+        loop.add_signal_handler(number, supervisor.interrupt)
+    console.tell(f"starting {manifest.name}{_patience(manifest)}")
+    return await supervisor.run()
+
+
+def _patience(manifest: BatchedModel) -> str:
+    source = manifest.spec.model.source
+    if source is None or source.hugging_face is None:
+        return ""
+    return f"; the first start downloads {source.hugging_face.repo}"
+
+
+def _port(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) > _HIGHEST_PORT:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port (0 to {_HIGHEST_PORT})")
+    return int(text)
+
+
+def _server(text: str) -> str:
+    try:
+        address = Text(pattern=UPSTREAM_PATTERN, form=UPSTREAM_FORM).read(text.rstrip("/"))
+    except Broken as broken:
+        raise argparse.ArgumentTypeError(f"{text!r} {broken}") from broken
+    return address

@@ -1,0 +1,170 @@
+"""Lays out on this machine what a pod gives its two containers: a shared folder, settings, names.
+
+Called by `run`. What the processes are told goes through the contract's settings records only, so
+that they cannot tell this machine from Kubernetes.
+"""
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from batchedmodel_cli.run.processes import ProcessSpec
+from batchedmodel_contract.batching import FILE_NAME, BatchSettings
+from batchedmodel_contract.effective import drain_timeout_seconds
+from batchedmodel_contract.environment import (
+    PREFIX,
+    AcceleratorNeed,
+    ModelServerSettings,
+    SidecarSettings,
+    source_to_json,
+    to_environment,
+)
+from batchedmodel_contract.manifest import BatchedModel
+from batchedmodel_contract.spec import ServerProtocol
+
+BATCHER: Final = "batcher"
+MODEL: Final = "model"
+"""The containers' names in a pod."""
+
+_SOCKET: Final = "model.sock"
+_SETTINGS: Final = "settings"
+_LONGEST_SOCKET_PATH: Final = 107  # sun_path holds 108 bytes, the closing zero included
+# At its drain limit the batcher refuses what is left, meets stragglers for 0.5 s and lets answers
+# leave for up to 5 s.
+_LAST_ANSWERS_SECONDS: Final = 10.0
+_WORK_LEFT: Final = 1
+_MODEL_STOP_SECONDS: Final = 10.0
+# As in the model server's image: memory of a forward pass is kept for the next one.
+_MALLOC: Final = {
+    "GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=4294967296"
+    ":glibc.malloc.trim_threshold=4294967296:glibc.malloc.arena_max=1"
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where the service listens; port 0 takes a free one."""
+
+    host: str
+    port: int
+    admin_port: int
+
+
+@contextmanager
+def shared_folder() -> Iterator[Path]:
+    """A folder for this run alone, as short as a Unix socket in it must be; removed at the end."""
+    parent = tempfile.gettempdir()
+    sample = os.path.join(parent, "batchedmodel-12345678", _SOCKET)
+    if len(os.fsencode(sample)) > _LONGEST_SOCKET_PATH:
+        parent = "/tmp"
+    folder = Path(tempfile.mkdtemp(prefix="batchedmodel-", dir=parent))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def lay_out_config_map(folder: Path, files: Mapping[str, str], now: datetime) -> None:
+    """Write files as kubelet mounts a ConfigMap: every name leads through the link ``..data``.
+
+    A watcher written for that layout (one link swapped for all files) then works here unchanged.
+    """
+    version = folder / now.strftime("..%Y_%m_%d_%H_%M_%S.%f")
+    version.mkdir(parents=True)
+    for name, text in files.items():
+        (version / name).write_text(text, "utf-8")
+    (folder / "..data").symlink_to(version.name)
+    for name in files:
+        (folder / name).symlink_to(Path("..data", name))
+
+
+def processes(
+    manifest: BatchedModel,
+    place: Place,
+    folder: Path,
+    inherited: Mapping[str, str],
+    now: datetime,
+    *,
+    upstream: str = "",
+) -> tuple[ProcessSpec, ...]:
+    """Batcher and model server, in the order in which they are to be stopped.
+
+    With `upstream`, the address of a server that runs already, it is the batcher alone. Writes the
+    batch settings into `folder`, which must be empty.
+    """
+    model = manifest.spec.model
+    batching = manifest.spec.batching
+    lay_out_config_map(folder / _SETTINGS, {FILE_NAME: BatchSettings.of(batching).to_json()}, now)
+    # What the manifest says of drains is about Kubernetes.
+    drain = float(
+        drain_timeout_seconds(None, request_timeout_seconds=batching.request_timeout_seconds)
+    )
+    batcher = SidecarSettings(
+        model_name=manifest.name,
+        model_socket="" if upstream else str(folder / _SOCKET),
+        upstream_url=upstream,
+        upstream_protocol=model.protocol or ServerProtocol.V2,
+        replicated_outputs=model.replicated_outputs,
+        pass_paths=model.pass_paths,
+        idempotent=model.idempotent,
+        settings_folder=str(folder / _SETTINGS),
+        host=place.host,
+        port=place.port,
+        admin_port=place.admin_port,
+        drain_timeout_seconds=drain,
+    )
+    in_front = ProcessSpec(
+        name=BATCHER,
+        command=(sys.executable, "-m", "batchedmodel_sidecar"),
+        environment=_environment(inherited, batcher),
+        stop_within_seconds=drain + _LAST_ANSWERS_SECONDS,
+        exit_meanings={_WORK_LEFT: "the batcher ended before every request was answered"},
+    )
+    if upstream:
+        return (in_front,)
+    if model.handler is None:
+        raise ValueError("a manifest without a handler got past on_this_machine: our bug")
+    server = ModelServerSettings(
+        model_name=manifest.name,
+        model_socket=str(folder / _SOCKET),
+        handler=model.handler,
+        source=source_to_json(model.source),
+        parameters=model.parameters,
+        trust=model.trust,
+        max_batch_size=batching.max_batch_size,
+        idempotent=model.idempotent,
+        accelerator=AcceleratorNeed.NONE
+        if manifest.spec.accelerator is None
+        else AcceleratorNeed.WANTED,
+        cache_folder=str(cache_folder(inherited) / "models"),
+    )
+    return (
+        in_front,
+        ProcessSpec(
+            name=MODEL,
+            command=(sys.executable, "-m", "batchedmodel_model_server"),
+            environment=_environment({**_MALLOC, **inherited, **dict(model.env)}, server),
+            stop_within_seconds=_MODEL_STOP_SECONDS,
+        ),
+    )
+
+
+def cache_folder(environ: Mapping[str, str]) -> Path:
+    """Where downloads are kept between runs."""
+    base = environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(base, "batchedmodel")
+
+
+def _environment(
+    inherited: Mapping[str, str], settings: SidecarSettings | ModelServerSettings
+) -> dict[str, str]:
+    # A variable of ours left over in the person's shell must not reach a process unasked.
+    kept = {name: value for name, value in inherited.items() if not name.startswith(PREFIX)}
+    return {**kept, "PYTHONUNBUFFERED": "1", **to_environment(settings)}

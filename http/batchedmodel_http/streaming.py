@@ -1,0 +1,304 @@
+"""Requests of one connection that the fast way leaves: large, slow, in chunks, or of odd heads.
+
+aiohttp's public parser reads them, its requests and responses carry them, and what happens between
+is ours: one request at a time, whose body streams to its handler and holds its caller back.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, cast
+
+from aiohttp import web
+from aiohttp.base_protocol import BaseProtocol
+from aiohttp.http import (
+    HttpRequestParser,
+    HttpVersion10,
+    HttpVersion11,
+    RawRequestMessage,
+    StreamWriter,
+)
+from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
+from aiohttp.streams import StreamReader
+
+from batchedmodel_http.request_head import is_target
+from batchedmodel_http.request_reader import Reader
+from batchedmodel_http.response import Response
+
+logger: Final = logging.getLogger(__name__)
+
+Handler = Callable[[Any], Awaitable[web.StreamResponse]]
+"""Answers a request."""
+RequestFactory = Callable[..., web.BaseRequest]
+"""Makes the request from message, body, protocol, writer and task, as that of `web.Server`."""
+
+UNREADABLE: Final = (HttpProcessingError, ValueError, IndexError)
+"""Errors of bytes that are no request; the last two come from the library that reads targets."""
+HEAD_SECONDS: Final = 10.0
+"""A head has so long from its first byte."""
+_MOST_BEHIND: Final = 64 * 1024
+"""Bytes that are taken while a whole request is being answered."""
+_FREE_HEAD: Final = 4096
+"""So many bytes of a head that is not whole are nobody's business."""
+_TIMES_A_HEAD: Final = 3
+"""What the parser holds of a head, over its bytes (measured: 178 KiB of 60)."""
+_LINGERING_SECONDS: Final = 2.0
+"""For the rest of a body that its handler did not read; a reset would lose the answer."""
+_BAD_REQUEST: Final = 400
+_REQUEST_TIMEOUT: Final = 408
+_HEAD_TOO_LARGE: Final = 431
+_SHOWN: Final = 200  # characters of what the parser says, which may quote all that was sent
+
+
+class General(BaseProtocol):
+    """Reads and answers such requests one after the other."""
+
+    # What aiohttp's requests ask of their protocol, beside the transport.
+    ssl_context = None
+    max_field_size = 8190
+    max_headers = 128
+
+    def __init__(
+        self,
+        handler: Handler,
+        factory: RequestFactory,
+        *,
+        unreadable: Callable[[int, str], Response],
+        ends: Callable[[], bool],
+        used: Callable[[], None],
+        behind: Callable[[int], bool] = lambda size: True,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        """`unreadable` answers what is no request: a status, and the rule of HTTP that it breaks.
+
+        `ends` says whether the present answer is the last, `used` is told of each answer.
+        `behind` is told how many bytes wait behind a request, and says whether they may.
+        """
+        self._reader = Reader(self, loop)
+        # Of its parser a protocol asks only to pause, which ours does in the place of the present.
+        super().__init__(loop, cast(HttpRequestParser, self._reader))
+        self._handler = handler
+        self._factory = factory
+        self._unreadable = unreadable
+        self._ends = ends
+        self._used = used
+        self._may_wait = behind
+        self._event_loop = loop
+        self._work: asyncio.Task[None] | None = None
+        self._body: StreamReader | None = None
+        """The body of the request that is being answered."""
+        self._behind = b""
+        """What came behind that request."""
+        self._held_back = False
+        """Whether the caller is, because too much is behind."""
+        self._over = False
+        """Whether nothing more is read on this connection."""
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._head_counts = False
+        """Whether the bytes of a head that is not whole are counted."""
+        self.peername: Any = None
+        self.sockname: Any = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is being answered; a part of a head may be here."""
+        return self._work is None
+
+    @property
+    def arriving(self) -> bool:
+        """Whether a part of the present request's body is yet to come."""
+        return self._body is not None and not self._body.is_eof()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The connection has a first request of this kind."""
+        super().connection_made(transport)
+        self.peername = transport.get_extra_info("peername")
+        self.sockname = transport.get_extra_info("sockname")
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """The caller has left: end what is done for it."""
+        self._over = True
+        self._behind = b""
+        self._stop_head_timer()
+        super().connection_lost(exc)
+        if self._body is not None and not self._body.is_eof():
+            self._body.set_exception(ConnectionResetError("the caller has left"))
+        if self._work is not None:
+            self._work.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        """Some bytes; none when a body that was held back goes on."""
+        if self._over:
+            return
+        if self._body is None:
+            self._read_head(data)
+            return
+        if not self._body.is_eof():
+            try:
+                data = self._reader.body(data)
+            except UNREADABLE as error:
+                self._break_off(self._body, error)
+                return
+        if not data:
+            return
+        self._behind += data
+        if not self._may_wait(len(self._behind)):
+            self._over, self._behind = True, b""
+            self._abort()
+        elif len(self._behind) > _MOST_BEHIND and not self._held_back:
+            self._held_back = True
+            self._transport().pause_reading()
+
+    def _read_head(self, data: bytes) -> None:
+        try:
+            request = self._reader.head(data)
+        except UNREADABLE as error:
+            self._refuse(*_fault(error))
+            return
+        if request is not None:
+            self._stop_head_timer()
+            if self._head_counts:
+                self._head_counts = False
+                self._may_wait(0)
+            message, body, behind = request
+            self._begin(message, body)
+            self.data_received(behind)
+            return
+        if data and self._head_timer is None:
+            self._head_timer = self._event_loop.call_later(HEAD_SECONDS, self._head_is_late)
+        if self._reader.unfinished > _FREE_HEAD:
+            self._head_counts = True
+            if not self._may_wait(_TIMES_A_HEAD * self._reader.unfinished):
+                self._over = True
+                self._stop_head_timer()
+                self._abort()
+
+    def _begin(self, message: RawRequestMessage, body: StreamReader) -> None:
+        if message.version not in (HttpVersion10, HttpVersion11):
+            self._refuse(_BAD_REQUEST, "the request line names no version of HTTP read here")
+            return
+        if not is_target(message.path):
+            self._refuse(_BAD_REQUEST, "the target of the request is no URL")
+            return
+        self._body = body
+        self._work = self._event_loop.create_task(self._serve(message, body))
+
+    def _break_off(self, body: StreamReader, error: Exception) -> None:
+        """What came is no HTTP: whoever reads the body that it is in is told.
+
+        Nobody knows where another request would begin, so the connection ends behind the answer.
+        """
+        self._over = True
+        body.set_exception(web.RequestPayloadError(_fault(error)[1]))
+
+    def _refuse(self, status: int, rule: str) -> None:
+        self._over = True
+        self._stop_head_timer()
+        transport = self._transport()
+        transport.writelines(self._unreadable(status, rule).to_wire(close=True))
+        transport.close()
+
+    def _head_is_late(self) -> None:
+        self._head_timer = None
+        rule = f"the head of the request did not arrive within {HEAD_SECONDS:.3g} s"
+        self._refuse(_REQUEST_TIMEOUT, rule)
+
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    async def _serve(self, message: RawRequestMessage, body: StreamReader) -> None:
+        goes_on = False
+        try:
+            goes_on = await self._answer(message, body)
+        except asyncio.CancelledError:
+            # The caller has left. A task keeps the cancellation that ends it, and that what was in
+            # hand for the caller: the request as well, which keeps the task.
+            pass
+        finally:
+            self._work = self._body = None
+            if goes_on:
+                self._next()
+            elif self.transport is not None:
+                self._over = True
+                self.transport.close()
+
+    async def _answer(self, message: RawRequestMessage, body: StreamReader) -> bool:
+        """Whether the connection may go on behind the answer."""
+        writer = StreamWriter(self, self._event_loop)
+        request = self._factory(message, body, self, writer, asyncio.current_task())
+        try:
+            response = await self._handler(request)
+        except web.HTTPException as told:
+            response = told
+        except asyncio.CancelledError:
+            raise
+        except BaseException:
+            logger.exception("a request was not answered")
+            self._abort()
+            return False
+        # An offer of another protocol is ignored (RFC 9110, 7.8). Behind a CONNECT, which is never
+        # granted, a caller may send anything.
+        if message.method == "CONNECT" or body.exception() is not None or self._ends():
+            response.force_close()
+        try:
+            await response.prepare(request)
+            await response.write_eof()
+        except ConnectionError:
+            return False
+        self._used()
+        await self._read_rest(body)
+        return bool(response.keep_alive) and body.is_eof() and body.exception() is None
+
+    async def _read_rest(self, body: StreamReader) -> None:
+        with contextlib.suppress(TimeoutError, web.RequestPayloadError, ConnectionError):
+            async with asyncio.timeout(_LINGERING_SECONDS):
+                while not body.is_eof():
+                    await body.readany()
+
+    def _next(self) -> None:
+        """Be ready for the next request, which may be here already."""
+        if self._over or self.transport is None or self.transport.is_closing():
+            return
+        self._held_back = False
+        self.resume_reading(resume_parser=False)  # an unread body may have held the caller back
+        behind, self._behind = self._behind, b""
+        if behind:
+            self._may_wait(0)
+        self._read_head(behind)
+
+    def _abort(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()
+
+    def _transport(self) -> asyncio.Transport:
+        assert self.transport is not None, "there is a connection as long as it is read: our bug"
+        return self.transport
+
+
+def _fault(error: Exception) -> tuple[int, str]:
+    """The status and the rule that was broken."""
+    if isinstance(error, LineTooLong):
+        return (
+            _HEAD_TOO_LARGE,
+            "the head of the request, or a line of it, is longer than taken here",
+        )
+    if not isinstance(error, HttpProcessingError):
+        return _BAD_REQUEST, "the target of the request is no URL"
+    said = error.message.partition("\n")[0].strip(" :")
+    return _BAD_REQUEST, f"the request is not HTTP as it is read here: {said[:_SHOWN]}"
+
+
+def request_factory(max_body_bytes: int, loop: asyncio.AbstractEventLoop) -> RequestFactory:
+    """Makes requests whose handlers read at most so many bytes at once."""
+
+    def make(
+        message: RawRequestMessage, body: StreamReader, protocol: Any, writer: Any, task: Any
+    ) -> web.BaseRequest:
+        return web.BaseRequest(
+            message, body, protocol, writer, task, loop, client_max_size=max_body_bytes
+        )
+
+    return make

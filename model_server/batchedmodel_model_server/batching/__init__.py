@@ -1,0 +1,1 @@
+"""Items of a batch: checked, put together, cut apart."""

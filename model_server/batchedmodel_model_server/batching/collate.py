@@ -1,0 +1,267 @@
+"""Pads or packs the valid items of a batch, and cuts the answers apart again.
+
+Pure, numpy only. Both ways run off the compute thread.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchedmodel_contract.batch_wire import Ragged
+from batchedmodel_contract.tensors import Datatype, Shape
+from batchedmodel_model_server.api.batch import Array, ParamColumn, mask_of
+from batchedmodel_model_server.api.handler import DTYPES, Spec
+from batchedmodel_model_server.batching.declaration import Declaration, Sharing
+from batchedmodel_model_server.batching.validation import Column, Examined, owners
+
+Sizes = Mapping[str, NDArray[np.int64]]
+"""The size of each valid item by letter."""
+
+
+class Collated(NamedTuple):
+    """Valid items, ready for one forward pass or, where they may not share it, for several."""
+
+    items: tuple[int, ...]
+    """Which item of the batch each row is. Rows are by length unless they are padded."""
+    sizes: Sizes
+    arrays: Mapping[str, Array]
+    """The inputs padded, rows x the longest; of a packed batch, those without lettered sizes."""
+    params: Mapping[str, ParamColumn]
+    """Every declared parameter of each row."""
+    packed: Mapping[str, Array] | None = None
+    """The other inputs of a packed batch: the sum of the lengths x the other sizes."""
+
+    @property
+    def rows(self) -> int:
+        """How many items there are."""
+        return len(self.items)
+
+
+class Output(NamedTuple):
+    """One output of all valid items as `forward` gave it, on the host.
+
+    `sizes` holds each row's size where the output has a letter of its own. It is packed when the
+    rows' values lie one behind the other already, without padding.
+    """
+
+    array: Array
+    sizes: NDArray[np.int64] | None = None
+    packed: bool = False
+
+
+def collate(declaration: Declaration, examined: Examined) -> Collated:
+    """The valid items of the batch, of which there must be at least one."""
+    items = examined.valid
+    sizes = _sizes(declaration, examined, items)
+    if declaration.sharing is not Sharing.PADDED:
+        # Items of equal length become neighbours, so that one call can take them together.
+        order = np.lexsort(tuple(sizes.values())).tolist() if sizes else range(len(items))
+        items = [items[row] for row in order]
+        sizes = {letter: each[order] for letter, each in sizes.items()}
+    packed, padded = {}, {}
+    for name, column in examined.columns.items():
+        if declaration.sharing is Sharing.PACKED and column.spec.letters:
+            packed[name] = _pack(column, items)
+        else:
+            padded[name] = _pad(column, items, sizes)
+    is_packed = declaration.sharing is Sharing.PACKED
+    return Collated(
+        items=tuple(items),
+        sizes=sizes,
+        arrays=padded,
+        packed=packed if is_packed else None,
+        params=_params(declaration, examined, items),
+    )
+
+
+def parts(declaration: Declaration, collated: Collated) -> list[Collated]:
+    """What runs in one forward pass each: all of it, or the items of each length."""
+    if declaration.sharing is not Sharing.APART or not collated.sizes:
+        return [collated]
+    sizes = np.stack(list(collated.sizes.values()))
+    changes = (np.flatnonzero((sizes[:, 1:] != sizes[:, :-1]).any(0)) + 1).tolist()
+    bounds = itertools.pairwise([0, *changes, collated.rows])
+    return [_part(declaration, collated, slice(*bound)) for bound in bounds]
+
+
+def joined(outputs: Sequence[Mapping[str, Output]]) -> dict[str, Output]:
+    """The outputs of the parts as those of the whole."""
+    if len(outputs) == 1:
+        return dict(outputs[0])
+    return {name: _joined([each[name] for each in outputs]) for name in outputs[0]}
+
+
+def split(
+    declaration: Declaration,
+    outputs: Mapping[str, Output],
+    sizes: Sizes,
+    items: Sequence[int],
+    count: int,
+) -> tuple[tuple[Ragged, ...], dict[int, str]]:
+    """Each output cut to the items' own sizes, and the faults of items without a usable answer.
+
+    The tensors of the `count` items follow their order; those of an item that failed are empty,
+    but for outputs without dimensions, whose only possible size is one value: zero.
+    """
+    cut = {name: _trim(spec, outputs[name], sizes) for name, spec in declaration.outputs.items()}
+    faults: dict[int, str] = {}
+    for name, (flat, shapes) in cut.items():
+        for row in _rows_not_finite(flat, shapes):
+            faults.setdefault(items[row], f"{name}: the model's answer is not a finite number")
+    kept = [row for row, index in enumerate(items) if index not in faults]
+    ragged = tuple(
+        _string(name, declaration.outputs[name], flat, shapes, kept, items, count)
+        for name, (flat, shapes) in cut.items()
+    )
+    return ragged, faults
+
+
+def no_outputs(declaration: Declaration, count: int) -> tuple[Ragged, ...]:
+    """The outputs of a batch of which no item got an answer."""
+    return tuple(
+        _string(name, spec, np.zeros(0, spec.dtype), (), (), (), count)
+        for name, spec in declaration.outputs.items()
+    )
+
+
+def _sizes(
+    declaration: Declaration, examined: Examined, items: Sequence[int]
+) -> dict[str, NDArray[np.int64]]:
+    sizes: dict[str, NDArray[np.int64]] = {}
+    for name, spec in declaration.inputs.items():
+        shapes = examined.columns[name].shapes
+        for axis, letter in enumerate(spec.shape):
+            if isinstance(letter, str) and letter not in sizes:
+                sizes[letter] = np.array([shapes[index][axis] for index in items], dtype=np.int64)
+    return sizes
+
+
+def _params(
+    declaration: Declaration, examined: Examined, items: Sequence[int]
+) -> dict[str, ParamColumn]:
+    """Every declared parameter of these items, with its default where nothing was sent."""
+    found: dict[str, ParamColumn] = {}
+    for name, param in declaration.params.items():
+        sent = examined.params.get(name)
+        values = [param.default if sent is None else sent[index] for index in items]
+        if param.datatype == Datatype.BYTES:
+            found[name] = tuple(map(str, values))
+        else:
+            found[name] = np.array(values, dtype=DTYPES[Datatype(param.datatype)])
+    return found
+
+
+def _pack(column: Column, items: Sequence[int]) -> Array:
+    return np.concatenate([column.item(index) for index in items])
+
+
+def _part(declaration: Declaration, collated: Collated, rows: slice) -> Collated:
+    """Rows of equal sizes, cut to these."""
+    sizes = {letter: each[rows] for letter, each in collated.sizes.items()}
+    arrays = {
+        name: collated.arrays[name][
+            (rows, *(slice(sizes[n][0] if isinstance(n, str) else n) for n in spec.shape))
+        ]
+        for name, spec in declaration.inputs.items()
+    }
+    params = {name: column[rows] for name, column in collated.params.items()}
+    return Collated(items=collated.items[rows], sizes=sizes, arrays=arrays, params=params)
+
+
+def _joined(outputs: Sequence[Output]) -> Output:
+    """Row below row, each filled up with zeros, which are cut off again as padding is."""
+    arrays = [output.array for output in outputs]
+    inner = np.max([array.shape[1:] for array in arrays], axis=0).astype(int)
+    whole = np.zeros((sum(map(len, arrays)), *inner), dtype=arrays[0].dtype)
+    start = 0
+    for array in arrays:
+        whole[start : start + len(array)][(slice(None), *_corner(array.shape[1:]))] = array
+        start += len(array)
+    sizes = [output.sizes for output in outputs if output.sizes is not None]
+    return Output(array=whole, sizes=np.concatenate(sizes) if sizes else None)
+
+
+def _pad(column: Column, items: Sequence[int], sizes: Sizes) -> Array:
+    spec = column.spec
+    longest = tuple(
+        int(sizes[size].max()) if isinstance(size, str) else size for size in spec.shape
+    )
+    # Neither cut nor in another order.
+    whole = list(items) == list(range(len(column.shapes)))
+    if whole and all(shape == longest for shape in column.shapes):
+        # Received bytes are read-only and torch wants arrays that it could write to: copy.
+        return column.flat.reshape(len(items), *longest).copy()
+    padded = np.full((len(items), *longest), spec.pad, dtype=spec.dtype)
+    if whole and spec.letters == spec.shape[:1]:
+        letter = spec.letters[0]
+        padded[mask_of(sizes[letter])] = column.flat.reshape(-1, *longest[1:])
+        return padded
+    for row, index in enumerate(items):
+        padded[row][_corner(column.shapes[index])] = column.item(index)
+    return padded
+
+
+def _trim(spec: Spec, output: Output, sizes: Sizes) -> tuple[Array, tuple[Shape, ...]]:
+    """The rows' values one behind the other, and each row's shape."""
+    array = output.array
+    if output.packed:
+        lengths = sizes[spec.letters[0]].tolist()
+        return array.reshape(-1), tuple((length, *array.shape[1:]) for length in lengths)
+    if not spec.letters:
+        return array.reshape(-1), (array.shape[1:],) * len(array)
+    own = {} if output.sizes is None else {spec.letters[0]: output.sizes}
+    known = {**sizes, **own}
+    columns = [
+        known[size].tolist() if isinstance(size, str) else [size] * len(array)
+        for size in spec.shape
+    ]
+    shapes: tuple[Shape, ...] = tuple(zip(*columns, strict=True))
+    if all(shape == array.shape[1:] for shape in shapes):
+        return array.reshape(-1), shapes
+    if spec.letters == spec.shape[:1]:
+        longest = array.shape[1]
+        mask = np.arange(longest) < known[spec.letters[0]][:, None]
+        return array[mask].reshape(-1), shapes
+    rows = [array[row][_corner(shape)].reshape(-1) for row, shape in enumerate(shapes)]
+    return np.concatenate(rows), shapes
+
+
+def _corner(shape: Shape) -> tuple[slice, ...]:
+    """Where an item lies within its padded row."""
+    return tuple(slice(size) for size in shape)
+
+
+def _rows_not_finite(flat: Array, shapes: Sequence[Shape]) -> list[int]:
+    if flat.dtype.kind != "f":
+        return []
+    bad = ~np.isfinite(flat)
+    if not bad.any():
+        return []
+    ends = np.cumsum([math.prod(shape) for shape in shapes], dtype=np.int64)
+    return [int(row) for row in np.unique(owners(np.flatnonzero(bad), ends))]
+
+
+def _string(
+    name: str,
+    spec: Spec,
+    flat: Array,
+    shapes: Sequence[Shape],
+    kept: Sequence[int],
+    items: Sequence[int],
+    count: int,
+) -> Ragged:
+    datatype = Datatype(spec.datatype)
+    if len(kept) == count and list(items) == list(range(count)):
+        return Ragged(name=name, datatype=datatype, shapes=tuple(shapes), parts=(flat.tobytes(),))
+    every: list[Shape] = [(0,) * len(spec.shape)] * count
+    sizes = [math.prod(shape) for shape in shapes]
+    ends = np.cumsum(sizes, dtype=np.int64)
+    parts = [b"" if spec.shape else bytes(spec.dtype.itemsize)] * count
+    for row in kept:
+        every[items[row]] = shapes[row]
+        parts[items[row]] = flat[ends[row] - sizes[row] : ends[row]].tobytes()
+    return Ragged(name=name, datatype=datatype, shapes=tuple(every), parts=(b"".join(parts),))

@@ -1,0 +1,75 @@
+"""Items that a declaration allows, made up: for the warm-up and for the self-test.
+
+Pure. The numbers are drawn, always the same ones, because equal tokens would hide whatever gets
+mixed up between items.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from batchedmodel_contract.batch_wire import BatchRequest, ragged
+from batchedmodel_contract.tensors import Datatype
+from batchedmodel_model_server.api.batch import Array
+from batchedmodel_model_server.api.handler import Spec
+from batchedmodel_model_server.batching.collate import Collated, collate
+from batchedmodel_model_server.batching.declaration import Declaration
+from batchedmodel_model_server.batching.validation import Examined, examine
+
+SEED: Final = 20
+
+
+def examples(declaration: Declaration, rows: int, length: int) -> Collated:
+    """Valid items, each `length` long where the declaration allows it."""
+    return collate(declaration, examined_examples(declaration, [length] * rows))
+
+
+def examined_examples(declaration: Declaration, lengths: Sequence[int]) -> Examined:
+    """One valid item for each length, or for what the declaration allows of it."""
+    sizes = [declaration.sizes_of(length) for length in lengths]
+    by_letter = {letter: [one[letter] for one in sizes] for letter in declaration.bounds}
+    return _examined(declaration, len(lengths), by_letter)
+
+
+def unlike_examples(declaration: Declaration, lengths: Sequence[int], seed: int = SEED) -> Examined:
+    """Valid items that differ in size as these lengths do, from the shortest that is allowed on.
+
+    The shortest and the longest differ wherever the declaration lets them.
+    """
+
+    def within(least: int, largest: int) -> list[int]:
+        sizes = [min(least - 1 + length, largest) for length in lengths]
+        if min(sizes) == largest:
+            return [least if length == min(lengths) else largest for length in lengths]
+        return sizes
+
+    sizes = {letter: within(*bounds) for letter, bounds in declaration.bounds.items()}
+    return _examined(declaration, len(lengths), sizes, seed)
+
+
+def _examined(
+    declaration: Declaration,
+    count: int,
+    sizes: Mapping[str, Sequence[int]],
+    seed: int = SEED,
+) -> Examined:
+    """Items by the sizes that each letter has in them."""
+    numbers = np.random.default_rng(seed)
+    inputs = []
+    for name, spec in declaration.inputs.items():
+        items = []
+        for index in range(count):
+            shape = tuple(
+                sizes[size][index] if isinstance(size, str) else size for size in spec.shape
+            )
+            items.append((shape, _values(spec, shape, numbers).tobytes()))
+        inputs.append(ragged(name, Datatype(spec.datatype), items))
+    return examine(declaration, BatchRequest(inputs=tuple(inputs)))
+
+
+def _values(spec: Spec, shape: tuple[int, ...], numbers: np.random.Generator) -> Array:
+    if spec.dtype.kind == "f":
+        return numbers.standard_normal(shape).astype(spec.dtype)
+    # Where nothing says how large an integer may be, only the smallest are safe to look up.
+    return numbers.integers(0, spec.vocab or 2, shape).astype(spec.dtype)

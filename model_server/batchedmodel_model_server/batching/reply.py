@@ -1,0 +1,114 @@
+"""Puts together what a batch is answered: outputs of one or several passes, and a status per item.
+
+Pure; called by the runner when the last pass of a batch is over.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from batchedmodel_contract.batch_wire import OK, BatchReply, Ragged, ragged
+from batchedmodel_model_server.batching.collate import Collated, Output, no_outputs, split
+from batchedmodel_model_server.batching.declaration import Declaration
+from batchedmodel_model_server.batching.validation import Examined
+from batchedmodel_model_server.execution.retry_plan import Failure
+
+_INVALID: Final = 400
+_FAILED: Final = 500
+
+
+class Prepared(NamedTuple):
+    """A batch on its way to the compute thread; `collated` is None when no item is valid."""
+
+    examined: Examined
+    crashed: Mapping[int, str]
+    """Items on which the handler's own check raised: its fault, not theirs."""
+    collated: Collated | None
+
+
+class Part(NamedTuple):
+    """Items that were answered by one pass."""
+
+    collated: Collated
+    outputs: Mapping[str, Output]
+
+
+class Computed(NamedTuple):
+    """What came of a batch's passes."""
+
+    parts: tuple[Part, ...]
+    failures: Mapping[int, Failure]
+    """By item."""
+    passes: int
+    compute_seconds: float
+    queue_seconds: float
+
+    @property
+    def size(self) -> int:
+        """Bytes of all outputs."""
+        return sum(output.array.nbytes for part in self.parts for output in part.outputs.values())
+
+
+NOTHING: Final = Computed(parts=(), failures={}, passes=0, compute_seconds=0.0, queue_seconds=0.0)
+"""Of a batch without a valid item."""
+
+
+def reply(
+    declaration: Declaration, prepared: Prepared, computed: Computed, max_cost: int | None
+) -> BatchReply:
+    """The answer to a batch; `max_cost` is what the memory holds, as is known by now."""
+    count = prepared.examined.count
+    outputs, not_finite = _outputs(declaration, computed.parts, count)
+    statuses, errors = [OK] * count, [""] * count
+    for status, faults in (
+        (_INVALID, prepared.examined.faults),
+        (_FAILED, prepared.crashed),
+        (_FAILED, not_finite),
+    ):
+        for index, fault in faults.items():
+            statuses[index], errors[index] = status, fault
+    for index, failure in computed.failures.items():
+        statuses[index], errors[index] = failure
+    tokens, padded_tokens = _tokens(declaration, prepared.collated)
+    return BatchReply(
+        outputs=outputs,
+        statuses=tuple(statuses),
+        errors=tuple(errors),
+        compute_seconds=computed.compute_seconds,
+        queue_seconds=computed.queue_seconds,
+        tokens=tokens,
+        padded_tokens=padded_tokens,
+        passes=computed.passes,
+        max_cost=max_cost,
+    )
+
+
+def _outputs(
+    declaration: Declaration, parts: Sequence[Part], count: int
+) -> tuple[tuple[Ragged, ...], dict[int, str]]:
+    """The outputs of all items, and the faults of those without a usable answer."""
+    answers = [
+        split(declaration, part.outputs, part.collated.sizes, part.collated.items, count)
+        for part in parts
+    ]
+    if len(answers) == 1:
+        return answers[0]
+    whole = no_outputs(declaration, count)
+    columns = [list(zip(one.shapes, one.items(), strict=True)) for one in whole]
+    faults: dict[int, str] = {}
+    for part, (outputs, not_finite) in zip(parts, answers, strict=True):
+        faults |= not_finite
+        for column, output in zip(columns, outputs, strict=True):
+            values = output.items()
+            for item in part.collated.items:
+                column[item] = (output.shapes[item], values[item])
+    joined = zip(whole, columns, strict=True)
+    return tuple(ragged(one.name, one.datatype, column) for one, column in joined), faults
+
+
+def _tokens(declaration: Declaration, collated: Collated | None) -> tuple[int, int]:
+    """Tokens in the batch, and tokens that the device was given had it taken all at once."""
+    if collated is None:
+        return 0, 0
+    tokens = int(declaration.lengths(collated.sizes, collated.rows).sum())
+    longest = declaration.padded_length(collated.sizes)
+    return tokens, declaration.padded_tokens(tokens, collated.rows, longest)

@@ -1,0 +1,1 @@
+"""Forward passes on the device, and what is done when one fails."""

@@ -1,0 +1,226 @@
+"""A batch's way through the server: examine, collate, forward, split.
+
+Examining and collating happen on arrival, off the compute thread, so that a batch handed over
+early starts right when the one before it ends. What fails is run again in parts, each behind the
+batches that were handed over meanwhile. Called by the HTTP edge with parsed batches; knows nothing
+of HTTP but the statuses that items travel with.
+"""
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
+
+from batchedmodel_contract.batch_wire import BatchReply, BatchRequest
+from batchedmodel_contract.profile import Profile
+from batchedmodel_model_server.api.handler import Handler, Invalid
+from batchedmodel_model_server.batching.collate import Collated, Output, collate
+from batchedmodel_model_server.batching.reply import NOTHING, Computed, Part, Prepared, reply
+from batchedmodel_model_server.batching.validation import Examined, examine
+from batchedmodel_model_server.errors import DeviceLost, ForwardFailed, NotReady
+from batchedmodel_model_server.execution.device_thread import ComputeThread
+from batchedmodel_model_server.execution.forward import LoadedModel, forward
+from batchedmodel_model_server.execution.futures import fit_for_a_future
+from batchedmodel_model_server.execution.memory import MemoryCap
+from batchedmodel_model_server.execution.retry_plan import Ladder
+from batchedmodel_model_server.execution.torch_errors import words
+from batchedmodel_model_server.execution.watchdog import Watchdog, allowed_seconds
+
+_BIG: Final = 1 << 20  # bytes whose copying would hold up the event loop for milliseconds
+_MANY: Final = 512  # items whose judgement takes as long
+_log = logging.getLogger(__name__)
+Result = TypeVar("Result")
+
+
+class _Pass(NamedTuple):
+    """What came of one forward pass, and when it ran."""
+
+    outcome: Mapping[str, Output] | ForwardFailed
+    began: float
+    ended: float
+
+
+class Runner:
+    """Answers batches, one forward pass at a time."""
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        compute: ComputeThread,
+        *,
+        profile: Profile,
+        cap: MemoryCap,
+        watchdog: Watchdog,
+        lost: Callable[[DeviceLost], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`lost` is called on the running loop when the device is, though nobody may wait for the
+        batch that did it.
+        """
+        self._model = model
+        self._compute = compute
+        self._profile = profile
+        self._cap = cap
+        self._watchdog = watchdog
+        self._tell_lost = lost
+        self._loop = asyncio.get_running_loop()
+        self._clock = clock
+        self._lost = ""
+        """Why the device is not to be touched any more; the compute thread's."""
+
+    @property
+    def max_cost(self) -> int | None:
+        """What the device's memory holds, as far as is known."""
+        return self._cap.cost
+
+    async def run(self, request: BatchRequest) -> BatchReply:
+        """The batch's answer, each item with its own status.
+
+        Raises `InvalidInput` when the whole batch is not one for this model, `DeviceLost` when the
+        device was lost over it, and `NotReady` when that happened before it was begun.
+        """
+        arrived = self._clock()
+        declaration = self._model.declaration
+        received = sum(len(ragged.data) for ragged in request.inputs)
+        items = max((len(ragged.shapes) for ragged in request.inputs), default=0)
+        prepared = await _do(
+            lambda: prepare(self._model, request),
+            aside=received > _BIG or items > _MANY or declaration.checks_items,
+        )
+        wanted = math.inf if request.wanted_seconds is None else request.wanted_seconds
+        computed = NOTHING
+        if prepared.collated is not None:
+            computed = await self._computed(
+                prepared.examined,
+                prepared.collated,
+                arrived,
+                wanted_until=arrived + wanted,
+                aside=received > _BIG,
+            )
+        return await _do(
+            lambda: reply(declaration, prepared, computed, self.max_cost),
+            aside=computed.size > _BIG,
+        )
+
+    async def _computed(
+        self,
+        examined: Examined,
+        whole: Collated,
+        arrived: float,
+        *,
+        wanted_until: float,
+        aside: bool,
+    ) -> Computed:
+        """Run the whole and, if that fails, parts of it until every item has its own verdict."""
+        declaration, items = self._model.declaration, whole.items
+        ladder = Ladder(
+            declaration.cost_rule,
+            declaration.lengths(whole.sizes, whole.rows).tolist(),
+            self._cap,
+            idempotent=self._model.idempotent,
+            wanted_until=wanted_until,
+        )
+        parts: list[Part] = []
+        passes: list[_Pass] = []
+        try:
+            while (rows := ladder.next(self._clock())) is not None:
+                collated = whole
+                if len(rows) < len(items):
+                    members = {items[row] for row in rows}
+                    again = partial(collate, declaration, examined.only(members))
+                    collated = await _do(again, aside=aside)
+                done = await self._forward(collated)
+                passes.append(done)
+                if isinstance(done.outcome, ForwardFailed):
+                    _tell(done.outcome, len(rows), is_first=len(passes) == 1)
+                    ladder.failed(done.outcome)
+                    continue
+                ladder.answered()
+                parts.append(Part(collated=collated, outputs=done.outcome))
+        finally:
+            # Also when the caller leaves in the middle: the next batch should fit.
+            ladder.learn()
+        return Computed(
+            parts=tuple(parts),
+            failures={items[row]: failure for row, failure in ladder.failures.items()},
+            passes=len(passes),
+            compute_seconds=sum(done.ended - done.began for done in passes),
+            queue_seconds=passes[0].began - arrived,
+        )
+
+    async def _forward(self, collated: Collated) -> _Pass:
+        handed_over = self._clock()
+        longest = self._model.declaration.padded_length(collated.sizes)
+        allowed = allowed_seconds(self._profile, collated.rows, longest)
+        with self._watchdog.awaited():
+            return await self._compute.call(lambda: self._pass(collated, handed_over, allowed))
+
+    def _pass(self, collated: Collated, handed_over: float, allowed: float) -> _Pass:
+        """On the compute thread."""
+        if self._lost:
+            raise NotReady(self._lost)
+        began = self._clock()
+        self._watchdog.pass_begins(allowed)
+        outcome: Mapping[str, Output] | ForwardFailed
+        try:
+            outcome = forward(self._model, collated, handed_over)
+        except DeviceLost as error:
+            self._lost = str(error)
+            self._loop.call_soon_threadsafe(self._tell_lost, error)
+            raise
+        except ForwardFailed as error:
+            # Its frames hold tensors of the pass, whose memory the next one may need.
+            outcome = error.with_traceback(None)
+        finally:
+            self._watchdog.pass_ends()
+        return _Pass(outcome=outcome, began=began, ended=self._clock())
+
+
+def prepare(model: LoadedModel, request: BatchRequest) -> Prepared:
+    """Examine the batch and collate its valid items; raises `InvalidInput`."""
+    examined = examine(model.declaration, request)
+    crashed: Mapping[int, str] = {}
+    if model.declaration.checks_items:
+        refused, crashed = _check(model.handler, examined)
+        examined = replace(examined, faults={**examined.faults, **refused, **crashed})
+    collated = collate(model.declaration, examined) if examined.valid else None
+    return Prepared(examined=examined, crashed=crashed, collated=collated)
+
+
+async def _do(work: Callable[[], Result], *, aside: bool) -> Result:
+    """Small work costs less than handing it to another thread."""
+    return await asyncio.to_thread(_done, work) if aside else work()
+
+
+def _done(work: Callable[[], Result]) -> Result:
+    try:
+        return work()
+    except BaseException as error:
+        raise fit_for_a_future(error) from error
+
+
+def _check(handler: Handler, examined: Examined) -> tuple[dict[int, str], dict[int, str]]:
+    """The items that the handler refuses, and those on which its check raised something else."""
+    refused: dict[int, str] = {}
+    crashed: dict[int, str] = {}
+    for index in examined.valid:
+        item = {name: column.item(index) for name, column in examined.columns.items()}
+        try:
+            handler.check(item)
+        except Invalid as error:
+            refused[index] = words(error, named=False)
+        except BaseException as error:
+            _log.exception("the handler's check failed")
+            crashed[index] = f"the model's check failed: {words(error)}"
+    return refused, crashed
+
+
+def _tell(failure: ForwardFailed, rows: int, *, is_first: bool) -> None:
+    if is_first:
+        _log.error("a batch of %d rows failed: %s\n%s", rows, failure, failure.trace)
+    else:
+        _log.info("%d rows of it failed: %s", rows, failure)

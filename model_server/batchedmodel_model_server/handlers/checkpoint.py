@@ -1,0 +1,304 @@
+"""Reads what a transformers checkpoint says about itself, without torch and without its weights.
+
+An embedding checkpoint may carry the files of sentence-transformers, which say how token vectors
+become one vector (`modules.json`, the pooling folder's `config.json`, a normalising step) and how
+long texts may be. Without them: mean over the tokens, normalised. Whatever would make our vectors
+differ from the model's own is refused with a reason instead of being ignored.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+from batchedmodel_contract.description import Activation, Classification
+from batchedmodel_model_server.errors import CannotLoad
+from batchedmodel_model_server.sources.untrusted_files import (
+    MOST_TOKENIZER_BYTES,
+    member,
+    read_bytes,
+    read_document,
+    read_json,
+)
+
+_MODULES: Final = "modules.json"
+_SENTENCE_CONFIG: Final = "config_sentence_transformers.json"
+_TOKENIZER: Final = "tokenizer.json"
+_ADAPTER: Final = "adapter_config.json"
+_MOST_LABELS: Final = 1_000_000
+_MOST_LAYERS: Final = 1_000
+_IMAGE_MODELS: Final = ("CLIPModel", "CLIPVisionModelWithProjection")
+_SHORTEST_UNKNOWN: Final = 1 << 20  # a tokenizer without a limit says so by an absurd number
+
+
+class Pooling(StrEnum):
+    """How the vectors of the tokens become one."""
+
+    MEAN = "mean"
+    CLS = "cls"
+    MAX = "max"
+    LAST_TOKEN = "lasttoken"
+
+
+# The booleans that pooling files had before they named the mode.
+_FLAGS: Final = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+
+
+class TaskName(StrEnum):
+    """What a checkpoint is for; the value ends the name of its architecture, but for embeddings."""
+
+    TEXT_CLASSIFICATION = "ForSequenceClassification"
+    TOKEN_CLASSIFICATION = "ForTokenClassification"
+    IMAGE_CLASSIFICATION = "ForImageClassification"
+    TEXT_EMBEDDING = "text embedding"
+    IMAGE_EMBEDDING = "image embedding"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextFiles:
+    """What the files of a text model say, whatever it is for."""
+
+    folder: Path
+    """Holds the weights and `config.json`; below the model's folder in older layouts."""
+    config: Mapping[str, Any]
+    architecture: str
+    """The name of transformers' class."""
+    vocabulary: int
+    pad: int
+    text_limit: int | None
+    """Texts are truncated to this many tokens; None when only the positions limit them."""
+    tokenizer: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingFiles:
+    """What the files of an embedding model say."""
+
+    files: TextFiles
+    pooling: Pooling
+    normalize: bool
+    shortest: int | None
+    """From how many numbers on a vector is of use without the others; None: nothing is said."""
+
+
+def task_of(path: Path) -> TaskName:
+    """What the checkpoint is for; raises `CannotLoad` for what is missing or unsupported."""
+    listed = _modules(path)
+    folder = listed.transformer
+    config = read_config(folder)
+    if "auto_map" in config:
+        raise CannotLoad("config.json: the model needs code of its own (auto_map); none is run")
+    if config.get("is_encoder_decoder"):
+        raise CannotLoad("config.json: encoder-decoder models are not supported by handler hf")
+    if isinstance(config.get("backbone"), str):
+        raise CannotLoad("config.json: backbone names another model; none is read")
+    _require_sizes(config)
+    if not any(folder.glob("*.safetensors")):
+        raise CannotLoad(f"{folder} holds no *.safetensors file; other weights are not loaded")
+    if (folder / _ADAPTER).is_file():
+        raise CannotLoad(f"{folder / _ADAPTER}: adapters are not supported; merge it first")
+    # A sentence-transformers checkpoint keeps the name of the class it was trained from.
+    if (path / _MODULES).is_file():
+        return TaskName.TEXT_EMBEDDING
+    architecture = _architecture(config)
+    for task in TaskName:
+        if architecture.endswith(task.value):
+            return task
+    if architecture in _IMAGE_MODELS or (architecture.endswith("Model") and "patch_size" in config):
+        return TaskName.IMAGE_EMBEDDING
+    if architecture.endswith("Model"):
+        return TaskName.TEXT_EMBEDDING
+    heads = ", ".join(task.value for task in TaskName if task.value.startswith("For"))
+    raise CannotLoad(
+        f"config.json: architecture {architecture} is not supported; handler hf serves base models "
+        f"such as BertModel and those whose name ends in {heads}"
+    )
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The model's `config.json`; raises `CannotLoad`."""
+    return read_json(folder / "config.json")
+
+
+def read_text_files(path: Path) -> TextFiles:
+    """What the files in `path` say; raises `CannotLoad` for what is missing or unsupported."""
+    folder = _modules(path).transformer
+    config, text = read_config(folder), _text_settings(folder)
+    return TextFiles(
+        folder=folder,
+        config=config,
+        architecture=_architecture(config),
+        vocabulary=_whole(config, "vocab_size", folder),
+        pad=config.get("pad_token_id") or 0,
+        text_limit=_text_limit(text, folder),
+        tokenizer=_tokenizer(path, folder, lower=bool(text.get("do_lower_case"))),
+    )
+
+
+def read_embedding(path: Path) -> EmbeddingFiles:
+    """What the files in `path` say; raises `CannotLoad` for what is missing or unsupported."""
+    listed = _modules(path)
+    files = read_text_files(path)
+    return EmbeddingFiles(
+        files=files,
+        pooling=_pooling(listed.pooling) if listed.pooling else Pooling.MEAN,
+        normalize=listed.normalize,
+        shortest=_shortest(files.config),
+    )
+
+
+def classes_of(config: Mapping[str, Any], output: str) -> Classification:
+    """The labels of a classifier whose raw scores come in `output`."""
+    labels = config.get("id2label") or {}
+    if not labels:
+        # As transformers' own default for a config that says nothing.
+        count = config.get("num_labels", 2)
+        if type(count) is not int or not 1 <= count <= _MOST_LABELS:
+            raise CannotLoad(f"config.json: num_labels is not a number from 1 to {_MOST_LABELS}")
+        labels = {str(index): f"LABEL_{index}" for index in range(count)}
+    try:
+        named = {int(index): str(label) for index, label in labels.items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise CannotLoad("config.json: id2label is not a label for each number") from error
+    if sorted(named) != list(range(len(named))):
+        raise CannotLoad("config.json: id2label does not count from 0")
+    several = config.get("problem_type") == "multi_label_classification"
+    return Classification(
+        output=output,
+        labels=tuple(named[index] for index in range(len(named))),
+        activation=Activation.SIGMOID if several else Activation.SOFTMAX,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Modules:
+    transformer: Path
+    """A folder, as the next one."""
+    pooling: Path | None
+    normalize: bool
+
+
+def _modules(path: Path) -> _Modules:
+    file = path / _MODULES
+    if not file.is_file():
+        return _Modules(transformer=path, pooling=None, normalize=True)
+    prompt = read_json(path / _SENTENCE_CONFIG, {}).get("default_prompt_name")
+    if prompt is not None:
+        raise CannotLoad(f"{path}: the model's default prompt {prompt!r} is not supported")
+    try:
+        entries = read_document(file)
+        kinds = [str(entry["type"]).rpartition(".")[2] for entry in entries]
+        folders = [member(path, entry["path"], file) for entry in entries]
+    except (KeyError, TypeError, ValueError) as error:
+        raise CannotLoad(f"{file} is not a list of modules") from error
+    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+        raise CannotLoad(
+            f"{file}: modules {', '.join(kinds)} are not supported, only Transformer, Pooling "
+            "and, if wanted, Normalize"
+        )
+    return _Modules(transformer=folders[0], pooling=folders[1], normalize=len(kinds) == 3)
+
+
+def _require_sizes(config: Mapping[str, Any]) -> None:
+    """A module is made for each layer before any weight is looked at."""
+    for name, value in config.items():
+        if name.endswith(("layers", "n_layer")) and type(value) is int and value > _MOST_LAYERS:
+            raise CannotLoad(f"config.json: {name} is {value}; at most {_MOST_LAYERS} are made")
+
+
+def _architecture(config: Mapping[str, Any]) -> str:
+    listed = config.get("architectures")
+    if not isinstance(listed, list) or not listed or not isinstance(listed[0], str):
+        raise CannotLoad("config.json: architectures names no class")
+    return listed[0]
+
+
+def _pooling(folder: Path) -> Pooling:
+    config = read_json(folder / "config.json")
+    prompts = read_json(folder.parent / _SENTENCE_CONFIG, {}).get("prompts")
+    has_prompts = isinstance(prompts, dict) and any(prompts.values())
+    if config.get("include_prompt") is False and has_prompts:
+        # Where a caller's prompt ends cannot be seen from the tokens.
+        raise CannotLoad(
+            f"{folder / 'config.json'}: include_prompt: false is not supported, by which prompts "
+            "would be left out of the pooling"
+        )
+    named = config.get("pooling_mode")
+    modes = [mode for flag, mode in _FLAGS.items() if config.get(flag)] if named is None else named
+    if isinstance(modes, str):
+        modes = [modes]
+    if len(modes) != 1 or modes[0] not in list(Pooling):
+        raise CannotLoad(
+            f"{folder / 'config.json'}: pooling {' + '.join(modes) or 'none'} is not supported, "
+            f"only one of {', '.join(Pooling)}"
+        )
+    return Pooling(modes[0])
+
+
+def _shortest(config: Mapping[str, Any]) -> int | None:
+    """The least of the sizes for which the model was trained (Matryoshka).
+
+    By the words that such checkpoints have in their config, as other servers read them too; whether
+    a model bears being cut cannot be seen from its weights.
+    """
+    listed = config.get("matryoshka_dimensions")
+    if listed is None:
+        return 1 if config.get("is_matryoshka") is True else None
+    if not isinstance(listed, list) or not listed or not all(_is_size(one) for one in listed):
+        raise CannotLoad("config.json: matryoshka_dimensions is not a list of sizes")
+    return int(min(listed))
+
+
+def _is_size(value: object) -> bool:
+    return type(value) is int and value >= 1
+
+
+def _text_settings(folder: Path) -> dict[str, Any]:
+    # Named after the architecture in old checkpoints: sentence_roberta_config.json.
+    for file in sorted(folder.glob("sentence_*_config.json")):
+        return read_json(file)
+    return {}
+
+
+def _text_limit(text: dict[str, Any], folder: Path) -> int | None:
+    limit = text.get("max_seq_length")
+    if limit is None:
+        limit = read_json(folder / "tokenizer_config.json", {}).get("model_max_length")
+    return int(limit) if limit is not None and limit < _SHORTEST_UNKNOWN else None
+
+
+def _tokenizer(path: Path, folder: Path, *, lower: bool) -> bytes:
+    for file in (folder / _TOKENIZER, path / _TOKENIZER):
+        if file.is_file():
+            content = read_bytes(file, MOST_TOKENIZER_BYTES)
+            return lowercasing(content) if lower else content
+    raise CannotLoad(f"{folder} has no {_TOKENIZER}")
+
+
+def lowercasing(tokenizer: bytes) -> bytes:
+    """The same tokenizer.json, with a step that lowers case in front unless it has one."""
+    document = json.loads(tokenizer)
+    normalizer = document.get("normalizer")
+    steps = [normalizer] if normalizer else []
+    if normalizer and normalizer.get("type") == "Sequence":
+        steps = normalizer["normalizers"]
+    if any(step.get("type") == "Lowercase" or step.get("lowercase") for step in steps):
+        return tokenizer
+    document["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, *steps]}
+    return json.dumps(document, ensure_ascii=False).encode()
+
+
+def _whole(config: dict[str, Any], field: str, folder: Path) -> int:
+    value = config.get(field)
+    if not isinstance(value, int) or value < 1:
+        raise CannotLoad(f"{folder / 'config.json'}: {field} is not a positive integer")
+    return value

@@ -1,0 +1,228 @@
+"""Attention over one row of concatenated items, registered with transformers.
+
+All contact with transformers' attention registry is here. A model whose attention runs through the
+registry is switched over by `use`, once; from then on it computes as it did before, but within
+`packed` each item attends to its own tokens only. Whether a model really gives the same answers so
+is not known here: the self-test at load time tries it.
+
+The spans travel beside the call and not as an argument of the model, because models differ in which
+arguments they hand down, and because the mask, too, must not be made: it would be total x total.
+
+On a CPU each run of equal lengths is a call of its own. On a GPU, where many small calls cost more
+than padding, one kernel of torch's takes them all, or the row is refused and the self-test says why
+the model is padded.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Final, NamedTuple
+
+from batchedmodel_model_server.api.batch import Packed
+
+NAME: Final = "batchedmodel_packed"
+_STOCK: Final = "sdpa"
+# What the flash kernels behind torch's varlen_attn take, as torch's own checks of them say.
+_FLASH_DTYPES: Final = ("torch.float16", "torch.bfloat16")
+_WIDEST_HEAD: Final = 256
+_HEAD_STEP: Final = 8
+_FIRST_CAPABILITY: Final = (8, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """Neighbours of equal length, which one call computes."""
+
+    start: int
+    count: int
+    length: int
+
+    @property
+    def end(self) -> int:
+        return self.start + self.count * self.length
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Spans:
+    runs: tuple[_Run, ...]
+    ends: Any
+    """INT32 tensor on the device: 0, then the end of each item."""
+    longest: int
+    capability: tuple[int, int] | None
+    """Of the GPU; None on a CPU."""
+
+
+_spans: ContextVar[_Spans | None] = ContextVar("spans", default=None)
+
+
+def use(model: Any) -> bool:
+    """Switch a transformers model over; False for one whose attention cannot be reached."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    # A model that is not run by SDPA has a reason for it, such as a bias of its own.
+    if model.config._attn_implementation != _STOCK:
+        return False
+    AttentionInterface.register(NAME, _attention)
+    AttentionMaskInterface.register(NAME, _mask)
+    if not model._can_set_attn_implementation():
+        return False
+    model.set_attn_implementation(NAME)
+    return bool(model.config._attn_implementation == NAME)
+
+
+@contextmanager
+def packed(row: Packed, device: str) -> Iterator[None]:
+    """Within it, attention stays inside each item of the row."""
+    runs, start = [], 0
+    for length, equal in groupby(row.lengths.tolist()):
+        runs.append(_Run(start=start, count=len(list(equal)), length=length))
+        start = runs[-1].end
+    import torch
+
+    ends = torch.tensor([0, *row.ends.tolist()], dtype=torch.int32, device=device)
+    capability = torch.cuda.get_device_capability(device) if ends.is_cuda else None
+    token = _spans.set(
+        _Spans(runs=tuple(runs), ends=ends, longest=row.longest, capability=capability)
+    )
+    try:
+        yield
+    finally:
+        _spans.reset(token)
+
+
+def _mask(*args: Any, **kwargs: Any) -> Any:
+    from transformers.masking_utils import sdpa_mask
+
+    return sdpa_mask(*args, **kwargs) if _spans.get() is None else None
+
+
+def _attention(
+    module: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    attention_mask: Any,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    sliding_window: int | None = None,
+    position_bias: Any = None,
+    **kwargs: Any,
+) -> tuple[Any, None]:
+    """As transformers calls it: 1 x heads x total x size in, 1 x total x heads x size out."""
+    spans = _spans.get()
+    if spans is None:
+        from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+        result: tuple[Any, None] = sdpa_attention_forward(
+            module,
+            query,
+            key,
+            value,
+            attention_mask,
+            scaling=scaling,
+            is_causal=is_causal,
+            sliding_window=sliding_window,
+            position_bias=position_bias,
+            **kwargs,
+        )
+        return result
+    if position_bias is not None or attention_mask is not None or kwargs.get("softcap"):
+        raise NotImplementedError("attention with a bias, a mask or a cap of its own")
+    if query.shape[0] != 1 or query.shape[2] != spans.runs[-1].end:
+        raise NotImplementedError("attention over something else than the row of tokens")
+    causal = bool(getattr(module, "is_causal", True)) if is_causal is None else is_causal
+    # Counted as flash kernels count it: so many tokens to the left and, unless causal, the right.
+    window = None if sliding_window is None else sliding_window - 1
+    terms = _Terms(scaling, causal, window)
+    if spans.capability is None:
+        return _by_runs(spans, query, key, value, terms), None
+    obstacle = flash_obstacle(
+        spans.capability, str(query.dtype), head=query.shape[-1], value_head=value.shape[-1]
+    )
+    if obstacle is not None:
+        raise NotImplementedError(f"torch's varlen_attn cannot be used: {obstacle}")
+    return _by_flash_kernel(spans, query, key, value, terms), None
+
+
+def flash_obstacle(
+    capability: tuple[int, int], dtype: str, *, head: int, value_head: int
+) -> str | None:
+    """Why one kernel cannot compute a packed row on a GPU of this capability; None if it can.
+
+    `head` and `value_head` are the sizes of a head in queries and in values.
+    """
+    if capability < _FIRST_CAPABILITY:
+        found, least = (".".join(map(str, one)) for one in (capability, _FIRST_CAPABILITY))
+        return f"the GPU's compute capability is {found}, below {least}"
+    if dtype not in _FLASH_DTYPES:
+        return f"it takes {' and '.join(_FLASH_DTYPES)}, and the model computes in {dtype}"
+    if head != value_head:
+        return f"heads of queries have size {head}, those of values {value_head}"
+    if head > _WIDEST_HEAD or head % _HEAD_STEP:
+        rule = f"multiples of {_HEAD_STEP} up to {_WIDEST_HEAD}"
+        return f"heads have size {head}, and it takes {rule}"
+    return None
+
+
+class _Terms(NamedTuple):
+    """What holds for every span."""
+
+    scaling: float | None
+    causal: bool
+    window: int | None
+    """How many tokens to the left and, unless causal, to the right are seen; None: all."""
+
+
+def _by_flash_kernel(spans: _Spans, query: Any, key: Any, value: Any, terms: _Terms) -> Any:
+    from torch.nn.attention.varlen import varlen_attn
+
+    left = -1 if terms.window is None else terms.window
+    output = varlen_attn(
+        *(part[0].transpose(0, 1) for part in (query, key, value)),
+        spans.ends,
+        spans.ends,
+        spans.longest,
+        spans.longest,
+        scale=terms.scaling,
+        window_size=(left, 0 if terms.causal else left),
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+    return output[None]
+
+
+def _by_runs(spans: _Spans, query: Any, key: Any, value: Any, terms: _Terms) -> Any:
+    import torch
+    from torch.nn.functional import scaled_dot_product_attention
+
+    _, causal, window = terms
+    pieces = []
+    for run in spans.runs:
+        q, k, v = (
+            # heads x (items x length) x size -> items x heads x length x size, without a copy.
+            part[0, :, run.start : run.end].unflatten(1, (run.count, run.length)).transpose(0, 1)
+            for part in (query, key, value)
+        )
+        windowed = window is not None and run.length > window + 1
+        found = scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            attn_mask=_band(run.length, window, causal, query.device) if windowed else None,
+            is_causal=causal and not windowed,
+            scale=terms.scaling,
+            enable_gqa=query.shape[1] != key.shape[1],
+        )
+        pieces.append(found.transpose(1, 2).flatten(0, 1))
+    return torch.cat(pieces)[None] if len(pieces) > 1 else pieces[0][None]
+
+
+def _band(length: int, window: int | None, causal: bool, device: Any) -> Any:
+    """Which tokens see which: those at most a window away, and none to the right when causal."""
+    import torch
+
+    at = torch.arange(length, device=device)
+    distance = at[:, None] - at[None, :]
+    seen = distance.abs() <= (length if window is None else window)
+    return seen & (distance >= 0) if causal else seen

@@ -1,0 +1,1 @@
+"""Versions of the model: loaded, replaced, drained."""

@@ -1,0 +1,364 @@
+"""The model as the HTTP edge sees it: brought up, asked, replaced, drained.
+
+Loading and warm-up run on the compute thread while the socket is up already, so that health and
+events answer from the first moment. A new version is loaded by a thread of its own beside the one
+that serves, and its trial passes take turns with that one's batches.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from batchedmodel_contract.environment import ModelServerSettings
+from batchedmodel_contract.profile import Profile
+from batchedmodel_contract.server_api import ModelState
+from batchedmodel_contract.source import Source
+from batchedmodel_model_server.batching.declaration import FIRST_VERSION, describe
+from batchedmodel_model_server.errors import CannotLoad, DeviceLost, NotReady, Overloaded
+from batchedmodel_model_server.execution.device_thread import ComputeThread
+from batchedmodel_model_server.execution.forward import LoadedModel, at_once
+from batchedmodel_model_server.execution.futures import either
+from batchedmodel_model_server.execution.memory import MemoryCap
+from batchedmodel_model_server.execution.runner import Runner
+from batchedmodel_model_server.execution.torch_errors import words
+from batchedmodel_model_server.execution.trial_scheduling import Turns
+from batchedmodel_model_server.execution.watchdog import Watchdog
+from batchedmodel_model_server.lifecycle.changes import Changes
+from batchedmodel_model_server.lifecycle.loading import load, source_content
+from batchedmodel_model_server.lifecycle.startup import SELF_TESTS, WARM_UP, StartUp
+from batchedmodel_model_server.lifecycle.state import Lifecycle
+from batchedmodel_model_server.lifecycle.unloading import return_memory, unload
+from batchedmodel_model_server.lifecycle.version import Version
+from batchedmodel_model_server.lifecycle.versions import Versions
+from batchedmodel_model_server.profiling.trial import Trial
+
+MAX_IN_FLIGHT: Final = 64
+"""Batches; the proxy hands over two, so more is somebody who does not wait for answers."""
+_LAST_ARRIVALS_SECONDS: Final = 0.05  # ample for a local socket and for the news of the end
+_GIVE_BACK_SECONDS: Final = 5.0  # an end waits for the handler's own so long, and no longer
+
+QUIET_SECONDS: Final = 60.0
+"""For so long a replaced version waits for somebody who asks it still. The proxy says when it needs
+it no more; nobody else does."""
+_log = logging.getLogger(__name__)
+
+
+class ModelService:
+    """One model from its settings to its last answer, whichever of its versions serves."""
+
+    def __init__(
+        self, settings: ModelServerSettings, source: Source | None, compute: ComputeThread
+    ) -> None:
+        self.name = settings.model_name
+        self.lifecycle = Lifecycle()
+        self._settings = settings
+        self._source = source
+        self._compute = compute
+        self._loop = asyncio.get_running_loop()
+        self._loader: ComputeThread | None = None
+        self._known = Versions(self.name)
+        self._changes = Changes(self._not_ready)
+        self._watchdog = Watchdog(self._loop, self._watched)
+        self.lost = asyncio.Event()
+        """Set when only a new process can use the device again."""
+        self._hopeless = asyncio.Event()
+        """Set while the model answers nothing: a pass hangs, or the device is lost."""
+        self._takes_batches = False
+
+    async def bring_up(self, start: StartUp | None = None) -> None:
+        """Load and warm up; ends in READY or FAILED. `start` has what came before, if anything."""
+        with contextlib.suppress(CannotLoad, DeviceLost, NotReady):
+            async with self._changes.alone():
+                await self._load(start)
+
+    async def load(self) -> None:
+        """Serve what the source holds now, if that is not what is served.
+
+        It is loaded beside what is served, warmed up, and only then takes that one's place. Raises
+        `CannotLoad`, with which nothing has changed for callers, `DeviceLost`, and `NotReady` while
+        the model or the server is on its way out.
+        """
+        if self.lifecycle.state is ModelState.DRAINING:
+            raise self._not_ready()
+        await self._changes.load(self._load)
+
+    async def unload(self) -> None:
+        """Answer everything accepted and give the memory back.
+
+        Raises `NotReady` when a pass hangs and when the server is on its way out.
+        """
+        await self._changes.unload(self._unload)
+
+    @contextlib.contextmanager
+    def admitted(self, version: str | None = None) -> Iterator[Runner]:
+        """Take one batch: the runner that answers it, and a drain that waits for it.
+
+        Entered when the batch begins to arrive, so that one which is still on its way when the
+        server is told to stop is answered. Without a version the one that serves answers. Raises
+        `NotReady`, `Overloaded`, `UnknownModel`.
+        """
+        if not self._takes_batches or (version is None and self._known.serving is None):
+            raise self._not_ready()
+        if sum(one.in_work for one in self._known) >= MAX_IN_FLIGHT:
+            raise Overloaded(f"{MAX_IN_FLIGHT} batches are under way already")
+        with self.of(version).asked() as runner:
+            yield runner
+
+    def of(self, version: str | None = None) -> Version:
+        """The version of that name, by default the one that serves or, before that, comes up.
+
+        Raises `NotReady`, and `UnknownModel` for a name that is none.
+        """
+        if version is not None:
+            return self._known.named(version)
+        present = self._known.present
+        if present is None:
+            raise self._not_ready()
+        return present
+
+    def index(self, *, ready_only: bool = False) -> list[dict[str, str]]:
+        """A row for each version, the newest last."""
+        ready = self._known.serving if self.ready else None
+        return [one.row() for one in self._known if one is ready or not ready_only]
+
+    async def drain(self) -> None:
+        """Announce the end, accept nothing more, answer everything accepted, unload the model.
+
+        What a hung pass or a lost device will never answer is not waited for, nor is loading, which
+        cannot be interrupted, nor a handler that takes too long to unload.
+        """
+        self.lifecycle.end("the server was told to stop")
+        self._changes.stop()
+        if self._loader is not None:
+            self._loader.finish()
+        owing = [one for one in self._known if one.state in (ModelState.READY, ModelState.DRAINING)]
+        if not owing or not self.live:
+            return
+        # What was sent before its sender could know lies in the sockets, perhaps unread.
+        await asyncio.sleep(_LAST_ARRIVALS_SECONDS)
+        self._takes_batches = False
+        for one in owing:
+            one.release()
+            await either(one.idle, self._hopeless)
+        if self._hopeless.is_set():
+            return
+        self._watchdog.close()
+        try:
+            async with asyncio.timeout(_GIVE_BACK_SECONDS):
+                for one in owing:
+                    await self._ended(one)
+        except TimeoutError:
+            _log.warning("the handler takes more than %g s to unload", _GIVE_BACK_SECONDS)
+
+    @property
+    def ready(self) -> bool:
+        """Whether batches are asked for; while the server drains, late ones are still taken."""
+        return self.lifecycle.state is ModelState.READY
+
+    @property
+    def live(self) -> bool:
+        """False when only a restart helps."""
+        return not self._hopeless.is_set()
+
+    @property
+    def hung(self) -> bool:
+        """Whether batches are at work that will not be answered."""
+        return self._hopeless.is_set() and not self.lost.is_set()
+
+    async def _load(self, start: StartUp | None = None) -> None:
+        version = Version(self.name)
+        try:
+            await self._brought_up(version, start or StartUp())
+            return
+        except CannotLoad as error:
+            # Another one: the frames of this hold the model whose memory is to be given back.
+            failure = CannotLoad(str(error))
+        except DeviceLost as error:
+            version.enter(ModelState.FAILED, str(error))
+            self._lose(error)
+            raise
+        except asyncio.CancelledError:
+            version.enter(ModelState.FAILED, "the server was told to stop before it was loaded")
+            raise
+        except BaseException as error:
+            _log.exception("bringing up the model failed")
+            failure = CannotLoad(words(error))
+        await self._failed(version, str(failure))
+        raise failure
+
+    async def _brought_up(self, version: Version, start: StartUp) -> None:
+        settings, serving = self._settings, self._known.serving
+        thread, turns = self._compute, None
+        if serving is not None:
+            # The compute thread has answers to give meanwhile.
+            thread = self._beside()
+            turns = Turns(self._loop, self._compute, self._watchdog)
+            content = await thread.call(lambda: source_content(settings, self._source))
+            if content == serving.content:
+                _log.info("version %s is what the source holds, and is served", serving.name)
+                return
+            await self._known.name(version, content)
+        self._known.add(version)
+        self._tell(version, ModelState.LOADING, f"loading with handler {settings.handler}")
+        loaded = await thread.call(lambda: load(settings, self._source, start))
+        version.loaded(loaded.handler)
+        if version.content is None:
+            await self._known.name(version, loaded.content)
+        elif version.content != loaded.content:
+            raise CannotLoad("the source changed while it was being read; load it again")
+        model, profile, cap = await self._tried(version, loaded, start, thread, turns)
+        runner = Runner(
+            model,
+            self._compute,
+            profile=profile,
+            cap=cap,
+            watchdog=self._watchdog,
+            lost=self._lose,
+        )
+        version.warm(profile, runner)
+        self._serve(version, f"ready on {model.device} after {start}")
+
+    async def _tried(
+        self,
+        version: Version,
+        loaded: LoadedModel,
+        start: StartUp,
+        thread: ComputeThread,
+        turns: Turns | None,
+    ) -> tuple[LoadedModel, Profile, MemoryCap]:
+        """The model as it is to be run, after it has shown how, and what it showed."""
+        clock = time.monotonic if turns is None else turns.clock
+        trying = loaded if turns is None else replace(loaded, turn=turns.take)
+        with start.phase(SELF_TESTS):
+            trial = await thread.call(
+                lambda: Trial(trying, self._settings, clock, alone=turns is None)
+            )
+        model = trial.model
+        version.described(
+            describe(
+                self.name,
+                model.handler,
+                model.declaration,
+                version=version.name or FIRST_VERSION,
+                idempotent=model.idempotent,
+            )
+        )
+        self._tell(version, ModelState.WARMING, f"warming up on {model.device}")
+        cap = MemoryCap()
+        with start.phase(WARM_UP):
+            profile = await thread.call(lambda: trial.profile(cap))
+        return replace(model, turn=at_once), replace(profile, start_up=start.seconds), cap
+
+    def _beside(self) -> ComputeThread:
+        if self._loader is None:
+            self._loader = ComputeThread(self._loop, "loading")
+            self._loader.start()
+        return self._loader
+
+    def _tell(self, version: Version, state: ModelState, reason: str) -> None:
+        """A version's state is the model's as long as no other serves."""
+        version.enter(state, reason)
+        if self._known.serving is None:
+            self.lifecycle.enter(state, reason)
+        else:
+            level = logging.ERROR if state is ModelState.FAILED else logging.INFO
+            _log.log(level, "version %s: %s: %s", version.name, state, reason)
+
+    async def _failed(self, version: Version, reason: str) -> None:
+        self._known.add(version)
+        await self._give_back(version)
+        self._tell(version, ModelState.FAILED, reason)
+
+    def _serve(self, version: Version, reason: str) -> None:
+        """From now on whoever names no version is answered by this one."""
+        old, self._known.serving = self._known.serving, version
+        version.enter(ModelState.READY, reason)
+        if self.live:
+            self.lifecycle.enter(ModelState.READY, reason, version.name)
+            # Not when the order to stop came first: nothing comes after DRAINING.
+            self._takes_batches = self.ready
+        if old is not None:
+            replaced = f"version {version.name} serves in its place"
+            old.enter(ModelState.DRAINING, replaced)
+            self._changes.begin(self._retire(old, replaced))
+
+    async def _retire(self, old: Version, reason: str) -> None:
+        # Requests that were read for it are under way to it still.
+        await old.forsaken(QUIET_SECONDS)
+        await self._give_back(old)
+        old.enter(ModelState.UNLOADED, reason)
+        _log.info("version %s: %s: %s", old.name, old.state, reason)
+
+    async def _unload(self) -> None:
+        version, reason = self._known.serving, "unloaded because somebody asked for it"
+        if version is None:
+            return
+        if not self.live:
+            raise self._not_ready()
+        version.enter(ModelState.DRAINING, reason)
+        self.lifecycle.enter(ModelState.DRAINING, reason)
+        await asyncio.sleep(_LAST_ARRIVALS_SECONDS)
+        self._known.serving = None
+        await self._give_back(version)
+        version.enter(ModelState.UNLOADED, reason)
+        for old in self._known:
+            old.release()
+            await old.gone.wait()
+        self.lifecycle.enter(ModelState.UNLOADED, reason)
+
+    async def _ended(self, version: Version) -> None:
+        """In a drain: end it, or see to its end where that has begun."""
+        if version.state is ModelState.READY:
+            await self._give_back(version)
+            version.enter(ModelState.UNLOADED, self.lifecycle.event.detail)
+        await either(version.gone, self._hopeless)
+
+    async def _give_back(self, version: Version) -> None:
+        """Unload what was loaded of it, once its batches are answered."""
+        handler = await version.closed()
+        if handler is None:
+            return
+        beside = self._known.serving not in (None, version)
+        try:
+            marks = await self._compute.call(partial(unload, handler))
+            del handler
+            # The end of the process returns it faster.
+            if not self.lifecycle.ended:
+                await self._compute.call(partial(return_memory, marks, beside=beside))
+        except asyncio.CancelledError:
+            raise
+        except BaseException:
+            # Somebody waits for the version's end, whatever is left of it.
+            _log.exception("version %s: not all of its memory was given back", version.name)
+
+    def _lose(self, error: DeviceLost) -> None:
+        self._takes_batches = False
+        self._hopeless.set()
+        self.lifecycle.enter(ModelState.LOST, str(error))
+        self.lost.set()
+
+    def _watched(self, hung: str | None) -> None:
+        """From the watchdog: a pass is overdue, or has ended after all."""
+        serving = self._known.serving
+        if hung is not None:
+            self._hopeless.set()
+            self.lifecycle.enter(ModelState.HUNG, hung)
+        elif not self.lost.is_set():
+            self._hopeless.clear()
+            if serving is not None and serving.state is ModelState.READY:
+                reason = "the pass that hung has ended"
+                self.lifecycle.enter(ModelState.READY, reason, serving.name)
+            elif self._known.present is not None:
+                self.lifecycle.enter(self._known.present.state, self._known.present.reason)
+        # Not what was told to stop: that takes the last arrivals only.
+        if not self.lifecycle.ended:
+            self._takes_batches = self.live
+
+    def _not_ready(self) -> NotReady:
+        event = self.lifecycle.event
+        return NotReady(f"model {self.name} is {event.state}: {event.detail}")

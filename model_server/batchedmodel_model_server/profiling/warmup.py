@@ -1,0 +1,197 @@
+"""Runs a few batches before the model is called ready, and keeps their times as its profile.
+
+The first pass over a shape pays for allocation and the choice of kernels, those after it are the
+samples. Smallest shapes first; a shape that does not fit into what is left of the time, or of the
+memory as far as smaller ones tell, is skipped. Where an earlier process has measured the same
+model on the same machine, one shape is run to see whether its times still hold.
+"""
+
+import logging
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Final
+
+from batchedmodel_contract.description import CostRule
+from batchedmodel_contract.profile import Profile, ProfilePoint
+from batchedmodel_model_server.batching.examples import examples
+from batchedmodel_model_server.errors import CannotLoad, DeviceLost, ForwardFailed, OutOfMemory
+from batchedmodel_model_server.execution.forward import LoadedModel, forward
+from batchedmodel_model_server.execution.memory import MemoryCap
+from batchedmodel_model_server.profiling.curve_fit import fitted
+from batchedmodel_model_server.profiling.memory_budget import MemoryBudget, meter_of
+
+BUDGET_SECONDS: Final = 15.0
+_SHORT: Final = 16
+_STEPS: Final = 4  # sizes of batches, and of lengths: enough to tell the curve's four terms apart
+_PASSES: Final = 2
+_SAMPLES: Final = 3
+_CHEAP_SECONDS: Final = 0.1  # shapes below it are sampled more than once: short times are noisy
+_FEW_TIMES: Final = 4.0  # the smallest shape: what batches of even a slow model are longer than
+_DRIFT: Final = 2.0  # a machine that is this much slower or faster than its profile is another one
+_CHECKED_SECONDS: Final = 0.05  # a shape that takes about as long is long enough to be judged by
+_log = logging.getLogger(__name__)
+
+Shape = tuple[int, int]
+"""Rows, and the length of each."""
+Clock = Callable[[], float]
+
+
+def warm_up(
+    model: LoadedModel,
+    max_rows: int,
+    cap: MemoryCap,
+    budget_seconds: float = BUDGET_SECONDS,
+    clock: Clock = time.monotonic,
+    *,
+    longest_pass: float = math.inf,
+    budget: MemoryBudget | None = None,
+) -> Profile:
+    """The profile up to `max_rows`, on the compute thread; teaches `cap` what does not fit.
+
+    No pass is begun that is expected to take longer than `longest_pass` seconds, but for shapes
+    that are a few times the smallest at most: the curve goes on beyond what was measured, and needs
+    more than one point for that.
+
+    Raises `CannotLoad` when a batch of examples fails: real ones would, too; and `DeviceLost`.
+    """
+    rule = model.declaration.cost_rule
+    budget = MemoryBudget(meter_of(model.device)) if budget is None else budget
+    deadline = clock() + budget_seconds
+    points: list[ProfilePoint] = []
+    too_long: float = math.inf
+    largest = 0
+    for rows, length in shapes(max_rows, lengths(model)):
+        cost = rule.paid(rows=rows, longest=length, total=rows * length)
+        largest = max(largest, cost)
+        if length >= too_long or (cap.cost is not None and cost > cap.cost):
+            continue
+        seconds = model.handler.predicted_seconds(rows, length)
+        if seconds is None:
+            left = deadline - clock()
+            expected = expected_seconds(points, rows * length)
+            if points and expected > max(longest_pass, _FEW_TIMES * points[0].seconds):
+                _log.info("no warm-up of %d x %d: it may take %.2f s", rows, length, expected)
+                continue
+            if points and _PASSES * expected > left:
+                _log.info("no warm-up of %d x %d: %.1f s are left", rows, length, max(0.0, left))
+                continue
+            if budget.cost is not None and cost > budget.cost:
+                _log.info("no warm-up of %d x %d: it would not fit the memory", rows, length)
+                continue
+            try:
+                seconds = _measure(model, rows, length, clock)
+            except OutOfMemory as error:
+                if not points:
+                    raise CannotLoad(f"not even one item fits: {error}") from None
+                _log.warning("%d x %d does not fit: %s", rows, length, error)
+                if rows == 1:
+                    too_long = length
+                else:
+                    cap.outgrown([cost])
+                continue
+            budget.ran(cost)
+        points.append(ProfilePoint(rows=rows, length=length, seconds=seconds))
+    if cap.cost is None and budget.cost is not None and budget.cost < largest:
+        cap.begin_with(budget.cost)
+    points.sort(key=lambda point: (point.rows, point.length))
+    return Profile(
+        cost_rule=rule,
+        device=model.device,
+        points=tuple(points),
+        max_cost=cap.cost,
+        curve=fitted(rule, points),
+    )
+
+
+def still_holds(model: LoadedModel, known: Profile, clock: Clock = time.monotonic) -> bool:
+    """Whether one shape takes about as long as `known` says; runs it a few times.
+
+    Raises `CannotLoad` and `DeviceLost` as `warm_up` does.
+    """
+    measured = [point for point in known.points if point.seconds > 0]
+    if not measured:
+        return False
+    point = min(measured, key=lambda each: abs(math.log(each.seconds / _CHECKED_SECONDS)))
+    passes = _passes(model, point.rows, point.length, clock)
+    try:
+        next(passes)
+        ratio = math.inf
+        # What else runs on the machine may slow a pass down, but nothing makes one faster.
+        for seconds in islice(passes, _SAMPLES):
+            ratio = min(ratio, seconds / point.seconds)
+            if ratio <= _DRIFT:
+                break
+    except OutOfMemory:
+        return False
+    said = f"{point.rows} x {point.length} takes {ratio:.2f} of the time measured earlier"
+    if 1 / _DRIFT <= ratio <= _DRIFT:
+        _log.info("%s: the profile holds", said)
+        return True
+    _log.warning("%s: measuring anew", said)
+    return False
+
+
+def lengths(model: LoadedModel) -> tuple[int, ...]:
+    """From a short to the longest length of an item; one where lengths do not matter."""
+    declaration, text = model.declaration, model.handler.text
+    bounds = declaration.bounds
+    if declaration.cost_rule is CostRule.ROWS or not bounds:
+        return (1,)
+    least = declaration.length_of({letter: size for letter, (size, _) in bounds.items()})
+    longest = declaration.length_of({letter: size for letter, (_, size) in bounds.items()})
+    if text is not None:
+        longest = min(longest, text.max_tokens)
+    wanted = _steps(min(max(_SHORT, least), longest), longest)
+    # A product of two sizes is not any number.
+    possible = {declaration.length_of(declaration.sizes_of(length)) for length in wanted}
+    return tuple(sorted(possible))
+
+
+def shapes(max_rows: int, of_lengths: Sequence[int]) -> list[Shape]:
+    """From one row to as many as allowed, of each length; the least work first."""
+    return sorted(
+        ((rows, length) for rows in _steps(1, max_rows) for length in of_lengths),
+        key=lambda shape: (shape[0] * shape[1], shape),
+    )
+
+
+def expected_seconds(points: Sequence[ProfilePoint], work: int) -> float:
+    """How long a pass over `work` tokens takes, by the largest one measured so far."""
+    if not points:
+        return 0.0
+    last = points[-1]
+    return last.seconds * max(1.0, work / (last.rows * last.length))
+
+
+def _steps(least: int, most: int) -> tuple[int, ...]:
+    """Numbers from `least` to `most`, each about as many times the one before."""
+    ratio = most / least
+    return tuple(sorted({round(least * ratio ** (n / (_STEPS - 1))) for n in range(_STEPS)}))
+
+
+def _measure(model: LoadedModel, rows: int, length: int, clock: Clock) -> float:
+    """Seconds of a pass over this shape."""
+    passes = _passes(model, rows, length, clock)
+    next(passes)
+    samples = [next(passes)]
+    while len(samples) < _SAMPLES and samples[-1] < _CHEAP_SECONDS:
+        samples.append(next(passes))
+    return statistics.median(samples)
+
+
+def _passes(model: LoadedModel, rows: int, length: int, clock: Clock) -> Iterator[float]:
+    """Runs one batch again and again, and gives the seconds of each time."""
+    batch = examples(model.declaration, rows, length)
+    while True:
+        began = clock()
+        try:
+            forward(model, batch, began)
+        except (DeviceLost, OutOfMemory):
+            raise
+        except ForwardFailed as error:
+            _log.error("the warm-up failed: %s", error.trace)
+            raise CannotLoad(f"a batch of {rows} x {length} failed in warm-up: {error}") from error
+        yield clock() - began

@@ -1,0 +1,1 @@
+"""Where a model's files come from, and how they are fetched and judged."""

@@ -1,0 +1,119 @@
+"""What the processor allows this process: how many threads, and which arithmetic.
+
+Left alone, torch starts a thread for each core of the node. In a container that may use two of 64
+these take turns within the quota, and every operator waits for the last of them. Called at the
+start of the process, before torch is imported, since OpenMP reads its variable only then.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Iterable, MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from batchedmodel_model_server.system import cgroup
+from batchedmodel_model_server.system.cgroup import text_of
+
+THREADS: Final = "OMP_NUM_THREADS"
+_PROCESSOR: Final = Path("/proc/cpuinfo")
+_BFLOAT16: Final = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
+"""Of x86, and of Arm."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processor:
+    """The node's processor, as one process may use it."""
+
+    name: str
+    cores: int
+    """That the scheduler may put this process on."""
+    quota: float | None
+    """How many of them it may keep busy on average; None without a bound."""
+    bfloat16: bool
+    """Whether it has instructions for that."""
+
+    @property
+    def threads(self) -> int:
+        """How many threads can compute all the time.
+
+        Rounded down: threads that exceed the quota are stopped, and all others wait for them.
+        """
+        return self.cores if self.quota is None else max(1, min(self.cores, int(self.quota)))
+
+
+def read_processor(
+    *, cores: int | None = None, limits: Iterable[str] | None = None, description: Path = _PROCESSOR
+) -> Processor:
+    """The processor as Linux describes it; what it does not say counts as unbounded or absent."""
+    lines = text_of(description).splitlines()
+    flags = _values(lines, ("flags", "Features"))
+    return Processor(
+        name=next(iter(_values(lines, ("model name", "CPU part"))), "unknown"),
+        cores=len(os.sched_getaffinity(0)) if cores is None else cores,
+        quota=_quota(cgroup.limits("cpu.max") if limits is None else limits),
+        bfloat16=any(_BFLOAT16 & set(value.split()) for value in flags[:1]),
+    )
+
+
+def bound_threads(processor: Processor, environ: MutableMapping[str, str]) -> None:
+    """Tell the libraries how many threads to start, unless the manifest's `env` does."""
+    if not environ.get(THREADS):
+        environ[THREADS] = str(processor.threads)
+    quota = "no quota" if processor.quota is None else f"a quota of {processor.quota:.4g}"
+    _log.info(
+        "%s, %d cores, %s, %s bfloat16: computing with %s threads",
+        processor.name,
+        processor.cores,
+        quota,
+        "with" if processor.bfloat16 else "without",
+        environ[THREADS],
+    )
+
+
+def bound_operators() -> None:
+    """Let torch, once it is imported, run one operator at a time, as passes come one at a time.
+
+    The threads within operators follow from the variable: `torch.set_num_threads` would bind
+    OpenMP's only in the thread that calls it.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or torch.get_num_interop_threads() == 1:
+        return
+    try:
+        torch.set_num_interop_threads(1)
+    except RuntimeError as error:
+        _log.info("the threads between operators are left as they are: %s", error)
+
+
+def computing_threads() -> int:
+    """How many threads share an operator; 0 where torch is not used."""
+    torch = sys.modules.get("torch")
+    return 0 if torch is None else int(torch.get_num_threads())
+
+
+def device_name(device: str, processor: Processor) -> str:
+    """What is computed on, in words that tell one kind of device from another."""
+    torch = sys.modules.get("torch")
+    if torch is None or not device.startswith("cuda"):
+        return f"{device}: {processor.name}, {processor.quota or processor.cores:.4g} cores"
+    properties = torch.cuda.get_device_properties(device)
+    return f"{device}: {properties.name}, {properties.total_memory} bytes"
+
+
+def _quota(limits: Iterable[str]) -> float | None:
+    """The least of the limits, in cores."""
+    quotas: list[float] = []
+    for limit in limits:
+        # Two numbers of microseconds, the first of which may be the word max.
+        quota, _, period = limit.partition(" ")
+        if quota.isdecimal() and period.isdecimal() and int(period) > 0:
+            quotas.append(int(quota) / int(period))
+    return min(quotas, default=None)
+
+
+def _values(lines: Iterable[str], fields: tuple[str, ...]) -> list[str]:
+    split = (line.partition(":") for line in lines)
+    return [value.strip() for field, _, value in split if field.strip() in fields]

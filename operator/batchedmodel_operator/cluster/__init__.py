@@ -1,0 +1,1 @@
+"""The Kubernetes API server and the pods' sidecars: reads, writes, watches."""

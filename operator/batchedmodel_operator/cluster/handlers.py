@@ -1,0 +1,210 @@
+"""Kopf as an informer: which objects are watched, and how. Nobody else tells Kopf what to do.
+
+Every event becomes a key in the work queue and nothing else. Event handlers put no finalizer and no
+annotation on anything, and a missed event costs delay, never correctness.
+"""
+
+import asyncio
+import itertools
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, Protocol, cast
+
+import kopf
+
+from batchedmodel_contract.kubernetes_names import (
+    GROUP,
+    MANAGED_BY,
+    MANAGED_BY_LABEL,
+    PLURAL,
+    VERSION,
+)
+from batchedmodel_operator.cluster.watched_text import bounded
+from batchedmodel_operator.cluster.watching import until_all_end
+from batchedmodel_operator.kinds import CHILDREN, RESOURCES, Kind
+from batchedmodel_operator.reconcile.state import Key, condition, is_news, keys_of
+
+_DEFINITIONS: Final = ("apiextensions.k8s.io", "v1", "customresourcedefinitions")
+_WATCHED: Final = (*CHILDREN, Kind.CONTROLLER_REVISION, Kind.POD)
+"""Those that carry our label."""
+_SERVER_SECONDS: Final = 240
+_CLIENT_SECONDS: Final = 250
+_CONNECT_SECONDS: Final = 10
+_REQUEST_SECONDS: Final = 30
+_CHUNK: Final = 50
+"""Objects of a page. A page of each kind is held at the same time, as JSON; and as many as an API
+server takes at most, of the worst form, are read within `_REQUEST_SECONDS`."""
+_IDLE_SECONDS: Final = 0.05
+_LONGEST_BACKOFF_SECONDS: Final = 30
+
+
+class Add(Protocol):
+    """Who is told of events; the workers."""
+
+    def __call__(self, key: Key, *, awaited: bool = False) -> None:
+        """Something happened to the BatchedModel; `awaited`: its manifest is news."""
+        ...
+
+
+def registry(
+    add: Add,
+    definition_changed: Callable[[bool], None] | None,
+) -> kopf.OperatorRegistry:
+    """Handlers that call `add` for each event.
+
+    `definition_changed` hears of the custom resource: whether it is there and established. None:
+    the account may not look at definitions, nor at anything else outside its namespaces.
+    """
+    found = kopf.OperatorRegistry()
+
+    @kopf.on.login(registry=found)
+    async def login(**kwargs: Any) -> kopf.AiohttpSession | None:
+        account = kopf.login_with_service_account(**kwargs)
+        if account is not None:
+            return bounded(replace(account, server=_server(os.environ, account.server)))
+        account = kopf.login_with_kubeconfig(**kwargs)
+        return None if account is None else bounded(account)
+
+    @kopf.on.startup(registry=found)
+    async def configure(settings: kopf.OperatorSettings, **_: Any) -> None:
+        _configure(settings)
+        # Kopf would list namespaces and definitions.
+        settings.scanning.disabled = definition_changed is None
+
+    @kopf.on.event(GROUP, VERSION, PLURAL, registry=found)
+    async def model_changed(namespace: str | None, name: str, body: kopf.Body, **_: Any) -> None:
+        if namespace is not None:
+            add(Key(namespace=namespace, name=name), awaited=is_news(body))
+
+    if definition_changed is not None:
+        _tell_of_definition(found, definition_changed)
+
+    # What loses the label that is watched by comes as deleted, with the labels it had before.
+    async def child_changed(body: kopf.Body, **_: Any) -> None:
+        for key in keys_of(body):
+            add(key)
+
+    for kind in _WATCHED:
+        resource = RESOURCES[kind]
+        watched = kopf.on.event(
+            resource.group,
+            resource.version,
+            resource.plural,
+            id=resource.plural,
+            registry=found,
+        )
+        watched(child_changed)
+
+    return found
+
+
+def _tell_of_definition(
+    found: kopf.OperatorRegistry, definition_changed: Callable[[bool], None]
+) -> None:
+    @kopf.on.event(*_DEFINITIONS, registry=found)
+    async def definition_seen(type: str | None, body: kopf.Body, **_: Any) -> None:
+        status = condition(body.get("status") or {}, "Established").get("status")
+        definition_changed(type != "DELETED" and status == "True")
+
+
+async def watch(
+    found: kopf.OperatorRegistry,
+    *,
+    namespaces: Sequence[str] = (),
+    stop: asyncio.Event,
+    take_signals: Callable[[], None],
+) -> None:
+    """Watch until `stop`; raises whatever Kopf gives up for. No `namespaces` means all of them.
+
+    Kopf takes SIGTERM and SIGINT for itself and keeps them when it has ended, when nobody hears
+    them any more. `take_signals` is called to have them back.
+    """
+    others = asyncio.all_tasks()
+    tasks = await kopf.spawn_tasks(
+        registry=found,
+        clusterwide=not namespaces,
+        namespaces=namespaces,
+        stop_flag=stop,
+    )
+    # To take them was the last that Kopf did, and the loop has not run since: none is lost.
+    take_signals()
+    await until_all_end(kopf.run_tasks(tasks, ignored=others), tasks, others)
+
+
+def _server(environ: Mapping[str, str], named: str) -> str:
+    """The API server's address from the environment of a pod: its name needs a cluster DNS."""
+    host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT")
+    if not host or not port:
+        return named
+    return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+
+
+class _Backoffs:
+    """Delays between attempts at the API server, without an end: an outage must not end us."""
+
+    def __iter__(self) -> Iterator[float]:
+        growing = itertools.takewhile(
+            lambda delay: delay < _LONGEST_BACKOFF_SECONDS, (2.0**n / 2 for n in itertools.count())
+        )
+        return itertools.chain(growing, itertools.repeat(float(_LONGEST_BACKOFF_SECONDS)))
+
+
+class _NoDifferences(kopf.DiffBaseStorage):
+    """Nobody here asks what an event changed. Kopf copies every object three times to tell."""
+
+    def build(self, **_: Any) -> kopf.BodyEssence:
+        return cast(kopf.BodyEssence, {})
+
+    def fetch(self, **_: Any) -> kopf.BodyEssence | None:
+        return None
+
+    def store(self, **_: Any) -> None:
+        """Keep nothing."""
+
+
+class _NoProgress(kopf.ProgressStorage):
+    """Handlers of events have none."""
+
+    def fetch(self, **_: Any) -> None:
+        return None
+
+    def store(self, **_: Any) -> None:
+        """Keep nothing."""
+
+    def purge(self, **_: Any) -> None:
+        """Nothing was kept."""
+
+    def touch(self, **_: Any) -> None:
+        """Nothing was kept."""
+
+    def clear(self, *, essence: kopf.BodyEssence) -> kopf.BodyEssence:
+        return essence
+
+
+def _configure(settings: kopf.OperatorSettings) -> None:
+    settings.persistence.diffbase_storage = _NoDifferences()
+    settings.persistence.progress_storage = _NoProgress()
+    # For as long each object has a task that holds its last event; a thousand models are ten
+    # thousand objects, and whoever takes over sees them all at once.
+    settings.queueing.idle_timeout = _IDLE_SECONDS
+    # Kopf arms this bomb when a task of its own fails, too, and the operator that watches anew
+    # would be killed by it. Whoever stops us has a grace period and a SIGKILL of his own.
+    settings.process.ultimate_exiting_timeout = None
+    settings.peering.standalone = True
+    settings.posting.enabled = False
+    # Load balancers drop idle connections without a word; no watch may outlive its silence.
+    settings.watching.server_timeout = _SERVER_SECONDS
+    settings.watching.client_timeout = _CLIENT_SECONDS
+    settings.watching.connect_timeout = _CONNECT_SECONDS
+    settings.networking.request_timeout = _REQUEST_SECONDS
+    settings.networking.connect_timeout = _CONNECT_SECONDS
+    settings.networking.error_backoffs = _Backoffs()
+    settings.watching.chunk_size = _CHUNK
+    # Of the definitions ours is enough, so that the right to watch it is enough.
+    settings.watching.field_selectors[_DEFINITIONS] = f"metadata.name={PLURAL}.{GROUP}"
+    for kind in _WATCHED:
+        # Otherwise all pods of the cluster would come by.
+        resource = RESOURCES[kind]
+        key = resource.group, resource.version, resource.plural
+        settings.watching.label_selectors[key] = f"{MANAGED_BY_LABEL}={MANAGED_BY}"

@@ -1,0 +1,133 @@
+"""What Kopf gets to read of an API server's answers: of each object the few fields asked for here.
+
+Kopf parses whole pages and messages by itself, and one object that its parser cannot take would end
+the watching of all. So it is given a session whose answers have been read within bounds before.
+"""
+
+import json
+import logging
+from collections.abc import AsyncIterator
+from typing import Any, Final, cast
+
+import aiohttp
+import kopf
+
+from batchedmodel_contract.kubernetes_names import NAME_LABEL
+from batchedmodel_contract.object_text import (
+    LARGEST_OF_MANY,
+    ItemSplitter,
+    LineSplitter,
+    Unreadable,
+    Wanted,
+    members,
+    parsed,
+    pick_owned,
+)
+from batchedmodel_operator.cluster.objects import apart, items_of
+from batchedmodel_operator.kinds import RESOURCES
+
+_log: Final = logging.getLogger(__name__)
+_CHUNK: Final = 65_536
+_WANTED: Final[Wanted] = {
+    "apiVersion": None,
+    "kind": None,
+    "metadata": {
+        **dict.fromkeys(("name", "namespace", "uid", "resourceVersion", "generation")),
+        "deletionTimestamp": None,
+        "labels": {NAME_LABEL: None},
+        "ownerReferences": None,
+    },
+    "status": {"observedGeneration": None},
+}
+
+
+def bounded(account: kopf.ConnectionInfo) -> kopf.AiohttpSession:
+    """The account with a session that leaves out what nobody here asks for."""
+    session = aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, ssl=account.as_ssl_context()),
+        headers=account.as_http_headers(),
+        proxy=account.proxy_url,
+        trust_env=account.trust_env,
+        middlewares=(_read_before,),
+    )
+    return kopf.AiohttpSession(
+        aiohttp_session=session,
+        server=account.server,
+        default_namespace=account.default_namespace,
+        priority=account.priority,
+        expiration=account.expiration,
+    )
+
+
+class LightContent:
+    """The body of an answer, as far as Kopf reads it; everything else is the body's own."""
+
+    def __init__(self, content: aiohttp.StreamReader, where: str) -> None:
+        self._content = content
+        self._where = where
+
+    async def read(self) -> bytes:
+        """A page of a list. Raises `aiohttp.ClientPayloadError` where it is none."""
+        splitter, items = ItemSplitter(), []
+        try:
+            chunks = aiter(self._content.iter_chunked(_CHUNK))
+            async for item in items_of(chunks, splitter):
+                try:
+                    items.append(await apart(item, _light))
+                except Unreadable as error:
+                    self._left_out(error)
+            page = {**splitter.rest(), "items": items}
+        except Unreadable as error:
+            raise aiohttp.ClientPayloadError(f"{self._where}: the list {error}") from error
+        return json.dumps(page).encode()
+
+    async def iter_chunked(self, size: int) -> AsyncIterator[bytes]:
+        """A watch, a message at a time. Raises `aiohttp.ClientPayloadError` where it is none."""
+        splitter = LineSplitter()
+        async for chunk in self._content.iter_chunked(min(size, _CHUNK)):
+            try:
+                for line in splitter.feed(chunk):
+                    try:
+                        yield await apart(line, _light_message)
+                    except Unreadable as error:
+                        self._left_out(error)
+            except Unreadable as error:
+                raise aiohttp.ClientPayloadError(f"{self._where}: it {error}") from error
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._content, name)
+
+    def _left_out(self, error: Unreadable) -> None:
+        _log.warning("%s: an object is left out, as it %s", self._where, error)
+
+
+async def _read_before(
+    request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
+) -> aiohttp.ClientResponse:
+    response = await send(request)
+    path = request.url.path
+    if response.ok and _is_ours(path):
+        response.content = cast(aiohttp.StreamReader, LightContent(response.content, path))
+    return response
+
+
+def _is_ours(path: str) -> bool:
+    """Whether users write what stands there; the rest is the cluster's and read as it is."""
+    for resource in RESOURCES.values():
+        root = f"/apis/{resource.group}" if resource.group else "/api"
+        if path.startswith(f"{root}/{resource.version}/") and path.endswith(f"/{resource.plural}"):
+            return True
+    return False
+
+
+def _light(item: bytes) -> dict[str, Any]:
+    return pick_owned(item, _WANTED, largest=LARGEST_OF_MANY)
+
+
+def _light_message(line: bytes) -> bytes:
+    message = dict(members(line))
+    if not message.keys() >= {"type", "object"}:
+        raise Unreadable("is no message of a watch")
+    kind = parsed(message["type"])
+    found = parsed(message["object"]) if kind == "ERROR" else _light(message["object"])
+    return json.dumps({"type": kind, "object": found}).encode() + b"\n"

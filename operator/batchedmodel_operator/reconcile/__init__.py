@@ -1,0 +1,1 @@
+"""One BatchedModel's way from what is there to what is wanted."""

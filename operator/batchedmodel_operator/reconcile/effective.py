@@ -1,0 +1,96 @@
+"""Values in force of those fields whose default depends on other fields or on the chart."""
+
+from typing import Any
+
+from batchedmodel_contract import effective as rules
+from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.spec import DEFAULT_MODEL_PORT, Spec
+from batchedmodel_contract.workload import Autoscaling, ScalingMetric
+from batchedmodel_operator.rollout.rollout import Mode
+
+
+def replicas(spec: Spec) -> int:
+    """Pods at the beginning with an autoscaler, and always without one."""
+    if spec.autoscaling is not None:
+        return spec.autoscaling.min_replicas
+    return 1 if spec.replicas is None else spec.replicas
+
+
+def pods(spec: Spec) -> int:
+    """Pods that the operator asks for where it has the say."""
+    return 0 if spec.suspend else replicas(spec)
+
+
+def rolling_update(spec: Spec, mode: Mode) -> dict[str, int | str]:
+    """How many pods may be too many and too few while others take their place."""
+    surge, missing = spec.rollout.max_surge, spec.rollout.max_unavailable
+    if mode is Mode.IN_PLACE:
+        return {"maxSurge": 0, "maxUnavailable": 1 if missing is None else missing}
+    if surge is None:
+        surge = "25%" if spec.accelerator is None else 1
+    return {"maxSurge": surge, "maxUnavailable": 0 if missing is None else missing}
+
+
+def most_replicas(spec: Spec) -> int:
+    """Pods that there may be."""
+    return replicas(spec) if spec.autoscaling is None else spec.autoscaling.max_replicas
+
+
+def drain_timeout_seconds(spec: Spec) -> int:
+    """How long accepted requests may take once a pod was told to stop."""
+    timeout = spec.batching.request_timeout_seconds
+    return rules.drain_timeout_seconds(spec.drain.timeout_seconds, request_timeout_seconds=timeout)
+
+
+def model_port(spec: Spec) -> int:
+    """Port of a container of one's own."""
+    return DEFAULT_MODEL_PORT if spec.model.port is None else spec.model.port
+
+
+def scaling_target(spec: Spec, scaling: Autoscaling) -> tuple[str, int]:
+    """What the metric is to be, and the field of `autoscaling` that says so."""
+    batch = spec.batching.max_batch_size
+    match scaling.metric:
+        case ScalingMetric.LOAD | ScalingMetric.CPU:
+            percent = rules.target_utilization_percent(scaling.target_utilization_percent)
+            return "targetUtilizationPercent", percent
+        case ScalingMetric.QUEUE_LENGTH:
+            rows = rules.target_queue_length(scaling.target_queue_length, max_batch_size=batch)
+            return "targetQueueLength", rows
+        case ScalingMetric.OUTSTANDING:
+            rows = rules.target_outstanding(
+                scaling.target_outstanding,
+                max_batch_size=batch,
+                max_concurrent_batches=spec.batching.max_concurrent_batches,
+            )
+            return "targetOutstanding", rows
+        case ScalingMetric.QUEUE_WAIT:
+            wait = rules.target_queue_wait_milliseconds(
+                scaling.target_queue_wait_milliseconds,
+                target_latency_milliseconds=spec.batching.target_latency_milliseconds,
+            )
+            return "targetQueueWaitMilliseconds", wait
+
+
+def effective(spec: Spec, model_image: str, mode: Mode) -> dict[str, Any]:
+    """All of them, under the names and in the nesting of the manifest.
+
+    `model_image`: what the pods run, which an earlier operator may have chosen. `mode`: how they
+    are replaced.
+    """
+    model: dict[str, Any] = {"image": model_image}
+    if spec.model.protocol is not None:
+        model["port"] = model_port(spec)
+    found: dict[str, Any] = {
+        "model": model,
+        "batching": {"maxQueueSize": BatchSettings.of(spec.batching).max_queue_size},
+        "drain": {"timeoutSeconds": drain_timeout_seconds(spec)},
+        "rollout": rolling_update(spec, mode),
+    }
+    scaling = spec.autoscaling
+    if scaling is None:
+        found["replicas"] = replicas(spec)
+    else:
+        name, target = scaling_target(spec, scaling)
+        found["autoscaling"] = {name: target}
+    return found

@@ -1,0 +1,375 @@
+"""Decides what has to be done to the cluster so that it is what a BatchedModel asks for. Pure.
+
+Level-triggered: whatever happened before, the answer follows from what is there now. Where nothing
+differs nothing is planned, so that a second look, a restart or a second operator writes nothing.
+"""
+
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.spec import Spec
+from batchedmodel_operator import render
+from batchedmodel_operator.errors import ClusterError
+from batchedmodel_operator.kinds import CHILDREN, FIELD_MANAGER, SEED_MANAGER, Kind
+from batchedmodel_operator.ports import UNREAD, Body
+from batchedmodel_operator.reconcile import effective
+from batchedmodel_operator.reconcile.memory import Inquiry
+from batchedmodel_operator.reconcile.repairs import Repair, repaired
+from batchedmodel_operator.reconcile.state import (
+    Child,
+    Observed,
+    Pod,
+    content,
+    digest,
+    holds_replicas,
+    left_behind,
+    owned,
+)
+from batchedmodel_operator.rollout import rollout
+from batchedmodel_operator.rollout.rollout import Mode, Record
+from batchedmodel_operator.rollout.signs import signs
+
+RESYNC_SECONDS: Final = 600.0
+"""A watch that fell silent costs at most this much delay."""
+_TEMPLATES_KEPT: Final = 3  # beside the one in use and the last good one
+_COLLECTION_SECONDS: Final = 2.0
+_CONFLICT_SECONDS: Final = 60.0  # a stranger's object is not watched, so its end makes no event
+_FIRST_INQUIRY_SECONDS: Final = 0.5
+_LONGEST_INQUIRY_SECONDS: Final = 60.0
+_LOADING_SECONDS: Final = 5.0  # that a model failed to load makes no event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deletion:
+    """A child that is no longer wanted."""
+
+    kind: Kind
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Apply:
+    """A manifest that differs from what is there."""
+
+    kind: Kind
+    manifest: Body
+    manager: str = FIELD_MANAGER
+    uid: str = ""
+    """Of the object that was judged ours; empty when there is none yet."""
+    version: str = ""
+    """Of the object as it was seen, where a later change must not be overwritten."""
+    after: Kind | None = None
+    """A child that the API server must not have refused just before."""
+    repair: Repair | None = None
+    """To be remembered, where it undoes what somebody else changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refresh:
+    """A pod whose kubelet is to look at the batch settings now instead of in a minute."""
+
+    pod: str
+    uid: str
+    annotation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Obstacle:
+    """A child that cannot be applied, because its name is taken."""
+
+    kind: Kind
+    name: str
+    by_stranger: bool
+    """Otherwise by an object on its way out, which takes only patience."""
+    owner: str = ""
+    """Whose it is, in words, as far as the object says so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contest:
+    """A child that somebody else changes again after each repair."""
+
+    kind: Kind
+    name: str
+    by: str
+    """Who did so last, as the object says; empty where it does not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A step of the plan that did not succeed."""
+
+    kind: Kind
+    name: str
+    error: ClusterError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to do, in this order, and when to look again if nothing happens until then."""
+
+    deletions: tuple[Deletion, ...] = ()
+    applies: tuple[Apply, ...] = ()
+    refreshes: tuple[Refresh, ...] = ()
+    obstacles: tuple[Obstacle, ...] = ()
+    contests: tuple[Contest, ...] = ()
+    model_image: str = ""
+    """Of the model's container in the pod template that is wanted."""
+    rollout: Record = field(default_factory=Record)
+    """How pods are replaced, and whether the last good ones have come back."""
+    inquiries: Mapping[str, Inquiry] = field(default_factory=dict)
+    """To be remembered, by uid of a pod."""
+    unconfirmed: tuple[str, ...] = ()
+    """Running pods that are not known to use the batch settings."""
+    unfinished: bool = False
+    """More can be planned from what these steps make."""
+    altered: bool = False
+    """The manifest reads otherwise than when it was applied, though nobody has edited it."""
+    come_back_after: float = RESYNC_SECONDS
+    """Seconds."""
+
+
+def plan(observed: Observed, images: render.Images, now: float, at: datetime) -> Plan:
+    """The steps from what is there to what is wanted.
+
+    `now` in monotonic seconds, by which our own memory counts; `at` by the calendar, by which the
+    cluster does.
+    """
+    model, spec = observed.model, observed.model.spec
+    if spec is None:
+        # What the contract refuses cannot be rendered; the last good children stay.
+        return Plan(rollout=Record.of(model.status))
+    if model.altered:
+        # Nobody has asked for other children, and those that were cannot be rendered any more.
+        return Plan(rollout=Record.of(model.status), altered=True)
+    name = render.revision_name(model, spec)
+    target = _template(observed, spec, images, name)
+    seen = signs(observed, spec, name, target, now, at)
+    decided = rollout.decide(seen, Record.of(model.status))
+    wait = rollout.seconds_left(seen, decided)
+    template = target if decided.fault is None else _kept(observed, decided.good)
+    wanted = _wanted(observed, spec, template, decided.mode)
+    obstacles = tuple(_obstacles(observed, wanted))
+    blocked = {obstacle.kind for obstacle in obstacles}
+    applies = tuple(
+        step
+        for kind, manifest in wanted.items()
+        if kind not in blocked
+        for step in _applies(observed, spec, kind, manifest, now)
+    )
+    keeping = _keeping(observed, name, target)
+    settings = BatchSettings.of(spec.batching).digest()
+    unconfirmed = tuple(_unconfirmed(observed, settings))
+    due = tuple(_inquiries(observed, unconfirmed, settings, now))
+    inquiries = {
+        pod.uid: before
+        for pod in unconfirmed
+        if (before := observed.memory.inquiry(pod.uid, settings)) is not None
+    } | {pod.uid: inquiry for pod, inquiry in due}
+    return Plan(
+        deletions=(*_deletions(observed, wanted), *_outdated(observed, {name, decided.good})),
+        applies=(*applies, *(() if Kind.DEPLOYMENT in blocked else keeping)),
+        refreshes=tuple(step for pod, _ in due for step in _refresh(observed, pod, settings)),
+        model_image=template["spec"]["containers"][0]["image"],
+        rollout=decided,
+        inquiries=inquiries,
+        obstacles=obstacles,
+        contests=tuple(_contests(observed, applies, now)),
+        unconfirmed=tuple(pod.name for pod in unconfirmed),
+        unfinished=spec.autoscaling is not None and Kind.AUTOSCALER not in wanted and not obstacles,
+        come_back_after=min(*_delays(observed, obstacles, applies, inquiries, now), wait),
+    )
+
+
+def _template(observed: Observed, spec: Spec, images: render.Images, name: str) -> Body:
+    """The one that was kept for this state of the manifest; only without one a new one is made."""
+    for kept in observed.revisions:
+        if kept.name == name:
+            return kept.template
+    return render.pod_template(observed.model, spec, images, render.pinned_batching(spec))
+
+
+def _kept(observed: Observed, name: str) -> Body:
+    return next(kept.template for kept in observed.revisions if kept.name == name)
+
+
+def _keeping(observed: Observed, name: str, template: Body) -> Iterator[Apply]:
+    if all(kept.name != name for kept in observed.revisions):
+        number = 1 + max((kept.number for kept in observed.revisions), default=0)
+        manifest = render.revision_child(observed.model, name, number, template)
+        # What no Deployment can be made of must not outlive the operator that rendered it.
+        yield Apply(kind=Kind.CONTROLLER_REVISION, manifest=manifest, after=Kind.DEPLOYMENT)
+
+
+def _outdated(observed: Observed, in_use: Set[str]) -> Iterator[Deletion]:
+    others = [kept for kept in observed.revisions if kept.name not in in_use]
+    for kept in others[:-_TEMPLATES_KEPT]:
+        yield Deletion(kind=Kind.CONTROLLER_REVISION, name=kept.name, uid=kept.uid)
+
+
+def _wanted(observed: Observed, spec: Spec, template: Body, mode: Mode) -> Mapping[Kind, Body]:
+    model, live = observed.model, observed.deployment
+    there = live is not None and not live.deleting
+    free = spec.autoscaling is not None and there and not spec.suspend
+    wanted: dict[Kind, Body] = {
+        Kind.CONFIG_MAP: render.config_map(model, BatchSettings.of(spec.batching)),
+        Kind.SERVICE: render.service(model, spec),
+        Kind.DEPLOYMENT: render.deployment(
+            model,
+            spec,
+            template,
+            mode=mode,
+            # A Deployment without a number would be created with one pod, whatever is asked for.
+            replicas=None if free else effective.pods(spec),
+        ),
+    }
+    if spec.autoscaling is not None and there:
+        wanted[Kind.AUTOSCALER] = render.autoscaler(model, spec, spec.autoscaling)
+    if render.needs_disruption_budget(spec):
+        wanted[Kind.DISRUPTION_BUDGET] = render.disruption_budget(model, spec)
+    return wanted
+
+
+def _obstacles(observed: Observed, wanted: Mapping[Kind, Body]) -> Iterator[Obstacle]:
+    for kind in wanted:
+        child = observed.children.get(kind)
+        if child is None:
+            continue
+        ours = owned(child, observed.model)
+        if ours and not child.deleting:
+            continue
+        stranger = not ours and not left_behind(child, observed.model)
+        yield Obstacle(kind=kind, name=child.name, by_stranger=stranger, owner=_owner_of(child))
+
+
+def _owner_of(child: Child) -> str:
+    if UNREAD in child.body:
+        return str(child.body[UNREAD])
+    owners = sorted(child.owners, key=lambda owner: not owner.get("controller"))
+    if owners:
+        return f"it belongs to {owners[0].get('kind')} {owners[0].get('name')}"
+    # The first entry is the oldest, mostly that of whoever made it.
+    entries = child.body["metadata"].get("managedFields") or ()
+    return next((f"it was made by {one['manager']}" for one in entries if "manager" in one), "")
+
+
+def _applies(
+    observed: Observed, spec: Spec, kind: Kind, manifest: Body, now: float
+) -> Iterator[Apply]:
+    live = observed.children.get(kind)
+    if live is None:
+        yield Apply(kind=kind, manifest=manifest)
+        return
+    hand_over = kind is Kind.DEPLOYMENT and _must_hand_over(spec, live)
+    if hand_over:
+        # With nobody else behind them, the replicas that the next apply leaves out would become 1.
+        # An autoscaler does nothing at 0, so it begins at its minimum.
+        replicas = live.body["spec"].get("replicas") or effective.replicas(spec)
+        seed = render.seed(observed.model, live, replicas)
+        # Whoever scales it meanwhile must not lose that. Of a new one the version changes at once,
+        # by the status that its controller writes.
+        new = kind in observed.made and Kind.AUTOSCALER not in observed.children
+        version = "" if new else live.body["metadata"]["resourceVersion"]
+        yield Apply(kind=kind, manifest=seed, manager=SEED_MANAGER, uid=live.uid, version=version)
+    before = observed.memory.applied.get(kind)
+    if before is None or before.uid != live.uid or before.rendered != digest(manifest):
+        yield Apply(kind=kind, manifest=manifest, uid=live.uid)
+    elif before.content != content(live.body, manifest):
+        if hand_over or before.repair is None or not before.repair.waits(now):
+            repair = repaired(before.repair, now)
+            yield Apply(kind=kind, manifest=manifest, uid=live.uid, repair=repair)
+    elif hand_over:
+        yield Apply(kind=kind, manifest=manifest, uid=live.uid, repair=before.repair)
+
+
+def _must_hand_over(spec: Spec, live: Child) -> bool:
+    return spec.autoscaling is not None and not spec.suspend and holds_replicas(live.body)
+
+
+def _repairs(observed: Observed, applies: tuple[Apply, ...]) -> Mapping[Kind, Repair]:
+    """The last one of each child, those that are planned included."""
+    made = {kind: one.repair for kind, one in observed.memory.applied.items()}
+    planned = {step.kind: step.repair for step in applies if step.manager == FIELD_MANAGER}
+    return {kind: one for kind, one in {**made, **planned}.items() if one is not None}
+
+
+def _contests(observed: Observed, applies: tuple[Apply, ...], now: float) -> Iterator[Contest]:
+    for kind, repair in _repairs(observed, applies).items():
+        child = observed.children.get(kind)
+        if child is not None and repair.contested(now):
+            yield Contest(kind=kind, name=child.name, by=_last_other(child))
+
+
+def _last_other(child: Child) -> str:
+    entries = [
+        entry
+        for entry in child.body["metadata"].get("managedFields") or ()
+        if entry.get("manager") not in (FIELD_MANAGER, SEED_MANAGER)
+        and not entry.get("subresource")
+    ]
+    by_time = sorted(entries, key=lambda entry: str(entry.get("time", "")))
+    return str(by_time[-1].get("manager", "")) if by_time else ""
+
+
+def _deletions(observed: Observed, wanted: Mapping[Kind, Body]) -> Iterator[Deletion]:
+    spec = observed.model.spec
+    for kind in CHILDREN:
+        child = observed.children.get(kind)
+        # While its Deployment is made again, an autoscaler is not planned for but still wanted.
+        waits = kind is Kind.AUTOSCALER and spec is not None and spec.autoscaling is not None
+        if child is None or kind in wanted or waits:
+            continue
+        if owned(child, observed.model) and not child.deleting:
+            yield Deletion(kind=kind, name=child.name, uid=child.uid)
+
+
+def _unconfirmed(observed: Observed, settings: str) -> Iterator[Pod]:
+    for pod in observed.pods:
+        running = pod.sidecar_started and not pod.deleting
+        if running and observed.memory.in_force.get(pod.uid) != settings:
+            yield pod
+
+
+def _inquiries(
+    observed: Observed, unconfirmed: tuple[Pod, ...], settings: str, now: float
+) -> Iterator[tuple[Pod, Inquiry]]:
+    for pod in unconfirmed:
+        before = observed.memory.inquiry(pod.uid, settings)
+        times = 0 if before is None else before.times
+        delay = min(_FIRST_INQUIRY_SECONDS * 2**times, _LONGEST_INQUIRY_SECONDS)
+        if before is None or before.due(now):
+            yield pod, Inquiry(settings=settings, times=times + 1, again_at=now + delay)
+
+
+def _refresh(observed: Observed, pod: Pod, settings: str) -> Iterator[Refresh]:
+    """A kubelet left alone takes up to 80 s; one whose pod changes looks at once."""
+    hash_, _, count = pod.settings_annotation.partition(".")
+    if hash_ != settings:
+        yield Refresh(pod=pod.name, uid=pod.uid, annotation=settings)
+    elif pod.uid in observed.memory.in_force:
+        # It looked too early and found the old ConfigMap. Where nobody answers, nobody says so.
+        again = int(count) + 1 if count.isdecimal() else 1
+        yield Refresh(pod=pod.name, uid=pod.uid, annotation=f"{settings}.{again}")
+
+
+def _delays(
+    observed: Observed,
+    obstacles: tuple[Obstacle, ...],
+    applies: tuple[Apply, ...],
+    inquiries: Mapping[str, Inquiry],
+    now: float,
+) -> Iterator[float]:
+    yield RESYNC_SECONDS
+    for obstacle in obstacles:
+        yield _CONFLICT_SECONDS if obstacle.by_stranger else _COLLECTION_SECONDS
+    if observed.loading:
+        yield _LOADING_SECONDS
+    for repair in _repairs(observed, applies).values():
+        if repair.waits(now):
+            yield repair.again_at - now
+    for inquiry in inquiries.values():
+        yield inquiry.again_at - now

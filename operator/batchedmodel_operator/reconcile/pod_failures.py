@@ -1,0 +1,246 @@
+"""Reads out of pods and Deployments why a model does not serve, in reasons of ours. Pure."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+
+from batchedmodel_contract.kubernetes_names import FETCH_CONTAINER, MODEL_CONTAINER
+from batchedmodel_contract.server_api import ModelState
+from batchedmodel_contract.spec import Spec
+from batchedmodel_operator.ports import Body
+from batchedmodel_operator.reconcile.redaction import redacted
+from batchedmodel_operator.reconcile.state import Child, Pod, condition
+
+
+class Trouble(StrEnum):
+    """Why pods do not come up; the worst first."""
+
+    QUOTA_EXCEEDED = "QuotaExceeded"
+    INVALID_POD_TEMPLATE = "InvalidPodTemplate"
+    MISSING_SERVICE_ACCOUNT = "MissingServiceAccount"
+    MISSING_SECRET = "MissingSecret"
+    CONTAINER_CONFIG_ERROR = "ContainerConfigError"
+    IMAGE_PULL_FAILED = "ImagePullFailed"
+    FETCH_FAILED = "FetchFailed"
+    MODEL_FAILED = "ModelFailed"
+    OUT_OF_MEMORY = "OOMKilled"
+    CRASH_LOOPING = "CrashLooping"
+    INSUFFICIENT_ACCELERATOR = "InsufficientAccelerator"
+    VOLUME_NOT_BOUND = "VolumeNotBound"
+    CLAIM_NOT_ALLOCATED = "ClaimNotAllocated"
+    UNSCHEDULABLE = "Unschedulable"
+    NODE_AFFINITY_MISMATCH = "NodeAffinityMismatch"
+    TAINT_NOT_TOLERATED = "TaintNotTolerated"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """A trouble and the sentence about it."""
+
+    trouble: Trouble
+    message: str
+
+
+_IMAGE_REASONS: Final = frozenset(
+    {
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "ErrImageNeverPull",
+        "ImageInspectError",
+        "RegistryUnavailable",
+        "SignatureValidationFailed",
+    }
+)
+_REFUSALS: Final = (
+    ("persistentvolumeclaim", Trouble.VOLUME_NOT_BOUND),
+    ("persistent volume", Trouble.VOLUME_NOT_BOUND),
+    ("volume node affinity", Trouble.VOLUME_NOT_BOUND),
+    ("resourceclaim", Trouble.CLAIM_NOT_ALLOCATED),
+    ("allocate all claims", Trouble.CLAIM_NOT_ALLOCATED),
+    ("insufficient ", Trouble.UNSCHEDULABLE),
+    ("node affinity/selector", Trouble.NODE_AFFINITY_MISMATCH),
+    ("untolerated taint", Trouble.TAINT_NOT_TOLERATED),
+)
+"""What a scheduler says of nodes, in small letters. It names each node's reason: those of a node
+that would nearly do come first, and control planes have taints everywhere."""
+_STARTED_AND_FAILED: Final = frozenset(
+    {Trouble.MODEL_FAILED, Trouble.OUT_OF_MEMORY, Trouble.CRASH_LOOPING}
+)
+"""What only another revision mends. Files that our own container cannot fetch are like an image
+that cannot be pulled: mostly somebody else is down, and the one before would fare no better."""
+_PULL_REASONS: Final = frozenset({"ErrImagePull", "ImagePullBackOff"})
+"""Those in which the registry was asked."""
+_CONFIG_REASONS: Final = frozenset({"CreateContainerConfigError", "CreateContainerError"})
+_FAILED: Final = f"the model is {ModelState.FAILED}"
+"""How a sidecar begins its answer when the model server has given up."""
+_NOT_SAID: Final = "ended without a word to the cluster; its log has more"
+_CRASHES_THAT_COUNT: Final = 2
+"""A process that fails once may be unlucky; a reason that comes and goes would help nobody."""
+
+
+def diagnose(
+    spec: Spec | None,
+    deployment: Child | None,
+    pods: tuple[Pod, ...],
+    startups: Mapping[str, str],
+) -> Diagnosis | None:
+    """What keeps these pods from serving, or None when nothing is known but that they start.
+
+    `startups`: by uid of a pod, what its sidecar says of the model's start.
+    """
+    found = [refused_for(deployment)]
+    for pod in pods:
+        if not pod.deleting and not pod.ready:
+            found.extend(_of_pod(spec, pod))
+            found.extend(_of_model(pod, startups.get(pod.uid, "")))
+    return worst(found)
+
+
+def failed_start(
+    spec: Spec | None, pods: tuple[Pod, ...], startups: Mapping[str, str]
+) -> Diagnosis | None:
+    """Why a container of these pods started and failed; None for pods that only wait."""
+    return worst(
+        one
+        for pod in pods
+        if not pod.deleting and not pod.ready
+        for one in (*_of_pod(spec, pod), *_of_model(pod, startups.get(pod.uid, "")))
+        if one.trouble in _STARTED_AND_FAILED
+    )
+
+
+def unscheduled(spec: Spec | None, pod: Pod) -> Diagnosis | None:
+    """Why a pod has no node, or None when it has one or nobody has looked for one yet."""
+    scheduled = condition(pod.body.get("status") or {}, "PodScheduled")
+    if scheduled.get("status") != "False":
+        return None
+    message = scheduled.get("message") or ""
+    return Diagnosis(trouble=_refusal(spec, message), message=f"pod {pod.name}: {message}")
+
+
+def lacks_accelerator_since(spec: Spec | None, pod: Pod) -> datetime | None:
+    """Since when a pod has had no node, if by now it is because none has an accelerator for it."""
+    found = unscheduled(spec, pod)
+    if found is None or found.trouble is not Trouble.INSUFFICIENT_ACCELERATOR:
+        return None
+    scheduled = condition(pod.body["status"], "PodScheduled")
+    # Whoever places pods may leave out when he failed at first.
+    since = scheduled.get("lastTransitionTime") or pod.body["metadata"]["creationTimestamp"]
+    return datetime.fromisoformat(since)
+
+
+def worst(found: Iterable[Diagnosis | None]) -> Diagnosis | None:
+    """The one that matters most, of equal ones the first, without what looks like a secret."""
+    known = [one for one in found if one is not None]
+    first = min(known, key=lambda one: list(Trouble).index(one.trouble), default=None)
+    return first and replace(first, message=redacted(first.message))
+
+
+def refused_for(deployment: Child | None) -> Diagnosis | None:
+    """Why the API server takes no pod of a Deployment, or None when it does."""
+    status = {} if deployment is None else deployment.body.get("status") or {}
+    failure = condition(status, "ReplicaFailure")
+    if failure.get("status") != "True":
+        return None
+    message = failure.get("message") or "the API server refused a pod"
+    return Diagnosis(trouble=refused_pod(message), message=message)
+
+
+def refused_pod(message: str) -> Trouble:
+    """Why the API server would not have a pod; it says so in a sentence only."""
+    if "exceeded quota" in message or "failed quota" in message:
+        return Trouble.QUOTA_EXCEEDED
+    if "serviceaccount" in message and "not found" in message:
+        return Trouble.MISSING_SERVICE_ACCOUNT
+    return Trouble.INVALID_POD_TEMPLATE
+
+
+def _of_pod(spec: Spec | None, pod: Pod) -> Iterator[Diagnosis]:
+    status = pod.body.get("status") or {}
+    homeless = unscheduled(spec, pod)
+    if homeless is not None:
+        yield homeless
+    secrets = spec.pod.image_pull_secrets if spec is not None else ()
+    beside = _beside_the_model(pod)
+    for container in status.get("initContainerStatuses") or ():
+        prepares = container["name"] not in beside
+        yield from _of_container(pod, container, secrets, prepares=prepares)
+    for container in status.get("containerStatuses") or ():
+        yield from _of_container(pod, container, secrets, prepares=False)
+
+
+def _beside_the_model(pod: Pod) -> frozenset[str]:
+    """Names of init containers that run on; all others have to end before the model starts."""
+    given = (pod.body.get("spec") or {}).get("initContainers") or ()
+    return frozenset(one["name"] for one in given if one.get("restartPolicy") == "Always")
+
+
+def _of_model(pod: Pod, said: str) -> Iterator[Diagnosis]:
+    state, _, why = said.partition(": ")
+    if state == _FAILED:
+        text = f"pod {pod.name}: {why or 'the model cannot be loaded'}"
+        yield Diagnosis(trouble=Trouble.MODEL_FAILED, message=text)
+
+
+def _refusal(spec: Spec | None, message: str) -> Trouble:
+    resource = spec.accelerator.resource if spec is not None and spec.accelerator else None
+    if resource is not None and f"Insufficient {resource}" in message:
+        return Trouble.INSUFFICIENT_ACCELERATOR
+    said = message.lower()
+    return next((one for words, one in _REFUSALS if words in said), Trouble.UNSCHEDULABLE)
+
+
+def _of_container(
+    pod: Pod, container: Body, pull_secrets: tuple[str, ...], *, prepares: bool
+) -> Iterator[Diagnosis]:
+    waiting = (container.get("state") or {}).get("waiting") or {}
+    reason, message = waiting.get("reason") or "", waiting.get("message") or ""
+    where = f"pod {pod.name}, container {container['name']}"
+    if reason in _IMAGE_REASONS:
+        text = message or f"{reason}: {container.get('image', '')}"
+        if reason in _PULL_REASONS and pull_secrets:
+            # Of one that is missing the kubelet tells in an event only, and reading the events of
+            # all namespaces is more than the operator should be allowed for it.
+            text += (
+                f"; pulled with the image pull secrets {', '.join(pull_secrets)}: do they exist?"
+            )
+        yield Diagnosis(trouble=Trouble.IMAGE_PULL_FAILED, message=f"{where}: {text}")
+    elif reason in _CONFIG_REASONS:
+        missing = "secret" in message and "not found" in message
+        trouble = Trouble.MISSING_SECRET if missing else Trouble.CONTAINER_CONFIG_ERROR
+        yield Diagnosis(trouble=trouble, message=f"{where}: {message or reason}")
+    elif not container.get("ready"):
+        looping = reason == "CrashLoopBackOff"
+        yield from _of_crashes(container, where, looping=looping, prepares=prepares)
+
+
+def _of_crashes(
+    container: Body, where: str, *, looping: bool, prepares: bool
+) -> Iterator[Diagnosis]:
+    ended = (
+        (container.get("state") or {}).get("terminated")
+        or (container.get("lastState") or {}).get("terminated")
+        or {}
+    )
+    again = looping or (container.get("restartCount") or 0) >= _CRASHES_THAT_COUNT
+    if ended.get("reason") == "OOMKilled":
+        what = "the model" if container["name"] == MODEL_CONTAINER else "the process"
+        text = f"{where}: {what} needs more memory than its limit allows"
+        yield Diagnosis(trouble=Trouble.OUT_OF_MEMORY, message=text)
+    elif prepares and ended.get("exitCode") == 0:
+        # Its work was done, and is done again in a pod that its node began anew.
+        return
+    elif container["name"] == FETCH_CONTAINER or (prepares and not again):
+        # It brings what the model needs, and is tried again; once is enough to know.
+        if ended or again:
+            text = f"{where}: {(ended.get('message') or _NOT_SAID).strip()}"
+            yield Diagnosis(trouble=Trouble.FETCH_FAILED, message=text)
+    elif again:
+        code = ended.get("exitCode", "unknown")
+        detail = f": {ended['message'].strip()}" if ended.get("message") else ""
+        # Restart counts would make every crash a new message, and that a write.
+        text = f"{where}: ends again and again, last with exit code {code}{detail}"
+        yield Diagnosis(trouble=Trouble.CRASH_LOOPING, message=text)

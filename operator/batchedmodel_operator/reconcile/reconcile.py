@@ -1,0 +1,180 @@
+"""One BatchedModel's way from what is there to what is wanted: gather, plan, apply, report.
+
+Called by the work queue with a key; every reason to look is the same reason.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final
+
+from batchedmodel_operator.conditions import status
+from batchedmodel_operator.conditions.events import announcements
+from batchedmodel_operator.errors import ClusterError, Conflict, Gone, Refused
+from batchedmodel_operator.kinds import FIELD_MANAGER
+from batchedmodel_operator.ports import Body, Cluster, Sidecars
+from batchedmodel_operator.reconcile.apply import Outcome, take
+from batchedmodel_operator.reconcile.memory import Memory
+from batchedmodel_operator.reconcile.observe import find, gather
+from batchedmodel_operator.reconcile.plan import Plan, plan
+from batchedmodel_operator.reconcile.state import Key, Model, Observed, after, nothing_of
+from batchedmodel_operator.render import Images
+from batchedmodel_operator.rollout.rollout import Record
+
+_log: Final = logging.getLogger(__name__)
+_ENDING_SECONDS: Final = 30.0
+"""Between two tries where the namespace is being deleted: whatever ends in it makes an event."""
+
+_UNWRITTEN_SECONDS: Final = 600.0
+"""In which nothing is said in the status of a manifest that another definition has altered. With
+any write the API server loses what it has only left out until then; an Event tells meanwhile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ending:
+    """A BatchedModel for which nothing can be made any more."""
+
+    uid: str
+    generation: int
+    again_at: float
+
+    def holds(self, model: Model, now: float) -> bool:
+        same = (self.uid, self.generation) == (model.uid, model.generation)
+        return same and now < self.again_at
+
+
+class Reconciler:
+    """Remembers for each BatchedModel what it applied; everything else it looks up."""
+
+    def __init__(
+        self,
+        *,
+        cluster: Cluster,
+        sidecars: Sidecars,
+        images: Images,
+        clock: Callable[[], float],
+        calendar: Callable[[], datetime],
+    ) -> None:
+        """`clock`: monotonic seconds; `calendar`: the time for people, with its zone."""
+        self._cluster = cluster
+        self._sidecars = sidecars
+        self._images = images
+        self._clock = clock
+        self._calendar = calendar
+        self._memories: dict[Key, Memory] = {}
+        self._ending: dict[Key, _Ending] = {}
+
+    async def reconcile(self, key: Key) -> float | None:
+        """Seconds after which to look again at the latest; None when there is nothing to look at.
+
+        Raises `ClusterError` when something did not succeed and is to be tried again.
+        """
+        now, memory = self._clock(), self._memories.get(key)
+        model = await find(self._cluster, key)
+        if model is None:
+            self._memories.pop(key, None)
+            self._ending.pop(key, None)
+            return None
+        ending = self._ending.get(key)
+        if ending is not None and ending.holds(model, now):
+            return ending.again_at - now
+        if memory is None and not model.status:
+            # Nobody has ever reported on it, so nothing of its own should be there to be read.
+            try:
+                return await self._bring_about(nothing_of(model), now)
+            except Conflict as error:
+                _log.info("%s: new, but not alone: %s", key, error)
+        observed = await gather(self._cluster, self._sidecars, model, memory or Memory(), now)
+        return await self._bring_about(observed, now)
+
+    async def _bring_about(self, observed: Observed, now: float) -> float:
+        """From what is there to what is wanted; the seconds and errors of `reconcile`."""
+        key = observed.model.key
+        try:
+            observed, planned, outcome = await self._act(observed, now)
+            if planned.unfinished and outcome.failure is None:
+                # From what was written, without another look at everything.
+                observed, planned, outcome = await self._act(observed, now)
+            await self._report(observed, planned, outcome, now)
+        except Gone:
+            # The namespace or the object itself is being deleted; its end makes another event.
+            if key not in self._ending:
+                _log.info("%s: it is being deleted, or its namespace", key)
+            self._memories.pop(key, None)
+            self._ending[key] = _Ending(
+                uid=observed.model.uid,
+                generation=observed.model.generation,
+                again_at=now + _ENDING_SECONDS,
+            )
+            return _ENDING_SECONDS
+        except Conflict:
+            self._memories.pop(key, None)
+            raise
+        if outcome.failure is not None:
+            raise outcome.failure.error
+        return planned.come_back_after
+
+    async def _act(self, observed: Observed, now: float) -> tuple[Observed, Plan, Outcome]:
+        """One plan and its steps; with it what is there afterwards."""
+        key = observed.model.key
+        planned = plan(observed, self._images, now, self._calendar())
+        await self._latch(observed, planned)
+        outcome = await take(self._cluster, key, planned)
+        memory = self._memories[key] = _remembered(observed, planned, outcome)
+        found = after(observed, live=outcome.live, deleted=outcome.deleted, memory=memory)
+        return found, planned, outcome
+
+    async def _latch(self, observed: Observed, planned: Plan) -> None:
+        """Write down what must not be tried again, before it is acted on.
+
+        Pods that failed are gone soon after; whoever went on from there without a word of it would
+        try the same revision again.
+        """
+        before, decided = Record.of(observed.model.status), planned.rollout
+        if decided.latches == before.latches or not (decided.latched or decided.fault):
+            return
+        found = status.report(observed, planned, None, at=self._at())
+        manifest = status.status_manifest(observed.model, found)
+        await self._cluster.apply(manifest, manager=FIELD_MANAGER, subresource="status")
+
+    async def _report(
+        self, observed: Observed, planned: Plan, outcome: Outcome, now: float
+    ) -> None:
+        model, at = observed.model, self._at()
+        found = status.report(observed, planned, outcome.failure, at=at)
+        if status.same(found, model.status):
+            return
+        altered_at = observed.memory.altered_at
+        if altered_at is not None and now < altered_at + _UNWRITTEN_SECONDS:
+            if now == altered_at:
+                _log.error("%s: another definition of BatchedModel has altered it", model.key)
+                await self._announce(model, found, at)
+            return
+        manifest = status.status_manifest(model, found)
+        try:
+            await self._cluster.apply(manifest, manager=FIELD_MANAGER, subresource="status")
+        except Refused as error:
+            # Pods matter more than what is said about them.
+            _log.error("%s: the status was refused: %s", model.key, error)
+            return
+        # After the status, by which the next look tells what has been announced.
+        await self._announce(model, found, at)
+
+    async def _announce(self, model: Model, found: Body, at: str) -> None:
+        for event in announcements(model, found["conditions"], at=at):
+            try:
+                await self._cluster.apply(event, manager=FIELD_MANAGER)
+            except ClusterError as error:
+                _log.warning("%s: an event was not taken: %s", model.key, error)
+
+    def _at(self) -> str:
+        return self._calendar().strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _remembered(observed: Observed, planned: Plan, outcome: Outcome) -> Memory:
+    return replace(
+        observed.memory,
+        applied={**observed.memory.applied, **outcome.applied},
+        inquiries=planned.inquiries,
+    )

@@ -1,0 +1,349 @@
+"""What one look at the cluster found, as records that `plan` and `status` judge.
+
+Made by `gather` from the API's JSON. Nothing in here decides or talks to anybody.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from batchedmodel_contract.kubernetes_names import (
+    BATCHER_CONTAINER,
+    BATCHING_HASH_ANNOTATION,
+    GROUP,
+    NAME_LABEL,
+    REVISION_LABEL,
+)
+from batchedmodel_contract.manifest import read_manifest
+from batchedmodel_contract.mistakes import InvalidManifest
+from batchedmodel_contract.spec import Spec
+from batchedmodel_operator.kinds import CHILDREN, FIELD_MANAGER, Kind
+from batchedmodel_operator.ports import Body, Unread
+from batchedmodel_operator.reconcile.beyond_defaults import beyond_defaults
+from batchedmodel_operator.reconcile.memory import Memory
+
+_LOADING_ASKED: Final = 16
+SPEC_FIELD: Final = "observedSpec"
+"""Of the status: the digest of the spec of `observedGeneration`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Key:
+    """Names one BatchedModel."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A BatchedModel."""
+
+    key: Key
+    uid: str
+    generation: int
+    spec: Spec | None
+    """None when the contract refuses it: an older custom resource let it pass."""
+    mistakes: tuple[str, ...]
+    status: Body
+    unread: str = ""
+    """Why the spec could not even be read; empty where it could."""
+    spec_digest: str = ""
+    """Of what the spec says beyond the defaults; empty where there is none."""
+
+    @property
+    def altered(self) -> bool:
+        """Whether the spec is not the one that was applied, although its generation is the same.
+
+        An API server drops what the present definition of BatchedModel does not know from whatever
+        it reads, and makes no new generation of it. So a definition that is replaced by an earlier
+        one takes fields out of manifests that nobody has edited.
+        """
+        known = self.status.get(SPEC_FIELD)
+        if not self.spec_digest or not known:
+            return False
+        same = self.status.get("observedGeneration") == self.generation
+        return same and bool(known != self.spec_digest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Child:
+    """A live object under the name of one of our children, whoever made it."""
+
+    kind: Kind
+    name: str
+    uid: str
+    owners: tuple[Body, ...]
+    deleting: bool
+    body: Body
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """A pod of a BatchedModel."""
+
+    name: str
+    uid: str
+    address: str
+    revision: str
+    deleting: bool
+    ready: bool
+    sidecar_started: bool
+    """Its process passed the start-up probe, so its admin port should answer."""
+    settings_annotation: str
+    body: Body
+
+    @property
+    def answers(self) -> bool:
+        """Whether its sidecar can be expected to answer."""
+        return bool(self.address) and self.sidecar_started and not self.deleting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revision:
+    """A pod template that was kept."""
+
+    name: str
+    uid: str
+    number: int
+    """Larger for later ones."""
+    template: Body
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """One look at a BatchedModel and what belongs to it."""
+
+    model: Model
+    children: Mapping[Kind, Child]
+    revisions: tuple[Revision, ...]
+    """This BatchedModel's, by number."""
+    pods: tuple[Pod, ...]
+    memory: Memory
+    made: Set[Kind] = frozenset()
+    """Children that this very look has made: nobody else can have meant to change them yet."""
+
+    @property
+    def deployment(self) -> Child | None:
+        """Our Deployment; None when there is none or it is somebody else's."""
+        child = self.children.get(Kind.DEPLOYMENT)
+        return child if child is not None and owned(child, self.model) else None
+
+    @property
+    def revision(self) -> str | None:
+        """The Deployment's present revision."""
+        if self.deployment is None:
+            return None
+        labels = self.deployment.body["spec"]["template"]["metadata"].get("labels") or {}
+        revision: str | None = labels.get(REVISION_LABEL)
+        return revision
+
+    @property
+    def newest(self) -> tuple[Pod, ...]:
+        """The pods of that revision."""
+        revision = self.revision
+        return tuple(pod for pod in self.pods if pod.revision == revision)
+
+    @property
+    def loading(self) -> tuple[Pod, ...]:
+        """Newest pods whose sidecars say why they are not ready; of many, a few are enough."""
+        return tuple(pod for pod in self.newest if pod.answers and not pod.ready)[:_LOADING_ASKED]
+
+
+def model_from(body: Body) -> Model:
+    """The record of a BatchedModel."""
+    metadata = body["metadata"]
+    spec = None
+    mistakes: tuple[str, ...] = ()
+    given = body.get("spec")
+    unread = given.why if isinstance(given, Unread) else ""
+    try:
+        spec = None if unread else read_manifest(body).spec
+    except InvalidManifest as error:
+        mistakes = tuple(str(mistake) for mistake in error.mistakes)
+    return Model(
+        key=Key(namespace=metadata["namespace"], name=metadata["name"]),
+        uid=metadata["uid"],
+        generation=metadata.get("generation", 0),
+        spec=spec,
+        mistakes=mistakes,
+        unread=unread,
+        spec_digest="" if spec is None else digest(beyond_defaults(spec)),
+        status=body.get("status") or {},
+    )
+
+
+def child_from(kind: Kind, body: Body) -> Child:
+    """The record of a child."""
+    metadata = body["metadata"]
+    return Child(
+        kind=kind,
+        name=metadata["name"],
+        uid=metadata["uid"],
+        owners=tuple(metadata.get("ownerReferences") or ()),
+        deleting="deletionTimestamp" in metadata,
+        body=body,
+    )
+
+
+def pod_from(body: Body) -> Pod:
+    """The record of a pod."""
+    metadata, status = body["metadata"], body.get("status") or {}
+    return Pod(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        address=status.get("podIP") or "",
+        revision=(metadata.get("labels") or {}).get(REVISION_LABEL, ""),
+        deleting="deletionTimestamp" in metadata,
+        ready=condition(status, "Ready").get("status") == "True",
+        sidecar_started=any(
+            container["name"] == BATCHER_CONTAINER and container.get("started") is True
+            for container in status.get("initContainerStatuses") or ()
+        ),
+        settings_annotation=(metadata.get("annotations") or {}).get(BATCHING_HASH_ANNOTATION, ""),
+        body=body,
+    )
+
+
+def nothing_of(model: Model) -> Observed:
+    """A BatchedModel of which nothing is there yet."""
+    return Observed(model=model, children={}, revisions=(), pods=(), memory=Memory())
+
+
+def after(
+    observed: Observed, *, live: Mapping[Kind, Body], deleted: Set[str], memory: Memory
+) -> Observed:
+    """What another look would find, as far as it is known from writing it.
+
+    `live`: objects as they are after being applied; `deleted`: uids.
+    """
+    written = {kind: child_from(kind, live[kind]) for kind in CHILDREN if kind in live}
+    kept = [body for kind, body in live.items() if kind is Kind.CONTROLLER_REVISION]
+    revisions = (*observed.revisions, *revisions_from(kept, observed.model))
+    return replace(
+        observed,
+        children={
+            kind: child
+            for kind, child in {**observed.children, **written}.items()
+            if child.uid not in deleted
+        },
+        revisions=tuple(one for one in revisions if one.uid not in deleted),
+        memory=memory,
+        made=written.keys() - observed.children.keys(),
+    )
+
+
+def revisions_from(bodies: Iterable[Body], model: Model) -> tuple[Revision, ...]:
+    """The records of the templates that were kept for this BatchedModel, by number."""
+    found = [
+        Revision(
+            name=body["metadata"]["name"],
+            uid=body["metadata"]["uid"],
+            number=body.get("revision", 0),
+            template=template,
+        )
+        for body in bodies
+        if "deletionTimestamp" not in body["metadata"]
+        and owned(child_from(Kind.CONTROLLER_REVISION, body), model)
+        # What somebody else wrote there is as good as nothing.
+        and (template := _template(body))
+    ]
+    return tuple(sorted(found, key=lambda one: (one.number, one.name)))
+
+
+def _template(revision: Body) -> Body | None:
+    data = revision.get("data")
+    template = data.get("template") if isinstance(data, Mapping) else None
+    metadata = template.get("metadata") if isinstance(template, Mapping) else None
+    labels = metadata.get("labels") if isinstance(metadata, Mapping) else None
+    return template if isinstance(labels, Mapping) else None
+
+
+def owned(child: Child, model: Model) -> bool:
+    """Whether the child is this BatchedModel's."""
+    return any(owner.get("uid") == model.uid for owner in child.owners)
+
+
+def left_behind(child: Child, model: Model) -> bool:
+    """Whether the child is an earlier BatchedModel's of the same name, about to be collected."""
+    return any(
+        owner.get("kind") == Kind.BATCHED_MODEL
+        and owner.get("name") == model.key.name
+        and owner.get("uid") != model.uid
+        for owner in child.owners
+    )
+
+
+def keys_of(child: Body) -> frozenset[Key]:
+    """The BatchedModels that an event about a child or a pod concerns.
+
+    By its label, and by its owner too: a child that was relabelled is still to be put right.
+    """
+    metadata = child.get("metadata") or {}
+    names = {
+        owner.get("name")
+        for owner in metadata.get("ownerReferences") or ()
+        if owner.get("controller")
+        and owner.get("kind") == Kind.BATCHED_MODEL
+        and owner.get("apiVersion", "").startswith(f"{GROUP}/")
+    }
+    names.add((metadata.get("labels") or {}).get(NAME_LABEL))
+    namespace = metadata.get("namespace")
+    return frozenset(Key(namespace=namespace, name=name) for name in names if namespace and name)
+
+
+def is_news(model: Body) -> bool:
+    """Whether nobody has looked at a BatchedModel since it was last edited."""
+    metadata, status = model.get("metadata") or {}, model.get("status") or {}
+    return bool(metadata.get("generation") != status.get("observedGeneration"))
+
+
+def condition(status: Body, name: str) -> Body:
+    """A condition of an object's status by its type; empty when there is none."""
+    for one in status.get("conditions") or ():
+        if one.get("type") == name:
+            found: Body = one
+            return found
+    return {}
+
+
+def holds_replicas(deployment: Body, manager: str = FIELD_MANAGER) -> bool:
+    """Whether an apply of the manager's is what `spec.replicas` rest on.
+
+    If it is, leaving them out of the next apply would set them to 1.
+    """
+    return any(
+        entry.get("manager") == manager
+        and entry.get("operation") == "Apply"
+        and "f:replicas" in (entry.get("fieldsV1") or {}).get("f:spec", {})
+        for entry in deployment["metadata"].get("managedFields") or ()
+    )
+
+
+def digest(value: Any) -> str:
+    """Short hash of anything that is JSON."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def content(body: Body, manifest: Body) -> str:
+    """Digest of those parts of a live object that are ours to keep as they are.
+
+    Compared only with an earlier digest of the same object, never with what was sent: the API
+    server rewrites quantities ("1000m" comes back as "1") and adds defaults.
+    """
+    spec = dict(body.get("spec") or {})
+    if "replicas" not in manifest.get("spec", {}):
+        spec.pop("replicas", None)
+    live, ours = body["metadata"], manifest["metadata"]
+    kept = {
+        part: {name: (live.get(part) or {}).get(name) for name in ours.get(part, {})}
+        for part in ("labels", "annotations")
+    }
+    owners = live.get("ownerReferences")
+    return digest([spec, body.get("data"), body.get("binaryData"), kept, owners])

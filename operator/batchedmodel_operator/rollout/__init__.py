@@ -1,0 +1,1 @@
+"""How the pods of a revision are replaced."""

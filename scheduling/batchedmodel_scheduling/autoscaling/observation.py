@@ -1,0 +1,103 @@
+"""What can be seen of a model, from what its pods' sidecars told.
+
+Pure; called by the autoscaler's `fleet` and by the simulated loop, judged by `formula`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from batchedmodel_scheduling.autoscaling.formula import Demand, ModelSight, PodSight
+from batchedmodel_scheduling.autoscaling.windows import (
+    PANIC_SECONDS,
+    SHORTEST_SECONDS,
+    History,
+    Window,
+    covered_seconds,
+)
+
+_POLLS_MISSED: Final = 3
+_GRACE_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodState:
+    """One pod: what the cluster says of it, and what it told itself."""
+
+    ready: bool
+    leaving: bool
+    history: History | None
+    """None when it was never heard."""
+
+
+def model_sight(
+    pods: Sequence[PodState],
+    departed: Sequence[Window],
+    *,
+    present: int | None,
+    startup_seconds: float,
+    poll_seconds: float,
+    sync_seconds: float,
+    now: float,
+) -> ModelSight:
+    """One model's sight; `departed` is the work of pods and of runs of sidecars since gone."""
+    left = [window for window in departed if not window.over(now)]
+    windows = [pod.history.window() for pod in pods if pod.history is not None]
+    told = [window for window in windows if window is not None]
+    seconds = max(SHORTEST_SECONDS, covered_seconds([*left, *told], now))
+    stale = _POLLS_MISSED * poll_seconds + _GRACE_SECONDS
+    return ModelSight(
+        present=present,
+        pods=tuple(_pod_sight(pod, seconds, stale, now) for pod in pods),
+        departed_rate=sum(window.work(now) for window in left) / seconds,
+        departed_panic_rate=sum(window.work(now, PANIC_SECONDS) for window in left) / PANIC_SECONDS,
+        reaction_seconds=startup_seconds + poll_seconds + sync_seconds,
+    )
+
+
+def _pod_sight(pod: PodState, seconds: float, stale: float, now: float) -> PodSight:
+    expected = pod.ready and not pod.leaving
+    history = pod.history
+    if history is None:
+        return PodSight(expected=expected, answers=False, now=Demand(), last=Demand())
+    window = history.window()
+    rate = window.work(now) / seconds if window is not None else 0.0
+    if now - history.received > stale:
+        panic = window.work(now, PANIC_SECONDS) / PANIC_SECONDS if window is not None else 0.0
+        last = window.rate if window is not None else 0.0
+        return PodSight(
+            expected=expected,
+            answers=False,
+            now=Demand(work_rate=rate, panic_rate=panic),
+            # Its panic window has gone by unseen: what it had told of is the minute.
+            last=_waiting(history, Demand(work_rate=last, panic_rate=last)),
+        )
+    if window is None:
+        asked = Demand()
+    else:
+        asked = Demand(
+            work_rate=rate, panic_rate=window.panic_rate, panic_variance=window.panic_variance
+        )
+    # What waits in a pod that leaves is worked off by that pod itself.
+    if not pod.leaving:
+        asked = _waiting(history, asked)
+    return PodSight(expected=expected, answers=True, now=asked, last=asked)
+
+
+def _waiting(history: History, asked: Demand) -> Demand:
+    """What is asked of a pod, with what waits in it; where nobody knows its rate that is all."""
+    stats, gauges = history.stats, history.gauges()
+    if stats is None:
+        return Demand()
+    asked = replace(
+        asked,
+        queue_length=gauges.queue_length,
+        outstanding=gauges.outstanding,
+        queue_wait=gauges.queue_wait,
+    )
+    if stats.profile_known:
+        return replace(asked, backlog=gauges.backlog_work)
+    if history.batch_seconds is not None:
+        return replace(asked, backlog=gauges.backlog_work * history.batch_seconds)
+    full = max(1, stats.max_batch_size * stats.max_concurrent_batches)
+    return replace(asked, batches=gauges.outstanding / full)

@@ -1,0 +1,1 @@
+"""What every policy shares: the seam, bounds, pipeline, fair turns."""

@@ -1,0 +1,47 @@
+"""Makes the policy that the settings name."""
+
+from typing import Final
+
+from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.profile import Profile
+from batchedmodel_contract.spec import PolicyName
+from batchedmodel_scheduling.core.base import BasePolicy
+from batchedmodel_scheduling.core.pipeline import Pipeline
+from batchedmodel_scheduling.deadline.policy import Deadline
+from batchedmodel_scheduling.fifo.greedy import Greedy
+from batchedmodel_scheduling.fifo.window import Window
+from batchedmodel_scheduling.latency.batch_times import BatchTimes
+
+_CLASSES: Final[dict[PolicyName, type[BasePolicy]]] = {
+    PolicyName.DEADLINE: Deadline,
+    PolicyName.GREEDY: Greedy,
+    PolicyName.WINDOW: Window,
+}
+
+
+def new_policy(settings: BatchSettings, profile: Profile | None) -> BasePolicy:
+    """A policy with nothing waiting, which predicts by the profile if there is one."""
+    return _CLASSES[settings.policy](settings, Pipeline(BatchTimes(profile)))
+
+
+def reconfigured(policy: BasePolicy, settings: BatchSettings, now: float) -> BasePolicy:
+    """The policy for other settings; what waits and what was learnt go over to it."""
+    if isinstance(policy, _CLASSES[settings.policy]):
+        policy.configure(settings, now)
+        return policy
+    successor = _successor(policy, settings, policy.pipeline)
+    successor.observe(policy.memory, now)
+    return successor
+
+
+def relearning(policy: BasePolicy, profile: Profile | None) -> BasePolicy:
+    """The policy for a server that started anew: what waits stays, what was learnt does not."""
+    pipeline = Pipeline(BatchTimes(profile), ids=policy.pipeline.ids)
+    return _successor(policy, policy.settings, pipeline)
+
+
+def _successor(policy: BasePolicy, settings: BatchSettings, pipeline: Pipeline) -> BasePolicy:
+    successor = _CLASSES[settings.policy](settings, pipeline)
+    for item in sorted(policy.waiting(), key=lambda item: (item.arrived, item.id)):
+        successor.take_over(item)
+    return successor

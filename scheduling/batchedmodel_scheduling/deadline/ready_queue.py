@@ -1,0 +1,221 @@
+"""Where items wait for their turn: one lane per compatibility key and length class.
+
+A lane is kept in the order in which its items should leave. Whatever leaves a lane is nearly always
+its head, whether released or given up. Owned by `Deadline`.
+"""
+
+import bisect
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator
+from typing import Final, NamedTuple
+
+from batchedmodel_scheduling.core.limits import Limits
+from batchedmodel_scheduling.core.policy import Item, ItemId, Priority
+
+_BEHIND: Final = {Priority.HIGH: -1.0, Priority.NORMAL: 0.0, Priority.LOW: 1.0}
+_WEIGHTS: Final = {Priority.HIGH: 4.0, Priority.NORMAL: 1.0, Priority.LOW: 0.25}
+
+
+_CLASSES: Final = 128  # more than there are narrow classes of any length
+
+
+class Entry(NamedTuple):
+    """A waiting item as plans see it; sorts by urgency, then by age."""
+
+    order: float
+    id: ItemId
+    due: float
+    length: int
+    work: float
+    """Its share of a full batch, seconds."""
+    weight: float
+    """What it is worth to have it in time: its work, by its priority."""
+    item: Item
+
+
+def entry_of(item: Item, work: float, step: float) -> Entry:
+    """By due time; a priority is `step` seconds ahead of the next one.
+
+    Whatever waits long enough comes first in the end, of whatever priority. Worth is work: by
+    number alone, long items would always be given up first.
+    """
+    order = item.due + item.yields + _BEHIND[item.priority] * step
+    return Entry(order, item.id, item.due, item.length, work, _WEIGHTS[item.priority] * work, item)
+
+
+class Lane:
+    """Items of one key and one length class, most urgent first."""
+
+    __slots__ = ("entries", "key", "length_class", "longest")
+
+    def __init__(self, key: Hashable, length_class: int) -> None:
+        self.key: Final = key
+        self.length_class: Final = length_class
+        self.entries: list[Entry] = []
+        self.longest = 0
+        """At least the longest length here: lowered only when the lane runs empty."""
+
+
+class Lanes:
+    """All items that may still be on time."""
+
+    def __init__(self, edges: tuple[int, ...]) -> None:
+        """`edges` bound the length classes from above; without any they are chosen here."""
+        self._edges = edges
+        self._by_key: dict[Hashable, list[Lane]] = {}
+        self._lane_of: dict[ItemId, tuple[Lane, Entry]] = {}
+        self.priorities: Final = dict.fromkeys(Priority, 0)
+        """How many of each wait."""
+        self._work = dict.fromkeys(Priority, 0.0)
+        self._yielding = 0
+
+    def __len__(self) -> int:
+        return len(self._lane_of)
+
+    def __contains__(self, item_id: ItemId) -> bool:
+        return item_id in self._lane_of
+
+    def __iter__(self) -> Iterator[Item]:
+        return iter([entry.item for _, entry in self._lane_of.values()])
+
+    def by_key(self) -> Iterable[list[Lane]]:
+        """For each key its lanes that are not empty, shortest items first."""
+        return self._by_key.values()
+
+    def feasible(self, newcomer: Entry, start: float, scale: float) -> bool:
+        """Whether all could be in time if an item came, in full batches from `start` on.
+
+        It and all of its priority and higher ones, that is; `scale` is how long a second of work
+        takes.
+        """
+        priority = newcomer.item.priority
+        whole = start + scale * sum([work for one, work in self._work.items() if one <= priority])
+        if whole <= newcomer.due:
+            return True
+        lanes = [lane for lanes in self._by_key.values() for lane in lanes]
+        if all(lane.entries[-1] < newcomer for lane in lanes):
+            return False
+        if whole + scale * newcomer.work > max(lane.entries[-1].due for lane in lanes):
+            return False  # it is not the one that would be late, but somebody would
+        before = 0.0
+        for lane in lanes:
+            ahead = lane.entries[: bisect.bisect_left(lane.entries, newcomer)]
+            before += sum([one.work for one in ahead if one.item.priority <= priority])
+        return start + scale * before <= newcomer.due
+
+    def add(self, entry: Entry) -> Lane:
+        """Let an item wait."""
+        if entry.id in self._lane_of:
+            raise ValueError(f"item {entry.id} waits already: identifiers must not repeat")
+        lane = self._lane(entry.item.key, entry.length)
+        entries = lane.entries
+        if not entries or entries[-1] < entry:
+            entries.append(entry)
+        else:
+            bisect.insort(entries, entry)
+        if entry.length > lane.longest:
+            lane.longest = entry.length
+        self._lane_of[entry.id] = (lane, entry)
+        self._count(entry.item.priority, 1, entry.work)
+        self._yielding += entry.item.yields > 0
+        return lane
+
+    def discard(self, item_id: ItemId) -> Entry | None:
+        """Forget an item; None if it is not here."""
+        found = self._lane_of.pop(item_id, None)
+        if found is None:
+            return None
+        lane, entry = found
+        self._count(entry.item.priority, -1, -entry.work)
+        self._yielding -= entry.item.yields > 0
+        entries = lane.entries
+        if entries[0] is entry:
+            del entries[0]
+        else:
+            del entries[bisect.bisect_left(entries, entry)]
+        if not entries:
+            self._close(lane)
+        return entry
+
+    def take(self, chosen: list[Entry]) -> None:
+        """Forget items that leave together; usually the heads of their lanes."""
+        lane_of = self._lane_of
+        for priority in {entry.item.priority for entry in chosen}:
+            work = [entry.work for entry in chosen if entry.item.priority is priority]
+            self._count(priority, -len(work), -sum(work))
+        if self._yielding:
+            self._yielding -= sum([entry.item.yields > 0 for entry in chosen])
+        for lane, count in Counter([lane_of.pop(entry.id)[0] for entry in chosen]).items():
+            entries = lane.entries
+            if lane_of.keys().isdisjoint([entry.id for entry in entries[:count]]):
+                del entries[:count]
+            else:
+                entries[:] = [entry for entry in entries if entry.id in lane_of]
+            if not entries:
+                self._close(lane)
+
+    @property
+    def by_due(self) -> bool:
+        """Whether lanes are simply in order of due time."""
+        return not self._yielding and sum(map(bool, self.priorities.values())) <= 1
+
+    def oldest(self) -> float:
+        """When the one that waits for the longest time arrived; there must be one."""
+        return min([entry.item.arrived for _, entry in self._lane_of.values()])
+
+    def due_by(self, now: float) -> list[Entry]:
+        """Those whose due time has come."""
+        return [entry for _, entry in self._lane_of.values() if entry.due <= now]
+
+    def led_by(self, priority: Priority, limits: Limits) -> list[Entry]:
+        """The oldest item of a priority and, from its lane, those that go with it."""
+        heads = [
+            (entry.item.arrived, entry.id, lane, entry)
+            for lanes in self._by_key.values()
+            for lane in lanes
+            for entry in lane.entries
+            if entry.item.priority is priority
+        ]
+        if not heads:
+            return []
+        _, _, lane, head = min(heads, key=lambda one: one[:2])
+        batch = [head, *(entry for entry in lane.entries if entry is not head)]
+        return batch[: limits.fitting([entry.length for entry in batch])]
+
+    def _count(self, priority: Priority, items: int, work: float) -> None:
+        self.priorities[priority] += items
+        self._work[priority] += work
+        if not self.priorities[priority]:
+            self._work[priority] = 0.0  # what rounding left
+
+    def _lane(self, key: Hashable, length: int) -> Lane:
+        lanes = self._by_key.get(key)
+        if lanes is None:
+            lanes = self._by_key[key] = []
+        length_class = self._class_of(length)
+        for index, lane in enumerate(lanes):
+            if lane.length_class == length_class:
+                return lane
+            if lane.length_class > length_class:
+                lane = Lane(key, length_class)
+                lanes.insert(index, lane)
+                return lane
+        lane = Lane(key, length_class)
+        lanes.append(lane)
+        return lane
+
+    def _class_of(self, length: int) -> int:
+        """Two per doubling, (2, 3], (3, 4], (4, 6], (6, 8], ..., and given edges cut in as well.
+
+        Classes must be narrow, whatever edges are given: all of one are taken for as long as its
+        longest.
+        """
+        bits = (length - 1).bit_length()
+        narrow = 2 * bits - (length <= 3 << bits >> 2) if length > 2 else length
+        return _CLASSES * bisect.bisect_left(self._edges, length) + narrow
+
+    def _close(self, lane: Lane) -> None:
+        lanes = self._by_key[lane.key]
+        lanes.remove(lane)
+        if not lanes:
+            del self._by_key[lane.key]

@@ -1,0 +1,102 @@
+"""Announced groups: callers that said how many items they are about to send.
+
+While such a group is incomplete it is worth waiting for, within the bounds of any wait; when its
+last member is here there is nothing more to wait for. Owned by `Deadline`.
+
+Promises are believed on credit: a batch is held for a group as long as members follow each other
+closely, and until that group is complete no batch of the same key is held for another, for a
+second. So whoever announces what never comes costs others one short wait a second, whatever it is
+called, and the groups of other keys are believed as before.
+"""
+
+from collections.abc import Hashable, Iterable
+from typing import Final, NamedTuple
+
+from batchedmodel_scheduling.core.policy import FanOut, Item
+from batchedmodel_scheduling.deadline.ready_queue import Entry
+
+PATIENCE_SECONDS: Final = 0.005
+"""From one member of a group to the next, while a batch is held for it."""
+CREDIT_SECONDS: Final = 1.0
+"""For how long a promise that is not kept keeps others of its key from being believed."""
+_REMEMBERED: Final = 4096  # groups, and keys; callers choose both, so they must not fill the memory
+
+
+class _Came(NamedTuple):
+    members: int
+    last: float
+    """When the newest member arrived."""
+
+
+class _Credit(NamedTuple):
+    group: Hashable
+    until: float
+
+
+class FanOuts:
+    """How many members of each group have come. Times are monotonic seconds."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Hashable, _Came] = {}
+        self._begun: set[Hashable] = set()
+        self._credits: dict[Hashable, _Credit] = {}
+        """By key, the group that a batch was held for and that is not complete yet."""
+
+    def observe(self, item: Item) -> None:
+        """An item came, which may be a member of a group."""
+        announced = item.fan_out
+        if announced is None:
+            return
+        before = self._seen.pop(announced.id, None)
+        seen = 1 if before is None else before.members + 1
+        if seen >= announced.size:
+            self._begun.discard(announced.id)
+            credit = self._credits.get(item.key)
+            if credit is not None and credit.group == announced.id:
+                del self._credits[item.key]
+            return
+        self._seen[announced.id] = _Came(seen, item.arrived)
+        if len(self._seen) > _REMEMBERED:
+            oldest = next(iter(self._seen))
+            del self._seen[oldest]
+            self._begun.discard(oldest)
+
+    def complete(self, entries: Iterable[Entry]) -> bool:
+        """Whether these hold members of groups, and nothing of any of them is still to come."""
+        groups = [entry.item.fan_out for entry in entries if entry.item.fan_out is not None]
+        return bool(groups) and not any(self._lacks(group) for group in groups)
+
+    def awaited(self, entries: Iterable[Entry], now: float) -> float | None:
+        """Until when to hold these for the rest of one of their groups; None when not to."""
+        if not self._seen:
+            return None
+        for item in (entry.item for entry in entries):
+            if item.fan_out is None or not self._lacks(item.fan_out):
+                continue
+            until = self._seen[item.fan_out.id].last + PATIENCE_SECONDS
+            if until > now and self._has_credit(item.key, item.fan_out.id, now):
+                return until
+        return None
+
+    def left(self, items: Iterable[Item]) -> None:
+        """These left: the rest of their groups goes without them, and is not waited for."""
+        if self._seen:
+            for item in items:
+                group = item.fan_out
+                if group is not None and group.id in self._seen:
+                    self._begun.add(group.id)
+
+    def _lacks(self, group: FanOut) -> bool:
+        """Whether members are still to come that are worth waiting for."""
+        return group.id in self._seen and group.id not in self._begun
+
+    def _has_credit(self, key: Hashable, group: Hashable, now: float) -> bool:
+        """Whether a promise of this group is believed; it is not the next one until it is kept."""
+        credit = self._credits.get(key)
+        if credit is not None and credit.until > now:
+            return credit.group == group
+        self._credits.pop(key, None)
+        if len(self._credits) >= _REMEMBERED:
+            del self._credits[next(iter(self._credits))]
+        self._credits[key] = _Credit(group, now + CREDIT_SECONDS)
+        return True

@@ -1,0 +1,1 @@
+"""Policies that keep the order of arrival: `Greedy` and `Window`."""

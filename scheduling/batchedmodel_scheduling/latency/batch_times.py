@@ -1,0 +1,145 @@
+"""How long a batch will take: the shape from the server's profile, the scale from what is observed.
+
+Without a profile nothing is predicted until enough batches of the traffic itself have been seen;
+then a line through them takes the profile's place. Owned by the pipeline; policies read from it.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from batchedmodel_contract.description import CostRule
+from batchedmodel_contract.profile import Profile, ProfilePoint
+from batchedmodel_scheduling.latency.curve import Curve, smoothed
+from batchedmodel_scheduling.latency.drift import Drift
+
+_COLD_BATCHES: Final = 3  # the first ones after a start pay for allocation and compilation
+_LEARNT_FROM: Final = 16  # batches until traffic stands in for a profile, and until it does anew
+_MUCH_LESS: Final = 0.7  # of what was expected
+_SAMPLES: Final = 128
+
+
+class BatchTimes:
+    """Predicts the forward pass of a batch, in seconds."""
+
+    def __init__(self, profile: Profile | None) -> None:
+        self.rule: Final = profile.cost_rule if profile else CostRule.PADDED
+        self._curve = _curve(profile)
+        self._profiled = self._curve is not None
+        self._drift = Drift()
+        self._cold = _COLD_BATCHES
+        self._upper_tables: dict[int, list[float]] = {}
+        self._samples: deque[ProfilePoint] = deque(maxlen=_SAMPLES)
+        self._since_fit = 0
+        self.fits = 0
+        """How often the shape itself has changed; what was computed from tables before is void."""
+
+    @property
+    def known(self) -> bool:
+        """Whether anything can be predicted."""
+        return self._curve is not None
+
+    @property
+    def profiled(self) -> bool:
+        """Whether that rests on the server's own measurements."""
+        return self._profiled
+
+    @property
+    def scale(self) -> float:
+        """Present over tabled times, middle of the batches."""
+        return self._drift.scale
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of a time as a part of it."""
+        return self._drift.spread
+
+    @property
+    def upper(self) -> float:
+        """Present over tabled times, what nine of ten batches keep."""
+        return self._drift.scale * self._drift.margin
+
+    def predict(self, lengths: Sequence[int]) -> float | None:
+        """Seconds for a batch of items of these lengths; None while nothing is known."""
+        expected = self._expected(lengths)
+        return None if expected is None else expected * self._drift.scale
+
+    def table(self, longest: int, rows: int) -> list[float]:
+        """Seconds by number of items of which the longest has this length, at least to `rows`.
+
+        Without drift: multiply by `scale` or `upper`. All zero while nothing is known.
+        """
+        return [0.0] * (rows + 1) if self._curve is None else self._curve.rows_table(longest, rows)
+
+    def upper_table(self, longest: int, rows: int) -> list[float]:
+        """What nine of ten batches keep, by number of items of which the longest has this length.
+
+        At least to `rows`; all zero while nothing is known.
+        """
+        table = self._upper_tables.get(longest)
+        if table is None or len(table) <= rows:
+            factor = self.upper
+            table = [seconds * factor for seconds in self.table(longest, rows)]
+            self._upper_tables[longest] = table
+        return table
+
+    def packed_table(self, lengths: Sequence[int]) -> list[float]:
+        """Seconds for the first 0, 1, ... of these items when packed, without drift."""
+        if self._curve is None:
+            return [0.0] * (len(lengths) + 1)
+        return [0.0, *self._curve.packed_seconds(lengths)]
+
+    def share(self, length: int, rows: int) -> float | None:
+        """Seconds of the device for one item's part in a batch of `rows` items of this length.
+
+        None without a profile: what traffic taught may change, and sums of work must not.
+        """
+        if not self._profiled:
+            return None
+        return self.table(length, rows)[rows] / rows * self._drift.scale
+
+    def observe(self, lengths: Sequence[int], seconds: float, *, trial: bool = False) -> None:
+        """Learn from one forward pass.
+
+        `trial`: it ran although what is believed spoke against it. If it took much less, that is
+        believed at once: while items are refused there are no others to learn from.
+        """
+        if seconds <= 0:
+            return
+        if not self._profiled:
+            self._learn(lengths, seconds)
+        expected = self._expected(lengths)
+        if expected is None:
+            return
+        if trial and seconds < _MUCH_LESS * expected * self._drift.scale:
+            self._drift.believe(seconds / expected)
+            self._upper_tables.clear()
+            return
+        if self._cold:
+            self._cold -= 1
+            return
+        self._drift.observe(seconds / expected)
+        self._upper_tables.clear()
+
+    def _expected(self, lengths: Sequence[int]) -> float | None:
+        return None if self._curve is None else self._curve.seconds(lengths)
+
+    def _learn(self, lengths: Sequence[int], seconds: float) -> None:
+        """Let the traffic stand in for the profile that the server has not."""
+        point = ProfilePoint(rows=len(lengths), length=max(lengths), seconds=seconds)
+        self._samples.append(point)
+        self._since_fit += 1
+        if self._since_fit < _LEARNT_FROM:
+            return
+        self._since_fit = 0
+        self.fits += 1
+        self._curve = _curve(smoothed(self.rule, self._samples))
+        self._upper_tables.clear()
+        self._drift.start_over()
+
+
+def _curve(profile: Profile | None) -> Curve | None:
+    try:
+        return None if profile is None else Curve(profile)
+    except ValueError:
+        return None

@@ -1,0 +1,1 @@
+"""The server behind the sidecar: ours, or one of somebody else's."""

@@ -1,0 +1,290 @@
+"""The HTTP client towards a server of somebody else's: what it raises ends here.
+
+Called by `upstream.link` only; it knows nothing of batches.
+"""
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable
+from typing import Final
+
+import aiohttp
+from aiohttp.http_exceptions import ContentEncodingError
+from yarl import URL
+
+from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.tensors import Buffer
+from batchedmodel_contract.v2 import HEADER_LENGTH
+from batchedmodel_http.response import LARGE
+from batchedmodel_sidecar.backends.foreign.connector import Connector
+from batchedmodel_sidecar.backends.foreign.protocol import Posting, Response
+from batchedmodel_sidecar.body.buffers import body_of, json_bytes, read_whole
+from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
+from batchedmodel_sidecar.errors import Busy, Lost, Unserved
+
+logger: Final = logging.getLogger(__name__)
+
+_FINAL: Final = 200
+_REFUSED: Final = 300
+_SERVER_ERROR: Final = 500
+_LONGEST_ANSWER: Final = 1 << 30
+_LONGEST_REPLY: Final = 1_048_576  # about readiness or metadata, which are read in the loop
+_KEPT_SECONDS: Final = 4.0  # an idle connection; shorter than servers keep theirs (uvicorn: 5 s)
+_JSON: Final = "application/json"
+
+
+class Unreachable(Exception):
+    """Nobody who is trusted answered a question; the message says what is told of it."""
+
+
+class Garbled(aiohttp.ClientPayloadError):
+    """A body that turned out to be none while it came."""
+
+
+class Deaf(Unserved):
+    """The server holds the connection and does not answer."""
+
+    def __init__(self) -> None:
+        super().__init__("the model does not answer", status=504)
+
+
+class Client:
+    """Connections to one server.
+
+    Where its address says `https`, its certificate must be signed by an authority that OpenSSL
+    trusts: those of the system, or of the file that the variable SSL_CERT_FILE names.
+    """
+
+    def __init__(self, url: str, *, keeps: Callable[[], bool], most: int = _LONGEST_ANSWER) -> None:
+        """`url` has no path; `keeps` says whether a batch may take its predecessor's connection.
+
+        That binds it to the process that has accepted the connection, however busy that is by now.
+        `most`: bytes of an answer to a batch.
+        """
+        self._url = url
+        self._most = most
+        self._keeps = keeps
+        self._apart = _session(keeps=False)
+        """A connection for each question, and for each batch of several: the server is asked to end
+        it, for whoever does has its port taken for a minute."""
+        self._kept: aiohttp.ClientSession | None = None
+        """Has one connection, while no batch uses it."""
+        self._under_way = 0
+        self._closed = False
+
+    async def ask(self, path: str) -> tuple[int, bytes]:
+        """Status and body of a GET; raises `Unreachable`, and `InvalidInput` for one too long."""
+        try:
+            async with self._apart.get(self._url + path) as response:
+                body, whole = await _beginning(response, _LONGEST_REPLY)
+        except (aiohttp.ClientError, OSError) as error:
+            logger.debug("GET %s: %s", path, type(error).__name__)
+            raise Unreachable(_unreachable(error)) from error
+        if not whole:
+            raise InvalidInput(f"the answer at {path}", f"is longer than {_LONGEST_REPLY} bytes")
+        return response.status, body
+
+    async def post(self, posting: Posting, seconds: float) -> Response:
+        """The answer to a request, whatever its status, within so many seconds.
+
+        Raises `Deaf`, `Lost` when the connection broke, `Busy` when there was none, `Unserved` for
+        a status that answers nothing.
+        """
+        self._under_way += 1
+        try:
+            if self._keeps():
+                return await self._posted_alone(posting, seconds)
+            await self._drop_kept()
+            return await self._posted(self._apart, posting, seconds)
+        finally:
+            self._under_way -= 1
+            await self._hang_up()
+
+    async def close(self) -> None:
+        """Hang up; a batch that is under way still may end, and hangs up then."""
+        self._closed = True
+        await self._hang_up()
+
+    async def _hang_up(self) -> None:
+        if self._closed and not self._under_way:
+            await self._drop_kept()
+            await self._apart.close()
+
+    async def _drop_kept(self) -> None:
+        kept = self._take_kept()
+        if kept is not None:
+            await kept.close()
+
+    def _take_kept(self) -> aiohttp.ClientSession | None:
+        kept, self._kept = self._kept, None
+        return kept
+
+    async def _posted_alone(self, posting: Posting, seconds: float) -> Response:
+        """Over the connection of the batch before, if it is there still and free."""
+        session = self._take_kept() or _session(keeps=True)
+        sound = False
+        try:
+            response = await self._posted(session, posting, seconds)
+            # Servers exist that hang up after an error and do not announce it (uvicorn does): the
+            # next request on this connection would seem to have killed them.
+            sound = response.status < _SERVER_ERROR
+        finally:
+            if sound and self._kept is None and self._keeps():
+                self._kept = session
+            else:
+                await session.close()
+        return response
+
+    async def _posted(
+        self, session: aiohttp.ClientSession, posting: Posting, seconds: float
+    ) -> Response:
+        headers = [("Content-Type", _JSON)]
+        if any(name.lower() == "content-type" for name, _ in posting.headers):
+            headers = []
+        try:
+            async with (
+                asyncio.timeout(seconds),
+                session.post(
+                    URL(self._url + posting.path, encoded=True),
+                    data=body_of(posting.parts, _JSON),
+                    headers=[*headers, *posting.headers],
+                    allow_redirects=False,
+                ) as response,
+            ):
+                end_with_connection(response)
+                if response.status < _FINAL:
+                    # Whoever is told of it would wait for more, or take the connection for another.
+                    message = f"the model answers {response.status}, which ends no request"
+                    raise Unserved(message, status=502, answered=True)
+                refused = response.status >= _REFUSED
+                words, whole = await _beginning(response, LARGE) if refused else (b"", True)
+                body = words if refused else await _read(response, self._most)
+        except TimeoutError as error:
+            raise Deaf from error
+        except aiohttp.ClientConnectorError as error:
+            # Nothing was sent, so nothing was in work.
+            raise Busy(_unreachable(error)) from error
+        except (aiohttp.ClientError, OSError) as error:
+            logger.debug("batch: %s", type(error).__name__)
+            if _is_nonsense(error):
+                message = "the model answers nonsense: what it sent is no HTTP"
+                raise Unserved(message, status=502, answered=True) from error
+            # The answer's stream keeps the error, whose frames hold what came of the answer.
+            bare = error.with_traceback(None)
+            raise Lost("the model went away while it worked on this") from bare
+        return Response(
+            status=response.status,
+            headers=tuple(response.headers.items()),
+            content_type=response.headers.get("Content-Type", _JSON),
+            header_length=response.headers.get(HEADER_LENGTH),
+            body=body.view() if isinstance(body, SharedMemory) else body,
+            memory=body if isinstance(body, SharedMemory) else None,
+            whole=whole,
+        )
+
+
+def end_with_connection(response: aiohttp.ClientResponse) -> None:
+    """Let whoever reads this answer's body hear that the connection has ended.
+
+    aiohttp hangs up on a server whose bytes are no chunk, and leaves the reader waiting for ever.
+    """
+    connection, body = response.connection, response.content
+    if connection is None or connection.protocol is None or body.is_eof():
+        return
+    closed = connection.protocol.closed
+    if closed is None:
+        return
+
+    def tell(ended: asyncio.Future[None]) -> None:
+        ended.exception()  # how it ended is told by the body, where that was sound so far
+        if not body.is_eof() and body.exception() is None:
+            body.set_exception(Garbled("what follows is no part of a body"))
+
+    def whole() -> None:
+        closed.remove_done_callback(tell)  # the connection may carry many answers
+
+    closed.add_done_callback(tell)
+    body.on_eof(whole)
+
+
+def _is_nonsense(error: Exception) -> bool:
+    """Whether the server is there, and what it sent cannot be read."""
+    unreadable = isinstance(error, aiohttp.ClientResponseError | Garbled)
+    return unreadable or isinstance(error.__cause__, ContentEncodingError)
+
+
+def _unreachable(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        said = getattr(error.certificate_error, "verify_message", error.certificate_error)
+        return f"the model's certificate is not trusted: {said}"
+    return "the model cannot be reached"
+
+
+async def _beginning(response: aiohttp.ClientResponse, most: int) -> tuple[bytes, bool]:
+    """So many bytes of a body, and whether they are all; the rest is never fetched."""
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in response.content.iter_any():
+        pieces.append(piece)
+        size += len(piece)
+        if size > most:
+            return b"".join(pieces)[:most], False
+    return b"".join(pieces), True
+
+
+async def _read(response: aiohttp.ClientResponse, most: int) -> Buffer | SharedMemory:
+    """The body; where it answers with much JSON, it lies where the helper can reach it.
+
+    Raises `Unserved` for one that is longer than `most`.
+    """
+    declared = response.content_length
+    if "Content-Encoding" in response.headers:
+        declared = None
+    expected = sys.maxsize if declared is None else declared
+    if expected <= LARGE:
+        return await response.read()
+    parsed_apart = json_bytes(expected, response.headers.get(HEADER_LENGTH)) > LARGE
+    if declared is not None and declared > most:
+        raise _too_long(most)
+    if declared is not None and not parsed_apart:
+        return await read_whole(response)
+    pieces: list[bytes] = []
+    size = 0
+    memory: SharedMemory | None = None
+    try:
+        async for piece in response.content.iter_any():
+            size += len(piece)
+            pieces.append(piece)
+            if size > most:
+                raise _too_long(most)
+            if memory is None and parsed_apart and size > LARGE:
+                memory = SharedMemory()
+            if memory is not None:
+                for part in pieces:
+                    memory.write(part)
+                pieces.clear()
+    except BaseException:
+        if memory is not None:
+            memory.close()
+        raise
+    return b"".join(pieces) if memory is None else memory
+
+
+def _too_long(most: int) -> Unserved:
+    message = f"the model's answer is longer than the {most} bytes taken here"
+    return Unserved(message, status=502, answered=True)
+
+
+def _session(*, keeps: bool) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        connector=Connector(
+            limit=0,
+            force_close=not keeps,
+            keepalive_timeout=_KEPT_SECONDS if keeps else None,
+        ),
+        # Each request brings its own.
+        timeout=aiohttp.ClientTimeout(total=None),
+        # A caller's cookies are its own.
+        cookie_jar=aiohttp.DummyCookieJar(),
+    )

@@ -1,0 +1,296 @@
+"""The link to a server of somebody else's: its readiness, and the batches on their way to it.
+
+Such a server has no events and no batch extension: it is asked for its readiness, and it has one
+status for all rows of a request. What it refuses is cut in parts by `isolation`; this shell sends
+the parts and keeps what came back for each row.
+"""
+
+import asyncio
+import contextlib
+import logging
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from batchedmodel_contract.batch_wire import BatchRequest
+from batchedmodel_contract.isolation import Isolation, Rows
+from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_scheduling.core.policy import MemoryCap
+from batchedmodel_sidecar.backends.base import LinkListener, LinkStatus
+from batchedmodel_sidecar.backends.foreign.batch_result import Findings, refusal, said_to
+from batchedmodel_sidecar.backends.foreign.client import Client, Deaf, Unreachable
+from batchedmodel_sidecar.backends.foreign.protocol import (
+    Dealt,
+    Dialect,
+    NotReady,
+    Posting,
+    Probe,
+    Response,
+)
+from batchedmodel_sidecar.backends.foreign.refusals import MemoryRoom, Verdict, judged
+from batchedmodel_sidecar.backends.foreign.row_evidence import Evidence
+from batchedmodel_sidecar.batching.batch_reply import RawReply
+from batchedmodel_sidecar.calls import RawBatch, Row
+from batchedmodel_sidecar.codec.codec import Translator
+from batchedmodel_sidecar.errors import Busy, Lost, Unserved
+from batchedmodel_sidecar.model import ReadyModel
+
+logger: Final = logging.getLogger(__name__)
+
+_CHECK_SECONDS: Final = 2.0  # between questions for readiness
+_OFTEN_SECONDS: Final = 0.2  # while it is not ready, or may not be for long
+_DOUBT_SECONDS: Final = 2.0  # after a broken connection: a server that stops may answer for a while
+_ANSWER_WITHIN: Final = 5.0
+_JUDGED_BYTES: Final = 16_384
+_GROW_AFTER_SECONDS: Final = 60.0
+_NONSENSE: Final = "nonsense"
+
+
+class ForeignLink:
+    """Follows one server and carries batches to it in its own protocol."""
+
+    def __init__(
+        self,
+        *,
+        client: Client,
+        probe: Probe,
+        dialect: Dialect,
+        translator: Translator,
+        listener: LinkListener,
+        idempotent: bool,
+    ) -> None:
+        """`idempotent` says whether a row may be sent again after its batch was refused."""
+        self._client = client
+        self._probe = probe
+        self._dialect = dialect
+        self._translator = translator
+        self._listener = listener
+        self._idempotent = idempotent
+        self._model: ReadyModel | None = None
+        self._reason = "the model has not been reached yet"
+        self._stuck = False
+        self._closely = False
+        self._doubted_until = -math.inf
+        self._ask_now = asyncio.Event()
+        self._at_work = 0
+        """Batches that the server has now."""
+        self._room = MemoryRoom(grow_after=_GROW_AFTER_SECONDS)
+        self._evidence = Evidence()
+
+    @property
+    def status(self) -> LinkStatus:
+        """Whether the model can be asked now."""
+        return LinkStatus(model=self._model, reason=self._reason, stuck=self._stuck)
+
+    async def follow(self) -> None:
+        """Ask for readiness for ever: nothing else tells when a foreign server comes or goes."""
+        while True:
+            self._ask_now.clear()
+            try:
+                async with asyncio.timeout(_ANSWER_WITHIN):
+                    await self._check()
+            except TimeoutError:
+                # A server with one thread answers nothing while it computes, and that is no loss.
+                if not self._at_work:
+                    self._lose("the model does not answer the question for readiness")
+            except (NotReady, InvalidInput, Unreachable) as error:
+                self._lose(str(error))
+            except asyncio.CancelledError:
+                raise
+            except BaseException as bug:
+                # What a server says must not end the process that stands in front of it.
+                logger.error("check", exc_info=bug)
+                self._lose(f"error in the sidecar: {type(bug).__name__}")
+            doubted = asyncio.get_running_loop().time() < self._doubted_until
+            often = self._model is None or self._closely or doubted
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_OFTEN_SECONDS if often else _CHECK_SECONDS):
+                    await self._ask_now.wait()
+
+    async def infer(self, request: BatchRequest, seconds: float) -> RawReply:
+        """One request for the whole batch, and more if it is refused; raises `Unserved`."""
+        assert isinstance(request, RawBatch), "a call without an envelope came here: our bug"
+        self._at_work += 1
+        try:
+            return await self._served(request, seconds)
+        finally:
+            self._at_work -= 1
+
+    def watch(self, closely: bool) -> None:
+        """See `Link`."""
+        self._closely = closely
+        self._ask_now.set()
+
+    async def close(self) -> None:
+        """Hang up."""
+        await self._client.close()
+
+    async def _served(self, batch: RawBatch, seconds: float) -> RawReply:
+        """Each request has so many seconds: what an earlier one took says nothing of the server.
+
+        They come to an end, for no row is sent again after its deadline.
+        """
+        clock = asyncio.get_running_loop().time
+        subject = self._dialect.subject(batch.envelope)
+        search = Isolation(
+            batch.owners,
+            batch.deadlines,
+            idempotent=self._idempotent,
+            callers=batch.callers,
+            # Asked before each request: a trial that was refused has proven nothing.
+            trial=lambda rows: self._wants_trial(subject, len(rows)),
+        )
+        findings = Findings(batch.owners)
+        started = clock()
+        while (rows := search.next(clock())) is not None:
+            members = [batch.rows[row] for row in rows]
+            posting = self._dialect.posting(members, batch.envelope)
+            if findings.of_one_call(rows):
+                trace = batch.traces[rows[0]]
+                posting = replace(posting, headers=(*posting.headers, *trace))
+            try:
+                response = await self._post(posting, seconds)
+                verdict = judged(response.status, bytes(response.body[:_JUDGED_BYTES]))
+                if verdict in (Verdict.BUSY, Verdict.WHOLE):
+                    alone = findings.of_one_call(search.whole())
+                    raise refusal(response, busy=verdict is Verdict.BUSY, alone=alone)
+            except Unserved as fault:
+                if search.calls == 1:
+                    raise
+                # It is no row's fault: what has no answer yet fares as a whole batch would have.
+                findings.fault = fault
+                break
+            await self._judge(search, findings, verdict, rows, members, response, subject)
+        findings.failed(search.expired, Unserved("no time was left to try this alone", status=504))
+        self._learn(search, clock())
+        # One request that was refused took the time of nothing.
+        passes = search.calls if search.largest_fine else 0
+        return findings.reply(clock() - started, passes=passes)
+
+    async def _post(self, posting: Posting, seconds: float) -> Response:
+        """The answer to one request, whose end may tell of the server; raises `Unserved`."""
+        try:
+            response = await self._client.post(posting, seconds)
+        except Deaf:
+            self._stuck = True
+            raise
+        except Busy as refused:
+            if self._at_work > 1:
+                self._doubt_it()  # others are at work, so that it is there, perhaps
+            else:
+                self._lose(refused.message)
+                self._ask_now.set()
+            raise
+        except Lost:
+            # Perhaps one worker died, or this connection alone: ask before all callers are refused.
+            self._doubt_it()
+            raise
+        self._stuck = False
+        return response
+
+    def _doubt_it(self) -> None:
+        self._doubted_until = asyncio.get_running_loop().time() + _DOUBT_SECONDS
+        self._ask_now.set()
+
+    async def _judge(
+        self,
+        search: Isolation,
+        findings: Findings,
+        verdict: Verdict,
+        rows: Rows,
+        members: Sequence[Row],
+        response: Response,
+        subject: Hashable | None,
+    ) -> None:
+        """Tell the search what became of rows that were sent, and keep their answers.
+
+        Raises `Unserved` when the server is broken, so that the batch fails as a whole.
+        """
+        match verdict:
+            case Verdict.FINE:
+                alone = findings.of_one_call(rows)
+                try:
+                    dealt = await self._translator.dealt(
+                        self._dialect, response, members, alone=alone
+                    )
+                except InvalidInput as error:
+                    self._evidence.contradicted(subject)
+                    _nobodys(search, findings, error)
+                    return
+                except Unserved as failure:
+                    # The server did its part: neither it nor a row is to blame.
+                    search.fine()
+                    findings.failed(rows, failure)
+                    return
+                doubt = self._doubt(subject, dealt, len(rows))
+                if doubt is not None and not alone:
+                    findings.failed(search.doubted(), _nonsense(doubt))
+                    return
+                search.fine()
+                findings.answered(rows, dealt, said_to(response, dealt, alone=alone))
+                return
+            case Verdict.SPOILT:
+                settled = search.spoilt((response.status, bytes(response.body)))
+                if search.broken:
+                    raise refusal(response, busy=False, alone=False)
+            case _:  # outgrown: the others have ended the search
+                settled = search.outgrown()
+        findings.refused(settled, response)
+
+    def _wants_trial(self, subject: Hashable | None, rows: int) -> bool:
+        return subject is not None and self._evidence.wants_trial(subject, rows)
+
+    def _doubt(self, subject: Hashable | None, dealt: Dealt, rows: int) -> InvalidInput | None:
+        """Why this answer cannot be divided: it may only look as if it had a part for each row."""
+        if subject is None:
+            return None
+        unproven = self._evidence.saw(subject, [output.name for output in dealt.outputs], rows)
+        if unproven is None:
+            return None
+        rule = f"is {rows} long for {rows} rows, which may be chance: no other number was seen yet"
+        return InvalidInput(f"outputs.{unproven}.shape", rule)
+
+    def _learn(self, search: Isolation, now: float) -> None:
+        """Pass on what the server's memory seems to hold."""
+        if search.room is not None:
+            self._room.outgrown(search.room, now)
+            logger.warning("the model ran out of memory; at most %s rows", self._room.rows)
+        elif not self._room.fine(search.largest_fine, now):
+            return
+        if self._room.rows is not None:
+            self._listener.memory_bound(MemoryCap(cost=None, rows=self._room.rows))
+
+    async def _check(self) -> None:
+        await self._probe.check_ready(self._client.ask)
+        # It answers again: whatever it was stuck in is over.
+        self._stuck = False
+        if self._model is not None:
+            return
+        description = await self._probe.describe(self._client.ask)
+        self._room = MemoryRoom(grow_after=_GROW_AFTER_SECONDS)
+        self._evidence = Evidence()
+        self._model = ReadyModel(
+            description=description, profile=None, tokens=None, depth=1, rows_pad=False
+        )
+        self._reason = ""
+        self._listener.model_ready(self._model)
+
+    def _lose(self, reason: str) -> None:
+        if reason != self._reason:
+            logger.warning("model not ready: %s", reason)
+        self._model = None
+        self._reason = reason
+        self._listener.model_lost(reason)
+
+
+def _nobodys(search: Isolation, findings: Findings, error: InvalidInput) -> None:
+    """What was answered is no answer to these rows; raises `Unserved` when the server is broken."""
+    nonsense = _nonsense(error)
+    findings.failed(search.spoilt(_NONSENSE), nonsense)
+    if search.broken:
+        raise nonsense from error
+
+
+def _nonsense(error: InvalidInput) -> Unserved:
+    return Unserved(f"the model answers nonsense: {error}", status=502, answered=True)

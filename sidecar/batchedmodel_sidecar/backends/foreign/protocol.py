@@ -1,0 +1,242 @@
+"""What the link and the front ask of a protocol behind.
+
+A dialect is pure: it makes rows of a body, a request of rows, and answers of a response. The rows'
+contents stay the text or the bytes in which they came.
+"""
+
+import hashlib
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
+
+from batchedmodel_contract.description import ModelDescription
+from batchedmodel_contract.mistakes import Unbatchable
+from batchedmodel_contract.params import Values
+from batchedmodel_contract.tensors import Buffer
+from batchedmodel_sidecar.backends.foreign.headers import Headers, common
+from batchedmodel_sidecar.calls import Answer, Call, Output, Row, Value
+from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
+from batchedmodel_sidecar.errors import CallError, Unserved
+from batchedmodel_sidecar.model import ReadyModel
+from batchedmodel_sidecar.protocols.adapter import Adapter, Body, Parsed
+from batchedmodel_sidecar.protocols.options import NO_WISHES, Wishes
+
+_DIGEST_BYTES: Final = 32
+BYTES_PER_TOKEN: Final = 4
+"""Of English text, about; lengths of foreign rows are estimated by it."""
+
+Ask = Callable[[str], Awaitable[tuple[int, bytes]]]
+"""Status and body of a GET on the server; raises what the HTTP client raises."""
+
+
+class NotReady(Exception):
+    """The server cannot be asked at present; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A caller's request, as far as a protocol looks at it."""
+
+    body: Buffer
+    header_length: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Envelope:
+    """What the rows of a request are wrapped in; only rows of equal ones share a request."""
+
+    path: str
+    headers: Headers
+    frame: Any
+    """Hashable; made and read by the dialect alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Posting:
+    """One request to the server."""
+
+    path: str
+    headers: Headers
+    parts: Sequence[Buffer]
+    """Its body, where it lies."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Response:
+    """The server's answer to a posting."""
+
+    status: int
+    headers: Headers
+    content_type: str
+    header_length: str | None
+    body: Buffer
+    memory: SharedMemory | None = None
+    """Where the body lies when it is more JSON than is read in the loop."""
+    whole: bool = True
+    """Whether the body is all that was said, or the beginning of a refusal without end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dealt:
+    """A response cut into rows."""
+
+    outputs: tuple[Output, ...]
+    rows: Sequence[tuple[Value, ...]]
+    frame: Any = None
+    """What belongs to the answer beside its rows."""
+
+
+class Probe(Protocol):
+    """How to learn whether a server can be asked, and what it serves."""
+
+    async def check_ready(self, ask: Ask) -> None:
+        """Raises `NotReady`."""
+        ...
+
+    async def describe(self, ask: Ask) -> ModelDescription:
+        """Asked once for each start of the server; raises `NotReady` or `InvalidInput`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """What a body asks."""
+
+    rows: tuple[Row, ...]
+    frame: Hashable
+    shapes: Hashable = None
+    """What must be equal in rows that share a request, beside their frames."""
+    digest: bytes = b""
+    """Of the frame and the shapes, once it is made."""
+    memo: Any = None
+    """What `render` will need."""
+    wishes: Wishes = NO_WISHES
+    params: Values | None = None
+    """What it sets of our own server's model's parameters."""
+
+
+class Questions(Protocol):
+    """From callers to the server."""
+
+    def converts(self, size: int, header_length: str | None) -> int:
+        """How many bytes of a body of that size `parse` reads as JSON, or turns into it."""
+        ...
+
+    def parse(self, asked: Asked) -> Draft | None:
+        """What the body asks; None when it can only go alone. Raises `InvalidInput`."""
+        ...
+
+    def posting(self, rows: Sequence[Row], envelope: Envelope) -> Posting:
+        """One request for rows of equal envelopes."""
+        ...
+
+
+class Answers(Protocol):
+    """From the server to callers."""
+
+    def subject(self, envelope: Envelope) -> Hashable | None:
+        """What must be equal in requests whose answers are divided alike.
+
+        None where the protocol itself says which part of an answer belongs to which row.
+        """
+        ...
+
+    def dealt(self, response: Response, rows: Sequence[Row], *, alone: bool) -> Dealt:
+        """The answers in a response of status 200, which is one caller's alone or for several.
+
+        Raises `InvalidInput` when it has not these, or cannot be divided.
+        """
+        ...
+
+    def render(self, memo: Any, answer: Answer) -> Body:
+        """The body for one caller; raises `InvalidInput` or `Unserved`."""
+        ...
+
+    def texts(self, memo: Any, answer: Answer) -> int:
+        """How many bytes of the answer `render` would read as JSON, or turn into it.
+
+        Raises what `render` raises.
+        """
+        ...
+
+
+class Dialect(Questions, Answers, Protocol):
+    """One protocol, on both sides of the sidecar; small, and can be pickled."""
+
+
+def drafted(dialect: Dialect, asked: Asked) -> Draft:
+    """What a body asks; raises `InvalidInput`, and `Unbatchable` when it can only go alone."""
+    draft = dialect.parse(asked)
+    if draft is None:
+        raise Unbatchable("body", "has no rows that could share a request")
+    return replace(draft, digest=digest_of(draft.frame, draft.shapes))
+
+
+def digest_of(*given: object) -> bytes:
+    """What stands for texts, numbers and tuples or records of them where it is kept.
+
+    Keys outlive their requests, and callers decide how large these are. Equal for what is written
+    equally, and only for that: its collisions cannot be found.
+    """
+    text = repr(given).encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(text, digest_size=_DIGEST_BYTES).digest()
+
+
+class ForeignAdapter:
+    """One request's way through a dialect, as the front's adapter."""
+
+    def __init__(
+        self, dialect: Dialect, ours: Adapter, *, path: str, headers: Headers, trace: Headers = ()
+    ) -> None:
+        """`ours` words our own errors in the same protocol; `headers` are those to forward.
+
+        `trace` are those that go with the request where it shares none.
+        """
+        self.dialect: Final = dialect
+        self._ours = ours
+        self._path = path
+        self._headers = headers
+        self._trace = trace
+
+    async def parse(self, body: Buffer, header_length: str | None, model: ReadyModel) -> Parsed:
+        """The call with the rows that the body holds; raises `InvalidInput`."""
+        return self.parsed(
+            drafted(self.dialect, Asked(body=body, header_length=header_length)), model
+        )
+
+    def parsed(self, draft: Draft, model: ReadyModel) -> Parsed:
+        """The call of what a body asks, wherever it was read."""
+        envelope = Envelope(path=self._path, headers=self._headers, frame=draft.frame)
+        call = Call(
+            rows=draft.rows,
+            description=model.description,
+            key=digest_of(self._path, self._headers, draft.digest),
+            envelope=envelope,
+            trace=self._trace,
+        )
+        return Parsed(call=call, memo=draft.memo, wishes=draft.wishes)
+
+    def texts(self, parsed: Parsed, answer: Answer) -> int:
+        """Most is neither read nor turned into JSON: it came as text and stays it."""
+        return self.dialect.texts(parsed.memo, answer)
+
+    def render(self, parsed: Parsed, answer: Answer, model: ReadyModel) -> Body:
+        """The server's answer to this caller, with the headers that may pass."""
+        return self.addressed(self.dialect.render(parsed.memo, answer), answer)
+
+    def addressed(self, body: Body, answer: Answer) -> Body:
+        """A body, wherever it was made, with the headers of the server that may pass."""
+        headers = common(said.headers for said in answer.said)
+        return body._replace(headers=(*headers, *body.headers))
+
+    def error(self, error: CallError) -> Body:
+        """What the server said, if it was the server; or else the protocol's own form."""
+        if isinstance(error, Unserved) and error.said is not None:
+            said = error.said
+            return Body(data=said.body, content_type=said.content_type, headers=said.headers)
+        return self._ours.error(error)
+
+
+def estimated_length(data: Buffer) -> int:
+    """Tokens, about."""
+    return max(1, len(data) // BYTES_PER_TOKEN)

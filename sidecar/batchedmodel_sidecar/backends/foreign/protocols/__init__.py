@@ -1,0 +1,1 @@
+"""One module for each protocol that a foreign server may speak."""

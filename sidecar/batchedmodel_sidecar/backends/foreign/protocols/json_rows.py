@@ -1,0 +1,95 @@
+"""Rows that are the elements of one array in a JSON object, and what stands beside them.
+
+For the protocols whose requests and answers are plain objects: called by their dialects, which
+know what the fields are named.
+
+A single value beside the rows of an answer (the model's name, its version) is true for each caller.
+A list or an object may hold something for each row, in an order that only its author knows: it
+passes to a caller who was alone, and an answer for several callers that has one cannot be divided.
+"""
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Final
+
+from batchedmodel_contract.description import CostRule, ModelDescription
+from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.tensors import Buffer
+from batchedmodel_sidecar.backends.foreign.protocol import (
+    Draft,
+    Envelope,
+    Posting,
+    estimated_length,
+)
+from batchedmodel_sidecar.backends.foreign.protocols import json_text
+from batchedmodel_sidecar.calls import Row, Value
+from batchedmodel_sidecar.errors import Unserved
+from batchedmodel_sidecar.protocols.adapter import Body
+
+Field = tuple[str, str]
+"""A name and the text of its value."""
+Frame = tuple[Field, ...]
+
+_COMPOUND: Final = ("[", "{")
+
+
+def described(name: str, platform: str) -> ModelDescription:
+    """A model of which its protocol says nothing that matters here."""
+    return ModelDescription(
+        name=name,
+        version="",
+        platform=platform,
+        inputs=(),
+        outputs=(),
+        cost_rule=CostRule.ROWS,
+    )
+
+
+def value_of(element: str) -> Value:
+    """An element of an array, as it came."""
+    return Value((), element.encode())
+
+
+def drafted(elements: Sequence[str], given: Mapping[str, str], shapes: Hashable = None) -> Draft:
+    """One row for each element; whatever else was given must be equal in rows of one request."""
+    values = map(value_of, elements)
+    return Draft(
+        rows=tuple(Row(values=(value,), length=estimated_length(value.data)) for value in values),
+        frame=tuple(sorted(given.items())),
+        shapes=shapes,
+    )
+
+
+def posting(field: str, rows: Sequence[Row], envelope: Envelope) -> Posting:
+    """The rows in their field, and beside them what their calls said."""
+    elements = [(row.values[0].data,) for row in rows]
+    parts = json_text.spliced(field, elements, after=envelope.frame)
+    return Posting(path=envelope.path, headers=envelope.headers, parts=parts)
+
+
+def body_of(field: str, elements: Iterable[Sequence[Buffer]], frame: Iterable[Field]) -> Body:
+    """An answer with these elements in their field."""
+    data, *tail = json_text.spliced(field, elements, after=frame)
+    return Body(data=data, tail=tuple(tail))
+
+
+def beside(given: Mapping[str, str], *, alone: bool) -> Frame:
+    """The frame of an answer; raises `InvalidInput` when it is for several and has no one owner."""
+    if not alone:
+        for name, text in given.items():
+            if text.startswith(_COMPOUND):
+                rule = "is not a single value, and the answer is for several callers"
+                raise InvalidInput(name, rule)
+    return tuple(given.items())
+
+
+def in_common(frames: Sequence[Frame]) -> Frame:
+    """The frame of a call whose rows were answered together or in several requests.
+
+    Of single values that differ, such as times, the first stands; raises `Unserved` for others.
+    """
+    first = frames[0]
+    for name, text in first:
+        if text.startswith(_COMPOUND) and any((name, text) not in frame for frame in frames):
+            message = f"the model answered parts of this request with different {name}"
+            raise Unserved(message, status=502)
+    return first

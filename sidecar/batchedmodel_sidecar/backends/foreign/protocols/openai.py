@@ -1,0 +1,196 @@
+"""A server of OpenAI embeddings behind: inputs in, vectors out, all of it text as it came.
+
+`model`, `encoding_format`, `dimensions` and whatever else a body holds must be equal in calls that
+share a request. The tokens that a shared request used are divided by the lengths of the inputs, so
+that all callers' usage adds up to the server's; a caller that was alone gets the server's own.
+"""
+
+from __future__ import annotations  # array.array takes no type argument at run time
+
+from array import array
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from batchedmodel_contract.description import ModelDescription
+from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.tensors import Datatype
+from batchedmodel_sidecar.backends.foreign.protocol import (
+    Ask,
+    Asked,
+    Dealt,
+    Draft,
+    Envelope,
+    NotReady,
+    Posting,
+    Response,
+)
+from batchedmodel_sidecar.backends.foreign.protocols import json_rows, json_text
+from batchedmodel_sidecar.calls import Answer, Output, Row, Value
+from batchedmodel_sidecar.protocols.adapter import Body
+
+_INPUT: Final = "input"
+_DATA: Final = "data"
+_INDEX: Final = "index"
+_USAGE: Final = "usage"
+_COUNTED: Final = ("prompt_tokens", "total_tokens")
+_OUTPUTS: Final = (
+    Output(_DATA, Datatype.BYTES),
+    Output(_DATA, Datatype.BYTES),
+    Output(_USAGE, Datatype.INT64),
+)
+"""An entry of `data` up to its index, what is behind the index, and the usage."""
+_NOT_FOUND: Final = 404
+_MOST_DIGITS: Final = 18  # of what counts anything; int() itself refuses some thousands of them
+
+
+class OpenAI:
+    """`POST /v1/embeddings`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    async def check_ready(self, ask: Ask) -> None:
+        """Every server that embeds lists its models, or has a health page; raises `NotReady`.
+
+        One that wants a key for the list is there all the same.
+        """
+        for path in ("/v1/models", "/health"):
+            status, _ = await ask(path)
+            if status >= 500:
+                raise NotReady(f"the model answers {status} to the question for readiness")
+            if status != _NOT_FOUND:
+                return
+        raise NotReady("the model answers 404 at /v1/models and at /health")
+
+    async def describe(self, ask: Ask) -> ModelDescription:
+        """The protocol has no metadata that matters here."""
+        return json_rows.described(self._name, "openai")
+
+    def converts(self, size: int, header_length: str | None) -> int:
+        """All of it is JSON."""
+        return size
+
+    def parse(self, asked: Asked) -> Draft | None:
+        """One row for each input: a text, or a list of token ids; raises `InvalidInput`."""
+        given = json_text.checked_fields(asked.body)
+        inputs = _inputs(given.pop(_INPUT, ""))
+        if not inputs:
+            return None
+        # Texts and token ids in one list are no request that a server knows.
+        kind = inputs[0][0]
+        return json_rows.drafted(inputs, given, kind)
+
+    def posting(self, rows: Sequence[Row], envelope: Envelope) -> Posting:
+        """The rows' inputs, and beside them what their calls said."""
+        return json_rows.posting(_INPUT, rows, envelope)
+
+    def subject(self, envelope: Envelope) -> None:
+        """The protocol says which part of an answer is whose."""
+
+    def dealt(self, response: Response, rows: Sequence[Row], *, alone: bool) -> Dealt:
+        """One entry of `data` for each row, and its part of the usage; raises `InvalidInput`."""
+        given = json_text.fields(json_text.text_of(response.body))
+        entries = json_text.elements(given.pop(_DATA, ""), _DATA)
+        placed = sorted(map(_placed, entries))
+        if [one.place for one in placed] != list(range(len(rows))):
+            raise InvalidInput(_DATA, f"has not one entry for each of {len(rows)} inputs")
+        weights = [row.length for row in rows]
+        usage = given.pop(_USAGE, None)
+        counts = [_count(usage, name) for name in _COUNTED]
+        parts = zip(*(shares(count, weights) for count in counts), strict=True)
+        return Dealt(
+            outputs=_OUTPUTS,
+            rows=[
+                (
+                    json_rows.value_of(entry.before),
+                    json_rows.value_of(entry.behind),
+                    Value((len(part),), array("q", part).tobytes()),
+                )
+                for entry, part in zip(placed, parts, strict=True)
+            ],
+            frame=_Frame(json_rows.beside(given, alone=alone), usage if alone else None),
+        )
+
+    def texts(self, memo: Any, answer: Answer) -> int:
+        """What came as text is spliced as it is."""
+        return 0
+
+    def render(self, memo: Any, answer: Answer) -> Body:
+        """The entries under their places in this request."""
+        entries = [
+            (before.data, str(index).encode(), behind.data)
+            for index, (before, behind, _) in enumerate(answer.rows)
+        ]
+        frames: list[_Frame] = [said.frame for said in answer.said]
+        usage = frames[0].usage
+        if usage is None or any(frame is not frames[0] for frame in frames):
+            counts = [array("q", bytes(count.data)) for *_, count in answer.rows]
+            sums = {name: sum(count[i] for count in counts) for i, name in enumerate(_COUNTED)}
+            usage = orjson.dumps(sums).decode()
+        rest = json_rows.in_common([frame.rest for frame in frames])
+        return json_rows.body_of(_DATA, entries, [*rest, (_USAGE, usage)])
+
+
+def shares(total: int, weights: Sequence[int]) -> list[int]:
+    """Whole parts of a total by weights, which add up to it: the largest remainders round up."""
+    whole = sum(weights)
+    parts = [total * weight // whole for weight in weights]
+    remainders = sorted(
+        range(len(weights)), key=lambda index: total * weights[index] % whole, reverse=True
+    )
+    for index in remainders[: total - sum(parts)]:
+        parts[index] += 1
+    return parts
+
+
+class _Frame(NamedTuple):
+    rest: json_rows.Frame
+    usage: str | None
+    """The server's own words, for a caller that was alone."""
+
+
+def _inputs(text: str) -> list[str]:
+    """The text of each input; empty when it is no input that can be told apart."""
+    if text.startswith('"'):
+        return [text]
+    if not text.startswith("["):
+        return []
+    inputs = json_text.elements(text, _INPUT)
+    kinds = {one[0] for one in inputs}
+    if kinds <= set("0123456789"):
+        # One list of token ids is one input.
+        return [text] if inputs else []
+    return inputs if kinds in ({'"'}, {"["}) else []
+
+
+class _Placed(NamedTuple):
+    place: int
+    before: str
+    """The entry up to its index; another index makes it another caller's, nothing else changed."""
+    behind: str
+
+
+def _placed(entry: str) -> _Placed:
+    given = json_text.fields(entry, _DATA)
+    text = given.get(_INDEX, "")
+    if not _is_number(text):
+        raise InvalidInput(_DATA, f"has an entry without {_INDEX}")
+    fields = list(given.items())
+    place = list(given).index(_INDEX)
+    before = json_text.object_of([*fields[:place], (_INDEX, "")])[: -len("}")]
+    behind = json_text.object_of(fields[place + 1 :])[len("{") :]
+    return _Placed(int(text), before, "," * (place + 1 < len(fields)) + behind)
+
+
+def _count(usage: str | None, name: str) -> int:
+    """A number of tokens; 0 where the server says nothing of them."""
+    if usage is None or not usage.startswith("{"):
+        return 0
+    text = json_text.fields(usage, _USAGE).get(name, "")
+    return int(text) if _is_number(text) else 0
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS

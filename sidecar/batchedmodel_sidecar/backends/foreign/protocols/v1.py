@@ -1,0 +1,113 @@
+"""KServe's v1 protocol behind: instances in, predictions out.
+
+Instances and predictions stay the text in which they came. Whatever else a body holds must be equal
+in calls that share a request. A body without a list of instances (such as TensorFlow Serving's
+columnar `inputs`) goes alone, as it came.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import orjson
+
+from batchedmodel_contract.description import ModelDescription
+from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.tensors import Datatype
+from batchedmodel_sidecar.backends.foreign.protocol import (
+    Ask,
+    Asked,
+    Dealt,
+    Draft,
+    Envelope,
+    NotReady,
+    Posting,
+    Response,
+)
+from batchedmodel_sidecar.backends.foreign.protocols import json_rows, json_text
+from batchedmodel_sidecar.calls import Answer, Output, Row
+from batchedmodel_sidecar.protocols.adapter import Body
+
+_INSTANCES: Final = "instances"
+_PREDICTIONS: Final = "predictions"
+_OUTPUTS: Final = (Output(_PREDICTIONS, Datatype.BYTES),)
+
+
+class V1:
+    """`POST /v1/models/{name}:predict`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._model = f"/v1/models/{name}"
+
+    async def check_ready(self, ask: Ask) -> None:
+        """A server that knows the model answers 200, and some say in the body that it is loading.
+
+        Raises `NotReady`.
+        """
+        status, body = await ask(self._model)
+        if status != 200:
+            raise NotReady(f"the model answers {status} to the question for readiness")
+        if _says_not_ready(body):
+            raise NotReady("the model says that it is not ready")
+
+    async def describe(self, ask: Ask) -> ModelDescription:
+        """The protocol has no metadata."""
+        return json_rows.described(self._name, "v1")
+
+    def converts(self, size: int, header_length: str | None) -> int:
+        """All of it is JSON."""
+        return size
+
+    def parse(self, asked: Asked) -> Draft | None:
+        """One row for each instance; raises `InvalidInput`."""
+        given = json_text.checked_fields(asked.body)
+        if not given.get(_INSTANCES, "").startswith("["):
+            return None
+        instances = json_text.elements(given.pop(_INSTANCES), _INSTANCES)
+        return json_rows.drafted(instances, given) if instances else None
+
+    def posting(self, rows: Sequence[Row], envelope: Envelope) -> Posting:
+        """The rows' instances, and beside them what their calls said."""
+        return json_rows.posting(_INSTANCES, rows, envelope)
+
+    def subject(self, envelope: Envelope) -> None:
+        """The protocol says which part of an answer is whose."""
+
+    def dealt(self, response: Response, rows: Sequence[Row], *, alone: bool) -> Dealt:
+        """One prediction for each row; raises `InvalidInput`."""
+        given = json_text.fields(json_text.text_of(response.body))
+        predictions = json_text.elements(given.pop(_PREDICTIONS, ""), _PREDICTIONS)
+        if len(predictions) != len(rows):
+            rule = f"has {len(predictions)} entries for {len(rows)} instances"
+            raise InvalidInput(_PREDICTIONS, rule)
+        return Dealt(
+            outputs=_OUTPUTS,
+            rows=[(json_rows.value_of(prediction),) for prediction in predictions],
+            frame=json_rows.beside(given, alone=alone),
+        )
+
+    def texts(self, memo: Any, answer: Answer) -> int:
+        """What came as text is spliced as it is."""
+        return 0
+
+    def render(self, memo: Any, answer: Answer) -> Body:
+        """The predictions, as the server wrote them."""
+        predictions = [(row[0].data,) for row in answer.rows]
+        frame = json_rows.in_common([said.frame for said in answer.said])
+        return json_rows.body_of(_PREDICTIONS, predictions, frame)
+
+
+def _says_not_ready(body: bytes) -> bool:
+    """KServe says `ready`, TensorFlow Serving `model_version_status`; others say nothing."""
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return False
+    if not isinstance(document, dict):
+        return False
+    if str(document.get("ready", True)).lower() == "false":
+        return True
+    versions = document.get("model_version_status")
+    if not isinstance(versions, list):
+        return False
+    return not any(isinstance(one, dict) and one.get("state") == "AVAILABLE" for one in versions)

@@ -1,0 +1,187 @@
+"""How the server behind is, by what becomes of batches, and by a probe where these do not tell.
+
+A probe is a request of one row that the server answered a while ago, sent once more with nobody
+waiting for it. `Circuit` decides when; this shell keeps such requests and sends them, one at a time
+and never without a reason.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable
+from typing import Final
+
+from batchedmodel_contract.batch_wire import BatchReply, BatchRequest
+from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_scheduling.core.base import BasePolicy
+from batchedmodel_scheduling.core.policy import Batch
+from batchedmodel_sidecar.backends.base import Infer
+from batchedmodel_sidecar.batching.batch_reply import RawReply
+from batchedmodel_sidecar.batching.circuit_breaker import Circuit
+from batchedmodel_sidecar.batching.in_flight import Flights, carried, patience
+from batchedmodel_sidecar.batching.isolation import Alone, Standing
+from batchedmodel_sidecar.batching.retry import told_apart
+from batchedmodel_sidecar.calls import Call, RawBatch, Row, Value, request_of
+from batchedmodel_sidecar.errors import Busy, Lost, Unserved
+from batchedmodel_sidecar.model import ReadyModel, take
+
+logger: Final = logging.getLogger(__name__)
+
+_MOST_BYTES: Final = 65_536
+"""Of a request that is kept."""
+_MOST_KEPT: Final = 4
+_KEPT_APART: Final = 1.0  # seconds
+
+
+class Health:
+    """One server's; times are monotonic seconds."""
+
+    def __init__(
+        self,
+        infer: Infer,
+        clock: Callable[[], float],
+        flights: Flights,
+        told: Callable[[], None],
+        *,
+        idempotent: bool,
+    ) -> None:
+        """`told` hears of the end of a probe, which may have changed the circuit.
+
+        Without `idempotent` nothing is sent twice, and there are no probes.
+        """
+        self.circuit: Final = Circuit()
+        self.standing: Final = Standing()
+        """Of those who call it."""
+        self._infer = infer
+        self._clock = clock
+        self._flights = flights
+        self._told = told
+        self._idempotent = idempotent
+        self._kept: dict[tuple[str, Hashable], Call] = {}
+        """By caller and key a call of one row that was answered; the newest last."""
+        self._keeps_at = 0.0
+        self._probe: asyncio.Task[None] | None = None
+
+    def replied(self, batch: Batch, reply: BatchReply) -> None:
+        """A batch that has not ended has a reply."""
+        since, callers = self._flights.began(batch), self._flights.callers(batch)
+        self.circuit.replied(reply, self._clock(), since=since, callers=callers)
+
+    def unserved(self, batch: Batch, error: Unserved) -> float | None:
+        """A batch that has not ended has no answer; until when its key is to rest, if it is.
+
+        For the one caller whose rows it had: others may fare better with the same key.
+        """
+        now, key = self._clock(), batch.items[0].key
+        if self._flights.shared(batch) and told_apart(error, idempotent=self._idempotent):
+            self.circuit.wants_probe |= isinstance(error, Busy)
+            return None  # the parts of it will tell
+        if isinstance(error, Busy) and error.answered and not isinstance(key, Alone):
+            return self.circuit.rest_of_key(now, error.seconds)
+        since, callers = self._flights.began(batch), self._flights.callers(batch)
+        # What ends connections for one who goes apart ends them for nobody else.
+        own = all(map(self.standing.goes_apart, callers))
+        self.circuit.unserved(error, now, since=since, callers=callers, pauses=not own)
+        return None
+
+    def keep(self, caller: str, call: Call) -> None:
+        """Remember a caller's call that was answered, if it is small and may be sent again."""
+        now = self._clock()
+        if now < self._keeps_at or len(call.rows) != 1:
+            return
+        self._keeps_at = now + _KEPT_APART
+        small = call.size + len(repr((call.envelope, call.params))) <= _MOST_BYTES
+        if small and self._idempotent and call.description.idempotent:
+            self._kept.pop((caller, call.key), None)
+            self._kept[caller, call.key] = _copy(call)
+            if len(self._kept) > _MOST_KEPT:
+                # The oldest of whoever has most, so that others' stay.
+                of = Counter(caller for caller, _ in self._kept)
+                del self._kept[max(self._kept, key=lambda kept: of[kept[0]])]
+
+    def probe_if_due(
+        self,
+        failed: Batch,
+        callers: Collection[str],
+        models: tuple[ReadyModel, ...],
+        settings: BatchSettings,
+        policy: BasePolicy,
+        rests: Callable[[Hashable, str], bool],
+    ) -> None:
+        """Send a probe if the circuit wants one, best of another caller or key than what failed.
+
+        It has the time of such a batch. What a key that `rests` would be told is known.
+        """
+        if self._probe is not None or not self.circuit.wants_probe:
+            return
+        calls = [
+            (caller, call)
+            for (caller, _), call in self._kept.items()
+            if take(call, *models) and not rests(call.key, caller)
+        ]
+        now = self._clock()
+        if not calls or not self.circuit.probe_due(now):
+            return
+        key, seconds = failed.items[0].key, patience(failed, settings, now, policy.pipeline)
+        # Stable: of these the newest is last.
+        calls.sort(key=lambda kept: (kept[0] not in callers, kept[1].key != key))
+        asking = self._ask(*calls[-1], seconds)
+        self._probe = asyncio.get_running_loop().create_task(asking, name="probe")
+
+    async def close(self) -> None:
+        """End a probe that is under way."""
+        if self._probe is not None:
+            self._probe.cancel()
+            await asyncio.gather(self._probe, return_exceptions=True)
+
+    async def _ask(self, caller: str, call: Call, seconds: float) -> None:
+        alone = not self._flights.any
+        request = _probe_of(caller, call, self._clock() + seconds, seconds)
+        try:
+            reply = await carried(lambda: self._infer(request, seconds))
+        finally:
+            self._probe = None
+        if isinstance(reply, RawReply) and reply.fault is not None:
+            reply = reply.fault
+        if not isinstance(reply, Unserved):
+            reply = _refused(reply) or reply
+        if not isinstance(reply, Unserved):
+            self.circuit.probe_answered()
+        elif not isinstance(reply, Lost) or (alone and not self._flights.any):
+            # A server that dies beside others' batches may have died of those.
+            self.circuit.probe_failed(reply, self._clock())
+        outcome = type(reply).__name__ if isinstance(reply, Unserved) else "answered"
+        logger.info("the model was asked what it answered before: %s", outcome)
+        self._told()
+
+
+def _refused(reply: BatchReply) -> Unserved | None:
+    """The reply to a probe as a failure, where it is the server's."""
+    if isinstance(reply, RawReply) and not reply.answered:
+        status = 500 if reply.refused else 400
+        return Unserved("the model refused what it answered before", status=status)
+    return None
+
+
+def _copy(call: Call) -> Call:
+    """The call with rows of its own: those that came lie in their request's body."""
+    rows = tuple(
+        Row(tuple(Value(value.shape, bytes(value.data)) for value in row.values), row.length)
+        for row in call.rows
+    )
+    return call._replace(rows=rows, trace=())
+
+
+def _probe_of(caller: str, call: Call, deadline: float, seconds: float) -> BatchRequest:
+    if call.envelope is None:
+        params = [call.params] if call.description.params else ()
+        return request_of(call.rows, call.description, seconds, params)
+    return RawBatch(
+        inputs=(),
+        rows=call.rows,
+        envelope=call.envelope,
+        owners=(0,),
+        callers=(caller,),
+        traces=((),),
+        deadlines=(deadline,),
+    )

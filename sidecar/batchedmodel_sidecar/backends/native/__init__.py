@@ -1,0 +1,1 @@
+"""Our model server, over its Unix socket."""

@@ -1,0 +1,331 @@
+"""The one place that talks to our model server: its life line and its batches.
+
+The link keeps the server's event stream open. The stream's lines say when the model is ready, its
+end says at once that the server is gone; nobody asks periodically. Errors of the HTTP client and
+answers that make no sense end here, as `Unserved`.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Any, Final, NamedTuple
+
+import aiohttp
+import orjson
+from yarl import URL
+
+from batchedmodel_contract import server_api
+from batchedmodel_contract.batch_wire import BatchReply, BatchRequest, read_reply, write_request
+from batchedmodel_contract.description import ModelDescription, description_from_metadata
+from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.profile import profile_from_mapping
+from batchedmodel_contract.server_api import ModelState, StateEvent, state_event_from_mapping
+from batchedmodel_contract.tensors import Datatype
+from batchedmodel_contract.v2 import HEADER_LENGTH
+from batchedmodel_scheduling.core.policy import MemoryCap
+from batchedmodel_sidecar.backends.base import LinkListener, LinkStatus
+from batchedmodel_sidecar.backends.native.http1_client import (
+    Answered,
+    BrokenOff,
+    Carrier,
+    Garbled,
+    Unreachable,
+)
+from batchedmodel_sidecar.codec.tokenizer import Tokens, text_threads
+from batchedmodel_sidecar.errors import Busy, Lost, Unserved
+from batchedmodel_sidecar.model import ReadyModel
+
+logger: Final = logging.getLogger(__name__)
+
+_BASE: Final = "http://model"
+_FIRST_PAUSE: Final = 0.05
+_LONGEST_PAUSE: Final = 5.0
+_LONGEST_ABSENCE: Final = 0.5
+"""Between two looks for a socket that is not served: they cost next to nothing, and whoever waits
+for a server that was restarted should not wait for this as well."""
+_HANDSHAKE_SECONDS: Final = 30.0
+_MOST_DOUBLINGS: Final = 10
+_THREADS: Final = 2
+_BINARY: Final = "application/octet-stream"
+_UNANSWERED: Final = 2  # batches in a row after which only a restart helps
+_DEPTH: Final = 2  # one batch that runs and one handed over just in time
+
+
+class _LinkBroken(Exception):
+    """The life line ended or never began; the message says why."""
+
+
+class _Way(NamedTuple):
+    """How one version of the model is asked, and answers."""
+
+    head: str
+    """Of the HTTP request, up to the length of its JSON."""
+    outputs: list[tuple[str, Datatype]]
+
+
+class ModelLink:
+    """Follows one model server over its Unix socket and carries batches to it."""
+
+    def __init__(self, name: str, socket_path: str, listener: LinkListener) -> None:
+        self._name = name
+        self._listener = listener
+        # No limit and no time-out of the session: the batcher bounds both.
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.UnixConnector(path=socket_path, limit=0),
+            timeout=aiohttp.ClientTimeout(total=None),
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+        self._carrier = Carrier(socket_path)
+        self._ways: dict[str, _Way] = {}
+        """By version: that of the model, and of those that it replaced and that are needed."""
+        self._releases: set[asyncio.Task[None]] = set()
+        self._stream: aiohttp.ClientResponse | None = None
+        self._distrusted = False
+        self._model: ReadyModel | None = None
+        self._reason = "the model server has not been reached yet"
+        self._stuck = False
+        self._hung = False
+        """Whether the server itself says that its pass hangs."""
+        self._max_cost: int | None = None
+        """What its memory holds, as the listener was told last."""
+        self._threads = text_threads(_THREADS)
+        self._failures = 0
+        """Broken links in a row; a ready model sets it back."""
+        self._unanswered = 0
+        """Batches in a row that had no answer in time; an answered one sets it back."""
+        self._distrusts = 0
+        """Links given up for what the server answered; an answered batch sets it back."""
+
+    @property
+    def status(self) -> LinkStatus:
+        """Whether the model can be asked now."""
+        # One may be a pause that is over. After a second one a new handshake proves nothing: the
+        # pass that hangs is not what answers it.
+        stuck = self._hung or self._stuck or self._unanswered >= _UNANSWERED
+        return LinkStatus(model=self._model, reason=self._reason, stuck=stuck)
+
+    async def follow(self) -> None:
+        """Keep the life line open for ever, with growing pauses while it breaks."""
+        while True:
+            longest = _LONGEST_PAUSE
+            try:
+                await self._hold_line()
+                self._lose("the model server closed the connection")
+            except (_LinkBroken, InvalidInput) as error:
+                self._lose(str(error))
+            except (aiohttp.ClientError, OSError) as error:
+                logger.debug("life line: %s", type(error).__name__)
+                if isinstance(error, aiohttp.ClientConnectorError):
+                    self._unanswered = 0  # that process has gone, another will come
+                    longest = _LONGEST_ABSENCE
+                self._lose("the model server cannot be reached")
+            except TimeoutError:
+                self._stuck = True
+                self._lose("the model server does not answer")
+            except asyncio.CancelledError:
+                raise
+            except BaseException as bug:
+                # What a server says must not end the process that stands in front of it.
+                logger.error("life line", exc_info=bug)
+                self._lose(f"error in the sidecar: {bug!r}")
+            # The exponent is bounded: days of failures must not overflow a float.
+            attempts = min(max(self._failures, self._distrusts), _MOST_DOUBLINGS)
+            self._failures += 1
+            await asyncio.sleep(min(longest, _FIRST_PAUSE * 2**attempts))
+
+    async def infer(self, request: BatchRequest, seconds: float) -> BatchReply:
+        """The server's reply to a batch; raises `Unserved`."""
+        way = self._ways.get(request.version or "")
+        if way is None:
+            raise Busy(f"version {request.version} of the model is not served any more")
+        length, parts = write_request(request, orjson.dumps)
+        try:
+            answer = await self._carrier.post(f"{way.head}{length}", parts, seconds)
+        except TimeoutError as error:
+            self._stuck = True
+            self._unanswered += 1
+            self._distrust("the model server does not answer")
+            raise Unserved("the model server does not answer", status=504) from error
+        except Unreachable as error:
+            # Nothing was sent, so nothing was in work.
+            raise Busy("the model server cannot be reached") from error
+        except BrokenOff as error:
+            logger.debug("batch: %s", type(error).__name__)
+            message = "the model server went away while it worked on this"
+            raise Lost(message) from error
+        except Garbled as error:
+            raise self._nonsense("the model server answers nonsense", quoting=error) from error
+        if answer.status != 200:
+            raise self._refused(answer)
+        try:
+            reply = read_reply(answer.body, answer.header(HEADER_LENGTH), orjson.loads)
+        except InvalidInput as error:
+            raise self._nonsense("the model server answers nonsense", quoting=error) from error
+        if len(reply.statuses) != len(request.inputs[0].shapes):
+            rows = len(request.inputs[0].shapes)
+            raise self._nonsense(f"the model answered {len(reply.statuses)} of {rows} rows")
+        if [(output.name, output.datatype) for output in reply.outputs] != way.outputs:
+            raise self._nonsense("the model answered other outputs than it declares")
+        self._distrusts = self._unanswered = 0
+        self._stuck = False
+        served = self._model and self._model.description.version
+        if served == request.version and reply.max_cost != self._max_cost:
+            self._max_cost = reply.max_cost
+            self._listener.memory_bound(MemoryCap(cost=reply.max_cost))
+        return reply
+
+    def watch(self, closely: bool) -> None:
+        """See `Link`; the life line ends with the server, so that nothing more is to be done."""
+
+    async def close(self) -> None:
+        """Hang up."""
+        self._carrier.close()
+        for release in self._releases:
+            release.cancel()
+        await self._session.close()
+        self._threads.close()
+
+    async def _hold_line(self) -> None:
+        async for line in self._events():
+            event = _event(line)
+            self._hung = event.state is ModelState.HUNG
+            if event.state is ModelState.READY:
+                async with asyncio.timeout(_HANDSHAKE_SECONDS):
+                    self._found(await self._handshake(event.version), event.version)
+            else:
+                detail = f": {event.detail}" if event.detail else ""
+                coming = event.state in (ModelState.LOADING, ModelState.WARMING)
+                level = logging.INFO if coming else logging.WARNING
+                self._lose(f"the model is {event.state}{detail}", level)
+
+    async def _events(self) -> AsyncIterator[bytes]:
+        url = _BASE + server_api.events_path(self._name)
+        async with asyncio.timeout(_HANDSHAKE_SECONDS):
+            # A stopped process still has its connections taken by the kernel, and says nothing.
+            opened = await self._session.get(url)
+        async with opened as response:
+            if response.status != 200:
+                raise _LinkBroken(
+                    f"the model server answers {response.status} at {response.url.path}"
+                )
+            self._stream = response
+            try:
+                async for line in response.content:
+                    yield line
+            finally:
+                self._stream = None
+                self._hung = False
+
+    async def _handshake(self, version: str | None) -> ReadyModel:
+        """Learn what must be known before the first batch; the version before it serves on."""
+        described = await self._json(server_api.model_path(self._name, version))
+        description = description_from_metadata(described)
+        measured = await self._json(server_api.profile_path(self._name, version))
+        profile = profile_from_mapping(measured)
+        tokens = await self._tokens(description, version)
+        return ReadyModel(
+            description=description,
+            profile=profile,
+            tokens=tokens,
+            depth=_DEPTH,
+            rows_pad=not description.equal_lengths,
+        )
+
+    async def _tokens(self, description: ModelDescription, version: str | None) -> Tokens | None:
+        if description.text is None:
+            return None
+        tokenizer = await self._get(server_api.tokenizer_path(self._name, version))
+        return Tokens(tokenizer, description.text, self._threads)
+
+    async def _json(self, path: str) -> Any:
+        try:
+            return orjson.loads(await self._get(path))
+        except orjson.JSONDecodeError as error:
+            raise _LinkBroken(f"the model server answers no JSON at {path}: {error}") from error
+
+    async def _get(self, path: str) -> bytes:
+        async with self._session.get(_BASE + path) as response:
+            if response.status != 200:
+                raise _LinkBroken(f"the model server answers {response.status} at {path}")
+            return await response.read()
+
+    def _found(self, model: ReadyModel, version: str | None) -> None:
+        path = URL(server_api.infer_path(self._name, version)).raw_path
+        way = _Way(
+            head=f"POST {path} HTTP/1.1\r\nHost: model\r\nContent-Type: {_BINARY}\r\n"
+            f"{HEADER_LENGTH}: ",
+            outputs=[(spec.name, spec.datatype) for spec in model.description.outputs],
+        )
+        self._failures = 0
+        replaced, self._model = self._model, model
+        # After a loss the versions are those of another process, perhaps.
+        others = {} if replaced is None else self._ways
+        self._ways = {**others, model.description.version: way}
+        self._max_cost = model.profile.max_cost if model.profile else None
+        self._reason = ""
+        self._stuck = False
+        self._listener.model_ready(model)
+        if replaced is not None and replaced.description.version != model.description.version:
+            gone = replaced.description.version
+            logger.info("version %s takes the place of %s", model.description.version, gone)
+            replaced.users.replaced(lambda: self._release(gone))
+
+    def _release(self, version: str) -> None:
+        """Tell the server that nobody needs a version any more which it has replaced."""
+        self._ways.pop(version, None)
+        releasing = asyncio.get_running_loop().create_task(self._released(version))
+        self._releases.add(releasing)
+        releasing.add_done_callback(self._releases.discard)
+
+    async def _released(self, version: str) -> None:
+        url = _BASE + server_api.release_path(self._name, version)
+        try:
+            async with asyncio.timeout(_HANDSHAKE_SECONDS), self._session.post(url):
+                pass
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            # The server lets go of it by itself, later.
+            logger.debug("version %s could not be released: %s", version, type(error).__name__)
+
+    def _lose(self, reason: str, level: int = logging.WARNING) -> None:
+        if self._distrusted:
+            # The line ended because we hung up; why we did so is what callers should read.
+            self._distrusted = False
+            return
+        if reason != self._reason:
+            logger.log(level, "model not ready: %s", reason)
+        self._model = None
+        self._reason = reason
+        self._listener.model_lost(reason)
+
+    def _refused(self, answer: Answered) -> Unserved:
+        text = bytes(answer.body[:200]).decode("utf-8", "replace")
+        answered = f"the model server answered {answer.status}"
+        message = f"{answered}: {text}"
+        if answer.status == 503:
+            return Lost(message) if answer.header(server_api.AT_WORK) else Busy(message)
+        self._distrust(answered)
+        return Unserved(message, status=502)
+
+    def _nonsense(self, found: str, *, quoting: Exception | None = None) -> Unserved:
+        self._distrust(found)
+        return Unserved(found if quoting is None else f"{found}: {quoting}", status=502)
+
+    def _distrust(self, reason: str) -> None:
+        """Hang up, so that readiness goes and a fresh handshake decides.
+
+        The reason is logged and told to others: it quotes no answer, which may quote a request.
+        """
+        if self._stream is None:
+            return
+        self._distrusts += 1
+        self._lose(reason)
+        self._distrusted = True
+        self._stream.close()
+
+
+def _event(line: bytes) -> StateEvent:
+    try:
+        return state_event_from_mapping(orjson.loads(line))
+    except orjson.JSONDecodeError as error:
+        raise _LinkBroken("the model server's events are no JSON") from error

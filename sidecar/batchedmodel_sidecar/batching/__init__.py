@@ -1,0 +1,1 @@
+"""Requests between their acceptance and their end: windows, batches, retries."""

@@ -1,0 +1,111 @@
+"""Cuts the reply to a batch into what each of its rows is answered.
+
+Pure; called by the batcher. A reply that contradicts itself is nobody's answer.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from batchedmodel_contract.batch_wire import OK, BatchReply
+from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_scheduling.core.policy import Batch, Finished
+from batchedmodel_sidecar.calls import Output, RowAnswer, Said, Value
+from batchedmodel_sidecar.errors import Unserved
+
+_RETRY_SOON = 1.0
+_Member = TypeVar("_Member")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowFailure:
+    """The server could not answer this row; its neighbours are not concerned."""
+
+    status: int
+    message: str
+    said: Said | None = None
+    """The whole answer of a foreign server, which the row's caller gets as it is."""
+    answered: bool = True
+    """Whether the server said so to the row, and not its neighbours' lack of time."""
+
+    def for_row(self, index: int, rows: int) -> Unserved:
+        """What the row's call is told, which has so many rows."""
+        where = f"row {index}: " if rows > 1 and self.said is None else ""
+        retry_after = _RETRY_SOON if self.status == 503 else None
+        return Unserved(
+            f"{where}{self.message}",
+            status=self.status,
+            retry_after=retry_after,
+            said=self.said,
+            answered=self.answered,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawReply(BatchReply):
+    """The answer of a foreign server, dealt out already; outputs, statuses and errors are empty."""
+
+    names: tuple[Output, ...]
+    answers: tuple[RowAnswer | RowFailure | None, ...]
+    """None for a row that had no answer when the fault ended the search for those to blame."""
+    fault: Unserved | None
+    """What could have met the whole batch, and met what was left of it."""
+    refused: int
+    """Calls that ended with an error of the server's, and not with one of their own."""
+
+    @property
+    def answered(self) -> bool:
+        """Whether any row was."""
+        return any(isinstance(answer, RowAnswer) for answer in self.answers)
+
+    def left(self, members: Sequence[_Member]) -> list[_Member]:
+        """Those of the batch that have no answer yet."""
+        pairs = zip(members, self.answers, strict=True)
+        return [member for member, answer in pairs if answer is None]
+
+
+def refused(reply: BatchReply | Unserved, members: Sequence[_Member]) -> Sequence[_Member]:
+    """Those of the batch who have no answer but a refusal."""
+    if isinstance(reply, Unserved):
+        return members
+    if isinstance(reply, RawReply):
+        good = [not (isinstance(one, RowFailure) and one.answered) for one in reply.answers]
+    elif reply.statuses.count(OK) == len(reply.statuses):
+        return ()
+    else:
+        good = [status == OK for status in reply.statuses]
+    # A reply that contradicts itself is found out when it is dealt.
+    return [one for one, is_good in zip(members, good, strict=False) if not is_good]
+
+
+def finished(batch: Batch, reply: BatchReply | None) -> Finished:
+    """What the policy is told of a batch's end: what one of its size takes, if anybody knows."""
+    if reply is None:
+        return Finished(batch=batch.id, compute_seconds=None)
+    seconds = reply.compute_seconds if reply.passes == 1 else None
+    return Finished(batch=batch.id, compute_seconds=seconds, queue_seconds=reply.queue_seconds)
+
+
+def dealt(
+    reply: BatchReply, rows: int
+) -> tuple[tuple[Output, ...], list[RowAnswer | RowFailure | None]]:
+    """The outputs' names, and for each row its values, its failure or None; raises `Unserved`."""
+    if isinstance(reply, RawReply):
+        return reply.names, list(reply.answers)
+    if len(reply.statuses) != rows:
+        message = f"the model answered {len(reply.statuses)} rows to {rows}"
+        raise Unserved(message, status=502)
+    try:
+        columns = [output.items() for output in reply.outputs]
+    except InvalidInput as error:
+        raise Unserved(f"the model's answer contradicts itself: {error}", status=502) from error
+    shapes = [output.shapes for output in reply.outputs]
+    answers: list[RowAnswer | RowFailure | None] = []
+    for row, status in enumerate(reply.statuses):
+        if status == OK:
+            pairs = zip(shapes, columns, strict=True)
+            values = tuple(Value(shape[row], column[row]) for shape, column in pairs)
+            answers.append(RowAnswer(values, None))
+        else:
+            answers.append(RowFailure(status=status, message=reply.errors[row]))
+    return tuple(Output(output.name, output.datatype) for output in reply.outputs), answers

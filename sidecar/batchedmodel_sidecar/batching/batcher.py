@@ -1,0 +1,400 @@
+"""The asyncio shell around a batch policy: it owns futures and one timer, and decides nothing.
+
+The front submits calls and awaits them; a caller's departure is the cancellation of `submit`. The
+policy says which rows leave of those that `Turns` shows it; the model link carries them. Each call
+is settled exactly once, by `_settle`, whoever left in between.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from batchedmodel_contract.batch_wire import BatchReply
+from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.outcomes import Outcome
+from batchedmodel_contract.stats import SidecarStats
+from batchedmodel_contract.tenants import NOBODY, Share
+from batchedmodel_scheduling.core import policies
+from batchedmodel_scheduling.core.policy import Batch, HandedOver, Item, ItemId, MemoryCap
+from batchedmodel_scheduling.core.signals import Signals
+from batchedmodel_sidecar.backends.base import Infer
+from batchedmodel_sidecar.backends.health import Health
+from batchedmodel_sidecar.batching import rejections
+from batchedmodel_sidecar.batching.batch_reply import RawReply, RowFailure, dealt, finished
+from batchedmodel_sidecar.batching.deadlines import Deadlines
+from batchedmodel_sidecar.batching.in_flight import Flights, carried, noted, our_bug, patience
+from batchedmodel_sidecar.batching.pending_request import LiveCall, Told, batch_of
+from batchedmodel_sidecar.batching.quarantine import Suspects
+from batchedmodel_sidecar.batching.request_window import Turns
+from batchedmodel_sidecar.batching.retry import Company, again
+from batchedmodel_sidecar.batching.timer import Timer
+from batchedmodel_sidecar.batching.watchdog import Vigil
+from batchedmodel_sidecar.calls import Answer, Call
+from batchedmodel_sidecar.errors import CallError, Rejected, Unserved
+from batchedmodel_sidecar.model import ReadyModel, still_needed, take
+from batchedmodel_sidecar.protocols.options import NO_WISHES, Wishes, agreed, in_force
+from batchedmodel_sidecar.telemetry.arrivals import FlightRecorder
+from batchedmodel_sidecar.telemetry.batch_counts import BatchBooks
+from batchedmodel_sidecar.telemetry.ledger import Ledger
+from batchedmodel_sidecar.telemetry.metrics import Durations
+from batchedmodel_sidecar.telemetry.offered_work import Offered
+
+logger: Final = logging.getLogger(__name__)
+
+
+class Batcher:
+    """Forms batches of submitted calls and hands them to the model behind."""
+
+    def __init__(
+        self,
+        settings: BatchSettings,
+        *,
+        infer: Infer,
+        clock: Callable[[], float],
+        timer: Callable[[Callable[[], None]], Timer],
+        ledger: Ledger,
+        durations: Durations,
+        recorder: FlightRecorder,
+        idempotent: bool = True,
+        one_by_one: bool = False,
+    ) -> None:
+        """`idempotent`: a row may be sent again when nobody knows what became of it; `one_by_one`:
+        the server runs no batches side by side, whatever the settings say.
+        """
+        self._settings = settings
+        self._terms = agreed(NO_WISHES, settings)  # of most calls
+        self._idempotent = idempotent
+        self._one_by_one = one_by_one
+        self._policy = policies.new_policy(in_force(settings, one_by_one=one_by_one), None)
+        self._infer = infer
+        self._clock = clock
+        self._timer = timer(self._step)
+        self._ledger = ledger
+        self._durations = durations
+        self._books = BatchBooks(ledger, durations)
+        self._recorder = recorder
+        self._offered = Offered(ledger, clock())
+        self.model: ReadyModel | None = None  # who may be given work now
+        self._older: tuple[ReadyModel, ...] = ()  # whom it replaced, and who are needed still
+        self._flushing = self._closed = self._step_is_due = False
+        self._vigil = Vigil()
+        self._turns = Turns(ledger, lambda item_id: self._rows[item_id][0])
+        self._rows: dict[ItemId, tuple[LiveCall, int]] = {}
+        self._deadlines: Deadlines[LiveCall] = Deadlines()
+        self._flights = Flights(dropped=lambda batch: self._finish(batch, None))
+        self._suspects = Suspects(self._flights, self._request_step)
+        self._health = Health(
+            infer, clock, self._flights, self._request_step, idempotent=idempotent
+        )
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def settings(self) -> BatchSettings:
+        """The settings in force."""
+        return self._settings
+
+    def refusal(self, share: Share = NOBODY) -> Rejected | None:
+        """What one more call is told before its body is read; one that is refused was offered."""
+        if (refusal := self._turns.refusal(share, self._policy)) is None:
+            return None
+        self._offered.add_unseen(self._clock())
+        return rejections.rejected(refusal, self._settings, self._settings.request_timeout_seconds)
+
+    @property
+    def closed(self) -> str | None:
+        """Why the server behind is not to be relied on, though it says that it is ready."""
+        return self._health.circuit.closed_to_callers(self._clock())
+
+    def ailment(self) -> str | None:
+        """Why this process should be restarted: it decides no more; None while it does."""
+        return self._vigil.ailment(self._clock())
+
+    def oldest_age(self) -> float:
+        """Seconds for which the oldest call that waits has waited; 0 when none does."""
+        since = [live.accepted_at for live, _ in self._rows.values() if live.waiting]
+        return self._clock() - min(since) if since else 0.0
+
+    def signals(self) -> Signals:
+        """How the policy behaves at present, for metrics."""
+        return self._policy.signals()
+
+    def stats(self, *, draining: bool) -> SidecarStats:
+        """What the autoscaler is told."""
+        by, now, ready = self._settings, self._clock(), self.model is not None
+        return self._offered.stats(by, now, self._policy, model_ready=ready, draining=draining)
+
+    async def submit(
+        self,
+        call: Call,
+        arrived: float | None = None,
+        wishes: Wishes = NO_WISHES,
+        share: Share = NOBODY,
+    ) -> Answer:
+        """The answer to a call; raises `Rejected`, `Unserved`, `Expired` or `GivenUp`.
+
+        Its time counts from `arrived`, by default from now. Cancelling the await withdraws it.
+        """
+        now = self._clock()
+        terms = self._terms if wishes is NO_WISHES else agreed(wishes, self._settings)
+        self._ledger.untrusted_priorities += wishes.priority not in (None, terms.priority)
+        call = self._health.standing.placed(call, share.tenant)
+        live = LiveCall(call, now, arrived, terms, share)
+        try:
+            self._accept(live, now)
+        except Rejected as refused:
+            self._recorder.refused(call.lengths, terms.priority, refused.reason, now)
+            self._request_step()  # its rows may have cost others their place
+            raise
+        try:
+            return await live.future
+        except asyncio.CancelledError:
+            self._settle(live, Outcome.CANCELLED, None)
+            raise
+        finally:
+            del live  # its error has this frame, and would be kept by it with all that was asked
+
+    def attach(self, model: ReadyModel) -> None:
+        """A server is ready, or another version beside the one that was not lost."""
+        knew = self._policy.pipeline.times.profiled
+        self._older = still_needed(self.model, *self._older)
+        self.model = model
+        self._health.circuit.back()
+        for live in {live for live, _ in self._rows.values()}:
+            if not take(live.call, model, *self._older):
+                self._settle(live, Outcome.FAILED, rejections.other_model())
+        self._policy = policies.relearning(self._policy, model.profile)
+        if model.profile is not None and model.profile.max_cost is not None:
+            self._policy.observe(MemoryCap(cost=model.profile.max_cost), self._clock())
+        if self._policy.pipeline.times.profiled is not knew:
+            self._offered.start_over(self._clock())
+        self._request_step()
+
+    def bound(self, cap: MemoryCap) -> None:
+        """The server's memory holds so much, as far as is known."""
+        self._policy.observe(cap, self._clock())
+
+    def detach(self) -> None:
+        """The server is gone: what waits goes on waiting, what is in flight fails by itself."""
+        self.model, self._older = None, ()
+
+    def configure(self, settings: BatchSettings) -> None:
+        """Use other settings from the next decision on; what was accepted stays accepted."""
+        self._settings = settings
+        self._terms = agreed(NO_WISHES, settings)
+        followed = in_force(settings, one_by_one=self._one_by_one, flushing=self._flushing)
+        self._policy = policies.reconfigured(self._policy, followed, self._clock())
+        self._request_step()
+
+    def flush(self, flushing: bool) -> None:
+        """While flushing nothing is held for company that will not come."""
+        self._flushing = flushing
+        self.configure(self._settings)
+
+    async def idle(self) -> None:
+        """Return once no accepted call is unsettled."""
+        await self._idle.wait()
+
+    def give_up(self, reason: str, *, in_flight: bool = True) -> None:
+        """Answer what was accepted with 503, perhaps not what a server may still answer."""
+        for live in {live for live, _ in self._rows.values()}:
+            if in_flight or not live.at_server:
+                self._settle(live, Outcome.FAILED, Unserved(reason, status=503, retry_after=1.0))
+
+    async def close(self) -> None:
+        """Settle what is left and stop."""
+        self._closed = True
+        self._timer.close()
+        self.give_up("the service is stopping")
+        await self._flights.cancel_all()
+        await self._health.close()
+
+    def _accept(self, live: LiveCall, now: float) -> None:
+        """Offer all rows or none: a call is refused whole."""
+        rows = live.call.rows
+        self._ledger.rows_offered += len(rows)
+        if self.model is not None and not take(live.call, self.model, *self._older):
+            raise rejections.refused_for_another_model()
+        if unfit := rejections.unfit(len(rows), live.deadline - now, live.terms, self._settings):
+            raise unfit
+        lengths = live.call.lengths
+        live.work = sum(map(self._policy.work, lengths))
+        self._offered.add(live.work, now)
+        if refusal := self._turns.offer(live, self._policy, now):
+            raise rejections.rejected(refusal, self._settings, live.terms.limit)
+        for index, item_id in enumerate(live.ids):
+            self._rows[item_id] = (live, index)
+        live.recorded = self._recorder.accepted(lengths, live.terms.priority, now)
+        self._ledger.accept(len(rows), live.work, now)
+        self._idle.clear()
+        live.expiry = self._deadlines.add(live.deadline, live)
+        self._request_step()
+
+    def _request_step(self) -> None:
+        """Decide once for all that arrives in this turn of the loop."""
+        if not self._step_is_due:
+            self._step_is_due = True
+            asyncio.get_running_loop().call_soon(self._step)
+
+    def _step(self) -> None:
+        """Decide what is to be decided now; what goes wrong in it must not be the last decision."""
+        self._step_is_due = False
+        if self._closed:
+            return
+        now = self._clock()
+        try:
+            wakes_at = self._decide(now)
+            self._vigil.decided(wakes_at)
+        except Exception:
+            logger.exception("a decision failed")
+            wakes_at = self._vigil.stumbled(now)
+        self._timer.arm(wakes_at)
+
+    def _decide(self, now: float) -> float:
+        """Expire, release as long as the policy releases; returns when something is due."""
+        for live in self._deadlines.due(now):
+            self._give_up(live, Outcome.EXPIRED)
+        if self._suspects.can_leave and self._depth(now):
+            self._release(self._suspects.leave(self._policy.pipeline), now)
+        while True:
+            self._turns.show(self._policy, now)
+            slots = self._flights.slots(self._depth(now), just_in_time=self._turns.contended)
+            decision = self._policy.poll(now, slots)
+            if decision.release is not None:
+                self._release(decision.release, now)
+            # Behind the release, which may carry another row of a call that ends here.
+            for shed in decision.shed:
+                if shed.item.id in self._rows:
+                    self._give_up(self._rows[shed.item.id][0], shed.outcome)
+            if decision.release is None:
+                break
+        changes_at = min(self._health.circuit.changes_at(now), self._flights.next_slow(now))
+        return min(decision.wake_at, self._turns.changes_at(), self._deadlines.next(), changes_at)
+
+    def _depth(self, now: float) -> int:
+        held = 0 if self.model is None else self.model.holds(self._policy.settings)
+        depth = self._health.circuit.depth(held, now, slow=self._flights.slow(now))
+        return self._suspects.depth(depth, now)
+
+    def _give_up(self, live: LiveCall, outcome: Outcome) -> None:
+        """End a call for which its time, or the policy, leaves no room."""
+        delay = self._policy.retry_after(self._ledger.rows_waiting)
+        told = rejections.ended(outcome, seconds=live.terms.limit, retry_after=delay)
+        self._settle(live, outcome, told)
+
+    def _release(self, batch: Batch, now: float) -> None:
+        members = [self._rows[item.id] for item in batch.items]
+        self._books.leaves(batch, members, now)
+        logger.debug("batch %d: %s", batch.id, Told(batch, self._rows))
+        self._turns.left(batch.items, members, self._policy)
+        noted(self._policy.observe, HandedOver(batch=batch.id), now)
+        carrying, callers = self._carry(batch, members, now), {live.tenant for live, _ in members}
+        self._flights.start(batch, carrying, now, self._policy.pipeline, callers)
+        for live in dict.fromkeys(live for live, _ in members if live.partly_shown):
+            for index in self._turns.show_more(live, self._policy, now):
+                self._rows[live.ids[index]] = (live, index)
+
+    async def _carry(self, batch: Batch, members: list[tuple[LiveCall, int]], now: float) -> None:
+        """Make and send one batch and settle its members, whatever happens."""
+        seconds = patience(batch, self._settings, now, self._policy.pipeline)
+        reply = await carried(lambda: self._infer(batch_of(members, now), seconds))
+        try:
+            seconds = self._clock() - self._flights.began(batch)
+            noted(self._turns.ended, batch, members, reply, seconds, self._policy)
+            self._arrived(batch, reply)
+        except BaseException as error:
+            told = our_bug(error)
+            for live, _ in members:
+                self._settle(live, Outcome.FAILED, told)
+        if self._flushing and self.model is None and not isinstance(reply, Unserved):
+            self.give_up(rejections.MODEL_GONE, in_flight=False)
+
+    def _arrived(self, batch: Batch, reply: BatchReply | Unserved) -> None:
+        """Off the server; a batch for which this fails on the way is dropped with its task."""
+        if isinstance(reply, Unserved):
+            self._unserved(batch, batch.items, reply)
+            self._finish(batch, None)
+            return
+        if isinstance(reply, RawReply) and reply.fault is not None:
+            self._unserved(batch, reply.left(batch.items), reply.fault)
+        else:
+            self._health.replied(batch, reply)
+        # The next batch leaves before this one is dealt out: a device that waits costs everybody.
+        self._finish(batch, reply)
+        self._deliver(batch, reply)
+
+    def _unserved(self, batch: Batch, items: Sequence[Item], error: Unserved) -> None:
+        """Items of a batch have no answer: they fail, or wait for another try."""
+        now = self._clock()
+        if (rests_until := self._health.unserved(batch, error)) is not None:
+            (caller,) = self._flights.callers(batch)  # several are tried again apart instead
+            self._turns.rest(batch.items[0].key, caller, rests_until, self._policy, now)
+        alone = self._flights.alone(batch) and not self._ledger.passing
+        company = Company(self._idempotent, alone, self._flights.shared(batch))
+        over = self._flushing and self.model is None  # no other will come in time for what waits
+        for item in items:
+            if (live := self._rows.get(item.id, (None, 0))[0]) is None:
+                continue  # no longer wanted; settling one may end others
+            tried = error if over else again(live, item, error, company)
+            if isinstance(tried, Unserved):
+                self._settle(live, Outcome.FAILED, tried)
+                continue
+            self._turns.waits_again(live)
+            self._ledger.come_back(len(live.call.rows), live.waiting, now)
+            if not self._suspects.takes(tried):
+                self._turns.come_back(tried, live, self._policy)
+
+    def _finish(self, batch: Batch, reply: BatchReply | None) -> None:
+        """Tell the policy that a batch is off the server, and act on its answer at once."""
+        now = self._clock()
+        callers = self._flights.ended(batch, now)
+        self._books.ends(batch, reply, now)
+        models = (self.model, *self._older) if self.model is not None else ()
+        policy, rests = self._policy, self._turns.rests
+        self._health.probe_if_due(batch, callers, models, self._settings, policy, rests)
+        noted(self._policy.observe, finished(batch, reply), now)
+        if self._policy.pipeline.follows(batch.id):
+            self._vigil.lost_track()
+        self._step()
+
+    def _deliver(self, batch: Batch, reply: BatchReply) -> None:
+        outputs, answers = dealt(reply, len(batch.items))
+        for item, answer in zip(batch.items, answers, strict=True):
+            if answer is None:
+                continue  # it has met the reply's fault
+            if (entry := self._rows.pop(item.id, None)) is None:
+                continue  # settled meanwhile: expired, left, or failed by another of its rows
+            live, index = entry
+            if isinstance(answer, RowFailure):
+                self._settle(live, Outcome.FAILED, answer.for_row(index, len(live.call.rows)))
+                continue
+            if answered := live.answer(index, outputs, answer, reply.compute_seconds):
+                self._settle(live, Outcome.COMPLETED, answered)
+                self._health.keep(live.tenant, live.call)
+
+    def _settle(self, live: LiveCall, outcome: Outcome, result: Answer | CallError | None) -> None:
+        """The one place where a call ends; later endings of the same call change nothing."""
+        if live.missing < 0:
+            return
+        live.missing = -1
+        live.told(result, outcome)  # first: what fails below leaves no caller waiting
+        self._deadlines.discard(live.expiry)
+        now, rows = self._clock(), len(live.call.rows)
+        if self._health.standing.parts(live.tenant, result):
+            self._turns.part(live.tenant, self._policy, now)
+        self._ledger.settle(outcome, rows, live.work, now, waiting=live.waiting)
+        self._recorder.settled(live.recorded, rows, outcome)
+        self._turns.settled(live, outcome)
+        self._durations.request.observe(now - live.accepted_at)
+        for item_id in live.ids:
+            if self._rows.pop(item_id, None) is not None and live.waiting:
+                self._turns.discard(item_id)
+                noted(self._policy.withdraw, item_id, now)
+                self._suspects.discard(item_id)
+        if outcome is Outcome.CANCELLED:
+            # Only then: a server that lets calls expire may hang, and that must be found out.
+            self._flights.unwanted(live.flights)
+            self._request_step()
+        if self._ledger.live == 0:
+            self._idle.set()

@@ -1,0 +1,183 @@
+"""The batches that are on their way: who still wants them, which had company, and their end.
+
+Owned by the batcher. A batch that nobody wants any more is dropped; the server hears of it by the
+end of its connection. One that takes several times as long as was expected is slow: it may hang,
+and with several workers nothing waits for it that others can do.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from batchedmodel_contract.batch_wire import BatchReply
+from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_scheduling.core.pipeline import Pipeline
+from batchedmodel_scheduling.core.policy import Batch, BatchId, Slots
+from batchedmodel_sidecar.errors import Unserved
+
+logger: Final = logging.getLogger(__name__)
+
+_GRACE: Final = 5.0  # seconds beyond the time that a caller has
+_SLOW: Final = 4.0  # times what was expected
+_SLOW_SECONDS: Final = 1.0  # more, for what nobody can expect
+_SLOW_UNKNOWN: Final = 10.0  # seconds, of a server of which nothing is known yet
+
+
+@dataclass(slots=True)
+class _Flight:
+    task: asyncio.Task[None]
+    wanted: int
+    """Rows whose calls are not settled."""
+    began: float
+    behind: bool
+    """Whether all workers had another when it left."""
+    slow_at: float
+    alone: bool
+    """Whether no other has been beside it."""
+    callers: Collection[str]
+
+
+class Flights:
+    """Tasks that carry batches, by batch."""
+
+    def __init__(self, dropped: Callable[[Batch], None]) -> None:
+        """`dropped` is told of a batch that nobody carries any more though it has not `ended`."""
+        self._dropped = dropped
+        self._flights: dict[BatchId, _Flight] = {}
+
+    def slots(self, depth: int, *, just_in_time: bool) -> Slots:
+        """What is taken by these of a server that can hold so many; `just_in_time` as there."""
+        return Slots(depth=depth, in_flight=len(self._flights), just_in_time=just_in_time)
+
+    def start(
+        self,
+        batch: Batch,
+        carrying: Coroutine[None, None, None],
+        now: float,
+        pipeline: Pipeline,
+        callers: Collection[str],
+    ) -> None:
+        """Carry a batch; whoever carries it says `ended`."""
+        for other in self._flights.values():
+            other.alone = False
+        workers, slow_at = pipeline.most_workers, math.inf
+        if workers > 1:
+            expected = pipeline.times.predict([item.length for item in batch.items])
+            slow_at = now + (
+                _SLOW_UNKNOWN if expected is None else _SLOW_SECONDS + _SLOW * expected
+            )
+        self._flights[batch.id] = _Flight(
+            task=asyncio.get_running_loop().create_task(carrying),
+            wanted=len(batch.items),
+            began=now,
+            behind=len(self._flights) >= workers,
+            slow_at=slow_at,
+            alone=not self._flights,
+            callers=callers,
+        )
+        # Here and not in the coroutine: one that is cancelled before its first step never runs, and
+        # a batch that did not end would keep its place at the server for ever.
+        self._flights[batch.id].task.add_done_callback(lambda _: self._landed(batch))
+
+    @property
+    def any(self) -> bool:
+        """Whether the server has a batch."""
+        return bool(self._flights)
+
+    def has(self, batch: Batch | None) -> bool:
+        """Whether a batch has left and not ended."""
+        return batch is not None and batch.id in self._flights
+
+    def began(self, batch: Batch) -> float:
+        """When a worker had a batch that has not ended."""
+        return self._flights[batch.id].began
+
+    def alone(self, batch: Batch) -> bool:
+        """Whether no other has been beside a batch that has not ended."""
+        return self._flights[batch.id].alone
+
+    def callers(self, batch: Batch) -> Collection[str]:
+        """Whose rows a batch has that has not ended, each once."""
+        return self._flights[batch.id].callers
+
+    def shared(self, batch: Batch) -> bool:
+        """Whether a batch that has not ended has rows of several callers."""
+        return len(self.callers(batch)) > 1
+
+    def slow(self, now: float) -> int:
+        """How many are overdue."""
+        return sum(flight.slow_at <= now for flight in self._flights.values())
+
+    def next_slow(self, now: float) -> float:
+        """When one more will be; infinity when none can."""
+        found = [one.slow_at for one in self._flights.values() if one.slow_at > now]
+        return min(found, default=math.inf)
+
+    def ended(self, batch: Batch, now: float) -> Collection[str]:
+        """The server is done with a batch, or it was dropped; says whose rows it had."""
+        callers = self._flights.pop(batch.id).callers
+        for other in self._flights.values():
+            if other.behind:
+                other.began, other.behind = now, False
+        return callers
+
+    def unwanted(self, batches: Iterable[BatchId]) -> None:
+        """A row in each of these is no longer wanted; a batch without any that is ends now."""
+        for batch in batches:
+            flight = self._flights.get(batch)
+            if flight is not None:
+                flight.wanted -= 1
+                if not flight.wanted:
+                    flight.task.cancel()
+
+    def _landed(self, batch: Batch) -> None:
+        if batch.id in self._flights:
+            self._dropped(batch)
+
+    async def cancel_all(self) -> None:
+        """End everything, and return when it has ended."""
+        tasks = [flight.task for flight in self._flights.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def patience(batch: Batch, settings: BatchSettings, now: float, pipeline: Pipeline) -> float:
+    """Seconds for which a batch is awaited: as long as a caller is, or as such a batch may take.
+
+    Its members' deadlines never shorten that: under overload all that leaves is near its deadline,
+    and a time-out that a sound server cannot meet would be no evidence that this one hangs.
+    """
+    expected = pipeline.times.predict([item.length for item in batch.items])
+    usual = 0.0 if expected is None else _SLOW_SECONDS + _SLOW * expected
+    last = max([item.deadline for item in batch.items]) - now
+    return max(settings.request_timeout_seconds, usual, last) + _GRACE
+
+
+async def carried(ask: Callable[[], Awaitable[BatchReply]]) -> BatchReply | Unserved:
+    """The reply to a batch, or why there is none, be it that it could not even be asked for."""
+    try:
+        return await ask()
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:
+        return our_bug(error)
+
+
+def noted(tell: Callable[..., object], *what: object) -> None:
+    """Tell the policy something; what goes wrong in it must not cost those of whom it is told."""
+    try:
+        tell(*what)
+    except Exception:
+        logger.exception("the policy failed over what it was told")
+
+
+def our_bug(bug: BaseException) -> Unserved:
+    """Whatever is not foreseen is ours, and no caller may hang for it."""
+    if isinstance(bug, Unserved):
+        return bug
+    logger.error("a batch failed in the sidecar", exc_info=bug)
+    return Unserved(f"error in the sidecar: {bug!r}", status=500)

@@ -1,0 +1,185 @@
+"""A call between its acceptance and its end, as the batcher keeps it."""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from batchedmodel_contract.batch_wire import BatchRequest
+from batchedmodel_contract.outcomes import Outcome
+from batchedmodel_contract.tenants import NOBODY, Share
+from batchedmodel_scheduling.core.policy import Batch, BatchId, Item, ItemId
+from batchedmodel_sidecar.calls import (
+    Answer,
+    Call,
+    Output,
+    RawBatch,
+    RowAnswer,
+    Said,
+    Timing,
+    Value,
+    request_of,
+)
+from batchedmodel_sidecar.errors import CallError
+from batchedmodel_sidecar.protocols.options import Terms
+
+logger: Final = logging.getLogger(__name__)
+
+
+class LiveCall:
+    """An accepted call that is not settled."""
+
+    __slots__ = (
+        "accepted_at",
+        "answers",
+        "batch_size",
+        "call",
+        "deadline",
+        "due",
+        "expiry",
+        "flights",
+        "future",
+        "ids",
+        "missing",
+        "model_seconds",
+        "queue_seconds",
+        "recorded",
+        "rests",
+        "said",
+        "share",
+        "tenant",
+        "terms",
+        "waiting",
+        "work",
+    )
+
+    def __init__(
+        self, call: Call, now: float, arrived: float | None, terms: Terms, share: Share = NOBODY
+    ) -> None:
+        """`arrived`: None for now. `share`: what it uses a part of."""
+        arrived = now if arrived is None else arrived
+        self.call: Final = call
+        self.share: Final = share
+        self.tenant: Final = share.tenant
+        self.accepted_at: Final = now
+        self.terms: Final = terms
+        self.due: Final = arrived + terms.due
+        self.deadline: Final = arrived + terms.limit
+        self.future: Final[asyncio.Future[Answer]] = asyncio.get_running_loop().create_future()
+        self.ids: list[ItemId] = []
+        """Of the rows that the policy has been shown, in order."""
+        self.flights: list[BatchId] = []
+        """The batch of each row that has left."""
+        self.answers: list[tuple[Value, ...] | None] = [None] * len(call.rows)
+        self.said: list[Said | None] = [None] * len(call.rows)
+        self.missing = len(call.rows)
+        self.expiry = 0
+        """Its number among the deadlines."""
+        self.recorded = 0
+        """Number of its first row in the flight recorder."""
+        self.work = 0.0
+        self.waiting = len(call.rows)
+        """Rows that have not left."""
+
+        self.rests = 0
+        """How often the server asked for rest instead of answering it."""
+        self.batch_size = 0
+        self.queue_seconds = 0.0
+        self.model_seconds = 0.0
+
+    @property
+    def partly_shown(self) -> bool:
+        """Whether the policy has not seen all of its rows."""
+        return len(self.ids) < len(self.call.rows)
+
+    @property
+    def at_server(self) -> int:
+        """Its rows that have left and not come back."""
+        return self.missing - self.waiting
+
+    def answer(
+        self, index: int, outputs: tuple[Output, ...], answer: RowAnswer, seconds: float
+    ) -> Answer | None:
+        """One of its rows is answered after so many seconds; the whole answer with the last one."""
+        self.answers[index], self.said[index] = answer
+        self.model_seconds = max(self.model_seconds, seconds)
+        self.missing -= 1
+        if self.missing:
+            return None
+        rows = tuple(answer for answer in self.answers if answer is not None)
+        timing = Timing(self.batch_size, self.queue_seconds, self.model_seconds)
+        said = tuple(said for said in self.said if said is not None)
+        return Answer(outputs=outputs, rows=rows, timing=timing, said=said)
+
+    def told(self, result: Answer | CallError | None, outcome: Outcome) -> None:
+        """Its caller hears how it ended, unless that has left or there is nothing to tell."""
+        if outcome is not Outcome.COMPLETED:
+            why = "the caller left" if result is None else type(result).__name__  # quotes no body
+            logger.debug("%d rows %s: %s", len(self.call.rows), outcome, why)
+        if self.future.done():
+            return
+        if isinstance(result, Answer):
+            self.future.set_result(result)
+        elif result is not None:
+            self.future.set_exception(result)
+
+    def leaves(self, batch: BatchId, batch_size: int, now: float) -> None:
+        """One of its rows leaves in a batch."""
+        self.waiting -= 1
+        self.flights.append(batch)
+        self.batch_size = max(self.batch_size, batch_size)
+        self.queue_seconds = max(self.queue_seconds, now - self.accepted_at)
+
+    def show(self, item_id: ItemId, now: float) -> Item:
+        """Its next row that the policy has not seen, as the policy sees it.
+
+        One that is shown later stands back as if it had come now: a long list is served in turns
+        with those that came behind it. But the less the nearer its own due time is.
+        """
+        row = self.call.rows[len(self.ids)]
+        self.ids.append(item_id)
+        return Item(
+            id=item_id,
+            key=self.call.key_of(row),
+            length=row.length,
+            yields=max(0.0, min(now - self.accepted_at, (self.due - now) / 2)),
+            arrived=self.accepted_at,
+            due=self.due,
+            deadline=self.deadline,
+            priority=self.terms.priority,
+            fan_out=self.terms.fan_out,
+        )
+
+
+def batch_of(members: Sequence[tuple[LiveCall, int]], now: float) -> BatchRequest:
+    """Rows of equal keys, each as its call and its place there, as a batch for the server."""
+    rows = [live.call.rows[index] for live, index in members]
+    first = members[0][0].call
+    if first.envelope is None:
+        wanted = max(live.deadline for live, _ in members) - now
+        # Most models have none, and then nothing is looked at row by row.
+        params = [live.call.params for live, _ in members] if first.description.params else ()
+        return request_of(rows, first.description, wanted, params)
+    return RawBatch(
+        inputs=(),
+        rows=tuple(rows),
+        envelope=first.envelope,
+        owners=tuple(live.ids[0] for live, _ in members),
+        callers=tuple(live.tenant for live, _ in members),
+        traces=tuple(live.call.trace for live, _ in members),
+        deadlines=tuple(live.deadline for live, _ in members),
+    )
+
+
+class Told:
+    """A batch for the log, put into words only if somebody reads them."""
+
+    def __init__(self, batch: Batch, rows: Mapping[ItemId, tuple[LiveCall, int]]) -> None:
+        self._batch = batch
+        self._rows = rows
+
+    def __str__(self) -> str:
+        """Its size, why it left, and its members' trace ids, by which their own logs are found."""
+        items = self._batch.items
+        traces = {self._rows[item.id][0].terms.trace or "-" for item in items}
+        return f"{len(items)} rows, {self._batch.reason}, traces {sorted(traces)}"

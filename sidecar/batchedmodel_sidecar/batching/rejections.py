@@ -1,0 +1,66 @@
+"""What a caller is told when the policy has no room for its call: before it is accepted, or after.
+
+Pure; called by the batcher. The delay after which a caller should come back is the time that the
+device needs for what waits, as far as anybody knows it.
+"""
+
+from typing import Final
+
+from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.outcomes import Outcome, Rejection
+from batchedmodel_scheduling.core.policy import Refusal
+from batchedmodel_sidecar.errors import CallError, Expired, GivenUp, Rejected, TooLate, Unserved
+from batchedmodel_sidecar.protocols.options import Terms
+
+MODEL_GONE: Final = "the model is gone and this pod is stopping"
+
+
+def rejected(refusal: Refusal, settings: BatchSettings, seconds: float) -> Rejected:
+    """A call was not taken, which had so many seconds."""
+    message = f"the queue is full: {settings.max_queue_size} rows may wait"
+    if refusal.reason is Rejection.OVER_SHARE:
+        message += ", and this caller has more than its share of them"
+    if refusal.reason is Rejection.PREDICTED_LATE:
+        message = f"it would not be answered within {seconds:g} s"
+    return Rejected(refusal.reason, message, retry_after=refusal.retry_after)
+
+
+def invalid(error: InvalidInput) -> Rejected:
+    """A call was not understood."""
+    return Rejected(Rejection.INVALID, str(error), field=error.mistake.field)
+
+
+def too_many(rows: int, queue: int) -> Rejected:
+    """A call has more rows than the queue ever holds of one tenant."""
+    message = f"{rows} rows in one request are more than the queue holds ({queue})"
+    return Rejected(Rejection.TOO_LARGE, message)
+
+
+def unfit(rows: int, left: float, terms: Terms, settings: BatchSettings) -> Rejected | None:
+    """Why a call of so many rows, with so many seconds left, could never be served."""
+    if left <= 0:
+        return TooLate(terms.limit)
+    if rows == 1:
+        return None
+    most = max(1, int(settings.max_queue_size * settings.tenant_max_share))
+    return too_many(rows, most) if rows > most else None
+
+
+def ended(outcome: Outcome, *, seconds: float, retry_after: float) -> CallError:
+    """A call that waited was given up; what still waits takes the device `retry_after` seconds."""
+    if outcome is Outcome.EXPIRED:
+        return Expired(seconds)
+    return GivenUp(outcome, seconds, retry_after=retry_after)
+
+
+def other_model() -> Unserved:
+    """A model came back that takes other rows than the call was checked for."""
+    message = "the model was replaced by one that takes other inputs; send the request again"
+    return Unserved(message, status=503, retry_after=1.0)
+
+
+def refused_for_another_model() -> Rejected:
+    """The same for a call that was not taken."""
+    other = other_model()
+    return Rejected(Rejection.NOT_READY, other.message, retry_after=other.retry_after)

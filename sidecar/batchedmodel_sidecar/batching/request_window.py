@@ -1,0 +1,319 @@
+"""What the policy sees of the calls that wait: all of a short one, of a long list a part at a time.
+
+Owned by the batcher. A list of thousands of rows would keep everybody behind it waiting; shown in
+parts, whose later ones stand back, it is served in turns with what came after it.
+
+While more waits than leaves next and it belongs to several tenants, the policy sees only the rows
+whose tenants' turn it is, so that no tenant can keep another waiting. With one tenant it sees all.
+Rows whose key the server asked to be left alone with it does not see either, until that is over.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from itertools import count
+from typing import Final
+
+from batchedmodel_contract.batch_wire import BatchReply
+from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.description import CostRule
+from batchedmodel_contract.outcomes import Outcome, Rejection
+from batchedmodel_contract.tenants import Share
+from batchedmodel_scheduling.core.base import BasePolicy
+from batchedmodel_scheduling.core.fair_queue import FairQueue
+from batchedmodel_scheduling.core.policy import Batch, Item, ItemId, Refusal
+from batchedmodel_sidecar.batching.backoff import Resting
+from batchedmodel_sidecar.batching.batch_reply import refused
+from batchedmodel_sidecar.batching.isolation import apart
+from batchedmodel_sidecar.batching.pending_request import LiveCall
+from batchedmodel_sidecar.errors import Unserved
+from batchedmodel_sidecar.telemetry.ledger import Ledger
+
+_BATCHES_SHOWN: Final = 2  # of one call per worker: one that leaves, and one behind it
+
+
+class Turns:
+    """Numbers rows and shows them."""
+
+    def __init__(self, ledger: Ledger, live_of: Callable[[ItemId], LiveCall]) -> None:
+        """`live_of` says of which call a row is that the policy knows."""
+        self._ledger = ledger
+        self._live_of = live_of
+        self._ids = count(1)
+        self._unseen = 0
+        """Rows of accepted calls that have no number yet."""
+        self._room = ledger.tenants.room
+        self._line: FairQueue[ItemId] | None = None
+        """Where tenants take turns; None while the policy sees everything."""
+        self._lined: dict[ItemId, Item] = {}
+        """Rows in the line, seen by the policy or not."""
+        self._resting = Resting()
+        self._settings: BatchSettings | None = None
+        """Those by which what follows was computed."""
+        self._at_once = 0
+        """Rows of one call that the policy sees, and of everybody's while tenants take turns."""
+
+    def offer(self, live: LiveCall, policy: BasePolicy, now: float) -> Refusal | None:
+        """Ask for room for all rows of a call; if there is none nothing of it waits."""
+        self._follow(policy)
+        rows, shown = len(live.call.rows), self._at_once
+        refusal = self._no_room(live.share, rows, policy)
+        if refusal is None and self._is_contended(live.tenant, rows, policy):
+            refusal = self._late_in_turn(live, policy, now)
+            if refusal is None:
+                line = self._take_turns(policy, now)
+                while len(live.ids) < min(rows, shown):
+                    item = live.show(ItemId(next(self._ids)), now)
+                    self._line_up(line, live.tenant, item, policy)
+        else:
+            if refusal is None and rows > shown:
+                refusal = self._too_long(live, policy, now)
+            while refusal is None and len(live.ids) < min(rows, shown):
+                item = live.show(ItemId(next(self._ids)), now)
+                refusal = policy.offer(item, now)
+                if refusal is None and self._resting.takes(item, live.tenant):
+                    policy.withdraw(item.id, now)
+        if refusal is not None:
+            for item_id in live.ids:
+                policy.withdraw(item_id, now)
+                self._resting.discard(item_id)
+            self._ledger.tenants.refused(live.tenant, rows)
+            return refusal
+        self._unseen += rows - len(live.ids)
+        self._room.take(live.share, rows)
+        return None
+
+    def show(self, policy: BasePolicy, now: float) -> None:
+        """Let the policy see the rows whose turn it is, and no others."""
+        for item in self._resting.woken(now):
+            tenant = self._tenant_of(item.id)
+            if self._is_contended(tenant, 0, policy):
+                self._line_up(self._take_turns(policy, now), tenant, item, policy)
+            else:
+                policy.take_over(item)
+        if self._line is None:
+            return
+        for item_id in self._line.take_back():
+            policy.withdraw(item_id, now)
+        while shown := self._line.show(*self._ahead(policy)):
+            for item_id in shown:
+                if self._resting.takes(self._lined[item_id], self._tenant_of(item_id)):
+                    self._leave_line(item_id)  # and make room for one that can leave
+                else:
+                    policy.take_over(self._lined[item_id])
+        if not self._line.unseen:
+            self._line = None
+            self._lined.clear()
+
+    def rest(
+        self, key: Hashable, caller: str, until: float, policy: BasePolicy, now: float
+    ) -> None:
+        """The policy sees no row of a caller and key until then."""
+        self._resting.rest(key, caller, until)
+        for one in list(policy.waiting()):
+            if self._resting.takes(one, self._tenant_of(one.id)):
+                policy.withdraw(one.id, now)
+                self._leave_line(one.id)
+
+    def part(self, caller: str, policy: BasePolicy, now: float) -> None:
+        """What waits of a caller shares batches with nobody's rows but its own."""
+        for item in list(policy.waiting()):
+            if self._tenant_of(item.id) == caller:
+                policy.withdraw(item.id, now)
+                policy.take_over(apart(item, caller))
+        for item_id, item in self._lined.items():
+            if self._tenant_of(item_id) == caller:
+                self._lined[item_id] = apart(item, caller)
+
+    def rests(self, key: Hashable, caller: str) -> bool:
+        """Whether rows of a caller and key are kept from the policy."""
+        return self._resting.rests(key, caller)
+
+    def changes_at(self) -> float:
+        """When the policy may see more though nothing happens; infinity when that cannot be."""
+        return self._resting.changes_at()
+
+    def come_back(self, item: Item, live: LiveCall, policy: BasePolicy) -> None:
+        """A row that left waits once more; it had its turn."""
+        if not self._resting.takes(item, live.tenant):
+            policy.take_over(item)
+
+    def show_more(self, live: LiveCall, policy: BasePolicy, now: float) -> range:
+        """Rows of a call have left: let the policy see as many of the unseen ones; says which."""
+        self._follow(policy)
+        unseen = len(live.call.rows) - len(live.ids)
+        more = max(0, min(unseen, self._at_once - (live.waiting - unseen)))
+        for _ in range(more):
+            item = live.show(ItemId(next(self._ids)), now)
+            if self._line is None:
+                self.come_back(item, live, policy)
+            else:
+                self._line_up(self._line, live.tenant, item, policy)
+        self._unseen -= more
+        return range(len(live.ids) - more, len(live.ids))
+
+    def ended(
+        self,
+        batch: Batch,
+        members: Sequence[tuple[LiveCall, int]],
+        reply: BatchReply | Unserved,
+        seconds: float,
+        policy: BasePolicy,
+    ) -> None:
+        """A batch took so long: who was refused in it pays for what that is beyond the expected.
+
+        `members`: its rows, each as its call and its place there. Where the server hung or died
+        nobody knows for what, so no more than a full batch is charged.
+        """
+        lengths = [item.length for item in batch.items]
+        took = policy.work_of(seconds, max(lengths))
+        if self._line is None or took is None:
+            return
+        if isinstance(reply, Unserved) and not reply.answered:
+            took = min(took, policy.work(max(lengths)) * policy.settings.max_batch_size)
+        tenants = [live.tenant for live, _ in refused(reply, members)]
+        self._charge(tenants, took - policy.batch_work(lengths))
+
+    def _charge(self, tenants: Sequence[str], work: float) -> None:
+        """They pay equal parts of it."""
+        if self._line is not None and work > 0:
+            for tenant in tenants:
+                self._line.charge(tenant, work / len(tenants))
+
+    def left(
+        self, items: Sequence[Item], members: Sequence[tuple[LiveCall, int]], policy: BasePolicy
+    ) -> None:
+        """These rows left in a batch, whose whole time is charged while tenants take turns.
+
+        `members`: the same rows, each as its call and its place there.
+
+        Padding is its costliest row's tenant's to pay. Places that nobody could fill, as no other
+        row goes with these, are paid by all, and so are rows that had no turn.
+        """
+        if self._line is not None:
+            padded = policy.pipeline.times.rule is CostRule.PADDED
+            lined = [item for item in items if item.id in self._lined]
+            paid = self._line.leave_together([item.id for item in lined], padded=padded)
+            prices = [policy.work(item.length) for item in lined] or [0.0]
+            price = len(lined) * max(prices) if padded else sum(prices)
+            # It was paid at prices that may have changed since.
+            beyond = policy.batch_work([item.length for item in items]) - price
+            self._charge(
+                [live.tenant for live, _ in members], beyond * (paid / price if price else 1.0)
+            )
+            for item in items:
+                self._lined.pop(item.id, None)
+                self._line.left(item.id)
+        for tenant, rows in Counter([live.tenant for live, _ in members]).items():
+            self._room.give_back(tenant, rows)
+
+    @property
+    def contended(self) -> bool:
+        """Whether tenants wait for each other."""
+        return self._line is not None
+
+    def discard(self, item_id: ItemId) -> None:
+        """A row that waited is not wanted any more."""
+        self._resting.discard(item_id)
+        self._leave_line(item_id)
+
+    def waits_again(self, live: LiveCall) -> None:
+        """A row of an accepted call came back; it has room, whoever has come meanwhile."""
+        live.waiting += 1
+        self._room.take(live.share, 1)
+
+    def settled(self, live: LiveCall, outcome: Outcome) -> None:
+        """An accepted call ended, whatever of it was seen."""
+        self._unseen -= len(live.call.rows) - len(live.ids)
+        if outcome is Outcome.COMPLETED:
+            self._ledger.tenants.served(live.tenant, len(live.call.rows))
+        self._room.give_back(live.tenant, live.waiting)
+
+    def refusal(self, share: Share, policy: BasePolicy) -> Refusal | None:
+        """What a tenant's next row would be told now."""
+        self._follow(policy)
+        refusal = None if self._is_contended(share.tenant, 1, policy) else policy.refusal()
+        refusal = refusal or self._no_room(share, 1, policy)
+        if refusal is not None:
+            self._ledger.tenants.refused(share.tenant, 1)
+        return refusal
+
+    def _no_room(self, share: Share, rows: int, policy: BasePolicy) -> Refusal | None:
+        """Whether so many rows do not fit in: what the policy cannot know, as it sees a part."""
+        reason = self._room.refusal(share, rows)
+        if reason is None:
+            return None
+        hides = self._unseen or self._line or self._resting.holds_any
+        sees_all = not (hides or rows > self._at_once or self._room.has_others(share.tenant))
+        if reason is Rejection.QUEUE_FULL and sees_all:
+            return None
+        return Refusal(reason=reason, retry_after=policy.retry_after(self._room.taken))
+
+    def _follow(self, policy: BasePolicy) -> None:
+        """Go by the policy's settings, which may be others than they were."""
+        settings = policy.settings
+        if settings is not self._settings:
+            self._settings = settings
+            self._room.size, self._room.spare = settings.max_queue_size, settings.spare_rows
+            self._at_once = (
+                _BATCHES_SHOWN * settings.max_concurrent_batches * settings.max_batch_size
+            )
+
+    def _tenant_of(self, item_id: ItemId) -> str:
+        return self._live_of(item_id).tenant
+
+    def _is_contended(self, tenant: str, rows: int, policy: BasePolicy) -> bool:
+        """Whether tenants take turns once these rows wait as well."""
+        if self._line is not None:
+            return True
+        self._follow(policy)
+        return self._room.has_others(tenant) and self._room.taken + rows > self._at_once
+
+    def _take_turns(self, policy: BasePolicy, now: float) -> FairQueue[ItemId]:
+        """From now on the policy sees what the line shows; all that waits lines up."""
+        if self._line is None:
+            self._line = FairQueue()
+            for item in list(policy.waiting()):
+                policy.withdraw(item.id, now)
+                self._line_up(self._line, self._tenant_of(item.id), item, policy)
+        return self._line
+
+    def _leave_line(self, item_id: ItemId) -> None:
+        """A row has no turn, and costs its tenant none."""
+        if self._line is not None:
+            self._lined.pop(item_id, None)
+            self._line.discard(item_id)
+
+    def _line_up(
+        self, line: FairQueue[ItemId], tenant: str, item: Item, policy: BasePolicy
+    ) -> None:
+        self._lined[item.id] = item
+        weight = policy.settings.tenants.share_of(tenant).weight
+        work, rank = policy.work(item.length), policy.rank(item)
+        line.add(tenant, item.id, work=work, rank=rank, weight=weight, kind=item.key)
+
+    def _ahead(self, policy: BasePolicy) -> tuple[float, int]:
+        """The work and the rows of what leaves next, at the mean length of what is here."""
+        books = self._ledger
+        settings = policy.settings
+        rows = settings.max_concurrent_batches * settings.max_batch_size
+        return rows * books.work_live / max(1, books.rows_live), rows
+
+    def _late_in_turn(self, live: LiveCall, policy: BasePolicy, now: float) -> Refusal | None:
+        """Whether a call that is no use when late would be late after its tenant's own rows."""
+        strict = live.due == live.deadline and policy.pipeline.times.profiled
+        tenants = len(self._room) + (not self._room.of(live.tenant))
+        own = self._room.of(live.tenant) * self._ledger.work_live
+        work = live.work + own / max(1, self._ledger.rows_live)
+        if not strict or now + tenants * work / policy.pipeline.workers <= live.deadline:
+            return None
+        delay = policy.retry_after(self._ledger.rows_waiting)
+        return Refusal(reason=Rejection.PREDICTED_LATE, retry_after=delay)
+
+    def _too_long(self, live: LiveCall, policy: BasePolicy, now: float) -> Refusal | None:
+        """Whether a list that is no use when late would be late even in full batches."""
+        strict = live.due == live.deadline and policy.pipeline.times.profiled
+        seconds = (self._ledger.work_live + live.work) / policy.pipeline.workers
+        if not strict or now + seconds <= live.deadline:
+            return None
+        delay = policy.retry_after(self._ledger.rows_waiting)
+        return Refusal(reason=Rejection.PREDICTED_LATE, retry_after=delay)

@@ -1,0 +1,1 @@
+"""Bodies of requests: read within bounds of size, memory and time."""

@@ -1,0 +1,96 @@
+"""How many bytes of bodies and unread answers are held at once, shared between tenants.
+
+What counts is what has arrived: a caller that declares much and sends nothing holds nothing.
+"""
+
+from types import TracebackType
+from typing import Final
+
+from batchedmodel_contract.outcomes import Rejection
+from batchedmodel_contract.tenants import Share
+from batchedmodel_scheduling.core.shared_room import SharedRoom
+
+_ANSWERS: Final = Share("(answers)")
+
+
+class ByteBudget:
+    """A bound on memory that callers can make the process hold."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit: Final = limit
+        self._room = SharedRoom(limit)
+
+    @property
+    def held(self) -> int:
+        """Bytes that are held now."""
+        return self._room.taken
+
+    def refusal(self, share: Share, size: int, *, already: int = 0) -> Rejection | None:
+        """Why a tenant may not hold so many bytes more, for a body of which it has some."""
+        return self._room.refusal(share, size, already=already)
+
+    def hold(self, share: Share) -> "Hold":
+        """A part that grows with what is received and is given back behind a `with` block."""
+        return Hold(self._room, share)
+
+    def hold_answers(self, size: int) -> None:
+        """So many bytes more of answers are unread, or less."""
+        if size > 0:
+            self._room.take(_ANSWERS, size)
+        else:
+            self._room.give_back(_ANSWERS.tenant, -size)
+
+
+class Hold:
+    """What one call holds of its tenant's part."""
+
+    __slots__ = ("_room", "_size", "refused", "share")
+
+    def __init__(self, room: SharedRoom, share: Share) -> None:
+        self._room = room
+        self._size = 0
+        self.share: Final = share
+        self.refused = Rejection.QUEUE_FULL
+        """Why it could not grow."""
+
+    def grow(self, size: int) -> bool:
+        """Take so many bytes more; False when they do not fit, and nothing is taken."""
+        refusal = self._room.refusal(self.share, size, already=self._size)
+        if refusal is not None:
+            self.refused = refusal
+            return False
+        self._room.take(self.share, size)
+        self._size += size
+        return True
+
+    def is_alone(self) -> bool:
+        """Whether nothing else is held."""
+        return self._room.taken == self._size
+
+    def become(self, size: int) -> bool:
+        """Take so many bytes in all; False when they do not fit, and nothing changes."""
+        if size > self._size:
+            return self.grow(size - self._size)
+        self.shrink(self._size - size)
+        return True
+
+    def regain(self, size: int) -> None:
+        """Take what was given back only now, so there is room, or what must fit."""
+        self._room.take(self.share, size)
+        self._size += size
+
+    def shrink(self, size: int) -> None:
+        """Give so many bytes back early."""
+        self._room.give_back(self.share.tenant, size)
+        self._size -= size
+
+    def __enter__(self) -> "Hold":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._room.give_back(self.share.tenant, self._size)

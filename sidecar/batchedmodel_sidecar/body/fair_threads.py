@@ -1,0 +1,102 @@
+"""Threads for work that is long and lets go of the interpreter's lock, in fair turns of tenants.
+
+As much may wait as its room holds, which tenants share. Work that has begun goes on when its caller
+leaves, so it counts until it is done.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
+from itertools import count
+from typing import Final, TypeVar
+
+from batchedmodel_contract.outcomes import Rejection
+from batchedmodel_contract.tenants import Share
+from batchedmodel_scheduling.core.fair_queue import FairQueue
+from batchedmodel_scheduling.core.shared_room import SharedRoom
+
+Result = TypeVar("Result")
+
+
+class WorkFailed(Exception):
+    """Work raised what no future takes, or what would end the loop; the message names it."""
+
+
+class FairThreads:
+    """A few threads, and the line in front of them; used by one loop."""
+
+    def __init__(self, executor: Executor, *, at_once: int, room: int) -> None:
+        """`at_once`: how many threads the executor has; `room`: work that may wait or be done."""
+        self._executor = executor
+        self._idle = at_once
+        self._line: FairQueue[int] = FairQueue()
+        self._turns: dict[int, asyncio.Future[None]] = {}
+        self._numbers = count()
+        self.room: Final = SharedRoom(room)
+
+    def refusal(self, share: Share, size: int) -> Rejection | None:
+        """Why so much work may not come; None if it may."""
+        return self.room.refusal(share, size)
+
+    async def do(self, share: Share, size: int, work: Callable[[], Result]) -> Result:
+        """What `work` returns or raises, which there is room for, once it is its tenant's turn.
+
+        Raises `WorkFailed` in the place of what is no `Exception`, and of `StopIteration`.
+        """
+        number = next(self._numbers)
+        self.room.take(share, size)
+        self._line.add(share.tenant, number, work=size, rank=number, weight=share.weight)
+        turn = self._turns[number] = asyncio.get_running_loop().create_future()
+        self._begin()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if self._turns.pop(number, None) is None:
+                self._done(share, size, number)  # its turn had come, and it did not begin
+            else:
+                self._line.discard(number)
+                self.room.give_back(share.tenant, size)
+            raise
+        doing = asyncio.get_running_loop().run_in_executor(self._executor, partial(_done, work))
+
+        def done(work: asyncio.Future[Result]) -> None:
+            if not work.cancelled():
+                work.exception()  # looked at, or asyncio logs it where the caller has left
+            self._done(share, size, number)
+
+        doing.add_done_callback(done)
+        try:
+            return await asyncio.shield(doing)
+        finally:
+            # What it raised has this frame in its traceback: together they would keep what the work
+            # had in its hands until somebody looks for garbage.
+            del doing
+
+    def close(self) -> None:
+        """What has begun goes on to its end."""
+        self._executor.shutdown(wait=False)
+
+    def _begin(self) -> None:
+        while self._idle and self._turns:
+            (number,) = self._line.show(0.0)
+            # It was served once it has a thread: the next one may be shown.
+            self._line.left(number)
+            self._idle -= 1
+            turn = self._turns.pop(number)
+            if not turn.cancelled():
+                turn.set_result(None)
+
+    def _done(self, share: Share, size: int, number: int) -> None:
+        self._idle += 1
+        self.room.give_back(share.tenant, size)
+        self._begin()
+
+
+def _done(work: Callable[[], Result]) -> Result:
+    try:
+        return work()
+    except BaseException as error:
+        if isinstance(error, Exception) and not isinstance(error, StopIteration):
+            raise
+        raise WorkFailed(f"{type(error).__name__}: {error}") from error

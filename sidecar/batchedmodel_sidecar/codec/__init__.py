@@ -1,0 +1,1 @@
+"""Bodies into rows and answers into bodies, in this process or in one beside it."""

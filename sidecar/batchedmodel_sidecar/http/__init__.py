@@ -1,0 +1,1 @@
+"""What callers and the cluster reach: the data port and the admin port."""

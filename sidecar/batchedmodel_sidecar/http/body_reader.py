@@ -1,0 +1,203 @@
+"""Reads request bodies within bounds of size, of memory for all callers together, and of time.
+
+Called by the front after admission. What aiohttp raises about bodies ends here.
+"""
+
+import asyncio
+from typing import Final
+
+from aiohttp import web
+
+from batchedmodel_contract.mistakes import shown
+from batchedmodel_contract.outcomes import Rejection
+from batchedmodel_contract.tenants import Share
+from batchedmodel_contract.tensors import Buffer
+from batchedmodel_http.response import LARGE
+from batchedmodel_sidecar.body.buffers import Room, json_bytes
+from batchedmodel_sidecar.body.byte_budget import ByteBudget, Hold
+from batchedmodel_sidecar.body.encodings import Codec, Encoding
+from batchedmodel_sidecar.calls import Call
+from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
+from batchedmodel_sidecar.errors import CallError, Rejected
+from batchedmodel_sidecar.http.request_head import Asked
+from batchedmodel_sidecar.http.unread_answers import SMALL, UnreadAnswers
+
+_RETRY_SOON: Final = 1.0
+_TIMES_AN_ANSWER: Final = 2
+"""The outputs themselves, and what becomes of them; of numbers in JSON it is more."""
+UNDECODABLE: Final = "body: cannot be decoded as its headers say"
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+Received = Buffer | SharedMemory
+"""A body; one whose JSON is large lies where the helper can reach it."""
+Source = bytes | web.BaseRequest
+"""The whole body, or the request with which it arrives."""
+
+
+class BodyReader:
+    """The bounds on bodies, and their reading."""
+
+    def __init__(self, *, max_bytes: int, max_held_bytes: int) -> None:
+        """One body's bound, and that of all bodies held at once."""
+        self.max_bytes: Final = max_bytes
+        self.codec: Final = Codec()
+        self._budget = ByteBudget(max_held_bytes)
+        self.unread: Final = UnreadAnswers(self._budget)
+
+    def hold(self, share: Share) -> Hold:
+        """A part of the memory, for the time in which a body is needed."""
+        return self._budget.hold(share)
+
+    def refuse_declared(self, declared: int, share: Share) -> None:
+        """Raise `Rejected` for a body that cannot be taken, judged by its declared length."""
+        if declared > self.max_bytes:
+            raise self._too_large()
+        if (refusal := self._budget.refusal(share, declared)) is not None:
+            raise self._no_room(refusal)
+
+    async def read(
+        self, asked: Asked, source: Source, held: Hold, seconds: float, head: str | None = None
+    ) -> Received:
+        """The whole body as it was sent, charged to `held` as it arrives; raises `Rejected`.
+
+        `head` says how long the JSON at its beginning is, where not all of it is JSON.
+        """
+        if isinstance(source, bytes):
+            return self.whole(source, asked, held, head)
+        request, content = source, source.content
+        try:
+            if content.is_eof() and content.exception() is None:
+                # It came with its head; most do.
+                return self.whole(content.read_nowait(), asked, held, head)
+            answer_expectation(request)
+            async with asyncio.timeout(seconds):
+                return await self._pieces(request, asked, held, head)
+        except TimeoutError as error:
+            message = f"the body did not arrive within {seconds:.3g} s"
+            raise Rejected(Rejection.EXPIRED, message, status=408) from error
+        except (ConnectionError, web.RequestPayloadError) as error:
+            if request.transport is None or request.transport.is_closing():
+                raise Rejected(Rejection.ABANDONED, "the body ended early") from _bare(error)
+            raise Rejected(Rejection.INVALID, UNDECODABLE) from _bare(error)
+
+    async def decoded(
+        self, body: Received, encoding: Encoding | None, held: Hold, head: str | None = None
+    ) -> Received:
+        """The body as it was before it was compressed, held beside it.
+
+        The bound holds for what it becomes as well. Raises `Rejected` and `InvalidInput`.
+        """
+        if encoding is None or isinstance(body, SharedMemory):
+            return body
+        plain = await self.codec.inflated(
+            body, encoding, self.max_bytes, lambda plain: placed(plain, head), held.share
+        )
+        if not held.grow(len(plain)):
+            if isinstance(plain, SharedMemory):
+                plain.close()
+            raise self._no_room(held.refused)
+        return plain
+
+    def settled(self, body: Received, call: Call, held: Hold) -> None:
+        """The body was understood: hold what became of it in its place; raises `Rejected`.
+
+        Rows of other bodies are views of these bodies, and are held with them.
+        """
+        if isinstance(body, SharedMemory):
+            held.shrink(len(body))
+            if not held.grow(call.size):
+                raise self._no_room(held.refused)
+
+    def hold_answer(self, size: int, held: Hold) -> None:
+        """Outputs of so many bytes are made into a body; raises `CallError` where there is no room.
+
+        One alone always fits: to ask again would not help. What is written is counted by `unread`.
+        """
+        if size <= SMALL:
+            return
+        if held.is_alone():
+            held.regain(_TIMES_AN_ANSWER * size)
+        elif not held.grow(_TIMES_AN_ANSWER * size):
+            message = f"callers' bodies and answers take {self._budget.held} bytes; no more fit"
+            raise CallError(message, status=503, retry_after=_RETRY_SOON)
+
+    def whole(self, body: bytes, asked: Asked, held: Hold, head: str | None) -> Received:
+        """A body that is here, charged to `held`; raises `Rejected`."""
+        self._charge(len(body), len(body), held)
+        return body if asked.packed else placed(body, head)
+
+    async def _pieces(
+        self, request: web.BaseRequest, asked: Asked, held: Hold, head: str | None
+    ) -> Received:
+        """Small bodies are joined; of large ones each piece is copied once, when it comes."""
+        declared = asked.declared
+        pieces: list[bytes] = []
+        large: Room | SharedMemory | None = None
+        size = 0
+        try:
+            async for piece in request.content.iter_any():
+                size += len(piece)
+                self._charge(size, len(piece), held)
+                pieces.append(piece)
+                if large is None and max(size, declared) > LARGE:
+                    expected = declared or self.max_bytes
+                    parsed_apart = not asked.packed and json_bytes(expected, head) > LARGE
+                    large = SharedMemory() if parsed_apart else Room(expected)
+                if large is not None:
+                    for part in pieces:
+                        large.write(part)
+                    pieces.clear()
+        except BaseException:
+            # Nobody counts it from here on, so it must not wait for whoever keeps the exception.
+            if isinstance(large, SharedMemory):
+                large.close()
+            large = None
+            raise
+        if large is None:
+            return b"".join(pieces)
+        return large.view() if isinstance(large, Room) else large
+
+    def _charge(self, size: int, more: int, held: Hold) -> None:
+        if size > self.max_bytes:
+            raise self._too_large()
+        if not held.grow(more):
+            raise self._no_room(held.refused)
+
+    def _too_large(self) -> Rejected:
+        message = f"the body is larger than the {self.max_bytes} bytes taken here"
+        return Rejected(Rejection.TOO_LARGE, message)
+
+    def _no_room(self, refusal: Rejection) -> Rejected:
+        message = f"the bodies held take {self._budget.held} bytes; no more fit at present"
+        return Rejected(refusal, message, retry_after=_RETRY_SOON)
+
+
+def _bare(error: Exception) -> Exception:
+    """The error of a stream, which keeps it, without the frames that hold the stream."""
+    return error.with_traceback(None)
+
+
+def placed(body: bytes, head: str | None) -> Received:
+    """A body that came as a whole, moved to where it will be parsed."""
+    if json_bytes(len(body), head) <= LARGE:
+        return body
+    memory = SharedMemory()
+    memory.write(body)
+    return memory
+
+
+def answer_expectation(request: web.BaseRequest) -> None:
+    """Let a caller that waits for permission to send its body go on, now that it has it.
+
+    Raises `Rejected` (417) when it expects anything else.
+    """
+    expectation = request.headers.get("Expect")
+    if expectation is None:
+        return
+    if expectation.lower() != "100-continue":
+        raise Rejected(
+            Rejection.INVALID, f"Expect: {shown(expectation)} is not understood", status=417
+        )
+    # One that has left may be told nothing: to write to it is an error.
+    if request.transport is not None and not request.transport.is_closing():
+        request.transport.write(_CONTINUE)

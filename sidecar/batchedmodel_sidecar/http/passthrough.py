@@ -1,0 +1,227 @@
+"""Requests that go to a foreign server as they are: unbatched, streamed both ways, yet counted.
+
+The front hands over what it cannot batch, and what asks not to be batched. The server's answer goes
+back untouched, errors included. It knows nothing of models; its client session is its own, so that
+streams never wait for batches nor batches for streams.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from http import HTTPStatus
+from typing import Final
+
+import aiohttp
+from aiohttp import web
+from yarl import URL
+
+from batchedmodel_contract.outcomes import Outcome, Rejection
+from batchedmodel_contract.tenants import NOBODY, Share
+from batchedmodel_contract.tensors import Buffer
+from batchedmodel_http.connection import NotHere
+from batchedmodel_http.request_head import path_and_query
+from batchedmodel_http.response import is_empty
+from batchedmodel_scheduling.core.shared_room import SharedRoom
+from batchedmodel_sidecar.backends.foreign.client import end_with_connection
+from batchedmodel_sidecar.backends.foreign.connector import Connector
+from batchedmodel_sidecar.backends.foreign.headers import of_this_hop
+from batchedmodel_sidecar.body.buffers import BuffersBody, body_of
+from batchedmodel_sidecar.errors import CallError, Expired, Rejected, Unserved
+from batchedmodel_sidecar.http.body_reader import UNDECODABLE, answer_expectation
+from batchedmodel_sidecar.http.responses import writable
+from batchedmodel_sidecar.protocols.options import REQUEST_ID_HEADER, request_id
+from batchedmodel_sidecar.telemetry.ledger import Ledger
+
+logger: Final = logging.getLogger(__name__)
+
+MOST_AT_ONCE: Final = 128
+"""Requests that pass through at a time, those of one tenant alone seven eighths of that; more are
+refused with 429."""
+_RETRY_SOON: Final = 1.0
+_TOO_LARGE: Final = "the body is larger than the {} bytes taken here"
+_SENT_BY_ITSELF: Final = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
+_BETWEEN_US: Final = ("host", "expect")
+"""Of a request, what the sidecar says or answers itself."""
+
+
+class GoesAlone(NotHere):
+    """A request that a foreign server should get as it is, with what was read of it, if anything.
+
+    Raised to whoever received the request, who alone can stream it.
+    """
+
+    def __init__(
+        self, body: Buffer | None = None, seconds: float = 0.0, share: Share = NOBODY
+    ) -> None:
+        self.body = body
+        self.share = share
+        self.seconds = seconds
+
+
+class Passthrough:
+    """Forwards single requests to the server at one URL."""
+
+    def __init__(
+        self, url: str, *, ledger: Ledger, max_body_bytes: int, keeps: Callable[[], bool]
+    ) -> None:
+        """Needs a running loop. `keeps` says whether connections outlive their request."""
+        self._url = url
+        self._keeps = keeps
+        self._ledger = ledger
+        self._max_body_bytes = max_body_bytes
+        self._room = SharedRoom(MOST_AT_ONCE)
+        self._session = aiohttp.ClientSession(
+            connector=Connector(limit=0),
+            timeout=aiohttp.ClientTimeout(total=None),
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=_SENT_BY_ITSELF,
+        )
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def forward(
+        self, request: web.BaseRequest, seconds: float, share: Share, body: Buffer | None = None
+    ) -> web.StreamResponse:
+        """The server's answer, streamed; `body` is what was read of the request already.
+
+        The places for such requests are shared by tenants.
+
+        Raises `Rejected` before anything was forwarded, `Unserved` or `Expired` before the answer
+        began. Afterwards a failure can only be told by breaking the connection off.
+        """
+        target = self._admitted(request, share)
+        if body is None and request.body_exists:
+            answer_expectation(request)
+        self._ledger.pass_on()
+        self._room.take(share, 1)
+        self._idle.clear()
+        passage = _Passage(request, body, self._max_body_bytes, keeps=self._keeps())
+        outcome = Outcome.FAILED
+        try:
+            async with asyncio.timeout(seconds):
+                status = await passage.run(self._session, target)
+            outcome = Outcome.COMPLETED if status < 400 else Outcome.FAILED
+        except asyncio.CancelledError:
+            outcome = Outcome.CANCELLED
+            raise
+        except TimeoutError as error:
+            outcome = Outcome.EXPIRED
+            passage.broken_off(Expired(seconds), error)
+        except (aiohttp.ClientError, OSError) as error:
+            if request.transport is None or request.transport.is_closing():
+                outcome = Outcome.CANCELLED
+            message = "the server behind cannot be reached, or broke off"
+            unserved = Unserved(message, status=502, retry_after=_RETRY_SOON)
+            passage.broken_off(passage.refusal or unserved, error)
+        finally:
+            self._room.give_back(share.tenant, 1)
+            self._ledger.passed(outcome)
+            if not self._ledger.passing:
+                self._idle.set()
+        return passage.response
+
+    async def idle(self) -> None:
+        """Return once nothing is on its way."""
+        await self._idle.wait()
+
+    async def close(self) -> None:
+        """Hang up."""
+        await self._session.close()
+
+    def _admitted(self, request: web.BaseRequest, share: Share) -> URL:
+        """Where the request goes; raises `Rejected`."""
+        if (refusal := self._room.refusal(share, 1)) is not None:
+            message = f"{self._room.taken} requests pass through to the server already"
+            raise Rejected(refusal, message, retry_after=_RETRY_SOON)
+        if (request.content_length or 0) > self._max_body_bytes:
+            message = _TOO_LARGE.format(self._max_body_bytes)
+            raise Rejected(Rejection.TOO_LARGE, message)
+        path, query = path_and_query(request.raw_path)
+        return URL(f"{self._url}{path}?{query}" if query else self._url + path, encoded=True)
+
+
+class _Passage:
+    """One request on its way there, and its answer on its way back."""
+
+    def __init__(
+        self, request: web.BaseRequest, body: Buffer | None, max_bytes: int, *, keeps: bool
+    ) -> None:
+        self.response = web.StreamResponse()
+        self.refusal: CallError | None = None
+        """What is wrong with the request's body."""
+        self._request = request
+        self._body = body
+        self._max_bytes = max_bytes
+        # A worker that serves one connection until its end would have no turn for batches.
+        self._ends = [] if keeps else [("Connection", "close")]
+
+    async def run(self, session: aiohttp.ClientSession, target: URL) -> int:
+        """Forward it; the answer's status, once it is through."""
+        request = self._request
+        data: AsyncIterator[bytes] | bytes | BuffersBody | None = None
+        if self._body is not None:
+            data = body_of([self._body], request.content_type)
+        elif request.body_exists:
+            data = self._pieces()
+        async with session.request(
+            request.method,
+            target,
+            headers=_end_to_end(request.headers, _BETWEEN_US) + self._ends,
+            data=data,
+            allow_redirects=False,
+        ) as answer:
+            end_with_connection(answer)
+            if answer.status < HTTPStatus.OK:
+                # Its caller would wait for what follows, or take the connection for another's.
+                raise Unserved(f"the server behind answers {answer.status}", status=502)
+            headers = _end_to_end(answer.headers)
+            empty = is_empty(answer.status)
+            if empty:
+                headers = [one for one in headers if one[0].lower() != "content-length"]
+            if answer.status == HTTPStatus.RESET_CONTENT:
+                headers.append(("Content-Length", "0"))  # or else it would be sent in chunks
+            named = request_id(request.headers)
+            if named is not None and REQUEST_ID_HEADER not in answer.headers:
+                headers.append((REQUEST_ID_HEADER, named))
+            self.response = web.StreamResponse(
+                status=answer.status, reason=writable(answer.reason or ""), headers=headers
+            )
+            await self.response.prepare(request)
+            if not empty:
+                async for piece in answer.content.iter_any():
+                    await self.response.write(piece)
+            await self.response.write_eof()
+        return answer.status
+
+    def broken_off(self, error: CallError, cause: BaseException) -> None:
+        """Tell the caller: by the error while the answer has not begun, and else by a reset."""
+        logger.debug("passing through: %s", type(cause).__name__)
+        if not self.response.prepared:
+            raise error from cause
+        if self._request.transport is not None:
+            # A clean end would make half an answer look whole.
+            self._request.transport.abort()
+
+    async def _pieces(self) -> AsyncIterator[bytes]:
+        # The client wraps whatever is raised here, so it is kept.
+        size = 0
+        try:
+            async for piece in self._request.content.iter_any():
+                size += len(piece)
+                if size > self._max_bytes:
+                    message = _TOO_LARGE.format(self._max_bytes)
+                    self.refusal = Unserved(message, status=413)
+                    raise self.refusal
+                yield piece
+        except web.RequestPayloadError:
+            self.refusal = Unserved(UNDECODABLE, status=400)
+            raise
+
+
+def _end_to_end(headers: Mapping[str, str], dropped: Iterable[str] = ()) -> list[tuple[str, str]]:
+    """The headers without those of one connection, and without these."""
+    ending = of_this_hop(headers.items()).union(dropped)
+    return [
+        (name, writable(value)) for name, value in headers.items() if name.lower() not in ending
+    ]

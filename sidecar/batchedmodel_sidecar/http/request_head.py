@@ -1,0 +1,64 @@
+"""What the head of a request says, and what the front concluded from it.
+
+Made by whoever received the request. Clients send the same head again and again, so a head and
+what follows from it are kept and used for many requests: nothing here belongs to one of them.
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from batchedmodel_contract.v2 import HEADER_LENGTH
+from batchedmodel_http import request_head
+from batchedmodel_sidecar.body.encodings import Encoding, encoding_of
+from batchedmodel_sidecar.protocols.adapter import Adapter
+from batchedmodel_sidecar.protocols.options import Wishes, only, request_id, wishes_of_headers
+from batchedmodel_sidecar.protocols.routes import Found, Lost
+
+
+class Way(NamedTuple):
+    """Where a request belongs."""
+
+    found: Found | Lost
+    adapter: Adapter | None
+    """How it is batched; None when it is not."""
+
+
+class Manner(NamedTuple):
+    """How a request for an inference wants to be treated."""
+
+    encoding: Encoding | None
+    """How its body is compressed."""
+    wishes: Wishes
+    accepted: str | None
+    """How its answer may be compressed: a header."""
+
+
+def manner_of(headers: Mapping[str, str], *, traced: bool) -> Manner:
+    """How the headers want it; raises `InvalidInput`, and `Rejected` for a form that is not known.
+
+    `traced`: whether it is noted who asks.
+    """
+    encoding = encoding_of(only(headers, "Content-Encoding"))
+    only(headers, HEADER_LENGTH)
+    wishes = wishes_of_headers(headers, traced=traced)
+    return Manner(encoding, wishes, headers.get("Accept-Encoding"))
+
+
+class Asked(request_head.Asked):
+    """The head of one request, or of many that have the same."""
+
+    __slots__ = ("header_length", "manner", "packed", "request_id", "way")
+
+    def __init__(
+        self, *, method: str, target: str, headers: Mapping[str, str], declared: int
+    ) -> None:
+        """As of every request; what is asked of each of them again is looked up once."""
+        super().__init__(method=method, target=target, headers=headers, declared=declared)
+        self.header_length: Final = headers.get(HEADER_LENGTH)
+        self.packed: Final = "Content-Encoding" in headers
+        """Whether the body must be inflated before anything can be known about it."""
+        self.request_id: Final = request_id(headers)
+        """Its caller's own name of the request, which its answer repeats."""
+        self.way: Way | None = None
+        self.manner: Manner | None = None
+        """Both None until the front has found them out."""

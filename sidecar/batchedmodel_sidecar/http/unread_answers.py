@@ -1,0 +1,144 @@
+"""Answers that their callers have not read: counted in the memory budget, and bounded in time.
+
+Told by the connections what is written and asked by the front whether another large answer fits.
+Answers take at most half of the budget, so that whoever does not read keeps no bodies out.
+"""
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final
+
+from batchedmodel_http.response import Response, size_of
+from batchedmodel_sidecar.body.byte_budget import ByteBudget
+from batchedmodel_sidecar.errors import CallError
+
+SMALL: Final = 64 * 1024
+"""Bytes of an answer that always fits; that many are also what a reader at work reads in time."""
+PATIENCE: Final = 9.0
+"""Seconds for `SMALL` bytes when answers take half of their room; looked at each second."""
+_LONGEST: Final = 150.0
+"""Seconds without a byte read, however much room there is."""
+_MAKES_ROOM: Final = 2.0
+"""Seconds after which a caller that does not read gives way to the next answer."""
+_EACH: Final = 1.0
+_RETRY_SOON: Final = 1.0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Unread:
+    """What one caller has not read."""
+
+    holder: str
+    """Its caller's address, or network."""
+    size: int
+    """Bytes when last measured."""
+    read_at: float
+    """When it last read anything."""
+    mark: int
+    since: float
+    """When it had read `SMALL` bytes last, and how many were unread then."""
+
+    def measured(self, size: int, now: float) -> None:
+        """So many bytes are unread now."""
+        if size < self.size:
+            self.read_at = now
+        self.size = size
+        if size > self.mark:
+            self.mark = size
+        elif self.mark - size >= SMALL:
+            self.mark, self.since = size, now
+
+    def is_late(self, now: float, *, short: bool) -> bool:
+        """Whether its caller is cut off."""
+        return now - self.read_at >= _LONGEST or (short and now - self.since >= PATIENCE)
+
+
+class UnreadAnswers:
+    """What was written to callers and lies in this process until they read it."""
+
+    def __init__(self, budget: ByteBudget) -> None:
+        self._budget = budget
+        self._room: Final = budget.limit // 2
+        self._answers: dict[asyncio.WriteTransport, _Unread] = {}
+        self.size = 0
+        """Bytes that are unread, as last measured."""
+        self._charged = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(self, transport: asyncio.WriteTransport, holder: str = "") -> None:
+        """Something large was written on this connection, or its caller reads slowly.
+
+        `holder`: whose answers count together.
+        """
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        answer = self._answers.get(transport)
+        if answer is None:
+            answer = self._answers[transport] = _Unread(
+                holder=holder, size=0, read_at=now, mark=0, since=now
+            )
+        self._measure(transport, answer, now)
+        if self._timer is None and self._answers:
+            self._timer = loop.call_later(_EACH, self._look)
+
+    def forget(self, transport: asyncio.WriteTransport) -> None:
+        """The connection is gone."""
+        answer = self._answers.pop(transport, None)
+        if answer is not None:
+            self._grow(-answer.size)
+
+    def admitted(self, response: Response, holder: str = "") -> Response:
+        """The same, if it can be kept until its caller has read it; raises `CallError` (503).
+
+        Whoever holds most gives way, the slowest reader first; to its own answers only what has
+        not been read for some seconds does.
+        """
+        if self.size < self._room or size_of(response.parts) <= SMALL:
+            return response
+        now = asyncio.get_running_loop().time()
+        self._measure_all(now)
+        while self.size >= self._room:
+            held = Counter[str]()
+            for answer in self._answers.values():
+                held[answer.holder] += answer.size
+            (largest, most), *_ = held.most_common(1)
+            theirs = [item for item in self._answers.items() if item[1].holder == largest]
+            transport, slowest = min(theirs, key=lambda item: item[1].since)
+            if held[holder] >= most and now - slowest.since < _MAKES_ROOM:
+                message = f"callers have not read {self.size} bytes of answers; no more fit"
+                raise CallError(message, status=503, retry_after=_RETRY_SOON)
+            self._cut(transport)
+        return response
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        self._measure_all(now)
+        short = self.size >= self._room // 2 or self._budget.held >= self._room
+        for transport, answer in list(self._answers.items()):
+            if answer.is_late(now, short=short):
+                self._cut(transport)
+        self._timer = loop.call_later(_EACH, self._look) if self._answers else None
+
+    def _cut(self, transport: asyncio.WriteTransport) -> None:
+        transport.abort()
+        self.forget(transport)
+
+    def _measure_all(self, now: float) -> None:
+        for transport, answer in list(self._answers.items()):
+            self._measure(transport, answer, now)
+
+    def _measure(self, transport: asyncio.WriteTransport, answer: _Unread, now: float) -> None:
+        before = answer.size
+        answer.measured(transport.get_write_buffer_size(), now)
+        self._grow(answer.size - before)
+        if not answer.size:
+            del self._answers[transport]
+
+    def _grow(self, size: int) -> None:
+        self.size += size
+        # No more than the room, even if one answer is larger.
+        charged = min(self.size, self._room)
+        self._budget.hold_answers(charged - self._charged)
+        self._charged = charged

@@ -1,0 +1,228 @@
+"""Until when a caller wants its answer, how much it counts, and whose rows come with its own.
+
+The front reads the headers, the v2 adapter its parameters; the batcher agrees to what the settings
+allow and tells the policy. Pure: it knows neither HTTP nor the clock.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.params import PRIORITY, TIMEOUT
+from batchedmodel_contract.rules import Broken, Whole
+from batchedmodel_contract.spec import Lateness
+from batchedmodel_scheduling.core.policy import FanOut, Priority
+
+TIMEOUT_HEADER: Final = "x-request-timeout-ms"
+PRIORITY_HEADER: Final = "x-request-priority"
+GROUP_HEADER: Final = "x-request-group"
+TRACE_HEADER: Final = "traceparent"
+REQUEST_ID_HEADER: Final = "x-request-id"
+BATCH_HEADER: Final = "x-batch"
+TIMING_HEADER: Final = "x-timing"
+PARAMETERS: Final = frozenset({TIMEOUT, PRIORITY})
+"""The v2 parameters that are understood here, in Triton's units."""
+
+_MILLISECONDS: Final = re.compile(r"\d{1,12}(\.\d{1,9})?", re.ASCII)
+_MICROSECONDS: Final = Whole(minimum=0, maximum=2**63 - 1)
+_PRIORITIES: Final = Whole(minimum=0, maximum=max(Priority))
+# A token of RFC 9110, as most identifiers are, and ":" and "/", which RFC 8941 adds.
+_GROUP: Final = re.compile(r"([\w!#$%&'*+.^`|~:/-]{1,128}) *; *n=(\d{1,4})", re.ASCII)
+_MOST_MEMBERS: Final = 4096
+# W3C Trace Context, level 1: version, trace id, parent id, flags, and what later versions add.
+_TRACE: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?", re.ASCII)
+_LONGEST_ID: Final = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What a caller says about its own request."""
+
+    timeout: float | None = None
+    """Seconds from its arrival."""
+    priority: Priority | None = None
+    fan_out: FanOut | None = None
+    trace: str | None = None
+    """How its caller's logs call it: the trace id, or else the request id."""
+    timing: bool = False
+    """Whether the answer should say how it was served."""
+
+
+NO_WISHES: Final = Wishes()
+
+
+class Terms(NamedTuple):
+    """What holds for a call; times in seconds from its arrival."""
+
+    due: float
+    """When its answer should be there."""
+    limit: float
+    """When its caller is told that there will be none."""
+    priority: Priority
+    fan_out: FanOut | None
+    trace: str | None = None
+
+
+def in_force(settings: BatchSettings, *, one_by_one: bool, flushing: bool = False) -> BatchSettings:
+    """The settings as they are followed here and now.
+
+    A server of ours runs one batch after the other: pods have the settings of a server that is
+    about to take its place, or keep them when that is rolled back. While flushing nothing waits for
+    company.
+    """
+    return replace(
+        settings,
+        max_concurrent_batches=1 if one_by_one else settings.max_concurrent_batches,
+        max_wait_seconds=0.0 if flushing else settings.max_wait_seconds,
+    )
+
+
+def agreed(wishes: Wishes, settings: BatchSettings) -> Terms:
+    """The terms under these settings: a caller may only ask for less, unless it is trusted."""
+    limit = due = limit_of(wishes, settings)
+    if settings.target_seconds is not None:
+        due = min(limit, settings.target_seconds)
+    priority = wishes.priority or Priority.NORMAL
+    if priority is Priority.HIGH and not settings.trust_priority:
+        priority = Priority.NORMAL
+    return Terms(
+        due=due, limit=limit, priority=priority, fan_out=wishes.fan_out, trace=wishes.trace
+    )
+
+
+def limit_of(wishes: Wishes, settings: BatchSettings) -> float:
+    """Seconds from its arrival after which a caller is told that there will be no answer."""
+    limit = settings.request_timeout_seconds
+    if settings.lateness is Lateness.REFUSE and settings.target_seconds is not None:
+        limit = settings.target_seconds
+    return limit if wishes.timeout is None else min(limit, wishes.timeout)
+
+
+def combined(headers: Wishes, body: Wishes) -> Wishes:
+    """Both together: the tighter time holds, and for the rest the body, which is the caller's own.
+
+    Headers may have been added on the way, by a gateway that speaks for all of its callers.
+    """
+    if headers is NO_WISHES:
+        return body
+    times = [wishes.timeout for wishes in (headers, body) if wishes.timeout is not None]
+    return Wishes(
+        timeout=min(times, default=None),
+        priority=body.priority or headers.priority,
+        fan_out=body.fan_out or headers.fan_out,
+        trace=headers.trace,
+        timing=headers.timing,
+    )
+
+
+def wishes_of_headers(headers: Mapping[str, str], *, traced: bool = False) -> Wishes:
+    """What the headers say, and who asks if that is to be `traced`; raises `InvalidInput`."""
+    timeout, priority, group = (
+        only(headers, name) for name in (TIMEOUT_HEADER, PRIORITY_HEADER, GROUP_HEADER)
+    )
+    timing = wants_timing(headers)
+    if timeout is None and priority is None and group is None and not (traced or timing):
+        return NO_WISHES
+    return Wishes(
+        timeout=None if timeout is None else _seconds(timeout),
+        priority=None if priority is None else _header_priority(priority),
+        fan_out=None if group is None else _fan_out(group),
+        trace=trace_of(headers) if traced else None,
+        timing=timing,
+    )
+
+
+def wishes_of_parameters(parameters: Mapping[str, Any] | None) -> Wishes:
+    """What the parameters of a v2 request say; raises `InvalidInput`."""
+    if not parameters or PARAMETERS.isdisjoint(parameters):
+        return NO_WISHES
+    timeout, priority = parameters.get(TIMEOUT), parameters.get(PRIORITY)
+    if timeout is not None:
+        # 0 is the default, as it is to Triton's clients.
+        timeout = _whole(_MICROSECONDS, timeout, f"parameters.{TIMEOUT}") / 1e6 or None
+    if priority is not None:
+        priority = _priority(_whole(_PRIORITIES, priority, f"parameters.{PRIORITY}"))
+    return Wishes(timeout=timeout, priority=priority)
+
+
+def declines_batching(headers: Mapping[str, str]) -> bool:
+    """Whether the caller wants its request to go to the server as it is; raises `InvalidInput`."""
+    return not _switch(headers, BATCH_HEADER, default=True)
+
+
+def wants_timing(headers: Mapping[str, str]) -> bool:
+    """Whether the caller wants to know how it was served; raises `InvalidInput`."""
+    return _switch(headers, TIMING_HEADER, default=False)
+
+
+def only(headers: Mapping[str, str], name: str) -> str | None:
+    """The one value of a header, None if it was not sent.
+
+    Raises `InvalidInput` if it was sent with several: whoever is on the way may read another one.
+    """
+    given = headers.get(name)
+    if given is not None:
+        lowered = name.lower()
+        if any(value != given for other, value in headers.items() if other.lower() == lowered):
+            raise InvalidInput(name, "is sent more than once, with different values")
+    return given
+
+
+def _switch(headers: Mapping[str, str], name: str, *, default: bool) -> bool:
+    given = only(headers, name)
+    if given is None:
+        return default
+    if given not in ("on", "off"):
+        raise InvalidInput(name, "is not on or off", given)
+    return given == "on"
+
+
+def request_id(headers: Mapping[str, str]) -> str | None:
+    """The caller's own name of the request, if it may be written into a header and a log."""
+    given = headers.get(REQUEST_ID_HEADER)
+    if given and len(given) <= _LONGEST_ID and given.isascii() and given.isprintable():
+        return given
+    return None
+
+
+def trace_of(headers: Mapping[str, str]) -> str | None:
+    """The trace id, or else the request id. What is neither is ignored, as the standard asks."""
+    found = _TRACE.fullmatch(headers.get(TRACE_HEADER, ""))
+    return found[1] if found else request_id(headers)
+
+
+def _seconds(text: str) -> float:
+    if not _MILLISECONDS.fullmatch(text) or float(text) == 0:
+        raise InvalidInput(TIMEOUT_HEADER, "is not a positive number of milliseconds", text)
+    return float(text) / 1000
+
+
+def _header_priority(text: str) -> Priority | None:
+    if len(text) != 1 or text not in "0123":
+        rule = "is not 1 (high), 2 (normal), 3 (low) or 0 (the default)"
+        raise InvalidInput(PRIORITY_HEADER, rule, text)
+    return _priority(int(text))
+
+
+def _priority(number: int) -> Priority | None:
+    """0 is the default, as it is to Triton's clients."""
+    return Priority(number) if number else None
+
+
+def _fan_out(text: str) -> FanOut:
+    found = _GROUP.fullmatch(text)
+    size = int(found[2]) if found else 0
+    if found is None or not 1 <= size <= _MOST_MEMBERS:
+        rule = f"is not id;n=rows with an id of 1 to 128 characters and 1 to {_MOST_MEMBERS} rows"
+        raise InvalidInput(GROUP_HEADER, rule, text)
+    return FanOut(id=found[1], size=size)
+
+
+def _whole(rule: Whole, value: object, field: str) -> int:
+    try:
+        return rule.read(value)
+    except Broken as broken:
+        raise InvalidInput(field, str(broken), value) from broken

@@ -1,0 +1,1 @@
+"""What is counted and told of requests, batches and work."""

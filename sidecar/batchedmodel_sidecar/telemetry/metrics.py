@@ -1,0 +1,197 @@
+"""What `/metrics` says. Counters and gauges are read from the ledger, which is always exact.
+
+The registry is handed in, so that every test and every process has its own.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from itertools import accumulate
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+from batchedmodel_contract import metric_names as names
+from batchedmodel_contract.outcomes import Outcome, Rejection, ReleaseReason
+from batchedmodel_scheduling.core.signals import Signals
+from batchedmodel_sidecar.telemetry.ledger import Ledger
+from batchedmodel_sidecar.telemetry.tenant_counts import TenantBooks
+
+_SECONDS: Final = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
+)  # fmt: skip
+_LAGS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
+_ROWS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+
+
+class Distribution:
+    """A histogram of which one thread writes and which the same thread shows.
+
+    Without the locks and the label look-ups of the client library's own, whose `observe` takes
+    longer than everything else that the books note of a row.
+    """
+
+    def __init__(self, name: str, doc: str, bounds: Sequence[float]) -> None:
+        self._name = name
+        self._doc = doc
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, amount: float) -> None:
+        """Count a measurement in."""
+        self._counts[bisect_left(self._bounds, amount)] += 1
+        self._sum += amount
+
+    def metric(self) -> Metric:
+        """What was observed so far."""
+        bounds = [*map(floatToGoString, self._bounds), "+Inf"]
+        buckets = list(zip(bounds, accumulate(self._counts), strict=True))
+        return HistogramMetricFamily(self._name, self._doc, buckets=buckets, sum_value=self._sum)
+
+
+class Durations(Collector):
+    """The histograms, which the batcher feeds as things happen."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def seconds(name: str, doc: str) -> Distribution:
+            return Distribution(name, doc, _SECONDS)
+
+        self.queue: Final = seconds(names.QUEUE_DURATION, "From a row's arrival to its release")
+        self.model: Final = seconds(names.MODEL_DURATION, "Forward pass, as the server measured it")
+        self.request: Final = seconds(names.REQUEST_DURATION, "From a call's acceptance to its end")
+        self.loop_lag: Final = Distribution(names.LOOP_LAG, "By how much the loop woke late", _LAGS)
+        self.batch_size: Final = Distribution(names.BATCH_SIZE, "Rows in a released batch", _ROWS)
+        registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        """All of them as they are now."""
+        for distribution in (self.queue, self.model, self.request, self.loop_lag, self.batch_size):
+            yield distribution.metric()
+
+
+class LedgerCollector(Collector):
+    """Shows the ledger and the few facts of the other parts at the moment of the scrape."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        settings_hash: Callable[[], str],
+        settings_errors: Callable[[], int],
+        model_is_ready: Callable[[], bool],
+        circuit_is_open: Callable[[], bool],
+        oldest_age: Callable[[], float],
+        signals: Callable[[], Signals],
+        clock: Callable[[], float],
+    ) -> None:
+        self._ledger = ledger
+        self._settings_hash = settings_hash
+        self._settings_errors = settings_errors
+        self._model_is_ready = model_is_ready
+        self._circuit_is_open = circuit_is_open
+        self._oldest_age = oldest_age
+        self._signals = signals
+        self._clock = clock
+
+    def collect(self) -> Iterator[Metric]:
+        """One pass over the books, in one turn of the loop: the figures belong together."""
+        books = self._ledger
+        yield _counter(names.REQUESTS_OFFERED, "Calls that were told a verdict", books.offered)
+        yield _counter(names.REQUESTS_ACCEPTED, "Calls that were accepted", books.accepted)
+        yield _by(names.REQUESTS_REJECTED, "Calls refused", "reason", Rejection, books.rejected)
+        yield _by(names.REQUESTS_SETTLED, "Accepted calls", "outcome", Outcome, books.settled)
+        untrusted = books.untrusted_priorities
+        doc = "Calls that asked for more priority than they may have"
+        yield _counter(names.UNTRUSTED_PRIORITIES, doc, untrusted)
+        cancelled = CounterMetricFamily(names.CANCELLED, "Callers that left", labels=["stage"])
+        cancelled.add_metric(["queued"], books.cancelled_waiting)
+        cancelled.add_metric(["inflight"], books.cancelled_in_flight)
+        yield cancelled
+        yield _counter(names.OFFERED_ITEMS, "Rows offered, accepted or not", books.rows_offered)
+        returned = "Rows that waited again: the server died over them, or asked for rest"
+        yield _counter(names.RETURNED_ITEMS, returned, books.rows_returned)
+        yield from _by_tenant(books.tenants)
+        yield _by(names.BATCHES, "Batches released", "reason", ReleaseReason, books.batches)
+        yield GaugeMetricFamily(names.QUEUE_LENGTH, "Rows that wait", books.rows_waiting)
+        yield _gauge(names.QUEUE_OLDEST_AGE, "Of the calls that wait", self._oldest_age())
+        yield GaugeMetricFamily(names.QUEUE_REQUESTS, "Calls that wait", books.waiting)
+        at_model = books.in_flight + books.passing
+        yield GaugeMetricFamily(names.INFLIGHT_REQUESTS, "Calls at the model", at_model)
+        in_flight = books.batches_in_flight
+        yield GaugeMetricFamily(names.INFLIGHT_BATCHES, "Batches at the model", in_flight)
+        yield _gauge(names.EXECUTING_ITEMS, "Rows at the model", books.rows_at_model.value)
+        now = self._clock()
+        for name, level, doc in (
+            (names.QUEUE_ITEM_SECONDS, books.waiting_rows, "Rows that wait, over time"),
+            (names.EXECUTING_ITEM_SECONDS, books.rows_at_model, "Rows at the model, over time"),
+        ):
+            yield CounterMetricFamily(name, doc, value=level.integral(now))
+        yield _counter(names.TOKENS, "Of answered rows, as the server counts", books.tokens)
+        yield _counter(names.PADDED_TOKENS, "Computed for them, padding too", books.padded_tokens)
+        yield _gauge(names.CIRCUIT_OPEN, "1 if batches keep failing", self._circuit_is_open())
+        yield GaugeMetricFamily(names.MODEL_READY, "1 if the model answers", self._model_is_ready())
+        yield from _adaptive(self._signals())
+        errors = self._settings_errors()
+        yield _counter(names.SETTINGS_ERRORS, "Settings files that could not be used", errors)
+        in_force = GaugeMetricFamily(names.SETTINGS, "Batch settings in force", labels=["hash"])
+        in_force.add_metric([self._settings_hash()], 1)
+        yield in_force
+
+
+def _by_tenant(books: TenantBooks) -> Iterator[Metric]:
+    tenant = ["tenant"]
+    served = CounterMetricFamily(names.TENANT_SERVED_ITEMS, "Rows answered", labels=tenant)
+    refused = CounterMetricFamily(names.TENANT_REFUSED_ITEMS, "Rows not let in", labels=tenant)
+    waiting = GaugeMetricFamily(names.TENANT_QUEUE_LENGTH, "Rows that wait", labels=tenant)
+    for rows in books.rows():
+        served.add_metric([rows.tenant], rows.served)
+        refused.add_metric([rows.tenant], rows.refused)
+        waiting.add_metric([rows.tenant], rows.waiting)
+    yield from (served, refused, waiting)
+
+
+def _adaptive(signals: Signals) -> Iterator[Metric]:
+    """How the policy adapts, and what it makes of the target; no sample of what nobody knows."""
+    size = signals.effective_batch_size
+    yield _gauge(names.EFFECTIVE_BATCH_SIZE, "Rows in a batch, lately", size)
+    wait = signals.effective_wait_seconds
+    yield _gauge(names.EFFECTIVE_WAIT, "From a row's arrival to its release, lately", wait)
+    lateness = signals.predicted_lateness_seconds
+    yield _gauge(names.PREDICTED_LATENESS, "By how much batches left too late, lately", lateness)
+    feasible = signals.target_feasible
+    yield _gauge(names.TARGET_FEASIBLE, "1 if an idle server meets the target", feasible)
+    rate = signals.sustainable_rate
+    yield _gauge(names.SUSTAINABLE_RATE, "Rows a second that are in time", rate)
+    least = signals.smallest_feasible_target_seconds
+    yield _gauge(names.SMALLEST_FEASIBLE_TARGET, "Least target that an idle server meets", least)
+
+
+def _gauge(name: str, doc: str, value: float | None) -> Metric:
+    return GaugeMetricFamily(name, doc, value)
+
+
+def _counter(name: str, doc: str, value: int) -> Metric:
+    return CounterMetricFamily(name, doc, value)
+
+
+def _by(
+    name: str,
+    doc: str,
+    label: str,
+    members: type[StrEnum],
+    values: Mapping[Any, int],
+) -> Metric:
+    """One series for every member, zero included: a rate over a series that appears is wrong."""
+    family = CounterMetricFamily(name, doc, labels=[label])
+    for member in members:
+        family.add_metric([member.value], values.get(member, 0))
+    return family
