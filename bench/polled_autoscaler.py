@@ -24,7 +24,7 @@ from batchedmodel_autoscaler.metrics_api.server import MetricsApi
 from batchedmodel_autoscaler.polling.kept_connections import most_kept
 from batchedmodel_autoscaler.polling.poller import Poller
 from batchedmodel_autoscaler.polling.sidecars import Sidecars
-from batchedmodel_autoscaler.state.cluster_state import Fleet
+from batchedmodel_autoscaler.state.cluster_state import ClusterState
 from batchedmodel_contract.descriptors import raise_descriptors
 from batchedmodel_scheduling.autoscaling.formula import Target
 
@@ -32,8 +32,8 @@ _POLL_SECONDS: Final = 2.0
 _TARGET: Final = Target(utilization=0.8, queue_length=32, outstanding=32, queue_wait_seconds=0.5)
 
 
-def _fleet(pods: dict[str, list[str]]) -> Fleet:
-    known = Fleet(_POLL_SECONDS)
+def _fleet(pods: dict[str, list[str]]) -> ClusterState:
+    known = ClusterState(_POLL_SECONDS)
     for name, addresses in pods.items():
         key = ModelKey("team", name)
         known.model_seen(Model(key=key, uid=name, target=_TARGET, capacity=None))

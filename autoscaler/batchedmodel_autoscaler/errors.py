@@ -80,7 +80,7 @@ class Broken(RefusedAnswer):
     code, reason = 500, "InternalError"
 
 
-class Blind(RefusedAnswer):
+class MetricsUnavailable(RefusedAnswer):
     """Nothing is known that a size could rest on. An HPA holds when it reads this."""
 
     code, reason = 503, "ServiceUnavailable"

@@ -52,8 +52,8 @@ from batchedmodel_autoscaler.polling.kept_connections import most_kept
 from batchedmodel_autoscaler.polling.poller import Poller
 from batchedmodel_autoscaler.polling.sidecars import Sidecars
 from batchedmodel_autoscaler.settings import AutoscalerSettings
-from batchedmodel_autoscaler.state.capacity_writer import Remembering
-from batchedmodel_autoscaler.state.cluster_state import Fleet
+from batchedmodel_autoscaler.state.capacity_writer import CapacityWriter
+from batchedmodel_autoscaler.state.cluster_state import ClusterState
 from batchedmodel_contract.descriptors import raise_descriptors
 from batchedmodel_election.election import Election
 
@@ -76,7 +76,7 @@ class Service:
         self._leases = leases
         registry = CollectorRegistry()
         telemetry = Telemetry(registry)
-        self._fleet = Fleet(settings.poll_seconds)
+        self._fleet = ClusterState(settings.poll_seconds)
         self._sidecars = Sidecars(most_kept(raise_descriptors()))
         self._poller = Poller(
             self._fleet, self._sidecars.stats, telemetry=telemetry, clock=time.monotonic
@@ -103,7 +103,7 @@ class Service:
             clock=time.monotonic,
             calendar=_now,
         )
-        self._remembering = Remembering(
+        self._remembering = CapacityWriter(
             self._fleet,
             cluster,
             leads=self._election.leads,

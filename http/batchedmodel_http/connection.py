@@ -12,11 +12,11 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from batchedmodel_http.eager_coroutine import Errand
-from batchedmodel_http.head_cache import LONGEST, Headings
-from batchedmodel_http.request_head import AnyAsked, Asked
+from batchedmodel_http.eager_coroutine import EagerCoroutine
+from batchedmodel_http.head_cache import LONGEST, HeadCache
+from batchedmodel_http.request_head import AnyRequestHead, RequestHead
 from batchedmodel_http.response import Response
-from batchedmodel_http.streaming import General
+from batchedmodel_http.streaming import StreamingProtocol
 
 logger: Final = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ _PATIENCE: Final = 0.05
 _LARGE_ANSWER: Final = 64 * 1024
 _END_OF_HEAD: Final = b"\r\n\r\n"
 
-AskedIn = TypeVar("AskedIn", bound=Asked, contravariant=True)
+AskedIn = TypeVar("AskedIn", bound=RequestHead, contravariant=True)
 
 
 class NotHere(Exception):
@@ -50,30 +50,30 @@ class Answers(Protocol[AskedIn]):
         ...
 
 
-class House(Protocol):
+class ConnectionHost(Protocol):
     """Who keeps the connections."""
 
-    def general(self, door: "Door[Any]") -> General:
+    def general(self, connection: "Connection[Any]") -> StreamingProtocol:
         """What answers the other requests of a connection."""
         ...
 
-    def ends(self, door: "Door[Any]") -> bool:
+    def ends(self, connection: "Connection[Any]") -> bool:
         """Whether a connection should end behind its present answer."""
         ...
 
-    def entered(self, door: "Door[Any]") -> bool:
+    def entered(self, connection: "Connection[Any]") -> bool:
         """A caller has come; False when it may not stay."""
         ...
 
-    def behind(self, door: "Door[Any]", size: int) -> bool:
+    def behind(self, connection: "Connection[Any]", size: int) -> bool:
         """So many bytes are here behind the present request; False when they may not stay."""
         ...
 
-    def unread(self, door: "Door[Any]") -> None:
+    def unread(self, connection: "Connection[Any]") -> None:
         """A large answer was written, or the caller reads more slowly than it asks."""
         ...
 
-    def left(self, door: "Door[Any]") -> None:
+    def left(self, connection: "Connection[Any]") -> None:
         """A caller has gone, and what answered its other requests has ended."""
         ...
 
@@ -92,27 +92,43 @@ class _Stage(Enum):
     GENERAL_FOR_GOOD = auto()
 
 
-class Door(asyncio.Protocol, Generic[AnyAsked]):
+class Connection(asyncio.Protocol, Generic[AnyRequestHead]):
     """Tells the requests of one connection apart, and who answers each."""
 
     __slots__ = (
-        "_answers", "_behind", "_caller", "_charged", "_choked", "_deaf", "_errand", "_general",
-        "_headings", "_house", "_left", "_left_early", "_loop", "_patience", "_request", "_stage",
-        "answered", "last_used", "transport",
+        "_answers",
+        "_behind",
+        "_caller",
+        "_charged",
+        "_choked",
+        "_deaf",
+        "_general",
+        "_heads",
+        "_host",
+        "_left",
+        "_left_early",
+        "_loop",
+        "_patience",
+        "_request",
+        "_running",
+        "_stage",
+        "answered",
+        "last_used",
+        "transport",
     )  # fmt: skip
 
     def __init__(
         self,
-        house: House,
-        answers: Answers[AnyAsked],
-        headings: Headings[AnyAsked],
+        host: ConnectionHost,
+        answers: Answers[AnyRequestHead],
+        headings: HeadCache[AnyRequestHead],
         loop: asyncio.AbstractEventLoop,
         left_early: Callable[[], None] = lambda: None,
     ) -> None:
         """`left_early` is told of a caller that left before all of its call was here."""
-        self._house = house
+        self._host = host
         self._answers = answers
-        self._headings = headings
+        self._heads = headings
         self._loop = loop
         self._left_early = left_early
         self.transport: Any = None
@@ -128,11 +144,11 @@ class Door(asyncio.Protocol, Generic[AnyAsked]):
         """Whether the house counts what is behind."""
         self._request = b""
         """The call that is being answered; kept for the general way, should that have to."""
-        self._errand: Errand[Response] | None = None
+        self._running: EagerCoroutine[Response] | None = None
         self._choked = False
         self._deaf = False
         """Whether no more is read until what came is answered."""
-        self._general: General | None = None
+        self._general: StreamingProtocol | None = None
         self._left = 0
         """Bytes that the general way's present request still lacks."""
         self._patience: asyncio.TimerHandle | None = None
@@ -158,7 +174,7 @@ class Door(asyncio.Protocol, Generic[AnyAsked]):
         self._caller = str(peer[0]) if isinstance(peer, tuple) else ""
         # Callers that vanish without a word would be kept until their age.
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if not self._house.entered(self):
+        if not self._host.entered(self):
             self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -167,8 +183,8 @@ class Door(asyncio.Protocol, Generic[AnyAsked]):
             self._stop_waiting()
             if self._begun(self._behind)[0] is not None:
                 self._left_early()
-        if self._errand is not None:
-            self._errand.cancel()
+        if self._running is not None:
+            self._running.cancel()
         if self._general is None or self._generally_idle():
             self._end(exc)
         else:
@@ -179,7 +195,7 @@ class Door(asyncio.Protocol, Generic[AnyAsked]):
     def _end(self, exc: Exception | None) -> None:
         if self._general is not None:
             self._general.connection_lost(exc)
-        self._house.left(self)
+        self._host.left(self)
 
     def used(self) -> None:
         """A request was answered."""
@@ -205,7 +221,7 @@ class Door(asyncio.Protocol, Generic[AnyAsked]):
     def pause_writing(self) -> None:
         """The caller reads more slowly than it asks."""
         self._choked = True
-        self._house.unread(self)
+        self._host.unread(self)
         if self._general is not None:
             self._general.pause_writing()
 
@@ -245,7 +261,7 @@ class Door(asyncio.Protocol, Generic[AnyAsked]):
         self._behind = behind
         if len(behind) > _FREE_BEHIND or self._charged:
             self._charged = len(behind) > _FREE_BEHIND
-            if not self._house.behind(self, len(behind) if self._charged else 0):
+            if not self._host.behind(self, len(behind) if self._charged else 0):
                 self._behind = b""
                 self.transport.abort()
                 return False
@@ -254,26 +270,26 @@ class Door(asyncio.Protocol, Generic[AnyAsked]):
                 self.transport.pause_reading()
         return True
 
-    def _begun(self, data: bytes) -> tuple[AnyAsked | None, int]:
+    def _begun(self, data: bytes) -> tuple[AnyRequestHead | None, int]:
         """What is asked here, if it is plain, and where its body begins; 0 if that has not come."""
         end = data.find(_END_OF_HEAD, 0, LONGEST) + len(_END_OF_HEAD)
-        return (self._headings.of(data[:end]), end) if end >= len(_END_OF_HEAD) else (None, 0)
+        return (self._heads.of(data[:end]), end) if end >= len(_END_OF_HEAD) else (None, 0)
 
-    def _answer(self, asked: AnyAsked, request: bytes, body: bytes) -> None:
+    def _answer(self, asked: AnyRequestHead, request: bytes, body: bytes) -> None:
         self._stage = _Stage.ANSWERING
         self._request = request
-        errand = Errand(
+        running = EagerCoroutine(
             self._answers.respond(asked, body, self._caller), self._answered, self._loop
         )
         if self._request:  # not answered already
-            self._errand = errand
+            self._running = running
 
     def _answered(self, response: Response | None, error: BaseException | None) -> None:
-        request, self._request, self._errand = self._request, b"", None
+        request, self._request, self._running = self._request, b"", None
         if isinstance(error, NotHere):
             self._generally(request + self._behind, len(request))
             return
-        ends = self._house.ends(self)
+        ends = self._host.ends(self)
         try:
             wire = None if response is None else response.to_wire(close=ends)
         except Exception as bug:
@@ -285,7 +301,7 @@ class Door(asyncio.Protocol, Generic[AnyAsked]):
             return
         self.transport.writelines(wire)
         if len(wire) > 1 or len(wire[0]) > _LARGE_ANSWER:
-            self._house.unread(self)
+            self._host.unread(self)
         self.used()
         if ends:
             self.transport.close()
@@ -355,7 +371,7 @@ class Door(asyncio.Protocol, Generic[AnyAsked]):
         self._keep(b"")
         self.last_used = self._loop.time()
         if self._general is None:
-            self._general = self._house.general(self)
+            self._general = self._host.general(self)
             self._general.connection_made(self.transport)
             if self._choked:
                 self._general.pause_writing()

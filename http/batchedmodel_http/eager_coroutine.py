@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 Result = TypeVar("Result")
 
 
-class Errand(Generic[Result]):
+class EagerCoroutine(Generic[Result]):
     """Runs one coroutine to its end, and tells its result or its error to `ended`, once."""
 
     __slots__ = ("_cancelled", "_ended", "_loop", "_waits_for", "_work")

@@ -11,7 +11,7 @@ from typing import Final, Generic
 from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http import HttpRequestParser, HttpVersion11
 
-from batchedmodel_http.request_head import AnyAsked, is_target
+from batchedmodel_http.request_head import AnyRequestHead, is_target
 from batchedmodel_http.streaming import UNREADABLE
 
 LONGEST: Final = 4096
@@ -21,17 +21,19 @@ _MOST: Final = 256
 _BUFFER: Final = 64 * 1024
 
 
-class Headings(Generic[AnyAsked]):
+class HeadCache(Generic[AnyRequestHead]):
     """What is known of heads; bounded, and forgotten as a whole."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, make: Callable[..., AnyAsked]) -> None:
-        """`make`: given what `Asked` is made of."""
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, make: Callable[..., AnyRequestHead]
+    ) -> None:
+        """`make`: given what `RequestHead` is made of."""
         self._make = make
         self._loop = loop
         self._protocol = BaseProtocol(loop)  # the parser wants one to hold back; nothing is held
-        self._known: dict[bytes, AnyAsked | None] = {}
+        self._known: dict[bytes, AnyRequestHead | None] = {}
 
-    def of(self, head: bytes) -> AnyAsked | None:
+    def of(self, head: bytes) -> AnyRequestHead | None:
         """What a head says, which ends with its empty line; None if it is not a plain request."""
         try:
             return self._known[head]
@@ -42,7 +44,7 @@ class Headings(Generic[AnyAsked]):
             self._known[head] = asked
             return asked
 
-    def _read(self, head: bytes) -> AnyAsked | None:
+    def _read(self, head: bytes) -> AnyRequestHead | None:
         parser = HttpRequestParser(self._protocol, self._loop, _BUFFER, auto_decompress=False)
         try:
             messages, _, tail = parser.feed_data(head)

@@ -12,7 +12,7 @@ _AUTHORITY: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?]*")
 _TARGET: Final = re.compile(r"[!\"$-~]+")
 
 
-class Asked:
+class RequestHead:
     """The head of one request, or of many that have the same; a process adds what follows."""
 
     __slots__ = ("declared", "headers", "method", "path", "query")
@@ -42,4 +42,4 @@ def is_target(text: str) -> bool:
     return _TARGET.fullmatch(text) is not None
 
 
-AnyAsked = TypeVar("AnyAsked", bound=Asked)
+AnyRequestHead = TypeVar("AnyRequestHead", bound=RequestHead)

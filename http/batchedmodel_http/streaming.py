@@ -51,7 +51,7 @@ _HEAD_TOO_LARGE: Final = 431
 _SHOWN: Final = 200  # characters of what the parser says, which may quote all that was sent
 
 
-class General(BaseProtocol):
+class StreamingProtocol(BaseProtocol):
     """Reads and answers such requests one after the other."""
 
     # What aiohttp's requests ask of their protocol, beside the transport.

@@ -21,7 +21,7 @@ from batchedmodel_contract.environment import (
 )
 from batchedmodel_contract.mistakes import InvalidInput, InvalidManifest
 from batchedmodel_contract.source import Source
-from batchedmodel_model_server.execution.device_thread import ComputeThread
+from batchedmodel_model_server.execution.device_thread import DeviceThread
 from batchedmodel_model_server.execution.futures import either
 from batchedmodel_model_server.http import unix_socket
 from batchedmodel_model_server.http.app import make_runner
@@ -68,7 +68,7 @@ async def _serve(settings: ModelServerSettings, source: Source | None) -> NoRetu
     told_to_stop = asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, told_to_stop.set)
-    compute = ComputeThread(loop)
+    compute = DeviceThread(loop)
     compute.start()
     service = ModelService(settings, source, compute)
     runner = make_runner(service, shutdown_timeout=_LAST_WRITES_SECONDS)

@@ -7,7 +7,7 @@ from batchedmodel_contract.description import ModelDescription
 from batchedmodel_contract.params import Values
 from batchedmodel_contract.profile import Profile
 from batchedmodel_contract.tenants import Share
-from batchedmodel_sidecar.backends.native.version_lease import Users
+from batchedmodel_sidecar.backends.native.version_lease import VersionUsers
 from batchedmodel_sidecar.calls import Call, Row
 from batchedmodel_sidecar.codec.tokenizer import Tokens
 
@@ -27,7 +27,7 @@ class ReadyModel:
     rows_pad: bool
     """Whether rows of different shapes may share a batch: the server pads or packs them, and the
     model's answers stay the same when it does."""
-    users: Users = field(default_factory=Users, compare=False, repr=False)
+    users: VersionUsers = field(default_factory=VersionUsers, compare=False, repr=False)
     """The requests that are read for it."""
 
     def asked_by(self, share: Share) -> "ReadyModel":

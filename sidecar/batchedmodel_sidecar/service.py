@@ -19,23 +19,23 @@ from batchedmodel_sidecar.backends.base import Link
 from batchedmodel_sidecar.backends.foreign.catalogue import foreign
 from batchedmodel_sidecar.backends.foreign.client import Client
 from batchedmodel_sidecar.backends.foreign.link import ForeignLink
-from batchedmodel_sidecar.backends.native.link import ModelLink
+from batchedmodel_sidecar.backends.native.link import NativeLink
 from batchedmodel_sidecar.backends.native.repository import Repository
 from batchedmodel_sidecar.batching.batcher import Batcher
 from batchedmodel_sidecar.batching.timer import TimerFd
 from batchedmodel_sidecar.body.byte_budget import Hold
-from batchedmodel_sidecar.codec.codec import Translator
-from batchedmodel_sidecar.codec.process.client import Helper
+from batchedmodel_sidecar.codec.codec import Codec
+from batchedmodel_sidecar.codec.process.client import CodecClient
 from batchedmodel_sidecar.http.admin import Admin
 from batchedmodel_sidecar.http.admin_token import new_token
 from batchedmodel_sidecar.http.body_reader import BodyReader
 from batchedmodel_sidecar.http.connections import Connections
-from batchedmodel_sidecar.http.data_handler import Front
+from batchedmodel_sidecar.http.data_handler import DataHandler
 from batchedmodel_sidecar.http.passthrough import Passthrough
 from batchedmodel_sidecar.lifecycle import DrainEnd, Lifecycle
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.settings import SettingsFolder
-from batchedmodel_sidecar.telemetry.arrivals import FlightRecorder
+from batchedmodel_sidecar.telemetry.arrivals import RecentArrivals
 from batchedmodel_sidecar.telemetry.ledger import Ledger
 from batchedmodel_sidecar.telemetry.metrics import Durations, LedgerCollector
 
@@ -65,12 +65,10 @@ class Service:
         self._settings = settings
         self._folder = folder
         self._ledger = Ledger()
-        recorder = FlightRecorder(time.monotonic())
+        recorder = RecentArrivals(time.monotonic())
         registry = CollectorRegistry()
-        self._helper = Helper(time.monotonic)
-        translator = Translator(
-            self._helper, most_rows=lambda: self._batcher.settings.max_queue_size
-        )
+        self._process = CodecClient(time.monotonic)
+        codec = Codec(self._process, most_rows=lambda: self._batcher.settings.max_queue_size)
         theirs = foreign(
             settings.upstream_protocol,
             settings.model_name,
@@ -86,13 +84,13 @@ class Service:
                     most=settings.max_queue_bytes,
                 ),
                 probe=theirs.probe,
-                dialect=theirs.dialect,
-                translator=translator,
+                protocol=theirs.protocol,
+                codec=codec,
                 listener=self,
                 idempotent=settings.idempotent,
             )
             if settings.upstream_url
-            else ModelLink(settings.model_name, settings.model_socket, self)
+            else NativeLink(settings.model_name, settings.model_socket, self)
         )
         self._batcher = Batcher(
             folder.read(),
@@ -143,7 +141,7 @@ class Service:
         self._bodies = BodyReader(
             max_bytes=settings.max_body_bytes, max_held_bytes=settings.max_queue_bytes
         )
-        self._front = Front(
+        self._data_handler = DataHandler(
             settings.model_name,
             batcher=self._batcher,
             link=self._link,
@@ -152,7 +150,7 @@ class Service:
             ledger=self._ledger,
             recorder=recorder,
             bodies=self._bodies,
-            translator=translator,
+            codec=codec,
             passthrough=self._passthrough,
             repository=self._repository,
             clock=time.monotonic,
@@ -205,7 +203,7 @@ class Service:
         Raises `CannotListen`.
         """
         connections = Connections(
-            self._front,
+            self._data_handler,
             unread=self._bodies.unread,
             hold=self._hold_of,
             mean_age=self._settings.connection_age_seconds,
@@ -235,7 +233,7 @@ class Service:
             if listener is not None:
                 listener.close()
             await connections.close(_ANSWERS_LEAVE_SECONDS)
-            await self._helper.close()
+            await self._process.close()
             await self._batcher.close()
             await self._link.close()
             if self._passthrough is not None:

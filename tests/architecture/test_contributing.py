@@ -21,9 +21,6 @@ def test_the_table_has_twenty_examples() -> None:
     assert len(ROWS) == 20
 
 
-@pytest.mark.skipif(
-    not place("sidecar/batching").is_dir(), reason="the packages are not divided by concern yet"
-)
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.split(" |")[0])
 def test_every_place_of_an_example_is_there(row: str) -> None:
     named = re.findall(r"`([\w./]+/[\w./]+)`", row)

@@ -17,7 +17,7 @@ from batchedmodel_contract.description import RAGGED
 from batchedmodel_contract.tensors import Datatype
 from batchedmodel_contract.v2 import HEADER_LENGTH
 from batchedmodel_sidecar.backends.foreign.client import Client, Unreachable
-from batchedmodel_sidecar.backends.foreign.protocol import Posting
+from batchedmodel_sidecar.backends.foreign.protocol import BackendRequest
 from batchedmodel_sidecar.errors import Unserved
 from support.chain import Chain, running_chain
 from support.echo_server import EchoServer, echoed, echoing
@@ -251,7 +251,7 @@ async def test_of_an_answer_that_is_no_http_the_log_quotes_nothing(
         port = server.sockets[0].getsockname()[1]
         client = Client(f"http://127.0.0.1:{port}", keeps=lambda: True)
         with pytest.raises(Unserved, match="no HTTP"):
-            await client.post(Posting(path="/", headers=(), parts=(b"{}",)), 5.0)
+            await client.post(BackendRequest(path="/", headers=(), parts=(b"{}",)), 5.0)
         with pytest.raises(Unreachable):
             await client.ask("/")
         await client.close()

@@ -18,7 +18,7 @@ from aiohttp import web
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.spec import PolicyName, ServerProtocol
 from batchedmodel_sidecar.backends.foreign.client import Client
-from batchedmodel_sidecar.backends.foreign.protocol import Posting
+from batchedmodel_sidecar.backends.foreign.protocol import BackendRequest
 from support.chain import Chain, in_front_of
 from support.row_server import RowServer
 from support.worker_server import WorkerServer, running, worker_server
@@ -167,7 +167,7 @@ async def _in_force(chain: Chain, settings: BatchSettings) -> float:
     return time.monotonic()
 
 
-POSTING = Posting(path="/v1/models/m:predict", headers=(), parts=(b'{"instances": [1]}',))
+POSTING = BackendRequest(path="/v1/models/m:predict", headers=(), parts=(b'{"instances": [1]}',))
 
 
 class _Breaking(RowServer):

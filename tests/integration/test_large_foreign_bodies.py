@@ -19,7 +19,7 @@ from aiohttp import web
 from batchedmodel_contract.spec import ServerProtocol
 from support.chain import Chain, in_front_of
 from support.large_bodies import LARGEST, MEBIBYTE, children_of, helper_of, numbers, v2_body
-from support.row_server import SHARING, Front, Fronts, RowServer, fronting
+from support.row_server import SHARING, DataHandler, Fronts, RowServer, fronting
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -33,7 +33,7 @@ ODD: Final = ["1.10", "9007199254740993", "-0.0", "1e400", "0.30000000000000004"
 """Numbers that hardly anybody writes as they came, once he has read them."""
 
 
-async def without_helper(front: Front, **changed: Any) -> Chain:
+async def without_helper(front: DataHandler, **changed: Any) -> Chain:
     """The sidecar, whose helper has ended if it had one, so that one that it needs is started."""
     for child in children_of(front.chain.sidecar.pid):
         os.kill(child, signal.SIGKILL)

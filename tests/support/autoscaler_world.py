@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from batchedmodel_autoscaler.cluster.objects import Model, ModelKey, Owned, Pod, Size
-from batchedmodel_autoscaler.state.cluster_state import Fleet
+from batchedmodel_autoscaler.state.cluster_state import ClusterState
 from batchedmodel_contract.stats import BUCKETS, SidecarStats
 from batchedmodel_scheduling.autoscaling.formula import Target
 
@@ -55,9 +55,9 @@ def pod(number: int, **more: Any) -> Pod:
     return replace(plain, **more)
 
 
-def fleet(pods: Sequence[Pod] = (), *, present: int | None = None) -> Fleet:
+def fleet(pods: Sequence[Pod] = (), *, present: int | None = None) -> ClusterState:
     """A fleet that knows one model with its pods; nobody has been asked yet."""
-    made = Fleet(2.0)
+    made = ClusterState(2.0)
     made.model_seen(MODEL)
     made.size_seen(Size(deployment=DEPLOYMENT, replicas=len(pods) if present is None else present))
     made.replica_set_seen(REPLICA_SET)

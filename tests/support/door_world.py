@@ -7,11 +7,11 @@ from typing import Final
 
 from aiohttp import web
 
-from batchedmodel_http.connection import Door, NotHere
-from batchedmodel_http.head_cache import Headings
-from batchedmodel_http.request_head import Asked
+from batchedmodel_http.connection import Connection, NotHere
+from batchedmodel_http.head_cache import HeadCache
+from batchedmodel_http.request_head import RequestHead
 from batchedmodel_http.response import Response
-from batchedmodel_http.streaming import General, request_factory
+from batchedmodel_http.streaming import StreamingProtocol, request_factory
 from support.wire import Wire
 
 SECONDS: Final = "x-seconds"
@@ -34,10 +34,10 @@ class PretendFront:
     def left_early(self) -> None:
         self.left += 1
 
-    def is_call(self, asked: Asked) -> bool:
+    def is_call(self, asked: RequestHead) -> bool:
         return asked.method == "POST" and asked.path in ("/call", "/alone", "/broken", "/unsaid")
 
-    async def respond(self, asked: Asked, source: bytes, caller: str = "") -> Response:
+    async def respond(self, asked: RequestHead, source: bytes, caller: str = "") -> Response:
         self.begun += 1
         self.addresses.append(caller)
         try:
@@ -70,8 +70,8 @@ class PretendHouse:
     behind_bytes: int = 0
     reads: bool = True
     """Whether bodies are read at all."""
-    inside: set[Door[Asked]] = field(default_factory=set)
-    generals: list[General] = field(default_factory=list)
+    inside: set[Connection[RequestHead]] = field(default_factory=set)
+    generals: list[StreamingProtocol] = field(default_factory=list)
     begun: int = 0
     """Requests that aiohttp began with."""
 
@@ -86,37 +86,37 @@ class PretendHouse:
             return web.Response(status=400, body=b"broken", headers={"Connection": "close"})
         return web.Response(body=b"general:" + body)
 
-    def general(self, door: Door[Asked]) -> General:
+    def general(self, connection: Connection[RequestHead]) -> StreamingProtocol:
         loop = asyncio.get_running_loop()
-        general = General(
+        general = StreamingProtocol(
             self._handle,
             request_factory(1_000_000, loop),
             unreadable=unreadable,
             ends=lambda: False,
-            used=door.used,
-            behind=partial(self.behind, door),
+            used=connection.used,
+            behind=partial(self.behind, connection),
             loop=loop,
         )
         self.generals.append(general)
         return general
 
-    def ends(self, door: Door[Asked]) -> bool:
+    def ends(self, connection: Connection[RequestHead]) -> bool:
         return self.ending
 
-    def entered(self, door: Door[Asked]) -> bool:
+    def entered(self, connection: Connection[RequestHead]) -> bool:
         if not self.full:
-            self.inside.add(door)
+            self.inside.add(connection)
         return not self.full
 
-    def behind(self, door: Door[Asked], size: int) -> bool:
+    def behind(self, connection: Connection[RequestHead], size: int) -> bool:
         self.behind_bytes = size
         return size <= self.room
 
-    def unread(self, door: Door[Asked]) -> None:
+    def unread(self, connection: Connection[RequestHead]) -> None:
         """Nobody asks."""
 
-    def left(self, door: Door[Asked]) -> None:
-        self.inside.discard(door)
+    def left(self, connection: Connection[RequestHead]) -> None:
+        self.inside.discard(connection)
         self.generals.clear()
 
 
@@ -125,18 +125,20 @@ class DoorWorld:
     """A door, who answers at it, and its caller."""
 
     front: PretendFront = field(default_factory=PretendFront)
-    house: PretendHouse = field(default_factory=PretendHouse)
+    host: PretendHouse = field(default_factory=PretendHouse)
 
     def __post_init__(self) -> None:
         loop = asyncio.get_running_loop()
         left = self.front.left_early
-        self.door = Door(self.house, self.front, Headings(loop, Asked), loop, left)
-        self.wire = Wire(self.door)
+        self.connection = Connection(
+            self.host, self.front, HeadCache(loop, RequestHead), loop, left
+        )
+        self.wire = Wire(self.connection)
 
     @property
     def is_general(self) -> bool:
         """Whether aiohttp was ever asked."""
-        return bool(self.house.generals)
+        return bool(self.host.generals)
 
 
 def unreadable(status: int, rule: str) -> Response:

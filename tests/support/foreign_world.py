@@ -14,12 +14,12 @@ from batchedmodel_scheduling.core.policy import MemoryCap
 from batchedmodel_sidecar.backends.foreign.catalogue import foreign
 from batchedmodel_sidecar.backends.foreign.client import Client, Deaf, Unreachable
 from batchedmodel_sidecar.backends.foreign.link import ForeignLink
-from batchedmodel_sidecar.backends.foreign.protocol import Posting, Response
-from batchedmodel_sidecar.codec.codec import Translator
-from batchedmodel_sidecar.codec.process.client import Helper
+from batchedmodel_sidecar.backends.foreign.protocol import BackendRequest, Response
+from batchedmodel_sidecar.codec.codec import Codec
+from batchedmodel_sidecar.codec.process.client import CodecClient
 from batchedmodel_sidecar.errors import Busy, Unserved
 from batchedmodel_sidecar.model import ReadyModel
-from batchedmodel_sidecar.telemetry.arrivals import FlightRecorder
+from batchedmodel_sidecar.telemetry.arrivals import RecentArrivals
 from batchedmodel_sidecar.telemetry.metrics import Durations
 from support.sidecar_world import LoopTimer, Seen, StrictLedger, WatchedBatcher
 
@@ -67,7 +67,7 @@ class Scripted(Client):
             raise Unreachable("the model cannot be reached")
         return 200, b'{"ready": true}'
 
-    async def post(self, posting: Posting, seconds: float) -> Response:
+    async def post(self, posting: BackendRequest, seconds: float) -> Response:
         rows = json.loads(b"".join(posting.parts))["instances"]
         self.sent.append(rows)
         if not self.there:
@@ -110,8 +110,8 @@ class Foreigners:
         self.link = ForeignLink(
             client=self.server,
             probe=self.protocol.probe,
-            dialect=self.protocol.dialect,
-            translator=Translator(Helper(now), most_rows=lambda: self.settings.max_queue_size),
+            protocol=self.protocol.protocol,
+            codec=Codec(CodecClient(now), most_rows=lambda: self.settings.max_queue_size),
             listener=self,
             idempotent=True,
         )
@@ -124,7 +124,7 @@ class Foreigners:
             timer=LoopTimer,
             ledger=StrictLedger(seen),
             durations=Durations(CollectorRegistry()),
-            recorder=FlightRecorder(now()),
+            recorder=RecentArrivals(now()),
         )
 
     def model_ready(self, model: ReadyModel) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from batchedmodel_contract.profile import Profile, ProfilePoint
 from batchedmodel_model_server.errors import DeviceLost
-from batchedmodel_model_server.execution.device_thread import ComputeThread
+from batchedmodel_model_server.execution.device_thread import DeviceThread
 from batchedmodel_model_server.execution.forward import LoadedModel
 from batchedmodel_model_server.execution.memory import MemoryCap
 from batchedmodel_model_server.execution.runner import Runner
@@ -14,7 +14,7 @@ from batchedmodel_model_server.execution.watchdog import Watchdog
 
 def runner_of(
     model: LoadedModel,
-    compute: ComputeThread,
+    compute: DeviceThread,
     cap: MemoryCap | None = None,
     lost: Callable[[DeviceLost], None] = lambda error: None,
 ) -> Runner:

@@ -21,7 +21,6 @@ from batchedmodel_scheduling.core.policy import (
     Batch,
     BatchId,
     Decision,
-    FanOut,
     Finished,
     HandedOver,
     Item,
@@ -29,6 +28,7 @@ from batchedmodel_scheduling.core.policy import (
     Policy,
     Priority,
     Refusal,
+    RequestGroup,
     Shed,
     Slots,
 )
@@ -130,7 +130,7 @@ class PolicyDriver(RuleBasedStateMachine):
         deadline_in: float,
         priority: Priority = Priority.NORMAL,
         yields: float = 0.0,
-        fan_out: FanOut | None = None,
+        request_group: RequestGroup | None = None,
     ) -> None:
         """Offer a new item; its times are seconds from now."""
         self.offered += 1
@@ -143,7 +143,7 @@ class PolicyDriver(RuleBasedStateMachine):
             deadline=self.now + deadline_in,
             priority=priority,
             yields=yields,
-            fan_out=fan_out,
+            request_group=request_group,
         )
         room = len(self.waiting) < self.settings.max_queue_size - self.settings.spare_rows
         refusal = self.policy.offer(item, self.now)

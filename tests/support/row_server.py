@@ -272,7 +272,7 @@ class RowServer:
         return response
 
 
-class Front(NamedTuple):
+class DataHandler(NamedTuple):
     """A sidecar and the only server that it is in front of; several tests share them."""
 
     chain: Chain
@@ -285,19 +285,19 @@ class Front(NamedTuple):
         return self.chain
 
 
-Fronts = dict[str, Front]
+Fronts = dict[str, DataHandler]
 
 
 @asynccontextmanager
 async def fronting(
     folder: Path, protocol: ServerProtocol, **sidecar_settings: Any
-) -> AsyncIterator[Front]:
+) -> AsyncIterator[DataHandler]:
     """Both of them, ready."""
     async with (
         RowServer() as server,
         in_front(server, folder, protocol, **sidecar_settings) as chain,
     ):
-        yield Front(chain, server, protocol)
+        yield DataHandler(chain, server, protocol)
 
 
 @asynccontextmanager

@@ -21,7 +21,7 @@ from batchedmodel_scheduling.core.policy import (
     Shed,
     Slots,
 )
-from batchedmodel_scheduling.deadline.ready_queue import Entry, entry_of
+from batchedmodel_scheduling.deadline.ready_queue import QueuedItem, entry_of
 from support.strategies import an_item
 
 Seconds = Callable[[list[int]], float]
@@ -40,7 +40,7 @@ def an_entry(
     deadline: float = 1000.0,
     yields: float = 0.0,
     step: float = 1.0,
-) -> Entry:
+) -> QueuedItem:
     """A waiting item as plans see it, of which only the interesting fields need to be given."""
     item = an_item(
         number,

@@ -22,8 +22,8 @@ from batchedmodel_sidecar.batching.batcher import Batcher
 from batchedmodel_sidecar.calls import Answer, Call, RawBatch, Row, Value
 from batchedmodel_sidecar.errors import CallError, Lost, Rejected, Unserved
 from batchedmodel_sidecar.model import ReadyModel
-from batchedmodel_sidecar.protocols.options import NO_WISHES, Wishes
-from batchedmodel_sidecar.telemetry.arrivals import FlightRecorder
+from batchedmodel_sidecar.protocols.options import NO_OPTIONS, RequestOptions
+from batchedmodel_sidecar.telemetry.arrivals import RecentArrivals
 from batchedmodel_sidecar.telemetry.ledger import Ledger
 from batchedmodel_sidecar.telemetry.metrics import Durations
 
@@ -277,7 +277,7 @@ class WatchedBatcher(Batcher):
         self,
         call: Call,
         arrived: float | None = None,
-        wishes: Wishes = NO_WISHES,
+        options: RequestOptions = NO_OPTIONS,
         share: Share = NOBODY,
     ) -> Answer:
         """See `Batcher`."""
@@ -286,7 +286,7 @@ class WatchedBatcher(Batcher):
         seen.rows += rows
         seen.inside.append(rows)
         try:
-            answer = await super().submit(call, arrived, wishes, share)
+            answer = await super().submit(call, arrived, options, share)
         except Rejected:
             seen.refused += 1
             raise
@@ -309,22 +309,22 @@ class World:
     batcher: Batcher
     server: PretendServer
     ledger: StrictLedger
-    recorder: FlightRecorder
+    recorder: RecentArrivals
     came: int = 0
     """Callers so far."""
 
     def send(
-        self, *rows: bytes, wishes: Wishes = NO_WISHES, tenant: str | None = None
+        self, *rows: bytes, options: RequestOptions = NO_OPTIONS, tenant: str | None = None
     ) -> "asyncio.Task[Answer]":
         """Submit a call, from a caller of its own unless one is named."""
         self.came += 1
         tenant = str(self.came) if tenant is None else tenant
-        return asyncio.create_task(self._answer(call_of(rows), wishes, tenant))
+        return asyncio.create_task(self._answer(call_of(rows), options, tenant))
 
-    async def _answer(self, call: Call, wishes: Wishes, tenant: str) -> Answer:
+    async def _answer(self, call: Call, options: RequestOptions, tenant: str) -> Answer:
         try:
             share = self.batcher.settings.tenants.share_of(tenant)
-            return await self.batcher.submit(call, wishes=wishes, share=share)
+            return await self.batcher.submit(call, options=options, share=share)
         except Rejected as refused:
             # As the front does.
             self.ledger.rejected[refused.reason] += 1
@@ -351,7 +351,7 @@ def world(
     """A world in the running loop's time."""
     server, seen = PretendServer(), Seen()
     ledger = StrictLedger(seen)
-    recorder = FlightRecorder(asyncio.get_running_loop().time())
+    recorder = RecentArrivals(asyncio.get_running_loop().time())
     batcher = WatchedBatcher(
         seen,
         settings or BatchSettings(policy=PolicyName.GREEDY, max_batch_size=4),

@@ -10,7 +10,7 @@ from batchedmodel_contract.batch_wire import BatchReply, Ragged
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.spec import PolicyName
 from batchedmodel_contract.tensors import Datatype, Tensor, join_byte_elements
-from batchedmodel_scheduling.core.policy import FanOut, Item, ItemId, Priority
+from batchedmodel_scheduling.core.policy import Item, ItemId, Priority, RequestGroup
 
 FIXED_SIZE = tuple(datatype for datatype in Datatype if datatype is not Datatype.BYTES)
 """Datatypes whose elements all have the same size."""
@@ -135,7 +135,7 @@ def an_item(
     deadline: float = 1000.0,
     priority: Priority = Priority.NORMAL,
     yields: float = 0.0,
-    fan_out: FanOut | None = None,
+    request_group: RequestGroup | None = None,
 ) -> Item:
     """A waiting row of which only the interesting fields need to be given."""
     return Item(
@@ -147,5 +147,5 @@ def an_item(
         deadline=deadline,
         priority=priority,
         yields=yields,
-        fan_out=fan_out,
+        request_group=request_group,
     )

@@ -15,8 +15,8 @@ from batchedmodel_autoscaler.cluster.objects import FrontProxy, ModelKey
 from batchedmodel_autoscaler.cluster.resources import METRICS_VERSIONS
 from batchedmodel_autoscaler.errors import (
     BadRequest,
-    Blind,
     Broken,
+    MetricsUnavailable,
     NotAcceptable,
     NotAllowed,
     NotFound,
@@ -36,7 +36,7 @@ from batchedmodel_contract.kubernetes_names import (
 )
 from batchedmodel_election.endings import ENDINGS
 from batchedmodel_scheduling.autoscaling.formula import (
-    ModelSight,
+    ModelObservation,
     Target,
     Unseen,
     Verdict,
@@ -51,7 +51,7 @@ logger: Final = logging.getLogger(__name__)
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _AGGREGATED: Final = "as=apigroupdiscoverylist"
-_DECISIONS: Final[dict[str, tuple[Callable[[ModelSight, Target], Verdict], float, float]]] = {
+_DECISIONS: Final[dict[str, tuple[Callable[[ModelObservation, Target], Verdict], float, float]]] = {
     REQUIRED_REPLICAS_METRIC: (required_replicas, WINDOW_SECONDS, 1e9),
     QUEUE_LENGTH_METRIC: (queue_length, GAUGE_SECONDS, 1e9),
     OUTSTANDING_METRIC: (outstanding, GAUGE_SECONDS, 1e9),
@@ -63,13 +63,13 @@ and what is more than they hold, divided by the least target there is, would bec
 
 
 class Sights(Protocol):
-    """Who knows the models; `Fleet` is one."""
+    """Who knows the models; `ClusterState` is one."""
 
     def target(self, key: ModelKey) -> Target:
         """What a model's manifest asks for; raises `NotFound`."""
         ...
 
-    def sight(self, key: ModelKey, now: float) -> ModelSight:
+    def sight(self, key: ModelKey, now: float) -> ModelObservation:
         """What can be seen of a model."""
         ...
 
@@ -171,12 +171,14 @@ class MetricsApi:
             window_seconds=round(seconds),
         )
 
-    def _verdict(self, decide: Callable[[ModelSight, Target], Verdict], key: ModelKey) -> Verdict:
+    def _verdict(
+        self, decide: Callable[[ModelObservation, Target], Verdict], key: ModelKey
+    ) -> Verdict:
         target = self._fleet.target(key)
         try:
             return decide(self._fleet.sight(key, self._clock()), target)
         except Unseen as unseen:
-            raise Blind(f"{BLIND}: {unseen}") from unseen
+            raise MetricsUnavailable(f"{BLIND}: {unseen}") from unseen
 
 
 async def _ok(request: web.Request) -> web.Response:

@@ -17,7 +17,7 @@ def most_kept(descriptors: int) -> int:
     return max(0, min(_MOST_KEPT, descriptors - _OWN_DESCRIPTORS))
 
 
-class Kept:
+class KeptConnections:
     """Who has a place: whoever asks first for one, until it is not asked for again."""
 
     def __init__(self, most: int, *, seconds: float) -> None:

@@ -16,7 +16,7 @@ from batchedmodel_autoscaler.errors import SidecarSilent, SomebodyElse
 from batchedmodel_autoscaler.metrics import PollResult, Telemetry
 from batchedmodel_autoscaler.polling.pace import MOST_POLLS_PER_SECOND
 from batchedmodel_autoscaler.polling.places import Places
-from batchedmodel_autoscaler.state.cluster_state import Fleet
+from batchedmodel_autoscaler.state.cluster_state import ClusterState
 from batchedmodel_contract.sidecar_api import Whom
 from batchedmodel_contract.stats import SidecarStats
 from batchedmodel_election.endings import ENDINGS
@@ -46,7 +46,7 @@ class Poller:
 
     def __init__(
         self,
-        fleet: Fleet,
+        fleet: ClusterState,
         ask: Callable[[str, Whom], Awaitable[SidecarStats]],
         *,
         telemetry: Telemetry,

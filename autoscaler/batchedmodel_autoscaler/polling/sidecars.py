@@ -7,7 +7,7 @@ from typing import Final
 
 from batchedmodel_autoscaler.errors import SidecarSilent, SomebodyElse
 from batchedmodel_autoscaler.polling.connection import Connection
-from batchedmodel_autoscaler.polling.kept_connections import Kept
+from batchedmodel_autoscaler.polling.kept_connections import KeptConnections
 from batchedmodel_contract.admin_answer import Head, question
 from batchedmodel_contract.kubernetes_names import ADMIN_PORT
 from batchedmodel_contract.mistakes import InvalidInput
@@ -33,7 +33,7 @@ class Sidecars:
     def __init__(self, most_kept: int, *, kept_seconds: float = KEPT_SECONDS) -> None:
         self._kept_seconds = kept_seconds
         # A loop that lags closes them later.
-        self._kept = Kept(most_kept, seconds=kept_seconds + 2.0)
+        self._kept = KeptConnections(most_kept, seconds=kept_seconds + 2.0)
         self._idle: dict[str, tuple[Connection, asyncio.TimerHandle]] = {}
         """By address, with what closes it when it is not used for long."""
 

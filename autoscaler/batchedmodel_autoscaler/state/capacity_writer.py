@@ -35,7 +35,7 @@ _News = tuple[Model, Capacity]
 
 
 class Learner(Protocol):
-    """Who knows what was learnt; `Fleet` is one."""
+    """Who knows what was learnt; `ClusterState` is one."""
 
     def models(self) -> list[Model]:
         """All there are."""
@@ -63,7 +63,7 @@ class _Written:
     """Or it failed: it is tried again after a while, and not before others."""
 
 
-class Remembering:
+class CapacityWriter:
     """Looks at all models now and then; used inside one event loop."""
 
     def __init__(

@@ -14,7 +14,7 @@ from batchedmodel_autoscaler.polling.pace import seconds_between
 from batchedmodel_autoscaler.state.capacity_estimator import ReadyPod, learnt
 from batchedmodel_contract.capacity import Capacity
 from batchedmodel_contract.stats import SidecarStats
-from batchedmodel_scheduling.autoscaling.formula import ModelSight, Target
+from batchedmodel_scheduling.autoscaling.formula import ModelObservation, Target
 from batchedmodel_scheduling.autoscaling.hpa import SYNC_SECONDS
 from batchedmodel_scheduling.autoscaling.observation import PodState, model_sight
 from batchedmodel_scheduling.autoscaling.windows import WINDOW_SECONDS, History, Window
@@ -25,7 +25,7 @@ LEARN_SECONDS: Final = 10.0
 """Between two looks at what the answers of a model's pods teach."""
 
 
-class Fleet:
+class ClusterState:
     """The memory."""
 
     def __init__(self, poll_seconds: float) -> None:
@@ -161,7 +161,7 @@ class Fleet:
             raise NotFound(f'batchedmodels.batchedmodel.dev "{key.name}" not found')
         return model.target
 
-    def sight(self, key: ModelKey, now: float) -> ModelSight:
+    def sight(self, key: ModelKey, now: float) -> ModelObservation:
         """What can be seen of a model."""
         return model_sight(
             [self._state(uid) for uid in self._ownership.pods_of(key)],

@@ -32,7 +32,7 @@ from batchedmodel_operator.reconcile.state import (
 )
 from batchedmodel_operator.render import Images
 
-__all__ = ["Kind", "LiveModel", "Outcome", "Rehearsal"]
+__all__ = ["DryRun", "Kind", "LiveModel", "Outcome"]
 
 _MOST_LOOKS: Final = 10
 _IMAGE_IN_STATUS: Final = "status.effective.model.image"
@@ -79,7 +79,7 @@ class Outcome:
         return max(fewest, min(count, most))
 
 
-class Rehearsal:
+class DryRun:
     """One live model, and what would become of it."""
 
     def __init__(self, live: LiveModel) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from batchedmodel_cli.diff.dry_run import Kind, LiveModel, Outcome, Rehearsal
+from batchedmodel_cli.diff.dry_run import DryRun, Kind, LiveModel, Outcome
 from batchedmodel_cli.diff.fields import Edit, edits, obeys
 from batchedmodel_contract.spec import Spec
 
@@ -76,11 +76,11 @@ class Difference:
 
 def difference(live: LiveModel, new: Spec) -> Difference:
     """What the new spec would do to the live model."""
-    rehearsal = Rehearsal(live)
-    before, after = rehearsal.before, rehearsal.after(new)
+    dry_run = DryRun(live)
+    before, after = dry_run.before, dry_run.after(new)
     made = edits(live.spec, new)
     whole = effects(before, after)
-    shares = _shares(made, rehearsal, before, after)
+    shares = _shares(made, dry_run, before, after)
     # What shows of none of them takes several together, and is each one's doing.
     joint = whole.difference(*shares)
     return Difference(
@@ -117,7 +117,7 @@ def effects(before: Outcome, after: Outcome) -> frozenset[Effect]:
 
 
 def _shares(
-    made: Sequence[Edit], rehearsal: Rehearsal, before: Outcome, after: Outcome
+    made: Sequence[Edit], dry_run: DryRun, before: Outcome, after: Outcome
 ) -> list[frozenset[Effect]]:
     """What follows from each edit."""
 
@@ -126,9 +126,9 @@ def _shares(
         for edit in parts:
             alone = edit.made_in(alone, after.spec)
             without = edit.made_in(without, before.spec)
-        found = effects(before, rehearsal.after(alone)) if obeys(alone) else None
+        found = effects(before, dry_run.after(alone)) if obeys(alone) else None
         if not found and obeys(without):
-            found = effects(rehearsal.after(without), after)
+            found = effects(dry_run.after(without), after)
         return found
 
     found = [share([edit]) for edit in made]

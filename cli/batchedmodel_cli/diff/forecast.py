@@ -82,7 +82,7 @@ def _side(
         return Side(device="", pods=outcome.pods, outlook=None, reason=reason)
     if not outcome.pods:
         return Side(device=profile.device, pods=0, outlook=None, reason="there are no pods")
-    laboratory = SimulatedPods(
+    simulator = SimulatedPods(
         traffic=simulation.traffic,
         pod=inputs.pod(outcome.spec, profile, simulation.hand_off_milliseconds),
         seed=simulation.seed,
@@ -94,12 +94,12 @@ def _side(
         longest=simulation.traffic.longest,
         largest_measured=notes.largest_measured(profile),
     )
-    found = outlook(question, laboratory)
+    found = outlook(question, simulator)
     said = notes.notes(
         BatchedModel(name=name, spec=outcome.spec),
         simulation.traffic,
         profile,
-        alone_seconds=laboratory.alone_seconds(),
+        alone_seconds=simulator.alone_seconds(),
         assumed_length=simulation.assumed_length,
         of_one_pod=False,
     )

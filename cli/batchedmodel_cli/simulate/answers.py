@@ -1,6 +1,6 @@
 """What a study asks and what it answers, as plain records.
 
-Made by `laboratory` and `study`, shown by `report`. They know nothing of the simulator.
+Made by `simulator` and `study`, shown by `report`. They know nothing of the simulator.
 """
 
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class Trial:
     mean_batch: float
 
 
-class Laboratory(Protocol):
+class Simulator(Protocol):
     """Runs simulations of one traffic on one kind of device."""
 
     @property

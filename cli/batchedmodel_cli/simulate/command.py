@@ -84,7 +84,7 @@ def carry_out(arguments: argparse.Namespace) -> int:
         print(error, file=sys.stderr)
         return _WRONG
     progress = inputs.Progress()
-    laboratory = SimulatedPods(
+    simulator = SimulatedPods(
         traffic=arriving,
         pod=inputs.pod(manifest.spec, profile, arguments.hand_off_ms),
         seed=arguments.seed,
@@ -97,7 +97,7 @@ def carry_out(arguments: argparse.Namespace) -> int:
         largest_measured=notes.largest_measured(profile),
     )
     try:
-        answers = answer(question, laboratory)
+        answers = answer(question, simulator)
     except KeyboardInterrupt:
         return inputs.INTERRUPTED
     finally:
@@ -115,7 +115,7 @@ def carry_out(arguments: argparse.Namespace) -> int:
                 manifest,
                 arriving,
                 profile,
-                alone_seconds=laboratory.alone_seconds(),
+                alone_seconds=simulator.alone_seconds(),
                 assumed_length=arguments.rate is not None and arguments.lengths is None,
                 of_one_pod=_of_one_pod(arguments),
             )

@@ -57,7 +57,7 @@ class Pod:
 
 @dataclass(slots=True, kw_only=True)
 class SimulatedPods:
-    """An `answers.Laboratory`. Equal fields give equal answers."""
+    """An `answers.Simulator`. Equal fields give equal answers."""
 
     traffic: Traffic
     pod: Pod
@@ -69,11 +69,11 @@ class SimulatedPods:
 
     @property
     def rate(self) -> float:
-        """See `Laboratory`."""
+        """See `Simulator`."""
         return self.traffic.rate
 
     def run(self, settings: BatchSettings, replicas: int, rate: float) -> Trial:
-        """See `Laboratory`."""
+        """See `Simulator`."""
         from batchedmodel_scheduling.simulator.engine import simulate
         from batchedmodel_scheduling.simulator.routers import Random
         from batchedmodel_scheduling.simulator.streams import stream
@@ -88,7 +88,7 @@ class SimulatedPods:
         return _trial(verdict(requests, ran, pods=pods, workers=workers))
 
     def throughput(self, settings: BatchSettings) -> float:
-        """See `Laboratory`."""
+        """See `Simulator`."""
         from batchedmodel_scheduling.simulator.engine import NANOSECONDS, simulate
 
         self.on_run()
@@ -107,7 +107,7 @@ class SimulatedPods:
         return answered * NANOSECONDS / (ran.until - requests[0].at)
 
     def alone_seconds(self) -> float:
-        """See `Laboratory`."""
+        """See `Simulator`."""
         from batchedmodel_scheduling.simulator.curves import curve_of
 
         forward = curve_of(self.pod.profile).seconds([self.traffic.typical_length])

@@ -14,8 +14,8 @@ from typing import Final
 from batchedmodel_cli.simulate.answers import (
     Answers,
     Comparison,
-    Laboratory,
     Measure,
+    Simulator,
     Trial,
     Tried,
 )
@@ -61,30 +61,30 @@ class Outlook:
     """Requests a second that the replicas sustain; 0 if not even a trickle is."""
 
 
-def answer(question: Question, laboratory: Laboratory) -> Answers:
+def answer(question: Question, simulator: Simulator) -> Answers:
     """Every answer; some thirty simulations."""
     settings = BatchSettings.of(question.spec.batching)
-    found = outlook(question, laboratory)
+    found = outlook(question, simulator)
     offered, throughput, highest = found.offered, found.throughput, found.highest_rate
     return Answers(
         replicas=question.replicas,
-        rate=laboratory.rate,
+        rate=simulator.rate,
         offered=offered,
         throughput=throughput,
         highest_rate=highest,
-        replicas_needed=_replicas_needed(question, settings, highest, laboratory),
-        comparison=_comparison(question, offered, throughput, highest, laboratory),
+        replicas_needed=_replicas_needed(question, settings, highest, simulator),
+        comparison=_comparison(question, offered, throughput, highest, simulator),
     )
 
 
-def outlook(question: Question, laboratory: Laboratory) -> Outlook:
+def outlook(question: Question, simulator: Simulator) -> Outlook:
     """How the offered traffic fares, and what is sustained at most; some ten simulations."""
     settings = BatchSettings.of(question.spec.batching)
-    throughput = laboratory.throughput(settings)
+    throughput = simulator.throughput(settings)
     return Outlook(
-        offered=laboratory.run(settings, question.replicas, laboratory.rate),
+        offered=simulator.run(settings, question.replicas, simulator.rate),
         throughput=throughput,
-        highest_rate=_highest_rate(question, settings, throughput, laboratory),
+        highest_rate=_highest_rate(question, settings, throughput, simulator),
     )
 
 
@@ -119,7 +119,7 @@ def _highest_rate(
     question: Question,
     settings: BatchSettings,
     throughput: float,
-    laboratory: Laboratory,
+    simulator: Simulator,
     *,
     at_least: float = 0.0,
 ) -> float:
@@ -130,11 +130,11 @@ def _highest_rate(
     ceiling = question.replicas * throughput
     if settings.target_seconds is None or not ceiling:
         return ceiling * utilisation(question.spec)
-    if laboratory.alone_seconds() > settings.target_seconds:
+    if simulator.alone_seconds() > settings.target_seconds:
         return 0.0
 
     def share(rate: float) -> float:
-        return laboratory.run(settings, question.replicas, rate).in_time_share
+        return simulator.run(settings, question.replicas, rate).in_time_share
 
     if share(ceiling) >= IN_TIME:
         # More than that waits longer and longer; the traffic is too short for it to show.
@@ -147,32 +147,32 @@ def _highest_rate(
 
 
 def _replicas_needed(
-    question: Question, settings: BatchSettings, highest: float, laboratory: Laboratory
+    question: Question, settings: BatchSettings, highest: float, simulator: Simulator
 ) -> int | None:
-    rate = laboratory.rate
+    rate = simulator.rate
     guess = math.ceil(rate * question.replicas / highest) if highest else MOST_REPLICAS
     if settings.target_seconds is None:
         return guess if highest and guess <= MOST_REPLICAS else None
 
     def holds(replicas: int) -> bool:
-        return laboratory.run(settings, replicas, rate).in_time_share >= IN_TIME
+        return simulator.run(settings, replicas, rate).in_time_share >= IN_TIME
 
     return smallest(holds, guess, MOST_REPLICAS)
 
 
 def _comparison(
-    question: Question, offered: Trial, throughput: float, highest: float, laboratory: Laboratory
+    question: Question, offered: Trial, throughput: float, highest: float, simulator: Simulator
 ) -> Comparison:
     settings = BatchSettings.of(question.spec.batching)
-    measure, rate = _measure(settings, question.replicas, offered, throughput, highest, laboratory)
+    measure, rate = _measure(settings, question.replicas, offered, throughput, highest, simulator)
     present = offered
-    if rate != laboratory.rate:
-        present = laboratory.run(settings, question.replicas, rate)
+    if rate != simulator.rate:
+        present = simulator.run(settings, question.replicas, rate)
     found: list[Tried] = []
     for change in changes(question.spec, question.longest):
-        trial = laboratory.run(change.settings, question.replicas, rate)
+        trial = simulator.run(change.settings, question.replicas, rate)
         if measure is Measure.THROUGHPUT:
-            gain = laboratory.throughput(change.settings) / throughput - 1 if throughput else 0.0
+            gain = simulator.throughput(change.settings) / throughput - 1 if throughput else 0.0
         else:
             gain = _gain(measure, present, trial)
         larger = change.settings.max_batch_size > settings.max_batch_size
@@ -183,7 +183,7 @@ def _comparison(
         [tried for tried in found if _is_worth(tried, present, measure)],
         question,
         highest,
-        laboratory,
+        simulator,
     )
     return Comparison(
         measure=measure,
@@ -201,16 +201,16 @@ def _measure(
     offered: Trial,
     throughput: float,
     highest: float,
-    laboratory: Laboratory,
+    simulator: Simulator,
 ) -> tuple[Measure, float]:
     """By what and at which rate changes show what they are worth."""
     if settings.target_seconds is not None:
         if offered.in_time_share < IN_TIME or not highest:
-            return Measure.IN_TIME, laboratory.rate
+            return Measure.IN_TIME, simulator.rate
         return Measure.IN_TIME, _STRESS * highest
-    if laboratory.rate > _SATURATED * replicas * throughput:
-        return Measure.THROUGHPUT, laboratory.rate
-    return Measure.P99, laboratory.rate
+    if simulator.rate > _SATURATED * replicas * throughput:
+        return Measure.THROUGHPUT, simulator.rate
+    return Measure.P99, simulator.rate
 
 
 def _gain(measure: Measure, present: Trial, trial: Trial) -> float:
@@ -234,7 +234,7 @@ def _is_worth(tried: Tried, present: Trial, measure: Measure) -> bool:
 
 
 def _advised(
-    worth: Sequence[Tried], question: Question, highest: float, laboratory: Laboratory
+    worth: Sequence[Tried], question: Question, highest: float, simulator: Simulator
 ) -> tuple[Tried | None, float | None]:
     """The best that does not lower the rate which is sustained, and that rate with it.
 
@@ -242,8 +242,8 @@ def _advised(
     """
     for tried in worth:
         settings = tried.change.settings
-        throughput = laboratory.throughput(settings)
-        rate = _highest_rate(question, settings, throughput, laboratory, at_least=highest)
+        throughput = simulator.throughput(settings)
+        rate = _highest_rate(question, settings, throughput, simulator, at_least=highest)
         if rate >= highest * (1 - _NEGLIGIBLE):
             return tried, rate
     return None, None

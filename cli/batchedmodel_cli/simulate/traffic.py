@@ -1,6 +1,6 @@
 """What arrives in a simulation: drawn from distributions, or a recorded trace.
 
-Called by `command`, used by `laboratory`. The simulator's processes are imported when traffic is
+Called by `command`, used by `simulator`. The simulator's processes are imported when traffic is
 made, as everything of the simulator here.
 """
 

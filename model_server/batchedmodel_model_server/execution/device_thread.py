@@ -22,7 +22,7 @@ class _Job(NamedTuple):
     waiter: asyncio.Future[Any]
 
 
-class ComputeThread:
+class DeviceThread:
     """Runs what it is handed, first come first served."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str = "compute") -> None:

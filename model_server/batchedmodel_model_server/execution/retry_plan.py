@@ -29,7 +29,7 @@ class Failure(NamedTuple):
 _NO_TIME: Final = Failure(504, "no time was left to try this alone")
 
 
-class Ladder:
+class RetryPlan:
     """The passes of one batch: `next`, then `answered` or `failed`; `learn` when it is over."""
 
     def __init__(

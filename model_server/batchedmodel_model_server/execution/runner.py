@@ -22,11 +22,11 @@ from batchedmodel_model_server.batching.collate import Collated, Output, collate
 from batchedmodel_model_server.batching.reply import NOTHING, Computed, Part, Prepared, reply
 from batchedmodel_model_server.batching.validation import Examined, examine
 from batchedmodel_model_server.errors import DeviceLost, ForwardFailed, NotReady
-from batchedmodel_model_server.execution.device_thread import ComputeThread
+from batchedmodel_model_server.execution.device_thread import DeviceThread
 from batchedmodel_model_server.execution.forward import LoadedModel, forward
 from batchedmodel_model_server.execution.futures import fit_for_a_future
 from batchedmodel_model_server.execution.memory import MemoryCap
-from batchedmodel_model_server.execution.retry_plan import Ladder
+from batchedmodel_model_server.execution.retry_plan import RetryPlan
 from batchedmodel_model_server.execution.torch_errors import words
 from batchedmodel_model_server.execution.watchdog import Watchdog, allowed_seconds
 
@@ -50,7 +50,7 @@ class Runner:
     def __init__(
         self,
         model: LoadedModel,
-        compute: ComputeThread,
+        compute: DeviceThread,
         *,
         profile: Profile,
         cap: MemoryCap,
@@ -117,7 +117,7 @@ class Runner:
     ) -> Computed:
         """Run the whole and, if that fails, parts of it until every item has its own verdict."""
         declaration, items = self._model.declaration, whole.items
-        ladder = Ladder(
+        retry_plan = RetryPlan(
             declaration.cost_rule,
             declaration.lengths(whole.sizes, whole.rows).tolist(),
             self._cap,
@@ -127,7 +127,7 @@ class Runner:
         parts: list[Part] = []
         passes: list[_Pass] = []
         try:
-            while (rows := ladder.next(self._clock())) is not None:
+            while (rows := retry_plan.next(self._clock())) is not None:
                 collated = whole
                 if len(rows) < len(items):
                     members = {items[row] for row in rows}
@@ -137,16 +137,16 @@ class Runner:
                 passes.append(done)
                 if isinstance(done.outcome, ForwardFailed):
                     _tell(done.outcome, len(rows), is_first=len(passes) == 1)
-                    ladder.failed(done.outcome)
+                    retry_plan.failed(done.outcome)
                     continue
-                ladder.answered()
+                retry_plan.answered()
                 parts.append(Part(collated=collated, outputs=done.outcome))
         finally:
             # Also when the caller leaves in the middle: the next batch should fit.
-            ladder.learn()
+            retry_plan.learn()
         return Computed(
             parts=tuple(parts),
-            failures={items[row]: failure for row, failure in ladder.failures.items()},
+            failures={items[row]: failure for row, failure in retry_plan.failures.items()},
             passes=len(passes),
             compute_seconds=sum(done.ended - done.began for done in passes),
             queue_seconds=passes[0].began - arrived,

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from batchedmodel_model_server.execution.device_thread import ComputeThread
+from batchedmodel_model_server.execution.device_thread import DeviceThread
 from batchedmodel_model_server.execution.watchdog import Watchdog
 
 LONGEST_SECONDS: Final = 60.0
@@ -19,13 +19,13 @@ LONGEST_SECONDS: Final = 60.0
 Result = TypeVar("Result")
 
 
-class Turns:
+class TrialScheduling:
     """Of one load; called on its thread, and never on the event loop's."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        compute: ComputeThread,
+        compute: DeviceThread,
         watchdog: Watchdog,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

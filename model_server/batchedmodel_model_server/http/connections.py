@@ -17,11 +17,11 @@ from aiohttp import web
 from batchedmodel_contract.server_api import infer_path
 from batchedmodel_contract.v2 import HEADER_LENGTH
 from batchedmodel_http import request_head
-from batchedmodel_http.connection import Door
-from batchedmodel_http.connection_set import Doors
-from batchedmodel_http.head_cache import Headings
+from batchedmodel_http.connection import Connection
+from batchedmodel_http.connection_set import ConnectionSet
+from batchedmodel_http.head_cache import HeadCache
 from batchedmodel_http.response import Response
-from batchedmodel_http.streaming import General
+from batchedmodel_http.streaming import StreamingProtocol
 from batchedmodel_model_server.http.error_responses import failure, told
 from batchedmodel_model_server.http.inference import infer
 from batchedmodel_model_server.lifecycle.service import ModelService
@@ -30,7 +30,7 @@ MOST_CONNECTIONS: Final = 512
 """The proxy has a handful; a process may have 1,024 files open."""
 
 
-class Asked(request_head.Asked):
+class RequestHead(request_head.RequestHead):
     """A head, and which version it asks for an inference, if it does."""
 
     __slots__ = ("header_length", "infers", "version")
@@ -60,13 +60,13 @@ class Connections:
         self._service = service
         self._application = application
         self._loop = asyncio.get_running_loop()
-        self._doors = Doors()
-        self._present: set[Door[Asked]] = set()
-        self._headings = Headings(self._loop, partial(Asked, service.name))
+        self._open = ConnectionSet()
+        self._present: set[Connection[RequestHead]] = set()
+        self._heads = HeadCache(self._loop, partial(RequestHead, service.name))
 
-    def open(self) -> Door[Asked]:
+    def open(self) -> Connection[RequestHead]:
         """A door for a caller that comes."""
-        return Door(self, self, self._headings, self._loop)
+        return Connection(self, self, self._heads, self._loop)
 
     def let_go(self) -> None:
         """In a process that was forked off: leave them to this one.
@@ -74,18 +74,18 @@ class Connections:
         Held there as well they would outlive it, and whoever waits for an answer would not see it
         end.
         """
-        for door in self._present:
-            os.close(door.transport.get_extra_info("socket").fileno())
+        for connection in self._present:
+            os.close(connection.transport.get_extra_info("socket").fileno())
 
     async def close(self, seconds: float) -> None:
         """Hang up behind the answers that are under way, which have so long."""
-        await self._doors.close(seconds)
+        await self._open.close(seconds)
 
-    def is_call(self, asked: Asked) -> bool:
+    def is_call(self, asked: RequestHead) -> bool:
         """Whether it is an inference."""
         return asked.infers
 
-    async def respond(self, asked: Asked, source: bytes, caller: str = "") -> Response:
+    async def respond(self, asked: RequestHead, source: bytes, caller: str = "") -> Response:
         """The answer to an inference."""
         try:
             return await infer(self._service, asked.version, asked.header_length, source)
@@ -94,43 +94,43 @@ class Connections:
         except BaseException as error:
             return failure(error, f"{asked.method} {asked.path}")
 
-    def general(self, door: Door[Asked]) -> General:
+    def general(self, connection: Connection[RequestHead]) -> StreamingProtocol:
         """What answers the other requests of a connection."""
-        return General(
+        return StreamingProtocol(
             self._application.request_handler,
             self._application.request_factory,
             unreadable=told,
-            ends=partial(self.ends, door),
-            used=door.used,
+            ends=partial(self.ends, connection),
+            used=connection.used,
             loop=self._loop,
         )
 
-    def ends(self, door: Door[Asked]) -> bool:
+    def ends(self, connection: Connection[RequestHead]) -> bool:
         """Whether a connection should end behind its present answer."""
-        return self._doors.closing or self._service.lifecycle.ended
+        return self._open.closing or self._service.lifecycle.ended
 
-    def entered(self, door: Door[Asked]) -> bool:
+    def entered(self, connection: Connection[RequestHead]) -> bool:
         """A caller has come; False when there are too many, and all of them are at work.
 
         Otherwise the one that has been idle longest makes room.
         """
-        if len(self._doors) >= MOST_CONNECTIONS:
+        if len(self._open) >= MOST_CONNECTIONS:
             idle = [one for one in self._present if not one.at_work]
             if not idle:
                 return False
             min(idle, key=lambda one: one.last_used).transport.abort()
-        self._present.add(door)
-        self._doors.add(door)
+        self._present.add(connection)
+        self._open.add(connection)
         return True
 
-    def behind(self, door: Door[Asked], size: int) -> bool:
+    def behind(self, connection: Connection[RequestHead], size: int) -> bool:
         """Much came behind a request; the sidecar asks one at a time on a connection."""
         return True
 
-    def unread(self, door: Door[Asked]) -> None:
+    def unread(self, connection: Connection[RequestHead]) -> None:
         """A large answer was written; whoever can come here reads."""
 
-    def left(self, door: Door[Asked]) -> None:
+    def left(self, connection: Connection[RequestHead]) -> None:
         """A caller has gone."""
-        self._present.discard(door)
-        self._doors.remove(door)
+        self._present.discard(connection)
+        self._open.remove(connection)

@@ -20,13 +20,13 @@ from batchedmodel_contract.server_api import ModelState
 from batchedmodel_contract.source import Source
 from batchedmodel_model_server.batching.declaration import FIRST_VERSION, describe
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost, NotReady, Overloaded
-from batchedmodel_model_server.execution.device_thread import ComputeThread
+from batchedmodel_model_server.execution.device_thread import DeviceThread
 from batchedmodel_model_server.execution.forward import LoadedModel, at_once
 from batchedmodel_model_server.execution.futures import either
 from batchedmodel_model_server.execution.memory import MemoryCap
 from batchedmodel_model_server.execution.runner import Runner
 from batchedmodel_model_server.execution.torch_errors import words
-from batchedmodel_model_server.execution.trial_scheduling import Turns
+from batchedmodel_model_server.execution.trial_scheduling import TrialScheduling
 from batchedmodel_model_server.execution.watchdog import Watchdog
 from batchedmodel_model_server.lifecycle.changes import Changes
 from batchedmodel_model_server.lifecycle.loading import load, source_content
@@ -52,7 +52,7 @@ class ModelService:
     """One model from its settings to its last answer, whichever of its versions serves."""
 
     def __init__(
-        self, settings: ModelServerSettings, source: Source | None, compute: ComputeThread
+        self, settings: ModelServerSettings, source: Source | None, compute: DeviceThread
     ) -> None:
         self.name = settings.model_name
         self.lifecycle = Lifecycle()
@@ -60,7 +60,7 @@ class ModelService:
         self._source = source
         self._compute = compute
         self._loop = asyncio.get_running_loop()
-        self._loader: ComputeThread | None = None
+        self._loader: DeviceThread | None = None
         self._known = Versions(self.name)
         self._changes = Changes(self._not_ready)
         self._watchdog = Watchdog(self._loop, self._watched)
@@ -197,7 +197,7 @@ class ModelService:
         if serving is not None:
             # The compute thread has answers to give meanwhile.
             thread = self._beside()
-            turns = Turns(self._loop, self._compute, self._watchdog)
+            turns = TrialScheduling(self._loop, self._compute, self._watchdog)
             content = await thread.call(lambda: source_content(settings, self._source))
             if content == serving.content:
                 _log.info("version %s is what the source holds, and is served", serving.name)
@@ -228,8 +228,8 @@ class ModelService:
         version: Version,
         loaded: LoadedModel,
         start: StartUp,
-        thread: ComputeThread,
-        turns: Turns | None,
+        thread: DeviceThread,
+        turns: TrialScheduling | None,
     ) -> tuple[LoadedModel, Profile, MemoryCap]:
         """The model as it is to be run, after it has shown how, and what it showed."""
         clock = time.monotonic if turns is None else turns.clock
@@ -254,9 +254,9 @@ class ModelService:
             profile = await thread.call(lambda: trial.profile(cap))
         return replace(model, turn=at_once), replace(profile, start_up=start.seconds), cap
 
-    def _beside(self) -> ComputeThread:
+    def _beside(self) -> DeviceThread:
         if self._loader is None:
-            self._loader = ComputeThread(self._loop, "loading")
+            self._loader = DeviceThread(self._loop, "loading")
             self._loader.start()
         return self._loader
 

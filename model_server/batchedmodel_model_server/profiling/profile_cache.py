@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Findings:
+class TrialFindings:
     """What a start finds out about a model."""
 
     profile: Profile
@@ -60,7 +60,7 @@ class ProfileCache:
         name = hashlib.sha256(self._key.encode()).hexdigest()[:32]
         self._file = folder / FOLDER / f"{name}.json"
 
-    def read(self) -> Findings | None:
+    def read(self) -> TrialFindings | None:
         """What was kept under the key; None when there is nothing that could be used."""
         try:
             document = json.loads(read_bytes(self._file, MOST_JSON_BYTES))
@@ -71,7 +71,7 @@ class ProfileCache:
             _log.warning("the kept profile is ignored: %s: %s", self._file, error)
             return None
 
-    def write(self, findings: Findings) -> None:
+    def write(self, findings: TrialFindings) -> None:
         """Keep the findings; a reader sees all of them or those before."""
         # How this process started is nothing that the next one could use.
         profile = replace(findings.profile, start_up=(), cached=False)
@@ -108,14 +108,14 @@ def key_of(model: LoadedModel, settings: ModelServerSettings) -> dict[str, Any]:
     }
 
 
-def _findings(document: Mapping[str, Any], key: str) -> Findings:
+def _findings(document: Mapping[str, Any], key: str) -> TrialFindings:
     if document["key"] != key:
         raise ValueError("it was kept for another model or machine")
     profile = profile_from_mapping(document["profile"])
     if not profile.points:
         raise ValueError("it holds no measurement")
     verdict = Verdict(sharing=Sharing(document["sharing"]), reason=str(document["reason"]))
-    return Findings(profile=profile, verdict=verdict)
+    return TrialFindings(profile=profile, verdict=verdict)
 
 
 def _stamp(file: str | Path | None) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from batchedmodel_contract.profile import Profile
 from batchedmodel_model_server.batching.declaration import Sharing
 from batchedmodel_model_server.execution.forward import LoadedModel
 from batchedmodel_model_server.execution.memory import MemoryCap
-from batchedmodel_model_server.profiling.profile_cache import Findings, ProfileCache, key_of
+from batchedmodel_model_server.profiling.profile_cache import ProfileCache, TrialFindings, key_of
 from batchedmodel_model_server.profiling.self_test import verdict, with_sharing
 from batchedmodel_model_server.profiling.warmup import BUDGET_SECONDS, Clock, still_holds, warm_up
 
@@ -47,7 +47,7 @@ class Trial:
         self._alone = alone
         self._max_rows = settings.max_batch_size
         self._kept: ProfileCache | None = None
-        self._known: Findings | None = None
+        self._known: TrialFindings | None = None
         # Times that are predicted need not be kept.
         if loaded.handler.predicted_seconds(1, 1) is None:
             self._kept = ProfileCache(Path(settings.cache_folder), key_of(loaded, settings))
@@ -76,12 +76,12 @@ class Trial:
                 longest_pass=math.inf if self._alone else BESIDE_PASS_SECONDS,
             )
             if self._kept is not None and self._alone:
-                self._kept.write(Findings(profile=profile, verdict=self._verdict))
+                self._kept.write(TrialFindings(profile=profile, verdict=self._verdict))
         found = self._verdict
         return replace(profile, sharing=found.sharing.value, sharing_reason=found.reason)
 
 
-def _usable(known: Findings | None, model: LoadedModel) -> Findings | None:
+def _usable(known: TrialFindings | None, model: LoadedModel) -> TrialFindings | None:
     """Nothing, if the model now says that it cannot do what it did then."""
     packed = known is not None and known.verdict.sharing is Sharing.PACKED
     return None if packed and not model.declaration.packs else known

@@ -5,13 +5,18 @@ from typing import Final
 from batchedmodel_operator.conditions.check import Condition, Finding, no, unknown, yes
 from batchedmodel_operator.conditions.reasons import Reason
 from batchedmodel_operator.conditions.view import View
-from batchedmodel_operator.reconcile.pod_failures import Trouble, refused_for, unscheduled, worst
+from batchedmodel_operator.reconcile.pod_failures import (
+    PodFailureReason,
+    refused_for,
+    unscheduled,
+    worst,
+)
 from batchedmodel_operator.reconcile.state import Pod, condition
 
 
 def _a_quota_is_used_up(view: View) -> Finding | None:
     refusal = refused_for(view.observed.deployment)
-    if refusal is None or refusal.trouble is not Trouble.QUOTA_EXCEEDED:
+    if refusal is None or refusal.trouble is not PodFailureReason.QUOTA_EXCEEDED:
         return None
     return no(refusal.trouble, refusal.message)
 

@@ -10,7 +10,7 @@ from typing import Final
 from batchedmodel_operator.conditions import Reason
 from batchedmodel_operator.kinds import FIELD_MANAGER, RESOURCES, Kind
 from batchedmodel_operator.ports import Body
-from batchedmodel_operator.reconcile.pod_failures import Trouble
+from batchedmodel_operator.reconcile.pod_failures import PodFailureReason
 from batchedmodel_operator.reconcile.state import Model, digest
 
 _WARNINGS: Final = frozenset(
@@ -37,7 +37,7 @@ _WARNINGS: Final = frozenset(
         Reason.METRICS_STALE,
         Reason.AT_MAXIMUM,
         Reason.HEALTH_CHECK_FAILING,
-        *Trouble,
+        *PodFailureReason,
     }
 )
 _SUMMARIES: Final = frozenset({"Ready", "Reconciled", "Available"})

@@ -11,20 +11,20 @@ from batchedmodel_contract.server_api import ModelState
 from batchedmodel_operator.conditions.check import Condition, Finding, no, unknown, yes
 from batchedmodel_operator.conditions.reasons import Reason
 from batchedmodel_operator.conditions.view import View
-from batchedmodel_operator.reconcile.pod_failures import Trouble
+from batchedmodel_operator.reconcile.pod_failures import PodFailureReason
 from batchedmodel_operator.reconcile.state import Pod
 
 _BEFORE_A_NODE: Final = frozenset(
     {
-        Trouble.QUOTA_EXCEEDED,
-        Trouble.INVALID_POD_TEMPLATE,
-        Trouble.MISSING_SERVICE_ACCOUNT,
-        Trouble.INSUFFICIENT_ACCELERATOR,
-        Trouble.VOLUME_NOT_BOUND,
-        Trouble.CLAIM_NOT_ALLOCATED,
-        Trouble.UNSCHEDULABLE,
-        Trouble.NODE_AFFINITY_MISMATCH,
-        Trouble.TAINT_NOT_TOLERATED,
+        PodFailureReason.QUOTA_EXCEEDED,
+        PodFailureReason.INVALID_POD_TEMPLATE,
+        PodFailureReason.MISSING_SERVICE_ACCOUNT,
+        PodFailureReason.INSUFFICIENT_ACCELERATOR,
+        PodFailureReason.VOLUME_NOT_BOUND,
+        PodFailureReason.CLAIM_NOT_ALLOCATED,
+        PodFailureReason.UNSCHEDULABLE,
+        PodFailureReason.NODE_AFFINITY_MISMATCH,
+        PodFailureReason.TAINT_NOT_TOLERATED,
     }
 )
 """Troubles that say nothing of the model."""

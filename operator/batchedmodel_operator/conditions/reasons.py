@@ -1,4 +1,4 @@
-"""Reasons of conditions; those of pods in trouble stand in `diagnosis.Trouble`."""
+"""Reasons of conditions; those of pods in trouble stand in `diagnosis.PodFailureReason`."""
 
 from enum import StrEnum
 

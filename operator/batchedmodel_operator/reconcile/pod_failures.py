@@ -14,7 +14,7 @@ from batchedmodel_operator.reconcile.redaction import redacted
 from batchedmodel_operator.reconcile.state import Child, Pod, condition
 
 
-class Trouble(StrEnum):
+class PodFailureReason(StrEnum):
     """Why pods do not come up; the worst first."""
 
     QUOTA_EXCEEDED = "QuotaExceeded"
@@ -39,7 +39,7 @@ class Trouble(StrEnum):
 class Diagnosis:
     """A trouble and the sentence about it."""
 
-    trouble: Trouble
+    trouble: PodFailureReason
     message: str
 
 
@@ -55,19 +55,19 @@ _IMAGE_REASONS: Final = frozenset(
     }
 )
 _REFUSALS: Final = (
-    ("persistentvolumeclaim", Trouble.VOLUME_NOT_BOUND),
-    ("persistent volume", Trouble.VOLUME_NOT_BOUND),
-    ("volume node affinity", Trouble.VOLUME_NOT_BOUND),
-    ("resourceclaim", Trouble.CLAIM_NOT_ALLOCATED),
-    ("allocate all claims", Trouble.CLAIM_NOT_ALLOCATED),
-    ("insufficient ", Trouble.UNSCHEDULABLE),
-    ("node affinity/selector", Trouble.NODE_AFFINITY_MISMATCH),
-    ("untolerated taint", Trouble.TAINT_NOT_TOLERATED),
+    ("persistentvolumeclaim", PodFailureReason.VOLUME_NOT_BOUND),
+    ("persistent volume", PodFailureReason.VOLUME_NOT_BOUND),
+    ("volume node affinity", PodFailureReason.VOLUME_NOT_BOUND),
+    ("resourceclaim", PodFailureReason.CLAIM_NOT_ALLOCATED),
+    ("allocate all claims", PodFailureReason.CLAIM_NOT_ALLOCATED),
+    ("insufficient ", PodFailureReason.UNSCHEDULABLE),
+    ("node affinity/selector", PodFailureReason.NODE_AFFINITY_MISMATCH),
+    ("untolerated taint", PodFailureReason.TAINT_NOT_TOLERATED),
 )
 """What a scheduler says of nodes, in small letters. It names each node's reason: those of a node
 that would nearly do come first, and control planes have taints everywhere."""
 _STARTED_AND_FAILED: Final = frozenset(
-    {Trouble.MODEL_FAILED, Trouble.OUT_OF_MEMORY, Trouble.CRASH_LOOPING}
+    {PodFailureReason.MODEL_FAILED, PodFailureReason.OUT_OF_MEMORY, PodFailureReason.CRASH_LOOPING}
 )
 """What only another revision mends. Files that our own container cannot fetch are like an image
 that cannot be pulled: mostly somebody else is down, and the one before would fare no better."""
@@ -124,7 +124,7 @@ def unscheduled(spec: Spec | None, pod: Pod) -> Diagnosis | None:
 def lacks_accelerator_since(spec: Spec | None, pod: Pod) -> datetime | None:
     """Since when a pod has had no node, if by now it is because none has an accelerator for it."""
     found = unscheduled(spec, pod)
-    if found is None or found.trouble is not Trouble.INSUFFICIENT_ACCELERATOR:
+    if found is None or found.trouble is not PodFailureReason.INSUFFICIENT_ACCELERATOR:
         return None
     scheduled = condition(pod.body["status"], "PodScheduled")
     # Whoever places pods may leave out when he failed at first.
@@ -135,7 +135,7 @@ def lacks_accelerator_since(spec: Spec | None, pod: Pod) -> datetime | None:
 def worst(found: Iterable[Diagnosis | None]) -> Diagnosis | None:
     """The one that matters most, of equal ones the first, without what looks like a secret."""
     known = [one for one in found if one is not None]
-    first = min(known, key=lambda one: list(Trouble).index(one.trouble), default=None)
+    first = min(known, key=lambda one: list(PodFailureReason).index(one.trouble), default=None)
     return first and replace(first, message=redacted(first.message))
 
 
@@ -149,13 +149,13 @@ def refused_for(deployment: Child | None) -> Diagnosis | None:
     return Diagnosis(trouble=refused_pod(message), message=message)
 
 
-def refused_pod(message: str) -> Trouble:
+def refused_pod(message: str) -> PodFailureReason:
     """Why the API server would not have a pod; it says so in a sentence only."""
     if "exceeded quota" in message or "failed quota" in message:
-        return Trouble.QUOTA_EXCEEDED
+        return PodFailureReason.QUOTA_EXCEEDED
     if "serviceaccount" in message and "not found" in message:
-        return Trouble.MISSING_SERVICE_ACCOUNT
-    return Trouble.INVALID_POD_TEMPLATE
+        return PodFailureReason.MISSING_SERVICE_ACCOUNT
+    return PodFailureReason.INVALID_POD_TEMPLATE
 
 
 def _of_pod(spec: Spec | None, pod: Pod) -> Iterator[Diagnosis]:
@@ -182,15 +182,15 @@ def _of_model(pod: Pod, said: str) -> Iterator[Diagnosis]:
     state, _, why = said.partition(": ")
     if state == _FAILED:
         text = f"pod {pod.name}: {why or 'the model cannot be loaded'}"
-        yield Diagnosis(trouble=Trouble.MODEL_FAILED, message=text)
+        yield Diagnosis(trouble=PodFailureReason.MODEL_FAILED, message=text)
 
 
-def _refusal(spec: Spec | None, message: str) -> Trouble:
+def _refusal(spec: Spec | None, message: str) -> PodFailureReason:
     resource = spec.accelerator.resource if spec is not None and spec.accelerator else None
     if resource is not None and f"Insufficient {resource}" in message:
-        return Trouble.INSUFFICIENT_ACCELERATOR
+        return PodFailureReason.INSUFFICIENT_ACCELERATOR
     said = message.lower()
-    return next((one for words, one in _REFUSALS if words in said), Trouble.UNSCHEDULABLE)
+    return next((one for words, one in _REFUSALS if words in said), PodFailureReason.UNSCHEDULABLE)
 
 
 def _of_container(
@@ -207,10 +207,12 @@ def _of_container(
             text += (
                 f"; pulled with the image pull secrets {', '.join(pull_secrets)}: do they exist?"
             )
-        yield Diagnosis(trouble=Trouble.IMAGE_PULL_FAILED, message=f"{where}: {text}")
+        yield Diagnosis(trouble=PodFailureReason.IMAGE_PULL_FAILED, message=f"{where}: {text}")
     elif reason in _CONFIG_REASONS:
         missing = "secret" in message and "not found" in message
-        trouble = Trouble.MISSING_SECRET if missing else Trouble.CONTAINER_CONFIG_ERROR
+        trouble = (
+            PodFailureReason.MISSING_SECRET if missing else PodFailureReason.CONTAINER_CONFIG_ERROR
+        )
         yield Diagnosis(trouble=trouble, message=f"{where}: {message or reason}")
     elif not container.get("ready"):
         looping = reason == "CrashLoopBackOff"
@@ -229,7 +231,7 @@ def _of_crashes(
     if ended.get("reason") == "OOMKilled":
         what = "the model" if container["name"] == MODEL_CONTAINER else "the process"
         text = f"{where}: {what} needs more memory than its limit allows"
-        yield Diagnosis(trouble=Trouble.OUT_OF_MEMORY, message=text)
+        yield Diagnosis(trouble=PodFailureReason.OUT_OF_MEMORY, message=text)
     elif prepares and ended.get("exitCode") == 0:
         # Its work was done, and is done again in a pod that its node began anew.
         return
@@ -237,10 +239,10 @@ def _of_crashes(
         # It brings what the model needs, and is tried again; once is enough to know.
         if ended or again:
             text = f"{where}: {(ended.get('message') or _NOT_SAID).strip()}"
-            yield Diagnosis(trouble=Trouble.FETCH_FAILED, message=text)
+            yield Diagnosis(trouble=PodFailureReason.FETCH_FAILED, message=text)
     elif again:
         code = ended.get("exitCode", "unknown")
         detail = f": {ended['message'].strip()}" if ended.get("message") else ""
         # Restart counts would make every crash a new message, and that a write.
         text = f"{where}: ends again and again, last with exit code {code}{detail}"
-        yield Diagnosis(trouble=Trouble.CRASH_LOOPING, message=text)
+        yield Diagnosis(trouble=PodFailureReason.CRASH_LOOPING, message=text)

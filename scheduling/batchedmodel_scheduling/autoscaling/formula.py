@@ -71,7 +71,7 @@ class Demand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodSight:
+class PodObservation:
     """One pod as far as it can be seen."""
 
     expected: bool
@@ -84,12 +84,12 @@ class PodSight:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSight:
+class ModelObservation:
     """One model as far as it can be seen."""
 
     present: int | None
     """Replicas that its Deployment is to have now, without the surge of a rollout."""
-    pods: tuple[PodSight, ...]
+    pods: tuple[PodObservation, ...]
     departed_rate: float
     """Device-seconds per second that were offered to pods and sidecars since gone."""
     departed_panic_rate: float
@@ -138,7 +138,7 @@ def drain_seconds(reaction_seconds: float, utilization: float) -> float:
     return max(SHORTEST_DRAIN_SECONDS, math.e * reaction_seconds / utilization)
 
 
-def required_replicas(sight: ModelSight, target: Target) -> Verdict:
+def required_replicas(sight: ModelObservation, target: Target) -> Verdict:
     """A whole number of replicas; raises `Unseen`.
 
     Whole, because the HPA divides by the pods there are, those of a rollout's surge included: a
@@ -178,17 +178,17 @@ def required_replicas(sight: ModelSight, target: Target) -> Verdict:
     )
 
 
-def queue_length(sight: ModelSight, target: Target) -> Verdict:
+def queue_length(sight: ModelObservation, target: Target) -> Verdict:
     """Rows that wait in all pods together; raises `Unseen`."""
     return _total(sight, lambda demand: demand.queue_length, per_pod=target.queue_length)
 
 
-def outstanding(sight: ModelSight, target: Target) -> Verdict:
+def outstanding(sight: ModelObservation, target: Target) -> Verdict:
     """Rows that wait or are under way in all pods together; raises `Unseen`."""
     return _total(sight, lambda demand: demand.outstanding, per_pod=target.outstanding)
 
 
-def queue_wait(sight: ModelSight, target: Target) -> Verdict:
+def queue_wait(sight: ModelObservation, target: Target) -> Verdict:
     """Seconds that a row waits, summed over the pods; raises `Unseen`.
 
     A sum, which the HPA divides by the target, asks for as many times the pods that answer as the
@@ -206,7 +206,9 @@ def queue_wait(sight: ModelSight, target: Target) -> Verdict:
     )
 
 
-def _total(sight: ModelSight, amount: Callable[[Demand], float], *, per_pod: float) -> Verdict:
+def _total(
+    sight: ModelObservation, amount: Callable[[Demand], float], *, per_pod: float
+) -> Verdict:
     """Of a gauge that the HPA divides by what is right for one pod."""
     seen = _seen(sight, lambda demand: amount(demand) / per_pod, departed=0.0, band=_UP_BAND)
     return Verdict(value=seen.amount * per_pod, reason=seen.reason, sentence=seen.sentence)
@@ -223,7 +225,7 @@ class _Seen:
 
 
 def _seen(
-    sight: ModelSight, replicas: Callable[[Demand], float], *, departed: float, band: float
+    sight: ModelObservation, replicas: Callable[[Demand], float], *, departed: float, band: float
 ) -> _Seen:
     """The HPA's rule for pods without metrics, on our side: silent pods never change the direction.
 

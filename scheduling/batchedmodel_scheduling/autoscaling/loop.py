@@ -13,7 +13,7 @@ from typing import Final
 
 from batchedmodel_scheduling.autoscaling import hpa
 from batchedmodel_scheduling.autoscaling.formula import (
-    ModelSight,
+    ModelObservation,
     Target,
     Unseen,
     Verdict,
@@ -52,7 +52,7 @@ class Setup:
     autoscaler: hpa.Autoscaler
     target: Target
     startup_seconds: float
-    decide: Callable[[ModelSight, Target], Verdict] = required_replicas
+    decide: Callable[[ModelObservation, Target], Verdict] = required_replicas
     outages: tuple[Outage, ...] = ()
     sync_offset: int = 0
     """Ticks from the start to the HPA's first look."""

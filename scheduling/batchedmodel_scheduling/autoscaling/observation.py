@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from batchedmodel_scheduling.autoscaling.formula import Demand, ModelSight, PodSight
+from batchedmodel_scheduling.autoscaling.formula import Demand, ModelObservation, PodObservation
 from batchedmodel_scheduling.autoscaling.windows import (
     PANIC_SECONDS,
     SHORTEST_SECONDS,
@@ -39,14 +39,14 @@ def model_sight(
     poll_seconds: float,
     sync_seconds: float,
     now: float,
-) -> ModelSight:
+) -> ModelObservation:
     """One model's sight; `departed` is the work of pods and of runs of sidecars since gone."""
     left = [window for window in departed if not window.over(now)]
     windows = [pod.history.window() for pod in pods if pod.history is not None]
     told = [window for window in windows if window is not None]
     seconds = max(SHORTEST_SECONDS, covered_seconds([*left, *told], now))
     stale = _POLLS_MISSED * poll_seconds + _GRACE_SECONDS
-    return ModelSight(
+    return ModelObservation(
         present=present,
         pods=tuple(_pod_sight(pod, seconds, stale, now) for pod in pods),
         departed_rate=sum(window.work(now) for window in left) / seconds,
@@ -55,17 +55,17 @@ def model_sight(
     )
 
 
-def _pod_sight(pod: PodState, seconds: float, stale: float, now: float) -> PodSight:
+def _pod_sight(pod: PodState, seconds: float, stale: float, now: float) -> PodObservation:
     expected = pod.ready and not pod.leaving
     history = pod.history
     if history is None:
-        return PodSight(expected=expected, answers=False, now=Demand(), last=Demand())
+        return PodObservation(expected=expected, answers=False, now=Demand(), last=Demand())
     window = history.window()
     rate = window.work(now) / seconds if window is not None else 0.0
     if now - history.received > stale:
         panic = window.work(now, PANIC_SECONDS) / PANIC_SECONDS if window is not None else 0.0
         last = window.rate if window is not None else 0.0
-        return PodSight(
+        return PodObservation(
             expected=expected,
             answers=False,
             now=Demand(work_rate=rate, panic_rate=panic),
@@ -81,7 +81,7 @@ def _pod_sight(pod: PodState, seconds: float, stale: float, now: float) -> PodSi
     # What waits in a pod that leaves is worked off by that pod itself.
     if not pod.leaving:
         asked = _waiting(history, asked)
-    return PodSight(expected=expected, answers=True, now=asked, last=asked)
+    return PodObservation(expected=expected, answers=True, now=asked, last=asked)
 
 
 def _waiting(history: History, asked: Demand) -> Demand:

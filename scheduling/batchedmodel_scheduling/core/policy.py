@@ -27,7 +27,7 @@ class Priority(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FanOut:
+class RequestGroup:
     """A caller's promise: `size` items with this `id` come within a moment."""
 
     id: Hashable
@@ -51,7 +51,7 @@ class Item(NamedTuple):
     yields: float = 0.0
     """Seconds by which it stands back behind what is due as soon: the rows far back in a long list
     let those pass that came after the list."""
-    fan_out: FanOut | None = None
+    request_group: RequestGroup | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from typing import Final
 from batchedmodel_contract.description import CostRule
 from batchedmodel_scheduling.core.limits import Limits
 from batchedmodel_scheduling.deadline.grouping import LengthClass, merged
-from batchedmodel_scheduling.deadline.ready_queue import Entry, Lane, Lanes
+from batchedmodel_scheduling.deadline.ready_queue import Lane, QueuedItem, ReadyQueue
 from batchedmodel_scheduling.deadline.shedding import Candidate
 from batchedmodel_scheduling.latency.batch_times import BatchTimes
 
@@ -46,11 +46,11 @@ class Situation:
         return self.free[0]
 
 
-def together(late: list[Entry], edges: tuple[int, ...], now: Situation) -> list[Entry]:
+def together(late: list[QueuedItem], edges: tuple[int, ...], now: Situation) -> list[QueuedItem]:
     """Of late items of one key, in turn, the first and those that share a batch with it best."""
     if now.times.rule is CostRule.PACKED:
         return _packed_run(late, now)[0].entries
-    lanes = Lanes(edges)
+    lanes = ReadyQueue(edges)
     for entry in late:
         lanes.add(entry)
     (by_length,) = lanes.by_key()
@@ -63,13 +63,13 @@ def together(late: list[Entry], edges: tuple[int, ...], now: Situation) -> list[
     raise AssertionError("the runs together hold every item")
 
 
-def within(batch: list[Entry], seconds: float, now: Situation) -> list[Entry]:
+def within(batch: list[QueuedItem], seconds: float, now: Situation) -> list[QueuedItem]:
     """As many of the first as safely run in so many seconds; perhaps none."""
     table = _table_of(batch, now)
     return batch[: bisect_right(table, seconds / now.times.upper, 0, len(batch) + 1) - 1]
 
 
-def quick(batch: list[Entry], now: Situation) -> list[Entry]:
+def quick(batch: list[QueuedItem], now: Situation) -> list[QueuedItem]:
     """As many of the first as keep the others waiting for no more than half of the target."""
     return batch[: _cap(_table_of(batch, now), len(batch), _longest(now))]
 
@@ -79,7 +79,7 @@ def most_urgent(lanes: list[Lane]) -> float:
     return min([lane.entries[0].order for lane in lanes])
 
 
-def _table_of(batch: list[Entry], now: Situation) -> list[float]:
+def _table_of(batch: list[QueuedItem], now: Situation) -> list[float]:
     lengths = [entry.length for entry in batch]
     if now.times.rule is CostRule.PACKED:
         return now.times.packed_table(lengths)
@@ -97,7 +97,7 @@ def table_beyond(first: Candidate, now: Situation) -> list[float]:
     return [seconds * first.factor for seconds in table]
 
 
-def _least_first(entry: Entry) -> tuple[int, float]:
+def _least_first(entry: QueuedItem) -> tuple[int, float]:
     return -entry.item.priority, entry.due
 
 
@@ -129,7 +129,7 @@ def _cap(table: list[float], cap: int, longest: float) -> int:
     return bisect_right(table, half if table[1] <= half else longest, 0, cap + 1) - 1
 
 
-def _in_order(run: list[Lane], at_most: int) -> list[Entry]:
+def _in_order(run: list[Lane], at_most: int) -> list[QueuedItem]:
     """The most urgent of several lanes; what is further back than `at_most` is not looked at."""
     if len(run) == 1:
         return run[0].entries[:at_most]
@@ -179,7 +179,7 @@ def packed(keys: list[list[Lane]], now: Situation) -> list[list[Candidate]]:
     return [_packed_run(_in_order(lanes, 3 * now.limits.rows), now) for lanes in keys]
 
 
-def _packed_run(entries: list[Entry], now: Situation) -> list[Candidate]:
+def _packed_run(entries: list[QueuedItem], now: Situation) -> list[Candidate]:
     """By tokens: as many as fit the bounds and half of the target, in order."""
     found: list[Candidate] = []
     while entries:
@@ -195,12 +195,12 @@ def _packed_run(entries: list[Entry], now: Situation) -> list[Candidate]:
     return _in_turn(found)
 
 
-def _packed_batch(entries: list[Entry], table: list[float], now: Situation) -> Candidate:
+def _packed_batch(entries: list[QueuedItem], table: list[float], now: Situation) -> Candidate:
     without = now.times.packed_table([entry.length for entry in reversed(entries)])[:0:-1]
     return _candidate(entries, table, without, now)
 
 
-def by_itself(now: Situation, entries: list[Entry]) -> Candidate:
+def by_itself(now: Situation, entries: list[QueuedItem]) -> Candidate:
     """A batch of just these, which is within the bounds."""
     lengths = [entry.length for entry in entries]
     if now.times.rule is CostRule.PACKED:
@@ -220,7 +220,7 @@ def _in_turn(batches: list[Candidate]) -> list[Candidate]:
 
 
 def _candidate(
-    entries: list[Entry], table: list[float], without: list[float] | None, now: Situation
+    entries: list[QueuedItem], table: list[float], without: list[float] | None, now: Situation
 ) -> Candidate:
     factor = now.times.upper
     due: float = entries[0].due if now.by_due else min(map(_due, entries))

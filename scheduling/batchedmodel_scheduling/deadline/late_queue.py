@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from batchedmodel_scheduling.core.limits import Limits
 from batchedmodel_scheduling.core.policy import Item, ItemId, Priority
-from batchedmodel_scheduling.deadline.ready_queue import Entry
+from batchedmodel_scheduling.deadline.ready_queue import QueuedItem
 
 _LOOKED_AT: Final = 256
 """A decision must not grow with a queue of late ones."""
@@ -21,10 +21,10 @@ class _Late(NamedTuple):
     priority: Priority
     arrived: float
     id: ItemId
-    entry: Entry
+    entry: QueuedItem
 
 
-class Spare:
+class LateQueue:
     """The late ones."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Spare:
     def __iter__(self) -> Iterator[Item]:
         return (late.entry.item for late in self._turns)
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: QueuedItem) -> None:
         """An item is late from now on."""
         late = _Late(entry.item.priority, entry.item.arrived, entry.id, entry)
         self._by_id[entry.id] = late
@@ -70,13 +70,15 @@ class Spare:
             gone.append(late.entry.item)
         return gone
 
-    def company(self, batch: list[Entry], limits: Limits, rows: int, now: float) -> list[Entry]:
+    def company(
+        self, batch: list[QueuedItem], limits: Limits, rows: int, now: float
+    ) -> list[QueuedItem]:
         """At most `rows` late ones that may go along with a batch and make none of it longer."""
         if rows <= 0 or not self._turns:
             return []
         key, longest = batch[0].item.key, max(entry.length for entry in batch)
         lengths = [entry.length for entry in batch]
-        found: list[Entry] = []
+        found: list[QueuedItem] = []
         for late in self._turns[:_LOOKED_AT]:
             entry = late.entry
             if len(found) == rows:
@@ -90,7 +92,7 @@ class Spare:
             found.append(entry)
         return found
 
-    def alike(self, now: float) -> list[Entry]:
+    def alike(self, now: float) -> list[QueuedItem]:
         """The next ones in turn that could share a batch with the very first; none if none wait."""
         if not self._turns:
             return []

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from batchedmodel_scheduling.deadline.ready_queue import Entry
+from batchedmodel_scheduling.deadline.ready_queue import QueuedItem
 
 Floats = NDArray[np.floating]
 LARGEST: Final = 160
@@ -50,7 +50,7 @@ class Device(NamedTuple):
     """That begin a batch within the time of one."""
 
 
-def first_batch(entries: list[Entry], device: Device, price: float) -> FirstBatch:
+def first_batch(entries: list[QueuedItem], device: Device, price: float) -> FirstBatch:
     """Decide for 1 to `LARGEST` items in the order in which they should leave.
 
     `price` is in units of the entries' weights per second.

@@ -23,9 +23,9 @@ from batchedmodel_scheduling.deadline.batches import (
     table_beyond,
     waiting_in,
 )
-from batchedmodel_scheduling.deadline.ready_queue import Entry, Lane, Lanes
+from batchedmodel_scheduling.deadline.ready_queue import Lane, QueuedItem, ReadyQueue
 from batchedmodel_scheduling.deadline.shedding import Candidate, select
-from batchedmodel_scheduling.deadline.worker_timeline import Agenda
+from batchedmodel_scheduling.deadline.worker_timeline import WorkerTimeline
 
 _PRICE: Final = 0.8
 """What a freed second of the device is worth: this part of what arrives in it, as far as the device
@@ -38,10 +38,10 @@ _BATCHES_SEEN: Final = 32
 class Plan:
     """The first batch, and what it means for the others."""
 
-    batch: list[Entry]
+    batch: list[QueuedItem]
     table: list[float]
     """Upper seconds by number of items of the batch's kind."""
-    given_up: list[Entry]
+    given_up: list[QueuedItem]
     """Those that are left out and late by the time this batch is over."""
     pressed: bool
     """Not everything that waits will be in time."""
@@ -60,7 +60,7 @@ class Plan:
         return bisect_right(self.table, longest, rows) - 1 - rows
 
 
-def plan(lanes: Lanes, now: Situation) -> Plan:
+def plan(lanes: ReadyQueue, now: Situation) -> Plan:
     """Plan for lanes that are not empty and whose items could each be in time alone."""
     keys = list(lanes.by_key())
     by_tokens = now.times.rule is CostRule.PACKED
@@ -74,7 +74,7 @@ def _alike(lane: Lane, now: Situation) -> Plan:
     entries = lane.entries
     cap = now.limits.rows_of(lane.longest)
     table = now.times.upper_table(lane.longest, cap)[: cap + 1]
-    agenda, slack = Agenda(now.free), float("inf")
+    agenda, slack = WorkerTimeline(now.free), float("inf")
     seen = min(len(entries), _BATCHES_SEEN * cap) if now.hurried else 0
     for first in range(0, seen, cap):
         part = entries[first : first + cap]
@@ -111,9 +111,9 @@ def _alike(lane: Lane, now: Situation) -> Plan:
     )
 
 
-def _lost(entries: list[Entry], seconds: float, now: Situation) -> list[Entry]:
+def _lost(entries: list[QueuedItem], seconds: float, now: Situation) -> list[QueuedItem]:
     """Of those left out of a batch that takes so long, the ones that are late before the next."""
-    agenda = Agenda(now.free)
+    agenda = WorkerTimeline(now.free)
     agenda.add(seconds)
     return [entry for entry in entries if entry.due <= agenda.begins]
 
@@ -125,7 +125,7 @@ def _usual_rows(table: list[float], now: Situation) -> int:
     return max(1, bisect_right(table, now.target / 2) - 1)
 
 
-def _passed_over(entries: list[Entry], table: list[float], now: Situation) -> int:
+def _passed_over(entries: list[QueuedItem], table: list[float], now: Situation) -> int:
     """Of a queue too long to be looked at as a whole, the heads that would make batches small."""
     if len(entries) <= look_ahead.LARGEST:
         return 0
@@ -134,7 +134,7 @@ def _passed_over(entries: list[Entry], table: list[float], now: Situation) -> in
     return min(first, len(entries) - look_ahead.LARGEST)
 
 
-def _price(entries: Sequence[Entry], table: list[float], now: Situation) -> float:
+def _price(entries: Sequence[QueuedItem], table: list[float], now: Situation) -> float:
     worth = sum(entry.weight for entry in entries) / len(entries)
     best = _best_rate(table, now)
     load = min(1.0, now.rate / best)
@@ -182,7 +182,7 @@ def _different(keys: list[list[Lane]], now: Situation) -> Plan:
         alone = now.times.upper_table(last.length, 1)
         return Plan(batch=[last], table=alone, given_up=[], pressed=True, slack=0.0, load=1.0)
     first = chosen.run[0]
-    agenda, slack = Agenda(now.free), float("inf")
+    agenda, slack = WorkerTimeline(now.free), float("inf")
     for candidate in chosen.run:
         slack = min(slack, candidate.due - agenda.add(candidate.seconds))
     pressed = bool(chosen.given_up or chosen.put_off)

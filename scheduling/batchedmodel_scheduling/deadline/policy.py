@@ -29,12 +29,12 @@ from batchedmodel_scheduling.core.policy import (
 )
 from batchedmodel_scheduling.deadline.arrival_model import ArrivalRate, GapsByKey
 from batchedmodel_scheduling.deadline.batches import Situation, quick, together, within
-from batchedmodel_scheduling.deadline.late_queue import Spare
+from batchedmodel_scheduling.deadline.late_queue import LateQueue
 from batchedmodel_scheduling.deadline.planning import Plan, plan
-from batchedmodel_scheduling.deadline.ready_queue import Entry, Lanes, entry_of
-from batchedmodel_scheduling.deadline.request_groups import FanOuts
-from batchedmodel_scheduling.deadline.starvation_guard import Floor
-from batchedmodel_scheduling.deadline.work_estimate import Shares
+from batchedmodel_scheduling.deadline.ready_queue import QueuedItem, ReadyQueue, entry_of
+from batchedmodel_scheduling.deadline.request_groups import RequestGroups
+from batchedmodel_scheduling.deadline.starvation_guard import StarvationGuard
+from batchedmodel_scheduling.deadline.work_estimate import WorkEstimate
 
 _PRIORITY_STEP: Final = 1.0
 """Seconds between two priorities, or the target if that is shorter."""
@@ -46,13 +46,13 @@ class Deadline(BasePolicy):
 
     def __init__(self, settings: BatchSettings, pipeline: Pipeline) -> None:
         super().__init__(settings, pipeline)
-        self._lanes = Lanes(settings.length_buckets)
-        self._spare = Spare()
-        self._floor = Floor()
-        self._fan_outs = FanOuts()
+        self._ready = ReadyQueue(settings.length_buckets)
+        self._late_queue = LateQueue()
+        self._guard = StarvationGuard()
+        self._fan_outs = RequestGroups()
         self._rate = ArrivalRate()
         self._gaps = GapsByKey()
-        self._shares = Shares(pipeline.times, settings.max_batch_size)
+        self._estimate = WorkEstimate(pipeline.times, settings.max_batch_size)
         self._refusing_since = NEVER  # for what the profile says alone
         self._evicted: list[Shed] = []
         self._early = False  # something has filled up since the last plan
@@ -73,7 +73,7 @@ class Deadline(BasePolicy):
         self._timer = NEVER
         # Refused ones as well: the rest of their group need not wait for those.
         self._fan_outs.observe(item)
-        waiting = len(self._lanes) + len(self._spare)
+        waiting = len(self._ready) + len(self._late_queue)
         start = self.pipeline.starts_at(now)
         alone = start + self._alone(item.length)
         entry = self._entry(item)
@@ -82,9 +82,9 @@ class Deadline(BasePolicy):
                 return self._predicted_late(item, waiting)
             self.pipeline.doubted = True
         if waiting >= self.most_waiting:
-            if not len(self._spare) or alone > item.due:
+            if not len(self._late_queue) or alone > item.due:
                 return self._queue_full(waiting)
-            self._evicted.append(Shed(item=self._spare.evict(), outcome=Outcome.EVICTED))
+            self._evicted.append(Shed(item=self._late_queue.evict(), outcome=Outcome.EVICTED))
         self._add(entry)
         self._rate.observe(now)
         self._gaps.of(item.key).observe(now)
@@ -95,27 +95,27 @@ class Deadline(BasePolicy):
         self._fan_outs.observe(item)
         self._add(self._entry(item))
 
-    def _add(self, entry: Entry) -> None:
-        lane = self._lanes.add(entry)
+    def _add(self, entry: QueuedItem) -> None:
+        lane = self._ready.add(entry)
         filled = len(lane.entries) == self.limits.rows_of(lane.longest)
-        full = filled or len(self._lanes) == self.limits.rows
+        full = filled or len(self._ready) == self.limits.rows
         if full:
             self._early = True
 
     def refusal(self) -> Refusal | None:
         """Whether the queue is full of items that may be in time."""
-        return self._queue_full(len(self._lanes))
+        return self._queue_full(len(self._ready))
 
     def withdraw(self, item_id: ItemId, now: float) -> None:
         """Forget a waiting item."""
         self._timer = NEVER
-        if self._lanes.discard(item_id) is None:
-            self._spare.discard(item_id)
+        if self._ready.discard(item_id) is None:
+            self._late_queue.discard(item_id)
             self._evicted = [shed for shed in self._evicted if shed.item.id != item_id]
 
     def waiting(self) -> Iterator[Item]:
         """All waiting items, late ones too, and those whose eviction is not told yet."""
-        return chain(self._lanes, self._spare, [shed.item for shed in self._evicted])
+        return chain(self._ready, self._late_queue, [shed.item for shed in self._evicted])
 
     def observe(self, event: Event, now: float) -> None:
         """Learn what became of a released batch, or what the server holds."""
@@ -125,12 +125,12 @@ class Deadline(BasePolicy):
     def configure(self, settings: BatchSettings, now: float) -> None:
         """Use other settings from now on."""
         super().configure(settings, now)
-        self._shares = Shares(self.pipeline.times, settings.max_batch_size)
+        self._estimate = WorkEstimate(self.pipeline.times, settings.max_batch_size)
         self._early = True
         # What waits is ordered by the new target, or newcomers would pass it.
-        waiting, self._lanes = self._lanes, Lanes(settings.length_buckets)
+        waiting, self._ready = self._ready, ReadyQueue(settings.length_buckets)
         for item in waiting:
-            self._lanes.add(self._entry(item))
+            self._ready.add(self._entry(item))
 
     def poll(self, now: float, slots: Slots) -> Decision:
         """Release the first batch of the plan, or say until when it is held."""
@@ -140,23 +140,23 @@ class Deadline(BasePolicy):
         shed, self._evicted = self._evicted, []
         # Also where nothing waits: who comes next is judged by what the server can hold.
         opens = self.pipeline.opens_at(slots, now)
-        if not len(self._lanes) and not len(self._spare):
+        if not len(self._ready) and not len(self._late_queue):
             return self._hold(NEVER, HoldReason.EMPTY, shed)
         if opens > now and not (self._early and slots.early(opens)):
             if self._unswept:
                 # Who cannot be in time after the batch that has just left hears it now, not then.
                 shed += self._hopeless(self.pipeline.starts_at(now), now)
-                if not len(self._lanes) and not len(self._spare):
+                if not len(self._ready) and not len(self._late_queue):
                     return self._hold(NEVER, HoldReason.EMPTY, shed)
             return self._hold(opens, HoldReason.BUSY, shed)
         self._early = False
         start = self.pipeline.starts_at(now)
         shed += self._hopeless(start, now)
-        if not len(self._lanes):
+        if not len(self._ready):
             return self._serve_late(now, opens, shed)
         # A plan may give up everything but one item; it never fails to find one.
         situation = self._situation(now)
-        chosen = plan(self._lanes, situation)
+        chosen = plan(self._ready, situation)
         shed += self._give_up(chosen.given_up, now)
         return self._act(chosen, situation, now, opens, slots, shed)
 
@@ -175,14 +175,14 @@ class Deadline(BasePolicy):
         whole = not (full or chosen.pressed) and self._fan_outs.complete(batch)
         if opens > now and (chosen.pressed or not full):
             return self._hold(opens, HoldReason.BUSY, shed)
-        overdue = self._floor.overdue()
+        overdue = self._guard.overdue()
         if overdue is not None:
-            turn = self._lanes.led_by(overdue, self.limits)
+            turn = self._ready.led_by(overdue, self.limits)
             if turn:
                 return self._release(quick(turn, situation), ReleaseReason.FLOOR, now, shed)
-        late: list[Entry] = []
-        if not chosen.pressed and len(self._spare):
-            late = self._spare.company(batch, self.limits, chosen.room, now)
+        late: list[QueuedItem] = []
+        if not chosen.pressed and len(self._late_queue):
+            late = self._late_queue.company(batch, self.limits, chosen.room, now)
             first = self._late_first(chosen, situation, now)
             if first and first[0] not in late:
                 return self._release([], ReleaseReason.SPARE, now, shed, first)
@@ -214,7 +214,7 @@ class Deadline(BasePolicy):
             return None
         batch, table = chosen.batch, chosen.table
         items = len(batch)
-        oldest = self._lanes.oldest()  # another key's wait is not longer for that of this one
+        oldest = self._ready.oldest()  # another key's wait is not longer for that of this one
         one_more = table[items + 1] if items + 1 < len(table) else table[items]
         until = min(
             oldest + self.settings.max_wait_seconds,
@@ -229,7 +229,7 @@ class Deadline(BasePolicy):
         gaps = self._gaps.of(batch[0].item.key)
         return gaps.worth_waiting(now, items, saved=saved, load=chosen.load, until=until)
 
-    def _full_behind(self, chosen: Plan) -> list[Entry]:
+    def _full_behind(self, chosen: Plan) -> list[QueuedItem]:
         """A full batch of another kind that can run before the chosen one and make nobody late."""
         for other in chosen.behind:
             lengths = [entry.length for entry in other.entries]
@@ -237,9 +237,9 @@ class Deadline(BasePolicy):
                 return other.entries
         return []
 
-    def _late_first(self, chosen: Plan, situation: Situation, now: float) -> list[Entry]:
+    def _late_first(self, chosen: Plan, situation: Situation, now: float) -> list[QueuedItem]:
         """Late ones that can run before the planned batch and make nobody late."""
-        late = self._spare.alike(now)
+        late = self._late_queue.alike(now)
         if not late:
             return []
         batch = together(late, self.settings.length_buckets, situation)
@@ -247,8 +247,8 @@ class Deadline(BasePolicy):
 
     def _serve_late(self, now: float, opens: float, shed: list[Shed]) -> Decision:
         """Nobody on time waits: let late ones go."""
-        shed += [Shed(item=item, outcome=Outcome.EXPIRED) for item in self._spare.expired(now)]
-        late = self._spare.alike(now)
+        shed += [Shed(item=item, outcome=Outcome.EXPIRED) for item in self._late_queue.expired(now)]
+        late = self._late_queue.alike(now)
         if not late:
             return self._hold(NEVER, HoldReason.EMPTY, shed)
         if opens > now:
@@ -259,18 +259,18 @@ class Deadline(BasePolicy):
 
     def _release(
         self,
-        batch: list[Entry],
+        batch: list[QueuedItem],
         reason: ReleaseReason,
         now: float,
         shed: list[Shed],
-        late: Sequence[Entry] = (),
+        late: Sequence[QueuedItem] = (),
     ) -> Decision:
-        self._lanes.take(batch)
+        self._ready.take(batch)
         for entry in late:
-            self._spare.discard(entry.id)
+            self._late_queue.discard(entry.id)
         items = [entry.item for entry in chain(batch, late)]
         self._fan_outs.left(items)
-        self._floor.released({item.priority for item in items}, self._lanes.priorities)
+        self._guard.released({item.priority for item in items}, self._ready.priorities)
         released = self._released(items, reason, now)
         self._timer = self._refusing_since = NEVER
         self._unswept = True
@@ -292,12 +292,12 @@ class Deadline(BasePolicy):
     def _hopeless(self, start: float, now: float) -> list[Shed]:
         """Give up the heads that would be late even alone; those that are late, while unproven."""
         if self.pipeline.unproven(now):
-            return self._give_up(self._lanes.due_by(now), now)
+            return self._give_up(self._ready.due_by(now), now)
         self._unswept = False
-        gone: list[Entry] = []
-        in_order = self._lanes.by_due
+        gone: list[QueuedItem] = []
+        in_order = self._ready.by_due
         hurried = self._hurried()
-        for lanes in self._lanes.by_key():
+        for lanes in self._ready.by_key():
             for lane in lanes:
                 # The lane's longest decides for the lane; each is judged by its own length.
                 alone = start + self._alone(lane.longest)
@@ -312,18 +312,18 @@ class Deadline(BasePolicy):
                         gone.append(entry)
         return self._give_up(gone, now)
 
-    def _give_up(self, entries: list[Entry], now: float) -> list[Shed]:
+    def _give_up(self, entries: list[QueuedItem], now: float) -> list[Shed]:
         """They will be late: those still wanted then wait for spare time, the others end here."""
         if not entries:
             return []
-        self._lanes.take(entries)
+        self._ready.take(entries)
         shed: list[Shed] = []
         for entry in entries:
             item = entry.item
             if item.deadline <= now:
                 shed.append(Shed(item=item, outcome=Outcome.EXPIRED))
             elif item.due < item.deadline:
-                self._spare.add(entry)
+                self._late_queue.add(entry)
             else:
                 shed.append(Shed(item=item, outcome=Outcome.SHED))
         return shed
@@ -337,7 +337,7 @@ class Deadline(BasePolicy):
             target=self.settings.target_seconds if hurried else None,
             times=self.pipeline.times,
             limits=self.limits,
-            by_due=self._lanes.by_due,
+            by_due=self._ready.by_due,
             hurried=hurried,
         )
 
@@ -352,7 +352,7 @@ class Deadline(BasePolicy):
             return True
         return 2 * self._alone(max(1, round(self.recent.length))) <= target
 
-    def _one_too_many(self, entry: Entry, start: float) -> bool:
+    def _one_too_many(self, entry: QueuedItem, start: float) -> bool:
         """Whether even in full batches not all of its rank could be in time, and late is no use.
 
         Somebody must be given up then; the newcomer has waited for nothing yet. Work is counted in
@@ -361,7 +361,7 @@ class Deadline(BasePolicy):
         if entry.due < entry.item.deadline or not self.pipeline.times.profiled:
             return False
         pace = self.pipeline.times.scale / self.pipeline.workers
-        return not self._lanes.feasible(entry, start, pace)
+        return not self._ready.feasible(entry, start, pace)
 
     def _worth_a_try(self, item: Item, now: float) -> bool:
         """Whether an item that would be late goes to an idle server all the same.
@@ -389,6 +389,6 @@ class Deadline(BasePolicy):
         """By due time and priority, as in the lanes."""
         return self._entry(item).order
 
-    def _entry(self, item: Item) -> Entry:
+    def _entry(self, item: Item) -> QueuedItem:
         step = min(_PRIORITY_STEP, self.settings.target_seconds or _PRIORITY_STEP)
-        return entry_of(item, self._shares.of(item.length), step)
+        return entry_of(item, self._estimate.of(item.length), step)

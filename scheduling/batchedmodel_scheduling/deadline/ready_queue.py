@@ -19,7 +19,7 @@ _WEIGHTS: Final = {Priority.HIGH: 4.0, Priority.NORMAL: 1.0, Priority.LOW: 0.25}
 _CLASSES: Final = 128  # more than there are narrow classes of any length
 
 
-class Entry(NamedTuple):
+class QueuedItem(NamedTuple):
     """A waiting item as plans see it; sorts by urgency, then by age."""
 
     order: float
@@ -33,14 +33,16 @@ class Entry(NamedTuple):
     item: Item
 
 
-def entry_of(item: Item, work: float, step: float) -> Entry:
+def entry_of(item: Item, work: float, step: float) -> QueuedItem:
     """By due time; a priority is `step` seconds ahead of the next one.
 
     Whatever waits long enough comes first in the end, of whatever priority. Worth is work: by
     number alone, long items would always be given up first.
     """
     order = item.due + item.yields + _BEHIND[item.priority] * step
-    return Entry(order, item.id, item.due, item.length, work, _WEIGHTS[item.priority] * work, item)
+    return QueuedItem(
+        order, item.id, item.due, item.length, work, _WEIGHTS[item.priority] * work, item
+    )
 
 
 class Lane:
@@ -51,19 +53,19 @@ class Lane:
     def __init__(self, key: Hashable, length_class: int) -> None:
         self.key: Final = key
         self.length_class: Final = length_class
-        self.entries: list[Entry] = []
+        self.entries: list[QueuedItem] = []
         self.longest = 0
         """At least the longest length here: lowered only when the lane runs empty."""
 
 
-class Lanes:
+class ReadyQueue:
     """All items that may still be on time."""
 
     def __init__(self, edges: tuple[int, ...]) -> None:
         """`edges` bound the length classes from above; without any they are chosen here."""
         self._edges = edges
         self._by_key: dict[Hashable, list[Lane]] = {}
-        self._lane_of: dict[ItemId, tuple[Lane, Entry]] = {}
+        self._lane_of: dict[ItemId, tuple[Lane, QueuedItem]] = {}
         self.priorities: Final = dict.fromkeys(Priority, 0)
         """How many of each wait."""
         self._work = dict.fromkeys(Priority, 0.0)
@@ -82,7 +84,7 @@ class Lanes:
         """For each key its lanes that are not empty, shortest items first."""
         return self._by_key.values()
 
-    def feasible(self, newcomer: Entry, start: float, scale: float) -> bool:
+    def feasible(self, newcomer: QueuedItem, start: float, scale: float) -> bool:
         """Whether all could be in time if an item came, in full batches from `start` on.
 
         It and all of its priority and higher ones, that is; `scale` is how long a second of work
@@ -103,7 +105,7 @@ class Lanes:
             before += sum([one.work for one in ahead if one.item.priority <= priority])
         return start + scale * before <= newcomer.due
 
-    def add(self, entry: Entry) -> Lane:
+    def add(self, entry: QueuedItem) -> Lane:
         """Let an item wait."""
         if entry.id in self._lane_of:
             raise ValueError(f"item {entry.id} waits already: identifiers must not repeat")
@@ -120,7 +122,7 @@ class Lanes:
         self._yielding += entry.item.yields > 0
         return lane
 
-    def discard(self, item_id: ItemId) -> Entry | None:
+    def discard(self, item_id: ItemId) -> QueuedItem | None:
         """Forget an item; None if it is not here."""
         found = self._lane_of.pop(item_id, None)
         if found is None:
@@ -137,7 +139,7 @@ class Lanes:
             self._close(lane)
         return entry
 
-    def take(self, chosen: list[Entry]) -> None:
+    def take(self, chosen: list[QueuedItem]) -> None:
         """Forget items that leave together; usually the heads of their lanes."""
         lane_of = self._lane_of
         for priority in {entry.item.priority for entry in chosen}:
@@ -163,11 +165,11 @@ class Lanes:
         """When the one that waits for the longest time arrived; there must be one."""
         return min([entry.item.arrived for _, entry in self._lane_of.values()])
 
-    def due_by(self, now: float) -> list[Entry]:
+    def due_by(self, now: float) -> list[QueuedItem]:
         """Those whose due time has come."""
         return [entry for _, entry in self._lane_of.values() if entry.due <= now]
 
-    def led_by(self, priority: Priority, limits: Limits) -> list[Entry]:
+    def led_by(self, priority: Priority, limits: Limits) -> list[QueuedItem]:
         """The oldest item of a priority and, from its lane, those that go with it."""
         heads = [
             (entry.item.arrived, entry.id, lane, entry)

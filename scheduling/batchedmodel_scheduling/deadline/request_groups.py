@@ -12,8 +12,8 @@ called, and the groups of other keys are believed as before.
 from collections.abc import Hashable, Iterable
 from typing import Final, NamedTuple
 
-from batchedmodel_scheduling.core.policy import FanOut, Item
-from batchedmodel_scheduling.deadline.ready_queue import Entry
+from batchedmodel_scheduling.core.policy import Item, RequestGroup
+from batchedmodel_scheduling.deadline.ready_queue import QueuedItem
 
 PATIENCE_SECONDS: Final = 0.005
 """From one member of a group to the next, while a batch is held for it."""
@@ -33,7 +33,7 @@ class _Credit(NamedTuple):
     until: float
 
 
-class FanOuts:
+class RequestGroups:
     """How many members of each group have come. Times are monotonic seconds."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class FanOuts:
 
     def observe(self, item: Item) -> None:
         """An item came, which may be a member of a group."""
-        announced = item.fan_out
+        announced = item.request_group
         if announced is None:
             return
         before = self._seen.pop(announced.id, None)
@@ -61,20 +61,22 @@ class FanOuts:
             del self._seen[oldest]
             self._begun.discard(oldest)
 
-    def complete(self, entries: Iterable[Entry]) -> bool:
+    def complete(self, entries: Iterable[QueuedItem]) -> bool:
         """Whether these hold members of groups, and nothing of any of them is still to come."""
-        groups = [entry.item.fan_out for entry in entries if entry.item.fan_out is not None]
+        groups = [
+            entry.item.request_group for entry in entries if entry.item.request_group is not None
+        ]
         return bool(groups) and not any(self._lacks(group) for group in groups)
 
-    def awaited(self, entries: Iterable[Entry], now: float) -> float | None:
+    def awaited(self, entries: Iterable[QueuedItem], now: float) -> float | None:
         """Until when to hold these for the rest of one of their groups; None when not to."""
         if not self._seen:
             return None
         for item in (entry.item for entry in entries):
-            if item.fan_out is None or not self._lacks(item.fan_out):
+            if item.request_group is None or not self._lacks(item.request_group):
                 continue
-            until = self._seen[item.fan_out.id].last + PATIENCE_SECONDS
-            if until > now and self._has_credit(item.key, item.fan_out.id, now):
+            until = self._seen[item.request_group.id].last + PATIENCE_SECONDS
+            if until > now and self._has_credit(item.key, item.request_group.id, now):
                 return until
         return None
 
@@ -82,11 +84,11 @@ class FanOuts:
         """These left: the rest of their groups goes without them, and is not waited for."""
         if self._seen:
             for item in items:
-                group = item.fan_out
+                group = item.request_group
                 if group is not None and group.id in self._seen:
                     self._begun.add(group.id)
 
-    def _lacks(self, group: FanOut) -> bool:
+    def _lacks(self, group: RequestGroup) -> bool:
         """Whether members are still to come that are worth waiting for."""
         return group.id in self._seen and group.id not in self._begun
 

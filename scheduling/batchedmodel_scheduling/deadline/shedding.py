@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
-from batchedmodel_scheduling.deadline.ready_queue import Entry
-from batchedmodel_scheduling.deadline.worker_timeline import Agenda
+from batchedmodel_scheduling.deadline.ready_queue import QueuedItem
+from batchedmodel_scheduling.deadline.worker_timeline import WorkerTimeline
 
 
 @dataclass(slots=True)
 class Candidate:
     """Items that would share a batch, in the order in which they would be given up."""
 
-    entries: list[Entry]
+    entries: list[QueuedItem]
     table: list[float]
     """Expected seconds by number of items, before `factor`."""
     without: list[float] | None
@@ -42,7 +42,7 @@ class Selection:
     """What to run, first batch first; what was given up, and which batches were put off."""
 
     run: list[Candidate]
-    given_up: list[Entry]
+    given_up: list[QueuedItem]
     put_off: list[Candidate]
 
 
@@ -56,7 +56,7 @@ class _Oldest(NamedTuple):
     """When the first of the rest is due."""
 
 
-Remake = Callable[[list[Entry]], Candidate]
+Remake = Callable[[list[QueuedItem]], Candidate]
 """A batch of some members of another one."""
 
 
@@ -69,9 +69,9 @@ def select(
     """
     candidates.sort(key=lambda candidate: candidate.turn)
     run: list[Candidate] = []
-    given_up: list[Entry] = []
+    given_up: list[QueuedItem] = []
     put_off: list[Candidate] = []
-    agenda = Agenda(free)  # of all that run before the last
+    agenda = WorkerTimeline(free)  # of all that run before the last
     for candidate in candidates:
         if run:
             agenda.add(run[-1].seconds)
@@ -93,7 +93,7 @@ def select(
             if worst.weight < loss or dropped == len(last.entries):
                 run.remove(worst)
                 put_off.append(worst)
-                agenda = Agenda(free)
+                agenda = WorkerTimeline(free)
                 for one in run[:-1]:
                     agenda.add(one.seconds)
                 continue

@@ -12,7 +12,7 @@ from batchedmodel_scheduling.core.policy import Priority
 _SHARE: Final = 0.05
 
 
-class Floor:
+class StarvationGuard:
     """What each priority is owed."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from batchedmodel_scheduling.latency.batch_times import BatchTimes
 _REMEMBERED: Final = 4096  # lengths; callers choose them
 
 
-class Shares:
+class WorkEstimate:
     """In seconds before drift; in full batches while there is no curve."""
 
     def __init__(self, times: BatchTimes, rows: int) -> None:

@@ -8,7 +8,7 @@ import heapq
 from collections.abc import Sequence
 
 
-class Agenda:
+class WorkerTimeline:
     """The workers' times, as far as they are given away."""
 
     def __init__(self, free: Sequence[float]) -> None:

@@ -15,13 +15,13 @@ from typing import Final, Protocol
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_scheduling.core.policy import (
     Batch,
-    FanOut,
     Finished,
     HandedOver,
     Item,
     ItemId,
     Policy,
     Priority,
+    RequestGroup,
     Slots,
 )
 
@@ -40,7 +40,7 @@ class Request:
     deadline: int
     priority: Priority = Priority.NORMAL
     key: Hashable = _KEY
-    fan_out: FanOut | None = None
+    request_group: RequestGroup | None = None
 
 
 class Device(Protocol):
@@ -196,7 +196,7 @@ class _Simulation:
             due=request.due / NANOSECONDS,
             deadline=request.deadline / NANOSECONDS,
             priority=request.priority,
-            fan_out=request.fan_out,
+            request_group=request.request_group,
         )
         pod = self._pods[index]
         refusal = pod.policy.offer(item, now / NANOSECONDS)

@@ -1,8 +1,8 @@
 """How the server behind is, by what becomes of batches, and by a probe where these do not tell.
 
 A probe is a request of one row that the server answered a while ago, sent once more with nobody
-waiting for it. `Circuit` decides when; this shell keeps such requests and sends them, one at a time
-and never without a reason.
+waiting for it. `CircuitBreaker` decides when; this shell keeps such requests and sends them, one at
+a time and never without a reason.
 """
 
 import asyncio
@@ -17,8 +17,8 @@ from batchedmodel_scheduling.core.base import BasePolicy
 from batchedmodel_scheduling.core.policy import Batch
 from batchedmodel_sidecar.backends.base import Infer
 from batchedmodel_sidecar.batching.batch_reply import RawReply
-from batchedmodel_sidecar.batching.circuit_breaker import Circuit
-from batchedmodel_sidecar.batching.in_flight import Flights, carried, patience
+from batchedmodel_sidecar.batching.circuit_breaker import CircuitBreaker
+from batchedmodel_sidecar.batching.in_flight import InFlight, carried, patience
 from batchedmodel_sidecar.batching.isolation import Alone, Standing
 from batchedmodel_sidecar.batching.retry import told_apart
 from batchedmodel_sidecar.calls import Call, RawBatch, Row, Value, request_of
@@ -40,7 +40,7 @@ class Health:
         self,
         infer: Infer,
         clock: Callable[[], float],
-        flights: Flights,
+        in_flight: InFlight,
         told: Callable[[], None],
         *,
         idempotent: bool,
@@ -49,12 +49,12 @@ class Health:
 
         Without `idempotent` nothing is sent twice, and there are no probes.
         """
-        self.circuit: Final = Circuit()
+        self.circuit: Final = CircuitBreaker()
         self.standing: Final = Standing()
         """Of those who call it."""
         self._infer = infer
         self._clock = clock
-        self._flights = flights
+        self._in_flight = in_flight
         self._told = told
         self._idempotent = idempotent
         self._kept: dict[tuple[str, Hashable], Call] = {}
@@ -64,7 +64,7 @@ class Health:
 
     def replied(self, batch: Batch, reply: BatchReply) -> None:
         """A batch that has not ended has a reply."""
-        since, callers = self._flights.began(batch), self._flights.callers(batch)
+        since, callers = self._in_flight.began(batch), self._in_flight.callers(batch)
         self.circuit.replied(reply, self._clock(), since=since, callers=callers)
 
     def unserved(self, batch: Batch, error: Unserved) -> float | None:
@@ -73,12 +73,12 @@ class Health:
         For the one caller whose rows it had: others may fare better with the same key.
         """
         now, key = self._clock(), batch.items[0].key
-        if self._flights.shared(batch) and told_apart(error, idempotent=self._idempotent):
+        if self._in_flight.shared(batch) and told_apart(error, idempotent=self._idempotent):
             self.circuit.wants_probe |= isinstance(error, Busy)
             return None  # the parts of it will tell
         if isinstance(error, Busy) and error.answered and not isinstance(key, Alone):
             return self.circuit.rest_of_key(now, error.seconds)
-        since, callers = self._flights.began(batch), self._flights.callers(batch)
+        since, callers = self._in_flight.began(batch), self._in_flight.callers(batch)
         # What ends connections for one who goes apart ends them for nobody else.
         own = all(map(self.standing.goes_apart, callers))
         self.circuit.unserved(error, now, since=since, callers=callers, pauses=not own)
@@ -135,7 +135,7 @@ class Health:
             await asyncio.gather(self._probe, return_exceptions=True)
 
     async def _ask(self, caller: str, call: Call, seconds: float) -> None:
-        alone = not self._flights.any
+        alone = not self._in_flight.any
         request = _probe_of(caller, call, self._clock() + seconds, seconds)
         try:
             reply = await carried(lambda: self._infer(request, seconds))
@@ -147,7 +147,7 @@ class Health:
             reply = _refused(reply) or reply
         if not isinstance(reply, Unserved):
             self.circuit.probe_answered()
-        elif not isinstance(reply, Lost) or (alone and not self._flights.any):
+        elif not isinstance(reply, Lost) or (alone and not self._in_flight.any):
             # A server that dies beside others' batches may have died of those.
             self.circuit.probe_failed(reply, self._clock())
         outcome = type(reply).__name__ if isinstance(reply, Unserved) else "answered"

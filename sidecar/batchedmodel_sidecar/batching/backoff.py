@@ -1,8 +1,8 @@
 """Callers' keys that the server asked to be left alone with, and their rows, which wait here.
 
-Pure; owned by `Turns`, which shows none of these rows to the policy, so that others go on. A server
-that refuses one kind of request with 429 or 503 (a tenant's quota, one of its models) says nothing
-of the others, and nothing of other callers' requests of that kind.
+Pure; owned by `RequestWindow`, which shows none of these rows to the policy, so that others go on.
+A server that refuses one kind of request with 429 or 503 (a tenant's quota, one of its models) says
+nothing of the others, and nothing of other callers' requests of that kind.
 """
 
 import math
@@ -15,7 +15,7 @@ from batchedmodel_sidecar.batching.isolation import original
 _MOST_KEYS: Final = 64
 
 
-class Resting:
+class Backoff:
     """One server's; times are monotonic seconds."""
 
     def __init__(self) -> None:

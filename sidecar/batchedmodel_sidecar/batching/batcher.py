@@ -1,8 +1,7 @@
 """The asyncio shell around a batch policy: it owns futures and one timer, and decides nothing.
 
-The front submits calls and awaits them; a caller's departure is the cancellation of `submit`. The
-policy says which rows leave of those that `Turns` shows it; the model link carries them. Each call
-is settled exactly once, by `_settle`, whoever left in between.
+`RequestWindow` shows the policy rows, and the link to the server carries those that leave. A caller
+that leaves cancels `submit`. `_settle` ends each call exactly once, whoever left in between.
 """
 
 import asyncio
@@ -23,24 +22,25 @@ from batchedmodel_sidecar.backends.health import Health
 from batchedmodel_sidecar.batching import rejections
 from batchedmodel_sidecar.batching.batch_reply import RawReply, RowFailure, dealt, finished
 from batchedmodel_sidecar.batching.deadlines import Deadlines
-from batchedmodel_sidecar.batching.in_flight import Flights, carried, noted, our_bug, patience
-from batchedmodel_sidecar.batching.pending_request import LiveCall, Told, batch_of
-from batchedmodel_sidecar.batching.quarantine import Suspects
-from batchedmodel_sidecar.batching.request_window import Turns
+from batchedmodel_sidecar.batching.in_flight import InFlight, carried, noted, our_bug, patience
+from batchedmodel_sidecar.batching.pending_request import Members, PendingRequest, Told, batch_of
+from batchedmodel_sidecar.batching.quarantine import Quarantine
+from batchedmodel_sidecar.batching.request_window import RequestWindow
 from batchedmodel_sidecar.batching.retry import Company, again
 from batchedmodel_sidecar.batching.timer import Timer
-from batchedmodel_sidecar.batching.watchdog import Vigil
+from batchedmodel_sidecar.batching.watchdog import DecisionWatchdog
 from batchedmodel_sidecar.calls import Answer, Call
 from batchedmodel_sidecar.errors import CallError, Rejected, Unserved
 from batchedmodel_sidecar.model import ReadyModel, still_needed, take
-from batchedmodel_sidecar.protocols.options import NO_WISHES, Wishes, agreed, in_force
-from batchedmodel_sidecar.telemetry.arrivals import FlightRecorder
-from batchedmodel_sidecar.telemetry.batch_counts import BatchBooks
+from batchedmodel_sidecar.protocols.options import NO_OPTIONS, RequestOptions, agreed, in_force
+from batchedmodel_sidecar.telemetry.arrivals import RecentArrivals
+from batchedmodel_sidecar.telemetry.batch_counts import BatchCounts
 from batchedmodel_sidecar.telemetry.ledger import Ledger
 from batchedmodel_sidecar.telemetry.metrics import Durations
-from batchedmodel_sidecar.telemetry.offered_work import Offered
+from batchedmodel_sidecar.telemetry.offered_work import OfferedWork
 
 logger: Final = logging.getLogger(__name__)
+_Result = Answer | CallError | None
 
 
 class Batcher:
@@ -55,7 +55,7 @@ class Batcher:
         timer: Callable[[Callable[[], None]], Timer],
         ledger: Ledger,
         durations: Durations,
-        recorder: FlightRecorder,
+        recorder: RecentArrivals,
         idempotent: bool = True,
         one_by_one: bool = False,
     ) -> None:
@@ -63,7 +63,7 @@ class Batcher:
         the server runs no batches side by side, whatever the settings say.
         """
         self._settings = settings
-        self._terms = agreed(NO_WISHES, settings)  # of most calls
+        self._terms = agreed(NO_OPTIONS, settings)  # of most calls
         self._idempotent = idempotent
         self._one_by_one = one_by_one
         self._policy = policies.new_policy(in_force(settings, one_by_one=one_by_one), None)
@@ -72,20 +72,20 @@ class Batcher:
         self._timer = timer(self._step)
         self._ledger = ledger
         self._durations = durations
-        self._books = BatchBooks(ledger, durations)
+        self._books = BatchCounts(ledger, durations)
         self._recorder = recorder
-        self._offered = Offered(ledger, clock())
+        self._offered = OfferedWork(ledger, clock())
         self.model: ReadyModel | None = None  # who may be given work now
         self._older: tuple[ReadyModel, ...] = ()  # whom it replaced, and who are needed still
         self._flushing = self._closed = self._step_is_due = False
-        self._vigil = Vigil()
-        self._turns = Turns(ledger, lambda item_id: self._rows[item_id][0])
-        self._rows: dict[ItemId, tuple[LiveCall, int]] = {}
-        self._deadlines: Deadlines[LiveCall] = Deadlines()
-        self._flights = Flights(dropped=lambda batch: self._finish(batch, None))
-        self._suspects = Suspects(self._flights, self._request_step)
+        self._watchdog = DecisionWatchdog()
+        self._window = RequestWindow(ledger, lambda item_id: self._rows[item_id][0])
+        self._rows: dict[ItemId, tuple[PendingRequest, int]] = {}
+        self._deadlines: Deadlines[PendingRequest] = Deadlines()
+        self._in_flight = InFlight(dropped=lambda batch: self._finish(batch, None))
+        self._quarantine = Quarantine(self._in_flight, self._request_step)
         self._health = Health(
-            infer, clock, self._flights, self._request_step, idempotent=idempotent
+            infer, clock, self._in_flight, self._request_step, idempotent=idempotent
         )
         self._idle = asyncio.Event()
         self._idle.set()
@@ -97,7 +97,7 @@ class Batcher:
 
     def refusal(self, share: Share = NOBODY) -> Rejected | None:
         """What one more call is told before its body is read; one that is refused was offered."""
-        if (refusal := self._turns.refusal(share, self._policy)) is None:
+        if (refusal := self._window.refusal(share, self._policy)) is None:
             return None
         self._offered.add_unseen(self._clock())
         return rejections.rejected(refusal, self._settings, self._settings.request_timeout_seconds)
@@ -109,11 +109,11 @@ class Batcher:
 
     def ailment(self) -> str | None:
         """Why this process should be restarted: it decides no more; None while it does."""
-        return self._vigil.ailment(self._clock())
+        return self._watchdog.ailment(self._clock())
 
     def oldest_age(self) -> float:
         """Seconds for which the oldest call that waits has waited; 0 when none does."""
-        since = [live.accepted_at for live, _ in self._rows.values() if live.waiting]
+        since = [pending.accepted_at for pending, _ in self._rows.values() if pending.waiting]
         return self._clock() - min(since) if since else 0.0
 
     def signals(self) -> Signals:
@@ -129,7 +129,7 @@ class Batcher:
         self,
         call: Call,
         arrived: float | None = None,
-        wishes: Wishes = NO_WISHES,
+        options: RequestOptions = NO_OPTIONS,
         share: Share = NOBODY,
     ) -> Answer:
         """The answer to a call; raises `Rejected`, `Unserved`, `Expired` or `GivenUp`.
@@ -137,23 +137,23 @@ class Batcher:
         Its time counts from `arrived`, by default from now. Cancelling the await withdraws it.
         """
         now = self._clock()
-        terms = self._terms if wishes is NO_WISHES else agreed(wishes, self._settings)
-        self._ledger.untrusted_priorities += wishes.priority not in (None, terms.priority)
+        terms = self._terms if options is NO_OPTIONS else agreed(options, self._settings)
+        self._ledger.untrusted_priorities += options.priority not in (None, terms.priority)
         call = self._health.standing.placed(call, share.tenant)
-        live = LiveCall(call, now, arrived, terms, share)
+        pending = PendingRequest(call, now, arrived, terms, share)
         try:
-            self._accept(live, now)
+            self._accept(pending, now)
         except Rejected as refused:
             self._recorder.refused(call.lengths, terms.priority, refused.reason, now)
             self._request_step()  # its rows may have cost others their place
             raise
         try:
-            return await live.future
+            return await pending.future
         except asyncio.CancelledError:
-            self._settle(live, Outcome.CANCELLED, None)
+            self._settle(pending, Outcome.CANCELLED, None)
             raise
         finally:
-            del live  # its error has this frame, and would be kept by it with all that was asked
+            del pending  # its error has this frame, and would be kept by it with all that was asked
 
     def attach(self, model: ReadyModel) -> None:
         """A server is ready, or another version beside the one that was not lost."""
@@ -161,9 +161,9 @@ class Batcher:
         self._older = still_needed(self.model, *self._older)
         self.model = model
         self._health.circuit.back()
-        for live in {live for live, _ in self._rows.values()}:
-            if not take(live.call, model, *self._older):
-                self._settle(live, Outcome.FAILED, rejections.other_model())
+        for pending in {pending for pending, _ in self._rows.values()}:
+            if not take(pending.call, model, *self._older):
+                self._settle(pending, Outcome.FAILED, rejections.other_model())
         self._policy = policies.relearning(self._policy, model.profile)
         if model.profile is not None and model.profile.max_cost is not None:
             self._policy.observe(MemoryCap(cost=model.profile.max_cost), self._clock())
@@ -182,7 +182,7 @@ class Batcher:
     def configure(self, settings: BatchSettings) -> None:
         """Use other settings from the next decision on; what was accepted stays accepted."""
         self._settings = settings
-        self._terms = agreed(NO_WISHES, settings)
+        self._terms = agreed(NO_OPTIONS, settings)
         followed = in_force(settings, one_by_one=self._one_by_one, flushing=self._flushing)
         self._policy = policies.reconfigured(self._policy, followed, self._clock())
         self._request_step()
@@ -198,37 +198,35 @@ class Batcher:
 
     def give_up(self, reason: str, *, in_flight: bool = True) -> None:
         """Answer what was accepted with 503, perhaps not what a server may still answer."""
-        for live in {live for live, _ in self._rows.values()}:
-            if in_flight or not live.at_server:
-                self._settle(live, Outcome.FAILED, Unserved(reason, status=503, retry_after=1.0))
+        for pending in {pending for pending, _ in self._rows.values()}:
+            if in_flight or not pending.at_server:
+                self._settle(pending, Outcome.FAILED, Unserved(reason, status=503, retry_after=1.0))
 
     async def close(self) -> None:
         """Settle what is left and stop."""
         self._closed = True
         self._timer.close()
         self.give_up("the service is stopping")
-        await self._flights.cancel_all()
+        await self._in_flight.cancel_all()
         await self._health.close()
 
-    def _accept(self, live: LiveCall, now: float) -> None:
+    def _accept(self, pending: PendingRequest, now: float) -> None:
         """Offer all rows or none: a call is refused whole."""
-        rows = live.call.rows
-        self._ledger.rows_offered += len(rows)
-        if self.model is not None and not take(live.call, self.model, *self._older):
+        rows, lengths = len(pending.call.rows), pending.call.lengths
+        self._ledger.rows_offered += rows
+        if self.model is not None and not take(pending.call, self.model, *self._older):
             raise rejections.refused_for_another_model()
-        if unfit := rejections.unfit(len(rows), live.deadline - now, live.terms, self._settings):
-            raise unfit
-        lengths = live.call.lengths
-        live.work = sum(map(self._policy.work, lengths))
-        self._offered.add(live.work, now)
-        if refusal := self._turns.offer(live, self._policy, now):
-            raise rejections.rejected(refusal, self._settings, live.terms.limit)
-        for index, item_id in enumerate(live.ids):
-            self._rows[item_id] = (live, index)
-        live.recorded = self._recorder.accepted(lengths, live.terms.priority, now)
-        self._ledger.accept(len(rows), live.work, now)
+        rejections.refuse_unfit(rows, pending.deadline - now, pending.terms, self._settings)
+        pending.work = sum(map(self._policy.work, lengths))
+        self._offered.add(pending.work, now)
+        if refusal := self._window.offer(pending, self._policy, now):
+            raise rejections.rejected(refusal, self._settings, pending.terms.limit)
+        for index, item_id in enumerate(pending.ids):
+            self._rows[item_id] = (pending, index)
+        pending.recorded = self._recorder.accepted(lengths, pending.terms.priority, now)
+        self._ledger.accept(rows, pending.work, now)
         self._idle.clear()
-        live.expiry = self._deadlines.add(live.deadline, live)
+        pending.expiry = self._deadlines.add(pending.deadline, pending)
         self._request_step()
 
     def _request_step(self) -> None:
@@ -245,21 +243,21 @@ class Batcher:
         now = self._clock()
         try:
             wakes_at = self._decide(now)
-            self._vigil.decided(wakes_at)
+            self._watchdog.decided(wakes_at)
         except Exception:
             logger.exception("a decision failed")
-            wakes_at = self._vigil.stumbled(now)
+            wakes_at = self._watchdog.stumbled(now)
         self._timer.arm(wakes_at)
 
     def _decide(self, now: float) -> float:
         """Expire, release as long as the policy releases; returns when something is due."""
-        for live in self._deadlines.due(now):
-            self._give_up(live, Outcome.EXPIRED)
-        if self._suspects.can_leave and self._depth(now):
-            self._release(self._suspects.leave(self._policy.pipeline), now)
+        for pending in self._deadlines.due(now):
+            self._give_up(pending, Outcome.EXPIRED)
+        if self._quarantine.can_leave and self._depth(now):
+            self._release(self._quarantine.leave(self._policy.pipeline), now)
         while True:
-            self._turns.show(self._policy, now)
-            slots = self._flights.slots(self._depth(now), just_in_time=self._turns.contended)
+            self._window.show(self._policy, now)
+            slots = self._in_flight.slots(self._depth(now), just_in_time=self._window.contended)
             decision = self._policy.poll(now, slots)
             if decision.release is not None:
                 self._release(decision.release, now)
@@ -269,44 +267,46 @@ class Batcher:
                     self._give_up(self._rows[shed.item.id][0], shed.outcome)
             if decision.release is None:
                 break
-        changes_at = min(self._health.circuit.changes_at(now), self._flights.next_slow(now))
-        return min(decision.wake_at, self._turns.changes_at(), self._deadlines.next(), changes_at)
+        changes_at = min(self._health.circuit.changes_at(now), self._in_flight.next_slow(now))
+        return min(decision.wake_at, self._window.changes_at(), self._deadlines.next(), changes_at)
 
     def _depth(self, now: float) -> int:
         held = 0 if self.model is None else self.model.holds(self._policy.settings)
-        depth = self._health.circuit.depth(held, now, slow=self._flights.slow(now))
-        return self._suspects.depth(depth, now)
+        depth = self._health.circuit.depth(held, now, slow=self._in_flight.slow(now))
+        return self._quarantine.depth(depth, now)
 
-    def _give_up(self, live: LiveCall, outcome: Outcome) -> None:
+    def _give_up(self, pending: PendingRequest, outcome: Outcome) -> None:
         """End a call for which its time, or the policy, leaves no room."""
         delay = self._policy.retry_after(self._ledger.rows_waiting)
-        told = rejections.ended(outcome, seconds=live.terms.limit, retry_after=delay)
-        self._settle(live, outcome, told)
+        told = rejections.ended(outcome, seconds=pending.terms.limit, retry_after=delay)
+        self._settle(pending, outcome, told)
 
     def _release(self, batch: Batch, now: float) -> None:
         members = [self._rows[item.id] for item in batch.items]
         self._books.leaves(batch, members, now)
         logger.debug("batch %d: %s", batch.id, Told(batch, self._rows))
-        self._turns.left(batch.items, members, self._policy)
+        self._window.left(batch.items, members, self._policy)
         noted(self._policy.observe, HandedOver(batch=batch.id), now)
-        carrying, callers = self._carry(batch, members, now), {live.tenant for live, _ in members}
-        self._flights.start(batch, carrying, now, self._policy.pipeline, callers)
-        for live in dict.fromkeys(live for live, _ in members if live.partly_shown):
-            for index in self._turns.show_more(live, self._policy, now):
-                self._rows[live.ids[index]] = (live, index)
+        carrying = self._carry(batch, members, now)
+        self._in_flight.start(
+            batch, carrying, now, self._policy.pipeline, {p.tenant for p, _ in members}
+        )
+        for pending in dict.fromkeys(pending for pending, _ in members if pending.partly_shown):
+            for index in self._window.show_more(pending, self._policy, now):
+                self._rows[pending.ids[index]] = (pending, index)
 
-    async def _carry(self, batch: Batch, members: list[tuple[LiveCall, int]], now: float) -> None:
+    async def _carry(self, batch: Batch, members: Members, now: float) -> None:
         """Make and send one batch and settle its members, whatever happens."""
         seconds = patience(batch, self._settings, now, self._policy.pipeline)
         reply = await carried(lambda: self._infer(batch_of(members, now), seconds))
         try:
-            seconds = self._clock() - self._flights.began(batch)
-            noted(self._turns.ended, batch, members, reply, seconds, self._policy)
+            seconds = self._clock() - self._in_flight.began(batch)
+            noted(self._window.ended, batch, members, reply, seconds, self._policy)
             self._arrived(batch, reply)
         except BaseException as error:
             told = our_bug(error)
-            for live, _ in members:
-                self._settle(live, Outcome.FAILED, told)
+            for pending, _ in members:
+                self._settle(pending, Outcome.FAILED, told)
         if self._flushing and self.model is None and not isinstance(reply, Unserved):
             self.give_up(rejections.MODEL_GONE, in_flight=False)
 
@@ -328,34 +328,34 @@ class Batcher:
         """Items of a batch have no answer: they fail, or wait for another try."""
         now = self._clock()
         if (rests_until := self._health.unserved(batch, error)) is not None:
-            (caller,) = self._flights.callers(batch)  # several are tried again apart instead
-            self._turns.rest(batch.items[0].key, caller, rests_until, self._policy, now)
-        alone = self._flights.alone(batch) and not self._ledger.passing
-        company = Company(self._idempotent, alone, self._flights.shared(batch))
+            (caller,) = self._in_flight.callers(batch)  # several are tried again apart instead
+            self._window.rest(batch.items[0].key, caller, rests_until, self._policy, now)
+        alone = self._in_flight.alone(batch) and not self._ledger.passing
+        company = Company(self._idempotent, alone, self._in_flight.shared(batch))
         over = self._flushing and self.model is None  # no other will come in time for what waits
         for item in items:
-            if (live := self._rows.get(item.id, (None, 0))[0]) is None:
+            if (pending := self._rows.get(item.id, (None, 0))[0]) is None:
                 continue  # no longer wanted; settling one may end others
-            tried = error if over else again(live, item, error, company)
+            tried = error if over else again(pending, item, error, company)
             if isinstance(tried, Unserved):
-                self._settle(live, Outcome.FAILED, tried)
+                self._settle(pending, Outcome.FAILED, tried)
                 continue
-            self._turns.waits_again(live)
-            self._ledger.come_back(len(live.call.rows), live.waiting, now)
-            if not self._suspects.takes(tried):
-                self._turns.come_back(tried, live, self._policy)
+            self._window.waits_again(pending)
+            self._ledger.come_back(len(pending.call.rows), pending.waiting, now)
+            if not self._quarantine.takes(tried):
+                self._window.come_back(tried, pending, self._policy)
 
     def _finish(self, batch: Batch, reply: BatchReply | None) -> None:
         """Tell the policy that a batch is off the server, and act on its answer at once."""
         now = self._clock()
-        callers = self._flights.ended(batch, now)
+        callers = self._in_flight.ended(batch, now)
         self._books.ends(batch, reply, now)
         models = (self.model, *self._older) if self.model is not None else ()
-        policy, rests = self._policy, self._turns.rests
+        policy, rests = self._policy, self._window.rests
         self._health.probe_if_due(batch, callers, models, self._settings, policy, rests)
         noted(self._policy.observe, finished(batch, reply), now)
         if self._policy.pipeline.follows(batch.id):
-            self._vigil.lost_track()
+            self._watchdog.lost_track()
         self._step()
 
     def _deliver(self, batch: Batch, reply: BatchReply) -> None:
@@ -365,36 +365,36 @@ class Batcher:
                 continue  # it has met the reply's fault
             if (entry := self._rows.pop(item.id, None)) is None:
                 continue  # settled meanwhile: expired, left, or failed by another of its rows
-            live, index = entry
+            pending, index = entry
             if isinstance(answer, RowFailure):
-                self._settle(live, Outcome.FAILED, answer.for_row(index, len(live.call.rows)))
+                self._settle(pending, Outcome.FAILED, answer.for_row(index, len(pending.call.rows)))
                 continue
-            if answered := live.answer(index, outputs, answer, reply.compute_seconds):
-                self._settle(live, Outcome.COMPLETED, answered)
-                self._health.keep(live.tenant, live.call)
+            if answered := pending.answer(index, outputs, answer, reply.compute_seconds):
+                self._settle(pending, Outcome.COMPLETED, answered)
+                self._health.keep(pending.tenant, pending.call)
 
-    def _settle(self, live: LiveCall, outcome: Outcome, result: Answer | CallError | None) -> None:
+    def _settle(self, pending: PendingRequest, outcome: Outcome, result: _Result) -> None:
         """The one place where a call ends; later endings of the same call change nothing."""
-        if live.missing < 0:
+        if pending.missing < 0:
             return
-        live.missing = -1
-        live.told(result, outcome)  # first: what fails below leaves no caller waiting
-        self._deadlines.discard(live.expiry)
-        now, rows = self._clock(), len(live.call.rows)
-        if self._health.standing.parts(live.tenant, result):
-            self._turns.part(live.tenant, self._policy, now)
-        self._ledger.settle(outcome, rows, live.work, now, waiting=live.waiting)
-        self._recorder.settled(live.recorded, rows, outcome)
-        self._turns.settled(live, outcome)
-        self._durations.request.observe(now - live.accepted_at)
-        for item_id in live.ids:
-            if self._rows.pop(item_id, None) is not None and live.waiting:
-                self._turns.discard(item_id)
+        pending.missing = -1
+        pending.told(result, outcome)  # first: what fails below leaves no caller waiting
+        self._deadlines.discard(pending.expiry)
+        now, rows = self._clock(), len(pending.call.rows)
+        if self._health.standing.parts(pending.tenant, result):
+            self._window.part(pending.tenant, self._policy, now)
+        self._ledger.settle(outcome, rows, pending.work, now, waiting=pending.waiting)
+        self._recorder.settled(pending.recorded, rows, outcome)
+        self._window.settled(pending, outcome)
+        self._durations.request.observe(now - pending.accepted_at)
+        for item_id in pending.ids:
+            if self._rows.pop(item_id, None) is not None and pending.waiting:
+                self._window.discard(item_id)
                 noted(self._policy.withdraw, item_id, now)
-                self._suspects.discard(item_id)
+                self._quarantine.discard(item_id)
         if outcome is Outcome.CANCELLED:
             # Only then: a server that lets calls expire may hang, and that must be found out.
-            self._flights.unwanted(live.flights)
+            self._in_flight.unwanted(pending.in_flight)
             self._request_step()
         if self._ledger.live == 0:
             self._idle.set()

@@ -35,7 +35,7 @@ _AFTER_A_LOSS: Final = 0.2  # seconds
 _REST_BOUNDS: Final = (0.05, 5.0)  # seconds, whatever the server asks for
 
 
-class Circuit:
+class CircuitBreaker:
     """One server's; times are monotonic seconds."""
 
     def __init__(self) -> None:

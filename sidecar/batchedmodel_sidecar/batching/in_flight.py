@@ -27,7 +27,7 @@ _SLOW_UNKNOWN: Final = 10.0  # seconds, of a server of which nothing is known ye
 
 
 @dataclass(slots=True)
-class _Flight:
+class _Sent:
     task: asyncio.Task[None]
     wanted: int
     """Rows whose calls are not settled."""
@@ -40,17 +40,17 @@ class _Flight:
     callers: Collection[str]
 
 
-class Flights:
+class InFlight:
     """Tasks that carry batches, by batch."""
 
     def __init__(self, dropped: Callable[[Batch], None]) -> None:
         """`dropped` is told of a batch that nobody carries any more though it has not `ended`."""
         self._dropped = dropped
-        self._flights: dict[BatchId, _Flight] = {}
+        self._in_flight: dict[BatchId, _Sent] = {}
 
     def slots(self, depth: int, *, just_in_time: bool) -> Slots:
         """What is taken by these of a server that can hold so many; `just_in_time` as there."""
-        return Slots(depth=depth, in_flight=len(self._flights), just_in_time=just_in_time)
+        return Slots(depth=depth, in_flight=len(self._in_flight), just_in_time=just_in_time)
 
     def start(
         self,
@@ -61,7 +61,7 @@ class Flights:
         callers: Collection[str],
     ) -> None:
         """Carry a batch; whoever carries it says `ended`."""
-        for other in self._flights.values():
+        for other in self._in_flight.values():
             other.alone = False
         workers, slow_at = pipeline.most_workers, math.inf
         if workers > 1:
@@ -69,39 +69,39 @@ class Flights:
             slow_at = now + (
                 _SLOW_UNKNOWN if expected is None else _SLOW_SECONDS + _SLOW * expected
             )
-        self._flights[batch.id] = _Flight(
+        self._in_flight[batch.id] = _Sent(
             task=asyncio.get_running_loop().create_task(carrying),
             wanted=len(batch.items),
             began=now,
-            behind=len(self._flights) >= workers,
+            behind=len(self._in_flight) >= workers,
             slow_at=slow_at,
-            alone=not self._flights,
+            alone=not self._in_flight,
             callers=callers,
         )
         # Here and not in the coroutine: one that is cancelled before its first step never runs, and
         # a batch that did not end would keep its place at the server for ever.
-        self._flights[batch.id].task.add_done_callback(lambda _: self._landed(batch))
+        self._in_flight[batch.id].task.add_done_callback(lambda _: self._landed(batch))
 
     @property
     def any(self) -> bool:
         """Whether the server has a batch."""
-        return bool(self._flights)
+        return bool(self._in_flight)
 
     def has(self, batch: Batch | None) -> bool:
         """Whether a batch has left and not ended."""
-        return batch is not None and batch.id in self._flights
+        return batch is not None and batch.id in self._in_flight
 
     def began(self, batch: Batch) -> float:
         """When a worker had a batch that has not ended."""
-        return self._flights[batch.id].began
+        return self._in_flight[batch.id].began
 
     def alone(self, batch: Batch) -> bool:
         """Whether no other has been beside a batch that has not ended."""
-        return self._flights[batch.id].alone
+        return self._in_flight[batch.id].alone
 
     def callers(self, batch: Batch) -> Collection[str]:
         """Whose rows a batch has that has not ended, each once."""
-        return self._flights[batch.id].callers
+        return self._in_flight[batch.id].callers
 
     def shared(self, batch: Batch) -> bool:
         """Whether a batch that has not ended has rows of several callers."""
@@ -109,17 +109,17 @@ class Flights:
 
     def slow(self, now: float) -> int:
         """How many are overdue."""
-        return sum(flight.slow_at <= now for flight in self._flights.values())
+        return sum(flight.slow_at <= now for flight in self._in_flight.values())
 
     def next_slow(self, now: float) -> float:
         """When one more will be; infinity when none can."""
-        found = [one.slow_at for one in self._flights.values() if one.slow_at > now]
+        found = [one.slow_at for one in self._in_flight.values() if one.slow_at > now]
         return min(found, default=math.inf)
 
     def ended(self, batch: Batch, now: float) -> Collection[str]:
         """The server is done with a batch, or it was dropped; says whose rows it had."""
-        callers = self._flights.pop(batch.id).callers
-        for other in self._flights.values():
+        callers = self._in_flight.pop(batch.id).callers
+        for other in self._in_flight.values():
             if other.behind:
                 other.began, other.behind = now, False
         return callers
@@ -127,19 +127,19 @@ class Flights:
     def unwanted(self, batches: Iterable[BatchId]) -> None:
         """A row in each of these is no longer wanted; a batch without any that is ends now."""
         for batch in batches:
-            flight = self._flights.get(batch)
+            flight = self._in_flight.get(batch)
             if flight is not None:
                 flight.wanted -= 1
                 if not flight.wanted:
                     flight.task.cancel()
 
     def _landed(self, batch: Batch) -> None:
-        if batch.id in self._flights:
+        if batch.id in self._in_flight:
             self._dropped(batch)
 
     async def cancel_all(self) -> None:
         """End everything, and return when it has ended."""
-        tasks = [flight.task for flight in self._flights.values()]
+        tasks = [flight.task for flight in self._in_flight.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

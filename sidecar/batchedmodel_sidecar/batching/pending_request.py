@@ -21,12 +21,12 @@ from batchedmodel_sidecar.calls import (
     request_of,
 )
 from batchedmodel_sidecar.errors import CallError
-from batchedmodel_sidecar.protocols.options import Terms
+from batchedmodel_sidecar.protocols.options import AgreedTerms
 
 logger: Final = logging.getLogger(__name__)
 
 
-class LiveCall:
+class PendingRequest:
     """An accepted call that is not settled."""
 
     __slots__ = (
@@ -37,9 +37,9 @@ class LiveCall:
         "deadline",
         "due",
         "expiry",
-        "flights",
         "future",
         "ids",
+        "in_flight",
         "missing",
         "model_seconds",
         "queue_seconds",
@@ -54,7 +54,12 @@ class LiveCall:
     )
 
     def __init__(
-        self, call: Call, now: float, arrived: float | None, terms: Terms, share: Share = NOBODY
+        self,
+        call: Call,
+        now: float,
+        arrived: float | None,
+        terms: AgreedTerms,
+        share: Share = NOBODY,
     ) -> None:
         """`arrived`: None for now. `share`: what it uses a part of."""
         arrived = now if arrived is None else arrived
@@ -68,7 +73,7 @@ class LiveCall:
         self.future: Final[asyncio.Future[Answer]] = asyncio.get_running_loop().create_future()
         self.ids: list[ItemId] = []
         """Of the rows that the policy has been shown, in order."""
-        self.flights: list[BatchId] = []
+        self.in_flight: list[BatchId] = []
         """The batch of each row that has left."""
         self.answers: list[tuple[Value, ...] | None] = [None] * len(call.rows)
         self.said: list[Said | None] = [None] * len(call.rows)
@@ -126,7 +131,7 @@ class LiveCall:
     def leaves(self, batch: BatchId, batch_size: int, now: float) -> None:
         """One of its rows leaves in a batch."""
         self.waiting -= 1
-        self.flights.append(batch)
+        self.in_flight.append(batch)
         self.batch_size = max(self.batch_size, batch_size)
         self.queue_seconds = max(self.queue_seconds, now - self.accepted_at)
 
@@ -147,34 +152,38 @@ class LiveCall:
             due=self.due,
             deadline=self.deadline,
             priority=self.terms.priority,
-            fan_out=self.terms.fan_out,
+            request_group=self.terms.request_group,
         )
 
 
-def batch_of(members: Sequence[tuple[LiveCall, int]], now: float) -> BatchRequest:
+Members = Sequence[tuple[PendingRequest, int]]
+"""Rows of a batch, each as its request and its place there."""
+
+
+def batch_of(members: Members, now: float) -> BatchRequest:
     """Rows of equal keys, each as its call and its place there, as a batch for the server."""
-    rows = [live.call.rows[index] for live, index in members]
+    rows = [pending.call.rows[index] for pending, index in members]
     first = members[0][0].call
     if first.envelope is None:
-        wanted = max(live.deadline for live, _ in members) - now
+        wanted = max(pending.deadline for pending, _ in members) - now
         # Most models have none, and then nothing is looked at row by row.
-        params = [live.call.params for live, _ in members] if first.description.params else ()
+        params = [pending.call.params for pending, _ in members] if first.description.params else ()
         return request_of(rows, first.description, wanted, params)
     return RawBatch(
         inputs=(),
         rows=tuple(rows),
         envelope=first.envelope,
-        owners=tuple(live.ids[0] for live, _ in members),
-        callers=tuple(live.tenant for live, _ in members),
-        traces=tuple(live.call.trace for live, _ in members),
-        deadlines=tuple(live.deadline for live, _ in members),
+        owners=tuple(pending.ids[0] for pending, _ in members),
+        callers=tuple(pending.tenant for pending, _ in members),
+        traces=tuple(pending.call.trace for pending, _ in members),
+        deadlines=tuple(pending.deadline for pending, _ in members),
     )
 
 
 class Told:
     """A batch for the log, put into words only if somebody reads them."""
 
-    def __init__(self, batch: Batch, rows: Mapping[ItemId, tuple[LiveCall, int]]) -> None:
+    def __init__(self, batch: Batch, rows: Mapping[ItemId, tuple[PendingRequest, int]]) -> None:
         self._batch = batch
         self._rows = rows
 

@@ -10,16 +10,16 @@ from collections.abc import Callable
 from batchedmodel_contract.outcomes import ReleaseReason
 from batchedmodel_scheduling.core.pipeline import Pipeline
 from batchedmodel_scheduling.core.policy import Batch, Item, ItemId
-from batchedmodel_sidecar.batching.in_flight import Flights
+from batchedmodel_sidecar.batching.in_flight import InFlight
 from batchedmodel_sidecar.batching.isolation import Alone
 
 
-class Suspects:
+class Quarantine:
     """One server's; times are monotonic seconds."""
 
-    def __init__(self, flights: Flights, relieved: Callable[[], None]) -> None:
+    def __init__(self, in_flight: InFlight, relieved: Callable[[], None]) -> None:
         """`relieved` is told when the last of those that waited will not leave any more."""
-        self._flights = flights
+        self._in_flight = in_flight
         self._relieved = relieved
         self._waiting: dict[ItemId, Item] = {}
         self._tried: Batch | None = None
@@ -40,7 +40,7 @@ class Suspects:
     @property
     def can_leave(self) -> bool:
         """Whether one waits and would be alone."""
-        return bool(self._waiting) and not self._flights.any
+        return bool(self._waiting) and not self._in_flight.any
 
     def leave(self, pipeline: Pipeline) -> Batch:
         """The one that is due first of those that wait leaves."""
@@ -51,6 +51,6 @@ class Suspects:
 
     def depth(self, depth: int, now: float) -> int:
         """How many batches the server may hold, of `depth` that it can."""
-        if self._flights.slow(now) or not (self._waiting or self._flights.has(self._tried)):
+        if self._in_flight.slow(now) or not (self._waiting or self._in_flight.has(self._tried)):
             return depth
         return min(depth, 1)

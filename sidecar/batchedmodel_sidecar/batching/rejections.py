@@ -11,7 +11,7 @@ from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_scheduling.core.policy import Refusal
 from batchedmodel_sidecar.errors import CallError, Expired, GivenUp, Rejected, TooLate, Unserved
-from batchedmodel_sidecar.protocols.options import Terms
+from batchedmodel_sidecar.protocols.options import AgreedTerms
 
 MODEL_GONE: Final = "the model is gone and this pod is stopping"
 
@@ -37,14 +37,13 @@ def too_many(rows: int, queue: int) -> Rejected:
     return Rejected(Rejection.TOO_LARGE, message)
 
 
-def unfit(rows: int, left: float, terms: Terms, settings: BatchSettings) -> Rejected | None:
-    """Why a call of so many rows, with so many seconds left, could never be served."""
+def refuse_unfit(rows: int, left: float, terms: AgreedTerms, settings: BatchSettings) -> None:
+    """Raise `Rejected` for a call of so many rows that so many seconds cannot serve."""
     if left <= 0:
-        return TooLate(terms.limit)
-    if rows == 1:
-        return None
+        raise TooLate(terms.limit)
     most = max(1, int(settings.max_queue_size * settings.tenant_max_share))
-    return too_many(rows, most) if rows > most else None
+    if rows > most:
+        raise too_many(rows, most)
 
 
 def ended(outcome: Outcome, *, seconds: float, retry_after: float) -> CallError:

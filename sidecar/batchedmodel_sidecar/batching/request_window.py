@@ -21,23 +21,23 @@ from batchedmodel_contract.tenants import Share
 from batchedmodel_scheduling.core.base import BasePolicy
 from batchedmodel_scheduling.core.fair_queue import FairQueue
 from batchedmodel_scheduling.core.policy import Batch, Item, ItemId, Refusal
-from batchedmodel_sidecar.batching.backoff import Resting
+from batchedmodel_sidecar.batching.backoff import Backoff
 from batchedmodel_sidecar.batching.batch_reply import refused
 from batchedmodel_sidecar.batching.isolation import apart
-from batchedmodel_sidecar.batching.pending_request import LiveCall
+from batchedmodel_sidecar.batching.pending_request import Members, PendingRequest
 from batchedmodel_sidecar.errors import Unserved
 from batchedmodel_sidecar.telemetry.ledger import Ledger
 
 _BATCHES_SHOWN: Final = 2  # of one call per worker: one that leaves, and one behind it
 
 
-class Turns:
+class RequestWindow:
     """Numbers rows and shows them."""
 
-    def __init__(self, ledger: Ledger, live_of: Callable[[ItemId], LiveCall]) -> None:
-        """`live_of` says of which call a row is that the policy knows."""
+    def __init__(self, ledger: Ledger, pending_of: Callable[[ItemId], PendingRequest]) -> None:
+        """`pending_of` says of which call a row is that the policy knows."""
         self._ledger = ledger
-        self._live_of = live_of
+        self._live_of = pending_of
         self._ids = count(1)
         self._unseen = 0
         """Rows of accepted calls that have no number yet."""
@@ -46,45 +46,45 @@ class Turns:
         """Where tenants take turns; None while the policy sees everything."""
         self._lined: dict[ItemId, Item] = {}
         """Rows in the line, seen by the policy or not."""
-        self._resting = Resting()
+        self._backoff = Backoff()
         self._settings: BatchSettings | None = None
         """Those by which what follows was computed."""
         self._at_once = 0
         """Rows of one call that the policy sees, and of everybody's while tenants take turns."""
 
-    def offer(self, live: LiveCall, policy: BasePolicy, now: float) -> Refusal | None:
+    def offer(self, pending: PendingRequest, policy: BasePolicy, now: float) -> Refusal | None:
         """Ask for room for all rows of a call; if there is none nothing of it waits."""
         self._follow(policy)
-        rows, shown = len(live.call.rows), self._at_once
-        refusal = self._no_room(live.share, rows, policy)
-        if refusal is None and self._is_contended(live.tenant, rows, policy):
-            refusal = self._late_in_turn(live, policy, now)
+        rows, shown = len(pending.call.rows), self._at_once
+        refusal = self._no_room(pending.share, rows, policy)
+        if refusal is None and self._is_contended(pending.tenant, rows, policy):
+            refusal = self._late_in_turn(pending, policy, now)
             if refusal is None:
                 line = self._take_turns(policy, now)
-                while len(live.ids) < min(rows, shown):
-                    item = live.show(ItemId(next(self._ids)), now)
-                    self._line_up(line, live.tenant, item, policy)
+                while len(pending.ids) < min(rows, shown):
+                    item = pending.show(ItemId(next(self._ids)), now)
+                    self._line_up(line, pending.tenant, item, policy)
         else:
             if refusal is None and rows > shown:
-                refusal = self._too_long(live, policy, now)
-            while refusal is None and len(live.ids) < min(rows, shown):
-                item = live.show(ItemId(next(self._ids)), now)
+                refusal = self._too_long(pending, policy, now)
+            while refusal is None and len(pending.ids) < min(rows, shown):
+                item = pending.show(ItemId(next(self._ids)), now)
                 refusal = policy.offer(item, now)
-                if refusal is None and self._resting.takes(item, live.tenant):
+                if refusal is None and self._backoff.takes(item, pending.tenant):
                     policy.withdraw(item.id, now)
         if refusal is not None:
-            for item_id in live.ids:
+            for item_id in pending.ids:
                 policy.withdraw(item_id, now)
-                self._resting.discard(item_id)
-            self._ledger.tenants.refused(live.tenant, rows)
+                self._backoff.discard(item_id)
+            self._ledger.tenants.refused(pending.tenant, rows)
             return refusal
-        self._unseen += rows - len(live.ids)
-        self._room.take(live.share, rows)
+        self._unseen += rows - len(pending.ids)
+        self._room.take(pending.share, rows)
         return None
 
     def show(self, policy: BasePolicy, now: float) -> None:
         """Let the policy see the rows whose turn it is, and no others."""
-        for item in self._resting.woken(now):
+        for item in self._backoff.woken(now):
             tenant = self._tenant_of(item.id)
             if self._is_contended(tenant, 0, policy):
                 self._line_up(self._take_turns(policy, now), tenant, item, policy)
@@ -96,7 +96,7 @@ class Turns:
             policy.withdraw(item_id, now)
         while shown := self._line.show(*self._ahead(policy)):
             for item_id in shown:
-                if self._resting.takes(self._lined[item_id], self._tenant_of(item_id)):
+                if self._backoff.takes(self._lined[item_id], self._tenant_of(item_id)):
                     self._leave_line(item_id)  # and make room for one that can leave
                 else:
                     policy.take_over(self._lined[item_id])
@@ -108,9 +108,9 @@ class Turns:
         self, key: Hashable, caller: str, until: float, policy: BasePolicy, now: float
     ) -> None:
         """The policy sees no row of a caller and key until then."""
-        self._resting.rest(key, caller, until)
+        self._backoff.rest(key, caller, until)
         for one in list(policy.waiting()):
-            if self._resting.takes(one, self._tenant_of(one.id)):
+            if self._backoff.takes(one, self._tenant_of(one.id)):
                 policy.withdraw(one.id, now)
                 self._leave_line(one.id)
 
@@ -126,35 +126,35 @@ class Turns:
 
     def rests(self, key: Hashable, caller: str) -> bool:
         """Whether rows of a caller and key are kept from the policy."""
-        return self._resting.rests(key, caller)
+        return self._backoff.rests(key, caller)
 
     def changes_at(self) -> float:
         """When the policy may see more though nothing happens; infinity when that cannot be."""
-        return self._resting.changes_at()
+        return self._backoff.changes_at()
 
-    def come_back(self, item: Item, live: LiveCall, policy: BasePolicy) -> None:
+    def come_back(self, item: Item, pending: PendingRequest, policy: BasePolicy) -> None:
         """A row that left waits once more; it had its turn."""
-        if not self._resting.takes(item, live.tenant):
+        if not self._backoff.takes(item, pending.tenant):
             policy.take_over(item)
 
-    def show_more(self, live: LiveCall, policy: BasePolicy, now: float) -> range:
+    def show_more(self, pending: PendingRequest, policy: BasePolicy, now: float) -> range:
         """Rows of a call have left: let the policy see as many of the unseen ones; says which."""
         self._follow(policy)
-        unseen = len(live.call.rows) - len(live.ids)
-        more = max(0, min(unseen, self._at_once - (live.waiting - unseen)))
+        unseen = len(pending.call.rows) - len(pending.ids)
+        more = max(0, min(unseen, self._at_once - (pending.waiting - unseen)))
         for _ in range(more):
-            item = live.show(ItemId(next(self._ids)), now)
+            item = pending.show(ItemId(next(self._ids)), now)
             if self._line is None:
-                self.come_back(item, live, policy)
+                self.come_back(item, pending, policy)
             else:
-                self._line_up(self._line, live.tenant, item, policy)
+                self._line_up(self._line, pending.tenant, item, policy)
         self._unseen -= more
-        return range(len(live.ids) - more, len(live.ids))
+        return range(len(pending.ids) - more, len(pending.ids))
 
     def ended(
         self,
         batch: Batch,
-        members: Sequence[tuple[LiveCall, int]],
+        members: Members,
         reply: BatchReply | Unserved,
         seconds: float,
         policy: BasePolicy,
@@ -170,7 +170,7 @@ class Turns:
             return
         if isinstance(reply, Unserved) and not reply.answered:
             took = min(took, policy.work(max(lengths)) * policy.settings.max_batch_size)
-        tenants = [live.tenant for live, _ in refused(reply, members)]
+        tenants = [pending.tenant for pending, _ in refused(reply, members)]
         self._charge(tenants, took - policy.batch_work(lengths))
 
     def _charge(self, tenants: Sequence[str], work: float) -> None:
@@ -179,9 +179,7 @@ class Turns:
             for tenant in tenants:
                 self._line.charge(tenant, work / len(tenants))
 
-    def left(
-        self, items: Sequence[Item], members: Sequence[tuple[LiveCall, int]], policy: BasePolicy
-    ) -> None:
+    def left(self, items: Sequence[Item], members: Members, policy: BasePolicy) -> None:
         """These rows left in a batch, whose whole time is charged while tenants take turns.
 
         `members`: the same rows, each as its call and its place there.
@@ -198,12 +196,13 @@ class Turns:
             # It was paid at prices that may have changed since.
             beyond = policy.batch_work([item.length for item in items]) - price
             self._charge(
-                [live.tenant for live, _ in members], beyond * (paid / price if price else 1.0)
+                [pending.tenant for pending, _ in members],
+                beyond * (paid / price if price else 1.0),
             )
             for item in items:
                 self._lined.pop(item.id, None)
                 self._line.left(item.id)
-        for tenant, rows in Counter([live.tenant for live, _ in members]).items():
+        for tenant, rows in Counter([pending.tenant for pending, _ in members]).items():
             self._room.give_back(tenant, rows)
 
     @property
@@ -213,20 +212,20 @@ class Turns:
 
     def discard(self, item_id: ItemId) -> None:
         """A row that waited is not wanted any more."""
-        self._resting.discard(item_id)
+        self._backoff.discard(item_id)
         self._leave_line(item_id)
 
-    def waits_again(self, live: LiveCall) -> None:
+    def waits_again(self, pending: PendingRequest) -> None:
         """A row of an accepted call came back; it has room, whoever has come meanwhile."""
-        live.waiting += 1
-        self._room.take(live.share, 1)
+        pending.waiting += 1
+        self._room.take(pending.share, 1)
 
-    def settled(self, live: LiveCall, outcome: Outcome) -> None:
+    def settled(self, pending: PendingRequest, outcome: Outcome) -> None:
         """An accepted call ended, whatever of it was seen."""
-        self._unseen -= len(live.call.rows) - len(live.ids)
+        self._unseen -= len(pending.call.rows) - len(pending.ids)
         if outcome is Outcome.COMPLETED:
-            self._ledger.tenants.served(live.tenant, len(live.call.rows))
-        self._room.give_back(live.tenant, live.waiting)
+            self._ledger.tenants.served(pending.tenant, len(pending.call.rows))
+        self._room.give_back(pending.tenant, pending.waiting)
 
     def refusal(self, share: Share, policy: BasePolicy) -> Refusal | None:
         """What a tenant's next row would be told now."""
@@ -242,7 +241,7 @@ class Turns:
         reason = self._room.refusal(share, rows)
         if reason is None:
             return None
-        hides = self._unseen or self._line or self._resting.holds_any
+        hides = self._unseen or self._line or self._backoff.holds_any
         sees_all = not (hides or rows > self._at_once or self._room.has_others(share.tenant))
         if reason is Rejection.QUEUE_FULL and sees_all:
             return None
@@ -298,22 +297,24 @@ class Turns:
         rows = settings.max_concurrent_batches * settings.max_batch_size
         return rows * books.work_live / max(1, books.rows_live), rows
 
-    def _late_in_turn(self, live: LiveCall, policy: BasePolicy, now: float) -> Refusal | None:
+    def _late_in_turn(
+        self, pending: PendingRequest, policy: BasePolicy, now: float
+    ) -> Refusal | None:
         """Whether a call that is no use when late would be late after its tenant's own rows."""
-        strict = live.due == live.deadline and policy.pipeline.times.profiled
-        tenants = len(self._room) + (not self._room.of(live.tenant))
-        own = self._room.of(live.tenant) * self._ledger.work_live
-        work = live.work + own / max(1, self._ledger.rows_live)
-        if not strict or now + tenants * work / policy.pipeline.workers <= live.deadline:
+        strict = pending.due == pending.deadline and policy.pipeline.times.profiled
+        tenants = len(self._room) + (not self._room.of(pending.tenant))
+        own = self._room.of(pending.tenant) * self._ledger.work_live
+        work = pending.work + own / max(1, self._ledger.rows_live)
+        if not strict or now + tenants * work / policy.pipeline.workers <= pending.deadline:
             return None
         delay = policy.retry_after(self._ledger.rows_waiting)
         return Refusal(reason=Rejection.PREDICTED_LATE, retry_after=delay)
 
-    def _too_long(self, live: LiveCall, policy: BasePolicy, now: float) -> Refusal | None:
+    def _too_long(self, pending: PendingRequest, policy: BasePolicy, now: float) -> Refusal | None:
         """Whether a list that is no use when late would be late even in full batches."""
-        strict = live.due == live.deadline and policy.pipeline.times.profiled
-        seconds = (self._ledger.work_live + live.work) / policy.pipeline.workers
-        if not strict or now + seconds <= live.deadline:
+        strict = pending.due == pending.deadline and policy.pipeline.times.profiled
+        seconds = (self._ledger.work_live + pending.work) / policy.pipeline.workers
+        if not strict or now + seconds <= pending.deadline:
             return None
         delay = policy.retry_after(self._ledger.rows_waiting)
         return Refusal(reason=Rejection.PREDICTED_LATE, retry_after=delay)

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from batchedmodel_scheduling.core.policy import Item
 from batchedmodel_sidecar.batching.isolation import Alone, apart
-from batchedmodel_sidecar.batching.pending_request import LiveCall
+from batchedmodel_sidecar.batching.pending_request import PendingRequest
 from batchedmodel_sidecar.errors import Busy, Fatal, Lost, Unserved
 
 _MOST_RESTS: Final = 3  # per row of a call
@@ -36,19 +36,21 @@ def told_apart(error: Unserved, *, idempotent: bool) -> bool:
     return error.answered and (idempotent or isinstance(error, Busy))
 
 
-def again(live: LiveCall, item: Item, error: Unserved, batch: Company) -> Item | Unserved:
+def again(pending: PendingRequest, item: Item, error: Unserved, batch: Company) -> Item | Unserved:
     """The row of a batch as it is tried again, or what its call is told."""
     if batch.shared and told_apart(error, idempotent=batch.idempotent):
-        return apart(item, live.tenant)._replace(fan_out=None)
+        return apart(item, pending.tenant)._replace(request_group=None)
     if isinstance(error, Busy):
         # Nothing was done for it, so it may be sent again in any case.
-        live.rests += 1
-        again = item._replace(fan_out=None)  # its group has heard of it
-        return again if live.rests <= _MOST_RESTS * len(live.call.rows) else error
-    if not isinstance(error, Lost) or not (batch.idempotent and live.call.description.idempotent):
+        pending.rests += 1
+        again = item._replace(request_group=None)  # its group has heard of it
+        return again if pending.rests <= _MOST_RESTS * len(pending.call.rows) else error
+    if not isinstance(error, Lost) or not (
+        batch.idempotent and pending.call.description.idempotent
+    ):
         return error
     if isinstance(item.key, Alone):
         if not batch.alone:
             return error
         return Fatal()
-    return item._replace(key=Alone(item.id), fan_out=None)
+    return item._replace(key=Alone(item.id), request_group=None)

@@ -14,7 +14,7 @@ _MOST_FAILURES: Final = 3
 _MOST_LATE: Final = 5.0  # seconds
 
 
-class Vigil:
+class DecisionWatchdog:
     """Times are monotonic seconds."""
 
     def __init__(self) -> None:

@@ -101,7 +101,7 @@ def inflated(data: Buffer, encoding: Encoding, limit: int) -> bytes:
     raise InvalidInput("body", f"has more than {_MOST_MEMBERS} members")
 
 
-class Codec:
+class Compression:
     """Does the work in threads of its own, so few that they hold little memory."""
 
     def __init__(self) -> None:

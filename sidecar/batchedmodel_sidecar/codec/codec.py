@@ -11,10 +11,15 @@ from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_contract.tenants import NOBODY, Share
 from batchedmodel_contract.tensors import Buffer
 from batchedmodel_http.response import LARGE
-from batchedmodel_sidecar.backends.foreign.protocol import Dealt, Dialect, ForeignAdapter, Response
+from batchedmodel_sidecar.backends.foreign.protocol import (
+    BackendProtocol,
+    ForeignAdapter,
+    Response,
+    SplitReply,
+)
 from batchedmodel_sidecar.calls import Answer, Row
 from batchedmodel_sidecar.codec.process import wire
-from batchedmodel_sidecar.codec.process.client import Helper, HelperFailed, stored
+from batchedmodel_sidecar.codec.process.client import CodecClient, CodecFailed, stored
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
 from batchedmodel_sidecar.codec.process.wire import (
     DealJob,
@@ -37,21 +42,21 @@ _SMALL_ANSWER: Final = 4 * 1024  # of whatever it is, made sooner than it is tol
 _RETRY_SOON: Final = 1.0
 
 
-class Translator:
+class Codec:
     """Knows every protocol, and who does the work."""
 
-    def __init__(self, helper: Helper, *, most_rows: Callable[[], int]) -> None:
+    def __init__(self, helper: CodecClient, *, most_rows: Callable[[], int]) -> None:
         """`most_rows`: how many of one call are taken at present, at most."""
         self.adapters: Final = adapters()
-        self._helper = helper
+        self._process = helper
         self._most_rows = most_rows
 
     def refuse_large(self, share: Share) -> None:
         """Raise `Rejected` when a body for the helper would find no place there."""
-        refusal = self._helper.refusal(share)
+        refusal = self._process.refusal(share)
         if refusal is not None:
             message = "as many large bodies are being read as may be at once"
-            raise Rejected(refusal, message, retry_after=self._helper.delay)
+            raise Rejected(refusal, message, retry_after=self._process.delay)
 
     async def parse(
         self,
@@ -65,7 +70,7 @@ class Translator:
         """The call in a body for that endpoint's adapter; raises `InvalidInput` or `Rejected`."""
         foreign = adapter if isinstance(adapter, ForeignAdapter) else None
         if not isinstance(body, SharedMemory):
-            if foreign is None or foreign.dialect.converts(len(body), header_length) <= LARGE:
+            if foreign is None or foreign.protocol.converts(len(body), header_length) <= LARGE:
                 known = model.asked_by(share) if len(body) > INLINE_CHARACTERS else model
                 return await adapter.parse(body, header_length, known)
             # Binary data that the server must be sent as JSON.
@@ -76,11 +81,11 @@ class Translator:
             finally:
                 memory.close()
         self.refuse_large(share)
-        job = ParseJob(foreign.dialect if foreign else endpoint, header_length, self._most_rows())
+        job = ParseJob(foreign.protocol if foreign else endpoint, header_length, self._most_rows())
         told = None if foreign else model
         try:
-            reply, memory = await self._helper.do(job, body, told, urgent=False, share=share)
-        except HelperFailed as failure:
+            reply, memory = await self._process.do(job, body, told, urgent=False, share=share)
+        except CodecFailed as failure:
             raise Rejected(Rejection.NOT_READY, str(failure), retry_after=_RETRY_SOON) from failure
         view = _taken(memory)
         if reply.result is Result.REFUSED:
@@ -89,7 +94,7 @@ class Translator:
         if foreign:
             return foreign.parsed(draft, model)
         call = model.call_of(draft.rows, draft.params)
-        return Parsed(call=call, memo=draft.memo, wishes=draft.wishes)
+        return Parsed(call=call, memo=draft.memo, options=draft.options)
 
     async def render(
         self,
@@ -108,24 +113,24 @@ class Translator:
         foreign = adapter if isinstance(adapter, ForeignAdapter) else None
         lengths = [row.length for row in parsed.call.rows]
         sizes, asked = await stored(wire.write_question(lengths, answer, parsed.memo))
-        job = RenderJob(foreign.dialect if foreign else endpoint, sizes)
+        job = RenderJob(foreign.protocol if foreign else endpoint, sizes)
         body = wire.read_rendered(
             *await self._answered(job, asked, None if foreign else model, share)
         )
         return foreign.addressed(body, answer) if foreign else body
 
     async def dealt(
-        self, dialect: Dialect, response: Response, rows: Sequence[Row], *, alone: bool
-    ) -> Dealt:
+        self, protocol: BackendProtocol, response: Response, rows: Sequence[Row], *, alone: bool
+    ) -> SplitReply:
         """The answers in a foreign server's response; raises `InvalidInput` or `Unserved`."""
         memory = response.memory
         if memory is None:
-            return dialect.dealt(response, rows, alone=alone)
+            return protocol.dealt(response, rows, alone=alone)
         lengths = [row.length for row in rows]
         sizes, parts = wire.write_dealing(response, lengths, alone=alone)
         for part in parts:
             memory.write(part)
-        return wire.read_dealt(*await self._answered(DealJob(dialect, sizes), memory, None))
+        return wire.read_dealt(*await self._answered(DealJob(protocol, sizes), memory, None))
 
     async def _answered(
         self,
@@ -136,8 +141,8 @@ class Translator:
     ) -> tuple[memoryview, Sizes]:
         """What became of an answer, which ends its memory; raises `InvalidInput` or `Unserved`."""
         try:
-            reply, filled = await self._helper.do(job, memory, model, urgent=True, share=share)
-        except HelperFailed as failure:
+            reply, filled = await self._process.do(job, memory, model, urgent=True, share=share)
+        except CodecFailed as failure:
             raise Unserved(str(failure), status=503, retry_after=_RETRY_SOON) from failure
         finally:
             memory.close()

@@ -19,7 +19,7 @@ from batchedmodel_sidecar.backends.native.repository import MOST_BYTES, Reposito
 from batchedmodel_sidecar.batching.batcher import Batcher
 from batchedmodel_sidecar.errors import Unserved
 from batchedmodel_sidecar.lifecycle import Lifecycle
-from batchedmodel_sidecar.telemetry.arrivals import FlightRecorder
+from batchedmodel_sidecar.telemetry.arrivals import RecentArrivals
 
 Handler = Callable[[web.Request], Awaitable[web.Response]]
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -36,7 +36,7 @@ class Admin:
         link: Link,
         lifecycle: Lifecycle,
         registry: CollectorRegistry,
-        recorder: FlightRecorder,
+        recorder: RecentArrivals,
         repository: Repository | None,
         token: str,
         pod_uid: str = "",

@@ -15,11 +15,11 @@ from batchedmodel_contract.tensors import Buffer
 from batchedmodel_http.response import LARGE
 from batchedmodel_sidecar.body.buffers import Room, json_bytes
 from batchedmodel_sidecar.body.byte_budget import ByteBudget, Hold
-from batchedmodel_sidecar.body.encodings import Codec, Encoding
+from batchedmodel_sidecar.body.encodings import Compression, Encoding
 from batchedmodel_sidecar.calls import Call
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
 from batchedmodel_sidecar.errors import CallError, Rejected
-from batchedmodel_sidecar.http.request_head import Asked
+from batchedmodel_sidecar.http.request_head import RequestHead
 from batchedmodel_sidecar.http.unread_answers import SMALL, UnreadAnswers
 
 _RETRY_SOON: Final = 1.0
@@ -40,7 +40,7 @@ class BodyReader:
     def __init__(self, *, max_bytes: int, max_held_bytes: int) -> None:
         """One body's bound, and that of all bodies held at once."""
         self.max_bytes: Final = max_bytes
-        self.codec: Final = Codec()
+        self.compression: Final = Compression()
         self._budget = ByteBudget(max_held_bytes)
         self.unread: Final = UnreadAnswers(self._budget)
 
@@ -56,7 +56,12 @@ class BodyReader:
             raise self._no_room(refusal)
 
     async def read(
-        self, asked: Asked, source: Source, held: Hold, seconds: float, head: str | None = None
+        self,
+        asked: RequestHead,
+        source: Source,
+        held: Hold,
+        seconds: float,
+        head: str | None = None,
     ) -> Received:
         """The whole body as it was sent, charged to `held` as it arrives; raises `Rejected`.
 
@@ -89,7 +94,7 @@ class BodyReader:
         """
         if encoding is None or isinstance(body, SharedMemory):
             return body
-        plain = await self.codec.inflated(
+        plain = await self.compression.inflated(
             body, encoding, self.max_bytes, lambda plain: placed(plain, head), held.share
         )
         if not held.grow(len(plain)):
@@ -121,13 +126,13 @@ class BodyReader:
             message = f"callers' bodies and answers take {self._budget.held} bytes; no more fit"
             raise CallError(message, status=503, retry_after=_RETRY_SOON)
 
-    def whole(self, body: bytes, asked: Asked, held: Hold, head: str | None) -> Received:
+    def whole(self, body: bytes, asked: RequestHead, held: Hold, head: str | None) -> Received:
         """A body that is here, charged to `held`; raises `Rejected`."""
         self._charge(len(body), len(body), held)
         return body if asked.packed else placed(body, head)
 
     async def _pieces(
-        self, request: web.BaseRequest, asked: Asked, held: Hold, head: str | None
+        self, request: web.BaseRequest, asked: RequestHead, held: Hold, head: str | None
     ) -> Received:
         """Small bodies are joined; of large ones each piece is copied once, when it comes."""
         declared = asked.declared

@@ -16,13 +16,13 @@ from itertools import islice
 from typing import Final
 
 from batchedmodel_contract.tenants import address_group
-from batchedmodel_http.connection import Door
-from batchedmodel_http.connection_set import Doors
-from batchedmodel_http.head_cache import Headings
-from batchedmodel_http.streaming import General, request_factory
+from batchedmodel_http.connection import Connection
+from batchedmodel_http.connection_set import ConnectionSet
+from batchedmodel_http.head_cache import HeadCache
+from batchedmodel_http.streaming import StreamingProtocol, request_factory
 from batchedmodel_sidecar.body.byte_budget import Hold
-from batchedmodel_sidecar.http.data_handler import Front
-from batchedmodel_sidecar.http.request_head import Asked
+from batchedmodel_sidecar.http.data_handler import DataHandler
+from batchedmodel_sidecar.http.request_head import RequestHead
 from batchedmodel_sidecar.http.unread_answers import UnreadAnswers
 
 _SPREAD: Final = 0.2
@@ -52,7 +52,7 @@ class Connections:
 
     def __init__(
         self,
-        front: Front,
+        front: DataHandler,
         *,
         unread: UnreadAnswers,
         hold: Callable[[str], Hold],
@@ -62,63 +62,65 @@ class Connections:
     ) -> None:
         """Needs a running loop. `mean_age` is in seconds; `hold` gives memory of an address."""
         self._loop = asyncio.get_running_loop()
-        self._front = front
+        self._data_handler = front
         self._unread = unread
         self._hold = hold
-        self._of_address: dict[str, dict[Door[Asked], None]] = {}
+        self._of_address: dict[str, dict[Connection[RequestHead], None]] = {}
         """The connections of each address, or network of one, in the order in which they came."""
         self._mean_age = mean_age
         self._at_most = at_most
-        self._terms: dict[Door[Asked], _Term] = {}
-        self._doors = Doors()
+        self._terms: dict[Connection[RequestHead], _Term] = {}
+        self._open = ConnectionSet()
         self._make_request = request_factory(max_body_bytes, self._loop)
-        self._headings = Headings(self._loop, Asked)
+        self._heads = HeadCache(self._loop, RequestHead)
 
-    def open(self) -> Door[Asked]:
+    def open(self) -> Connection[RequestHead]:
         """A door for a caller that comes."""
-        return Door(self, self._front, self._headings, self._loop, self._front.left_early)
+        return Connection(
+            self, self._data_handler, self._heads, self._loop, self._data_handler.left_early
+        )
 
     async def close(self, seconds: float) -> None:
         """Hang up behind the answers that are under way, which have so long."""
-        await self._doors.close(seconds)
+        await self._open.close(seconds)
 
-    def entered(self, door: Door[Asked]) -> bool:
+    def entered(self, connection: Connection[RequestHead]) -> bool:
         """A caller has come, and has an age; False when there are too many."""
-        address = _address(door)
+        address = _address(connection)
         group = address_group(address)
         if len(self._terms) >= self._at_most * _NEARLY_ALL:
             self._end_one_of_many(group)
         if len(self._terms) >= self._at_most:
             return False
-        self._of_address.setdefault(group, {})[door] = None
-        self._doors.add(door)
+        self._of_address.setdefault(group, {})[connection] = None
+        self._open.add(connection)
         age = self._mean_age * random.uniform(1 - _SPREAD, 1 + _SPREAD)
-        self._terms[door] = _Term(
+        self._terms[connection] = _Term(
             retires_at=self._loop.time() + age,
-            age=self._loop.call_later(age, self._retire, door),
-            idle=self._loop.call_later(_IDLE_SECONDS, self._look_for_life, door),
+            age=self._loop.call_later(age, self._retire, connection),
+            idle=self._loop.call_later(_IDLE_SECONDS, self._look_for_life, connection),
             address=address,
         )
         return True
 
-    def left(self, door: Door[Asked]) -> None:
+    def left(self, connection: Connection[RequestHead]) -> None:
         """Forget a caller."""
-        term = self._terms.pop(door, None)
+        term = self._terms.pop(connection, None)
         if term is not None:
             term.age.cancel()
             term.idle.cancel()
             group = address_group(term.address)
-            del self._of_address[group][door]
+            del self._of_address[group][connection]
             if not self._of_address[group]:
                 del self._of_address[group]
-            self._unread.forget(door.transport)
+            self._unread.forget(connection.transport)
             if term.behind is not None:
                 term.behind.become(0)
-        self._doors.remove(door)
+        self._open.remove(connection)
 
-    def behind(self, door: Door[Asked], size: int) -> bool:
+    def behind(self, connection: Connection[RequestHead], size: int) -> bool:
         """So many bytes are here behind the present request; False when they do not fit."""
-        term = self._terms.get(door)
+        term = self._terms.get(connection)
         if term is None:
             return True
         if term.behind is None:
@@ -129,29 +131,29 @@ class Connections:
             term.behind = None
         return fits
 
-    def unread(self, door: Door[Asked]) -> None:
+    def unread(self, connection: Connection[RequestHead]) -> None:
         """A large answer was written, or its caller reads slowly."""
-        self._unread.watch(door.transport, address_group(_address(door)))
+        self._unread.watch(connection.transport, address_group(_address(connection)))
 
-    def ends(self, door: Door[Asked]) -> bool:
+    def ends(self, connection: Connection[RequestHead]) -> bool:
         """Whether this connection should be closed behind its present answer."""
-        term = self._terms.get(door)
+        term = self._terms.get(connection)
         return (
-            self._front.closing
-            or self._doors.closing
+            self._data_handler.closing
+            or self._open.closing
             or term is None
             or self._loop.time() >= term.retires_at
         )
 
-    def general(self, door: Door[Asked]) -> General:
+    def general(self, connection: Connection[RequestHead]) -> StreamingProtocol:
         """What answers the other requests of a connection."""
-        return General(
-            self._front.handle,
+        return StreamingProtocol(
+            self._data_handler.handle,
             self._make_request,
-            unreadable=self._front.unreadable,
-            ends=partial(self.ends, door),
-            used=door.used,
-            behind=partial(self.behind, door),
+            unreadable=self._data_handler.unreadable,
+            ends=partial(self.ends, connection),
+            used=connection.used,
+            behind=partial(self.behind, connection),
             loop=self._loop,
         )
 
@@ -164,52 +166,52 @@ class Connections:
             self._of_address.items(), key=lambda item: len(item[1]), default=("", {})
         )
         open_ones = [one for one in islice(largest, _LOOKED_AT) if not one.transport.is_closing()]
-        for door in open_ones:
-            if not door.at_work:
-                door.transport.close()
+        for connection in open_ones:
+            if not connection.at_work:
+                connection.transport.close()
                 return
         if group != newcomer:
-            for door in open_ones:
-                if door.arriving:
-                    door.transport.abort()
+            for connection in open_ones:
+                if connection.arriving:
+                    connection.transport.abort()
                     return
 
-    def _retire(self, door: Door[Asked]) -> None:
+    def _retire(self, connection: Connection[RequestHead]) -> None:
         """End a connection that has reached its age and will not end behind an answer.
 
         A caller that asks is met with `Connection: close` on its next answer, which it cannot
         mistake. Closing under its hands could cross a request on the wire, so it is done only to a
         caller that never finished one, or that let a second age pass.
         """
-        term = self._terms.get(door)
-        if term is None or door.at_work:
+        term = self._terms.get(connection)
+        if term is None or connection.at_work:
             return
-        if door.answered:
-            door.answered = False
-            term.age = self._loop.call_later(self._mean_age, self._retire, door)
+        if connection.answered:
+            connection.answered = False
+            term.age = self._loop.call_later(self._mean_age, self._retire, connection)
             return
-        door.transport.close()
+        connection.transport.close()
 
-    def _look_for_life(self, door: Door[Asked]) -> None:
+    def _look_for_life(self, connection: Connection[RequestHead]) -> None:
         """End a connection that nobody used for long.
 
         It goes when its caller has read the last answer; who reads nothing more of it has gone.
         """
-        term = self._terms.get(door)
+        term = self._terms.get(connection)
         if term is None:
             return
-        idle = 0.0 if door.at_work else self._loop.time() - door.last_used
+        idle = 0.0 if connection.at_work else self._loop.time() - connection.last_used
         if idle >= _IDLE_SECONDS:
-            before, term.unread = term.unread, door.transport.get_write_buffer_size()
+            before, term.unread = term.unread, connection.transport.get_write_buffer_size()
             if term.unread < before:
-                door.transport.close()
+                connection.transport.close()
             else:
-                door.transport.abort()
+                connection.transport.abort()
             idle = 0.0
-        term.idle = self._loop.call_later(_IDLE_SECONDS - idle, self._look_for_life, door)
+        term.idle = self._loop.call_later(_IDLE_SECONDS - idle, self._look_for_life, connection)
 
 
-def _address(door: Door[Asked]) -> str:
+def _address(connection: Connection[RequestHead]) -> str:
     """Where a caller's connection comes from; empty when nobody says so."""
-    name = door.transport.get_extra_info("peername")
+    name = connection.transport.get_extra_info("peername")
     return str(name[0]) if isinstance(name, tuple) else ""

@@ -18,19 +18,19 @@ from batchedmodel_http.response import LARGE, Response, size_of
 from batchedmodel_sidecar.backends.base import Link
 from batchedmodel_sidecar.backends.foreign.catalogue import Foreign
 from batchedmodel_sidecar.backends.native.repository import MOST_BYTES, Repository
-from batchedmodel_sidecar.backends.native.version_lease import Need
+from batchedmodel_sidecar.backends.native.version_lease import VersionLease
 from batchedmodel_sidecar.batching.batcher import Batcher
 from batchedmodel_sidecar.batching.rejections import invalid
 from batchedmodel_sidecar.body.buffers import json_bytes
 from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.body.encodings import Encoding, wants_gzip
-from batchedmodel_sidecar.codec.codec import Translator
+from batchedmodel_sidecar.codec.codec import Codec
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
 from batchedmodel_sidecar.errors import CallError, Rejected, TooLate
 from batchedmodel_sidecar.http.body_reader import BodyReader, Received, Source
 from batchedmodel_sidecar.http.info_responses import RETRY_NOT_READY, other_version, told
 from batchedmodel_sidecar.http.passthrough import GoesAlone, Passthrough
-from batchedmodel_sidecar.http.request_head import Asked, Manner, Way, manner_of
+from batchedmodel_sidecar.http.request_head import HeaderOptions, RequestHead, Route, options_of
 from batchedmodel_sidecar.http.responses import as_web, error_response, gzipped, model_response
 from batchedmodel_sidecar.http.time_out import within
 from batchedmodel_sidecar.lifecycle import Lifecycle
@@ -39,20 +39,20 @@ from batchedmodel_sidecar.protocols.adapter import Adapter, Parsed
 from batchedmodel_sidecar.protocols.options import (
     BATCH_HEADER,
     REQUEST_ID_HEADER,
-    Wishes,
+    RequestOptions,
     combined,
     declines_batching,
     limit_of,
-    wishes_of_headers,
+    options_of_headers,
 )
 from batchedmodel_sidecar.protocols.routes import Endpoint, Found, Lost, Routes
-from batchedmodel_sidecar.telemetry.arrivals import FlightRecorder
+from batchedmodel_sidecar.telemetry.arrivals import RecentArrivals
 from batchedmodel_sidecar.telemetry.ledger import Ledger
 
 logger: Final = logging.getLogger(__name__)
 
 
-class Front:
+class DataHandler:
     """Answers the requests for one model."""
 
     def __init__(
@@ -63,9 +63,9 @@ class Front:
         link: Link,
         lifecycle: Lifecycle,
         ledger: Ledger,
-        recorder: FlightRecorder,
+        recorder: RecentArrivals,
         bodies: BodyReader,
-        translator: Translator,
+        codec: Codec,
         foreign: Foreign | None,
         passthrough: Passthrough | None,
         repository: Repository | None,
@@ -86,17 +86,17 @@ class Front:
         self._repository = repository
         self._clock = clock
         self._routes = Routes(name) if foreign is None else foreign.routes
-        self._translator = translator
-        self._adapters = translator.adapters
+        self._codec = codec
+        self._adapters = codec.adapters
 
     @property
     def closing(self) -> bool:
         """Whether connections should end behind their answers."""
         return self._lifecycle.draining
 
-    def is_call(self, asked: Asked) -> bool:
+    def is_call(self, asked: RequestHead) -> bool:
         """Whether `respond` will answer with an inference, or say why not."""
-        return (asked.way or self._way(asked)).adapter is not None
+        return (asked.route or self._route(asked)).adapter is not None
 
     def left_early(self) -> None:
         """Count a caller that left while its inference was still arriving."""
@@ -104,12 +104,12 @@ class Front:
 
     def unreadable(self, status: int, rule: str) -> Response:
         """The answer to bytes that are no request, which breaks that rule of HTTP."""
-        nowhere = Asked(method="", target="", headers={}, declared=0)
+        nowhere = RequestHead(method="", target="", headers={}, declared=0)
         return self._refused(nowhere, Rejected(Rejection.INVALID, rule, status=status))
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request whose body streams."""
-        asked = Asked(
+        asked = RequestHead(
             method=request.method,
             target=request.raw_path,
             headers=request.headers,
@@ -124,23 +124,23 @@ class Front:
                 response = self._named(asked, self._refused(asked, error))
         return as_web(response)
 
-    async def respond(self, asked: Asked, source: Source, caller: str = "") -> Response:
+    async def respond(self, asked: RequestHead, source: Source, caller: str = "") -> Response:
         """Answer one request, whose body comes from `source`, to the address `caller`.
 
         Raises nothing but `GoesAlone`. It runs without a task of its own until it has to wait.
         """
-        way = asked.way or self._way(asked)
+        route = asked.route or self._route(asked)
         try:
-            if self._passthrough is not None and self._goes_alone(asked, way):
+            if self._passthrough is not None and self._goes_alone(asked, route):
                 raise GoesAlone
-            if isinstance(way.found, Lost):
-                response = self._lost(asked, way.found)
-            elif way.found.endpoint is Endpoint.INDEX and self._repository is not None:
+            if isinstance(route.found, Lost):
+                response = self._lost(asked, route.found)
+            elif route.found.endpoint is Endpoint.INDEX and self._repository is not None:
                 response = await self._index(self._repository, asked, source)
-            elif way.adapter is None:
-                response = self._told(asked, way.found)
+            elif route.adapter is None:
+                response = self._told(asked, route.found)
             else:
-                response = await self._infer(asked, way.found, way.adapter, source, caller)
+                response = await self._infer(asked, route.found, route.adapter, source, caller)
         except GoesAlone:
             raise
         except CallError as error:
@@ -155,13 +155,13 @@ class Front:
             response = self._refused(asked, CallError(_ours("answering", bug), status=500))
         return self._named(asked, response)
 
-    def _way(self, asked: Asked) -> Way:
+    def _route(self, asked: RequestHead) -> Route:
         """Where a request belongs, found once for all that have the same head."""
         found = self._routes.find(asked.method, asked.path)
-        asked.way = Way(found, self._adapter(asked, found))
-        return asked.way
+        asked.route = Route(found, self._adapter(asked, found))
+        return asked.route
 
-    def _adapter(self, asked: Asked, found: Found | Lost) -> Adapter | None:
+    def _adapter(self, asked: RequestHead, found: Found | Lost) -> Adapter | None:
         if isinstance(found, Lost):
             return None
         if self._foreign is None:
@@ -170,18 +170,18 @@ class Front:
             return None
         return self._foreign.adapter(asked.path, asked.query, asked.headers)
 
-    def _named(self, asked: Asked, response: Response) -> Response:
+    def _named(self, asked: RequestHead, response: Response) -> Response:
         """With the name that its caller gave the request."""
         if asked.request_id is None:
             return response
         return response.with_header(REQUEST_ID_HEADER, asked.request_id)
 
-    def _refused(self, asked: Asked, error: CallError) -> Response:
+    def _refused(self, asked: RequestHead, error: CallError) -> Response:
         if isinstance(error, Rejected):
             self._ledger.rejected[error.reason] += 1
             # Not in the words that its caller reads, which may quote the body.
             logger.debug("refused: %s, %d", error.reason, error.status)
-        adapter = asked.way.adapter if asked.way else None
+        adapter = asked.route.adapter if asked.route else None
         if adapter is None:
             # Of no protocol's own path: in the form that callers of its like expect.
             path = asked.path
@@ -190,11 +190,11 @@ class Front:
         return error_response(error, adapter.error(error))
 
     async def _infer(
-        self, asked: Asked, found: Found, adapter: Adapter, source: Source, caller: str
+        self, asked: RequestHead, found: Found, adapter: Adapter, source: Source, caller: str
     ) -> Response:
         arrived = self._clock()
         share = share_of(caller, asked.headers, self._batcher.settings.tenants)
-        with self._bodies.hold(share) as held, Need() as need:
+        with self._bodies.hold(share) as held, VersionLease() as need:
             try:
                 understood = await self._understood(
                     asked, found, adapter, held, need, arrived, source
@@ -202,29 +202,27 @@ class Front:
             except Rejected as refused:
                 self._recorder.refused_unread(refused.reason, self._clock())
                 raise
-            parsed, model, wishes = understood
-            answer = await self._batcher.submit(parsed.call, arrived, wishes, share)
+            parsed, model, options = understood
+            answer = await self._batcher.submit(parsed.call, arrived, options, share)
             self._bodies.hold_answer(answer.size, held)
-            body = await self._translator.render(
-                found.endpoint, adapter, parsed, answer, model, share
-            )
-        timing = answer.timing if wishes.timing else None
+            body = await self._codec.render(found.endpoint, adapter, parsed, answer, model, share)
+        timing = answer.timing if options.timing else None
         response = model_response(body, timing)
-        accepted = asked.manner.accepted if asked.manner else None
+        accepted = asked.header_options.accepted if asked.header_options else None
         if accepted is not None and wants_gzip(accepted, size_of(response.parts)):
-            response = await gzipped(response, self._bodies.codec, share)
+            response = await gzipped(response, self._bodies.compression, share)
         return self._bodies.unread.admitted(response, address_group(caller))
 
     async def _understood(
         self,
-        asked: Asked,
+        asked: RequestHead,
         found: Found,
         adapter: Adapter,
         held: Hold,
-        need: Need,
+        need: VersionLease,
         arrived: float,
         source: Source,
-    ) -> tuple[Parsed, ReadyModel, Wishes]:
+    ) -> tuple[Parsed, ReadyModel, RequestOptions]:
         """Everything before the verdict; whoever leaves or fails here is counted as rejected."""
         body: Received = b""
         limit = 0.0
@@ -234,9 +232,9 @@ class Front:
             version = found.version if self._foreign is None else None
             declared = None if isinstance(source, bytes) else asked.declared
             model = self._admit(declared, head, version, held.share)
-            manner = asked.manner or self._manner(asked)
-            wishes = manner.wishes
-            limit = limit_of(wishes, self._batcher.settings)
+            header_options = asked.header_options or self._header_options(asked)
+            options = header_options.options
+            limit = limit_of(options, self._batcher.settings)
             if isinstance(source, bytes):
                 body = self._bodies.whole(source, asked, held, head)
             else:
@@ -249,7 +247,7 @@ class Front:
             need.turn_to(model.users)
             parsed, waited = await within(
                 limit - (self._clock() - arrived),
-                self._parsed(found, adapter, body, manner.encoding, held, head, model),
+                self._parsed(found, adapter, body, header_options.encoding, held, head, model),
             )
             if waited:
                 self._open_for_work()
@@ -271,7 +269,7 @@ class Front:
         finally:
             if isinstance(body, SharedMemory):
                 body.close()
-        return parsed, model, combined(wishes, parsed.wishes)
+        return parsed, model, combined(options, parsed.options)
 
     async def _parsed(
         self,
@@ -287,7 +285,7 @@ class Front:
         if encoding is not None:
             plain = await self._bodies.decoded(body, encoding, held, head)
         try:
-            parsed = await self._translator.parse(
+            parsed = await self._codec.parse(
                 found.endpoint, adapter, plain, head, model, held.share
             )
             self._bodies.settled(plain, parsed.call, held)
@@ -296,15 +294,15 @@ class Front:
                 plain.close()
         return parsed
 
-    def _manner(self, asked: Asked) -> Manner:
+    def _header_options(self, asked: RequestHead) -> HeaderOptions:
         """How the headers want it, understood once for all that have the same head.
 
         Raises `InvalidInput`, and `Rejected` for a form that is not known.
         """
         if self._passthrough is None and self._declines(asked):
             raise InvalidInput(BATCH_HEADER, "is taken only in front of a foreign server", "off")
-        asked.manner = manner_of(asked.headers, traced=logger.isEnabledFor(logging.DEBUG))
-        return asked.manner
+        asked.header_options = options_of(asked.headers, traced=logger.isEnabledFor(logging.DEBUG))
+        return asked.header_options
 
     def _open_for_work(self) -> ReadyModel:
         """The model, if calls are taken and it is there; raises `Rejected`."""
@@ -317,7 +315,7 @@ class Front:
             raise Rejected(Rejection.NOT_READY, self._batcher.closed, retry_after=RETRY_NOT_READY)
         return model
 
-    def _declines(self, asked: Asked) -> bool:
+    def _declines(self, asked: RequestHead) -> bool:
         """Whether it should not be batched; raises `Rejected`."""
         try:
             return declines_batching(asked.headers)
@@ -342,17 +340,17 @@ class Front:
         if declared is not None:
             self._bodies.refuse_declared(declared, by)
             if json_bytes(declared, head) > LARGE:
-                self._translator.refuse_large(by)
+                self._codec.refuse_large(by)
         refusal = self._batcher.refusal(by)
         if refusal is not None:
             raise refusal
         return model
 
-    def _goes_alone(self, asked: Asked, way: Way) -> bool:
+    def _goes_alone(self, asked: RequestHead, route: Route) -> bool:
         """Whether a foreign server gets the request as it is; raises `Rejected`."""
-        if isinstance(way.found, Lost):
+        if isinstance(route.found, Lost):
             return False
-        return way.found.endpoint is Endpoint.PASSED_ON or self._declines(asked)
+        return route.found.endpoint is Endpoint.PASSED_ON or self._declines(asked)
 
     async def _forwarded(self, request: web.BaseRequest, alone: GoesAlone) -> web.StreamResponse:
         """The foreign server's own answer; raises `CallError`."""
@@ -366,19 +364,19 @@ class Front:
                 held.regain(len(alone.body))
                 return await self._passthrough.forward(request, alone.seconds, share, alone.body)
         try:
-            wishes = wishes_of_headers(request.headers)
+            options = options_of_headers(request.headers)
         except InvalidInput as error:
             raise invalid(error) from error
-        return await self._passthrough.forward(request, limit_of(wishes, settings), share)
+        return await self._passthrough.forward(request, limit_of(options, settings), share)
 
-    def _lost(self, asked: Asked, lost: Lost) -> Response:
+    def _lost(self, asked: RequestHead, lost: Lost) -> Response:
         error = CallError(lost.message, status=lost.status)
         if asked.method == "POST":
             error = Rejected(Rejection.INVALID, lost.message, status=lost.status)
         response = self._refused(asked, error)
         return response if lost.allow is None else response.with_header("Allow", lost.allow)
 
-    async def _index(self, repository: Repository, asked: Asked, source: Source) -> Response:
+    async def _index(self, repository: Repository, asked: RequestHead, source: Source) -> Response:
         """The model server's answer; raises `CallError`. No call either."""
         if asked.declared > MOST_BYTES:
             raise CallError(f"the body is larger than {MOST_BYTES} bytes", status=413)
@@ -388,7 +386,7 @@ class Front:
             answer = await repository.index(body if isinstance(body, bytes) else b"")
         return Response([answer.body], status=answer.status)
 
-    def _told(self, asked: Asked, found: Found) -> Response:
+    def _told(self, asked: RequestHead, found: Found) -> Response:
         """What can be asked about the server and its model. No call, so no refusal is counted."""
         works = self._batcher.closed is None and not self._lifecycle.draining
         return told(self._name, found, self._link.status, open_for_work=works)

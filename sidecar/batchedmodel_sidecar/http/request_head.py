@@ -11,11 +11,16 @@ from batchedmodel_contract.v2 import HEADER_LENGTH
 from batchedmodel_http import request_head
 from batchedmodel_sidecar.body.encodings import Encoding, encoding_of
 from batchedmodel_sidecar.protocols.adapter import Adapter
-from batchedmodel_sidecar.protocols.options import Wishes, only, request_id, wishes_of_headers
+from batchedmodel_sidecar.protocols.options import (
+    RequestOptions,
+    only,
+    options_of_headers,
+    request_id,
+)
 from batchedmodel_sidecar.protocols.routes import Found, Lost
 
 
-class Way(NamedTuple):
+class Route(NamedTuple):
     """Where a request belongs."""
 
     found: Found | Lost
@@ -23,31 +28,31 @@ class Way(NamedTuple):
     """How it is batched; None when it is not."""
 
 
-class Manner(NamedTuple):
+class HeaderOptions(NamedTuple):
     """How a request for an inference wants to be treated."""
 
     encoding: Encoding | None
     """How its body is compressed."""
-    wishes: Wishes
+    options: RequestOptions
     accepted: str | None
     """How its answer may be compressed: a header."""
 
 
-def manner_of(headers: Mapping[str, str], *, traced: bool) -> Manner:
+def options_of(headers: Mapping[str, str], *, traced: bool) -> HeaderOptions:
     """How the headers want it; raises `InvalidInput`, and `Rejected` for a form that is not known.
 
     `traced`: whether it is noted who asks.
     """
     encoding = encoding_of(only(headers, "Content-Encoding"))
     only(headers, HEADER_LENGTH)
-    wishes = wishes_of_headers(headers, traced=traced)
-    return Manner(encoding, wishes, headers.get("Accept-Encoding"))
+    options = options_of_headers(headers, traced=traced)
+    return HeaderOptions(encoding, options, headers.get("Accept-Encoding"))
 
 
-class Asked(request_head.Asked):
+class RequestHead(request_head.RequestHead):
     """The head of one request, or of many that have the same."""
 
-    __slots__ = ("header_length", "manner", "packed", "request_id", "way")
+    __slots__ = ("header_length", "header_options", "packed", "request_id", "route")
 
     def __init__(
         self, *, method: str, target: str, headers: Mapping[str, str], declared: int
@@ -59,6 +64,6 @@ class Asked(request_head.Asked):
         """Whether the body must be inflated before anything can be known about it."""
         self.request_id: Final = request_id(headers)
         """Its caller's own name of the request, which its answer repeats."""
-        self.way: Way | None = None
-        self.manner: Manner | None = None
+        self.route: Route | None = None
+        self.header_options: HeaderOptions | None = None
         """Both None until the front has found them out."""

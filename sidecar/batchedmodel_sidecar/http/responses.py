@@ -16,7 +16,7 @@ from batchedmodel_contract.tenants import Share
 from batchedmodel_contract.tensors import Buffer
 from batchedmodel_http.response import SERVER, Response, is_empty
 from batchedmodel_sidecar.body.buffers import body_of
-from batchedmodel_sidecar.body.encodings import Codec
+from batchedmodel_sidecar.body.encodings import Compression
 from batchedmodel_sidecar.calls import Timing
 from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.protocols.adapter import Body
@@ -55,10 +55,12 @@ def model_response(body: Body, timing: Timing | None) -> Response:
     return Response(parts, body.content_type, headers=headers)
 
 
-async def gzipped(response: Response, codec: Codec, share: Share) -> Response:
+async def gzipped(response: Response, compression: Compression, share: Share) -> Response:
     """The same answer, shorter."""
     headers = (*response.headers, ("Content-Encoding", "gzip"), ("Vary", "Accept-Encoding"))
-    return response._replace(parts=(await codec.gzipped(response.parts, share),), headers=headers)
+    return response._replace(
+        parts=(await compression.gzipped(response.parts, share),), headers=headers
+    )
 
 
 def error_response(error: CallError, body: Body) -> Response:

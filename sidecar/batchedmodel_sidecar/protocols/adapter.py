@@ -6,7 +6,7 @@ from batchedmodel_contract.tensors import Buffer
 from batchedmodel_sidecar.calls import Answer, Call
 from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.model import ReadyModel
-from batchedmodel_sidecar.protocols.options import NO_WISHES, Wishes
+from batchedmodel_sidecar.protocols.options import NO_OPTIONS, RequestOptions
 
 
 class Body(NamedTuple):
@@ -25,7 +25,7 @@ class Parsed(NamedTuple):
     call: Call
     memo: Any
     """Only the adapter looks into it; it can be pickled."""
-    wishes: Wishes = NO_WISHES
+    options: RequestOptions = NO_OPTIONS
 
 
 class Adapter(Protocol):

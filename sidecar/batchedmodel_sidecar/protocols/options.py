@@ -14,7 +14,7 @@ from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.params import PRIORITY, TIMEOUT
 from batchedmodel_contract.rules import Broken, Whole
 from batchedmodel_contract.spec import Lateness
-from batchedmodel_scheduling.core.policy import FanOut, Priority
+from batchedmodel_scheduling.core.policy import Priority, RequestGroup
 
 TIMEOUT_HEADER: Final = "x-request-timeout-ms"
 PRIORITY_HEADER: Final = "x-request-priority"
@@ -38,23 +38,23 @@ _LONGEST_ID: Final = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class RequestOptions:
     """What a caller says about its own request."""
 
     timeout: float | None = None
     """Seconds from its arrival."""
     priority: Priority | None = None
-    fan_out: FanOut | None = None
+    request_group: RequestGroup | None = None
     trace: str | None = None
     """How its caller's logs call it: the trace id, or else the request id."""
     timing: bool = False
     """Whether the answer should say how it was served."""
 
 
-NO_WISHES: Final = Wishes()
+NO_OPTIONS: Final = RequestOptions()
 
 
-class Terms(NamedTuple):
+class AgreedTerms(NamedTuple):
     """What holds for a call; times in seconds from its arrival."""
 
     due: float
@@ -62,7 +62,7 @@ class Terms(NamedTuple):
     limit: float
     """When its caller is told that there will be none."""
     priority: Priority
-    fan_out: FanOut | None
+    request_group: RequestGroup | None
     trace: str | None = None
 
 
@@ -80,72 +80,76 @@ def in_force(settings: BatchSettings, *, one_by_one: bool, flushing: bool = Fals
     )
 
 
-def agreed(wishes: Wishes, settings: BatchSettings) -> Terms:
+def agreed(options: RequestOptions, settings: BatchSettings) -> AgreedTerms:
     """The terms under these settings: a caller may only ask for less, unless it is trusted."""
-    limit = due = limit_of(wishes, settings)
+    limit = due = limit_of(options, settings)
     if settings.target_seconds is not None:
         due = min(limit, settings.target_seconds)
-    priority = wishes.priority or Priority.NORMAL
+    priority = options.priority or Priority.NORMAL
     if priority is Priority.HIGH and not settings.trust_priority:
         priority = Priority.NORMAL
-    return Terms(
-        due=due, limit=limit, priority=priority, fan_out=wishes.fan_out, trace=wishes.trace
+    return AgreedTerms(
+        due=due,
+        limit=limit,
+        priority=priority,
+        request_group=options.request_group,
+        trace=options.trace,
     )
 
 
-def limit_of(wishes: Wishes, settings: BatchSettings) -> float:
+def limit_of(options: RequestOptions, settings: BatchSettings) -> float:
     """Seconds from its arrival after which a caller is told that there will be no answer."""
     limit = settings.request_timeout_seconds
     if settings.lateness is Lateness.REFUSE and settings.target_seconds is not None:
         limit = settings.target_seconds
-    return limit if wishes.timeout is None else min(limit, wishes.timeout)
+    return limit if options.timeout is None else min(limit, options.timeout)
 
 
-def combined(headers: Wishes, body: Wishes) -> Wishes:
+def combined(headers: RequestOptions, body: RequestOptions) -> RequestOptions:
     """Both together: the tighter time holds, and for the rest the body, which is the caller's own.
 
     Headers may have been added on the way, by a gateway that speaks for all of its callers.
     """
-    if headers is NO_WISHES:
+    if headers is NO_OPTIONS:
         return body
-    times = [wishes.timeout for wishes in (headers, body) if wishes.timeout is not None]
-    return Wishes(
+    times = [options.timeout for options in (headers, body) if options.timeout is not None]
+    return RequestOptions(
         timeout=min(times, default=None),
         priority=body.priority or headers.priority,
-        fan_out=body.fan_out or headers.fan_out,
+        request_group=body.request_group or headers.request_group,
         trace=headers.trace,
         timing=headers.timing,
     )
 
 
-def wishes_of_headers(headers: Mapping[str, str], *, traced: bool = False) -> Wishes:
+def options_of_headers(headers: Mapping[str, str], *, traced: bool = False) -> RequestOptions:
     """What the headers say, and who asks if that is to be `traced`; raises `InvalidInput`."""
     timeout, priority, group = (
         only(headers, name) for name in (TIMEOUT_HEADER, PRIORITY_HEADER, GROUP_HEADER)
     )
     timing = wants_timing(headers)
     if timeout is None and priority is None and group is None and not (traced or timing):
-        return NO_WISHES
-    return Wishes(
+        return NO_OPTIONS
+    return RequestOptions(
         timeout=None if timeout is None else _seconds(timeout),
         priority=None if priority is None else _header_priority(priority),
-        fan_out=None if group is None else _fan_out(group),
+        request_group=None if group is None else _fan_out(group),
         trace=trace_of(headers) if traced else None,
         timing=timing,
     )
 
 
-def wishes_of_parameters(parameters: Mapping[str, Any] | None) -> Wishes:
+def options_of_parameters(parameters: Mapping[str, Any] | None) -> RequestOptions:
     """What the parameters of a v2 request say; raises `InvalidInput`."""
     if not parameters or PARAMETERS.isdisjoint(parameters):
-        return NO_WISHES
+        return NO_OPTIONS
     timeout, priority = parameters.get(TIMEOUT), parameters.get(PRIORITY)
     if timeout is not None:
         # 0 is the default, as it is to Triton's clients.
         timeout = _whole(_MICROSECONDS, timeout, f"parameters.{TIMEOUT}") / 1e6 or None
     if priority is not None:
         priority = _priority(_whole(_PRIORITIES, priority, f"parameters.{PRIORITY}"))
-    return Wishes(timeout=timeout, priority=priority)
+    return RequestOptions(timeout=timeout, priority=priority)
 
 
 def declines_batching(headers: Mapping[str, str]) -> bool:
@@ -212,13 +216,13 @@ def _priority(number: int) -> Priority | None:
     return Priority(number) if number else None
 
 
-def _fan_out(text: str) -> FanOut:
+def _fan_out(text: str) -> RequestGroup:
     found = _GROUP.fullmatch(text)
     size = int(found[2]) if found else 0
     if found is None or not 1 <= size <= _MOST_MEMBERS:
         rule = f"is not id;n=rows with an id of 1 to 128 characters and 1 to {_MOST_MEMBERS} rows"
         raise InvalidInput(GROUP_HEADER, rule, text)
-    return FanOut(id=found[1], size=size)
+    return RequestGroup(id=found[1], size=size)
 
 
 def _whole(rule: Whole, value: object, field: str) -> int:

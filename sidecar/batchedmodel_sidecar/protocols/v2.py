@@ -22,7 +22,7 @@ from batchedmodel_sidecar.codec.rows import rows_of_tensors, rows_of_texts
 from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Body, Parsed
-from batchedmodel_sidecar.protocols.options import PARAMETERS, wishes_of_parameters
+from batchedmodel_sidecar.protocols.options import PARAMETERS, options_of_parameters
 from batchedmodel_sidecar.protocols.v2_forms import Forms
 
 _SMALL: Final = 16 * 1024
@@ -44,48 +44,48 @@ class V2Adapter:
         outputs = [output.name for output in model.description.outputs]
         declared, given = model.description.params, head.get("parameters")
         taken = PARAMETERS | declared.keys() if declared else PARAMETERS
-        options = read_options(head, outputs, taken)
-        wishes = wishes_of_parameters(given)
+        output_options = read_options(head, outputs, taken)
+        options = options_of_parameters(given)
         params = read_values(given, declared) if declared else None
         text = model.description.text
         if text is not None and len(tensors) == 1 and tensors[0].name == text.name:
             rows = await rows_of_texts(_texts(tensors[0]), model, f"inputs.{text.name}")
         else:
             rows = rows_of_tensors(tensors, model.description)
-        parsed = Parsed(call=model.call_of(rows, params), memo=options, wishes=wishes)
+        parsed = Parsed(call=model.call_of(rows, params), memo=output_options, options=options)
         if formed:
             self.forms.learn(bytes(body), tensors, parsed, head)
         return parsed
 
     def texts(self, parsed: Parsed, answer: Answer) -> int:
         """Those outputs that are not wanted as binary data."""
-        options: Options = parsed.memo
+        output_options: Options = parsed.memo
         return sum(
             sum(len(value.data) for value in answer.column(index))
             for index, output in enumerate(answer.outputs)
-            if options.selects(output.name) and not options.wants_binary(output.name)
+            if output_options.selects(output.name) and not output_options.wants_binary(output.name)
         )
 
     def render(self, parsed: Parsed, answer: Answer, model: ReadyModel) -> Body:
         """The selected outputs, each as JSON or as binary data, as the caller asked for it."""
-        options: Options = parsed.memo
+        output_options: Options = parsed.memo
         head: dict[str, Any] = {
             "model_name": model.description.name,
             "model_version": model.description.version,
         }
-        if options.id is not None:
-            head["id"] = options.id
+        if output_options.id is not None:
+            head["id"] = output_options.id
         tensors = answer.tensors()
-        if options.outputs is None and not options.binary:
+        if output_options.outputs is None and not output_options.binary:
             # What nearly everybody asks for.
             head["outputs"] = [to_json(tensor) for tensor in tensors]
             return Body(data=orjson.dumps(head))
         # The shapes of a ragged output go with the output that they describe.
-        selected = [t for t in tensors if options.selects(t.name.removesuffix(SHAPES))]
+        selected = [t for t in tensors if output_options.selects(t.name.removesuffix(SHAPES))]
         length, parts = write_answer(
             head,
             selected,
-            lambda name: options.wants_binary(name.removesuffix(SHAPES)),
+            lambda name: output_options.wants_binary(name.removesuffix(SHAPES)),
             orjson.dumps,
         )
         data, *tail = parts

@@ -18,7 +18,7 @@ from batchedmodel_contract.v2 import Options
 from batchedmodel_sidecar.calls import Row, Value
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Parsed
-from batchedmodel_sidecar.protocols.options import Wishes
+from batchedmodel_sidecar.protocols.options import RequestOptions
 
 _DATA: Final = b'"data"'
 _NUMBERS: Final = re.compile(rb'"data": ?(\[[][\d\s.,eE+-]*\])')
@@ -33,8 +33,8 @@ class _Form(NamedTuple):
     shape: Shape
     length: int
     """Of each row."""
-    options: Options
-    wishes: Wishes
+    output_options: Options
+    options: RequestOptions
     params: Values | None
 
 
@@ -76,7 +76,7 @@ class Forms:
             )
         of_rows = tuple([Row(values=(Value(each, part),), length=form.length) for part in parts])
         call = model.call_of(of_rows, form.params)
-        return Parsed(call=call, memo=form.options, wishes=form.wishes)
+        return Parsed(call=call, memo=form.output_options, options=form.options)
 
     def learn(
         self, body: bytes, tensors: Sequence[Tensor], parsed: Parsed, head: Mapping[str, Any]
@@ -101,7 +101,7 @@ class Forms:
             datatype=tensor.datatype,
             shape=tensor.shape,
             length=parsed.call.rows[0].length,
-            options=parsed.memo,
-            wishes=parsed.wishes,
+            output_options=parsed.memo,
+            options=parsed.options,
             params=parsed.call.params,
         )

@@ -23,7 +23,7 @@ _NO_WORK: Final = frozenset({Rejection.INVALID, Rejection.TOO_LARGE, Rejection.A
 """No pod would have served these, so a replay must not meet them."""
 
 
-class FlightRecorder:
+class RecentArrivals:
     """A ring of the last rows, in the order of their arrival; times are monotonic seconds."""
 
     def __init__(self, started: float, capacity: int = _CAPACITY) -> None:

@@ -1,26 +1,24 @@
 """What ledger and histograms are told of a batch: when it leaves, and when it is off the server."""
 
-from collections.abc import Sequence
-
 from batchedmodel_contract.batch_wire import BatchReply
 from batchedmodel_scheduling.core.policy import Batch
-from batchedmodel_sidecar.batching.pending_request import LiveCall
+from batchedmodel_sidecar.batching.pending_request import Members
 from batchedmodel_sidecar.telemetry.ledger import Ledger
 from batchedmodel_sidecar.telemetry.metrics import Durations
 
 
-class BatchBooks:
+class BatchCounts:
     """Those of one batcher."""
 
     def __init__(self, ledger: Ledger, durations: Durations) -> None:
         self._ledger = ledger
         self._durations = durations
 
-    def leaves(self, batch: Batch, members: Sequence[tuple[LiveCall, int]], now: float) -> None:
+    def leaves(self, batch: Batch, members: Members, now: float) -> None:
         """Its rows, each as its call and its place there, wait no more."""
-        for item, (live, _) in zip(batch.items, members, strict=True):
-            self._ledger.leave(len(live.call.rows), live.waiting)
-            live.leaves(batch.id, len(batch.items), now)
+        for item, (pending, _) in zip(batch.items, members, strict=True):
+            self._ledger.leave(len(pending.call.rows), pending.waiting)
+            pending.leaves(batch.id, len(batch.items), now)
             self._durations.queue.observe(now - item.arrived)
         self._ledger.batch_leaves(batch.reason, len(batch.items), now)
         self._durations.batch_size.observe(len(batch.items))

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from batchedmodel_contract.outcomes import Outcome, Rejection, ReleaseReason
-from batchedmodel_sidecar.telemetry.tenant_counts import TenantBooks
+from batchedmodel_sidecar.telemetry.tenant_counts import TenantCounts
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class Ledger:
     """Of rows that were answered, as the server counts them."""
     padded_tokens: int = 0
     """What the device computed for them."""
-    tenants: TenantBooks = field(default_factory=TenantBooks)
+    tenants: TenantCounts = field(default_factory=TenantCounts)
 
     @property
     def rows_waiting(self) -> int:

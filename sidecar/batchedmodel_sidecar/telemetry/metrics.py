@@ -23,7 +23,7 @@ from batchedmodel_contract import metric_names as names
 from batchedmodel_contract.outcomes import Outcome, Rejection, ReleaseReason
 from batchedmodel_scheduling.core.signals import Signals
 from batchedmodel_sidecar.telemetry.ledger import Ledger
-from batchedmodel_sidecar.telemetry.tenant_counts import TenantBooks
+from batchedmodel_sidecar.telemetry.tenant_counts import TenantCounts
 
 _SECONDS: Final = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
@@ -147,7 +147,7 @@ class LedgerCollector(Collector):
         yield in_force
 
 
-def _by_tenant(books: TenantBooks) -> Iterator[Metric]:
+def _by_tenant(books: TenantCounts) -> Iterator[Metric]:
     tenant = ["tenant"]
     served = CounterMetricFamily(names.TENANT_SERVED_ITEMS, "Rows answered", labels=tenant)
     refused = CounterMetricFamily(names.TENANT_REFUSED_ITEMS, "Rows not let in", labels=tenant)

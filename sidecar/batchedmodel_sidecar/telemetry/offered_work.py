@@ -14,7 +14,7 @@ from batchedmodel_sidecar.telemetry.ledger import Ledger
 from batchedmodel_sidecar.telemetry.work_meter import WorkMeter
 
 
-class Offered:
+class OfferedWork:
     """Work by second, beside the books."""
 
     def __init__(self, ledger: Ledger, now: float) -> None:

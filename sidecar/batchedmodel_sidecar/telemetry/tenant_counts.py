@@ -19,7 +19,7 @@ _MOST: Final = 1_000
 """Tenants that are counted to find those who send most."""
 
 
-class TenantRows(NamedTuple):
+class TenantCount(NamedTuple):
     """Of one tenant, or of all that are not named."""
 
     tenant: str
@@ -34,7 +34,7 @@ class _Line:
     refused: int = 0
 
 
-class TenantBooks:
+class TenantCounts:
     """Counts by tenant; bounded, whoever calls."""
 
     def __init__(self) -> None:
@@ -53,14 +53,14 @@ class TenantBooks:
         """So many rows of a call were not let in; one of a call that was not read."""
         self._line(tenant, rows).refused += rows
 
-    def rows(self) -> Iterator[TenantRows]:
+    def rows(self) -> Iterator[TenantCount]:
         """The named tenants, then all others together."""
         unnamed = self.room.taken
         for tenant, line in self._named.items():
             waiting = self.room.of(tenant)
             unnamed -= waiting
-            yield TenantRows(tenant, line.served, line.refused, waiting)
-        yield TenantRows(OTHER, self._other.served, self._other.refused, unnamed)
+            yield TenantCount(tenant, line.served, line.refused, waiting)
+        yield TenantCount(OTHER, self._other.served, self._other.refused, unnamed)
 
     def _line(self, tenant: str, rows: int) -> _Line:
         self._calls += 1

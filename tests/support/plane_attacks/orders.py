@@ -13,7 +13,7 @@ _TESTS: Final = Path(__file__).parents[2]
 _LONGEST_LINE: Final = 2**22
 
 
-class Helper:
+class CodecClient:
     """One of them; its orders are taken one after the other."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
@@ -37,7 +37,7 @@ class Helper:
 
 
 @asynccontextmanager
-async def helper(module: str, argument: str) -> AsyncIterator[Helper]:
+async def helper(module: str, argument: str) -> AsyncIterator[CodecClient]:
     """`python -m module argument` for the block."""
     path = os.pathsep.join(filter(None, [str(_TESTS), os.environ.get("PYTHONPATH")]))
     process = await asyncio.create_subprocess_exec(
@@ -48,7 +48,7 @@ async def helper(module: str, argument: str) -> AsyncIterator[Helper]:
         limit=_LONGEST_LINE,
     )
     try:
-        yield Helper(process)
+        yield CodecClient(process)
     finally:
         if process.returncode is None:
             process.kill()

@@ -16,7 +16,7 @@ from batchedmodel_autoscaler.cluster.objects import (
     read_pod,
     read_size,
 )
-from batchedmodel_autoscaler.errors import Blind, Untrusted
+from batchedmodel_autoscaler.errors import MetricsUnavailable, Untrusted
 from batchedmodel_autoscaler.metrics_api import documents
 from batchedmodel_autoscaler.metrics_api.documents import Measurement
 from batchedmodel_autoscaler.metrics_api.trust import require_front_proxy
@@ -96,7 +96,7 @@ def test_quantities(value: float, text: str) -> None:
 
 
 def test_an_error_is_a_status() -> None:
-    assert documents.status(Blind("none answers")) == {
+    assert documents.status(MetricsUnavailable("none answers")) == {
         "kind": "Status",
         "apiVersion": "v1",
         "metadata": {},

@@ -7,7 +7,7 @@ import pytest
 from batchedmodel_autoscaler.cluster.objects import ModelKey, Size
 from batchedmodel_autoscaler.errors import NotFound
 from batchedmodel_autoscaler.polling.pace import MOST_POLLS_PER_SECOND
-from batchedmodel_autoscaler.state.cluster_state import LEARN_SECONDS, Fleet
+from batchedmodel_autoscaler.state.cluster_state import LEARN_SECONDS, ClusterState
 from batchedmodel_contract.capacity import Capacity
 from batchedmodel_contract.stats import BUCKETS
 from batchedmodel_scheduling.autoscaling.formula import Unseen, required_replicas
@@ -17,7 +17,7 @@ from support.autoscaler_world import CALM, DEPLOYMENT, KEY, MODEL, REPLICA_SET, 
 NOW = 1000.0
 
 
-def rate(known: Fleet, now: float = NOW) -> float:
+def rate(known: ClusterState, now: float = NOW) -> float:
     """Device-seconds per second that the fleet sees offered."""
     sight = known.sight(KEY, now)
     return sight.departed_rate + sum(one.now.work_rate for one in sight.pods)
@@ -327,7 +327,7 @@ def test_what_another_replica_saw_of_a_start_holds_here_too() -> None:
 
 
 def test_a_pod_that_never_answers_teaches_how_long_a_start_takes() -> None:
-    known = Fleet(2.0)
+    known = ClusterState(2.0)
     known.size_seen(Size(deployment=DEPLOYMENT, replicas=1))
     known.replica_set_seen(REPLICA_SET)
     known.pod_seen(pod(1, startup_seconds=40.0))

@@ -25,7 +25,7 @@ from batchedmodel_autoscaler.metrics_api.listener import TlsListener
 from batchedmodel_autoscaler.metrics_api.server import MetricsApi
 from batchedmodel_autoscaler.polling.poller import Poller
 from batchedmodel_autoscaler.polling.sidecars import Sidecars
-from batchedmodel_autoscaler.state.cluster_state import Fleet
+from batchedmodel_autoscaler.state.cluster_state import ClusterState
 from batchedmodel_contract.kubernetes_names import ADMIN_PORT
 from batchedmodel_contract.sidecar_api import STATS, Whom
 from batchedmodel_scheduling.autoscaling.formula import Target
@@ -92,7 +92,7 @@ class Server:
 
 
 @asynccontextmanager
-async def serving(known: Fleet, people: People) -> AsyncIterator[Server]:
+async def serving(known: ClusterState, people: People) -> AsyncIterator[Server]:
     registry = CollectorRegistry()
     api = MetricsApi(known, telemetry=Telemetry(registry), clock=time.monotonic)
     authority = people.trusted.certificate.read_text()
@@ -108,7 +108,7 @@ async def serving(known: Fleet, people: People) -> AsyncIterator[Server]:
         await listener.close()
 
 
-def heard(rate: float) -> Fleet:
+def heard(rate: float) -> ClusterState:
     known = fleet([pod(1)])
     known.answered("uid-1", busy(rate, queue_length=5), time.monotonic())
     return known
@@ -208,14 +208,14 @@ async def test_who_hears_nobody_answers_503(people: People) -> None:
         path = f"{BASE}/v1beta2/{MODEL}/batchedmodel_required_replicas"
         code, found = await server.get(path, shows=people.front)
         assert (code, found["reason"]) == (503, "ServiceUnavailable")
-        assert b'reason="Blind"} 1.0' in generate_latest(server.registry)
+        assert b'reason="MetricsUnavailable"} 1.0' in generate_latest(server.registry)
 
 
 class _Panic(BaseException):
     pass
 
 
-class _BrokenFleet(Fleet):
+class _BrokenFleet(ClusterState):
     def target(self, key: ModelKey) -> Target:
         raise _Panic("a bug that one model meets")
 

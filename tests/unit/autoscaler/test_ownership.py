@@ -8,7 +8,7 @@ import pytest
 
 from batchedmodel_autoscaler.cluster.objects import ModelKey, Owned, Pod, Size
 from batchedmodel_autoscaler.polling.pace import MOST_POLLS_PER_SECOND
-from batchedmodel_autoscaler.state.cluster_state import Fleet
+from batchedmodel_autoscaler.state.cluster_state import ClusterState
 from batchedmodel_contract.capacity import Capacity
 from support.autoscaler_world import (
     CALM,
@@ -25,7 +25,7 @@ NOW = 1000.0
 OTHER = ModelKey("team", "other")
 
 
-def counts(known: Fleet, one: Pod) -> bool:
+def counts(known: ClusterState, one: Pod) -> bool:
     """Whether it is asked; what it answers all the same changes nothing where it is not."""
     before = known.sight(one.model, NOW)
     known.answered(one.uid, busy(0.6), NOW)
@@ -75,7 +75,7 @@ def test_strangers_make_nobody_asked_more_rarely() -> None:
 def test_in_whatever_order_the_objects_come_the_pod_counts_in_the_end() -> None:
     one = pod(1)
 
-    def parts(known: Fleet) -> list[Callable[[], None]]:
+    def parts(known: ClusterState) -> list[Callable[[], None]]:
         return [
             lambda: known.model_seen(MODEL),
             lambda: known.size_seen(Size(deployment=DEPLOYMENT, replicas=1)),
@@ -84,7 +84,7 @@ def test_in_whatever_order_the_objects_come_the_pod_counts_in_the_end() -> None:
         ]
 
     for order in itertools.permutations(range(4)):
-        known = Fleet(2.0)
+        known = ClusterState(2.0)
         come = parts(known)
         for number in order:
             assert known.counts[1] == 0
@@ -113,7 +113,7 @@ def test_in_whatever_order_the_objects_come_the_pod_counts_in_the_end() -> None:
     ],
 )
 def test_a_pod_counts_no_more_when_one_of_its_references_goes(
-    goes: Callable[[Fleet], None],
+    goes: Callable[[ClusterState], None],
 ) -> None:
     known = fleet([pod(1)])
     assert counts(known, pod(1))

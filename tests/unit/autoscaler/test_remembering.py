@@ -12,7 +12,7 @@ import pytest
 
 from batchedmodel_autoscaler.cluster.objects import Model, ModelKey, Object
 from batchedmodel_autoscaler.errors import ClusterError
-from batchedmodel_autoscaler.state.capacity_writer import LEAST_SECONDS, MOST_WRITES, Remembering
+from batchedmodel_autoscaler.state.capacity_writer import LEAST_SECONDS, MOST_WRITES, CapacityWriter
 from batchedmodel_contract.capacity import Capacity, capacity_of
 from support.autoscaler_world import KEY, MODEL
 
@@ -84,7 +84,7 @@ def str_of(key: ModelKey) -> str:
 @asynccontextmanager
 async def remembering(world: World | Crowd) -> AsyncIterator[None]:
     loop = asyncio.get_running_loop()
-    one = Remembering(
+    one = CapacityWriter(
         world,
         world,
         leads=lambda: world.leads,

@@ -13,7 +13,7 @@ from batchedmodel_autoscaler.errors import SidecarSilent
 from batchedmodel_autoscaler.metrics import Telemetry
 from batchedmodel_autoscaler.polling.pace import fair_share, seconds_between
 from batchedmodel_autoscaler.polling.poller import FIRST_ROUND_SECONDS, Poller
-from batchedmodel_autoscaler.state.cluster_state import Fleet
+from batchedmodel_autoscaler.state.cluster_state import ClusterState
 from batchedmodel_contract.sidecar_api import Whom
 from batchedmodel_contract.stats import SidecarStats
 from support.autoscaler_world import CALM, TARGET, pod
@@ -26,9 +26,9 @@ HONEST = ModelKey("honest", "minilm")
 TIMEOUT = 1.0
 
 
-def world(models: dict[ModelKey, int]) -> tuple[Fleet, dict[ModelKey, list[Pod]]]:
+def world(models: dict[ModelKey, int]) -> tuple[ClusterState, dict[ModelKey, list[Pod]]]:
     """Models with so many ready pods each."""
-    known, addresses = Fleet(2.0), itertools.count()
+    known, addresses = ClusterState(2.0), itertools.count()
     pods: dict[ModelKey, list[Pod]] = {}
     for key, count in models.items():
         name = f"{key.namespace}-{key.name}"
@@ -81,7 +81,9 @@ class Sidecars:
         return max(gaps)
 
 
-async def asked_for(known: Fleet, sidecars: Sidecars, pods: list[Pod], seconds: float) -> None:
+async def asked_for(
+    known: ClusterState, sidecars: Sidecars, pods: list[Pod], seconds: float
+) -> None:
     """Ask for so long, with the pods found in this order."""
     loop = asyncio.get_running_loop()
     telemetry = Telemetry(CollectorRegistry())

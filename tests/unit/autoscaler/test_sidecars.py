@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from batchedmodel_autoscaler.errors import SidecarSilent, SomebodyElse
-from batchedmodel_autoscaler.polling.kept_connections import Kept, most_kept
+from batchedmodel_autoscaler.polling.kept_connections import KeptConnections, most_kept
 from batchedmodel_autoscaler.polling.pace import MOST_POLLS_PER_SECOND
 from batchedmodel_autoscaler.polling.sidecars import KEPT_SECONDS, POLL_TIMEOUT_SECONDS, Sidecars
 from batchedmodel_autoscaler.settings import AutoscalerSettings
@@ -186,7 +186,7 @@ async def test_no_more_connections_are_kept_than_may_be_and_all_pods_are_heard()
 
 
 def test_places_are_those_of_who_asked_first_until_they_ask_no_more() -> None:
-    kept = Kept(2, seconds=10.0)
+    kept = KeptConnections(2, seconds=10.0)
 
     def places(addresses: Sequence[str], now: float) -> list[bool]:
         return [kept.has_place(address, now) for address in addresses]

@@ -14,7 +14,7 @@ from batchedmodel_cli.simulate.sources import Unusable, profile_from
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_contract.server_api import profile_path
 from batchedmodel_scheduling.core.policy import Priority
-from batchedmodel_sidecar.telemetry.arrivals import FlightRecorder
+from batchedmodel_sidecar.telemetry.arrivals import RecentArrivals
 from support.simulate_command import PROFILE, refusal, simulated
 
 
@@ -62,7 +62,7 @@ def serving(pages: Mapping[str, bytes]) -> Iterator[str]:
 
 def recorded() -> bytes:
     """What a sidecar's flight recorder holds after some traffic, as it writes it."""
-    recorder = FlightRecorder(started=1000.0)
+    recorder = RecentArrivals(started=1000.0)
     for number in range(300):
         now = 1001.0 + 0.01 * number
         if number % 10 == 0:

@@ -3,9 +3,9 @@
 import asyncio
 from contextlib import closing
 
-from batchedmodel_http.connection import Door
-from batchedmodel_http.head_cache import Headings
-from batchedmodel_http.request_head import Asked
+from batchedmodel_http.connection import Connection
+from batchedmodel_http.head_cache import HeadCache
+from batchedmodel_http.request_head import RequestHead
 from support.door_world import PretendFront, PretendHouse
 
 REQUEST = b"POST /call HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi"
@@ -13,10 +13,10 @@ REQUEST = b"POST /call HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi"
 
 async def test_the_front_is_told_the_address_of_each_connection() -> None:
     loop = asyncio.get_running_loop()
-    front, house = PretendFront(), PretendHouse()
-    headings = Headings(loop, Asked)
+    front, host = PretendFront(), PretendHouse()
+    headings = HeadCache(loop, RequestHead)
     server = await loop.create_server(
-        lambda: Door(house, front, headings, loop, front.left_early), "127.0.0.1", 0
+        lambda: Connection(host, front, headings, loop, front.left_early), "127.0.0.1", 0
     )
     async with server:
         port = server.sockets[0].getsockname()[1]

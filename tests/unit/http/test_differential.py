@@ -15,7 +15,7 @@ from aiohttp.http import HttpVersion10, HttpVersion11
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from batchedmodel_http.request_head import Asked
+from batchedmodel_http.request_head import RequestHead
 from batchedmodel_http.response import Response
 from support.door_world import DoorWorld, PretendFront, PretendHouse, call, turns
 from support.examples import examples
@@ -43,7 +43,7 @@ class ReadingFront(PretendFront):
 
     understood: Understood = field(default_factory=list)
 
-    async def respond(self, asked: Asked, source: bytes, caller: str = "") -> Response:
+    async def respond(self, asked: RequestHead, source: bytes, caller: str = "") -> Response:
         self.understood.append((asked.method, asked.path, source))
         return Response((b"read",))
 

@@ -46,7 +46,7 @@ async def test_behind_a_request_with_a_known_end_the_front_answers_again(world: 
         world.wire.sends(call(b"a"))
         await turns()
     assert world.wire.answers == [(200, b"general:"), (200, b"call:a")] * 3
-    assert len(world.house.generals) == 1
+    assert len(world.host.generals) == 1
 
 
 async def test_a_large_body_goes_the_general_way_and_what_follows_it_is_the_fronts(
@@ -166,14 +166,14 @@ async def test_a_caller_that_sends_a_thousand_at_once_is_not_served_alone(world:
 
 
 async def test_who_asks_while_the_general_way_works_is_answered_behind_it(world: DoorWorld) -> None:
-    world.house.seconds = 1.0
+    world.host.seconds = 1.0
     world.wire.sends(call(path="/other", method="GET"))
     await asyncio.sleep(0.5)
-    assert world.door.at_work
+    assert world.connection.at_work
     world.wire.sends(call(b"a"))
     await asyncio.sleep(2.5)
     assert world.wire.answers == [(200, b"general:"), (200, b"general:a")]
-    assert not world.door.at_work
+    assert not world.connection.at_work
 
 
 async def test_what_a_foreign_server_should_get_is_given_to_the_general_way_with_all_behind_it(
@@ -224,7 +224,7 @@ def test_however_requests_are_cut_each_is_answered_once_and_in_order(
         assert bodies == [one.partition(b"\r\n\r\n")[2] for one in sent]
         world.wire.leaves()
         await turns()
-        assert not world.house.generals
+        assert not world.host.generals
 
     with asyncio.Runner(loop_factory=looptime.new_event_loop) as runner:
         runner.run(story())

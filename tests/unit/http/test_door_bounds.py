@@ -6,7 +6,7 @@ from typing import Any, Final
 import pytest
 from aiohttp import web
 
-from batchedmodel_http.request_head import Asked
+from batchedmodel_http.request_head import RequestHead
 from batchedmodel_http.response import Response
 from support.door_world import (
     ENOUGH,
@@ -54,7 +54,7 @@ async def test_the_general_way_is_told_that_a_caller_does_not_read(world: DoorWo
     world.wire.reads()
     world.wire.stops_reading()
     await turns()
-    general = world.house.generals[0]
+    general = world.host.generals[0]
     assert general.writing_paused, "its own answer is unread"
     world.wire.reads()
     await turns()
@@ -81,7 +81,7 @@ async def test_a_caller_that_was_held_back_is_heard_again_when_the_general_way_t
 
 
 async def test_whom_the_general_way_holds_back_is_not_let_go_by_others(world: DoorWorld) -> None:
-    world.house.reads_first, world.house.seconds = False, 10.0
+    world.host.reads_first, world.host.seconds = False, 10.0
     large = call(b"x" * 1_000_000)
     world.wire.sends(call(b"a", f"{SECONDS}: 1"), large[:600_000])
     assert not world.wire.reading
@@ -103,7 +103,7 @@ async def test_a_caller_that_leaves_ends_what_is_done_for_it(world: DoorWorld, w
     await asyncio.sleep(1.0)
     assert world.front.begun == begun
     assert world.front.cancelled == (when < 1.0)
-    assert not world.house.inside
+    assert not world.host.inside
 
 
 @pytest.mark.parametrize(
@@ -157,27 +157,27 @@ async def test_the_general_way_begins_with_what_it_was_given_even_if_the_caller_
     if kept:
         world.wire.sends(call(path="/other"))
         await turns()
-    before = world.house.begun
+    before = world.host.begun
     world.wire.sends(sent)
     world.wire.leaves()
     await asyncio.sleep(1.0)
-    assert world.house.begun == before + 1
-    assert not world.house.inside
+    assert world.host.begun == before + 1
+    assert not world.host.inside
 
 
 async def test_a_caller_that_leaves_the_general_way_is_told_to_it(world: DoorWorld) -> None:
-    world.house.seconds = 10.0
+    world.host.seconds = 10.0
     world.wire.sends(call(path="/other"))
     await asyncio.sleep(1.0)
     world.wire.leaves()
     await asyncio.sleep(1.0)
-    assert not world.house.generals
+    assert not world.host.generals
 
 
 async def test_the_last_answer_says_so_and_what_is_behind_it_is_not_looked_at(
     world: DoorWorld,
 ) -> None:
-    world.house.ending = True
+    world.host.ending = True
     world.wire.sends(call(b"a") + call(b"b"))
     await turns()
     assert world.wire.answers == [(200, b"call:a")]
@@ -187,7 +187,7 @@ async def test_the_last_answer_says_so_and_what_is_behind_it_is_not_looked_at(
 
 
 async def test_a_caller_that_may_not_stay_is_hung_up_on() -> None:
-    world = DoorWorld(house=PretendHouse(full=True))
+    world = DoorWorld(host=PretendHouse(full=True))
     await turns()
     assert world.wire.aborted
 
@@ -212,16 +212,16 @@ async def test_a_foreign_servers_odd_header_arrives_as_it_was(world: DoorWorld) 
 async def test_it_is_at_work_from_the_request_to_its_answer_and_not_while_that_is_unread(
     world: DoorWorld,
 ) -> None:
-    assert not world.door.at_work
+    assert not world.connection.at_work
     world.wire.sends(call(b"abc")[:-1])
-    assert world.door.at_work
+    assert world.connection.at_work
     world.wire.sends(b"c")
-    assert not world.door.at_work
+    assert not world.connection.at_work
     world.wire.stops_reading()
     world.wire.sends(call(b"a", f"{SECONDS}: 1"))
-    assert world.door.at_work
+    assert world.connection.at_work
     await asyncio.sleep(1.1)
-    assert not world.door.at_work
+    assert not world.connection.at_work
 
 
 async def test_it_is_at_work_while_the_general_way_writes_an_answer_that_is_read_slowly(
@@ -233,10 +233,10 @@ async def test_it_is_at_work_while_the_general_way_writes_an_answer_that_is_read
     world.wire.sends(call(b"x" * 100_000))
     await asyncio.sleep(1.0)
     assert world.wire.get_write_buffer_size()
-    assert world.door.at_work
+    assert world.connection.at_work
     world.wire.reads()
     await turns()
-    assert not world.door.at_work
+    assert not world.connection.at_work
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ async def test_a_body_may_break_at_any_moment_of_its_requests_beginning(
 async def test_who_reads_a_body_that_goes_on_with_no_chunk_is_told_so(
     world: DoorWorld, reads_first: bool, begun: bool
 ) -> None:
-    world.house.reads_first = reads_first
+    world.host.reads_first = reads_first
     world.wire.sends(CHUNKED + b"1\r\na\r\n")
     if begun:
         await turns()
@@ -299,7 +299,7 @@ async def test_who_reads_a_body_that_goes_on_with_no_chunk_is_told_so(
 async def test_what_was_broken_off_costs_nothing_any_more(
     world: DoorWorld, sent: tuple[bytes, ...], pause: float
 ) -> None:
-    world.house.reads_first, world.house.reads = False, False
+    world.host.reads_first, world.host.reads = False, False
     for piece in sent:
         world.wire.sends(piece)
         await asyncio.sleep(pause)
@@ -327,8 +327,8 @@ async def loop_turns_in_a_second() -> int:
 
 
 async def test_nonsense_behind_a_whole_request_leaves_that_its_answer(world: DoorWorld) -> None:
-    world.house.seconds = 1.0
-    world.house.reads_first = False
+    world.host.seconds = 1.0
+    world.host.reads_first = False
     world.wire.sends(CHUNKED + b"1\r\na\r\n0\r\n\r\n")
     await turns()
     world.wire.sends(b"\x00\r\n\r\n")
@@ -340,7 +340,7 @@ async def test_nonsense_behind_a_whole_request_leaves_that_its_answer(world: Doo
 async def test_bytes_behind_a_request_without_a_body_break_nothing_of_its_answer(
     world: DoorWorld,
 ) -> None:
-    world.house.seconds = 1.0
+    world.host.seconds = 1.0
     world.wire.sends(b"GET /general HTTP/1.1\r\nHost: x\r\n\r\n")
     await turns()
     world.wire.sends(b"\x00\x01 no request\r\n\r\n")
@@ -350,9 +350,9 @@ async def test_bytes_behind_a_request_without_a_body_break_nothing_of_its_answer
 
 async def test_what_is_behind_is_told_until_it_is_asked(world: DoorWorld) -> None:
     world.wire.sends(call(b"a", f"{SECONDS}: 1"), call(b"x" * 5000, f"{SECONDS}: 1"))
-    assert world.house.behind_bytes > 5000
+    assert world.host.behind_bytes > 5000
     await asyncio.sleep(1.5)
-    assert world.house.behind_bytes == 0
+    assert world.host.behind_bytes == 0
     await asyncio.sleep(1.0)
     assert [status for status, _ in world.wire.answers] == [200, 200]
 
@@ -363,23 +363,23 @@ async def test_a_head_that_is_not_whole_counts_until_it_is(world: DoorWorld) -> 
     )
     world.wire.sends(head)
     await turns()
-    assert world.house.behind_bytes > 20_000
+    assert world.host.behind_bytes > 20_000
     world.wire.sends(b"\r\n")
     await turns()
-    assert world.house.behind_bytes == 0
-    assert world.house.begun == 1
+    assert world.host.behind_bytes == 0
+    assert world.host.begun == 1
 
 
 async def test_whose_head_has_no_room_is_hung_up_on(world: DoorWorld) -> None:
-    world.house.room = 10_000
+    world.host.room = 10_000
     world.wire.sends(b"GET /other HTTP/1.1\r\nx: " + b"y" * 5_000)
     await turns()
     assert world.wire.aborted
-    assert world.house.begun == 0
+    assert world.host.begun == 0
 
 
 async def test_whose_bytes_behind_have_no_room_is_hung_up_on(world: DoorWorld) -> None:
-    world.house.room = 10_000
+    world.host.room = 10_000
     world.wire.sends(call(b"a", f"{SECONDS}: 1"), call(b"x" * 20_000))
     assert world.wire.gone
     await turns()
@@ -391,7 +391,7 @@ async def test_whatever_is_raised_over_a_request_its_connection_ends_and_nothing
     caplog: pytest.LogCaptureFixture, kind: type[BaseException]
 ) -> None:
     class Raising(PretendFront):
-        async def respond(self, asked: Asked, source: bytes, caller: str = "") -> Response:
+        async def respond(self, asked: RequestHead, source: bytes, caller: str = "") -> Response:
             raise kind("panic")
 
     class RaisingHouse(PretendHouse):

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_http.eager_coroutine import Errand
+from batchedmodel_http.eager_coroutine import EagerCoroutine
 
 pytestmark = pytest.mark.looptime
 
 Ends = list[tuple[str | None, BaseException | None]]
 
 
-def sent(work: Coroutine[Any, Any, str]) -> tuple[Errand[str], Ends]:
+def sent(work: Coroutine[Any, Any, str]) -> tuple[EagerCoroutine[str], Ends]:
     """An errand, and where its end will be found."""
     ends: Ends = []
-    errand = Errand(
+    errand = EagerCoroutine(
         work, lambda result, error: ends.append((result, error)), asyncio.get_running_loop()
     )
     return errand, ends

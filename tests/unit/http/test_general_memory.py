@@ -21,7 +21,7 @@ async def test_nothing_of_a_request_whose_caller_left_is_kept(
 ) -> None:
     bodies: weakref.WeakSet[Body] = weakref.WeakSet()
 
-    async def handle(house: PretendHouse, request: web.BaseRequest) -> web.StreamResponse:
+    async def handle(host: PretendHouse, request: web.BaseRequest) -> web.StreamResponse:
         body = Body()
         bodies.add(body)
         await asyncio.sleep(10.0)

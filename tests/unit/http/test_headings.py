@@ -10,8 +10,8 @@ from aiohttp.http_parser import HttpRequestParser
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from batchedmodel_http.head_cache import Headings
-from batchedmodel_http.request_head import Asked
+from batchedmodel_http.head_cache import HeadCache
+from batchedmodel_http.request_head import RequestHead
 
 LOOP: Final = asyncio.new_event_loop()
 BEHIND: Final = b"GET /behind HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -23,15 +23,15 @@ def _closed() -> None:
 
 
 @pytest.fixture
-def headings() -> Headings[Asked]:
-    return Headings(LOOP, Asked)
+def headings() -> HeadCache[RequestHead]:
+    return HeadCache(LOOP, RequestHead)
 
 
 def head(*lines: str, first: str = "POST /call HTTP/1.1") -> bytes:
     return "\r\n".join([first, "Host: x", *lines, "", ""]).encode()
 
 
-def test_a_plain_head_is_understood_and_kept(headings: Headings[Asked]) -> None:
+def test_a_plain_head_is_understood_and_kept(headings: HeadCache[RequestHead]) -> None:
     asked = headings.of(head("Content-Length: 5", "X-Name: a"))
     assert asked is not None
     assert (asked.method, asked.path, asked.declared) == ("POST", "/call", 5)
@@ -39,7 +39,7 @@ def test_a_plain_head_is_understood_and_kept(headings: Headings[Asked]) -> None:
     assert headings.of(head("Content-Length: 5", "X-Name: a")) is asked
 
 
-def test_without_a_length_there_is_no_body(headings: Headings[Asked]) -> None:
+def test_without_a_length_there_is_no_body(headings: HeadCache[RequestHead]) -> None:
     asked = headings.of(head(first="GET /a%20b?c=d HTTP/1.1"))
     assert asked is not None
     assert (asked.path, asked.query, asked.declared) == ("/a%20b", "c=d", 0)
@@ -47,14 +47,14 @@ def test_without_a_length_there_is_no_body(headings: Headings[Asked]) -> None:
 
 @pytest.mark.parametrize("offered", ["h2c", "websocket", "TLS/1.0"])
 def test_an_offer_of_another_protocol_changes_nothing(
-    headings: Headings[Asked], offered: str
+    headings: HeadCache[RequestHead], offered: str
 ) -> None:
     asked = headings.of(head("Connection: upgrade", f"Upgrade: {offered}", "Content-Length: 5"))
     assert asked is not None
     assert asked.declared == 5
 
 
-def test_empty_lines_before_a_request_are_nothing(headings: Headings[Asked]) -> None:
+def test_empty_lines_before_a_request_are_nothing(headings: HeadCache[RequestHead]) -> None:
     asked = headings.of(b"\r\n\r\n")
     assert asked is None
     asked = headings.of(b"\r\n" + head("Content-Length: 5"))
@@ -95,13 +95,13 @@ def test_empty_lines_before_a_request_are_nothing(headings: Headings[Asked]) -> 
     ],
 )
 def test_what_is_not_plain_or_not_http_is_for_others(
-    headings: Headings[Asked], wrong: bytes
+    headings: HeadCache[RequestHead], wrong: bytes
 ) -> None:
     assert headings.of(wrong) is None
     assert headings.of(wrong) is None, "the second time as well"
 
 
-def test_however_many_heads_come_few_are_kept(headings: Headings[Asked]) -> None:
+def test_however_many_heads_come_few_are_kept(headings: HeadCache[RequestHead]) -> None:
     first = headings.of(head("X: first"))
     for number in range(3000):
         assert headings.of(head(f"X: {number}")) is not None
@@ -149,7 +149,7 @@ heads = st.builds(
 def test_a_request_ends_where_aiohttp_finds_its_end(data: bytes) -> None:
     """Or else the bytes behind it would be one request here and another one there."""
     end = data.find(b"\r\n\r\n") + 4
-    asked = Headings(LOOP, Asked).of(data[:end])
+    asked = HeadCache(LOOP, RequestHead).of(data[:end])
     if asked is None or asked.declared > 1000:
         return
     parser = HttpRequestParser(BaseProtocol(LOOP), LOOP, 65_536, auto_decompress=False)

@@ -10,16 +10,16 @@ import pytest_asyncio
 from batchedmodel_contract.environment import ModelServerSettings
 from batchedmodel_contract.source import Source
 from batchedmodel_model_server.api.handler import Handler
-from batchedmodel_model_server.execution.device_thread import ComputeThread
+from batchedmodel_model_server.execution.device_thread import DeviceThread
 from batchedmodel_model_server.lifecycle.service import ModelService
 from support.model_server_handlers import Times
 from support.versions import MakeService
 
 
 @pytest_asyncio.fixture
-async def compute() -> AsyncIterator[ComputeThread]:
+async def compute() -> AsyncIterator[DeviceThread]:
     """A thread that runs what it is handed, and has ended behind the test."""
-    thread = ComputeThread(asyncio.get_running_loop())
+    thread = DeviceThread(asyncio.get_running_loop())
     thread.start()
     yield thread
     thread.finish()
@@ -29,7 +29,7 @@ async def compute() -> AsyncIterator[ComputeThread]:
 
 @pytest_asyncio.fixture
 async def make_versions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compute: ComputeThread
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compute: DeviceThread
 ) -> AsyncIterator[MakeService]:
     """Makes the service of a handler class over the folder `model`; drained behind the test."""
     made: list[ModelService] = []

@@ -8,7 +8,7 @@ from batchedmodel_contract.environment import AcceleratorNeed, ModelServerSettin
 from batchedmodel_contract.server_api import ON_THE_CPU, ModelState
 from batchedmodel_model_server.api.handler import Handler
 from batchedmodel_model_server.errors import CannotLoad
-from batchedmodel_model_server.execution.device_thread import ComputeThread
+from batchedmodel_model_server.execution.device_thread import DeviceThread
 from batchedmodel_model_server.execution.forward import LoadedModel
 from batchedmodel_model_server.lifecycle.loading import load
 from batchedmodel_model_server.lifecycle.service import ModelService
@@ -72,7 +72,7 @@ def test_where_it_is_only_wanted_the_log_says_that_the_cpu_computes(
 
 
 async def test_the_model_has_failed_and_its_state_says_why(
-    monkeypatch: pytest.MonkeyPatch, compute: ComputeThread
+    monkeypatch: pytest.MonkeyPatch, compute: DeviceThread
 ) -> None:
     service = ModelService(settings(monkeypatch, Ours, AcceleratorNeed.REQUIRED), None, compute)
     await service.bring_up()

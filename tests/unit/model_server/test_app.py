@@ -12,7 +12,7 @@ from batchedmodel_contract.environment import ModelServerSettings
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.server_api import AT_WORK, infer_path
 from batchedmodel_model_server.errors import DeviceLost, NotReady
-from batchedmodel_model_server.execution.device_thread import ComputeThread
+from batchedmodel_model_server.execution.device_thread import DeviceThread
 from batchedmodel_model_server.execution.runner import Runner
 from batchedmodel_model_server.http.app import make_app
 from batchedmodel_model_server.lifecycle.service import ModelService
@@ -65,7 +65,7 @@ async def test_an_error_has_the_status_of_its_kind(
         cache_folder=str(tmp_path),
     )
     loop = asyncio.get_running_loop()
-    service = Refusing(settings, None, ComputeThread(loop))
+    service = Refusing(settings, None, DeviceThread(loop))
     service.error = error
     async with TestClient(TestServer(make_app(service))) as client:
         answer = await client.post(infer_path("model"), data=b"{}")
@@ -81,7 +81,7 @@ async def test_liveness_fails_when_only_a_restart_helps(tmp_path: Path) -> None:
         handler="simulated",
         cache_folder=str(tmp_path),
     )
-    service = Sick(settings, None, ComputeThread(asyncio.get_running_loop()))
+    service = Sick(settings, None, DeviceThread(asyncio.get_running_loop()))
     async with TestClient(TestServer(make_app(service))) as client:
         answer = await client.get("/v2/health/live")
         assert (answer.status, await answer.json()) == (503, {"live": False})

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from batchedmodel_contract.environment import ModelServerSettings
-from batchedmodel_model_server.execution.device_thread import ComputeThread
+from batchedmodel_model_server.execution.device_thread import DeviceThread
 from batchedmodel_model_server.http.app import make_runner
 from batchedmodel_model_server.http.connections import MOST_CONNECTIONS, Connections
 from batchedmodel_model_server.http.inference import BODY_SECONDS
@@ -73,7 +73,7 @@ async def opened(tmp_path: Path) -> AsyncIterator[tuple[Open, Connections]]:
         handler="simulated",
         cache_folder=str(tmp_path),
     )
-    service = Open(settings, None, ComputeThread(asyncio.get_running_loop()))
+    service = Open(settings, None, DeviceThread(asyncio.get_running_loop()))
     runner = make_runner(service, shutdown_timeout=1.0)
     await runner.setup()
     assert runner.server is not None

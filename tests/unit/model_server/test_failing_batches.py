@@ -14,7 +14,7 @@ import pytest
 from batchedmodel_model_server.api.handler import Batch, Spec
 from batchedmodel_model_server.batching.declaration import Sharing
 from batchedmodel_model_server.errors import DeviceLost, NotReady
-from batchedmodel_model_server.execution.device_thread import ComputeThread
+from batchedmodel_model_server.execution.device_thread import DeviceThread
 from batchedmodel_model_server.execution.memory import MemoryCap
 from support.model_server_handlers import OnHost, arrays_of, batch_of, loaded
 from support.model_server_runner import runner_of
@@ -61,7 +61,7 @@ def items(rows: int, **odd: float) -> list[np.ndarray[Any, Any]]:
 
 @pytest.mark.parametrize("bad", [0, 13, 16, 31])
 async def test_one_poisoned_item_of_32_costs_the_others_nothing_and_at_most_11_passes(
-    compute: ComputeThread, bad: int
+    compute: DeviceThread, bad: int
 ) -> None:
     handler = Tender()
     given = items(32, **{f"i{bad}": POISON})
@@ -77,7 +77,7 @@ async def test_one_poisoned_item_of_32_costs_the_others_nothing_and_at_most_11_p
 
 
 async def test_a_row_that_is_not_finite_fails_alone_and_nothing_is_run_again(
-    compute: ComputeThread,
+    compute: DeviceThread,
 ) -> None:
     handler = Tender()
     reply = await runner_of(loaded(handler), compute).run(batch_of(x=items(8, i2=EMPTY)))
@@ -87,7 +87,7 @@ async def test_a_row_that_is_not_finite_fails_alone_and_nothing_is_run_again(
 
 
 async def test_a_row_that_is_not_finite_is_found_in_a_batch_that_was_cut_as_well(
-    compute: ComputeThread,
+    compute: DeviceThread,
 ) -> None:
     request = batch_of(x=items(8, i2=EMPTY, i5=POISON))
     reply = await runner_of(loaded(Tender()), compute).run(request)
@@ -96,7 +96,7 @@ async def test_a_row_that_is_not_finite_is_found_in_a_batch_that_was_cut_as_well
 
 
 async def test_what_does_not_fit_is_halved_and_later_batches_are_cut_before_they_fail(
-    compute: ComputeThread,
+    compute: DeviceThread,
 ) -> None:
     handler, cap = Tender(holds=30), MemoryCap()
     runner = runner_of(loaded(handler), compute, cap)
@@ -114,7 +114,7 @@ async def test_what_does_not_fit_is_halved_and_later_batches_are_cut_before_they
     ]
 
 
-async def test_an_item_that_does_not_fit_even_alone_is_refused(compute: ComputeThread) -> None:
+async def test_an_item_that_does_not_fit_even_alone_is_refused(compute: DeviceThread) -> None:
     handler = Tender(holds=50)
     given = [*items(7), np.ones(51, np.float32)]
     reply = await runner_of(loaded(handler), compute).run(batch_of(x=given))
@@ -124,7 +124,7 @@ async def test_an_item_that_does_not_fit_even_alone_is_refused(compute: ComputeT
 
 
 async def test_a_handler_that_may_not_run_twice_is_never_asked_again(
-    compute: ComputeThread,
+    compute: DeviceThread,
 ) -> None:
     handler = Tender()
     model = replace(loaded(handler), idempotent=False)
@@ -134,7 +134,7 @@ async def test_a_handler_that_may_not_run_twice_is_never_asked_again(
 
 
 async def test_nothing_of_a_failed_pass_is_alive_when_its_items_run_again(
-    compute: ComputeThread,
+    compute: DeviceThread,
 ) -> None:
     class Tensor(np.ndarray[Any, Any]):
         """Can be watched."""
@@ -153,7 +153,7 @@ async def test_nothing_of_a_failed_pass_is_alive_when_its_items_run_again(
 
 
 async def test_a_batch_behind_a_failing_one_does_not_wait_for_its_repetitions(
-    compute: ComputeThread,
+    compute: DeviceThread,
 ) -> None:
     handler = Tender()
     runner = runner_of(loaded(handler), compute)
@@ -164,7 +164,7 @@ async def test_a_batch_behind_a_failing_one_does_not_wait_for_its_repetitions(
     assert (await failing).statuses.count(500) == 1
 
 
-async def test_a_caller_that_leaves_ends_the_search(compute: ComputeThread) -> None:
+async def test_a_caller_that_leaves_ends_the_search(compute: DeviceThread) -> None:
     handler = Tender()
     runner = runner_of(loaded(handler), compute)
     handler.goes_on.clear()
@@ -177,7 +177,7 @@ async def test_a_caller_that_leaves_ends_the_search(compute: ComputeThread) -> N
     assert len(handler.passes) < 4
 
 
-async def test_after_the_device_is_lost_nothing_touches_it_again(compute: ComputeThread) -> None:
+async def test_after_the_device_is_lost_nothing_touches_it_again(compute: DeviceThread) -> None:
     handler = Tender()
     runner = runner_of(loaded(handler), compute)
     deadly = asyncio.create_task(runner.run(batch_of(x=items(4, i1=DEADLY))))
@@ -189,7 +189,7 @@ async def test_after_the_device_is_lost_nothing_touches_it_again(compute: Comput
     assert handler.passes == [4]
 
 
-async def test_what_nobody_waits_for_any_more_is_not_run_again(compute: ComputeThread) -> None:
+async def test_what_nobody_waits_for_any_more_is_not_run_again(compute: DeviceThread) -> None:
     handler = Tender()
     request = replace(batch_of(x=items(32, i0=POISON)), wanted_seconds=0.0)
     reply = await runner_of(loaded(handler), compute).run(request)
@@ -215,7 +215,7 @@ class Either(Tender):
 
 @pytest.mark.parametrize("sharing", Sharing)
 async def test_items_that_fail_are_found_however_items_share_a_pass(
-    compute: ComputeThread, sharing: Sharing
+    compute: DeviceThread, sharing: Sharing
 ) -> None:
     handler = Either()
     model = loaded(handler)

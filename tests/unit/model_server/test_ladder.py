@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from batchedmodel_contract.description import CostRule
 from batchedmodel_model_server.errors import ForwardFailed, OutOfMemory
 from batchedmodel_model_server.execution.memory import MemoryCap
-from batchedmodel_model_server.execution.retry_plan import Ladder
+from batchedmodel_model_server.execution.retry_plan import RetryPlan
 
 
 class Course:
@@ -29,22 +29,24 @@ class Course:
         self.cap = cap or MemoryCap()
         self.answered: list[int] = []
         self.outgrown = 0
-        ladder = Ladder(rule, lengths, self.cap, idempotent=idempotent, wanted_until=wanted_until)
+        retry_plan = RetryPlan(
+            rule, lengths, self.cap, idempotent=idempotent, wanted_until=wanted_until
+        )
         # Each pass takes a second.
-        while (rows := ladder.next(now=float(ladder.passes))) is not None:
+        while (rows := retry_plan.next(now=float(retry_plan.passes))) is not None:
             each = [lengths[row] for row in rows]
             cost = rule.paid(rows=len(rows), longest=max(each), total=sum(each))
             if cost > holds:
                 self.outgrown += 1
-                ladder.failed(OutOfMemory("too much"))
+                retry_plan.failed(OutOfMemory("too much"))
             elif bad & set(rows):
-                ladder.failed(ForwardFailed("no"))
+                retry_plan.failed(ForwardFailed("no"))
             else:
-                ladder.answered()
+                retry_plan.answered()
                 self.answered += rows
-        ladder.learn()
-        self.failures = ladder.failures
-        self.passes = ladder.passes
+        retry_plan.learn()
+        self.failures = retry_plan.failures
+        self.passes = retry_plan.passes
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from batchedmodel_model_server.batching.collate import collate, parts
 from batchedmodel_model_server.batching.declaration import Sharing, declaration_of, describe
 from batchedmodel_model_server.batching.validation import examine
 from batchedmodel_model_server.errors import CannotLoad
-from batchedmodel_model_server.execution.device_thread import ComputeThread
+from batchedmodel_model_server.execution.device_thread import DeviceThread
 from batchedmodel_model_server.http.plain_v2 import rows_as_items
 from support.model_server_handlers import Echo, Scaled, arrays_of, batch_of, loaded
 from support.model_server_runner import runner_of
@@ -32,7 +32,7 @@ def asked(rows: list[Values | None], *items: list[float]) -> BatchRequest:
     return replace(request, params=columns(rows, Scaled.params))
 
 
-async def test_each_item_is_answered_by_its_own_parameters(compute: ComputeThread) -> None:
+async def test_each_item_is_answered_by_its_own_parameters(compute: DeviceThread) -> None:
     rows: list[Values | None] = [{"scale": 2.0}, None, {"negate": True, "shift": 1}]
     request = asked(rows, [1, 2, 3], [4], [5.5, 6])
     reply = await runner_of(loaded(Scaled()), compute).run(request)
@@ -40,12 +40,12 @@ async def test_each_item_is_answered_by_its_own_parameters(compute: ComputeThrea
     assert reply.passes == 1
 
 
-async def test_without_parameters_all_items_have_the_defaults(compute: ComputeThread) -> None:
+async def test_without_parameters_all_items_have_the_defaults(compute: DeviceThread) -> None:
     reply = await runner_of(loaded(Scaled()), compute).run(asked([None], [1.5]))
     assert arrays_of(reply.outputs[0])[0].tolist() == [1.5]
 
 
-async def test_an_item_whose_parameter_does_not_fit_fails_alone(compute: ComputeThread) -> None:
+async def test_an_item_whose_parameter_does_not_fit_fails_alone(compute: DeviceThread) -> None:
     # The proxy would have refused it, but what protects the neighbours must not depend on that.
     request = asked([{"scale": 11.0}, {"scale": 2.0}, {"rounding": "sideways"}], [1], [1], [1])
     reply = await runner_of(loaded(Scaled()), compute).run(request)
@@ -55,7 +55,7 @@ async def test_an_item_whose_parameter_does_not_fit_fails_alone(compute: Compute
     assert arrays_of(reply.outputs[0])[1].tolist() == [2]
 
 
-async def test_a_number_on_its_bound_is_taken_and_so_is_a_default(compute: ComputeThread) -> None:
+async def test_a_number_on_its_bound_is_taken_and_so_is_a_default(compute: DeviceThread) -> None:
     class Bounded(Echo):
         params: Mapping[str, Param] = {
             "high": Param("FP32", 0.8, min=0.1, max=0.8),

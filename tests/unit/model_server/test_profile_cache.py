@@ -17,7 +17,7 @@ from batchedmodel_model_server.batching.declaration import Sharing
 from batchedmodel_model_server.execution.forward import LoadedModel
 from batchedmodel_model_server.execution.memory import MemoryCap
 from batchedmodel_model_server.handlers.simulated import Simulated
-from batchedmodel_model_server.profiling.profile_cache import Findings, ProfileCache, key_of
+from batchedmodel_model_server.profiling.profile_cache import ProfileCache, TrialFindings, key_of
 from batchedmodel_model_server.profiling.self_test import Verdict
 from batchedmodel_model_server.profiling.trial import (
     BESIDE_BUDGET_SECONDS,
@@ -28,7 +28,7 @@ from batchedmodel_model_server.sources.contents import content_of
 from batchedmodel_model_server.sources.untrusted_files import MOST_JSON_BYTES
 from support.model_server_handlers import Clock, Echo, Timed, loaded
 
-FINDINGS = Findings(
+FINDINGS = TrialFindings(
     profile=Profile(
         cost_rule=CostRule.PADDED,
         device="host",

@@ -13,14 +13,14 @@ from batchedmodel_model_server.api.handler import Batch, Handler, Spec
 from batchedmodel_model_server.batching.validation import examine
 from batchedmodel_model_server.errors import ModelServerError
 from batchedmodel_model_server.execution import runner
-from batchedmodel_model_server.execution.device_thread import ComputeThread
+from batchedmodel_model_server.execution.device_thread import DeviceThread
 from batchedmodel_model_server.execution.futures import settle
 from support.hostile_tokenizers import Panic
 from support.model_server_handlers import Echo, Failing, Giving, arrays_of, batch_of, loaded
 from support.model_server_runner import runner_of
 
 
-async def test_each_item_gets_back_its_own(compute: ComputeThread) -> None:
+async def test_each_item_gets_back_its_own(compute: DeviceThread) -> None:
     reply = await runner_of(loaded(Echo()), compute).run(batch_of(x=[[1], [2, 3], [4, 5, 6]]))
     y, total, pair = reply.outputs
     assert [a.tolist() for a in arrays_of(y)] == [[1], [2, 3], [4, 5, 6]]
@@ -32,7 +32,7 @@ async def test_each_item_gets_back_its_own(compute: ComputeThread) -> None:
     assert reply.queue_seconds >= 0
 
 
-async def test_a_bad_item_fails_alone(compute: ComputeThread) -> None:
+async def test_a_bad_item_fails_alone(compute: DeviceThread) -> None:
     request = batch_of(x=[[1], np.ones(1001, np.int64), [99], [4]])
     reply = await runner_of(loaded(Failing()), compute).run(request)
     assert reply.statuses == (200, 400, 400, 200)
@@ -41,14 +41,14 @@ async def test_a_bad_item_fails_alone(compute: ComputeThread) -> None:
     assert [a.tolist() for a in arrays_of(reply.outputs[0])] == [[1], [], [], [4]]
 
 
-async def test_an_item_over_which_a_check_stumbles_fails_alone(compute: ComputeThread) -> None:
+async def test_an_item_over_which_a_check_stumbles_fails_alone(compute: DeviceThread) -> None:
     reply = await runner_of(loaded(Failing()), compute).run(batch_of(x=[[1], [98], [99]]))
     assert reply.statuses == (200, 500, 400)
     assert reply.errors[1] == "the model's check failed: IndexError: 98"
 
 
 async def test_what_fails_even_alone_is_told_why_and_its_neighbours_are_answered(
-    compute: ComputeThread,
+    compute: DeviceThread,
 ) -> None:
     reply = await runner_of(loaded(Failing()), compute).run(batch_of(x=[[1, 2], [99], [13], [4]]))
     assert reply.statuses == (200, 400, 500, 200)
@@ -60,7 +60,7 @@ async def test_what_fails_even_alone_is_told_why_and_its_neighbours_are_answered
 
 
 async def test_a_batch_without_valid_items_never_reaches_the_device(
-    compute: ComputeThread,
+    compute: DeviceThread,
 ) -> None:
     reply = await runner_of(loaded(Failing()), compute).run(batch_of(x=[[99], [99]]))
     assert reply.statuses == (400, 400)
@@ -68,12 +68,12 @@ async def test_a_batch_without_valid_items_never_reaches_the_device(
     assert reply.padded_tokens == 0
 
 
-async def test_what_is_no_batch_of_the_model_raises(compute: ComputeThread) -> None:
+async def test_what_is_no_batch_of_the_model_raises(compute: DeviceThread) -> None:
     with pytest.raises(InvalidInput):
         await runner_of(loaded(Echo()), compute).run(batch_of(z=[[1]]))
 
 
-async def test_a_large_batch_is_handled_aside_with_the_same_answer(compute: ComputeThread) -> None:
+async def test_a_large_batch_is_handled_aside_with_the_same_answer(compute: DeviceThread) -> None:
     items = [np.full(1000, index) for index in range(300)]
     reply = await runner_of(loaded(Echo()), compute).run(batch_of(x=items))
     assert all(
@@ -97,7 +97,7 @@ class Gated(Echo):
         return super().forward(batch)
 
 
-async def test_batches_run_in_the_order_in_which_they_came(compute: ComputeThread) -> None:
+async def test_batches_run_in_the_order_in_which_they_came(compute: DeviceThread) -> None:
     handler = Gated()
     runner = runner_of(loaded(handler), compute)
     runs = [asyncio.create_task(runner.run(batch_of(x=[[number]]))) for number in range(4)]
@@ -108,7 +108,7 @@ async def test_batches_run_in_the_order_in_which_they_came(compute: ComputeThrea
 
 
 async def test_a_batch_whose_caller_left_before_it_began_is_not_run(
-    compute: ComputeThread,
+    compute: DeviceThread,
 ) -> None:
     handler = Gated()
     runner = runner_of(loaded(handler), compute)
@@ -123,7 +123,7 @@ async def test_a_batch_whose_caller_left_before_it_began_is_not_run(
 
 
 async def test_a_caller_that_leaves_during_its_pass_disturbs_nobody(
-    compute: ComputeThread,
+    compute: DeviceThread,
 ) -> None:
     handler = Gated()
     runner = runner_of(loaded(handler), compute)
@@ -138,7 +138,7 @@ async def test_a_caller_that_leaves_during_its_pass_disturbs_nobody(
 
 @pytest.mark.parametrize("error", [SystemExit, StopIteration, KeyboardInterrupt])
 async def test_nothing_that_work_raises_ends_the_compute_thread(
-    compute: ComputeThread, error: type[BaseException]
+    compute: DeviceThread, error: type[BaseException]
 ) -> None:
     def work() -> None:
         raise error
@@ -167,7 +167,7 @@ def test_the_base_handler_checks_and_predicts_nothing() -> None:
     assert handler.predicted_seconds(1, 1) is None
 
 
-async def test_padding_counts_in_every_direction(compute: ComputeThread) -> None:
+async def test_padding_counts_in_every_direction(compute: DeviceThread) -> None:
     images = {"x": Spec("FP32", ("H", "W"), max=9)}
     model = loaded(Giving({"y": np.zeros(2)}, {"y": Spec("FP32", ())}, images))
     request = batch_of(x=[np.ones((2, 3), np.float32), np.ones((5, 1), np.float32)])
@@ -189,7 +189,7 @@ class Panicking(Failing):
 
 
 async def test_panic_of_a_library_fails_its_item_alone_in_the_check_as_in_the_pass(
-    compute: ComputeThread,
+    compute: DeviceThread,
 ) -> None:
     request = batch_of(x=[[1], [98], [13], [4]])
     async with asyncio.timeout(10):
@@ -220,7 +220,7 @@ class Speechless(Failing):
 
 
 async def test_an_exception_that_cannot_be_shown_fails_its_item_alone(
-    compute: ComputeThread,
+    compute: DeviceThread,
 ) -> None:
     request = batch_of(x=[[1], [98], [13], [4]])
     reply = await runner_of(loaded(Speechless()), compute).run(request)
@@ -230,7 +230,7 @@ async def test_an_exception_that_cannot_be_shown_fails_its_item_alone(
 
 
 async def test_batch_of_many_items_is_judged_off_the_loop(
-    compute: ComputeThread, monkeypatch: pytest.MonkeyPatch
+    compute: DeviceThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: list[int] = []
 

@@ -16,7 +16,7 @@ from batchedmodel_contract.server_api import ModelState
 from batchedmodel_contract.source import Source
 from batchedmodel_model_server.api.handler import Batch, Handler
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost, NotReady, Overloaded
-from batchedmodel_model_server.execution.device_thread import ComputeThread
+from batchedmodel_model_server.execution.device_thread import DeviceThread
 from batchedmodel_model_server.lifecycle.loading import load
 from batchedmodel_model_server.lifecycle.service import MAX_IN_FLIGHT, ModelService
 from batchedmodel_model_server.lifecycle.startup import StartUp
@@ -28,7 +28,7 @@ MakeService = Callable[[type[Handler]], ModelService]
 
 @pytest_asyncio.fixture
 async def make_service(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compute: ComputeThread
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compute: DeviceThread
 ) -> AsyncIterator[MakeService]:
     """Makes the service of a handler class, as a manifest would name it."""
 

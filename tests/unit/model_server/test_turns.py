@@ -5,8 +5,8 @@ import threading
 from collections.abc import Callable
 from typing import cast
 
-from batchedmodel_model_server.execution.device_thread import ComputeThread
-from batchedmodel_model_server.execution.trial_scheduling import LONGEST_SECONDS, Turns
+from batchedmodel_model_server.execution.device_thread import DeviceThread
+from batchedmodel_model_server.execution.trial_scheduling import LONGEST_SECONDS, TrialScheduling
 from batchedmodel_model_server.execution.watchdog import Watchdog
 
 
@@ -23,7 +23,7 @@ class WithoutDelay:
         return self._loop.call_soon_threadsafe(call)
 
 
-async def test_the_clock_stands_still_while_a_turn_is_waited_for(compute: ComputeThread) -> None:
+async def test_the_clock_stands_still_while_a_turn_is_waited_for(compute: DeviceThread) -> None:
     now, handed_over = 0.0, threading.Event()
 
     def batch() -> None:
@@ -45,7 +45,7 @@ async def test_the_clock_stands_still_while_a_turn_is_waited_for(compute: Comput
 
     reads = ["when it began"]
     loop = asyncio.get_running_loop()
-    turns = Turns(loop, compute, Watchdog(loop, lambda hung: None), clock)
+    turns = TrialScheduling(loop, compute, Watchdog(loop, lambda hung: None), clock)
 
     def load() -> tuple[str, float]:
         began = turns.clock()
@@ -58,7 +58,7 @@ async def test_the_clock_stands_still_while_a_turn_is_waited_for(compute: Comput
 
 
 async def test_a_trial_pass_that_hangs_is_noticed_by_whoever_waits_behind_it(
-    compute: ComputeThread,
+    compute: DeviceThread,
 ) -> None:
     loop = asyncio.get_running_loop()
     now, told, ends = 0.0, asyncio.Event(), threading.Event()
@@ -74,7 +74,7 @@ async def test_a_trial_pass_that_hangs_is_noticed_by_whoever_waits_behind_it(
 
     heard: list[str | None] = []
     watchdog = Watchdog(cast("asyncio.AbstractEventLoop", WithoutDelay(loop)), tell, lambda: now)
-    turns = Turns(loop, compute, watchdog)
+    turns = TrialScheduling(loop, compute, watchdog)
     loading = asyncio.create_task(asyncio.to_thread(turns.take, trial))
     await begun.wait()
     now = LONGEST_SECONDS + 1

@@ -7,7 +7,7 @@ import pytest
 from batchedmodel_contract.kubernetes_names import BLIND
 from batchedmodel_operator.kinds import Kind
 from batchedmodel_scheduling.autoscaling.formula import (
-    ModelSight,
+    ModelObservation,
     Target,
     Unseen,
     required_replicas,
@@ -115,7 +115,7 @@ async def test_pods_that_became_ready_since_the_hpa_asked_are_no_warning_either(
 
 
 def test_what_the_autoscaler_says_where_no_pod_is_ready_is_known_to_the_operator() -> None:
-    nobody = ModelSight(
+    nobody = ModelObservation(
         present=2, pods=(), departed_rate=0.0, departed_panic_rate=0.0, reaction_seconds=1.0
     )
     target = Target(utilization=0.8, queue_length=1, outstanding=1, queue_wait_seconds=1.0)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_operator.reconcile.pod_failures import Trouble, diagnose
+from batchedmodel_operator.reconcile.pod_failures import PodFailureReason, diagnose
 from batchedmodel_operator.reconcile.redaction import HIDDEN, redacted
 from batchedmodel_operator.reconcile.state import pod_from
 
@@ -123,7 +123,7 @@ def test_what_a_crashing_container_says_of_itself_is_redacted() -> None:
     }
     found = diagnose(None, None, (pod_from(body),), {})
     assert found is not None
-    assert found.trouble is Trouble.CRASH_LOOPING
+    assert found.trouble is PodFailureReason.CRASH_LOOPING
     assert found.message.endswith(f"exit code 1: HF_TOKEN={HIDDEN} was refused")
 
 

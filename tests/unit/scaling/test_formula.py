@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from batchedmodel_scheduling.autoscaling.formula import (
     PANIC_DEVIATIONS,
     Demand,
-    ModelSight,
-    PodSight,
+    ModelObservation,
+    PodObservation,
     Reason,
     Target,
     Unseen,
@@ -26,21 +26,21 @@ TARGET = Target(utilization=0.8, queue_length=32, outstanding=32, queue_wait_sec
 REACTION = 47.0  # start-up 30 s, poll 2 s, sync 15 s
 
 
-def hears(**demand: float) -> PodSight:
+def hears(**demand: float) -> PodObservation:
     asked = Demand(**demand)
-    return PodSight(expected=True, answers=True, now=asked, last=asked)
+    return PodObservation(expected=True, answers=True, now=asked, last=asked)
 
 
-def silent(*, last: Demand | None = None, now: Demand | None = None) -> PodSight:
-    return PodSight(expected=True, answers=False, now=now or Demand(), last=last or Demand())
+def silent(*, last: Demand | None = None, now: Demand | None = None) -> PodObservation:
+    return PodObservation(expected=True, answers=False, now=now or Demand(), last=last or Demand())
 
 
-def unready(asked: Demand) -> PodSight:
-    return PodSight(expected=False, answers=True, now=asked, last=asked)
+def unready(asked: Demand) -> PodObservation:
+    return PodObservation(expected=False, answers=True, now=asked, last=asked)
 
 
-def sight(*pods: PodSight, present: int | None, departed: float = 0.0) -> ModelSight:
-    return ModelSight(
+def sight(*pods: PodObservation, present: int | None, departed: float = 0.0) -> ModelObservation:
+    return ModelObservation(
         present=present,
         pods=pods,
         departed_rate=departed,
@@ -156,7 +156,7 @@ def test_without_a_profile_full_batches_count() -> None:
     ],
 )  # fmt: skip
 def test_silence_is_never_read_as_calm(
-    pods: list[PodSight], present: int, expected: int, reason: Reason
+    pods: list[PodObservation], present: int, expected: int, reason: Reason
 ) -> None:
     verdict = required_replicas(sight(*pods, present=present), TARGET)
     assert (verdict.value, verdict.reason) == (expected, reason)
@@ -175,7 +175,7 @@ def test_silence_is_never_read_as_calm(
         ),
     ],
 )
-def test_who_hears_nobody_says_so(decide, pods: list[PodSight]) -> None:  # type: ignore[no-untyped-def]
+def test_who_hears_nobody_says_so(decide, pods: list[PodObservation]) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(Unseen, match="ready pods answers"):
         decide(sight(*pods, present=3), TARGET)
 
@@ -237,7 +237,7 @@ _TARGETS = st.floats(0.2, 0.95).map(lambda share: replace(TARGET, utilization=sh
 def test_more_work_never_means_fewer_replicas(
     demands: list[Demand], more: float, present: int, target: Target
 ) -> None:
-    pods = [PodSight(expected=True, answers=True, now=one, last=one) for one in demands]
+    pods = [PodObservation(expected=True, answers=True, now=one, last=one) for one in demands]
     less = required_replicas(sight(*pods, present=present), target)
     another = hears(work_rate=more, panic_rate=more)
     busier = required_replicas(sight(*pods, another, present=present), target)
@@ -249,7 +249,7 @@ def test_more_work_never_means_fewer_replicas(
 def test_the_answer_lies_between_the_present_size_and_what_the_work_needs(
     demands: list[Demand], present: int, target: Target
 ) -> None:
-    pods = [PodSight(expected=True, answers=True, now=one, last=one) for one in demands]
+    pods = [PodObservation(expected=True, answers=True, now=one, last=one) for one in demands]
     drain = drain_seconds(REACTION, target.utilization)
     chance = math.sqrt(sum(one.panic_variance for one in demands))
     sure = sum(one.panic_rate for one in demands) - PANIC_DEVIATIONS * chance
@@ -266,7 +266,7 @@ def test_an_answer_that_was_followed_stands(
     demands: list[Demand], present: int, target: Target
 ) -> None:
     """Nothing swings: with the size that was asked for, the same work asks for no other."""
-    pods = [PodSight(expected=True, answers=True, now=one, last=one) for one in demands]
+    pods = [PodObservation(expected=True, answers=True, now=one, last=one) for one in demands]
     first = required_replicas(sight(*pods, present=present), target)
     again = required_replicas(sight(*pods, present=int(first.value)), target)
     assert again.value == first.value
@@ -282,7 +282,7 @@ def test_an_answer_that_was_followed_stands(
 def test_a_partly_blind_answer_is_never_below_the_same_pods_heard_at_their_target(
     heard: list[tuple[Demand, bool]], missing: list[Demand], present: int, target: Target
 ) -> None:
-    pods = [PodSight(expected=True, answers=True, now=one, last=one) for one, _ in heard]
+    pods = [PodObservation(expected=True, answers=True, now=one, last=one) for one, _ in heard]
     blind = [silent(last=one) for one in missing]
     value = required_replicas(sight(*pods, *blind, present=present), target).value
     assert value > 0
@@ -298,7 +298,7 @@ def test_without_a_ready_pod_no_answer_is_below_the_present_size(
     pods = [unready(one) for one in demands]
     found = sight(*pods, present=present)
     heard = sight(
-        *[PodSight(expected=True, answers=True, now=one, last=one) for one in demands],
+        *[PodObservation(expected=True, answers=True, now=one, last=one) for one in demands],
         present=present,
     )
     assert queue_length(found, target).value >= present * target.queue_length

@@ -13,11 +13,11 @@ from batchedmodel_scheduling.core.policies import new_policy
 from batchedmodel_scheduling.core.policy import (
     NEVER,
     Decision,
-    FanOut,
     Finished,
     Item,
     MemoryCap,
     Priority,
+    RequestGroup,
     Slots,
 )
 from support.scheduling import (
@@ -114,7 +114,9 @@ def test_nothing_waits_means_never() -> None:
 
 
 def group(numbers: Sequence[int], size: int, arrived: float = 0.0) -> list[Item]:
-    return [an_item(n, arrived=arrived, fan_out=FanOut(id="g", size=size)) for n in numbers]
+    return [
+        an_item(n, arrived=arrived, request_group=RequestGroup(id="g", size=size)) for n in numbers
+    ]
 
 
 def test_an_announced_group_is_waited_for_and_leaves_when_it_is_complete() -> None:
@@ -132,8 +134,8 @@ def test_who_announces_what_never_comes_makes_others_wait_once_a_second() -> Non
     held = 0
     for number in range(50):
         now = number * 0.020
-        group = FanOut(id=f"never {number}", size=4096)
-        offer(policy, [an_item(number, arrived=now, due=now + 1, fan_out=group)])
+        group = RequestGroup(id=f"never {number}", size=4096)
+        offer(policy, [an_item(number, arrived=now, due=now + 1, request_group=group)])
         decision = policy.poll(now, IDLE)
         if decision.reason is HoldReason.GATHERING:
             held += 1
@@ -155,9 +157,9 @@ def test_no_wait_passes_its_bound() -> None:
 def test_no_wait_passes_the_bound_of_another_key() -> None:
     """New groups of one key, each due earlier, keep the item of another key for its wait only."""
     policy = deadline_with([an_item(1, key="b")])
-    offer(policy, [an_item(2, arrived=0.004, due=1.0, fan_out=FanOut(id="x", size=2))])
+    offer(policy, [an_item(2, arrived=0.004, due=1.0, request_group=RequestGroup(id="x", size=2))])
     assert policy.poll(0.004, IDLE).wake_at == 0.005
-    offer(policy, [an_item(3, arrived=0.005, due=0.9, fan_out=FanOut(id="y", size=2))])
+    offer(policy, [an_item(3, arrived=0.005, due=0.9, request_group=RequestGroup(id="y", size=2))])
     assert policy.poll(0.005, IDLE).release is not None
 
 
@@ -226,7 +228,7 @@ def test_a_group_that_is_complete_but_not_full_leaves_just_in_time() -> None:
 
 
 def test_a_full_batch_is_not_held_while_another_key_waits_for_company() -> None:
-    items = [an_item(1, due=1.0, fan_out=FanOut(id="x", size=2))]
+    items = [an_item(1, due=1.0, request_group=RequestGroup(id="x", size=2))]
     policy = deadline_with([*items, *(an_item(n, key="b", due=2.0) for n in range(2, 6))])
     assert policy.poll(0.0, IDLE).release is not None
 

@@ -23,11 +23,11 @@ from batchedmodel_scheduling.core.policy import (
     NEVER,
     Batch,
     Decision,
-    FanOut,
     Item,
     MemoryCap,
     Priority,
     Refusal,
+    RequestGroup,
     Shed,
     Slots,
 )
@@ -89,7 +89,7 @@ class SchedulingMachine(ShippedPolicyDriver):
         grace=st.sampled_from([0.0, 0.0, 0.02, LONG_ENOUGH]),
         priority=st.sampled_from(Priority),
         yields=st.sampled_from([0.0, 0.0, 0.0, 0.02]),
-        group=st.none() | st.builds(FanOut, id=st.sampled_from("xy"), size=st.integers(1, 6)),
+        group=st.none() | st.builds(RequestGroup, id=st.sampled_from("xy"), size=st.integers(1, 6)),
         count=st.sampled_from([1, 1, 1, 2, 7]),
     )
     def callers_arrive(
@@ -100,7 +100,7 @@ class SchedulingMachine(ShippedPolicyDriver):
         grace: float,
         priority: Priority,
         yields: float,
-        group: FanOut | None,
+        group: RequestGroup | None,
         count: int,
     ) -> None:
         for _ in range(count):
@@ -111,7 +111,7 @@ class SchedulingMachine(ShippedPolicyDriver):
                 deadline_in=patience + grace,
                 priority=priority,
                 yields=yields,
-                fan_out=group,
+                request_group=group,
             )
 
     @rule(
@@ -236,7 +236,7 @@ class SchedulingMachine(ShippedPolicyDriver):
 
     def _is_late(self, item: Item) -> bool:
         """Whether the item was given up and waits for spare time: seen nowhere from outside."""
-        return isinstance(self.policy, Deadline) and item.id in self.policy._spare
+        return isinstance(self.policy, Deadline) and item.id in self.policy._late_queue
 
     def _check_hold(self, decision: Decision, slots: Slots) -> None:
         if self._a_worker_is_free(slots):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from batchedmodel_scheduling.core.policy import Priority
 from batchedmodel_scheduling.deadline.grouping import LengthClass, merged
-from batchedmodel_scheduling.deadline.ready_queue import Entry
+from batchedmodel_scheduling.deadline.ready_queue import QueuedItem
 from batchedmodel_scheduling.deadline.shedding import Candidate, Selection, select
 from support.examples import examples
 from support.scheduling import an_entry
@@ -76,7 +76,7 @@ def test_a_launch_that_costs_much_merges_and_padding_that_costs_much_does_not() 
 # Shedding
 
 
-def candidate(entries: list[Entry], table: list[float]) -> Candidate:
+def candidate(entries: list[QueuedItem], table: list[float]) -> Candidate:
     due = min(entry.due for entry in entries)
     return Candidate(
         entries=entries,

@@ -9,21 +9,21 @@ from hypothesis import strategies as st
 from batchedmodel_contract.description import CostRule
 from batchedmodel_scheduling.core.limits import Limits
 from batchedmodel_scheduling.core.policy import ItemId, Priority
-from batchedmodel_scheduling.deadline.ready_queue import Entry, Lane, Lanes
+from batchedmodel_scheduling.deadline.ready_queue import Lane, QueuedItem, ReadyQueue
 from support.examples import examples
 from support.scheduling import an_entry
 
 ROWS = Limits(rows=3, cost=None, rule=CostRule.PADDED)
 
 
-def lanes_with(*entries: Entry, edges: tuple[int, ...] = ()) -> Lanes:
-    lanes = Lanes(edges)
+def lanes_with(*entries: QueuedItem, edges: tuple[int, ...] = ()) -> ReadyQueue:
+    lanes = ReadyQueue(edges)
     for entry in entries:
         lanes.add(entry)
     return lanes
 
 
-def listed(lanes: Lanes) -> list[list[list[int]]]:
+def listed(lanes: ReadyQueue) -> list[list[list[int]]]:
     return [[[int(e.id) for e in lane.entries] for lane in key] for key in lanes.by_key()]
 
 

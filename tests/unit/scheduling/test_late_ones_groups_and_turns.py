@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 
 from batchedmodel_contract.description import CostRule
 from batchedmodel_scheduling.core.limits import Limits
-from batchedmodel_scheduling.core.policy import FanOut, Item, ItemId, Priority
-from batchedmodel_scheduling.deadline.late_queue import Spare
-from batchedmodel_scheduling.deadline.ready_queue import Entry
+from batchedmodel_scheduling.core.policy import Item, ItemId, Priority, RequestGroup
+from batchedmodel_scheduling.deadline.late_queue import LateQueue
+from batchedmodel_scheduling.deadline.ready_queue import QueuedItem
 from batchedmodel_scheduling.deadline.request_groups import (
     CREDIT_SECONDS,
     PATIENCE_SECONDS,
-    FanOuts,
+    RequestGroups,
 )
-from batchedmodel_scheduling.deadline.starvation_guard import Floor
+from batchedmodel_scheduling.deadline.starvation_guard import StarvationGuard
 from support.examples import examples
 from support.scheduling import an_entry
 
@@ -24,14 +24,14 @@ ROWS = Limits(rows=4, cost=None, rule=CostRule.PADDED)
 HIGH, NORMAL, LOW = Priority
 
 
-def spare_of(*entries: Entry) -> Spare:
-    spare = Spare()
+def spare_of(*entries: QueuedItem) -> LateQueue:
+    spare = LateQueue()
     for entry in entries:
         spare.add(entry)
     return spare
 
 
-def numbers(found: list[Entry] | list[Item]) -> list[int]:
+def numbers(found: list[QueuedItem] | list[Item]) -> list[int]:
     return [int(one.id) for one in found]
 
 
@@ -99,29 +99,29 @@ def test_a_late_one_that_left_is_forgotten() -> None:
 
 
 def test_no_late_ones_make_no_batch() -> None:
-    assert Spare().alike(1.0) == []
+    assert LateQueue().alike(1.0) == []
 
 
 # Announced groups
 
 
-def member(number: int, group: str | None, size: int = 3) -> Entry:
+def member(number: int, group: str | None, size: int = 3) -> QueuedItem:
     entry = an_entry(number, 1.0)
-    fan_out = None if group is None else FanOut(id=group, size=size)
-    return entry._replace(item=entry.item._replace(fan_out=fan_out))
+    request_group = None if group is None else RequestGroup(id=group, size=size)
+    return entry._replace(item=entry.item._replace(request_group=request_group))
 
 
-def announce(groups: FanOuts, entries: list[Entry], now: float = 0.0) -> None:
+def announce(groups: RequestGroups, entries: list[QueuedItem], now: float = 0.0) -> None:
     for entry in entries:
         groups.observe(entry.item._replace(arrived=now))
 
 
-def awaited(groups: FanOuts, entries: list[Entry], now: float = 0.0) -> bool:
+def awaited(groups: RequestGroups, entries: list[QueuedItem], now: float = 0.0) -> bool:
     return groups.awaited(entries, now) is not None
 
 
 def test_a_group_is_waited_for_until_its_last_member_is_here() -> None:
-    groups, members = FanOuts(), [member(n, "x") for n in range(3)]
+    groups, members = RequestGroups(), [member(n, "x") for n in range(3)]
     announce(groups, members[:2])
     assert awaited(groups, members[:2])
     announce(groups, members[2:])
@@ -129,14 +129,14 @@ def test_a_group_is_waited_for_until_its_last_member_is_here() -> None:
 
 
 def test_groups_are_counted_apart_and_others_wait_for_none() -> None:
-    groups, other = FanOuts(), [member(1, "y", size=1)]
+    groups, other = RequestGroups(), [member(1, "y", size=1)]
     announce(groups, [member(2, "x")])
     announce(groups, other)
     assert not awaited(groups, [*other, member(3, None)])
 
 
 def test_a_group_of_which_members_left_is_not_waited_for() -> None:
-    groups, members = FanOuts(), [member(n, "x") for n in range(3)]
+    groups, members = RequestGroups(), [member(n, "x") for n in range(3)]
     announce(groups, members[:1])
     groups.left([members[0].item])
     announce(groups, members[1:2])
@@ -144,7 +144,7 @@ def test_a_group_of_which_members_left_is_not_waited_for() -> None:
 
 
 def test_a_name_may_be_used_again_for_a_new_group() -> None:
-    groups, members = FanOuts(), [member(n, "x") for n in range(3)]
+    groups, members = RequestGroups(), [member(n, "x") for n in range(3)]
     announce(groups, members[:1])
     groups.left([members[0].item])
     announce(groups, members[1:])
@@ -155,7 +155,7 @@ def test_a_name_may_be_used_again_for_a_new_group() -> None:
 
 
 def test_names_that_never_complete_do_not_pile_up() -> None:
-    groups = FanOuts()
+    groups = RequestGroups()
     entries = [member(n, f"group {n}") for n in range(5000)]
     announce(groups, entries)
     assert not awaited(groups, entries[:904])
@@ -163,7 +163,7 @@ def test_names_that_never_complete_do_not_pile_up() -> None:
 
 
 def test_a_group_is_waited_for_while_its_members_follow_each_other() -> None:
-    groups, members = FanOuts(), [member(n, "x", size=9) for n in range(9)]
+    groups, members = RequestGroups(), [member(n, "x", size=9) for n in range(9)]
     for number in range(8):
         announce(groups, [members[number]], now=number * 0.004)
         assert groups.awaited(members[:1], number * 0.004) == number * 0.004 + PATIENCE_SECONDS
@@ -171,7 +171,7 @@ def test_a_group_is_waited_for_while_its_members_follow_each_other() -> None:
 
 
 def test_while_a_group_lacks_members_no_other_of_its_key_is_believed_for_a_second() -> None:
-    groups, first, second = FanOuts(), member(1, "x"), member(2, "y")
+    groups, first, second = RequestGroups(), member(1, "x"), member(2, "y")
     announce(groups, [first, second])
     assert awaited(groups, [first])
     assert awaited(groups, [first])
@@ -182,7 +182,7 @@ def test_while_a_group_lacks_members_no_other_of_its_key_is_believed_for_a_secon
 
 
 def test_a_group_that_is_complete_leaves_others_their_credit() -> None:
-    groups, members, other = FanOuts(), [member(n, "x") for n in range(3)], member(9, "y")
+    groups, members, other = RequestGroups(), [member(n, "x") for n in range(3)], member(9, "y")
     announce(groups, members[:2])
     assert awaited(groups, members[:2])
     announce(groups, [*members[2:], other])
@@ -191,7 +191,7 @@ def test_a_group_that_is_complete_leaves_others_their_credit() -> None:
 
 
 def test_a_promise_of_one_key_costs_no_other_its_credit() -> None:
-    groups, first, second = FanOuts(), member(1, "x"), member(2, "y")
+    groups, first, second = RequestGroups(), member(1, "x"), member(2, "y")
     second = second._replace(item=second.item._replace(key="other"))
     announce(groups, [first, second])
     assert awaited(groups, [first])
@@ -202,7 +202,7 @@ def test_a_promise_of_one_key_costs_no_other_its_credit() -> None:
 
 
 def test_a_priority_that_others_keep_waiting_is_due_after_twenty_batches() -> None:
-    floor = Floor()
+    floor = StarvationGuard()
     for _ in range(19):
         floor.released({HIGH}, {HIGH: 9, NORMAL: 0, LOW: 1})
         assert floor.overdue() is None
@@ -218,7 +218,7 @@ def test_a_priority_that_others_keep_waiting_is_due_after_twenty_batches() -> No
 def test_a_priority_that_is_served_or_does_not_wait_is_owed_nothing(
     served: set[Priority], waiting: int
 ) -> None:
-    floor = Floor()
+    floor = StarvationGuard()
     for _ in range(19):
         floor.released({HIGH}, {LOW: 1})
     floor.released(served, {LOW: waiting})
@@ -231,7 +231,7 @@ def test_a_priority_that_is_served_or_does_not_wait_is_owed_nothing(
 @given(st.lists(st.sets(st.sampled_from(Priority), min_size=1), min_size=100, max_size=200))
 def test_all_priorities_lead_or_go_along_in_every_22_batches(wanted: list[set[Priority]]) -> None:
     """Two may be overdue at once; the second waits for the turn of the first."""
-    floor, since = Floor(), dict.fromkeys(Priority, 0)
+    floor, since = StarvationGuard(), dict.fromkeys(Priority, 0)
     for served in wanted:
         overdue = floor.overdue()
         leaves = served if overdue is None else {overdue}

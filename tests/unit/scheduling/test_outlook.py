@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedmodel_scheduling.deadline.look_ahead import Device, FirstBatch, first_batch
-from batchedmodel_scheduling.deadline.ready_queue import Entry
+from batchedmodel_scheduling.deadline.ready_queue import QueuedItem
 from support.examples import examples
 from support.scheduling import an_entry
 
@@ -25,7 +25,7 @@ class Losses:
     """The exact programme; members of a batch may be late by `grace` for nothing."""
 
     def __init__(
-        self, entries: list[Entry], table: list[float], price: float, grace: float
+        self, entries: list[QueuedItem], table: list[float], price: float, grace: float
     ) -> None:
         self._entries, self._table, self._price, self._grace = entries, table, price, grace
         self._least = cache(self._tried)

@@ -12,7 +12,7 @@ from batchedmodel_scheduling.core.limits import Limits
 from batchedmodel_scheduling.core.policy import Priority
 from batchedmodel_scheduling.deadline.batches import Situation
 from batchedmodel_scheduling.deadline.planning import Plan, plan
-from batchedmodel_scheduling.deadline.ready_queue import Entry, Lanes
+from batchedmodel_scheduling.deadline.ready_queue import QueuedItem, ReadyQueue
 from batchedmodel_scheduling.latency.batch_times import BatchTimes
 from support.examples import examples
 from support.scheduling import an_entry, measured
@@ -47,8 +47,8 @@ def situation(
     )
 
 
-def lanes_of(entries: list[Entry]) -> Lanes:
-    lanes = Lanes(())
+def lanes_of(entries: list[QueuedItem]) -> ReadyQueue:
+    lanes = ReadyQueue(())
     for entry in entries:
         lanes.add(entry)
     return lanes
@@ -75,7 +75,7 @@ situations = st.builds(
 )
 
 
-def drawn_entries(drawn: list[tuple[str, int, float, Priority]]) -> list[Entry]:
+def drawn_entries(drawn: list[tuple[str, int, float, Priority]]) -> list[QueuedItem]:
     return [
         an_entry(n, due, key=key, length=length, priority=priority, step=0.05)
         for n, (key, length, due, priority) in enumerate(drawn)
@@ -127,11 +127,11 @@ def test_a_batch_is_in_time_for_all_its_members_unless_that_is_a_guess(
         assert all(ends + found.slack <= entry.due + 1e-12 for entry in found.batch)
 
 
-def one_length(dues: list[float]) -> list[Entry]:
+def one_length(dues: list[float]) -> list[QueuedItem]:
     return [an_entry(n, due, length=1) for n, due in enumerate(dues)]
 
 
-def planned(entries: list[Entry], now: Situation) -> Plan:
+def planned(entries: list[QueuedItem], now: Situation) -> Plan:
     return plan(lanes_of(entries), now)
 
 

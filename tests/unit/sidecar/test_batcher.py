@@ -10,7 +10,7 @@ from batchedmodel_contract.outcomes import Outcome, Rejection, ReleaseReason
 from batchedmodel_contract.spec import PolicyName
 from batchedmodel_sidecar.calls import Row
 from batchedmodel_sidecar.errors import Expired, Rejected, Unserved
-from batchedmodel_sidecar.protocols.options import Wishes
+from batchedmodel_sidecar.protocols.options import RequestOptions
 from support.hostile_tokenizers import Panic
 from support.sidecar_world import (
     DESCRIPTION,
@@ -41,7 +41,7 @@ async def test_a_lone_caller_is_answered_after_one_forward_pass() -> None:
 
 async def test_a_batch_is_wanted_for_as_long_as_the_most_patient_of_its_callers() -> None:
     w = world(BatchSettings(policy=PolicyName.GREEDY, request_timeout_seconds=5.0))
-    tasks = [w.send(b"a", wishes=Wishes(timeout=timeout)) for timeout in (1.0, 3.0)]
+    tasks = [w.send(b"a", options=RequestOptions(timeout=timeout)) for timeout in (1.0, 3.0)]
     await asyncio.gather(*tasks)
     assert w.server.wanted == [pytest.approx(3.0)]
 

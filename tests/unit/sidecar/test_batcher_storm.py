@@ -12,7 +12,7 @@ from batchedmodel_contract.outcomes import Outcome
 from batchedmodel_contract.spec import Lateness, PolicyName
 from batchedmodel_scheduling.core.policy import Priority
 from batchedmodel_sidecar.errors import Busy, Expired, GivenUp, Lost, Rejected, Unserved
-from batchedmodel_sidecar.protocols.options import Wishes
+from batchedmodel_sidecar.protocols.options import RequestOptions
 from support.sidecar_world import (
     MODEL,
     World,
@@ -65,11 +65,11 @@ async def _storm(chance: random.Random, *, idempotent: bool) -> tuple[int, int]:
             case "send":
                 kinds = [*[b"a", b"bb"] * 8, b"bad", chance.choice([b"a", b"kill"])]
                 rows = [chance.choice(kinds) for _ in range(chance.choice([1, 1, 2, 6, 20]))]
-                wishes = Wishes(
+                options = RequestOptions(
                     timeout=chance.choice([None, None, 0.001, 0.03, 5.0]),
                     priority=chance.choice([None, *Priority]),
                 )
-                tasks.append(asyncio.ensure_future(w.send(*rows, wishes=wishes)))
+                tasks.append(asyncio.ensure_future(w.send(*rows, options=options)))
                 sent_rows += len(rows)
             case "leave" if tasks:
                 await asyncio.sleep(0)  # who leaves has come

@@ -9,8 +9,8 @@ import pytest
 
 from batchedmodel_sidecar.backends.native.http1_client import (
     BrokenOff,
-    Carrier,
     Garbled,
+    Http1Client,
     Unreachable,
 )
 from support.wire import Wire
@@ -28,7 +28,7 @@ async def request(reader: asyncio.StreamReader) -> bytes:
 
 
 @asynccontextmanager
-async def carrier_to(serve: Serve, folder: Path) -> AsyncIterator[tuple[Carrier, list[int]]]:
+async def carrier_to(serve: Serve, folder: Path) -> AsyncIterator[tuple[Http1Client, list[int]]]:
     """A carrier, and a list with an element for each connection that was made."""
     made: list[int] = []
 
@@ -43,7 +43,7 @@ async def carrier_to(serve: Serve, folder: Path) -> AsyncIterator[tuple[Carrier,
 
     path = folder / "s"
     server = await asyncio.start_unix_server(connected, path)
-    carrier = Carrier(str(path))
+    carrier = Http1Client(str(path))
     try:
         yield carrier, made
     finally:
@@ -157,7 +157,7 @@ async def test_the_time_to_connect_is_a_part_of_the_time_for_the_answer(
     for seconds in (4.0, 10.0):
         began = loop.time()
         with pytest.raises(TimeoutError):
-            await Carrier("unused").post(HEAD, [b"abc"], seconds)
+            await Http1Client("unused").post(HEAD, [b"abc"], seconds)
         assert loop.time() - began == pytest.approx(seconds)
 
 
@@ -208,4 +208,4 @@ async def test_who_gives_up_hangs_up(tmp_path: Path) -> None:
 
 async def test_nobody_there_is_not_a_loss(tmp_path: Path) -> None:
     with pytest.raises(Unreachable):
-        await Carrier(str(tmp_path / "nothing")).post(HEAD, [b"abc"], SECONDS)
+        await Http1Client(str(tmp_path / "nothing")).post(HEAD, [b"abc"], SECONDS)

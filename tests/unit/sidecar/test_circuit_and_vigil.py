@@ -5,23 +5,23 @@ import math
 import pytest
 
 from batchedmodel_sidecar.batching.batch_reply import RawReply, RowFailure
-from batchedmodel_sidecar.batching.circuit_breaker import Circuit
-from batchedmodel_sidecar.batching.watchdog import Vigil
+from batchedmodel_sidecar.batching.circuit_breaker import CircuitBreaker
+from batchedmodel_sidecar.batching.watchdog import DecisionWatchdog
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 
 SEVERAL = ("a", "b")
 
 
 def fail(
-    circuit: Circuit, now: float = 0.0, *, since: float | None = None, callers: str = "ab"
+    circuit: CircuitBreaker, now: float = 0.0, *, since: float | None = None, callers: str = "ab"
 ) -> None:
     """A batch that had just left, or `since` then, has no answer."""
     error = Unserved("broken", status=502)
     circuit.unserved(error, now, since=now if since is None else since, callers=callers)
 
 
-def failed(times: int, now: float = 0.0) -> Circuit:
-    circuit = Circuit()
+def failed(times: int, now: float = 0.0) -> CircuitBreaker:
+    circuit = CircuitBreaker()
     for _ in range(times):
         fail(circuit, now)
     return circuit
@@ -98,7 +98,7 @@ def test_what_ends_beside_a_death_does_not_hide_it() -> None:
 
 def test_a_failure_of_one_that_is_there_ends_the_memory_of_a_death() -> None:
     """A worker died and nobody said that the server is back: it is the same one that fails."""
-    circuit = Circuit()
+    circuit = CircuitBreaker()
     circuit.unserved(Lost("gone"), 0.0, since=0.0, callers=SEVERAL)
     for now in (1.0, 1.1, 1.2, 1.3):
         fail(circuit, now)
@@ -108,14 +108,14 @@ def test_a_failure_of_one_that_is_there_ends_the_memory_of_a_death() -> None:
 
 
 def test_after_a_death_nothing_is_sent_until_the_link_must_have_heard_of_it() -> None:
-    circuit = Circuit()
+    circuit = CircuitBreaker()
     circuit.unserved(Lost("gone"), 0.0, since=0.0, callers=SEVERAL)
     assert circuit.depth(2, 0.1) == 0
     assert circuit.depth(2, 0.2) == 2
 
 
 def test_batches_that_a_server_takes_with_it_count_as_one() -> None:
-    circuit = Circuit()
+    circuit = CircuitBreaker()
     for now in (1.0, 1.0, 1.0, 1.1, 1.2, 1.3, 1.4):
         circuit.unserved(Lost("gone"), now, since=0.5, callers=SEVERAL)
     assert circuit.closed_to_callers(1.4) is None
@@ -123,7 +123,7 @@ def test_batches_that_a_server_takes_with_it_count_as_one() -> None:
 
 
 def test_what_failed_side_by_side_counts_as_one() -> None:
-    circuit = Circuit()
+    circuit = CircuitBreaker()
     for since in (0.0, 1.0, 2.0, 3.0):
         for worker in range(8):
             fail(circuit, since + 1.0, since=since + worker / 100)
@@ -142,7 +142,7 @@ def test_a_trial_does_not_wait_for_batches_that_may_hang() -> None:
 def test_a_foreign_server_that_answers_no_call_gets_nothing_after_twenty_or_five_batches(
     calls: int, batches: int
 ) -> None:
-    circuit = Circuit()
+    circuit = CircuitBreaker()
     for _ in range(batches - 1):
         circuit.replied(refusal(calls), 0.0, since=0.0, callers=SEVERAL)
     assert circuit.changes_at(0.0) == math.inf
@@ -153,7 +153,7 @@ def test_a_foreign_server_that_answers_no_call_gets_nothing_after_twenty_or_five
 
 
 def test_what_callers_did_wrong_neither_opens_the_circuit_nor_closes_it() -> None:
-    circuit = Circuit()
+    circuit = CircuitBreaker()
     for _ in range(50):
         circuit.replied(refusal(8, status=422), 0.0, since=0.0, callers=SEVERAL)
     assert circuit.changes_at(0.0) == math.inf
@@ -179,7 +179,7 @@ def test_what_is_answered_late_during_a_pause_spares_nobody_the_trial() -> None:
 
 def test_what_fails_while_the_server_rests_by_request_counts() -> None:
     """Or one worker that asks for rest would hide that the others are broken."""
-    circuit = Circuit()
+    circuit = CircuitBreaker()
     for now in range(5):
         circuit.rest(now, 2.0)
         fail(circuit, now + 0.5)
@@ -195,37 +195,37 @@ def test_what_is_answered_while_the_server_rests_by_request_counts() -> None:
 
 
 def test_a_server_that_asks_for_rest_gets_it_within_bounds_and_counts_as_sound() -> None:
-    circuit = Circuit()
+    circuit = CircuitBreaker()
     circuit.rest(0.0, 2.0)
     assert (circuit.depth(2, 1.9), circuit.depth(2, 2.0)) == (0, 2)
     assert circuit.closed_to_callers(1.0) is None
     circuit.rest(0.0, 3600.0)
     assert circuit.changes_at(0.0) == 5.0
-    other = Circuit()
+    other = CircuitBreaker()
     other.rest(0.0, 0.0)
     assert other.changes_at(0.0) == 0.05
 
 
 def test_three_failed_decisions_in_a_row_are_an_ailment_and_a_good_one_is_its_cure() -> None:
-    vigil = Vigil()
-    assert vigil.stumbled(0.0) == 1.0
-    vigil.stumbled(1.0)
-    assert vigil.ailment(1.0) is None
-    vigil.stumbled(2.0)
-    assert vigil.ailment(2.0) == "the last 3 decisions failed"
-    vigil.decided(math.inf)
-    assert vigil.ailment(1e9) is None, "nothing is due, so nothing is late"
+    watchdog = DecisionWatchdog()
+    assert watchdog.stumbled(0.0) == 1.0
+    watchdog.stumbled(1.0)
+    assert watchdog.ailment(1.0) is None
+    watchdog.stumbled(2.0)
+    assert watchdog.ailment(2.0) == "the last 3 decisions failed"
+    watchdog.decided(math.inf)
+    assert watchdog.ailment(1e9) is None, "nothing is due, so nothing is late"
 
 
 def test_a_decision_that_does_not_come_is_an_ailment() -> None:
-    vigil = Vigil()
-    vigil.decided(10.0)
-    assert vigil.ailment(15.0) is None
-    assert vigil.ailment(15.1) == "a decision is 5 s late"
+    watchdog = DecisionWatchdog()
+    watchdog.decided(10.0)
+    assert watchdog.ailment(15.0) is None
+    assert watchdog.ailment(15.1) == "a decision is 5 s late"
 
 
 def test_what_one_caller_meets_is_no_evidence_against_the_server() -> None:
-    circuit = Circuit()
+    circuit = CircuitBreaker()
     for _ in range(60):
         fail(circuit, callers="a")
         circuit.replied(refusal(1), 0.0, since=0.0, callers="a")

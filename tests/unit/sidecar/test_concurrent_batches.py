@@ -14,7 +14,7 @@ from batchedmodel_contract.spec import PolicyName
 from batchedmodel_sidecar.backends.foreign.protocol import Response
 from batchedmodel_sidecar.batching.batcher import Batcher
 from batchedmodel_sidecar.errors import Expired, Lost, Unserved
-from batchedmodel_sidecar.telemetry.arrivals import FlightRecorder
+from batchedmodel_sidecar.telemetry.arrivals import RecentArrivals
 from batchedmodel_sidecar.telemetry.ledger import Ledger
 from batchedmodel_sidecar.telemetry.metrics import Durations
 from support.foreign_world import (
@@ -254,7 +254,7 @@ async def test_a_server_of_ours_has_one_batch_and_the_next_whatever_the_settings
         timer=LoopTimer,
         ledger=Ledger(),
         durations=Durations(CollectorRegistry()),
-        recorder=FlightRecorder(now()),
+        recorder=RecentArrivals(now()),
         one_by_one=True,
     )
     batcher.attach(MODEL)

@@ -11,8 +11,8 @@ from batchedmodel_contract.tenants import Share
 from batchedmodel_http.response import Response
 from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.http.connections import Connections
-from batchedmodel_sidecar.http.data_handler import Front
-from batchedmodel_sidecar.http.request_head import Asked
+from batchedmodel_sidecar.http.data_handler import DataHandler
+from batchedmodel_sidecar.http.request_head import RequestHead
 from batchedmodel_sidecar.http.unread_answers import UnreadAnswers
 from support.wire import Wire
 
@@ -34,7 +34,7 @@ class Answering:
 
     closing = False
 
-    def is_call(self, asked: Asked) -> bool:
+    def is_call(self, asked: RequestHead) -> bool:
         return asked.path == "/call"
 
     def left_early(self) -> None:
@@ -43,7 +43,7 @@ class Answering:
     def unreadable(self, status: int, rule: str) -> Response:
         return Response((b"unreadable",), status=status)
 
-    async def respond(self, asked: Asked, source: object, caller: str = "") -> Response:
+    async def respond(self, asked: RequestHead, source: object, caller: str = "") -> Response:
         await asyncio.sleep(float(asked.headers.get("x-seconds", 0)))
         return Response((b"answer",))
 
@@ -66,7 +66,7 @@ def budget() -> ByteBudget:
 @pytest.fixture
 async def connections(front: Answering, budget: ByteBudget) -> AsyncIterator[Connections]:
     made = Connections(
-        cast("Front", front),
+        cast("DataHandler", front),
         unread=UnreadAnswers(budget),
         hold=lambda address: budget.hold(Share(address)),
         mean_age=AGE,

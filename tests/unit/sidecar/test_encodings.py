@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.tenants import Share
-from batchedmodel_sidecar.body.encodings import Codec, Encoding, encoding_of, inflated, wants_gzip
+from batchedmodel_sidecar.body.encodings import (
+    Compression,
+    Encoding,
+    encoding_of,
+    inflated,
+    wants_gzip,
+)
 from batchedmodel_sidecar.errors import Rejected
 from support.examples import examples
 
@@ -151,7 +157,7 @@ def test_large_answers_are_compressed_for_those_who_ask(header: str | None, want
 
 
 async def test_a_flood_of_bombs_keeps_another_tenant_waiting_for_few() -> None:
-    codec, done = Codec(), list[str]()
+    codec, done = Compression(), list[str]()
     bomb = gzip.compress(bytes(4_000_000), 1)
 
     async def inflate(tenant: str) -> None:
@@ -170,7 +176,7 @@ async def test_a_flood_of_bombs_keeps_another_tenant_waiting_for_few() -> None:
 
 
 async def test_a_flood_of_large_answers_keeps_another_tenant_waiting_for_few() -> None:
-    codec, done = Codec(), list[str]()
+    codec, done = Compression(), list[str]()
     answer = random.Random(1).randbytes(1_000_000)
 
     async def shorten(tenant: str) -> None:

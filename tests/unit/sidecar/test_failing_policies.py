@@ -70,7 +70,7 @@ async def test_a_policy_that_fails_without_losing_track_goes_on(
     ("failure", "where"),
     [
         (Busy("later", status=503, retry_after=0.1), "_policy.take_over"),
-        (Lost("the model server went away"), "_suspects.takes"),
+        (Lost("the model server went away"), "_quarantine.takes"),
     ],
 )
 async def test_a_row_that_cannot_be_tried_again_is_told_so_at_once(

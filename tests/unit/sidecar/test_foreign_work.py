@@ -14,11 +14,11 @@ from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.spec import ServerProtocol
 from batchedmodel_sidecar.backends.foreign.catalogue import foreign
 from batchedmodel_sidecar.backends.foreign.protocol import (
-    Asked,
-    Dealt,
-    Dialect,
-    Draft,
+    BackendProtocol,
+    ForeignRequest,
+    ParsedRequest,
     Response,
+    SplitReply,
     drafted,
 )
 from batchedmodel_sidecar.batching.rejections import too_many
@@ -49,7 +49,7 @@ ANSWERS: Final = {
 }
 
 
-async def dialect_of(kind: str) -> Dialect:
+async def dialect_of(kind: str) -> BackendProtocol:
     """As it is once the server was asked what it speaks."""
     theirs = foreign(ServerProtocol.V2 if kind == BINARY else ServerProtocol(kind), "m")
     tensor = {"name": "x", "datatype": "FP32", "shape": [-1, -1]}
@@ -61,7 +61,7 @@ async def dialect_of(kind: str) -> Dialect:
         return 200, json.dumps(about).encode()
 
     await theirs.probe.describe(ask)
-    return theirs.dialect
+    return theirs.protocol
 
 
 async def outcome(done: Callable[[], Awaitable[object]]) -> object:
@@ -91,12 +91,12 @@ def stored(*parts: Any) -> SharedMemory:
     return memory
 
 
-def seen_of_draft(draft: Draft) -> object:
+def seen_of_draft(draft: ParsedRequest) -> object:
     rows = [(row.length, [(v.shape, bytes(v.data)) for v in row.values]) for row in draft.rows]
-    return rows, draft.frame, draft.shapes, draft.memo, draft.wishes
+    return rows, draft.frame, draft.shapes, draft.memo, draft.options
 
 
-def seen_of_dealt(dealt: Dealt) -> object:
+def seen_of_dealt(dealt: SplitReply) -> object:
     rows = [[(value.shape, bytes(value.data)) for value in row] for row in dealt.rows]
     return dealt.outputs, rows, dealt.frame
 
@@ -109,7 +109,7 @@ async def assert_asks_alike(kind: str, body: bytes, head: str | None = None) -> 
     dialect = await dialect_of(kind)
 
     async def here() -> object:
-        return seen_of_draft(drafted(dialect, Asked(body=body, header_length=head)))
+        return seen_of_draft(drafted(dialect, ForeignRequest(body=body, header_length=head)))
 
     async def elsewhere() -> object:
         result, view, sizes = await there(ParseJob(dialect, head, most_rows=100), stored(body))
@@ -128,11 +128,11 @@ async def assert_answers_alike(
     dialect = await dialect_of(kind)
     protocol = ServerProtocol.V2 if kind == BINARY else ServerProtocol(kind)
     question = PLAIN[protocol]
-    rows = drafted(dialect, Asked(body=question)).rows
+    rows = drafted(dialect, ForeignRequest(body=question)).rows
     response = Response(
         status=200, headers=(), content_type="x", header_length=head, body=memoryview(body)
     )
-    dealt: list[Dealt] = []
+    dealt: list[SplitReply] = []
 
     async def here() -> object:
         dealt.append(dialect.dealt(response, rows, alone=alone))
@@ -153,7 +153,9 @@ async def assert_answers_alike(
         asked = (
             question.replace(b"{", b"{" + wish, 1) if protocol is ServerProtocol.V2 else question
         )
-        memo = drafted(dialect, Asked(body=asked.replace(b',"parameters":{"timeout":5}', b""))).memo
+        memo = drafted(
+            dialect, ForeignRequest(body=asked.replace(b',"parameters":{"timeout":5}', b""))
+        ).memo
         await assert_renders_alike(dialect, memo, answer)
 
 
@@ -161,7 +163,7 @@ async def test_what_is_large_beside_the_rows_is_carried_unread_and_renders_the_s
     dialect = await dialect_of(ServerProtocol.V1)
     words = b'"' + b"w" * 100_000 + b'"'
     body = ANSWERS[ServerProtocol.V1].replace(b'"m"', words)
-    rows = drafted(dialect, Asked(body=PLAIN[ServerProtocol.V1])).rows
+    rows = drafted(dialect, ForeignRequest(body=PLAIN[ServerProtocol.V1])).rows
     response = Response(status=200, headers=(), content_type="x", header_length=None, body=body)
     sizes, parts = wire.write_dealing(response, [1, 1], alone=True)
     _, view, replied = await there(DealJob(dialect, sizes), stored(body, *parts))
@@ -181,7 +183,7 @@ async def test_what_is_large_beside_the_rows_is_carried_unread_and_renders_the_s
     assert words in str(rendered[0]).encode()
 
 
-async def assert_renders_alike(dialect: Dialect, memo: object, answer: Answer) -> None:
+async def assert_renders_alike(dialect: BackendProtocol, memo: object, answer: Answer) -> None:
     async def here() -> object:
         return seen_of_body(dialect.render(memo, answer))
 
@@ -234,7 +236,7 @@ async def test_numbers_that_cannot_be_turned_into_bytes_are_named_alike(
 async def test_rows_that_were_answered_differently_make_no_body_and_no_estimate() -> None:
     dialect = await dialect_of(ServerProtocol.V2)
     question, body = PLAIN[ServerProtocol.V2], ANSWERS[ServerProtocol.V2]
-    draft = drafted(dialect, Asked(body=question))
+    draft = drafted(dialect, ForeignRequest(body=question))
     first, second = (
         dialect.dealt(
             Response(status=200, headers=(), content_type="x", header_length=None, body=one),

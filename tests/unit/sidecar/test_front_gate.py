@@ -9,11 +9,11 @@ import pytest
 
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_sidecar.backends.base import Link
-from batchedmodel_sidecar.codec.codec import Translator
-from batchedmodel_sidecar.codec.process.client import Helper
+from batchedmodel_sidecar.codec.codec import Codec
+from batchedmodel_sidecar.codec.process.client import CodecClient
 from batchedmodel_sidecar.http.body_reader import BodyReader
-from batchedmodel_sidecar.http.data_handler import Front
-from batchedmodel_sidecar.http.request_head import Asked
+from batchedmodel_sidecar.http.data_handler import DataHandler
+from batchedmodel_sidecar.http.request_head import RequestHead
 from batchedmodel_sidecar.lifecycle import Lifecycle
 from batchedmodel_sidecar.protocols.adapter import Parsed
 from support.hostile_tokenizers import Panic
@@ -39,7 +39,7 @@ class Gate:
         return self.closed
 
 
-class Slow(Translator):
+class Slow(Codec):
     """Reads bodies after a while."""
 
     seconds = 0.0
@@ -56,20 +56,22 @@ class Here:
 
     world: World
     gate: Gate
-    front: Front
+    front: DataHandler
 
     async def asks(self) -> int:
         """The status of a call that came whole."""
-        asked = Asked(method="POST", target="/v2/models/m/infer", headers={}, declared=len(BODY))
+        asked = RequestHead(
+            method="POST", target="/v2/models/m/infer", headers={}, declared=len(BODY)
+        )
         return (await self.front.respond(asked, BODY)).status
 
 
 def here(seconds: float) -> Here:
     clock = asyncio.get_running_loop().time
     made, gate = world(), Gate()
-    translator = Slow(Helper(clock), most_rows=lambda: 100)
-    translator.seconds = seconds
-    front = Front(
+    codec = Slow(CodecClient(clock), most_rows=lambda: 100)
+    codec.seconds = seconds
+    front = DataHandler(
         "m",
         batcher=made.batcher,
         link=cast("Link", None),
@@ -77,7 +79,7 @@ def here(seconds: float) -> Here:
         ledger=made.ledger,
         recorder=made.recorder,
         bodies=BodyReader(max_bytes=10_000, max_held_bytes=10_000),
-        translator=translator,
+        codec=codec,
         foreign=None,
         passthrough=None,
         repository=None,

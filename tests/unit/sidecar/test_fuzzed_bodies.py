@@ -15,7 +15,7 @@ from batchedmodel_contract.v2 import write_body
 from batchedmodel_sidecar.errors import CallError, Rejected
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Adapter
-from batchedmodel_sidecar.protocols.options import declines_batching, request_id, wishes_of_headers
+from batchedmodel_sidecar.protocols.options import declines_batching, options_of_headers, request_id
 from batchedmodel_sidecar.protocols.routes import Endpoint
 from batchedmodel_sidecar.protocols.table import adapters
 from batchedmodel_sidecar.protocols.v2 import V2Adapter
@@ -186,6 +186,6 @@ def test_any_headers_are_understood_or_refused(given_headers: Mapping[str, str])
     assert named is None or named.isprintable()
     try:
         declines_batching(given_headers)
-        wishes_of_headers(given_headers, traced=True)
+        options_of_headers(given_headers, traced=True)
     except InvalidInput as refused:
         orjson.dumps(str(refused))

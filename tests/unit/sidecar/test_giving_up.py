@@ -16,17 +16,17 @@ from batchedmodel_contract.spec import Lateness, PolicyName
 from batchedmodel_scheduling.core import policies
 from batchedmodel_scheduling.core.policy import (
     Decision,
-    FanOut,
     Finished,
     Item,
     MemoryCap,
     Priority,
     Refusal,
+    RequestGroup,
     Shed,
     Slots,
 )
 from batchedmodel_sidecar.errors import CallError, Expired, GivenUp, Rejected
-from batchedmodel_sidecar.protocols.options import Wishes
+from batchedmodel_sidecar.protocols.options import RequestOptions
 from support.sidecar_world import FIXED, MODEL, PER_ROW, World, call_of, rows_of, world
 
 pytestmark = [pytest.mark.looptime, pytest.mark.interpreted]
@@ -108,7 +108,7 @@ def recorded(w: World) -> Counter[str]:
 async def test_a_callers_own_time_ends_its_call_and_no_other() -> None:
     w = world(SETTINGS, attached=False)
     started = now()
-    hasty, patient = w.send(b"a", wishes=Wishes(timeout=0.5)), w.send(b"b")
+    hasty, patient = w.send(b"a", options=RequestOptions(timeout=0.5)), w.send(b"b")
     error = await verdict(hasty)
     assert isinstance(error, Expired)
     assert (str(error), error.status) == ("not answered within 0.5 s", 504)
@@ -121,14 +121,14 @@ async def test_a_callers_own_time_counts_from_the_arrival_of_its_request() -> No
     w = world(SETTINGS, attached=False)
     started = now()
     with pytest.raises(Expired):
-        await w.batcher.submit(call_of([b"a"]), started - 0.4, Wishes(timeout=0.5))
+        await w.batcher.submit(call_of([b"a"]), started - 0.4, RequestOptions(timeout=0.5))
     assert now() - started == pytest.approx(0.1)
 
 
 async def test_a_call_whose_time_is_over_already_is_not_accepted(wanted: Wanted) -> None:
     w = world(SETTINGS)
     with pytest.raises(Rejected, match="not understood within 0.5 s") as caught:
-        await w.batcher.submit(call_of([b"a"]), now() - 0.6, Wishes(timeout=0.5))
+        await w.batcher.submit(call_of([b"a"]), now() - 0.6, RequestOptions(timeout=0.5))
     assert (caught.value.reason, caught.value.status) == (Rejection.EXPIRED, 504)
     assert wanted.offered == []
     assert recorded(w) == {"expired": 1}
@@ -147,9 +147,9 @@ async def test_all_rows_of_a_call_have_its_terms(
             trust_priority=True,
         )
     )
-    group = FanOut(id="a", size=8)
-    await w.send(b"a", b"bb", wishes=Wishes(priority=Priority.HIGH, fan_out=group))
-    terms = {(i.due, i.deadline, i.priority, i.fan_out) for i in wanted.offered}
+    group = RequestGroup(id="a", size=8)
+    await w.send(b"a", b"bb", options=RequestOptions(priority=Priority.HIGH, request_group=group))
+    terms = {(i.due, i.deadline, i.priority, i.request_group) for i in wanted.offered}
     assert terms == {(0.1, limit, Priority.HIGH, group)}
 
 
@@ -158,7 +158,7 @@ async def test_priority_that_a_caller_is_not_trusted_with_is_counted_and_not_giv
 ) -> None:
     w = world(SETTINGS)
     for priority in Priority:
-        await w.send(b"a", wishes=Wishes(priority=priority))
+        await w.send(b"a", options=RequestOptions(priority=priority))
     high, normal, low = [item.priority for item in wanted.offered]
     assert (high, normal, low) == (Priority.NORMAL, Priority.NORMAL, Priority.LOW)
     assert w.ledger.untrusted_priorities == 1
@@ -220,7 +220,7 @@ async def test_a_call_ends_with_the_first_of_its_rows_that_is_given_up(wanted: W
 async def test_a_call_that_would_be_late_is_refused_whole(wanted: Wanted) -> None:
     w = world(SETTINGS, attached=False)
     wanted.refused.add(2)
-    error = await verdict(w.send(b"a", b"bb", wishes=Wishes(timeout=0.5)))
+    error = await verdict(w.send(b"a", b"bb", options=RequestOptions(timeout=0.5)))
     assert isinstance(error, Rejected)
     assert (error.reason, error.status) == (Rejection.PREDICTED_LATE, 429)
     assert (str(error), error.retry_after) == ("it would not be answered within 0.5 s", 0.25)
@@ -249,7 +249,7 @@ async def test_a_caller_in_a_hurry_does_not_make_a_slow_server_look_dead() -> No
     w = world(SETTINGS)
     w.server.free_at = now() + 20.0
     with pytest.raises(Expired):
-        await w.send(b"a", wishes=Wishes(timeout=0.01))
+        await w.send(b"a", options=RequestOptions(timeout=0.01))
     await asyncio.sleep(10.0)
     assert w.ledger.batches_in_flight == 1
     assert rows_of(await w.send(b"b")) == [b"b"]

@@ -9,8 +9,8 @@ from typing import Any, Final
 import pytest
 
 from batchedmodel_sidecar.codec.process import client
-from batchedmodel_sidecar.codec.process.client import Helper, HelperFailed
-from batchedmodel_sidecar.codec.process.process import HelperEnded
+from batchedmodel_sidecar.codec.process.client import CodecClient, CodecFailed
+from batchedmodel_sidecar.codec.process.process import CodecProcessEnded
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
 from batchedmodel_sidecar.codec.process.wire import Job, News, ParseJob, Reply, Result, Sizes
 from batchedmodel_sidecar.codec.tokenizer import Tokens, text_threads
@@ -63,7 +63,7 @@ class NoProcess:
 
     def die(self) -> None:
         assert self._answer is not None
-        self._answer.set_exception(HelperEnded("it was killed"))
+        self._answer.set_exception(CodecProcessEnded("it was killed"))
 
 
 @pytest.fixture
@@ -71,13 +71,13 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[NoProcess]:
     """The processes in the order of their start."""
     processes: list[NoProcess] = []
     monkeypatch.setattr(NoProcess, "started", processes, raising=False)
-    monkeypatch.setattr(client, "HelperProcess", NoProcess)
+    monkeypatch.setattr(client, "CodecProcess", NoProcess)
     return processes
 
 
 @asynccontextmanager
-async def a_helper() -> AsyncIterator[Helper]:
-    helper = Helper(asyncio.get_running_loop().time)
+async def a_helper() -> AsyncIterator[CodecClient]:
+    helper = CodecClient(asyncio.get_running_loop().time)
     try:
         yield helper
     finally:
@@ -87,11 +87,11 @@ async def a_helper() -> AsyncIterator[Helper]:
 class Caller:
     """Has a body read, and closes its memory behind it as the front does."""
 
-    def __init__(self, helper: Helper, model: ReadyModel = MODEL) -> None:
+    def __init__(self, helper: CodecClient, model: ReadyModel = MODEL) -> None:
         self.memory = SharedMemory()
         self._task = asyncio.create_task(self._asks(helper, model))
 
-    async def _asks(self, helper: Helper, model: ReadyModel) -> Reply:
+    async def _asks(self, helper: CodecClient, model: ReadyModel) -> Reply:
         try:
             reply, _ = await helper.do(JOB, self.memory, model, urgent=False)
             return reply
@@ -170,7 +170,7 @@ async def test_whatever_is_raised_over_a_job_its_caller_is_told_and_the_next_one
         job = Caller(helper)
         await turns()
         started[0].panic()
-        with pytest.raises(HelperFailed, match="cannot be worked on at present"):
+        with pytest.raises(CodecFailed, match="cannot be worked on at present"):
             await job
         assert started[0].ended
         job = Caller(helper)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from batchedmodel_contract.description import RAGGED, ModelDescription
 from batchedmodel_contract.mistakes import InvalidInput, Unbatchable
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_sidecar.backends.foreign.protocol import Draft
+from batchedmodel_sidecar.backends.foreign.protocol import ParsedRequest
 from batchedmodel_sidecar.calls import Answer, Call, Output, Row, Value
 from batchedmodel_sidecar.codec.process import wire
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
@@ -72,7 +72,7 @@ def seen(parsed: Parsed) -> tuple[object, ...]:
         for row in parsed.call.rows
     ]
     call = parsed.call
-    return rows, call.key, call.description, call.params, parsed.wishes, memo
+    return rows, call.key, call.description, call.params, parsed.options, memo
 
 
 async def here(endpoint: Endpoint, model: ReadyModel, body: bytes, head: str | None) -> object:
@@ -91,7 +91,7 @@ async def there(endpoint: Endpoint, model: ReadyModel, body: bytes, head: str | 
         return told(wire.read_refusal(memory.view(), reply.sizes))
     draft = wire.read_parsed(memory.view(), reply.sizes)
     call = model.call_of(draft.rows, draft.params)
-    return seen(Parsed(call=call, memo=draft.memo, wishes=draft.wishes))
+    return seen(Parsed(call=call, memo=draft.memo, options=draft.options))
 
 
 async def assert_equal_both_ways(
@@ -224,7 +224,7 @@ async def test_an_error_of_ours_is_told_and_the_helper_works_on() -> None:
 
 def test_rows_lie_in_memory_that_outlives_its_owner() -> None:
     row = Row(values=(Value((2,), b"\x01\x02"), Value((), b"abc")), length=2)
-    sizes, parts = wire.write_parsed(Draft(rows=(row, row), frame=None))
+    sizes, parts = wire.write_parsed(ParsedRequest(rows=(row, row), frame=None))
     memory = filled(parts)
     rows = wire.read_parsed(memory.view(), sizes).rows
     memory.close()

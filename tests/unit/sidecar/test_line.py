@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_contract.tenants import NOBODY, Share
-from batchedmodel_sidecar.codec.process.job_queue import Line, patience
+from batchedmodel_sidecar.codec.process.job_queue import JobQueue, patience
 
 
 @dataclass(eq=False)
@@ -17,14 +17,14 @@ class Job:
     size: int = 1
 
 
-def line_of(*jobs: Job, most: int = 10) -> Line[Job]:
-    line: Line[Job] = Line(most)
+def line_of(*jobs: Job, most: int = 10) -> JobQueue[Job]:
+    line: JobQueue[Job] = JobQueue(most)
     for job in jobs:
         line.join(job)
     return line
 
 
-def order(line: Line[Job]) -> list[str]:
+def order(line: JobQueue[Job]) -> list[str]:
     names = []
     while (job := line.next()) is not None:
         names.append(job.name)

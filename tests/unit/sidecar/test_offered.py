@@ -10,7 +10,7 @@ from batchedmodel_contract.profile import Profile
 from batchedmodel_contract.stats import SidecarStats
 from batchedmodel_scheduling.core.policies import new_policy
 from batchedmodel_sidecar.telemetry.ledger import Ledger
-from batchedmodel_sidecar.telemetry.offered_work import Offered
+from batchedmodel_sidecar.telemetry.offered_work import OfferedWork
 from support.scheduling import row_profile
 
 SETTINGS = BatchSettings(max_batch_size=8, target_seconds=0.095)
@@ -19,7 +19,7 @@ PROFILE = row_profile(0.010, 0.005, range(1, 9))
 
 def test_how_long_rows_waited_is_told_for_all_of_them_together() -> None:
     ledger = Ledger()
-    offered = Offered(ledger, 0.0)
+    offered = OfferedWork(ledger, 0.0)
     ledger.accept(3, 0.1, 1.0)
     ledger.batch_leaves(ReleaseReason.FULL, 2, 3.0)
     policy = new_policy(SETTINGS, None)
@@ -37,7 +37,7 @@ def test_what_a_pod_can_do_and_how_fast_one_row_is() -> None:
 
 
 def told(settings: BatchSettings, profile: Profile | None) -> SidecarStats:
-    offered = Offered(Ledger(), 0.0)
+    offered = OfferedWork(Ledger(), 0.0)
     offered.add(0.25, 1.0)
     policy = new_policy(settings, profile)
     return offered.stats(settings, 2.0, policy, model_ready=True, draining=False)

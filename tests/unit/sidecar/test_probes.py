@@ -8,9 +8,9 @@ import pytest
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.spec import PolicyName
 from batchedmodel_scheduling.core.policy import Item, ItemId
-from batchedmodel_sidecar.batching.backoff import Resting
+from batchedmodel_sidecar.batching.backoff import Backoff
 from batchedmodel_sidecar.errors import Unserved
-from batchedmodel_sidecar.protocols.options import NO_WISHES
+from batchedmodel_sidecar.protocols.options import NO_OPTIONS
 from support.foreign_world import SECONDS, Foreigners, Rows, in_front, now, said, well
 
 pytestmark = pytest.mark.looptime
@@ -34,7 +34,7 @@ async def keyed(world: Foreigners, row: str, key: str) -> str:
     assert model is not None
     adapter = world.protocol.adapter("/v1/models/m:predict", f"k={key}", {})
     parsed = await adapter.parse(json.dumps({"instances": [row]}).encode(), None, model)
-    answer = await world.batcher.submit(parsed.call, wishes=NO_WISHES)
+    answer = await world.batcher.submit(parsed.call, options=NO_OPTIONS)
     return str(json.loads(bytes(answer.rows[0][0].data)))
 
 
@@ -153,7 +153,7 @@ async def test_whoever_waits_with_a_resting_key_takes_room_and_may_leave() -> No
 
 
 def test_of_too_many_resting_keys_the_one_that_ends_first_ends_now() -> None:
-    resting = Resting()
+    resting = Backoff()
     for key in range(65):
         resting.rest(key, "", 100.0 - key)
     assert not resting.rests(64, "")
@@ -162,7 +162,7 @@ def test_of_too_many_resting_keys_the_one_that_ends_first_ends_now() -> None:
 
 
 def test_rows_of_a_key_whose_rest_was_cut_short_wait_no_longer() -> None:
-    resting = Resting()
+    resting = Backoff()
     resting.rest("first", "", 1.0)
     row = Item(id=ItemId(1), key="first", length=1, arrived=0.0, due=1.0, deadline=1.0)
     assert resting.takes(row, "")

@@ -10,19 +10,19 @@ from hypothesis import strategies as st
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_contract.sidecar_api import ARRIVALS_COLUMNS
 from batchedmodel_scheduling.core.policy import Priority
-from batchedmodel_sidecar.telemetry.arrivals import FlightRecorder
+from batchedmodel_sidecar.telemetry.arrivals import RecentArrivals
 
 HIGH, NORMAL, LOW = Priority
 
 
-def rows(recorder: FlightRecorder) -> list[tuple[str, ...]]:
+def rows(recorder: RecentArrivals) -> list[tuple[str, ...]]:
     head, *found = csv.reader(io.StringIO(b"".join(recorder.csv()).decode()))
     assert tuple(head) == ARRIVALS_COLUMNS
     return [tuple(row) for row in found]
 
 
 def test_each_row_of_a_call_is_noted_with_what_became_of_the_call() -> None:
-    recorder = FlightRecorder(100.0)
+    recorder = RecentArrivals(100.0)
     first = recorder.accepted([7, 9], HIGH, 100.25)
     assert rows(recorder) == [("0.250000", "7", "1", "pending"), ("0.250000", "9", "1", "pending")]
     recorder.settled(first, 2, Outcome.SHED)
@@ -30,13 +30,13 @@ def test_each_row_of_a_call_is_noted_with_what_became_of_the_call() -> None:
 
 
 def test_refused_rows_are_arrivals_too() -> None:
-    recorder = FlightRecorder(0.0)
+    recorder = RecentArrivals(0.0)
     recorder.refused([3], LOW, Rejection.PREDICTED_LATE, 1.0)
     assert rows(recorder) == [("1.000000", "3", "3", "predicted_late")]
 
 
 def test_a_call_refused_unread_has_the_length_of_the_row_before_it() -> None:
-    recorder = FlightRecorder(0.0)
+    recorder = RecentArrivals(0.0)
     recorder.refused_unread(Rejection.QUEUE_FULL, 1.0)
     recorder.accepted([64], NORMAL, 2.0)
     recorder.refused_unread(Rejection.QUEUE_FULL, 3.0)
@@ -47,14 +47,14 @@ def test_a_call_refused_unread_has_the_length_of_the_row_before_it() -> None:
     "reason", [Rejection.INVALID, Rejection.TOO_LARGE, Rejection.ABANDONED], ids=str
 )
 def test_what_no_pod_would_have_served_is_left_out(reason: Rejection) -> None:
-    recorder = FlightRecorder(0.0)
+    recorder = RecentArrivals(0.0)
     recorder.refused([3], NORMAL, reason, 1.0)
     recorder.refused_unread(reason, 1.0)
     assert rows(recorder) == []
 
 
 def test_the_ring_forgets_the_oldest_rows_and_their_late_end_harms_nobody() -> None:
-    recorder = FlightRecorder(0.0, capacity=4)
+    recorder = RecentArrivals(0.0, capacity=4)
     first = recorder.accepted([1, 2, 3], NORMAL, 1.0)
     recorder.accepted([4, 5, 6], NORMAL, 2.0)
     recorder.settled(first, 3, Outcome.COMPLETED)
@@ -64,7 +64,7 @@ def test_the_ring_forgets_the_oldest_rows_and_their_late_end_harms_nobody() -> N
 
 
 def test_rows_may_arrive_while_the_ring_is_read() -> None:
-    recorder = FlightRecorder(0.0, capacity=1000)
+    recorder = RecentArrivals(0.0, capacity=1000)
     for number in range(1000):
         recorder.accepted([number + 1], NORMAL, float(number))
     pieces = recorder.csv()
@@ -78,7 +78,7 @@ def test_rows_may_arrive_while_the_ring_is_read() -> None:
 
 @given(st.lists(st.integers(1, 5), max_size=30), st.integers(1, 7))
 def test_the_ring_always_holds_the_last_rows_in_order(calls: list[int], capacity: int) -> None:
-    recorder = FlightRecorder(0.0, capacity=capacity)
+    recorder = RecentArrivals(0.0, capacity=capacity)
     lengths: list[int] = []
     for size in calls:
         new = list(range(len(lengths) + 1, len(lengths) + size + 1))
@@ -91,7 +91,7 @@ def test_the_ring_always_holds_the_last_rows_in_order(calls: list[int], capacity
 
 @pytest.mark.slow
 def test_its_memory_is_what_it_says() -> None:
-    recorder = FlightRecorder(0.0)
+    recorder = RecentArrivals(0.0)
     recorder.accepted([1] * 150_000, NORMAL, 1.0)
     parts = (recorder._seconds, recorder._lengths, recorder._priorities, recorder._verdicts)
     assert sum(memoryview(part).nbytes for part in parts) == 1_800_000

@@ -18,8 +18,8 @@ from batchedmodel_contract.profile import Profile, ProfilePoint
 from batchedmodel_contract.spec import PolicyName
 from batchedmodel_sidecar.calls import Answer
 from batchedmodel_sidecar.errors import CallError, Rejected
-from batchedmodel_sidecar.protocols.options import Wishes
-from batchedmodel_sidecar.telemetry.tenant_counts import TenantRows
+from batchedmodel_sidecar.protocols.options import RequestOptions
+from batchedmodel_sidecar.telemetry.tenant_counts import TenantCount
 from support.examples import examples
 from support.sidecar_world import FIXED, MODEL, PER_ROW, World, rows_of, world
 
@@ -55,12 +55,14 @@ async def steady(w: World, times: list[float], began: float) -> list[float]:
     return await asyncio.gather(*(one(at) for at in times))
 
 
-async def flood(w: World, rate: float, seconds: float, wishes: Wishes | None = None) -> list[str]:
+async def flood(
+    w: World, rate: float, seconds: float, options: RequestOptions | None = None
+) -> list[str]:
     """Rows of one other tenant, ten a time; how each ended."""
 
     async def one() -> str:
         try:
-            await w.send(b"flood", wishes=wishes or Wishes(), tenant="flood")
+            await w.send(b"flood", options=options or RequestOptions(), tenant="flood")
         except Rejected as refused:
             return refused.reason
         except CallError as error:
@@ -132,8 +134,8 @@ async def test_a_short_time_out_takes_no_time_from_patient_callers() -> None:
     medians = []
     for timeout in (None, 1.0):
         w = world(SETTINGS)
-        wishes = Wishes(timeout=timeout)
-        flooding = asyncio.create_task(flood(w, 3 * LIMIT, seconds + 1, wishes))
+        options = RequestOptions(timeout=timeout)
+        flooding = asyncio.create_task(flood(w, 3 * LIMIT, seconds + 1, options))
         await asyncio.sleep(1)
         medians.append(median(await steady(w, times, now())))
         await flooding
@@ -160,8 +162,8 @@ async def test_a_queue_that_one_tenant_fills_has_room_for_another(policy: Policy
     ends = await asyncio.gather(*filling, return_exceptions=True)
     refused = sum(isinstance(end, Rejected) for end in ends)
     assert list(w.ledger.tenants.rows())[:2] == [
-        TenantRows("flood", served=140 - refused, refused=refused + 1, waiting=0),
-        TenantRows("interactive", served=8, refused=0, waiting=0),
+        TenantCount("flood", served=140 - refused, refused=refused + 1, waiting=0),
+        TenantCount("interactive", served=8, refused=0, waiting=0),
     ]
 
 

@@ -11,18 +11,18 @@ from multidict import CIMultiDict
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.spec import Lateness
-from batchedmodel_scheduling.core.policy import FanOut, Priority
+from batchedmodel_scheduling.core.policy import Priority, RequestGroup
 from batchedmodel_sidecar.protocols.options import (
-    NO_WISHES,
-    Terms,
-    Wishes,
+    NO_OPTIONS,
+    AgreedTerms,
+    RequestOptions,
     agreed,
     combined,
+    options_of_headers,
+    options_of_parameters,
     request_id,
     trace_of,
     wants_timing,
-    wishes_of_headers,
-    wishes_of_parameters,
 )
 
 HIGH, NORMAL, LOW = Priority
@@ -32,22 +32,22 @@ REFUSE = BatchSettings(
 )
 
 
-def times(wishes: Wishes, settings: BatchSettings) -> tuple[float, float]:
-    terms = agreed(wishes, settings)
+def times(options: RequestOptions, settings: BatchSettings) -> tuple[float, float]:
+    terms = agreed(options, settings)
     return terms.due, terms.limit
 
 
 class TestAgreed:
     def test_who_asks_for_nothing_has_the_request_timeout_and_normal_priority(self) -> None:
-        assert agreed(NO_WISHES, BatchSettings(request_timeout_seconds=30.0)) == Terms(
-            due=30.0, limit=30.0, priority=NORMAL, fan_out=None
+        assert agreed(NO_OPTIONS, BatchSettings(request_timeout_seconds=30.0)) == AgreedTerms(
+            due=30.0, limit=30.0, priority=NORMAL, request_group=None
         )
 
     def test_the_target_says_when_the_answer_is_due_and_not_when_the_caller_leaves(self) -> None:
-        assert times(NO_WISHES, TARGET) == (0.1, 30.0)
+        assert times(NO_OPTIONS, TARGET) == (0.1, 30.0)
 
     def test_where_lateness_is_refused_the_target_is_the_end(self) -> None:
-        assert times(NO_WISHES, REFUSE) == (0.1, 0.1)
+        assert times(NO_OPTIONS, REFUSE) == (0.1, 0.1)
 
     @pytest.mark.parametrize(
         ("timeout", "served", "refused"),
@@ -60,14 +60,14 @@ class TestAgreed:
     def test_a_callers_time_can_only_be_tighter(
         self, timeout: float, served: tuple[float, float], refused: tuple[float, float]
     ) -> None:
-        assert times(Wishes(timeout=timeout), TARGET) == served
-        assert times(Wishes(timeout=timeout), REFUSE) == refused
+        assert times(RequestOptions(timeout=timeout), TARGET) == served
+        assert times(RequestOptions(timeout=timeout), REFUSE) == refused
 
     def test_a_caller_may_lower_its_priority_and_raise_it_only_when_trusted(self) -> None:
         wished = {
             priority: (
-                agreed(Wishes(priority=priority), TARGET).priority,
-                agreed(Wishes(priority=priority), REFUSE).priority,
+                agreed(RequestOptions(priority=priority), TARGET).priority,
+                agreed(RequestOptions(priority=priority), REFUSE).priority,
             )
             for priority in Priority
         }
@@ -76,28 +76,33 @@ class TestAgreed:
 
 class TestCombined:
     def test_the_tighter_time_holds_wherever_it_was_said(self) -> None:
-        tight, loose = Wishes(timeout=0.1), Wishes(timeout=2.0)
+        tight, loose = RequestOptions(timeout=0.1), RequestOptions(timeout=2.0)
         assert combined(tight, loose).timeout == combined(loose, tight).timeout == 0.1
-        assert combined(tight, NO_WISHES).timeout == combined(NO_WISHES, tight).timeout == 0.1
+        assert combined(tight, NO_OPTIONS).timeout == combined(NO_OPTIONS, tight).timeout == 0.1
 
     def test_the_priority_in_the_body_holds_where_both_are_given(self) -> None:
-        assert combined(Wishes(priority=LOW), Wishes(priority=HIGH)).priority is HIGH
-        assert combined(Wishes(priority=LOW), Wishes(timeout=1.0)).priority is LOW
+        assert (
+            combined(RequestOptions(priority=LOW), RequestOptions(priority=HIGH)).priority is HIGH
+        )
+        assert combined(RequestOptions(priority=LOW), RequestOptions(timeout=1.0)).priority is LOW
 
     def test_a_group_from_a_header_stays_beside_the_bodys_wishes(self) -> None:
-        group = FanOut(id="a", size=8)
-        assert combined(Wishes(fan_out=group), Wishes(timeout=1.0)).fan_out == group
+        group = RequestGroup(id="a", size=8)
+        assert (
+            combined(RequestOptions(request_group=group), RequestOptions(timeout=1.0)).request_group
+            == group
+        )
 
 
 class TestHeaders:
     def test_no_header_is_no_wish(self) -> None:
-        assert wishes_of_headers({"accept": "*/*"}) is NO_WISHES
+        assert options_of_headers({"accept": "*/*"}) is NO_OPTIONS
 
     @pytest.mark.parametrize(
         ("text", "seconds"), [("250", 0.25), ("0.5", 0.0005), ("1500.25", 1.50025)]
     )
     def test_a_time_is_in_milliseconds(self, text: str, seconds: float) -> None:
-        assert wishes_of_headers({"x-request-timeout-ms": text}) == Wishes(timeout=seconds)
+        assert options_of_headers({"x-request-timeout-ms": text}) == RequestOptions(timeout=seconds)
 
     @pytest.mark.parametrize(
         ("text", "priority"), [("1", HIGH), ("2", NORMAL), ("3", LOW), ("0", None)]
@@ -105,7 +110,7 @@ class TestHeaders:
     def test_a_priority_is_1_to_3_and_0_the_default(
         self, text: str, priority: Priority | None
     ) -> None:
-        assert wishes_of_headers({"x-request-priority": text}).priority is priority
+        assert options_of_headers({"x-request-priority": text}).priority is priority
 
     @pytest.mark.parametrize(
         ("text", "group"),
@@ -118,22 +123,22 @@ class TestHeaders:
     def test_a_group_is_an_identifier_and_its_number_of_rows(
         self, text: str, group: tuple[str, int]
     ) -> None:
-        expected = FanOut(id=group[0], size=group[1])
-        assert wishes_of_headers({"x-request-group": text}).fan_out == expected
+        expected = RequestGroup(id=group[0], size=group[1])
+        assert options_of_headers({"x-request-group": text}).request_group == expected
 
     @pytest.mark.parametrize(
         "text", ["", "0", "0.0", "-5", "+5", "5ms", "1e3", "inf", "nan", "1_0", "٣", " 5", "9" * 13]
     )
     def test_a_time_that_makes_no_sense_is_refused(self, text: str) -> None:
         with pytest.raises(InvalidInput) as caught:
-            wishes_of_headers({"x-request-timeout-ms": text})
+            options_of_headers({"x-request-timeout-ms": text})
         assert caught.value.mistake.field == "x-request-timeout-ms"
         assert caught.value.mistake.rule == "is not a positive number of milliseconds"
 
     @pytest.mark.parametrize("text", ["", "4", "-1", "12", "high", "01", "٢"])
     def test_a_priority_that_makes_no_sense_is_refused(self, text: str) -> None:
         with pytest.raises(InvalidInput, match='^x-request-priority: ".*" is not 1 \\(high\\), 2'):
-            wishes_of_headers({"x-request-priority": text})
+            options_of_headers({"x-request-priority": text})
 
     @pytest.mark.parametrize(
         "text",
@@ -142,7 +147,7 @@ class TestHeaders:
     )  # fmt: skip
     def test_a_group_that_makes_no_sense_is_refused(self, text: str) -> None:
         with pytest.raises(InvalidInput, match="^x-request-group: .* is not id;n=rows with an id"):
-            wishes_of_headers({"x-request-group": text})
+            options_of_headers({"x-request-group": text})
 
     @given(st.text(max_size=12), st.text(max_size=4), st.text(max_size=12))
     def test_any_text_is_read_or_refused(self, timeout: str, priority: str, group: str) -> None:
@@ -153,18 +158,18 @@ class TestHeaders:
         }
         for name, text in headers.items():
             with contextlib.suppress(InvalidInput):
-                assert wishes_of_headers({name: text}) is not NO_WISHES
+                assert options_of_headers({name: text}) is not NO_OPTIONS
 
 
 class TestParameters:
     def test_a_time_is_in_microseconds_as_in_triton(self) -> None:
-        assert wishes_of_parameters({"timeout": 250_000}) == Wishes(timeout=0.25)
+        assert options_of_parameters({"timeout": 250_000}) == RequestOptions(timeout=0.25)
 
     def test_other_parameters_and_none_at_all_are_no_wish(self) -> None:
-        assert wishes_of_parameters(None) is NO_WISHES
-        assert wishes_of_parameters({"binary_data_output": True}) is NO_WISHES
-        assert wishes_of_parameters({"timeout": None, "priority": 0}) == NO_WISHES
-        assert wishes_of_parameters({"timeout": 0}) == NO_WISHES
+        assert options_of_parameters(None) is NO_OPTIONS
+        assert options_of_parameters({"binary_data_output": True}) is NO_OPTIONS
+        assert options_of_parameters({"timeout": None, "priority": 0}) == NO_OPTIONS
+        assert options_of_parameters({"timeout": 0}) == NO_OPTIONS
 
     @pytest.mark.parametrize(
         ("parameters", "message"),
@@ -182,7 +187,7 @@ class TestParameters:
         self, parameters: dict[str, Any], message: str
     ) -> None:
         with pytest.raises(InvalidInput) as caught:
-            wishes_of_parameters(parameters)
+            options_of_parameters(parameters)
         assert str(caught.value) == message
 
 
@@ -205,16 +210,16 @@ class TestNames:
         self, headers: dict[str, str], trace: str | None
     ) -> None:
         assert trace_of(headers) == trace
-        assert wishes_of_headers(headers, traced=True).trace == trace
-        assert wishes_of_headers(headers) is NO_WISHES
+        assert options_of_headers(headers, traced=True).trace == trace
+        assert options_of_headers(headers) is NO_OPTIONS
 
     @pytest.mark.parametrize("name", ["", "a" * 257, "Grüße", "a\tb", "\udcff"])
     def test_a_name_that_could_not_be_written_is_no_name(self, name: str) -> None:
         assert request_id({"x-request-id": name}) is None
 
     def test_trace_and_timing_stay_when_the_body_wishes_something(self) -> None:
-        headers = wishes_of_headers({"x-request-id": "a", "x-timing": "on"}, traced=True)
-        both = combined(headers, Wishes(timeout=1.0))
+        headers = options_of_headers({"x-request-id": "a", "x-timing": "on"}, traced=True)
+        both = combined(headers, RequestOptions(timeout=1.0))
         assert (both.trace, both.timing, both.timeout) == ("a", True, 1.0)
         assert agreed(both, BatchSettings()).trace == "a"
 
@@ -238,6 +243,6 @@ class TestNames:
     ) -> None:
         one, other = values
         twice = CIMultiDict([(name, one), (name.upper(), one)])
-        assert wishes_of_headers(twice) == wishes_of_headers({name: one})
+        assert options_of_headers(twice) == options_of_headers({name: one})
         with pytest.raises(InvalidInput, match=f"^{name}: is sent more than once, with different"):
-            wishes_of_headers(CIMultiDict([(name, one), (name.upper(), other)]))
+            options_of_headers(CIMultiDict([(name, one), (name.upper(), other)]))

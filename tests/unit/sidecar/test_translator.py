@@ -21,8 +21,8 @@ from batchedmodel_contract.tensors import Datatype
 from batchedmodel_http.response import LARGE
 from batchedmodel_sidecar.body.buffers import json_bytes
 from batchedmodel_sidecar.calls import Answer, Output, Value
-from batchedmodel_sidecar.codec.codec import LARGE_ANSWER, Translator
-from batchedmodel_sidecar.codec.process.client import MOST_BODIES, Helper, HelperFailed
+from batchedmodel_sidecar.codec.codec import LARGE_ANSWER, Codec
+from batchedmodel_sidecar.codec.process.client import MOST_BODIES, CodecClient, CodecFailed
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
 from batchedmodel_sidecar.codec.tokenizer import Tokens, text_threads
 from batchedmodel_sidecar.errors import Rejected, Unserved
@@ -35,7 +35,7 @@ from support.text_handlers import tokenizer_json
 OURS: Final = adapters()[Endpoint.V2_INFER]
 
 
-class NoHelper(Helper):
+class NoHelper(CodecClient):
     """Takes jobs and fails at them all."""
 
     def __init__(self, *, full: bool = False) -> None:
@@ -48,11 +48,11 @@ class NoHelper(Helper):
 
     async def do(self, job: Any, *args: Any, **more: Any) -> Any:
         self.jobs.append(job)
-        raise HelperFailed("it is not there")
+        raise CodecFailed("it is not there")
 
 
-def translator(helper: Helper) -> Translator:
-    return Translator(helper, most_rows=lambda: 100)
+def codec(helper: CodecClient) -> Codec:
+    return Codec(helper, most_rows=lambda: 100)
 
 
 def question(**more: Any) -> bytes:
@@ -84,20 +84,20 @@ async def test_a_body_that_the_helper_fails_at_may_come_again() -> None:
     memory = SharedMemory()
     memory.write(question())
     with pytest.raises(Rejected) as refused:
-        await translator(NoHelper()).parse(Endpoint.V2_INFER, OURS, memory, None, MODEL)
+        await codec(NoHelper()).parse(Endpoint.V2_INFER, OURS, memory, None, MODEL)
     assert (refused.value.status, refused.value.retry_after) == (503, 1.0)
 
 
 async def test_a_body_that_finds_no_place_may_come_later() -> None:
     with pytest.raises(Rejected) as refused:
-        translator(NoHelper(full=True)).refuse_large(NOBODY)
+        codec(NoHelper(full=True)).refuse_large(NOBODY)
     assert (refused.value.status, refused.value.reason) == (429, "queue_full")
     assert refused.value.retry_after
 
 
 async def test_small_bodies_and_answers_need_no_helper() -> None:
     helper = NoHelper()
-    ours = translator(helper)
+    ours = codec(helper)
     parsed = await ours.parse(Endpoint.V2_INFER, OURS, question(), None, MODEL)
     await ours.render(Endpoint.V2_INFER, OURS, parsed, answer(LARGE_ANSWER), MODEL)
     assert helper.jobs == []
@@ -105,7 +105,7 @@ async def test_small_bodies_and_answers_need_no_helper() -> None:
 
 async def test_a_large_answer_in_binary_needs_no_helper() -> None:
     helper = NoHelper()
-    ours = translator(helper)
+    ours = codec(helper)
     body = question(parameters={"binary_data_output": True})
     parsed = await ours.parse(Endpoint.V2_INFER, OURS, body, None, MODEL)
     rendered = await ours.render(Endpoint.V2_INFER, OURS, parsed, answer(LARGE_ANSWER + 1), MODEL)
@@ -114,7 +114,7 @@ async def test_a_large_answer_in_binary_needs_no_helper() -> None:
 
 
 async def test_a_large_answer_that_the_helper_fails_at_is_an_error_of_its_call() -> None:
-    ours = translator(NoHelper())
+    ours = codec(NoHelper())
     parsed = await ours.parse(Endpoint.V2_INFER, OURS, question(), None, MODEL)
     with pytest.raises(Unserved) as failed:
         await ours.render(Endpoint.V2_INFER, OURS, parsed, answer(LARGE_ANSWER + 1), MODEL)
@@ -135,7 +135,7 @@ async def test_labels_of_many_tokens_are_made_by_the_helper(words: int, helped: 
     tokens = Tokens(tokenizer_json(), text, text_threads(1))
     tagger = replace(MODEL, description=description, tokens=tokens)
     helper = NoHelper()
-    ours, classify = translator(helper), adapters()[Endpoint.CLASSIFY]
+    ours, classify = codec(helper), adapters()[Endpoint.CLASSIFY]
     body = orjson.dumps({"inputs": " ".join(["w1"] * words)})
     parsed = await ours.parse(Endpoint.CLASSIFY, classify, body, None, tagger)
     length = parsed.call.rows[0].length

@@ -19,7 +19,12 @@ from batchedmodel_sidecar.backends.foreign.headers import (
     shared,
     trace_context,
 )
-from batchedmodel_sidecar.backends.foreign.protocol import Asked, Envelope, Response, drafted
+from batchedmodel_sidecar.backends.foreign.protocol import (
+    Envelope,
+    ForeignRequest,
+    Response,
+    drafted,
+)
 from batchedmodel_sidecar.backends.foreign.protocols import json_text
 from batchedmodel_sidecar.backends.foreign.protocols.openai import shares
 from support.examples import examples
@@ -89,10 +94,10 @@ def test_nesting_without_end_is_refused() -> None:
 @pytest.mark.parametrize("datatype", ["INT128", "int64", "", 'INT64\\"', "9" * 1000])
 def test_a_datatype_that_the_protocol_lacks_goes_to_the_server_alone(datatype: str) -> None:
     entry = '{"name": "x", "datatype": "%s", "shape": [1, 1], "data": [1]}'
-    dialect = foreign(ServerProtocol.V2, "m").dialect
+    dialect = foreign(ServerProtocol.V2, "m").protocol
     for given_type, alone in (("INT64", False), (datatype, True)):
         body = f'{{"inputs": [{entry % given_type}]}}'.encode()
-        draft = dialect.parse(Asked(body=body, header_length=None))
+        draft = dialect.parse(ForeignRequest(body=body, header_length=None))
         assert (draft is None) is alone
 
 
@@ -114,8 +119,8 @@ def test_a_body_is_understood_or_goes_alone_or_is_refused(
     documents = st.dictionaries(named, wild).map(lambda d: json.dumps(d).encode())
     body = data.draw(st.binary(max_size=30) | documents)
     length = data.draw(st.none() | st.just(str(len(body))) | st.text("0123456789-x", max_size=4))
-    asked = Asked(body=body, header_length=length)
-    dialect = foreign(protocol, "m").dialect
+    asked = ForeignRequest(body=body, header_length=length)
+    dialect = foreign(protocol, "m").protocol
     try:
         draft = dialect.parse(asked)
     except InvalidInput:
@@ -123,7 +128,7 @@ def test_a_body_is_understood_or_goes_alone_or_is_refused(
     if draft is not None:
         envelope = Envelope(path=PATHS[protocol], headers=(), frame=draft.frame)
         hash((envelope, draft.shapes))
-        json.loads(b"".join(dialect.posting(draft.rows, envelope).parts))
+        json.loads(b"".join(dialect.backend_request(draft.rows, envelope).parts))
 
 
 @pytest.mark.slow
@@ -149,8 +154,8 @@ def test_an_answer_is_divided_or_refused(protocol: ServerProtocol, data: st.Data
         st.binary(max_size=30) | st.dictionaries(named, wild).map(lambda d: json.dumps(d).encode())
     )
     length = data.draw(st.none() | st.just(str(len(body))) | st.text("0123456789-x", max_size=4))
-    dialect = foreign(protocol, "m").dialect
-    draft = dialect.parse(Asked(body=bodies[protocol]))
+    dialect = foreign(protocol, "m").protocol
+    draft = dialect.parse(ForeignRequest(body=bodies[protocol]))
     assert draft is not None
     response = Response(
         status=200,
@@ -242,17 +247,17 @@ def test_space_of_any_length_is_passed_in_one_step() -> None:
 
 def test_what_passes_as_text_and_cannot_be_read_is_named() -> None:
     body = b'{"inputs": [], "parameters": {"timeout": NaN}}'
-    asked = Asked(body=body)
+    asked = ForeignRequest(body=body)
     with pytest.raises(InvalidInput, match=r"parameters\.timeout: cannot be read"):
-        foreign(ServerProtocol.V2, "m").dialect.parse(asked)
+        foreign(ServerProtocol.V2, "m").protocol.parse(asked)
 
 
 def rows_in(data: object, shape: list[int]) -> int | None:
     """How many rows are seen in the one input of a v2 request; None when it goes alone."""
     entry = {"name": "x", "datatype": "FP32", "shape": shape, "data": data}
     body = json.dumps({"inputs": [entry]}).encode()
-    asked = Asked(body=body)
-    draft = foreign(ServerProtocol.V2, "m").dialect.parse(asked)
+    asked = ForeignRequest(body=body)
+    draft = foreign(ServerProtocol.V2, "m").protocol.parse(asked)
     return None if draft is None else len(draft.rows)
 
 
@@ -316,10 +321,10 @@ def test_rows_are_told_apart_in_nothing_that_has_not_its_shape(
 
 @pytest.mark.parametrize("of", ["inputs", "outputs"])
 def test_a_tensor_of_which_more_is_said_than_is_understood_goes_as_it_came(of: str) -> None:
-    dialect = foreign(ServerProtocol.V2, "m").dialect
+    dialect = foreign(ServerProtocol.V2, "m").protocol
     entry = {"name": "x", "datatype": "INT64", "shape": [1], "data": [1]}
     asked: dict[str, list[dict[str, Any]]] = {"inputs": [entry], "outputs": [{"name": "y"}]}
-    assert drafted(dialect, Asked(body=json.dumps(asked).encode())).rows
+    assert drafted(dialect, ForeignRequest(body=json.dumps(asked).encode())).rows
     asked[of][0]["unit"] = "km"
     with pytest.raises(Unbatchable):
-        drafted(dialect, Asked(body=json.dumps(asked).encode()))
+        drafted(dialect, ForeignRequest(body=json.dumps(asked).encode()))

@@ -7,7 +7,7 @@ import pytest
 
 from batchedmodel_contract.batching import BatchSettings
 from batchedmodel_contract.spec import PolicyName
-from batchedmodel_sidecar.backends.native.version_lease import Need, Users
+from batchedmodel_sidecar.backends.native.version_lease import VersionLease, VersionUsers
 from batchedmodel_sidecar.calls import Answer, Call, Row, Value
 from batchedmodel_sidecar.errors import Rejected, Unserved
 from batchedmodel_sidecar.model import ReadyModel
@@ -20,7 +20,7 @@ WINDOW = BatchSettings(policy=PolicyName.WINDOW, max_batch_size=4, max_wait_seco
 
 def version(name: str) -> ReadyModel:
     """One that takes the same as every other."""
-    return replace(MODEL, description=replace(DESCRIPTION, version=name), users=Users())
+    return replace(MODEL, description=replace(DESCRIPTION, version=name), users=VersionUsers())
 
 
 def read_for(model: ReadyModel, row: bytes) -> Call:
@@ -29,7 +29,7 @@ def read_for(model: ReadyModel, row: bytes) -> Call:
 
 async def asked(here: World, model: ReadyModel, row: bytes) -> Answer:
     """As the front asks."""
-    with Need() as need:
+    with VersionLease() as need:
         need.turn_to(model.users)
         return await here.batcher.submit(read_for(model, row))
 
@@ -50,7 +50,7 @@ async def test_rows_that_wait_go_to_the_version_that_was_replaced_and_new_ones_t
 async def test_what_was_being_read_during_the_swap_is_taken_still() -> None:
     here, old, new = world(attached=False), version("1"), version("2")
     here.batcher.attach(old)
-    with Need() as need:
+    with VersionLease() as need:
         need.turn_to(old.users)
         here.batcher.attach(new)
         here.batcher.attach(version("3"))
@@ -73,23 +73,23 @@ async def test_with_the_server_its_older_versions_are_lost() -> None:
 
 
 async def test_a_replaced_version_is_needed_until_its_last_request_has_ended() -> None:
-    users, told = Users(), []
-    with Need() as first:
+    users, told = VersionUsers(), []
+    with VersionLease() as first:
         first.turn_to(users)
-        with Need() as second:
+        with VersionLease() as second:
             second.turn_to(users)
             users.replaced(lambda: told.append("unneeded"))
         assert told == []
     assert told == ["unneeded"]
-    with Need() as late:
+    with VersionLease() as late:
         late.turn_to(users)
     assert told == ["unneeded"], "it is said once"
 
 
 async def test_a_version_that_nobody_needs_when_it_is_replaced_is_told_at_once() -> None:
-    users, told = Users(), []
-    with Need() as read_again:
+    users, told = VersionUsers(), []
+    with VersionLease() as read_again:
         read_again.turn_to(users)
-        read_again.turn_to(Users())
+        read_again.turn_to(VersionUsers())
         users.replaced(lambda: told.append("unneeded"))
         assert told == ["unneeded"]

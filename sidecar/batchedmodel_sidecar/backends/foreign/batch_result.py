@@ -8,7 +8,7 @@ from typing import Final
 
 from batchedmodel_contract.isolation import Rows
 from batchedmodel_sidecar.backends.foreign.headers import Headers, end_to_end, shared
-from batchedmodel_sidecar.backends.foreign.protocol import Dealt, Response
+from batchedmodel_sidecar.backends.foreign.protocol import Response, SplitReply
 from batchedmodel_sidecar.batching.batch_reply import RawReply, RowFailure
 from batchedmodel_sidecar.calls import Output, RowAnswer, Said
 from batchedmodel_sidecar.errors import Busy, Unserved
@@ -19,7 +19,7 @@ _MOST_DIGITS: Final = 9
 _SERVER_ERROR: Final = 500
 
 
-class Findings:
+class BatchResult:
     """What has become of each row of one batch."""
 
     def __init__(self, owners: Sequence[int]) -> None:
@@ -34,7 +34,7 @@ class Findings:
         """Whether what these rows are told is told to one caller."""
         return len({self._owners[row] for row in rows}) == 1
 
-    def answered(self, rows: Rows, dealt: Dealt, said: Said) -> None:
+    def answered(self, rows: Rows, dealt: SplitReply, said: Said) -> None:
         """These rows have answers."""
         self._names = dealt.outputs
         for row, values in zip(rows, dealt.rows, strict=True):
@@ -80,7 +80,7 @@ def _is_server_error(answer: RowAnswer | RowFailure | None) -> bool:
     return isinstance(answer, RowFailure) and answer.status >= _SERVER_ERROR
 
 
-def said_to(response: Response, dealt: Dealt, *, alone: bool) -> Said:
+def said_to(response: Response, dealt: SplitReply, *, alone: bool) -> Said:
     """What those who are answered are told beside their rows."""
     return Said(
         status=response.status,

@@ -9,7 +9,7 @@ from typing import Final
 
 from batchedmodel_contract.spec import ServerProtocol
 from batchedmodel_sidecar.backends.foreign.headers import forwarded, trace_context
-from batchedmodel_sidecar.backends.foreign.protocol import Dialect, ForeignAdapter, Probe
+from batchedmodel_sidecar.backends.foreign.protocol import BackendProtocol, ForeignAdapter, Probe
 from batchedmodel_sidecar.backends.foreign.protocols.openai import OpenAI
 from batchedmodel_sidecar.backends.foreign.protocols.v1 import V1
 from batchedmodel_sidecar.backends.foreign.protocols.v2 import V2
@@ -30,7 +30,7 @@ class Foreign:
     """One protocol for one model."""
 
     probe: Probe
-    dialect: Dialect
+    protocol: BackendProtocol
     endpoint: Endpoint
     """What is asked there is batched."""
     ours: Adapter
@@ -41,7 +41,7 @@ class Foreign:
     def adapter(self, path: str, query: str, headers: Mapping[str, str]) -> Adapter:
         """The way of one request. Its query goes on with it, and only with others of the same."""
         return ForeignAdapter(
-            self.dialect,
+            self.protocol,
             self.ours,
             path=f"{path}?{query}" if query else path,
             headers=forwarded(headers),
@@ -70,7 +70,7 @@ def foreign(
     endpoint = _ENDPOINTS[protocol]
     return Foreign(
         probe=spoken,
-        dialect=spoken,
+        protocol=spoken,
         endpoint=endpoint,
         ours=adapters()[endpoint],
         routes=ForeignRoutes(name, protocol, endpoint, pass_paths),

@@ -18,7 +18,7 @@ from batchedmodel_contract.tensors import Buffer
 from batchedmodel_contract.v2 import HEADER_LENGTH
 from batchedmodel_http.response import LARGE
 from batchedmodel_sidecar.backends.foreign.connector import Connector
-from batchedmodel_sidecar.backends.foreign.protocol import Posting, Response
+from batchedmodel_sidecar.backends.foreign.protocol import BackendRequest, Response
 from batchedmodel_sidecar.body.buffers import body_of, json_bytes, read_whole
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
@@ -85,7 +85,7 @@ class Client:
             raise InvalidInput(f"the answer at {path}", f"is longer than {_LONGEST_REPLY} bytes")
         return response.status, body
 
-    async def post(self, posting: Posting, seconds: float) -> Response:
+    async def post(self, backend_request: BackendRequest, seconds: float) -> Response:
         """The answer to a request, whatever its status, within so many seconds.
 
         Raises `Deaf`, `Lost` when the connection broke, `Busy` when there was none, `Unserved` for
@@ -94,9 +94,9 @@ class Client:
         self._under_way += 1
         try:
             if self._keeps():
-                return await self._posted_alone(posting, seconds)
+                return await self._posted_alone(backend_request, seconds)
             await self._drop_kept()
-            return await self._posted(self._apart, posting, seconds)
+            return await self._posted(self._apart, backend_request, seconds)
         finally:
             self._under_way -= 1
             await self._hang_up()
@@ -120,12 +120,12 @@ class Client:
         kept, self._kept = self._kept, None
         return kept
 
-    async def _posted_alone(self, posting: Posting, seconds: float) -> Response:
+    async def _posted_alone(self, backend_request: BackendRequest, seconds: float) -> Response:
         """Over the connection of the batch before, if it is there still and free."""
         session = self._take_kept() or _session(keeps=True)
         sound = False
         try:
-            response = await self._posted(session, posting, seconds)
+            response = await self._posted(session, backend_request, seconds)
             # Servers exist that hang up after an error and do not announce it (uvicorn does): the
             # next request on this connection would seem to have killed them.
             sound = response.status < _SERVER_ERROR
@@ -137,18 +137,18 @@ class Client:
         return response
 
     async def _posted(
-        self, session: aiohttp.ClientSession, posting: Posting, seconds: float
+        self, session: aiohttp.ClientSession, backend_request: BackendRequest, seconds: float
     ) -> Response:
         headers = [("Content-Type", _JSON)]
-        if any(name.lower() == "content-type" for name, _ in posting.headers):
+        if any(name.lower() == "content-type" for name, _ in backend_request.headers):
             headers = []
         try:
             async with (
                 asyncio.timeout(seconds),
                 session.post(
-                    URL(self._url + posting.path, encoded=True),
-                    data=body_of(posting.parts, _JSON),
-                    headers=[*headers, *posting.headers],
+                    URL(self._url + backend_request.path, encoded=True),
+                    data=body_of(backend_request.parts, _JSON),
+                    headers=[*headers, *backend_request.headers],
                     allow_redirects=False,
                 ) as response,
             ):

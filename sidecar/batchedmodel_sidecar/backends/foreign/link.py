@@ -18,21 +18,21 @@ from batchedmodel_contract.isolation import Isolation, Rows
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_scheduling.core.policy import MemoryCap
 from batchedmodel_sidecar.backends.base import LinkListener, LinkStatus
-from batchedmodel_sidecar.backends.foreign.batch_result import Findings, refusal, said_to
+from batchedmodel_sidecar.backends.foreign.batch_result import BatchResult, refusal, said_to
 from batchedmodel_sidecar.backends.foreign.client import Client, Deaf, Unreachable
 from batchedmodel_sidecar.backends.foreign.protocol import (
-    Dealt,
-    Dialect,
+    BackendProtocol,
+    BackendRequest,
     NotReady,
-    Posting,
     Probe,
     Response,
+    SplitReply,
 )
 from batchedmodel_sidecar.backends.foreign.refusals import MemoryRoom, Verdict, judged
 from batchedmodel_sidecar.backends.foreign.row_evidence import Evidence
 from batchedmodel_sidecar.batching.batch_reply import RawReply
 from batchedmodel_sidecar.calls import RawBatch, Row
-from batchedmodel_sidecar.codec.codec import Translator
+from batchedmodel_sidecar.codec.codec import Codec
 from batchedmodel_sidecar.errors import Busy, Lost, Unserved
 from batchedmodel_sidecar.model import ReadyModel
 
@@ -55,16 +55,16 @@ class ForeignLink:
         *,
         client: Client,
         probe: Probe,
-        dialect: Dialect,
-        translator: Translator,
+        protocol: BackendProtocol,
+        codec: Codec,
         listener: LinkListener,
         idempotent: bool,
     ) -> None:
         """`idempotent` says whether a row may be sent again after its batch was refused."""
         self._client = client
         self._probe = probe
-        self._dialect = dialect
-        self._translator = translator
+        self._protocol = protocol
+        self._codec = codec
         self._listener = listener
         self._idempotent = idempotent
         self._model: ReadyModel | None = None
@@ -132,7 +132,7 @@ class ForeignLink:
         They come to an end, for no row is sent again after its deadline.
         """
         clock = asyncio.get_running_loop().time
-        subject = self._dialect.subject(batch.envelope)
+        subject = self._protocol.subject(batch.envelope)
         search = Isolation(
             batch.owners,
             batch.deadlines,
@@ -141,16 +141,18 @@ class ForeignLink:
             # Asked before each request: a trial that was refused has proven nothing.
             trial=lambda rows: self._wants_trial(subject, len(rows)),
         )
-        findings = Findings(batch.owners)
+        findings = BatchResult(batch.owners)
         started = clock()
         while (rows := search.next(clock())) is not None:
             members = [batch.rows[row] for row in rows]
-            posting = self._dialect.posting(members, batch.envelope)
+            backend_request = self._protocol.backend_request(members, batch.envelope)
             if findings.of_one_call(rows):
                 trace = batch.traces[rows[0]]
-                posting = replace(posting, headers=(*posting.headers, *trace))
+                backend_request = replace(
+                    backend_request, headers=(*backend_request.headers, *trace)
+                )
             try:
-                response = await self._post(posting, seconds)
+                response = await self._post(backend_request, seconds)
                 verdict = judged(response.status, bytes(response.body[:_JUDGED_BYTES]))
                 if verdict in (Verdict.BUSY, Verdict.WHOLE):
                     alone = findings.of_one_call(search.whole())
@@ -168,10 +170,10 @@ class ForeignLink:
         passes = search.calls if search.largest_fine else 0
         return findings.reply(clock() - started, passes=passes)
 
-    async def _post(self, posting: Posting, seconds: float) -> Response:
+    async def _post(self, backend_request: BackendRequest, seconds: float) -> Response:
         """The answer to one request, whose end may tell of the server; raises `Unserved`."""
         try:
-            response = await self._client.post(posting, seconds)
+            response = await self._client.post(backend_request, seconds)
         except Deaf:
             self._stuck = True
             raise
@@ -196,7 +198,7 @@ class ForeignLink:
     async def _judge(
         self,
         search: Isolation,
-        findings: Findings,
+        findings: BatchResult,
         verdict: Verdict,
         rows: Rows,
         members: Sequence[Row],
@@ -211,9 +213,7 @@ class ForeignLink:
             case Verdict.FINE:
                 alone = findings.of_one_call(rows)
                 try:
-                    dealt = await self._translator.dealt(
-                        self._dialect, response, members, alone=alone
-                    )
+                    dealt = await self._codec.dealt(self._protocol, response, members, alone=alone)
                 except InvalidInput as error:
                     self._evidence.contradicted(subject)
                     _nobodys(search, findings, error)
@@ -241,7 +241,7 @@ class ForeignLink:
     def _wants_trial(self, subject: Hashable | None, rows: int) -> bool:
         return subject is not None and self._evidence.wants_trial(subject, rows)
 
-    def _doubt(self, subject: Hashable | None, dealt: Dealt, rows: int) -> InvalidInput | None:
+    def _doubt(self, subject: Hashable | None, dealt: SplitReply, rows: int) -> InvalidInput | None:
         """Why this answer cannot be divided: it may only look as if it had a part for each row."""
         if subject is None:
             return None
@@ -284,7 +284,7 @@ class ForeignLink:
         self._listener.model_lost(reason)
 
 
-def _nobodys(search: Isolation, findings: Findings, error: InvalidInput) -> None:
+def _nobodys(search: Isolation, findings: BatchResult, error: InvalidInput) -> None:
     """What was answered is no answer to these rows; raises `Unserved` when the server is broken."""
     nonsense = _nonsense(error)
     findings.failed(search.spoilt(_NONSENSE), nonsense)

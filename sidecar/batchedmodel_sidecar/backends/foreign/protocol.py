@@ -19,7 +19,7 @@ from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
 from batchedmodel_sidecar.errors import CallError, Unserved
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Adapter, Body, Parsed
-from batchedmodel_sidecar.protocols.options import NO_WISHES, Wishes
+from batchedmodel_sidecar.protocols.options import NO_OPTIONS, RequestOptions
 
 _DIGEST_BYTES: Final = 32
 BYTES_PER_TOKEN: Final = 4
@@ -34,7 +34,7 @@ class NotReady(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ForeignRequest:
     """A caller's request, as far as a protocol looks at it."""
 
     body: Buffer
@@ -52,7 +52,7 @@ class Envelope:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Posting:
+class BackendRequest:
     """One request to the server."""
 
     path: str
@@ -77,7 +77,7 @@ class Response:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dealt:
+class SplitReply:
     """A response cut into rows."""
 
     outputs: tuple[Output, ...]
@@ -99,7 +99,7 @@ class Probe(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
+class ParsedRequest:
     """What a body asks."""
 
     rows: tuple[Row, ...]
@@ -110,7 +110,7 @@ class Draft:
     """Of the frame and the shapes, once it is made."""
     memo: Any = None
     """What `render` will need."""
-    wishes: Wishes = NO_WISHES
+    options: RequestOptions = NO_OPTIONS
     params: Values | None = None
     """What it sets of our own server's model's parameters."""
 
@@ -122,11 +122,11 @@ class Questions(Protocol):
         """How many bytes of a body of that size `parse` reads as JSON, or turns into it."""
         ...
 
-    def parse(self, asked: Asked) -> Draft | None:
+    def parse(self, asked: ForeignRequest) -> ParsedRequest | None:
         """What the body asks; None when it can only go alone. Raises `InvalidInput`."""
         ...
 
-    def posting(self, rows: Sequence[Row], envelope: Envelope) -> Posting:
+    def backend_request(self, rows: Sequence[Row], envelope: Envelope) -> BackendRequest:
         """One request for rows of equal envelopes."""
         ...
 
@@ -141,7 +141,7 @@ class Answers(Protocol):
         """
         ...
 
-    def dealt(self, response: Response, rows: Sequence[Row], *, alone: bool) -> Dealt:
+    def dealt(self, response: Response, rows: Sequence[Row], *, alone: bool) -> SplitReply:
         """The answers in a response of status 200, which is one caller's alone or for several.
 
         Raises `InvalidInput` when it has not these, or cannot be divided.
@@ -160,13 +160,13 @@ class Answers(Protocol):
         ...
 
 
-class Dialect(Questions, Answers, Protocol):
+class BackendProtocol(Questions, Answers, Protocol):
     """One protocol, on both sides of the sidecar; small, and can be pickled."""
 
 
-def drafted(dialect: Dialect, asked: Asked) -> Draft:
+def drafted(protocol: BackendProtocol, asked: ForeignRequest) -> ParsedRequest:
     """What a body asks; raises `InvalidInput`, and `Unbatchable` when it can only go alone."""
-    draft = dialect.parse(asked)
+    draft = protocol.parse(asked)
     if draft is None:
         raise Unbatchable("body", "has no rows that could share a request")
     return replace(draft, digest=digest_of(draft.frame, draft.shapes))
@@ -186,13 +186,19 @@ class ForeignAdapter:
     """One request's way through a dialect, as the front's adapter."""
 
     def __init__(
-        self, dialect: Dialect, ours: Adapter, *, path: str, headers: Headers, trace: Headers = ()
+        self,
+        protocol: BackendProtocol,
+        ours: Adapter,
+        *,
+        path: str,
+        headers: Headers,
+        trace: Headers = (),
     ) -> None:
         """`ours` words our own errors in the same protocol; `headers` are those to forward.
 
         `trace` are those that go with the request where it shares none.
         """
-        self.dialect: Final = dialect
+        self.protocol: Final = protocol
         self._ours = ours
         self._path = path
         self._headers = headers
@@ -201,10 +207,10 @@ class ForeignAdapter:
     async def parse(self, body: Buffer, header_length: str | None, model: ReadyModel) -> Parsed:
         """The call with the rows that the body holds; raises `InvalidInput`."""
         return self.parsed(
-            drafted(self.dialect, Asked(body=body, header_length=header_length)), model
+            drafted(self.protocol, ForeignRequest(body=body, header_length=header_length)), model
         )
 
-    def parsed(self, draft: Draft, model: ReadyModel) -> Parsed:
+    def parsed(self, draft: ParsedRequest, model: ReadyModel) -> Parsed:
         """The call of what a body asks, wherever it was read."""
         envelope = Envelope(path=self._path, headers=self._headers, frame=draft.frame)
         call = Call(
@@ -214,15 +220,15 @@ class ForeignAdapter:
             envelope=envelope,
             trace=self._trace,
         )
-        return Parsed(call=call, memo=draft.memo, wishes=draft.wishes)
+        return Parsed(call=call, memo=draft.memo, options=draft.options)
 
     def texts(self, parsed: Parsed, answer: Answer) -> int:
         """Most is neither read nor turned into JSON: it came as text and stays it."""
-        return self.dialect.texts(parsed.memo, answer)
+        return self.protocol.texts(parsed.memo, answer)
 
     def render(self, parsed: Parsed, answer: Answer, model: ReadyModel) -> Body:
         """The server's answer to this caller, with the headers that may pass."""
-        return self.addressed(self.dialect.render(parsed.memo, answer), answer)
+        return self.addressed(self.protocol.render(parsed.memo, answer), answer)
 
     def addressed(self, body: Body, answer: Answer) -> Body:
         """A body, wherever it was made, with the headers of the server that may pass."""

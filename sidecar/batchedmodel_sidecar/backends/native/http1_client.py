@@ -45,7 +45,7 @@ class Answered(NamedTuple):
         return self.headers.get(name.lower())
 
 
-class Carrier:
+class Http1Client:
     """Keeps connections to one socket and sends requests over them, one at a time over each."""
 
     def __init__(self, path: str) -> None:

@@ -27,8 +27,8 @@ from batchedmodel_sidecar.backends.base import LinkListener, LinkStatus
 from batchedmodel_sidecar.backends.native.http1_client import (
     Answered,
     BrokenOff,
-    Carrier,
     Garbled,
+    Http1Client,
     Unreachable,
 )
 from batchedmodel_sidecar.codec.tokenizer import Tokens, text_threads
@@ -63,7 +63,7 @@ class _Way(NamedTuple):
     outputs: list[tuple[str, Datatype]]
 
 
-class ModelLink:
+class NativeLink:
     """Follows one model server over its Unix socket and carries batches to it."""
 
     def __init__(self, name: str, socket_path: str, listener: LinkListener) -> None:
@@ -76,7 +76,7 @@ class ModelLink:
             auto_decompress=False,
             cookie_jar=aiohttp.DummyCookieJar(),
         )
-        self._carrier = Carrier(socket_path)
+        self._http = Http1Client(socket_path)
         self._ways: dict[str, _Way] = {}
         """By version: that of the model, and of those that it replaced and that are needed."""
         self._releases: set[asyncio.Task[None]] = set()
@@ -141,7 +141,7 @@ class ModelLink:
             raise Busy(f"version {request.version} of the model is not served any more")
         length, parts = write_request(request, orjson.dumps)
         try:
-            answer = await self._carrier.post(f"{way.head}{length}", parts, seconds)
+            answer = await self._http.post(f"{way.head}{length}", parts, seconds)
         except TimeoutError as error:
             self._stuck = True
             self._unanswered += 1
@@ -180,7 +180,7 @@ class ModelLink:
 
     async def close(self) -> None:
         """Hang up."""
-        self._carrier.close()
+        self._http.close()
         for release in self._releases:
             release.cancel()
         await self._session.close()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 
-class Users:
+class VersionUsers:
     """Of one version."""
 
     __slots__ = ("_count", "_unneeded")
@@ -42,22 +42,22 @@ class Users:
             unneeded()
 
 
-class Need:
+class VersionLease:
     """One request's, behind a `with` block over."""
 
     __slots__ = ("_users",)
 
     def __init__(self) -> None:
-        self._users: Users | None = None
+        self._users: VersionUsers | None = None
 
-    def turn_to(self, users: Users) -> None:
+    def turn_to(self, users: VersionUsers) -> None:
         """The request is read for that version, and for none that it was read for before."""
         users.come()
         before, self._users = self._users, users
         if before is not None:
             before.leave()
 
-    def __enter__(self) -> "Need":
+    def __enter__(self) -> "VersionLease":
         return self
 
     def __exit__(

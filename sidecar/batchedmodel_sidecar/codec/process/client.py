@@ -13,8 +13,8 @@ from typing import Final
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_contract.tenants import NOBODY, Share
 from batchedmodel_sidecar.codec.process import wire
-from batchedmodel_sidecar.codec.process.job_queue import Line, patience
-from batchedmodel_sidecar.codec.process.process import HelperEnded, HelperProcess
+from batchedmodel_sidecar.codec.process.job_queue import JobQueue, patience
+from batchedmodel_sidecar.codec.process.process import CodecProcess, CodecProcessEnded
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
 from batchedmodel_sidecar.codec.process.wire import Content, Job, News, Reply
 from batchedmodel_sidecar.model import ReadyModel
@@ -26,7 +26,7 @@ MOST_BODIES: Final = 16
 _STEP: Final = 256 * 1024
 
 
-class HelperFailed(Exception):
+class CodecFailed(Exception):
     """The job has no outcome; the message says why."""
 
 
@@ -51,14 +51,14 @@ class _Task:
         return not self.outcome.done()
 
 
-class Helper:
+class CodecClient:
     """At most one process, and the line in front of it."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """Starts nothing yet."""
         self._clock = clock
-        self._line: Line[_Task] = Line(MOST_BODIES)
-        self._process: HelperProcess | None = None
+        self._line: JobQueue[_Task] = JobQueue(MOST_BODIES)
+        self._process: CodecProcess | None = None
         self._told: ReadyModel | None = None
         self._worker: asyncio.Task[None] | None = None
         self._come = asyncio.Event()
@@ -81,7 +81,7 @@ class Helper:
         urgent: bool,
         share: Share = NOBODY,
     ) -> tuple[Reply, SharedMemory]:
-        """The reply to a job and its memory; raises `HelperFailed`.
+        """The reply to a job and its memory; raises `CodecFailed`.
 
         Without a model the job itself says all that must be known of one. Cancelling the await
         takes the job out of the line.
@@ -104,7 +104,7 @@ class Helper:
             self._worker.cancel()
             await asyncio.gather(self._worker, return_exceptions=True)
         while (task := self._line.next()) is not None:
-            self._settle(task, HelperFailed("this pod is stopping"))
+            self._settle(task, CodecFailed("this pod is stopping"))
         if self._process is not None:
             await self._process.end()
 
@@ -119,24 +119,24 @@ class Helper:
             try:
                 result = await self._carried(task)
             except asyncio.CancelledError:
-                self._settle(task, HelperFailed("this pod is stopping"))
+                self._settle(task, CodecFailed("this pod is stopping"))
                 raise
-            except HelperEnded as error:
+            except CodecProcessEnded as error:
                 logger.warning("the helper for large bodies is lost: %s", error)
                 await self._end()
                 if self._line.lost():
                     continue
-                self._settle(task, HelperFailed("the process that works on large bodies ended"))
+                self._settle(task, CodecFailed("the process that works on large bodies ended"))
             except TimeoutError:
                 logger.warning("the helper for large bodies is stuck")
                 await self._end()
                 self._line.done(self._clock() - started)
-                self._settle(task, HelperFailed("the process that works on large bodies is stuck"))
+                self._settle(task, CodecFailed("the process that works on large bodies is stuck"))
             except BaseException as bug:
                 logger.error("the helper for large bodies cannot be used", exc_info=bug)
                 await self._end()
                 self._line.done(self._clock() - started)
-                self._settle(task, HelperFailed("large bodies cannot be worked on at present"))
+                self._settle(task, CodecFailed("large bodies cannot be worked on at present"))
             else:
                 if result is not None:
                     self._line.done(self._clock() - started)
@@ -147,14 +147,14 @@ class Helper:
         async with asyncio.timeout(patience(len(task.memory))):
             if self._process is None:
                 self._told = None
-                self._process = HelperProcess()
+                self._process = CodecProcess()
             if task.model is not None and self._told is not task.model:
                 await self._introduce(self._process, task.model)
             if not task.wanted:
                 return None
             return await self._process.ask(task.job, task.memory)
 
-    async def _introduce(self, process: HelperProcess, model: ReadyModel) -> None:
+    async def _introduce(self, process: CodecProcess, model: ReadyModel) -> None:
         known = wire.Model(description=model.description, rows_pad=model.rows_pad)
         tokenizer = model.tokens.tokenizer_json if model.tokens is not None else b""
         sizes, memory = await stored(wire.write_model(known, tokenizer))
@@ -167,12 +167,12 @@ class Helper:
             await self._process.end()
             self._process = None
 
-    def _settle(self, task: _Task, result: tuple[Reply, SharedMemory] | HelperFailed) -> None:
+    def _settle(self, task: _Task, result: tuple[Reply, SharedMemory] | CodecFailed) -> None:
         if not task.wanted:
-            if not isinstance(result, HelperFailed):
+            if not isinstance(result, CodecFailed):
                 result[1].close()
             return
-        if isinstance(result, HelperFailed):
+        if isinstance(result, CodecFailed):
             task.outcome.set_exception(result)
         else:
             task.outcome.set_result(result)

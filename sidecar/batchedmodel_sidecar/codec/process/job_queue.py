@@ -45,7 +45,7 @@ def patience(size: int) -> float:
     return _SECONDS + size / _BYTES_PER_SECOND
 
 
-class Line(Generic[Entry]):
+class JobQueue(Generic[Entry]):
     """The jobs that wait, and how long one takes."""
 
     def __init__(self, most: int) -> None:

@@ -21,11 +21,11 @@ _MODULE: Final = "batchedmodel_sidecar.codec.process"
 _LARGEST_MESSAGE: Final = 64 * 1024
 
 
-class HelperEnded(Exception):
+class CodecProcessEnded(Exception):
     """The process is gone, or takes nothing any more."""
 
 
-class HelperProcess:
+class CodecProcess:
     """A running helper; one job at a time."""
 
     def __init__(self) -> None:
@@ -51,11 +51,11 @@ class HelperProcess:
         logger.info("started a helper for large bodies, process %d", self._child.pid)
 
     def tell(self, news: News, memory: SharedMemory) -> None:
-        """Send what is not answered; raises `HelperEnded`."""
+        """Send what is not answered; raises `CodecProcessEnded`."""
         self._send(news, memory)
 
     async def ask(self, job: Job, memory: SharedMemory) -> tuple[Reply, SharedMemory]:
-        """The reply to a job; raises `HelperEnded`."""
+        """The reply to a job; raises `CodecProcessEnded`."""
         self._send(job, memory)
         self._answer = self._loop.create_future()
         return await self._answer
@@ -70,7 +70,7 @@ class HelperProcess:
         try:
             socket.send_fds(self._socket, [pickle.dumps(message)], [memory.descriptor])
         except OSError as error:
-            raise HelperEnded(f"nothing can be sent to it: {error.strerror}") from error
+            raise CodecProcessEnded(f"nothing can be sent to it: {error.strerror}") from error
 
     def _readable(self) -> None:
         try:
@@ -84,7 +84,7 @@ class HelperProcess:
         if self._answer is None or self._answer.done():
             return  # nobody waits for it any more
         if taken is None:
-            self._answer.set_exception(HelperEnded("it hung up"))
+            self._answer.set_exception(CodecProcessEnded("it hung up"))
         else:
             self._answer.set_result(taken)
 
@@ -95,7 +95,7 @@ class HelperProcess:
         self._loop.remove_reader(self._socket)
         self._socket.close()
         if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(HelperEnded(f"it ended with {code}"))
+            self._answer.set_exception(CodecProcessEnded(f"it ended with {code}"))
         logger.info("the helper for large bodies ended with %d", code)
         self._ended.set_result(None)
 

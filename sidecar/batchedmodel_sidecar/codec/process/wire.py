@@ -15,7 +15,12 @@ from batchedmodel_contract.description import ModelDescription
 from batchedmodel_contract.mistakes import InvalidInput, Mistake, Unbatchable
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_contract.tensors import Buffer, Shape
-from batchedmodel_sidecar.backends.foreign.protocol import Dealt, Dialect, Draft, Response
+from batchedmodel_sidecar.backends.foreign.protocol import (
+    BackendProtocol,
+    ParsedRequest,
+    Response,
+    SplitReply,
+)
 from batchedmodel_sidecar.calls import Answer, Row, Value
 from batchedmodel_sidecar.errors import ModelNotFound, Rejected, Unserved
 from batchedmodel_sidecar.protocols.adapter import Body
@@ -40,7 +45,7 @@ class News(NamedTuple):
 class ParseJob(NamedTuple):
     """A body to be read; the memory is the body."""
 
-    by: Endpoint | Dialect
+    by: Endpoint | BackendProtocol
     """What is asked of our server, or how a foreign one is asked."""
     header_length: str | None
     most_rows: int
@@ -50,14 +55,14 @@ class ParseJob(NamedTuple):
 class RenderJob(NamedTuple):
     """An answer to be written in its protocol's form."""
 
-    by: Endpoint | Dialect
+    by: Endpoint | BackendProtocol
     sizes: Sizes
 
 
 class DealJob(NamedTuple):
     """A foreign server's answer to be cut into rows; it lies in the memory as it came."""
 
-    by: Dialect
+    by: BackendProtocol
     sizes: Sizes
 
 
@@ -126,7 +131,7 @@ class Dealing(NamedTuple):
 class _ParsedHead(NamedTuple):
     lengths: list[int]
     columns: list[_Column]
-    draft: Draft
+    draft: ParsedRequest
     """Without its rows."""
 
 
@@ -147,7 +152,7 @@ class _QuestionHead(NamedTuple):
 
 class _DealtHead(NamedTuple):
     columns: list[_Column]
-    dealt: Dealt
+    dealt: SplitReply
     """Without its rows and its frame."""
 
 
@@ -182,7 +187,7 @@ def read_model(memory: Buffer, sizes: Sizes) -> tuple[Model, bytes]:
     return head, bytes(data)
 
 
-def write_parsed(draft: Draft) -> Content:
+def write_parsed(draft: ParsedRequest) -> Content:
     """The content of a reply `PARSED`."""
     columns, data = _table([row.values for row in draft.rows])
     rest = replace(draft, rows=(), memo=None)
@@ -190,12 +195,12 @@ def write_parsed(draft: Draft) -> Content:
     return _content(data, pickle.dumps(draft.memo), head)
 
 
-def read_parsed(memory: Buffer, sizes: Sizes) -> Draft:
+def read_parsed(memory: Buffer, sizes: Sizes) -> ParsedRequest:
     """What `write_parsed` wrote; the rows' bytes stay in the memory."""
     data, memo, head = _cut(memory, sizes)
     pairs = zip(_rows(data, head.columns), head.lengths, strict=True)
     rows = tuple(Row(values=values, length=length) for values, length in pairs)
-    draft: Draft = head.draft
+    draft: ParsedRequest = head.draft
     return replace(draft, rows=rows, memo=_read_if_small(memo))
 
 
@@ -239,17 +244,17 @@ def read_dealing(memory: Buffer, sizes: Sizes) -> Dealing:
     return Dealing(replace(head.response, body=body), head.lengths, head.alone)
 
 
-def write_dealt(dealt: Dealt) -> Content:
+def write_dealt(dealt: SplitReply) -> Content:
     """The content of a reply `DEALT`."""
     columns, data = _table(dealt.rows)
     head = _DealtHead(columns, replace(dealt, rows=(), frame=None))
     return _content(data, pickle.dumps(dealt.frame), head)
 
 
-def read_dealt(memory: Buffer, sizes: Sizes) -> Dealt:
+def read_dealt(memory: Buffer, sizes: Sizes) -> SplitReply:
     """What `write_dealt` wrote; the rows' bytes stay in the memory."""
     data, frame, head = _cut(memory, sizes)
-    dealt: Dealt = head.dealt
+    dealt: SplitReply = head.dealt
     rows = tuple(_rows(data, head.columns))
     return replace(dealt, rows=rows, frame=_read_if_small(frame))
 

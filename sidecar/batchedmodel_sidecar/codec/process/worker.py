@@ -8,7 +8,7 @@ from typing import Final
 
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_sidecar.backends.foreign.protocol import Asked, Draft, drafted
+from batchedmodel_sidecar.backends.foreign.protocol import ForeignRequest, ParsedRequest, drafted
 from batchedmodel_sidecar.batching.rejections import too_many
 from batchedmodel_sidecar.calls import Call, Row
 from batchedmodel_sidecar.codec.process import wire
@@ -79,15 +79,15 @@ class Worker:
                 dealt = job.by.dealt(given.response, _rows(given.lengths), alone=given.alone)
                 return Result.DEALT, wire.write_dealt(dealt)
 
-    async def _parsed(self, job: ParseJob, view: memoryview) -> Draft:
+    async def _parsed(self, job: ParseJob, view: memoryview) -> ParsedRequest:
         if not isinstance(job.by, Endpoint):
-            return drafted(job.by, Asked(body=view, header_length=job.header_length))
+            return drafted(job.by, ForeignRequest(body=view, header_length=job.header_length))
         parsed = await self._adapters[job.by].parse(view, job.header_length, self._known())
-        return Draft(
+        return ParsedRequest(
             rows=parsed.call.rows,
             frame=None,
             memo=parsed.memo,
-            wishes=parsed.wishes,
+            options=parsed.options,
             params=parsed.call.params,
         )
 

@@ -15,9 +15,9 @@ from batchedmodel_contract.description import CostRule, ModelDescription
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.tensors import Buffer
 from batchedmodel_sidecar.backends.foreign.protocol import (
-    Draft,
+    BackendRequest,
     Envelope,
-    Posting,
+    ParsedRequest,
     estimated_length,
 )
 from batchedmodel_sidecar.backends.foreign.protocols import json_text
@@ -49,21 +49,23 @@ def value_of(element: str) -> Value:
     return Value((), element.encode())
 
 
-def drafted(elements: Sequence[str], given: Mapping[str, str], shapes: Hashable = None) -> Draft:
+def drafted(
+    elements: Sequence[str], given: Mapping[str, str], shapes: Hashable = None
+) -> ParsedRequest:
     """One row for each element; whatever else was given must be equal in rows of one request."""
     values = map(value_of, elements)
-    return Draft(
+    return ParsedRequest(
         rows=tuple(Row(values=(value,), length=estimated_length(value.data)) for value in values),
         frame=tuple(sorted(given.items())),
         shapes=shapes,
     )
 
 
-def posting(field: str, rows: Sequence[Row], envelope: Envelope) -> Posting:
+def backend_request(field: str, rows: Sequence[Row], envelope: Envelope) -> BackendRequest:
     """The rows in their field, and beside them what their calls said."""
     elements = [(row.values[0].data,) for row in rows]
     parts = json_text.spliced(field, elements, after=envelope.frame)
-    return Posting(path=envelope.path, headers=envelope.headers, parts=parts)
+    return BackendRequest(path=envelope.path, headers=envelope.headers, parts=parts)
 
 
 def body_of(field: str, elements: Iterable[Sequence[Buffer]], frame: Iterable[Field]) -> Body:

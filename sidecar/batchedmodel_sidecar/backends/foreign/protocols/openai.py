@@ -18,13 +18,13 @@ from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.tensors import Datatype
 from batchedmodel_sidecar.backends.foreign.protocol import (
     Ask,
-    Asked,
-    Dealt,
-    Draft,
+    BackendRequest,
     Envelope,
+    ForeignRequest,
     NotReady,
-    Posting,
+    ParsedRequest,
     Response,
+    SplitReply,
 )
 from batchedmodel_sidecar.backends.foreign.protocols import json_rows, json_text
 from batchedmodel_sidecar.calls import Answer, Output, Row, Value
@@ -72,7 +72,7 @@ class OpenAI:
         """All of it is JSON."""
         return size
 
-    def parse(self, asked: Asked) -> Draft | None:
+    def parse(self, asked: ForeignRequest) -> ParsedRequest | None:
         """One row for each input: a text, or a list of token ids; raises `InvalidInput`."""
         given = json_text.checked_fields(asked.body)
         inputs = _inputs(given.pop(_INPUT, ""))
@@ -82,14 +82,14 @@ class OpenAI:
         kind = inputs[0][0]
         return json_rows.drafted(inputs, given, kind)
 
-    def posting(self, rows: Sequence[Row], envelope: Envelope) -> Posting:
+    def backend_request(self, rows: Sequence[Row], envelope: Envelope) -> BackendRequest:
         """The rows' inputs, and beside them what their calls said."""
-        return json_rows.posting(_INPUT, rows, envelope)
+        return json_rows.backend_request(_INPUT, rows, envelope)
 
     def subject(self, envelope: Envelope) -> None:
         """The protocol says which part of an answer is whose."""
 
-    def dealt(self, response: Response, rows: Sequence[Row], *, alone: bool) -> Dealt:
+    def dealt(self, response: Response, rows: Sequence[Row], *, alone: bool) -> SplitReply:
         """One entry of `data` for each row, and its part of the usage; raises `InvalidInput`."""
         given = json_text.fields(json_text.text_of(response.body))
         entries = json_text.elements(given.pop(_DATA, ""), _DATA)
@@ -100,7 +100,7 @@ class OpenAI:
         usage = given.pop(_USAGE, None)
         counts = [_count(usage, name) for name in _COUNTED]
         parts = zip(*(shares(count, weights) for count in counts), strict=True)
-        return Dealt(
+        return SplitReply(
             outputs=_OUTPUTS,
             rows=[
                 (

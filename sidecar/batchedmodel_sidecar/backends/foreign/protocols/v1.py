@@ -15,13 +15,13 @@ from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.tensors import Datatype
 from batchedmodel_sidecar.backends.foreign.protocol import (
     Ask,
-    Asked,
-    Dealt,
-    Draft,
+    BackendRequest,
     Envelope,
+    ForeignRequest,
     NotReady,
-    Posting,
+    ParsedRequest,
     Response,
+    SplitReply,
 )
 from batchedmodel_sidecar.backends.foreign.protocols import json_rows, json_text
 from batchedmodel_sidecar.calls import Answer, Output, Row
@@ -58,7 +58,7 @@ class V1:
         """All of it is JSON."""
         return size
 
-    def parse(self, asked: Asked) -> Draft | None:
+    def parse(self, asked: ForeignRequest) -> ParsedRequest | None:
         """One row for each instance; raises `InvalidInput`."""
         given = json_text.checked_fields(asked.body)
         if not given.get(_INSTANCES, "").startswith("["):
@@ -66,21 +66,21 @@ class V1:
         instances = json_text.elements(given.pop(_INSTANCES), _INSTANCES)
         return json_rows.drafted(instances, given) if instances else None
 
-    def posting(self, rows: Sequence[Row], envelope: Envelope) -> Posting:
+    def backend_request(self, rows: Sequence[Row], envelope: Envelope) -> BackendRequest:
         """The rows' instances, and beside them what their calls said."""
-        return json_rows.posting(_INSTANCES, rows, envelope)
+        return json_rows.backend_request(_INSTANCES, rows, envelope)
 
     def subject(self, envelope: Envelope) -> None:
         """The protocol says which part of an answer is whose."""
 
-    def dealt(self, response: Response, rows: Sequence[Row], *, alone: bool) -> Dealt:
+    def dealt(self, response: Response, rows: Sequence[Row], *, alone: bool) -> SplitReply:
         """One prediction for each row; raises `InvalidInput`."""
         given = json_text.fields(json_text.text_of(response.body))
         predictions = json_text.elements(given.pop(_PREDICTIONS, ""), _PREDICTIONS)
         if len(predictions) != len(rows):
             rule = f"has {len(predictions)} entries for {len(rows)} instances"
             raise InvalidInput(_PREDICTIONS, rule)
-        return Dealt(
+        return SplitReply(
             outputs=_OUTPUTS,
             rows=[(json_rows.value_of(prediction),) for prediction in predictions],
             frame=json_rows.beside(given, alone=alone),

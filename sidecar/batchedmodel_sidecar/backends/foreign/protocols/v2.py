@@ -25,13 +25,13 @@ from batchedmodel_contract.v2 import (
 from batchedmodel_http.response import size_of
 from batchedmodel_sidecar.backends.foreign.protocol import (
     Ask,
-    Asked,
-    Dealt,
-    Draft,
+    BackendRequest,
     Envelope,
+    ForeignRequest,
     NotReady,
-    Posting,
+    ParsedRequest,
     Response,
+    SplitReply,
     digest_of,
     estimated_length,
 )
@@ -54,7 +54,7 @@ from batchedmodel_sidecar.body.buffers import json_bytes
 from batchedmodel_sidecar.calls import Answer, Output, Row, Value
 from batchedmodel_sidecar.errors import Unserved
 from batchedmodel_sidecar.protocols.adapter import Body
-from batchedmodel_sidecar.protocols.options import PARAMETERS, Wishes, wishes_of_parameters
+from batchedmodel_sidecar.protocols.options import PARAMETERS, RequestOptions, options_of_parameters
 
 _OCTETS: Final = "application/octet-stream"
 _ALIGNMENT: Final = 8
@@ -129,7 +129,7 @@ class V2:
         """The head, or everything where caller and server do not both speak in bytes."""
         return json_bytes(size, header_length) if self._binary else size
 
-    def parse(self, asked: Asked) -> Draft | None:
+    def parse(self, asked: ForeignRequest) -> ParsedRequest | None:
         """The rows of all inputs; raises `InvalidInput`."""
         end = len(asked.body)
         tensors: Sequence[Tensor] | None = None
@@ -140,7 +140,7 @@ class V2:
         head = json_text.checked_fields(asked.body[:end])
         memo, outputs = _wanted(head)
         parameters = object_in(head.get("parameters"), "parameters")
-        wishes = _wishes(parameters)
+        options = _wishes(parameters)
         kept = {
             name: value
             for name, value in parameters.items()
@@ -170,9 +170,11 @@ class V2:
             values = tuple(Value(shape, data) for shape, data in zip(shapes, row, strict=True))
             length = max(estimated_length(data) for data in row)
             drafted.append(Row(values=values, length=length))
-        return Draft(rows=tuple(drafted), frame=frame, shapes=shapes, memo=memo, wishes=wishes)
+        return ParsedRequest(
+            rows=tuple(drafted), frame=frame, shapes=shapes, memo=memo, options=options
+        )
 
-    def posting(self, rows: Sequence[Row], envelope: Envelope) -> Posting:
+    def backend_request(self, rows: Sequence[Row], envelope: Envelope) -> BackendRequest:
         """One request; its answer is wanted in the form in which the rows travel."""
         frame: _Frame = envelope.frame
         data: list[Buffer] = []
@@ -203,7 +205,7 @@ class V2:
         if data:
             head, length = _aligned(head)
             headers = (*headers, ("Content-Type", _OCTETS), (HEADER_LENGTH, str(length)))
-        return Posting(path=envelope.path, headers=headers, parts=[*head, *data])
+        return BackendRequest(path=envelope.path, headers=headers, parts=[*head, *data])
 
     def subject(self, envelope: Envelope) -> Hashable:
         """A digest of the path, with version and query, and of the outputs that are asked for.
@@ -213,7 +215,7 @@ class V2:
         frame: _Frame = envelope.frame
         return digest_of(envelope.path, frame.outputs)
 
-    def dealt(self, response: Response, rows: Sequence[Row], *, alone: bool) -> Dealt:
+    def dealt(self, response: Response, rows: Sequence[Row], *, alone: bool) -> SplitReply:
         """Each output cut into rows; raises `InvalidInput`."""
         end = len(response.body)
         tensors: dict[str, Tensor] = {}
@@ -232,7 +234,7 @@ class V2:
             if column is not None:
                 columns.append(column)
         kept = ((n, v) for n, v in head.items() if n not in ("outputs", "id"))
-        return Dealt(
+        return SplitReply(
             outputs=tuple(Output(one.name, one.datatype) for one in said if one.whole is None),
             rows=list(zip(*columns, strict=True)) if columns else [()] * len(rows),
             frame=_Said(head=tuple(kept), outputs=tuple(said)),
@@ -316,9 +318,9 @@ def _read(text: str, name: str) -> Any:
         raise InvalidInput(f"parameters.{name}", f"cannot be read: {error}") from error
 
 
-def _wishes(parameters: dict[str, str]) -> Wishes:
+def _wishes(parameters: dict[str, str]) -> RequestOptions:
     known = {name: _read(parameters[name], name) for name in PARAMETERS & parameters.keys()}
-    return wishes_of_parameters(known)
+    return options_of_parameters(known)
 
 
 def _entry(
