@@ -141,7 +141,7 @@ class Connection(asyncio.Protocol, Generic[AnyRequestHead]):
         self._behind = b""
         """What came and has not been looked at, or is not whole."""
         self._charged = False
-        """Whether the house counts what is behind."""
+        """Whether the host counts what is behind."""
         self._request = b""
         """The call that is being answered; kept for the general way, should that have to."""
         self._running: EagerCoroutine[Response] | None = None

@@ -126,7 +126,7 @@ async def _run(settings: OperatorSettings) -> None:
     def vitals() -> Vitals:
         return Vitals(
             leads=election.leads(),
-            longest_look_seconds=workers.longest_look(),
+            longest_reconcile_seconds=workers.longest_reconcile(),
             keys=len(workers),
             looks=workers.looks,
         )

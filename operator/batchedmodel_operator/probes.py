@@ -23,11 +23,11 @@ class Vitals:
     """What is told of the process."""
 
     leads: bool
-    longest_look_seconds: float
+    longest_reconcile_seconds: float
     keys: int
     """BatchedModels in the queue, those that rest included."""
     looks: Mapping[str, int]
-    """How many looks ended, by outcome."""
+    """How many reconciles ended, by result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +56,10 @@ async def serve_probes(port: int, vitals: Callable[[], Vitals]) -> asyncio.Serve
 
 def health(vitals: Vitals) -> tuple[HTTPStatus, str]:
     """Whether the process does its work, or waits as it should; and a JSON text about it."""
-    stuck = vitals.longest_look_seconds > STUCK_SECONDS
+    stuck = vitals.longest_reconcile_seconds > STUCK_SECONDS
     text = {
         "leads": vitals.leads,
-        "longest_look_seconds": round(vitals.longest_look_seconds, 1),
+        "longest_reconcile_seconds": round(vitals.longest_reconcile_seconds, 1),
     }
     return (HTTPStatus.SERVICE_UNAVAILABLE if stuck else HTTPStatus.OK), f"{json.dumps(text)}\n"
 
@@ -74,14 +74,14 @@ def exposition(vitals: Vitals) -> str:
         f"# HELP {prefix}_keys BatchedModels that the operator keeps an eye on.",
         f"# TYPE {prefix}_keys gauge",
         f"{prefix}_keys {vitals.keys}",
-        f"# HELP {prefix}_longest_look_seconds Age of the reconcile that takes longest just now.",
-        f"# TYPE {prefix}_longest_look_seconds gauge",
-        f"{prefix}_longest_look_seconds {vitals.longest_look_seconds:.3f}",
-        f"# HELP {prefix}_looks_total Reconciles that ended, by outcome.",
-        f"# TYPE {prefix}_looks_total counter",
+        f"# HELP {prefix}_longest_reconcile_seconds Age of the longest reconcile that runs.",
+        f"# TYPE {prefix}_longest_reconcile_seconds gauge",
+        f"{prefix}_longest_reconcile_seconds {vitals.longest_reconcile_seconds:.3f}",
+        f"# HELP {prefix}_reconcile_total Reconciles that ended, by result.",
+        f"# TYPE {prefix}_reconcile_total counter",
     ]
     for outcome, count in sorted(vitals.looks.items()):
-        lines.append(f'{prefix}_looks_total{{outcome="{outcome}"}} {count}')
+        lines.append(f'{prefix}_reconcile_total{{result="{outcome}"}} {count}')
     return "\n".join(lines) + "\n"
 
 

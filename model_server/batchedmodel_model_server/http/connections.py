@@ -65,7 +65,7 @@ class Connections:
         self._heads = HeadCache(self._loop, partial(RequestHead, service.name))
 
     def open(self) -> Connection[RequestHead]:
-        """A door for a caller that comes."""
+        """The connection of a caller that comes."""
         return Connection(self, self, self._heads, self._loop)
 
     def let_go(self) -> None:

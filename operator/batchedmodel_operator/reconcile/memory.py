@@ -1,6 +1,6 @@
 """What is remembered of a BatchedModel between two looks, as records.
 
-`plan`, `gather` and `steps` make a new one of each look. Losing it costs applies that change
+`plan`, `observe` and `apply` make a new one of each look. Losing it costs applies that change
 nothing.
 """
 

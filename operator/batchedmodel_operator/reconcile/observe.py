@@ -46,7 +46,7 @@ async def find(cluster: Cluster, key: Key) -> Model | None:
     return model_from(body)
 
 
-async def gather(
+async def observe(
     cluster: Cluster, sidecars: Sidecars, model: Model, memory: Memory, now: float
 ) -> Observed:
     """What is there of a BatchedModel's. Raises `ClusterError`."""

@@ -1,7 +1,7 @@
 """Which pods are a BatchedModel's: by owner references, and not by the label alone.
 
 Anybody in the namespace may set the label. A pod is its ReplicaSet's, that is its Deployment's, and
-that is the BatchedModel's: by uid, each by the reference of its controller. Part of `gather`.
+that is the BatchedModel's: by uid, each by the reference of its controller. Part of `observe`.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""One BatchedModel's way from what is there to what is wanted: gather, plan, apply, report.
+"""One BatchedModel's way from what is there to what is wanted: observe, plan, apply, report.
 
 Called by the work queue with a key; every reason to look is the same reason.
 """
@@ -16,7 +16,7 @@ from batchedmodel_operator.kinds import FIELD_MANAGER
 from batchedmodel_operator.ports import Body, Cluster, Sidecars
 from batchedmodel_operator.reconcile.apply import Outcome, take
 from batchedmodel_operator.reconcile.memory import Memory
-from batchedmodel_operator.reconcile.observe import find, gather
+from batchedmodel_operator.reconcile.observe import find, observe
 from batchedmodel_operator.reconcile.plan import Plan, plan
 from batchedmodel_operator.reconcile.state import Key, Model, Observed, after, nothing_of
 from batchedmodel_operator.render import Images
@@ -85,7 +85,7 @@ class Reconciler:
                 return await self._bring_about(nothing_of(model), now)
             except Conflict as error:
                 _log.info("%s: new, but not alone: %s", key, error)
-        observed = await gather(self._cluster, self._sidecars, model, memory or Memory(), now)
+        observed = await observe(self._cluster, self._sidecars, model, memory or Memory(), now)
         return await self._bring_about(observed, now)
 
     async def _bring_about(self, observed: Observed, now: float) -> float:

@@ -1,6 +1,6 @@
 """What one look at the cluster found, as records that `plan` and `status` judge.
 
-Made by `gather` from the API's JSON. Nothing in here decides or talks to anybody.
+Made by `observe` from the API's JSON. Nothing in here decides or talks to anybody.
 """
 
 import hashlib

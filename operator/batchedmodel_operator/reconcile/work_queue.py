@@ -197,7 +197,7 @@ class WorkQueue(Generic[K]):
         self._due(key, entry, now + delay)
         return delay
 
-    def longest_look(self, now: float) -> float:
+    def longest_reconcile(self, now: float) -> float:
         """Seconds since the beginning of the look that takes longest; 0 without any."""
         running = (now - entry.started for entry in self._entries.values() if entry.running)
         return max(running, default=0.0)
@@ -289,9 +289,9 @@ class Workers(Generic[K]):
         self._queue.add(key, self._clock(), awaited=awaited)
         self._wake.set()
 
-    def longest_look(self) -> float:
+    def longest_reconcile(self) -> float:
         """Seconds since the beginning of the look that takes longest."""
-        return self._queue.longest_look(self._clock())
+        return self._queue.longest_reconcile(self._clock())
 
     def __len__(self) -> int:
         """Keys that are known, those at rest included."""

@@ -74,11 +74,11 @@ def _alike(lane: Lane, now: Situation) -> Plan:
     entries = lane.entries
     cap = now.limits.rows_of(lane.longest)
     table = now.times.upper_table(lane.longest, cap)[: cap + 1]
-    agenda, slack = WorkerTimeline(now.free), float("inf")
+    timeline, slack = WorkerTimeline(now.free), float("inf")
     seen = min(len(entries), _BATCHES_SEEN * cap) if now.hurried else 0
     for first in range(0, seen, cap):
         part = entries[first : first + cap]
-        end = agenda.add(table[len(part)])
+        end = timeline.add(table[len(part)])
         slack = min(slack, min([entry.due for entry in part]) - end)
         if slack < 0:
             break
@@ -113,9 +113,9 @@ def _alike(lane: Lane, now: Situation) -> Plan:
 
 def _lost(entries: list[QueuedItem], seconds: float, now: Situation) -> list[QueuedItem]:
     """Of those left out of a batch that takes so long, the ones that are late before the next."""
-    agenda = WorkerTimeline(now.free)
-    agenda.add(seconds)
-    return [entry for entry in entries if entry.due <= agenda.begins]
+    timeline = WorkerTimeline(now.free)
+    timeline.add(seconds)
+    return [entry for entry in entries if entry.due <= timeline.begins]
 
 
 def _usual_rows(table: list[float], now: Situation) -> int:
@@ -182,9 +182,9 @@ def _different(keys: list[list[Lane]], now: Situation) -> Plan:
         alone = now.times.upper_table(last.length, 1)
         return Plan(batch=[last], table=alone, given_up=[], pressed=True, slack=0.0, load=1.0)
     first = chosen.run[0]
-    agenda, slack = WorkerTimeline(now.free), float("inf")
+    timeline, slack = WorkerTimeline(now.free), float("inf")
     for candidate in chosen.run:
-        slack = min(slack, candidate.due - agenda.add(candidate.seconds))
+        slack = min(slack, candidate.due - timeline.add(candidate.seconds))
     pressed = bool(chosen.given_up or chosen.put_off)
     table = table_beyond(first, now)
     return Plan(

@@ -71,13 +71,13 @@ def select(
     run: list[Candidate] = []
     given_up: list[QueuedItem] = []
     put_off: list[Candidate] = []
-    agenda = WorkerTimeline(free)  # of all that run before the last
+    timeline = WorkerTimeline(free)  # of all that run before the last
     for candidate in candidates:
         if run:
-            agenda.add(run[-1].seconds)
+            timeline.add(run[-1].seconds)
         run.append(candidate)
         while run:
-            last, begins = run[-1], agenda.begins
+            last, begins = run[-1], timeline.begins
             if begins + last.seconds <= last.due:
                 break
             worst = max(run, key=lambda one: one.seconds / one.weight)
@@ -88,14 +88,14 @@ def select(
             parts = _cut(last, dropped, begins, most, remake)
             if parts is not None:
                 run[-1:] = parts
-                agenda.add(parts[0].seconds)
+                timeline.add(parts[0].seconds)
                 break
             if worst.weight < loss or dropped == len(last.entries):
                 run.remove(worst)
                 put_off.append(worst)
-                agenda = WorkerTimeline(free)
+                timeline = WorkerTimeline(free)
                 for one in run[:-1]:
-                    agenda.add(one.seconds)
+                    timeline.add(one.seconds)
                 continue
             given_up += last.entries[:dropped]
             last.entries = last.entries[dropped:]

@@ -1,8 +1,8 @@
 """Large bodies without large copies: several buffers written as one body, one body read in steps.
 
-Used where a body leaves or enters the process: by the links, the front's answers and the body
-reader. Joining ten megabytes takes milliseconds in which the loop does nothing else, so a large
-body is copied piece by piece as it arrives, once, and is sent from where it lies.
+Used where a body leaves or enters the process: by the links, the data handler's answers and the
+body reader. Joining ten megabytes takes milliseconds in which the loop does nothing else, so a
+large body is copied piece by piece as it arrives, once, and is sent from where it lies.
 """
 
 import asyncio

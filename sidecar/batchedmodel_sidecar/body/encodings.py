@@ -1,7 +1,7 @@
 """Compressed bodies: what callers may send, and what large answers become when they ask for it.
 
-Called by the front and the body reader. Anything that could take long runs in a thread; zlib gives
-the interpreter's lock free while it works.
+Called by the data handler and the body reader. Anything that could take long runs in a thread; zlib
+gives the interpreter's lock free while it works.
 """
 
 import re

@@ -1,7 +1,7 @@
 """Bodies into calls and answers into bodies: here when they are small, in the helper when not.
 
-Called by the front, and by the link to a foreign server for that server's answers. Both ways use
-the same adapters and dialects, and end in the same calls and errors.
+Called by the data handler, and by the link to a foreign server for that server's answers. Both ways
+use the same adapters and dialects, and end in the same calls and errors.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,6 +1,6 @@
 """Reads request bodies within bounds of size, of memory for all callers together, and of time.
 
-Called by the front after admission. What aiohttp raises about bodies ends here.
+Called by the data handler after admission. What aiohttp raises about bodies ends here.
 """
 
 import asyncio

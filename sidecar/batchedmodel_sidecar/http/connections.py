@@ -3,7 +3,7 @@
 A pooled client keeps its connections for ever and would never reach a pod that was added later;
 so a connection that has reached its age is closed behind its next answer. When nearly as many are
 open as may be, the address that holds most of them loses its idle ones. Put together by the
-service; what is asked on a connection is its door's business.
+service; what is asked on a connection is judged by the data handler.
 """
 
 import asyncio
@@ -75,7 +75,7 @@ class Connections:
         self._heads = HeadCache(self._loop, RequestHead)
 
     def open(self) -> Connection[RequestHead]:
-        """A door for a caller that comes."""
+        """The connection of a caller that comes."""
         return Connection(
             self, self._data_handler, self._heads, self._loop, self._data_handler.left_early
         )

@@ -1,6 +1,6 @@
 """What can be asked about the server and its model, in the words of each protocol. Pure.
 
-Called by the front. Nothing here is a call, so nothing here is counted.
+Called by the data handler. Nothing here is a call, so nothing here is counted.
 """
 
 from importlib import metadata

@@ -1,8 +1,8 @@
 """Requests that go to a foreign server as they are: unbatched, streamed both ways, yet counted.
 
-The front hands over what it cannot batch, and what asks not to be batched. The server's answer goes
-back untouched, errors included. It knows nothing of models; its client session is its own, so that
-streams never wait for batches nor batches for streams.
+The data handler hands over what it cannot batch, and what asks not to be batched. The server's
+answer goes back untouched, errors included. It knows nothing of models; its client session is its
+own, so that streams never wait for batches nor batches for streams.
 """
 
 import asyncio

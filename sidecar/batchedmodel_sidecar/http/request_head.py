@@ -1,4 +1,4 @@
-"""What the head of a request says, and what the front concluded from it.
+"""What the head of a request says, and what the data handler concluded from it.
 
 Made by whoever received the request. Clients send the same head again and again, so a head and
 what follows from it are kept and used for many requests: nothing here belongs to one of them.
@@ -66,4 +66,4 @@ class RequestHead(request_head.RequestHead):
         """Its caller's own name of the request, which its answer repeats."""
         self.route: Route | None = None
         self.header_options: HeaderOptions | None = None
-        """Both None until the front has found them out."""
+        """Both None until the data handler has found them out."""

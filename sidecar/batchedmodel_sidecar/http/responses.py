@@ -1,6 +1,6 @@
 """HTTP answers of the data port: an adapter's body, a document, an error with when to come back.
 
-Made by the front. The connections write them.
+Made by the data handler. The connections write them.
 """
 
 import math

@@ -1,8 +1,8 @@
 """Bounds in time what is mostly done at once, and pays for a timer only where it is not.
 
-Called by the front around the reading of bodies: most are parsed without waiting for anything, and
-a timer that is set and cancelled costs as much as parsing a small one. Its caller need not be a
-task; what has to wait becomes one.
+Called by the data handler around the reading of bodies: most are parsed without waiting for
+anything, and a timer that is set and cancelled costs as much as parsing a small one. Its caller
+need not be a task; what has to wait becomes one.
 """
 
 import asyncio

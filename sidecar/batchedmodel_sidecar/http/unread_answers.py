@@ -1,7 +1,7 @@
 """Answers that their callers have not read: counted in the memory budget, and bounded in time.
 
-Told by the connections what is written and asked by the front whether another large answer fits.
-Answers take at most half of the budget, so that whoever does not read keeps no bodies out.
+Told by the connections what is written and asked by the data handler whether another large answer
+fits. Answers take at most half of the budget, so that whoever does not read keeps no bodies out.
 """
 
 import asyncio

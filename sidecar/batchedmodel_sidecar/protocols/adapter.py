@@ -1,4 +1,4 @@
-"""What the front asks of a protocol."""
+"""What the data handler asks of a protocol."""
 
 from typing import Any, NamedTuple, Protocol
 

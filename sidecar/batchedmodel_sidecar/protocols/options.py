@@ -1,7 +1,7 @@
 """Until when a caller wants its answer, how much it counts, and whose rows come with its own.
 
-The front reads the headers, the v2 adapter its parameters; the batcher agrees to what the settings
-allow and tells the policy. Pure: it knows neither HTTP nor the clock.
+The data handler reads the headers, the v2 adapter its parameters; the batcher agrees to what the
+settings allow and tells the policy. Pure: it knows neither HTTP nor the clock.
 """
 
 import re

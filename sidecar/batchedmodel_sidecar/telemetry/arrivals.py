@@ -1,7 +1,7 @@
 """The flight recorder: what arrived lately, when, how long it was and what became of it.
 
-The batcher and the front write, the admin port reads, and `batchedmodel simulate` replays it. No
-bodies: a row is 18 bytes in arrays that are made once, 1.8 MB for the whole ring.
+The batcher and the data handler write, the admin port reads, and `batchedmodel simulate` replays
+it. No bodies: a row is 18 bytes in arrays that are made once, 1.8 MB for the whole ring.
 """
 
 from __future__ import annotations  # array.array takes no type argument at run time

@@ -1,7 +1,8 @@
 """The books: what was offered and what became of it, exact at every moment.
 
-offered = accepted + rejected, and accepted = settled + waiting + in flight + passing. The front
-writes the rejections, the passthrough what passes, the batcher everything else; metrics only read.
+offered = accepted + rejected, and accepted = settled + waiting + in flight + passing. The data
+handler writes the rejections, the passthrough what passes, the batcher everything else; metrics
+only read.
 """
 
 from collections import Counter

@@ -12,7 +12,7 @@ from support.ports import unused_port
 
 WELL = Vitals(
     leads=True,
-    longest_look_seconds=0.25,
+    longest_reconcile_seconds=0.25,
     keys=3,
     looks={"succeeded": 7, "failed": 1, "overtaken": 0},
 )
@@ -31,7 +31,7 @@ async def test_a_probe_is_answered_and_what_else_is_asked_is_refused() -> None:
     server = await serve_probes(port, lambda: WELL)
     status, body = await _ask(port, b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
     assert status == b"HTTP/1.1 200 OK"
-    assert json.loads(body) == {"leads": True, "longest_look_seconds": 0.2}
+    assert json.loads(body) == {"leads": True, "longest_reconcile_seconds": 0.2}
     for request, expected in (
         (b"GET / HTTP/1.1\r\n\r\n", b"404"),
         (b"POST /healthz HTTP/1.1\r\n\r\n", b"405"),
@@ -52,7 +52,7 @@ async def test_the_metrics_are_what_prometheus_reads(leads: bool) -> None:
     prefix = "batchedmodel_operator"
     assert families[f"{prefix}_leader"].samples[0].value == leads
     assert families[f"{prefix}_keys"].samples[0].value == 3
-    looks = {one.labels["outcome"]: one.value for one in families[f"{prefix}_looks"].samples}
+    looks = {one.labels["result"]: one.value for one in families[f"{prefix}_reconcile"].samples}
     assert looks == WELL.looks
     server.close()
 
@@ -60,4 +60,4 @@ async def test_the_metrics_are_what_prometheus_reads(leads: bool) -> None:
 @pytest.mark.parametrize("leads", [True, False])
 def test_only_a_look_that_never_ends_is_ill(leads: bool) -> None:
     assert health(replace(WELL, leads=leads))[0] == 200
-    assert health(replace(WELL, leads=leads, longest_look_seconds=181))[0] == 503
+    assert health(replace(WELL, leads=leads, longest_reconcile_seconds=181))[0] == 503

@@ -1,6 +1,6 @@
 """What belongs to each protocol that a server of one's own may speak.
 
-Used where the parts are put together, and by the front for its paths.
+Used where the parts are put together, and by the data handler for its paths.
 """
 
 from collections.abc import Collection, Mapping

@@ -1,4 +1,4 @@
-"""What the link and the front ask of a protocol behind.
+"""What the link and the data handler ask of a protocol behind.
 
 A dialect is pure: it makes rows of a body, a request of rows, and answers of a response. The rows'
 contents stay the text or the bytes in which they came.
@@ -183,7 +183,7 @@ def digest_of(*given: object) -> bytes:
 
 
 class ForeignAdapter:
-    """One request's way through a dialect, as the front's adapter."""
+    """One request's way through a dialect, as the data handler's adapter."""
 
     def __init__(
         self,

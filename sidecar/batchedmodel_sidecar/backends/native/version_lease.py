@@ -1,7 +1,7 @@
 """Which requests need a version of the model that another one has replaced.
 
 A request is answered by the version for which it was read, so that version must not end before its
-last request has. The front counts; the link hears of the end and tells the server.
+last request has. The data handler counts; the link hears of the end and tells the server.
 """
 
 from collections.abc import Callable

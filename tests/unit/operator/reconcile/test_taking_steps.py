@@ -8,7 +8,7 @@ from batchedmodel_operator.errors import ClusterError, Forbidden, Unreachable
 from batchedmodel_operator.kinds import Kind
 from batchedmodel_operator.reconcile.apply import take
 from batchedmodel_operator.reconcile.memory import Memory
-from batchedmodel_operator.reconcile.observe import find, gather
+from batchedmodel_operator.reconcile.observe import find, observe
 from batchedmodel_operator.reconcile.plan import plan
 from batchedmodel_operator.reconcile.state import after
 from support.operator_cluster import FakeCluster
@@ -41,7 +41,7 @@ async def test_a_child_that_could_not_be_deleted_is_still_there(error: ClusterEr
     world.spec(SIMULATED)
     model = await find(world.cluster, KEY)
     assert model is not None
-    observed = await gather(world.cluster, world.sidecars, model, Memory(), world.now)
+    observed = await observe(world.cluster, world.sidecars, model, Memory(), world.now)
     planned = plan(observed, IMAGES, world.now, world.calendar())
     gone = {Kind.AUTOSCALER, Kind.DISRUPTION_BUDGET}
     assert {deletion.kind for deletion in planned.deletions} == gone

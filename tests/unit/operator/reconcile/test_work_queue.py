@@ -125,12 +125,12 @@ def test_an_event_does_not_wait_for_the_delay_of_a_failure() -> None:
     assert queue.take(6.0) == "a"
 
 
-def test_the_longest_look_is_told() -> None:
+def test_the_longest_reconcile_is_told() -> None:
     queue = _queue()
-    assert queue.longest_look(5.0) == 0
+    assert queue.longest_reconcile(5.0) == 0
     queue.add("a", now=0.0)
     queue.take(1.0)
-    assert queue.longest_look(5.0) == 4
+    assert queue.longest_reconcile(5.0) == 4
 
 
 def test_a_thousand_keys_at_once_are_looked_at_at_a_rate() -> None:
