@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Final
 
 from batchedmodel_autoscaler.cluster.objects import read_model
-from batchedmodel_contract.capacity import FIELD, Capacity
-from batchedmodel_contract.kubernetes_names import GROUP, VERSION
-from batchedmodel_contract.workload import ScalingMetric
+from batchedmodel_contract.kubernetes.capacity import FIELD, Capacity
+from batchedmodel_contract.kubernetes.names import GROUP, VERSION
+from batchedmodel_contract.manifest.workload import ScalingMetric
 from batchedmodel_operator.kinds import Kind
 from batchedmodel_operator.reconcile.state import model_from
 from batchedmodel_operator.render.autoscaler import autoscaler

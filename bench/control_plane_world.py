@@ -22,9 +22,7 @@ from pretended_stats import steady_stats
 
 sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("tests", "images")]
 
-from batchedmodel_contract import sidecar_api
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.kubernetes_names import (
+from batchedmodel_contract.kubernetes.names import (
     BATCHER_CONTAINER,
     GROUP,
     METRICS_GROUP,
@@ -34,7 +32,9 @@ from batchedmodel_contract.kubernetes_names import (
     REQUIRED_REPLICAS_METRIC,
     VERSION,
 )
-from batchedmodel_contract.manifest import read_manifest
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.manifest import read_manifest
+from batchedmodel_contract.processes import sidecar_api
 from cluster import ControlPlane, Options, Settings, Unavailable, running_control_plane
 from cluster.commands import run
 from support import autoscaler_cluster, operator_process

@@ -22,9 +22,9 @@ import looptime
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.profile import ProfilePoint
-from batchedmodel_contract.spec import PolicyName
+from batchedmodel_contract.inference.profile import ProfilePoint
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_sidecar.errors import CallError
 from bench_report import Figure, at_most, new_parser, of_rounds, report, tell
 from support.sidecar_world import MODEL, PROFILE, World, world

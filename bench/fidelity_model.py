@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_scheduling.simulator.curves import Affine
 from batchedmodel_scheduling.simulator.engine import NANOSECONDS
 from same_arrivals import finished, latencies, percentiles, poisson

@@ -104,8 +104,8 @@ class Models:
 
     def examined(self, ids: Ids) -> Any:
         """The batch as it comes, validated."""
-        from batchedmodel_contract.batch_wire import BatchRequest, ragged
-        from batchedmodel_contract.tensors import Datatype
+        from batchedmodel_contract.inference.batch_wire import BatchRequest, ragged
+        from batchedmodel_contract.inference.tensors import Datatype
         from batchedmodel_model_server.batching.validation import examine
 
         items = [(one.shape, one.tobytes()) for one in ids]
@@ -184,7 +184,7 @@ def packing(models: Models, case: Case, rounds: int) -> list[Figure]:
 
 def outside(models: Models, rounds: int) -> list[Figure]:
     """Everything but the forward pass of 32 items of 128 tokens."""
-    from batchedmodel_contract.batch_wire import BatchReply, write_reply
+    from batchedmodel_contract.inference.batch_wire import BatchReply, write_reply
     from batchedmodel_model_server.batching.collate import Output, collate, split
 
     numbers = np.random.default_rng(1)

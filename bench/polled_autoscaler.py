@@ -25,7 +25,7 @@ from batchedmodel_autoscaler.polling.kept_connections import most_kept
 from batchedmodel_autoscaler.polling.poller import Poller
 from batchedmodel_autoscaler.polling.sidecars import Sidecars
 from batchedmodel_autoscaler.state.cluster_state import ClusterState
-from batchedmodel_contract.descriptors import raise_descriptors
+from batchedmodel_contract.processes.descriptors import raise_descriptors
 from batchedmodel_scheduling.autoscaling.formula import Target
 
 _POLL_SECONDS: Final = 2.0

@@ -35,13 +35,13 @@ from same_arrivals import percentiles
 sys.path += [str(Path(__file__).parents[1] / folder) for folder in ("tests", "images")]
 
 from batchedmodel_autoscaler.polling.pace import MOST_POLLS_PER_SECOND
-from batchedmodel_contract.kubernetes_names import (
+from batchedmodel_contract.kubernetes.names import (
     GROUP,
     METRICS_GROUP,
     PLURAL,
     REQUIRED_REPLICAS_METRIC,
 )
-from batchedmodel_contract.sidecar_api import STATS
+from batchedmodel_contract.processes.sidecar_api import STATS
 from cluster.certificates import Authority
 from support.process_memory import peak_bytes
 

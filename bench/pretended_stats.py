@@ -3,7 +3,7 @@
 Called by the benchmarks in which one process answers in place of thousands of sidecars.
 """
 
-from batchedmodel_contract.stats import BUCKETS, SidecarStats
+from batchedmodel_contract.processes.stats import BUCKETS, SidecarStats
 
 
 def steady_stats(settings: str = "") -> SidecarStats:

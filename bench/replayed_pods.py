@@ -19,8 +19,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from batchedmodel_contract import sidecar_api
-from batchedmodel_contract.stats import SidecarStats
+from batchedmodel_contract.processes import sidecar_api
+from batchedmodel_contract.processes.stats import SidecarStats
 from batchedmodel_scheduling.autoscaling.loop import TICK_SECONDS, WARM_UP_TICKS
 from batchedmodel_scheduling.autoscaling.pods import Device, Replicas, SimulatedPod
 from batchedmodel_scheduling.simulator.streams import stream

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_scheduling.core.policies import new_policy
 from batchedmodel_scheduling.simulator.arrivals import Poisson
 from batchedmodel_scheduling.simulator.curves import Affine, profile_of

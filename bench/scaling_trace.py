@@ -27,9 +27,9 @@ from typing import Any, Final
 
 import autoscaling
 from autoscaling import DEFAULT, QUEUE, STOCK_QUEUE, Runs, Scaling, setup_of, spec_of
-from batchedmodel_contract import sidecar_api
-from batchedmodel_contract.capacity import capacity_of
-from batchedmodel_contract.kubernetes_names import GROUP, NAME_LABEL, VERSION
+from batchedmodel_contract.kubernetes.capacity import capacity_of
+from batchedmodel_contract.kubernetes.names import GROUP, NAME_LABEL, VERSION
+from batchedmodel_contract.processes import sidecar_api
 from batchedmodel_scheduling.autoscaling import loads
 from batchedmodel_scheduling.autoscaling.hpa import read_autoscaler
 from batchedmodel_scheduling.autoscaling.loads import Load

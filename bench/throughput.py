@@ -25,8 +25,9 @@ from typing import Final
 
 import numpy as np
 
-from batchedmodel_contract import metric_names, sidecar_api
+from batchedmodel_contract import metric_names
 from batchedmodel_contract.outcomes import Outcome
+from batchedmodel_contract.processes import sidecar_api
 from batchedmodel_scheduling.simulator.engine import NANOSECONDS
 from bench_report import Figure, at_least, at_most, median_of, new_parser, of_rounds, report
 from device_chain import Chain, Plan, Process, device_chain, target

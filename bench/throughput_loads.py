@@ -11,10 +11,10 @@ from typing import Final
 
 import orjson
 
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.description import CostRule
-from batchedmodel_contract.spec import Batching
-from batchedmodel_contract.v2 import HEADER_LENGTH
+from batchedmodel_contract.inference.description import CostRule
+from batchedmodel_contract.inference.v2 import HEADER_LENGTH
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import Batching
 from batchedmodel_scheduling.simulator.curves import Affine
 
 

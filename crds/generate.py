@@ -4,7 +4,7 @@ from pathlib import Path
 
 import yaml
 
-from batchedmodel_contract.custom_resource import custom_resource
+from batchedmodel_contract.schema.custom_resource import custom_resource
 
 _HEAD = (
     "# The custom resource BatchedModel. Written by crds/generate.py from the declarations in\n"

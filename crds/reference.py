@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from batchedmodel_contract.custom_resource import custom_resource
-from batchedmodel_contract.reading import Setting, declaration_at
-from batchedmodel_contract.spec import Spec
+from batchedmodel_contract.manifest.spec import Spec
+from batchedmodel_contract.schema.custom_resource import custom_resource
+from batchedmodel_contract.schema.reading import Setting, declaration_at
 
 Schema = dict[str, Any]
 

@@ -54,7 +54,7 @@ from batchedmodel_autoscaler.polling.sidecars import Sidecars
 from batchedmodel_autoscaler.settings import AutoscalerSettings
 from batchedmodel_autoscaler.state.capacity_writer import CapacityWriter
 from batchedmodel_autoscaler.state.cluster_state import ClusterState
-from batchedmodel_contract.descriptors import raise_descriptors
+from batchedmodel_contract.processes.descriptors import raise_descriptors
 from batchedmodel_election.election import Election
 
 logger: Final = logging.getLogger(__name__)

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from batchedmodel_contract.reading import setting
-from batchedmodel_contract.rules import Choice, Names, Real, Text, Whole
-from batchedmodel_contract.spec import LogLevel
+from batchedmodel_contract.manifest.spec import LogLevel
+from batchedmodel_contract.schema.reading import setting
+from batchedmodel_contract.schema.rules import Choice, Names, Real, Text, Whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

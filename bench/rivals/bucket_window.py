@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from itertools import islice
 
-from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import ReleaseReason
 from batchedmodel_scheduling.core.policy import NEVER, Decision, Item, ItemId, Refusal, Shed
 from rivals.rival import Rival

@@ -10,7 +10,7 @@ times, where Clockwork takes the slowest of its last ten runs; nothing is planne
 is kept, and no batch is held back for actions of other models.
 """
 
-from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import ReleaseReason
 from batchedmodel_scheduling.core.policy import Decision, Shed
 from rivals.rival import Rival, Seconds, alike

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import HoldReason, ReleaseReason
 from batchedmodel_scheduling.core.policy import (
     NEVER,

@@ -11,7 +11,7 @@ time of a batch is exact and that of its very members, where Nexus profiles one 
 other model shares the device; no time for preprocessing is set aside.
 """
 
-from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import ReleaseReason
 from batchedmodel_scheduling.core.policy import Decision, Shed
 from rivals.rival import Rival, Seconds, alike

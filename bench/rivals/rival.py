@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from itertools import count, islice
 from typing import Final
 
-from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import HoldReason, Outcome, Rejection, ReleaseReason
 from batchedmodel_scheduling.core.policy import (
     NEVER,

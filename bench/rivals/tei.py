@@ -13,7 +13,7 @@ settings', not 512 concurrent requests.
 from itertools import islice
 from typing import Final
 
-from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import Rejection, ReleaseReason
 from batchedmodel_scheduling.core.policy import NEVER, Decision, Item, Refusal
 from rivals.rival import Rival

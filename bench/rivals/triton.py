@@ -16,7 +16,7 @@ allows it; a batch grows until the model instance takes it.
 from collections import OrderedDict
 from itertools import chain, islice
 
-from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import ReleaseReason
 from batchedmodel_scheduling.core.policy import Decision, Item, ItemId, Priority, Refusal, Shed
 from rivals.rival import Rival, alike

@@ -8,7 +8,7 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from typing import Final
 
-from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_scheduling.core.policies import new_policy
 from batchedmodel_scheduling.core.policy import Priority

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import HoldReason
 from batchedmodel_scheduling.core.policy import (
     Decision,

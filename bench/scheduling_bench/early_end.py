@@ -4,7 +4,7 @@ Half of the trials of a search for the highest rate fail, many of them within th
 nobody wants to know how they would have gone on.
 """
 
-from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_scheduling.core.policy import (
     Batch,
     BatchId,

@@ -7,7 +7,7 @@ from typing import Final
 
 from numpy.random import Generator
 
-from batchedmodel_contract.description import CostRule
+from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_scheduling.simulator.arrivals import Arrivals, Clumps, Gamma, Mmpp, Poisson
 from batchedmodel_scheduling.simulator.curves import Affine
 from batchedmodel_scheduling.simulator.lengths import Constant, Lengths, Lognormal

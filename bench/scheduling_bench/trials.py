@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.spec import Lateness, PolicyName
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import Lateness, PolicyName
 from batchedmodel_scheduling.core.base import BasePolicy
 from batchedmodel_scheduling.core.policies import new_policy
 from batchedmodel_scheduling.core.policy import Policy

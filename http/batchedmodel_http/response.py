@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from aiohttp.helpers import rfc822_formatted_time
 
-from batchedmodel_contract.tensors import Buffer
+from batchedmodel_contract.inference.tensors import Buffer
 
 SERVER: Final = "batchedmodel"
 LARGE: Final = 256 * 1024

@@ -11,7 +11,9 @@ from typing import Final, NoReturn
 
 import uvloop
 
-from batchedmodel_contract.environment import (
+from batchedmodel_contract.manifest.source import Source
+from batchedmodel_contract.mistakes import InvalidInput, InvalidManifest
+from batchedmodel_contract.processes.environment import (
     EXIT_DEVICE_LOST,
     EXIT_WRONG_SETTINGS,
     PREFIX,
@@ -19,8 +21,6 @@ from batchedmodel_contract.environment import (
     from_environment,
     source_from_json,
 )
-from batchedmodel_contract.mistakes import InvalidInput, InvalidManifest
-from batchedmodel_contract.source import Source
 from batchedmodel_model_server.execution.device_thread import DeviceThread
 from batchedmodel_model_server.execution.futures import either
 from batchedmodel_model_server.http import unix_socket

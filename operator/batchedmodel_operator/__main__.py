@@ -18,9 +18,9 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
-from batchedmodel_contract.environment import EXIT_WRONG_SETTINGS, from_environment
+from batchedmodel_contract.manifest.spec import LogLevel
 from batchedmodel_contract.mistakes import InvalidManifest
-from batchedmodel_contract.spec import LogLevel
+from batchedmodel_contract.processes.environment import EXIT_WRONG_SETTINGS, from_environment
 from batchedmodel_election.election import Election
 from batchedmodel_election.endings import ENDINGS
 from batchedmodel_operator.cluster.client import KubernetesCluster, load_configuration

@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from batchedmodel_contract.environment import EXIT_WRONG_SETTINGS, from_environment
-from batchedmodel_contract.kubernetes_names import (
+from batchedmodel_contract.kubernetes.names import (
     GROUP,
     METRICS_GROUP,
     PLURAL,
     REQUIRED_REPLICAS_METRIC,
 )
 from batchedmodel_contract.mistakes import InvalidManifest
-from batchedmodel_contract.reading import setting
-from batchedmodel_contract.rules import Real, Text, Truth
+from batchedmodel_contract.processes.environment import EXIT_WRONG_SETTINGS, from_environment
+from batchedmodel_contract.schema.reading import setting
+from batchedmodel_contract.schema.rules import Real, Text, Truth
 from batchedmodel_operator.cluster.client import KubernetesCluster, load_configuration
 from batchedmodel_operator.errors import ClusterError
 from batchedmodel_operator.kinds import RESOURCES, Kind

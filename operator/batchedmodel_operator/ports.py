@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from batchedmodel_contract.sidecar_api import Whom
+from batchedmodel_contract.processes.sidecar_api import Whom
 from batchedmodel_operator.kinds import Kind
 
 Body = Mapping[str, Any]

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Final
 
-from batchedmodel_contract.reading import setting
-from batchedmodel_contract.rules import Choice, Names, Text, Whole
-from batchedmodel_contract.spec import LogLevel, PullPolicy
+from batchedmodel_contract.manifest.spec import LogLevel, PullPolicy
+from batchedmodel_contract.schema.reading import setting
+from batchedmodel_contract.schema.rules import Choice, Names, Text, Whole
 
 _IMAGE: Final = Text(pattern=r"\S+", form="an image reference")
 

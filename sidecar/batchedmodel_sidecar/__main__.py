@@ -14,14 +14,14 @@ from typing import Final
 
 import uvloop
 
-from batchedmodel_contract.environment import (
+from batchedmodel_contract.mistakes import InvalidInput, InvalidManifest, Mistake
+from batchedmodel_contract.processes.environment import (
     EXIT_CANNOT_LISTEN,
     EXIT_WRONG_SETTINGS,
     PREFIX,
     SidecarSettings,
     from_environment,
 )
-from batchedmodel_contract.mistakes import InvalidInput, InvalidManifest, Mistake
 from batchedmodel_sidecar.service import CannotListen, Service
 from batchedmodel_sidecar.settings import SettingsFolder
 

@@ -15,14 +15,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from batchedmodel_contract import server_api, sidecar_api
-from batchedmodel_contract.environment import (
+from batchedmodel_contract.mistakes import InvalidManifest
+from batchedmodel_contract.processes import server_api, sidecar_api
+from batchedmodel_contract.processes.environment import (
     EXIT_WRONG_SETTINGS,
     PREFIX,
     SidecarSettings,
     from_environment,
 )
-from batchedmodel_contract.mistakes import InvalidManifest
 from batchedmodel_sidecar.http.admin_token import read_token
 
 EXIT_REFUSED: Final = 1

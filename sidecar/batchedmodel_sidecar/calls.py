@@ -7,10 +7,10 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from batchedmodel_contract.batch_wire import BatchRequest, flattened, ragged
-from batchedmodel_contract.description import ModelDescription
-from batchedmodel_contract.params import Values, columns
-from batchedmodel_contract.tensors import Buffer, Datatype, Scattered, Shape, Tensor
+from batchedmodel_contract.inference.batch_wire import BatchRequest, flattened, ragged
+from batchedmodel_contract.inference.description import ModelDescription
+from batchedmodel_contract.inference.params import Values, columns
+from batchedmodel_contract.inference.tensors import Buffer, Datatype, Scattered, Shape, Tensor
 
 
 class Value(NamedTuple):

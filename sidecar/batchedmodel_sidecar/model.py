@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, field, replace
 
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.description import ModelDescription
-from batchedmodel_contract.params import Values
-from batchedmodel_contract.profile import Profile
-from batchedmodel_contract.tenants import Share
+from batchedmodel_contract.inference.description import ModelDescription
+from batchedmodel_contract.inference.params import Values
+from batchedmodel_contract.inference.profile import Profile
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_sidecar.backends.native.version_lease import VersionUsers
 from batchedmodel_sidecar.calls import Call, Row
 from batchedmodel_sidecar.codec.tokenizer import Tokens

@@ -10,10 +10,10 @@ from typing import Final
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from batchedmodel_contract.descriptors import raise_descriptors
-from batchedmodel_contract.environment import SidecarSettings
-from batchedmodel_contract.sidecar_api import IDLE_SECONDS
-from batchedmodel_contract.tenants import share_of
+from batchedmodel_contract.manifest.tenants import share_of
+from batchedmodel_contract.processes.descriptors import raise_descriptors
+from batchedmodel_contract.processes.environment import SidecarSettings
+from batchedmodel_contract.processes.sidecar_api import IDLE_SECONDS
 from batchedmodel_scheduling.core.policy import MemoryCap
 from batchedmodel_sidecar.backends.base import Link
 from batchedmodel_sidecar.backends.foreign.catalogue import foreign

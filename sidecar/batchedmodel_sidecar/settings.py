@@ -12,7 +12,7 @@ from typing import Final
 
 from asyncinotify import Inotify, Mask
 
-from batchedmodel_contract.batching import FILE_NAME, BatchSettings, settings_from_json
+from batchedmodel_contract.manifest.batching import FILE_NAME, BatchSettings, settings_from_json
 from batchedmodel_contract.mistakes import InvalidInput
 
 logger: Final = logging.getLogger(__name__)

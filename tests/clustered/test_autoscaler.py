@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from batchedmodel_autoscaler.metrics import REGISTERED
-from batchedmodel_contract.kubernetes_names import (
+from batchedmodel_contract.kubernetes.names import (
     BLIND,
     METRICS_GROUP,
     NAME_LABEL,

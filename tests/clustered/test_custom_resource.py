@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 
-from batchedmodel_contract.manifest import read_manifest
+from batchedmodel_contract.manifest.manifest import read_manifest
 from batchedmodel_contract.mistakes import InvalidManifest
 from cluster.errors import CommandFailed
 from cluster.kubernetes import ControlPlane

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import pytest
 
-from batchedmodel_contract.manifest import read_manifest
+from batchedmodel_contract.manifest.manifest import read_manifest
+from batchedmodel_contract.manifest.spec_size import LARGEST_SPEC
 from batchedmodel_contract.mistakes import InvalidManifest
-from batchedmodel_contract.openapi import spec_schema
-from batchedmodel_contract.spec_size import LARGEST_SPEC
+from batchedmodel_contract.schema.openapi import spec_schema
 from cluster.errors import CommandFailed
 from cluster.kubernetes import ControlPlane
 from support.described_types import DescribedTypes

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from batchedmodel_autoscaler.metrics import MODELS
-from batchedmodel_contract.kubernetes_names import (
+from batchedmodel_contract.kubernetes.names import (
     BATCHER_CONTAINER,
     MANAGED_BY,
     MANAGED_BY_LABEL,

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from batchedmodel_contract.environment import EXIT_WRONG_SETTINGS
+from batchedmodel_contract.processes.environment import EXIT_WRONG_SETTINGS
 from build_images import AUTOSCALER, MODEL_SERVER, OPERATOR, SIDECAR, Recipe
 from cluster.commands import run
 from cluster.errors import Unavailable

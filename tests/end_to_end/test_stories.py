@@ -16,8 +16,8 @@ import aiohttp
 import pytest
 import yaml
 
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.manifest import read_manifest
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.manifest import read_manifest
 from build_images import ROOT
 from cluster.errors import CommandFailed
 from cluster.images import build_image

@@ -5,7 +5,7 @@ import signal
 import time
 from pathlib import Path
 
-from batchedmodel_contract.sidecar_api import STATS
+from batchedmodel_contract.processes.sidecar_api import STATS
 from batchedmodel_sidecar.service import READERS_LEAVE_SECONDS, STRAGGLERS_SECONDS
 from support.chain import running_chain
 from support.raw_caller import RawCaller, request

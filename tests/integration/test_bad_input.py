@@ -11,11 +11,11 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
-from batchedmodel_contract.batch_wire import BatchRequest, Ragged, write_reply
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.description import RAGGED
-from batchedmodel_contract.tensors import Datatype
-from batchedmodel_contract.v2 import HEADER_LENGTH
+from batchedmodel_contract.inference.batch_wire import BatchRequest, Ragged, write_reply
+from batchedmodel_contract.inference.description import RAGGED
+from batchedmodel_contract.inference.tensors import Datatype
+from batchedmodel_contract.inference.v2 import HEADER_LENGTH
+from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_sidecar.backends.foreign.client import Client, Unreachable
 from batchedmodel_sidecar.backends.foreign.protocol import BackendRequest
 from batchedmodel_sidecar.errors import Unserved

@@ -13,10 +13,10 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.description import RAGGED
-from batchedmodel_contract.spec import PolicyName
-from batchedmodel_contract.tensors import Datatype
+from batchedmodel_contract.inference.description import RAGGED
+from batchedmodel_contract.inference.tensors import Datatype
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import PolicyName
 from support.chain import Chain, Process, running_chain
 from support.echo_server import EchoServer, echo_chain, echoing
 from support.hanging_handler import HANGS

@@ -15,11 +15,11 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from batchedmodel_cli.simulate.sources import profile_from
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.description import RAGGED
-from batchedmodel_contract.sidecar_api import ARRIVALS_COLUMNS
-from batchedmodel_contract.spec import Lateness, PolicyName
-from batchedmodel_contract.tensors import Datatype
+from batchedmodel_contract.inference.description import RAGGED
+from batchedmodel_contract.inference.tensors import Datatype
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import Lateness, PolicyName
+from batchedmodel_contract.processes.sidecar_api import ARRIVALS_COLUMNS
 from support.chain import Chain, running_chain
 from support.echo_server import EchoServer, echoing
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from compile_modules import compiled_modules
 from load_generator import cache_folder

@@ -10,8 +10,8 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from batchedmodel_contract.description import RAGGED
-from batchedmodel_contract.tensors import Datatype
+from batchedmodel_contract.inference.description import RAGGED
+from batchedmodel_contract.inference.tensors import Datatype
 from support.chain import Chain
 from support.echo_server import echo_chain, echoing
 from support.process_memory import peak_bytes

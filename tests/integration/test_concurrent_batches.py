@@ -15,8 +15,8 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.spec import PolicyName, ServerProtocol
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import PolicyName, ServerProtocol
 from batchedmodel_sidecar.backends.foreign.client import Client
 from batchedmodel_sidecar.backends.foreign.protocol import BackendRequest
 from support.chain import Chain, in_front_of

@@ -17,9 +17,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.spec import PolicyName, ServerProtocol
-from batchedmodel_contract.v2 import HEADER_LENGTH
+from batchedmodel_contract.inference.v2 import HEADER_LENGTH
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import PolicyName, ServerProtocol
 from batchedmodel_sidecar.backends.foreign.protocols import json_text
 from support.row_server import Fronts
 

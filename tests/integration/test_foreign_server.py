@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
-from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.manifest.batching import BatchSettings
 from support.chain import Chain, in_front_of
 from support.row_server import SHARING
 

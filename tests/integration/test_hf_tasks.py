@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from batchedmodel_contract.description import (
+from batchedmodel_contract.inference.description import (
     Activation,
     Classification,
     CostRule,

@@ -14,9 +14,9 @@ from typing import Any, Final
 import pytest
 import pytest_asyncio
 
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.description import RAGGED
-from batchedmodel_contract.tensors import Datatype
+from batchedmodel_contract.inference.description import RAGGED
+from batchedmodel_contract.inference.tensors import Datatype
+from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_sidecar.codec.process.client import MOST_BODIES
 from support.chain import Chain, running_chain
 from support.echo_server import echo_chain, echoing

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from batchedmodel_contract.server_api import ModelState, load_path
+from batchedmodel_contract.processes.server_api import ModelState, load_path
 from batchedmodel_model_server.api.weightless import weightless
 from support.checkpoints import image_checkpoint, text_checkpoint
 from support.model_server_process import NAME, model_server

@@ -11,7 +11,7 @@ import orjson
 import pytest
 import pytest_asyncio
 
-from batchedmodel_contract.server_api import ModelState, load_path, unload_path
+from batchedmodel_contract.processes.server_api import ModelState, load_path, unload_path
 from support.checkpoints import text_checkpoint
 from support.model_server_process import NAME, ModelServerProcess, model_server
 

@@ -14,10 +14,20 @@ import orjson
 import pytest
 import pytest_asyncio
 
-from batchedmodel_contract.batch_wire import BatchRequest, ragged, read_reply, write_request
-from batchedmodel_contract.server_api import ModelState, events_path, infer_path, model_path
-from batchedmodel_contract.tensors import Datatype, Tensor
-from batchedmodel_contract.v2 import HEADER_LENGTH, write_body
+from batchedmodel_contract.inference.batch_wire import (
+    BatchRequest,
+    ragged,
+    read_reply,
+    write_request,
+)
+from batchedmodel_contract.inference.tensors import Datatype, Tensor
+from batchedmodel_contract.inference.v2 import HEADER_LENGTH, write_body
+from batchedmodel_contract.processes.server_api import (
+    ModelState,
+    events_path,
+    infer_path,
+    model_path,
+)
 from support.model_server_process import NAME, ModelServerProcess, model_server, token_batch
 from support.raw_caller import request
 

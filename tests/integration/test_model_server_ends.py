@@ -14,9 +14,14 @@ import orjson
 import pytest
 import pytest_asyncio
 
-from batchedmodel_contract.batch_wire import write_request
-from batchedmodel_contract.server_api import ModelState, StateEvent, infer_path, profile_path
-from batchedmodel_contract.v2 import HEADER_LENGTH
+from batchedmodel_contract.inference.batch_wire import write_request
+from batchedmodel_contract.inference.v2 import HEADER_LENGTH
+from batchedmodel_contract.processes.server_api import (
+    ModelState,
+    StateEvent,
+    infer_path,
+    profile_path,
+)
 from support.model_server_handlers import arrays_of
 from support.model_server_process import NAME, model_server, token_batch
 

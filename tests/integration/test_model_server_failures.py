@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from batchedmodel_contract.batch_wire import BatchReply, BatchRequest, write_request
-from batchedmodel_contract.environment import EXIT_DEVICE_LOST
-from batchedmodel_contract.server_api import (
+from batchedmodel_contract.inference.batch_wire import BatchReply, BatchRequest, write_request
+from batchedmodel_contract.inference.v2 import HEADER_LENGTH
+from batchedmodel_contract.processes.environment import EXIT_DEVICE_LOST
+from batchedmodel_contract.processes.server_api import (
     AT_WORK,
     ModelState,
     StateEvent,
     infer_path,
     profile_path,
 )
-from batchedmodel_contract.v2 import HEADER_LENGTH
 from support.model_server_handlers import arrays_of, batch_of
 from support.model_server_process import NAME, ModelServerProcess, model_server
 from support.tender_handlers import DEADLY, EMPTY, GIANT, HEAVY, POISON

@@ -9,17 +9,17 @@ import orjson
 import pytest
 import pytest_asyncio
 
-from batchedmodel_contract.description import CostRule, description_from_metadata
-from batchedmodel_contract.profile import profile_from_mapping
-from batchedmodel_contract.server_api import (
+from batchedmodel_contract.inference.description import CostRule, description_from_metadata
+from batchedmodel_contract.inference.profile import profile_from_mapping
+from batchedmodel_contract.inference.tensors import Datatype, Tensor
+from batchedmodel_contract.inference.v2 import HEADER_LENGTH, read_body, write_body
+from batchedmodel_contract.processes.server_api import (
     ModelState,
     infer_path,
     model_path,
     profile_path,
     tokenizer_path,
 )
-from batchedmodel_contract.tensors import Datatype, Tensor
-from batchedmodel_contract.v2 import HEADER_LENGTH, read_body, write_body
 from support.model_server_handlers import arrays_of
 from support.model_server_process import (
     NAME,

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import pytest
 import pytest_asyncio
 
-from batchedmodel_contract.profile import Profile, profile_from_mapping
-from batchedmodel_contract.server_api import ModelState, profile_path
+from batchedmodel_contract.inference.profile import Profile, profile_from_mapping
+from batchedmodel_contract.processes.server_api import ModelState, profile_path
 from support.checkpoints import text_checkpoint
 from support.model_server_process import NAME, model_server
 from support.steady_handler import A_PASS

@@ -9,9 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchedmodel_contract.description import CostRule, description_from_metadata
-from batchedmodel_contract.profile import profile_from_mapping
-from batchedmodel_contract.server_api import ModelState, model_path, profile_path, tokenizer_path
+from batchedmodel_contract.inference.description import CostRule, description_from_metadata
+from batchedmodel_contract.inference.profile import profile_from_mapping
+from batchedmodel_contract.processes.server_api import (
+    ModelState,
+    model_path,
+    profile_path,
+    tokenizer_path,
+)
 from batchedmodel_model_server.batching.collate import collate
 from batchedmodel_model_server.batching.validation import examine
 from batchedmodel_model_server.errors import CannotLoad

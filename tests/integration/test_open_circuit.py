@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import aiohttp
 
-from batchedmodel_contract import sidecar_api
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.spec import PolicyName, ServerProtocol
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import PolicyName, ServerProtocol
+from batchedmodel_contract.processes import sidecar_api
 from support.chain import Chain
 from support.row_server import RowServer, in_front
 

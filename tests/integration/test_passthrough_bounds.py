@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
-from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import Outcome
 from support.behind import Behind, in_front
 from support.books import assert_books_balance, settled

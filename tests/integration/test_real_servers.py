@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from batchedmodel_contract.spec import ServerProtocol
+from batchedmodel_contract.manifest.spec import ServerProtocol
 from support.chain import Chain
 from support.foreign_server import kserve, mlserver
 from support.row_server import in_front

@@ -16,7 +16,7 @@ from typing import Final
 import pytest
 
 from batchedmodel_cli.run.restarts import ONE_INTERRUPT_SECONDS
-from batchedmodel_contract.server_api import ON_THE_CPU
+from batchedmodel_contract.processes.server_api import ON_THE_CPU
 
 STAND_IN: Final = """
     import os, signal, sys, threading

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from batchedmodel_contract import sidecar_api
-from batchedmodel_contract.server_api import load_path
+from batchedmodel_contract.processes import sidecar_api
+from batchedmodel_contract.processes.server_api import load_path
 from support.chain import TOKEN_FILE, Chain, running_chain
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.manifest.batching import BatchSettings
 from support.chain import Chain, running_chain
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -11,8 +11,8 @@ import orjson
 import pytest
 import pytest_asyncio
 
-from batchedmodel_contract.tensors import Datatype, Tensor, join_byte_elements
-from batchedmodel_contract.v2 import HEADER_LENGTH, read_body, write_body
+from batchedmodel_contract.inference.tensors import Datatype, Tensor, join_byte_elements
+from batchedmodel_contract.inference.v2 import HEADER_LENGTH, read_body, write_body
 from support.chain import Chain
 from support.echo_server import ECHO, echo_chain, echoing
 

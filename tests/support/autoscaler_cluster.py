@@ -21,15 +21,15 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from batchedmodel_contract.kubernetes_names import (
+from batchedmodel_contract.kubernetes.names import (
     METRICS_GROUP,
     NAME_LABEL,
     QUEUE_LENGTH_METRIC,
     REQUIRED_REPLICAS_METRIC,
     REVISION_LABEL,
 )
-from batchedmodel_contract.sidecar_api import STATS
-from batchedmodel_contract.stats import SidecarStats
+from batchedmodel_contract.processes.sidecar_api import STATS
+from batchedmodel_contract.processes.stats import SidecarStats
 from batchedmodel_scheduling.autoscaling.hpa import Autoscaler
 from cluster import ControlPlane
 from support.chart import chart_objects

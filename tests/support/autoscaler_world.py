@@ -6,7 +6,7 @@ from typing import Any
 
 from batchedmodel_autoscaler.cluster.objects import Model, ModelKey, Owned, Pod, Size
 from batchedmodel_autoscaler.state.cluster_state import ClusterState
-from batchedmodel_contract.stats import BUCKETS, SidecarStats
+from batchedmodel_contract.processes.stats import BUCKETS, SidecarStats
 from batchedmodel_scheduling.autoscaling.formula import Target
 
 KEY = ModelKey("team", "minilm")

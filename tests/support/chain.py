@@ -18,9 +18,13 @@ from typing import Any, Final
 
 import aiohttp
 
-from batchedmodel_contract import sidecar_api
-from batchedmodel_contract.batching import FILE_NAME, BatchSettings
-from batchedmodel_contract.environment import ModelServerSettings, SidecarSettings, to_environment
+from batchedmodel_contract.manifest.batching import FILE_NAME, BatchSettings
+from batchedmodel_contract.processes import sidecar_api
+from batchedmodel_contract.processes.environment import (
+    ModelServerSettings,
+    SidecarSettings,
+    to_environment,
+)
 
 START_SECONDS: Final = 60.0
 TOKEN_FILE: Final = "admin-token"

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any, Final
 
-from batchedmodel_contract.object_rules import CountOrPercent, Texts
-from batchedmodel_contract.reading import Section, declarations
-from batchedmodel_contract.rules import (
+from batchedmodel_contract.manifest.spec import Spec
+from batchedmodel_contract.schema.object_rules import CountOrPercent, Texts
+from batchedmodel_contract.schema.reading import Section, declarations
+from batchedmodel_contract.schema.rules import (
     AscendingWholes,
     Choice,
     Names,
@@ -22,8 +23,7 @@ from batchedmodel_contract.rules import (
     Truth,
     Whole,
 )
-from batchedmodel_contract.shapes import Amount, AnyText, ListOf, NamedEntries, Shape
-from batchedmodel_contract.spec import Spec
+from batchedmodel_contract.schema.shapes import Amount, AnyText, ListOf, NamedEntries, Shape
 
 # Not 2.0: a number of JSON, in which it is the same as 2, but a float to a reader of YAML.
 _SENSELESS: Final[tuple[object, ...]] = (

@@ -12,18 +12,23 @@ from typing import Any
 
 from aiohttp import web
 
-from batchedmodel_contract import server_api
-from batchedmodel_contract.batch_wire import (
+from batchedmodel_contract.inference.batch_wire import (
     BatchReply,
     BatchRequest,
     Ragged,
     to_request,
     write_reply,
 )
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.description import RAGGED, CostRule, ModelDescription, TensorSpec
-from batchedmodel_contract.tensors import Datatype
-from batchedmodel_contract.v2 import HEADER_LENGTH, read_body
+from batchedmodel_contract.inference.description import (
+    RAGGED,
+    CostRule,
+    ModelDescription,
+    TensorSpec,
+)
+from batchedmodel_contract.inference.tensors import Datatype
+from batchedmodel_contract.inference.v2 import HEADER_LENGTH, read_body
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.processes import server_api
 from support.chain import Chain, running_chain
 from support.sidecar_world import PROFILE
 

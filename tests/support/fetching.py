@@ -11,8 +11,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from batchedmodel_contract.environment import FetchSettings, source_to_json, to_environment
-from batchedmodel_contract.source import HuggingFace, Source
+from batchedmodel_contract.manifest.source import HuggingFace, Source
+from batchedmodel_contract.processes.environment import (
+    FetchSettings,
+    source_to_json,
+    to_environment,
+)
 from support.model_server_hub import ServedHub
 
 WEIGHTS = hashlib.sha256(b"weights").digest() * 100_000

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
 
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.spec import PolicyName, ServerProtocol
-from batchedmodel_contract.tenants import Share
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import PolicyName, ServerProtocol
+from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_scheduling.core.policy import MemoryCap
 from batchedmodel_sidecar.backends.foreign.catalogue import foreign
 from batchedmodel_sidecar.backends.foreign.client import Client, Deaf, Unreachable

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 import aiohttp
 
-from batchedmodel_contract import sidecar_api
-from batchedmodel_contract.kubernetes_names import ADMIN_PORT, NAME_LABEL
+from batchedmodel_contract.kubernetes.names import ADMIN_PORT, NAME_LABEL
+from batchedmodel_contract.processes import sidecar_api
 from cluster.errors import CommandFailed
 from cluster.kubernetes import Cluster
 from cluster.waiting import waited

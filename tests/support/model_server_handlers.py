@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from batchedmodel_contract.batch_wire import BatchRequest, ragged
-from batchedmodel_contract.spec import MAX_LENGTH
-from batchedmodel_contract.tensors import Datatype
+from batchedmodel_contract.inference.batch_wire import BatchRequest, ragged
+from batchedmodel_contract.inference.tensors import Datatype
+from batchedmodel_contract.manifest.spec import MAX_LENGTH
 from batchedmodel_model_server.api.handler import (
     DTYPES,
     Array,

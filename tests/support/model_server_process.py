@@ -13,23 +13,23 @@ from typing import Any
 import aiohttp
 import orjson
 
-from batchedmodel_contract.batch_wire import (
+from batchedmodel_contract.inference.batch_wire import (
     BatchReply,
     BatchRequest,
     ragged,
     read_reply,
     write_request,
 )
-from batchedmodel_contract.environment import ModelServerSettings, to_environment
-from batchedmodel_contract.server_api import (
+from batchedmodel_contract.inference.tensors import Datatype
+from batchedmodel_contract.inference.v2 import HEADER_LENGTH
+from batchedmodel_contract.processes.environment import ModelServerSettings, to_environment
+from batchedmodel_contract.processes.server_api import (
     ModelState,
     StateEvent,
     events_path,
     infer_path,
     state_event_from_mapping,
 )
-from batchedmodel_contract.tensors import Datatype
-from batchedmodel_contract.v2 import HEADER_LENGTH
 
 NAME = "model"
 TESTS = Path(__file__).parent.parent

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from batchedmodel_contract.profile import Profile, ProfilePoint
+from batchedmodel_contract.inference.profile import Profile, ProfilePoint
 from batchedmodel_model_server.errors import DeviceLost
 from batchedmodel_model_server.execution.device_thread import DeviceThread
 from batchedmodel_model_server.execution.forward import LoadedModel

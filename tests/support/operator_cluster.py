@@ -7,8 +7,8 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from batchedmodel_contract.kubernetes_names import NAME_LABEL
-from batchedmodel_contract.sidecar_api import Whom
+from batchedmodel_contract.kubernetes.names import NAME_LABEL
+from batchedmodel_contract.processes.sidecar_api import Whom
 from batchedmodel_operator.errors import ClusterError, Conflict
 from batchedmodel_operator.kinds import Kind
 from batchedmodel_operator.ports import Body

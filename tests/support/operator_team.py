@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from batchedmodel_contract.batching import settings_from_json
+from batchedmodel_contract.manifest.batching import settings_from_json
 from batchedmodel_operator.kinds import FIELD_MANAGER, SEED_MANAGER
 from cluster import CommandFailed, ControlPlane
 from support.plane import apply, get, read, until

@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from batchedmodel_contract.kubernetes_names import ADMIN_PORT, GROUP, PLURAL
+from batchedmodel_contract.kubernetes.names import ADMIN_PORT, GROUP, PLURAL
 from cluster import CommandFailed, ControlPlane
 from cluster.paths import path_of
 from cluster.waiting import waited

@@ -11,9 +11,9 @@ from collections.abc import Hashable, Iterable
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.inference.profile import Profile
+from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import HoldReason, Rejection
-from batchedmodel_contract.profile import Profile
 from batchedmodel_scheduling.core.base import BasePolicy
 from batchedmodel_scheduling.core.policies import new_policy, reconfigured, relearning
 from batchedmodel_scheduling.core.policy import (

@@ -8,9 +8,9 @@ import orjson
 from hypothesis import reject
 from hypothesis import strategies as st
 
-from batchedmodel_contract.description import RAGGED, TensorSpec
-from batchedmodel_contract.params import Param
-from batchedmodel_contract.tensors import Datatype
+from batchedmodel_contract.inference.description import RAGGED, TensorSpec
+from batchedmodel_contract.inference.params import Param
+from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_sidecar.codec.tokenizer import Tokens, text_threads
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.routes import Endpoint

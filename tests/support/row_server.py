@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple, Self
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.spec import PolicyName, ServerProtocol
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import PolicyName, ServerProtocol
 from support.chain import Chain, in_front_of
 from support.ports import unused_port
 

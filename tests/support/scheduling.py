@@ -4,9 +4,9 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.description import CostRule
-from batchedmodel_contract.profile import Profile, ProfilePoint
+from batchedmodel_contract.inference.description import CostRule
+from batchedmodel_contract.inference.profile import Profile, ProfilePoint
+from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_scheduling.core.base import BasePolicy
 from batchedmodel_scheduling.core.policies import new_policy
 from batchedmodel_scheduling.core.policy import (

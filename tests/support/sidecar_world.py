@@ -9,14 +9,19 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from batchedmodel_contract.batch_wire import BatchReply, BatchRequest, Ragged
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.description import RAGGED, CostRule, ModelDescription, TensorSpec
+from batchedmodel_contract.inference.batch_wire import BatchReply, BatchRequest, Ragged
+from batchedmodel_contract.inference.description import (
+    RAGGED,
+    CostRule,
+    ModelDescription,
+    TensorSpec,
+)
+from batchedmodel_contract.inference.profile import Profile, ProfilePoint
+from batchedmodel_contract.inference.tensors import Datatype
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import PolicyName
+from batchedmodel_contract.manifest.tenants import NOBODY, Share
 from batchedmodel_contract.outcomes import Outcome, ReleaseReason
-from batchedmodel_contract.profile import Profile, ProfilePoint
-from batchedmodel_contract.spec import PolicyName
-from batchedmodel_contract.tenants import NOBODY, Share
-from batchedmodel_contract.tensors import Datatype
 from batchedmodel_sidecar.backends.base import Infer
 from batchedmodel_sidecar.batching.batcher import Batcher
 from batchedmodel_sidecar.calls import Answer, Call, RawBatch, Row, Value

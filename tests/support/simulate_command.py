@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from batchedmodel_cli.__main__ import main
-from batchedmodel_contract.description import CostRule
-from batchedmodel_contract.profile import Profile, ProfilePoint
+from batchedmodel_contract.inference.description import CostRule
+from batchedmodel_contract.inference.profile import Profile, ProfilePoint
 
 PROFILE = Profile(
     cost_rule=CostRule.PADDED,

@@ -6,10 +6,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from batchedmodel_contract.batch_wire import BatchReply, Ragged
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.spec import PolicyName
-from batchedmodel_contract.tensors import Datatype, Tensor, join_byte_elements
+from batchedmodel_contract.inference.batch_wire import BatchReply, Ragged
+from batchedmodel_contract.inference.tensors import Datatype, Tensor, join_byte_elements
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_scheduling.core.policy import Item, ItemId, Priority, RequestGroup
 
 FIXED_SIZE = tuple(datatype for datatype in Datatype if datatype is not Datatype.BYTES)

@@ -9,7 +9,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
-from batchedmodel_contract.description import Activation, Classification, TextInput
+from batchedmodel_contract.inference.description import Activation, Classification, TextInput
 from batchedmodel_model_server.api.handler import Batch, Spec
 from support.model_server_handlers import OnHost
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from batchedmodel_contract.description import Activation, Classification, TextInput
+from batchedmodel_contract.inference.description import Activation, Classification, TextInput
 from batchedmodel_model_server.api.handler import Batch, Handler, Spec
 from support.model_server_handlers import Echo
 

@@ -21,7 +21,7 @@ from kubernetes.aio import client, config
 from batchedmodel_autoscaler.cluster.objects import Object
 from batchedmodel_autoscaler.cluster.resources import Event, EventType, Resource
 from batchedmodel_autoscaler.errors import ClusterError, TooOld
-from batchedmodel_contract.object_text import (
+from batchedmodel_contract.kubernetes.object_text import (
     LARGE,
     ItemSplitter,
     LineSplitter,

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from batchedmodel_contract.capacity import Capacity, capacity_of
-from batchedmodel_contract.effective import (
+from batchedmodel_contract.kubernetes.capacity import Capacity, capacity_of
+from batchedmodel_contract.kubernetes.names import NAME_LABEL, REVISION_LABEL
+from batchedmodel_contract.manifest.effective import (
     target_outstanding,
     target_queue_length,
     target_queue_wait_milliseconds,
     target_utilization_percent,
 )
-from batchedmodel_contract.kubernetes_names import NAME_LABEL, REVISION_LABEL
-from batchedmodel_contract.spec import Batching
+from batchedmodel_contract.manifest.spec import Batching
 from batchedmodel_scheduling.autoscaling.formula import Target
 
 Object = Mapping[str, Any]

@@ -12,8 +12,8 @@ from typing import Final
 from urllib.parse import quote, urlencode
 
 from batchedmodel_autoscaler.cluster.objects import ModelKey, Object
-from batchedmodel_contract import capacity
-from batchedmodel_contract.kubernetes_names import (
+from batchedmodel_contract.kubernetes import capacity
+from batchedmodel_contract.kubernetes.names import (
     GROUP,
     METRICS_GROUP,
     NAME_LABEL,
@@ -21,7 +21,7 @@ from batchedmodel_contract.kubernetes_names import (
     REVISION_LABEL,
     VERSION,
 )
-from batchedmodel_contract.object_text import LARGEST_OF_MANY, LARGEST_PART, Wanted
+from batchedmodel_contract.kubernetes.object_text import LARGEST_OF_MANY, LARGEST_PART, Wanted
 
 METRICS_VERSIONS: Final = ("v1beta2", "v1beta1")
 """Of the metrics API, the preferred one first. A group must never be shared between two servers."""

@@ -8,7 +8,7 @@ from typing import Any, Final
 from batchedmodel_autoscaler.cluster.objects import ModelKey
 from batchedmodel_autoscaler.cluster.resources import METRICS_VERSIONS
 from batchedmodel_autoscaler.errors import RefusedAnswer
-from batchedmodel_contract.kubernetes_names import (
+from batchedmodel_contract.kubernetes.names import (
     GROUP,
     METRICS_GROUP,
     OUTSTANDING_METRIC,
@@ -17,7 +17,7 @@ from batchedmodel_contract.kubernetes_names import (
     QUEUE_WAIT_METRIC,
     REQUIRED_REPLICAS_METRIC,
 )
-from batchedmodel_contract.manifest import API_VERSION, KIND
+from batchedmodel_contract.manifest.manifest import API_VERSION, KIND
 
 Document = dict[str, Any]
 

@@ -26,7 +26,7 @@ from batchedmodel_autoscaler.metrics import Telemetry
 from batchedmodel_autoscaler.metrics_api import documents
 from batchedmodel_autoscaler.metrics_api.documents import Document, Measurement
 from batchedmodel_autoscaler.metrics_api.trust import require_front_proxy
-from batchedmodel_contract.kubernetes_names import (
+from batchedmodel_contract.kubernetes.names import (
     BLIND,
     METRICS_GROUP,
     OUTSTANDING_METRIC,

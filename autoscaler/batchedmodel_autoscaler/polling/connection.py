@@ -7,7 +7,7 @@ pod could fill the memory with answers to nothing.
 import asyncio
 from typing import Final
 
-from batchedmodel_contract.admin_answer import END_OF_HEAD, LARGEST_HEAD, Head, read_head
+from batchedmodel_contract.processes.admin_answer import END_OF_HEAD, LARGEST_HEAD, Head, read_head
 
 LARGEST_ANSWER: Final = 16_384
 """Bytes of a body; a sidecar's have less than two thousand."""

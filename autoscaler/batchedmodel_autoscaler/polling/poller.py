@@ -17,8 +17,8 @@ from batchedmodel_autoscaler.metrics import PollResult, Telemetry
 from batchedmodel_autoscaler.polling.pace import MOST_POLLS_PER_SECOND
 from batchedmodel_autoscaler.polling.places import Places
 from batchedmodel_autoscaler.state.cluster_state import ClusterState
-from batchedmodel_contract.sidecar_api import Whom
-from batchedmodel_contract.stats import SidecarStats
+from batchedmodel_contract.processes.sidecar_api import Whom
+from batchedmodel_contract.processes.stats import SidecarStats
 from batchedmodel_election.endings import ENDINGS
 
 logger: Final = logging.getLogger(__name__)

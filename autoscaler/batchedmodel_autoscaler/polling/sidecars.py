@@ -8,11 +8,11 @@ from typing import Final
 from batchedmodel_autoscaler.errors import SidecarSilent, SomebodyElse
 from batchedmodel_autoscaler.polling.connection import Connection
 from batchedmodel_autoscaler.polling.kept_connections import KeptConnections
-from batchedmodel_contract.admin_answer import Head, question
-from batchedmodel_contract.kubernetes_names import ADMIN_PORT
+from batchedmodel_contract.kubernetes.names import ADMIN_PORT
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_contract.sidecar_api import STATS, Whom
-from batchedmodel_contract.stats import SidecarStats, stats_from_mapping
+from batchedmodel_contract.processes.admin_answer import Head, question
+from batchedmodel_contract.processes.sidecar_api import STATS, Whom
+from batchedmodel_contract.processes.stats import SidecarStats, stats_from_mapping
 
 POLL_TIMEOUT_SECONDS: Final = 1.0
 """For all of an exchange, from the connection to the last byte."""

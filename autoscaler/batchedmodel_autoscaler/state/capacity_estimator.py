@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from batchedmodel_contract.capacity import Capacity
+from batchedmodel_contract.kubernetes.capacity import Capacity
 
 LONGEST_FOUND_STARTUP_SECONDS: Final = 600.0
 """A longer one that nobody watched is more often a pod that was ready before than a start."""

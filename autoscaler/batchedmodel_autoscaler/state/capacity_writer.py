@@ -19,8 +19,8 @@ from batchedmodel_autoscaler.cluster.objects import Model, ModelKey, Object
 from batchedmodel_autoscaler.cluster.resources import status_path
 from batchedmodel_autoscaler.errors import ClusterError
 from batchedmodel_autoscaler.state.capacity_estimator import is_news
-from batchedmodel_contract.capacity import FIELD, Capacity
-from batchedmodel_contract.manifest import API_VERSION, KIND
+from batchedmodel_contract.kubernetes.capacity import FIELD, Capacity
+from batchedmodel_contract.manifest.manifest import API_VERSION, KIND
 from batchedmodel_election.endings import ENDINGS
 
 logger: Final = logging.getLogger(__name__)

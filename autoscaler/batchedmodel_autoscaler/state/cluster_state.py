@@ -12,8 +12,8 @@ from batchedmodel_autoscaler.cluster.ownership import Ownership
 from batchedmodel_autoscaler.errors import NotFound
 from batchedmodel_autoscaler.polling.pace import seconds_between
 from batchedmodel_autoscaler.state.capacity_estimator import ReadyPod, learnt
-from batchedmodel_contract.capacity import Capacity
-from batchedmodel_contract.stats import SidecarStats
+from batchedmodel_contract.kubernetes.capacity import Capacity
+from batchedmodel_contract.processes.stats import SidecarStats
 from batchedmodel_scheduling.autoscaling.formula import ModelObservation, Target
 from batchedmodel_scheduling.autoscaling.hpa import SYNC_SECONDS
 from batchedmodel_scheduling.autoscaling.observation import PodState, model_sight

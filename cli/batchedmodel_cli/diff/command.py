@@ -20,7 +20,7 @@ from batchedmodel_cli.diff.forecast import (
 )
 from batchedmodel_cli.manifest_file import UnusableManifest, read_manifest_file
 from batchedmodel_cli.simulate import inputs
-from batchedmodel_contract.manifest import BatchedModel
+from batchedmodel_contract.manifest.manifest import BatchedModel
 
 NAME = "diff"
 HELP = "say what applying a manifest does to the live model: restarts, pods, accelerators, latency"

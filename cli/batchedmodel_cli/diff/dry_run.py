@@ -16,7 +16,7 @@ from typing import Any, Final
 from batchedmodel_autoscaler.cluster.objects import Model as Wishes
 from batchedmodel_autoscaler.cluster.objects import read_model
 from batchedmodel_cli.diff.fields import as_manifest, leaves
-from batchedmodel_contract.spec import PullPolicy, Spec
+from batchedmodel_contract.manifest.spec import PullPolicy, Spec
 from batchedmodel_operator.conditions.status import report
 from batchedmodel_operator.kinds import FIELD_MANAGER, SEED_MANAGER, Kind
 from batchedmodel_operator.reconcile.memory import Applied, Memory

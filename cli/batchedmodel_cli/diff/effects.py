@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from batchedmodel_cli.diff.dry_run import DryRun, Kind, LiveModel, Outcome
 from batchedmodel_cli.diff.fields import Edit, edits, obeys
-from batchedmodel_contract.spec import Spec
+from batchedmodel_contract.manifest.spec import Spec
 
 
 class Effect(StrEnum):

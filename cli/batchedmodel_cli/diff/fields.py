@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from batchedmodel_contract.checks import CHECKS
-from batchedmodel_contract.reading import Section, declarations
-from batchedmodel_contract.rules import Quantities, TextMap
-from batchedmodel_contract.spec import Spec
+from batchedmodel_contract.manifest.checks import CHECKS
+from batchedmodel_contract.manifest.spec import Spec
+from batchedmodel_contract.schema.reading import Section, declarations
+from batchedmodel_contract.schema.rules import Quantities, TextMap
 
 _Record = TypeVar("_Record")
 

@@ -8,9 +8,9 @@ from batchedmodel_cli.simulate import inputs, notes
 from batchedmodel_cli.simulate.simulator import SimulatedPods
 from batchedmodel_cli.simulate.study import Outlook, Question, outlook
 from batchedmodel_cli.simulate.traffic import Traffic
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.manifest import BatchedModel
-from batchedmodel_contract.profile import Profile
+from batchedmodel_contract.inference.profile import Profile
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.manifest import BatchedModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,9 +10,9 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from batchedmodel_contract.manifest import BatchedModel
-from batchedmodel_contract.server_api import ON_THE_CPU, ModelState
-from batchedmodel_contract.spec import ServerProtocol
+from batchedmodel_contract.manifest.manifest import BatchedModel
+from batchedmodel_contract.manifest.spec import ServerProtocol
+from batchedmodel_contract.processes.server_api import ON_THE_CPU, ModelState
 
 _LISTENING: Final = re.compile(r"\blistening: data port (\d+), admin port (\d+)")
 _READY: Final = re.compile(r"\bready: (\S+) on http://")

@@ -28,9 +28,9 @@ from batchedmodel_cli.run.console import Console
 from batchedmodel_cli.run.pod import BATCHER, MODEL, Place, processes, shared_folder
 from batchedmodel_cli.run.processes import ProcessSpec
 from batchedmodel_cli.run.supervisor import FAILED, WRONG, Supervisor
-from batchedmodel_contract.environment import UPSTREAM_FORM, UPSTREAM_PATTERN
-from batchedmodel_contract.manifest import BatchedModel
-from batchedmodel_contract.rules import Broken, Text
+from batchedmodel_contract.manifest.manifest import BatchedModel
+from batchedmodel_contract.processes.environment import UPSTREAM_FORM, UPSTREAM_PATTERN
+from batchedmodel_contract.schema.rules import Broken, Text
 
 NAME = "run"
 HELP = "serve a manifest on this machine, without a cluster"

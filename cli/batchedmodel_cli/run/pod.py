@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Final
 
 from batchedmodel_cli.run.processes import ProcessSpec
-from batchedmodel_contract.batching import FILE_NAME, BatchSettings
-from batchedmodel_contract.effective import drain_timeout_seconds
-from batchedmodel_contract.environment import (
+from batchedmodel_contract.manifest.batching import FILE_NAME, BatchSettings
+from batchedmodel_contract.manifest.effective import drain_timeout_seconds
+from batchedmodel_contract.manifest.manifest import BatchedModel
+from batchedmodel_contract.manifest.spec import ServerProtocol
+from batchedmodel_contract.processes.environment import (
     PREFIX,
     AcceleratorNeed,
     ModelServerSettings,
@@ -26,8 +28,6 @@ from batchedmodel_contract.environment import (
     source_to_json,
     to_environment,
 )
-from batchedmodel_contract.manifest import BatchedModel
-from batchedmodel_contract.spec import ServerProtocol
 
 BATCHER: Final = "batcher"
 MODEL: Final = "model"

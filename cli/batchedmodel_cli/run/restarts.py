@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from batchedmodel_contract.environment import EXIT_CANNOT_LISTEN, EXIT_WRONG_SETTINGS
+from batchedmodel_contract.processes.environment import EXIT_CANNOT_LISTEN, EXIT_WRONG_SETTINGS
 
 FIRST_PAUSE_SECONDS: Final = 0.2
 LONGEST_PAUSE_SECONDS: Final = 10.0

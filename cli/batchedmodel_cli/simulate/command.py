@@ -14,10 +14,10 @@ from batchedmodel_cli.simulate import inputs, notes, options, report, sources
 from batchedmodel_cli.simulate.simulator import SimulatedPods
 from batchedmodel_cli.simulate.study import MOST_REPLICAS, Question, answer, utilisation
 from batchedmodel_cli.simulate.traffic import Traffic
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.manifest import BatchedModel
-from batchedmodel_contract.profile import Profile
-from batchedmodel_contract.spec import Spec
+from batchedmodel_contract.inference.profile import Profile
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.manifest import BatchedModel
+from batchedmodel_contract.manifest.spec import Spec
 
 NAME = "simulate"
 HELP = "say what latency, how many replicas and which settings, without a device"

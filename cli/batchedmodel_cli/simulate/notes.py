@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from batchedmodel_cli.simulate.traffic import Traffic, longest_measured
-from batchedmodel_contract.description import CostRule
-from batchedmodel_contract.kubernetes_names import ADMIN_PORT
-from batchedmodel_contract.manifest import BatchedModel
-from batchedmodel_contract.profile import Profile
+from batchedmodel_contract.inference.description import CostRule
+from batchedmodel_contract.inference.profile import Profile
+from batchedmodel_contract.kubernetes.names import ADMIN_PORT
+from batchedmodel_contract.manifest.manifest import BatchedModel
 
 _FEW: Final = 1000
 

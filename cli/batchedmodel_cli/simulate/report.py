@@ -11,8 +11,8 @@ from typing import Any, Final
 from batchedmodel_cli import words
 from batchedmodel_cli.simulate.answers import Answers, Comparison, Measure, Trial, Tried
 from batchedmodel_cli.simulate.study import IN_TIME, MOST_REPLICAS
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.spec import Lateness
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import Lateness
 
 VERSION: Final = 1
 """Of the document; grows when a key changes its meaning or goes."""

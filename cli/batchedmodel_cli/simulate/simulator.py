@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Final
 
 from batchedmodel_cli.simulate.answers import Latency, Trial
 from batchedmodel_cli.simulate.traffic import Traffic
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.spec import Lateness
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import Lateness
 
 if TYPE_CHECKING:
-    from batchedmodel_contract.profile import Profile
+    from batchedmodel_contract.inference.profile import Profile
     from batchedmodel_scheduling.core.policy import Policy
     from batchedmodel_scheduling.simulator.engine import Request
     from batchedmodel_scheduling.simulator.plants import Plant

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import IO, Final
 from urllib.parse import urlsplit
 
+from batchedmodel_contract.inference.profile import Profile, profile_from_mapping
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_contract.profile import Profile, profile_from_mapping
-from batchedmodel_contract.server_api import profile_path
-from batchedmodel_contract.sidecar_api import ARRIVALS
+from batchedmodel_contract.processes.server_api import profile_path
+from batchedmodel_contract.processes.sidecar_api import ARRIVALS
 
 _MEBIBYTE: Final = 1_048_576
 _LARGEST_PROFILE: Final = 4 * _MEBIBYTE

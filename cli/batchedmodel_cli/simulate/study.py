@@ -20,9 +20,9 @@ from batchedmodel_cli.simulate.answers import (
     Tried,
 )
 from batchedmodel_cli.simulate.variants import changes
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.effective import target_utilization_percent
-from batchedmodel_contract.spec import Spec
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.effective import target_utilization_percent
+from batchedmodel_contract.manifest.spec import Spec
 
 MOST_REPLICAS: Final = 64
 IN_TIME: Final = 0.99

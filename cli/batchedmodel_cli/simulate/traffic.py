@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from batchedmodel_cli.simulate.options import LengthsWish
 
 if TYPE_CHECKING:
-    from batchedmodel_contract.profile import Profile
+    from batchedmodel_contract.inference.profile import Profile
     from batchedmodel_scheduling.core.policy import Priority
     from batchedmodel_scheduling.simulator.arrivals import Arrivals
     from batchedmodel_scheduling.simulator.lengths import Lengths

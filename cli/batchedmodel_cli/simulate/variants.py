@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from batchedmodel_cli.simulate.answers import Change
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.checks import CHECKS
-from batchedmodel_contract.reading import Setting, declarations
-from batchedmodel_contract.rules import Broken
-from batchedmodel_contract.spec import Batching, Lateness, PolicyName, Spec
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.checks import CHECKS
+from batchedmodel_contract.manifest.spec import Batching, Lateness, PolicyName, Spec
+from batchedmodel_contract.schema.reading import Setting, declarations
+from batchedmodel_contract.schema.rules import Broken
 
 _RULES: Final = {
     field.name: (declared.name, declared.rule)

@@ -23,9 +23,9 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from batchedmodel_contract.description import Classification, CostRule, TextInput
-from batchedmodel_contract.params import Param
-from batchedmodel_contract.tensors import Datatype
+from batchedmodel_contract.inference.description import Classification, CostRule, TextInput
+from batchedmodel_contract.inference.params import Param
+from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_model_server.api.batch import Array, Batch, Packed, Params
 
 __all__ = [

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from batchedmodel_contract.batch_wire import Ragged
-from batchedmodel_contract.tensors import Datatype, Shape
+from batchedmodel_contract.inference.batch_wire import Ragged
+from batchedmodel_contract.inference.tensors import Datatype, Shape
 from batchedmodel_model_server.api.batch import Array, ParamColumn, mask_of
 from batchedmodel_model_server.api.handler import DTYPES, Spec
 from batchedmodel_model_server.batching.declaration import Declaration, Sharing

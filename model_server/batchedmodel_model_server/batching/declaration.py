@@ -12,16 +12,16 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from batchedmodel_contract.description import (
+from batchedmodel_contract.inference.description import (
     RAGGED,
     CostRule,
     ModelDescription,
     TensorSpec,
     check_roles,
 )
+from batchedmodel_contract.inference.params import RESERVED, Param
+from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_contract.params import RESERVED, Param
-from batchedmodel_contract.tensors import Datatype
 from batchedmodel_model_server.api.handler import Handler, Spec
 from batchedmodel_model_server.errors import CannotLoad
 

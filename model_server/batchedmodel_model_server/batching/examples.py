@@ -9,8 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from batchedmodel_contract.batch_wire import BatchRequest, ragged
-from batchedmodel_contract.tensors import Datatype
+from batchedmodel_contract.inference.batch_wire import BatchRequest, ragged
+from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_model_server.api.batch import Array
 from batchedmodel_model_server.api.handler import Spec
 from batchedmodel_model_server.batching.collate import Collated, collate

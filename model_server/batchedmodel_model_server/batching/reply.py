@@ -6,7 +6,7 @@ Pure; called by the runner when the last pass of a batch is over.
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from batchedmodel_contract.batch_wire import OK, BatchReply, Ragged, ragged
+from batchedmodel_contract.inference.batch_wire import OK, BatchReply, Ragged, ragged
 from batchedmodel_model_server.batching.collate import Collated, Output, no_outputs, split
 from batchedmodel_model_server.batching.declaration import Declaration
 from batchedmodel_model_server.batching.validation import Examined

@@ -9,8 +9,8 @@ import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from batchedmodel_contract.description import CostRule
-from batchedmodel_contract.isolation import Isolation, Rows
+from batchedmodel_contract.inference.description import CostRule
+from batchedmodel_contract.inference.isolation import Isolation, Rows
 from batchedmodel_model_server.errors import ForwardFailed, OutOfMemory
 from batchedmodel_model_server.execution.memory import MemoryCap, lowered
 

@@ -15,8 +15,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
-from batchedmodel_contract.batch_wire import BatchReply, BatchRequest
-from batchedmodel_contract.profile import Profile
+from batchedmodel_contract.inference.batch_wire import BatchReply, BatchRequest
+from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_model_server.api.handler import Handler, Invalid
 from batchedmodel_model_server.batching.collate import Collated, Output, collate
 from batchedmodel_model_server.batching.reply import NOTHING, Computed, Part, Prepared, reply

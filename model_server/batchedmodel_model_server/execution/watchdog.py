@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-from batchedmodel_contract.profile import Profile
+from batchedmodel_contract.inference.profile import Profile
 
 LEAST_SECONDS: Final = 10.0
 """No pass is called hung before: busy neighbours slow a short one down tenfold for seconds."""

@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
-from batchedmodel_contract.description import Activation, Classification
+from batchedmodel_contract.inference.description import Activation, Classification
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.sources.untrusted_files import (
     MOST_TOKENIZER_BYTES,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from batchedmodel_contract.description import TextInput
+from batchedmodel_contract.inference.description import TextInput
 from batchedmodel_model_server.api.batch import Batch
 from batchedmodel_model_server.api.handler import Spec
 from batchedmodel_model_server.errors import CannotLoad

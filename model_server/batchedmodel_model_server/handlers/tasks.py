@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from batchedmodel_contract.description import Classification, TextInput
+from batchedmodel_contract.inference.description import Classification, TextInput
 from batchedmodel_model_server.api.batch import Batch
 from batchedmodel_model_server.api.handler import Spec
 

@@ -12,9 +12,10 @@ from typing import Final
 import orjson
 from aiohttp import web
 
-from batchedmodel_contract.batch_wire import EXTENSION
+from batchedmodel_contract.inference.batch_wire import EXTENSION
+from batchedmodel_contract.inference.v2 import BINARY_EXTENSION, HEADER_LENGTH
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_contract.server_api import (
+from batchedmodel_contract.processes.server_api import (
     INDEX,
     ModelState,
     events_path,
@@ -26,7 +27,6 @@ from batchedmodel_contract.server_api import (
     tokenizer_path,
     unload_path,
 )
-from batchedmodel_contract.v2 import BINARY_EXTENSION, HEADER_LENGTH
 from batchedmodel_http.response import Response
 from batchedmodel_model_server.errors import UnknownModel
 from batchedmodel_model_server.http.error_responses import failure, told

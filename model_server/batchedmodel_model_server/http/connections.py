@@ -14,8 +14,8 @@ from urllib.parse import unquote
 
 from aiohttp import web
 
-from batchedmodel_contract.server_api import infer_path
-from batchedmodel_contract.v2 import HEADER_LENGTH
+from batchedmodel_contract.inference.v2 import HEADER_LENGTH
+from batchedmodel_contract.processes.server_api import infer_path
 from batchedmodel_http import request_head
 from batchedmodel_http.connection import Connection
 from batchedmodel_http.connection_set import ConnectionSet

@@ -8,9 +8,9 @@ from typing import Final, Protocol
 
 import orjson
 
-from batchedmodel_contract.batch_wire import to_request, write_reply
-from batchedmodel_contract.tensors import Buffer
-from batchedmodel_contract.v2 import HEADER_LENGTH, read_body, read_options, write_answer
+from batchedmodel_contract.inference.batch_wire import to_request, write_reply
+from batchedmodel_contract.inference.tensors import Buffer
+from batchedmodel_contract.inference.v2 import HEADER_LENGTH, read_body, read_options, write_answer
 from batchedmodel_http.response import Response
 from batchedmodel_model_server.errors import TooSlow
 from batchedmodel_model_server.http.plain_v2 import is_batch, items_as_rows, rows_as_items

@@ -7,7 +7,7 @@ status, so one bad row fails it. Pure.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from batchedmodel_contract.batch_wire import (
+from batchedmodel_contract.inference.batch_wire import (
     OK,
     SHAPES,
     BatchReply,
@@ -15,9 +15,9 @@ from batchedmodel_contract.batch_wire import (
     Ragged,
     check_items,
 )
+from batchedmodel_contract.inference.params import Param, columns, read_values
+from batchedmodel_contract.inference.tensors import Tensor
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_contract.params import Param, columns, read_values
-from batchedmodel_contract.tensors import Tensor
 
 
 class RowFailed(Exception):

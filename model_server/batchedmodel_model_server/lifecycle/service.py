@@ -14,10 +14,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from batchedmodel_contract.environment import ModelServerSettings
-from batchedmodel_contract.profile import Profile
-from batchedmodel_contract.server_api import ModelState
-from batchedmodel_contract.source import Source
+from batchedmodel_contract.inference.profile import Profile
+from batchedmodel_contract.manifest.source import Source
+from batchedmodel_contract.processes.environment import ModelServerSettings
+from batchedmodel_contract.processes.server_api import ModelState
 from batchedmodel_model_server.batching.declaration import FIRST_VERSION, describe
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost, NotReady, Overloaded
 from batchedmodel_model_server.execution.device_thread import DeviceThread

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 
-from batchedmodel_contract.server_api import ModelState, StateEvent
+from batchedmodel_contract.processes.server_api import ModelState, StateEvent
 
 _log = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from batchedmodel_contract.description import ModelDescription
-from batchedmodel_contract.profile import Profile
-from batchedmodel_contract.server_api import ModelState
+from batchedmodel_contract.inference.description import ModelDescription
+from batchedmodel_contract.inference.profile import Profile
+from batchedmodel_contract.processes.server_api import ModelState
 from batchedmodel_model_server.api.handler import Handler
 from batchedmodel_model_server.errors import NotReady
 from batchedmodel_model_server.execution.runner import Runner

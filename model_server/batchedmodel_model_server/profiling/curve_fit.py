@@ -12,8 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from batchedmodel_contract.description import CostRule
-from batchedmodel_contract.profile import FittedCurve, ProfilePoint
+from batchedmodel_contract.inference.description import CostRule
+from batchedmodel_contract.inference.profile import FittedCurve, ProfilePoint
 
 _TERMS: Final = 4
 _BETTER: Final = 1e-9  # of squared relative errors: what rounding alone may gain

@@ -17,9 +17,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
-from batchedmodel_contract.environment import ModelServerSettings
+from batchedmodel_contract.inference.profile import Profile, profile_from_mapping
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_contract.profile import Profile, profile_from_mapping
+from batchedmodel_contract.processes.environment import ModelServerSettings
 from batchedmodel_model_server.batching.declaration import Sharing
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.execution.forward import LoadedModel

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from batchedmodel_contract.description import CostRule
+from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_model_server.api.batch import Array
 from batchedmodel_model_server.batching.collate import collate, split
 from batchedmodel_model_server.batching.declaration import Declaration, Sharing

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from batchedmodel_contract.environment import ModelServerSettings
-from batchedmodel_contract.profile import Profile
+from batchedmodel_contract.inference.profile import Profile
+from batchedmodel_contract.processes.environment import ModelServerSettings
 from batchedmodel_model_server.batching.declaration import Sharing
 from batchedmodel_model_server.execution.forward import LoadedModel
 from batchedmodel_model_server.execution.memory import MemoryCap

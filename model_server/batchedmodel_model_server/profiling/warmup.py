@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
-from batchedmodel_contract.description import CostRule
-from batchedmodel_contract.profile import Profile, ProfilePoint
+from batchedmodel_contract.inference.description import CostRule
+from batchedmodel_contract.inference.profile import Profile, ProfilePoint
 from batchedmodel_model_server.batching.examples import examples
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost, ForwardFailed, OutOfMemory
 from batchedmodel_model_server.execution.forward import LoadedModel, forward

@@ -13,13 +13,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from batchedmodel_contract.environment import (
+from batchedmodel_contract.mistakes import InvalidInput, InvalidManifest
+from batchedmodel_contract.processes.environment import (
     EXIT_WRONG_SETTINGS,
     FetchSettings,
     from_environment,
     source_from_json,
 )
-from batchedmodel_contract.mistakes import InvalidInput, InvalidManifest
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.sources.folder import model_folder
 

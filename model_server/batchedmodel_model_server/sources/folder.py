@@ -9,8 +9,8 @@ import os
 from pathlib import Path
 from typing import Final
 
-from batchedmodel_contract.environment import HUB_FOLDER
-from batchedmodel_contract.source import Source
+from batchedmodel_contract.manifest.source import Source
+from batchedmodel_contract.processes.environment import HUB_FOLDER
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.sources.fetching import fetched
 

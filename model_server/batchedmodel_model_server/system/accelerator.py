@@ -5,8 +5,8 @@ Called while the model is loaded, and only for handlers that leave the choice of
 
 import logging
 
-from batchedmodel_contract.environment import AcceleratorNeed
-from batchedmodel_contract.server_api import ON_THE_CPU
+from batchedmodel_contract.processes.environment import AcceleratorNeed
+from batchedmodel_contract.processes.server_api import ON_THE_CPU
 from batchedmodel_model_server.errors import CannotLoad
 
 _log = logging.getLogger(__name__)

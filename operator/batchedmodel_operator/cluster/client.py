@@ -17,8 +17,13 @@ from kubernetes.aio import config
 from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.configuration import Configuration
 
-from batchedmodel_contract.kubernetes_names import NAME_LABEL
-from batchedmodel_contract.object_text import LARGEST_OBJECT, ItemSplitter, Unreadable, parsed
+from batchedmodel_contract.kubernetes.names import NAME_LABEL
+from batchedmodel_contract.kubernetes.object_text import (
+    LARGEST_OBJECT,
+    ItemSplitter,
+    Unreadable,
+    parsed,
+)
 from batchedmodel_operator.cluster.objects import apart, items_of, reader_of
 from batchedmodel_operator.errors import (
     ClusterError,

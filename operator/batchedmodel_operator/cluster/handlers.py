@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, cast
 
 import kopf
 
-from batchedmodel_contract.kubernetes_names import (
+from batchedmodel_contract.kubernetes.names import (
     GROUP,
     MANAGED_BY,
     MANAGED_BY_LABEL,

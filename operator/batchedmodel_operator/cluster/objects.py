@@ -11,12 +11,12 @@ from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from batchedmodel_contract.kubernetes_names import (
+from batchedmodel_contract.kubernetes.names import (
     BATCHING_HASH_ANNOTATION,
     NAME_LABEL,
     REVISION_LABEL,
 )
-from batchedmodel_contract.object_text import (
+from batchedmodel_contract.kubernetes.object_text import (
     LARGE,
     ItemSplitter,
     Unreadable,
@@ -26,7 +26,7 @@ from batchedmodel_contract.object_text import (
     parsed,
     pick,
 )
-from batchedmodel_contract.spec_size import LARGEST_SPEC
+from batchedmodel_contract.manifest.spec_size import LARGEST_SPEC
 from batchedmodel_operator.kinds import CHILDREN, Kind
 from batchedmodel_operator.ports import UNREAD, Body, Unread
 

@@ -9,11 +9,16 @@ import logging
 from http import HTTPStatus
 from typing import Final
 
-from batchedmodel_contract import sidecar_api
-from batchedmodel_contract.admin_answer import END_OF_HEAD, LARGEST_HEAD, question, read_head
-from batchedmodel_contract.kubernetes_names import ADMIN_PORT
-from batchedmodel_contract.object_text import Unreadable, parsed
-from batchedmodel_contract.sidecar_api import Whom
+from batchedmodel_contract.kubernetes.names import ADMIN_PORT
+from batchedmodel_contract.kubernetes.object_text import Unreadable, parsed
+from batchedmodel_contract.processes import sidecar_api
+from batchedmodel_contract.processes.admin_answer import (
+    END_OF_HEAD,
+    LARGEST_HEAD,
+    question,
+    read_head,
+)
+from batchedmodel_contract.processes.sidecar_api import Whom
 
 _log: Final = logging.getLogger(__name__)
 _EXCHANGE_SECONDS: Final = 1.0

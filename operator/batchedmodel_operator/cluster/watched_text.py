@@ -12,8 +12,8 @@ from typing import Any, Final, cast
 import aiohttp
 import kopf
 
-from batchedmodel_contract.kubernetes_names import NAME_LABEL
-from batchedmodel_contract.object_text import (
+from batchedmodel_contract.kubernetes.names import NAME_LABEL
+from batchedmodel_contract.kubernetes.object_text import (
     LARGEST_OF_MANY,
     ItemSplitter,
     LineSplitter,

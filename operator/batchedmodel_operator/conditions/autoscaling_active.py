@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from batchedmodel_contract.kubernetes_names import BLIND
+from batchedmodel_contract.kubernetes.names import BLIND
 from batchedmodel_operator.conditions.check import Condition, Finding, no, unknown, yes
 from batchedmodel_operator.conditions.reasons import Reason
 from batchedmodel_operator.conditions.view import View

@@ -6,8 +6,8 @@ and sidecars say.
 
 from typing import Final
 
-from batchedmodel_contract.kubernetes_names import FETCH_CONTAINER
-from batchedmodel_contract.server_api import ModelState
+from batchedmodel_contract.kubernetes.names import FETCH_CONTAINER
+from batchedmodel_contract.processes.server_api import ModelState
 from batchedmodel_operator.conditions.check import Condition, Finding, no, unknown, yes
 from batchedmodel_operator.conditions.reasons import Reason
 from batchedmodel_operator.conditions.view import View

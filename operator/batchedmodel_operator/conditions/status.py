@@ -7,8 +7,8 @@ something is still on its way. Conditions follow the form of meta/v1.
 
 from typing import Any
 
-from batchedmodel_contract import capacity
-from batchedmodel_contract.kubernetes_names import NAME_LABEL
+from batchedmodel_contract.kubernetes import capacity
+from batchedmodel_contract.kubernetes.names import NAME_LABEL
 from batchedmodel_operator.conditions import CONDITIONS, View, listed
 from batchedmodel_operator.kinds import RESOURCES, Kind
 from batchedmodel_operator.ports import Body

@@ -6,7 +6,7 @@ batching, and whoever wrote it should be told.
 
 from typing import Final
 
-from batchedmodel_contract.capacity import capacity_of
+from batchedmodel_contract.kubernetes.capacity import capacity_of
 from batchedmodel_operator.conditions.check import Condition, Finding, no, unknown, yes
 from batchedmodel_operator.conditions.reasons import Reason
 from batchedmodel_operator.conditions.view import View

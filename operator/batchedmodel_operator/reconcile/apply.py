@@ -5,7 +5,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Final
 
-from batchedmodel_contract.kubernetes_names import BATCHING_HASH_ANNOTATION
+from batchedmodel_contract.kubernetes.names import BATCHING_HASH_ANNOTATION
 from batchedmodel_operator.errors import Conflict, Gone, NameTaken, Refused, Unreachable
 from batchedmodel_operator.kinds import CHILDREN, FIELD_MANAGER, Kind
 from batchedmodel_operator.ports import Body, Cluster

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from batchedmodel_contract import effective as rules
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.spec import DEFAULT_MODEL_PORT, Spec
-from batchedmodel_contract.workload import Autoscaling, ScalingMetric
+from batchedmodel_contract.manifest import effective as rules
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import DEFAULT_MODEL_PORT, Spec
+from batchedmodel_contract.manifest.workload import Autoscaling, ScalingMetric
 from batchedmodel_operator.rollout.rollout import Mode
 
 

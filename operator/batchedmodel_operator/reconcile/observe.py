@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.sidecar_api import Whom
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.processes.sidecar_api import Whom
 from batchedmodel_operator.kinds import CHILDREN, Kind, child_name
 from batchedmodel_operator.ports import Body, Cluster, Sidecars
 from batchedmodel_operator.reconcile.memory import Memory, Silence

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.spec import Spec
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_operator import render
 from batchedmodel_operator.errors import ClusterError
 from batchedmodel_operator.kinds import CHILDREN, FIELD_MANAGER, SEED_MANAGER, Kind

@@ -6,9 +6,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from batchedmodel_contract.kubernetes_names import FETCH_CONTAINER, MODEL_CONTAINER
-from batchedmodel_contract.server_api import ModelState
-from batchedmodel_contract.spec import Spec
+from batchedmodel_contract.kubernetes.names import FETCH_CONTAINER, MODEL_CONTAINER
+from batchedmodel_contract.manifest.spec import Spec
+from batchedmodel_contract.processes.server_api import ModelState
 from batchedmodel_operator.ports import Body
 from batchedmodel_operator.reconcile.redaction import redacted
 from batchedmodel_operator.reconcile.state import Child, Pod, condition

@@ -4,16 +4,16 @@ That is an Object metric of the BatchedModel, which the autoscaler serves, or th
 container, which the cluster's own metrics server does.
 """
 
-from batchedmodel_contract.capacity import capacity_of
-from batchedmodel_contract.kubernetes_names import (
+from batchedmodel_contract.kubernetes.capacity import capacity_of
+from batchedmodel_contract.kubernetes.names import (
     MODEL_CONTAINER,
     OUTSTANDING_METRIC,
     QUEUE_LENGTH_METRIC,
     QUEUE_WAIT_METRIC,
     REQUIRED_REPLICAS_METRIC,
 )
-from batchedmodel_contract.spec import Spec
-from batchedmodel_contract.workload import Autoscaling, ScalingMetric
+from batchedmodel_contract.manifest.spec import Spec
+from batchedmodel_contract.manifest.workload import Autoscaling, ScalingMetric
 from batchedmodel_operator.kinds import RESOURCES, Kind, child_name
 from batchedmodel_operator.reconcile import effective
 from batchedmodel_operator.reconcile.state import Model

@@ -2,9 +2,7 @@
 
 from typing import Final
 
-from batchedmodel_contract import sidecar_api
-from batchedmodel_contract.environment import SidecarSettings, to_environment
-from batchedmodel_contract.kubernetes_names import (
+from batchedmodel_contract.kubernetes.names import (
     ADMIN_PORT,
     BATCHER_CONTAINER,
     BATCHER_TEMPORARY_VOLUME,
@@ -14,7 +12,9 @@ from batchedmodel_contract.kubernetes_names import (
     SETTINGS_VOLUME,
     SOCKET_PATH,
 )
-from batchedmodel_contract.spec import PullPolicy, ServerProtocol, Spec
+from batchedmodel_contract.manifest.spec import PullPolicy, ServerProtocol, Spec
+from batchedmodel_contract.processes import sidecar_api
+from batchedmodel_contract.processes.environment import SidecarSettings, to_environment
 from batchedmodel_operator.reconcile import effective
 from batchedmodel_operator.reconcile.state import Model
 from batchedmodel_operator.render.common import Manifest

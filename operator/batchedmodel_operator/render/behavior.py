@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from batchedmodel_contract.workload import ScalingMetric, ScalingProfile
+from batchedmodel_contract.manifest.workload import ScalingMetric, ScalingProfile
 from batchedmodel_operator.render.common import Manifest
 
 _SEEN_SECONDS: Final = 17.0

@@ -1,6 +1,6 @@
 """The ConfigMap with the batch settings, which running sidecars follow."""
 
-from batchedmodel_contract.batching import FILE_NAME, BatchSettings
+from batchedmodel_contract.manifest.batching import FILE_NAME, BatchSettings
 from batchedmodel_operator.kinds import Kind
 from batchedmodel_operator.reconcile.state import Model
 from batchedmodel_operator.render.common import Manifest, child

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from batchedmodel_contract.kubernetes_names import ADMIN_PORT, SOCKET_FOLDER, SOCKET_VOLUME
-from batchedmodel_contract.spec import Resources
-from batchedmodel_contract.workload import SecurityProfile
+from batchedmodel_contract.kubernetes.names import ADMIN_PORT, SOCKET_FOLDER, SOCKET_VOLUME
+from batchedmodel_contract.manifest.spec import Resources
+from batchedmodel_contract.manifest.workload import SecurityProfile
 from batchedmodel_operator.render.common import Manifest
 
 CACHE_PATH: Final = "/var/cache/batchedmodel"

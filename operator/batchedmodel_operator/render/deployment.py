@@ -7,8 +7,8 @@ nothing else about the pods changes.
 
 from typing import Final
 
-from batchedmodel_contract.kubernetes_names import REVISION_LABEL
-from batchedmodel_contract.spec import Spec
+from batchedmodel_contract.kubernetes.names import REVISION_LABEL
+from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_operator.kinds import RESOURCES, Kind
 from batchedmodel_operator.ports import Body
 from batchedmodel_operator.reconcile import effective

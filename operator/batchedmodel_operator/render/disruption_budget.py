@@ -1,7 +1,7 @@
 """The PodDisruptionBudget: how many pods those may evict at a time who drain nodes."""
 
-from batchedmodel_contract.spec import Spec
-from batchedmodel_contract.workload import BudgetMode
+from batchedmodel_contract.manifest.spec import Spec
+from batchedmodel_contract.manifest.workload import BudgetMode
 from batchedmodel_operator.kinds import Kind
 from batchedmodel_operator.reconcile import effective
 from batchedmodel_operator.reconcile.state import Model

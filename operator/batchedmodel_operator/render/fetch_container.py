@@ -2,21 +2,21 @@
 
 from typing import Final
 
-from batchedmodel_contract.environment import (
+from batchedmodel_contract.kubernetes.names import (
+    FETCH_CONTAINER,
+    FILES_VOLUME,
+    TEMPORARY_VOLUME,
+)
+from batchedmodel_contract.manifest.source import HuggingFace, Source
+from batchedmodel_contract.manifest.spec import Model, PullPolicy, Resources
+from batchedmodel_contract.manifest.workload import SecurityProfile
+from batchedmodel_contract.processes.environment import (
     HUB_FOLDER,
     PREFIX,
     FetchSettings,
     source_to_json,
     to_environment,
 )
-from batchedmodel_contract.kubernetes_names import (
-    FETCH_CONTAINER,
-    FILES_VOLUME,
-    TEMPORARY_VOLUME,
-)
-from batchedmodel_contract.source import HuggingFace, Source
-from batchedmodel_contract.spec import Model, PullPolicy, Resources
-from batchedmodel_contract.workload import SecurityProfile
 from batchedmodel_operator.render.common import Manifest
 from batchedmodel_operator.render.containers import (
     CACHE_PATH,

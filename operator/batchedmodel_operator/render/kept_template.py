@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Final
 
-from batchedmodel_contract.spec import Spec
+from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_operator.kinds import Kind
 from batchedmodel_operator.reconcile.beyond_defaults import beyond_defaults, default_of
 from batchedmodel_operator.reconcile.state import Model, digest

@@ -3,15 +3,7 @@
 from math import ceil
 from typing import Final
 
-from batchedmodel_contract import sidecar_api
-from batchedmodel_contract.environment import (
-    PREFIX,
-    AcceleratorNeed,
-    ModelServerSettings,
-    source_to_json,
-    to_environment,
-)
-from batchedmodel_contract.kubernetes_names import (
+from batchedmodel_contract.kubernetes.names import (
     ADMIN_PORT,
     CACHE_VOLUME,
     MEMORY_VOLUME,
@@ -19,7 +11,15 @@ from batchedmodel_contract.kubernetes_names import (
     SOCKET_PATH,
     TEMPORARY_VOLUME,
 )
-from batchedmodel_contract.spec import PullPolicy, Spec
+from batchedmodel_contract.manifest.spec import PullPolicy, Spec
+from batchedmodel_contract.processes import sidecar_api
+from batchedmodel_contract.processes.environment import (
+    PREFIX,
+    AcceleratorNeed,
+    ModelServerSettings,
+    source_to_json,
+    to_environment,
+)
 from batchedmodel_operator.reconcile import effective
 from batchedmodel_operator.reconcile.state import Model
 from batchedmodel_operator.render.common import Manifest

@@ -2,8 +2,8 @@
 
 from typing import Any, Final
 
-from batchedmodel_contract.kubernetes_names import PRODUCT_LABEL
-from batchedmodel_contract.spec import Spec
+from batchedmodel_contract.kubernetes.names import PRODUCT_LABEL
+from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_operator.reconcile.state import Model
 from batchedmodel_operator.render.common import Manifest, selector
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
-from batchedmodel_contract.kubernetes_names import (
+from batchedmodel_contract.kubernetes.names import (
     BATCHER_TEMPORARY_VOLUME,
     CACHE_VOLUME,
     MEMORY_VOLUME,
@@ -11,8 +11,8 @@ from batchedmodel_contract.kubernetes_names import (
     SOCKET_VOLUME,
     TEMPORARY_VOLUME,
 )
-from batchedmodel_contract.spec import PullPolicy, Spec
-from batchedmodel_contract.workload import SecurityProfile
+from batchedmodel_contract.manifest.spec import PullPolicy, Spec
+from batchedmodel_contract.manifest.workload import SecurityProfile
 from batchedmodel_operator.kinds import Kind, child_name
 from batchedmodel_operator.reconcile.state import Model
 from batchedmodel_operator.render.batcher import batcher

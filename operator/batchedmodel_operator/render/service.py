@@ -1,7 +1,7 @@
 """The Service in front of the sidecars."""
 
-from batchedmodel_contract.kubernetes_names import DATA_PORT
-from batchedmodel_contract.spec import Spec
+from batchedmodel_contract.kubernetes.names import DATA_PORT
+from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_operator.kinds import Kind
 from batchedmodel_operator.reconcile.state import Model
 from batchedmodel_operator.render.common import Manifest, child, selector

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from batchedmodel_contract.workload import Rollout, RolloutStrategy
+from batchedmodel_contract.manifest.workload import Rollout, RolloutStrategy
 from batchedmodel_operator.ports import Body
 
 SURGE_WAITS_SECONDS: Final = 60.0

@@ -2,8 +2,8 @@
 
 from datetime import datetime
 
-from batchedmodel_contract.kubernetes_names import REVISION_LABEL
-from batchedmodel_contract.spec import Spec
+from batchedmodel_contract.kubernetes.names import REVISION_LABEL
+from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_operator.ports import Body
 from batchedmodel_operator.reconcile import effective
 from batchedmodel_operator.reconcile.pod_failures import failed_start, lacks_accelerator_since

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from batchedmodel_contract.stats import BUCKET_SECONDS, BUCKETS, SidecarStats
+from batchedmodel_contract.processes.stats import BUCKET_SECONDS, BUCKETS, SidecarStats
 
 WINDOW_SECONDS: Final = BUCKETS * BUCKET_SECONDS
 """Over which the rate of offered work is taken."""

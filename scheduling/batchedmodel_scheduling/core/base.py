@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import Rejection, ReleaseReason
 from batchedmodel_scheduling.core.limits import limits
 from batchedmodel_scheduling.core.pipeline import Pipeline

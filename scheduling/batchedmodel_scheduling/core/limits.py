@@ -6,8 +6,8 @@ Used by every policy when it cuts a batch. An item that is over a bound all by i
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.description import CostRule
+from batchedmodel_contract.inference.description import CostRule
+from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_scheduling.core.policy import MemoryCap
 
 

@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.profile import Profile
-from batchedmodel_contract.spec import PolicyName
+from batchedmodel_contract.inference.profile import Profile
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_scheduling.core.base import BasePolicy
 from batchedmodel_scheduling.core.pipeline import Pipeline
 from batchedmodel_scheduling.deadline.policy import Deadline

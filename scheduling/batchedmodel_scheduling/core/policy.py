@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple, NewType, Protocol
 
-from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import HoldReason, Outcome, Rejection, ReleaseReason
 
 ItemId = NewType("ItemId", int)

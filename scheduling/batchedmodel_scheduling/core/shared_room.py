@@ -11,8 +11,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
+from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_contract.tenants import Share
 
 _TIMES: Final = 7
 """One may have so many times what stays free, so one alone leaves an eighth."""

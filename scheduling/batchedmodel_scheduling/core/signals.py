@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_scheduling.core.policy import Item
 from batchedmodel_scheduling.latency.batch_times import BatchTimes
 

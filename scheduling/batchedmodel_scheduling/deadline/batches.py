@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
 
-from batchedmodel_contract.description import CostRule
+from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_scheduling.core.limits import Limits
 from batchedmodel_scheduling.deadline.grouping import LengthClass, merged
 from batchedmodel_scheduling.deadline.ready_queue import Lane, QueuedItem, ReadyQueue

@@ -12,7 +12,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Final
 
-from batchedmodel_contract.description import CostRule
+from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_scheduling.deadline import look_ahead
 from batchedmodel_scheduling.deadline.batches import (
     Situation,

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Final
 
-from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import Lateness
 from batchedmodel_contract.outcomes import HoldReason, Outcome, Rejection, ReleaseReason
-from batchedmodel_contract.spec import Lateness
 from batchedmodel_scheduling.core.base import BasePolicy
 from batchedmodel_scheduling.core.pipeline import Pipeline
 from batchedmodel_scheduling.core.policy import (

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import HoldReason, Outcome, ReleaseReason
 from batchedmodel_scheduling.core.base import BasePolicy
 from batchedmodel_scheduling.core.pipeline import Pipeline

@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from batchedmodel_contract.description import CostRule
-from batchedmodel_contract.profile import Profile, ProfilePoint
+from batchedmodel_contract.inference.description import CostRule
+from batchedmodel_contract.inference.profile import Profile, ProfilePoint
 from batchedmodel_scheduling.latency.curve import Curve, smoothed
 from batchedmodel_scheduling.latency.drift import Drift
 

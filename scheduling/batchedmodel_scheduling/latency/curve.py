@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from batchedmodel_contract.description import CostRule
-from batchedmodel_contract.profile import Profile, ProfilePoint
+from batchedmodel_contract.inference.description import CostRule
+from batchedmodel_contract.inference.profile import Profile, ProfilePoint
 
 Floats = NDArray[np.float64]
 _TABLED: Final = 1 << 20  # numbers in all tables together

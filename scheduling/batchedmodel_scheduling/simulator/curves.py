@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from batchedmodel_contract.description import CostRule
+from batchedmodel_contract.inference.description import CostRule
+from batchedmodel_contract.inference.profile import Profile, ProfilePoint
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_contract.profile import Profile, ProfilePoint
 from batchedmodel_scheduling.latency.curve import Curve as MeasuredCurve
 
 

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable
 from typing import Final
 
-from batchedmodel_contract.batch_wire import BatchReply, BatchRequest
-from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.inference.batch_wire import BatchReply, BatchRequest
+from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_scheduling.core.base import BasePolicy
 from batchedmodel_scheduling.core.policy import Batch
 from batchedmodel_sidecar.backends.base import Infer

@@ -9,11 +9,11 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from batchedmodel_contract.batch_wire import BatchReply
-from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.inference.batch_wire import BatchReply
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.tenants import NOBODY, Share
 from batchedmodel_contract.outcomes import Outcome
-from batchedmodel_contract.stats import SidecarStats
-from batchedmodel_contract.tenants import NOBODY, Share
+from batchedmodel_contract.processes.stats import SidecarStats
 from batchedmodel_scheduling.core import policies
 from batchedmodel_scheduling.core.policy import Batch, HandedOver, Item, ItemId, MemoryCap
 from batchedmodel_scheduling.core.signals import Signals

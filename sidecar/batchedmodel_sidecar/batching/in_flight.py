@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from batchedmodel_contract.batch_wire import BatchReply
-from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.inference.batch_wire import BatchReply
+from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_scheduling.core.pipeline import Pipeline
 from batchedmodel_scheduling.core.policy import Batch, BatchId, Slots
 from batchedmodel_sidecar.errors import Unserved

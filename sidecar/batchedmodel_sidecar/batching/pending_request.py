@@ -5,9 +5,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from batchedmodel_contract.batch_wire import BatchRequest
+from batchedmodel_contract.inference.batch_wire import BatchRequest
+from batchedmodel_contract.manifest.tenants import NOBODY, Share
 from batchedmodel_contract.outcomes import Outcome
-from batchedmodel_contract.tenants import NOBODY, Share
 from batchedmodel_scheduling.core.policy import Batch, BatchId, Item, ItemId
 from batchedmodel_sidecar.calls import (
     Answer,

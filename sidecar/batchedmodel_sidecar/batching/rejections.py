@@ -6,7 +6,7 @@ device needs for what waits, as far as anybody knows it.
 
 from typing import Final
 
-from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_scheduling.core.policy import Refusal

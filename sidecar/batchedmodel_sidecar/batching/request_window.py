@@ -13,11 +13,11 @@ from collections.abc import Callable, Hashable, Sequence
 from itertools import count
 from typing import Final
 
-from batchedmodel_contract.batch_wire import BatchReply
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.description import CostRule
+from batchedmodel_contract.inference.batch_wire import BatchReply
+from batchedmodel_contract.inference.description import CostRule
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Outcome, Rejection
-from batchedmodel_contract.tenants import Share
 from batchedmodel_scheduling.core.base import BasePolicy
 from batchedmodel_scheduling.core.fair_queue import FairQueue
 from batchedmodel_scheduling.core.policy import Batch, Item, ItemId, Refusal

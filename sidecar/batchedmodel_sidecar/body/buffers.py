@@ -14,7 +14,7 @@ from aiohttp import ClientResponse, Payload
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import StreamWriter
 
-from batchedmodel_contract.tensors import Buffer
+from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_http.response import LARGE, size_of
 
 _MOST_DIGITS: Final = 18

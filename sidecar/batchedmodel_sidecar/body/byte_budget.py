@@ -6,8 +6,8 @@ What counts is what has arrived: a caller that declares much and sends nothing h
 from types import TracebackType
 from typing import Final
 
+from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_contract.tenants import Share
 from batchedmodel_scheduling.core.shared_room import SharedRoom
 
 _ANSWERS: Final = Share("(answers)")

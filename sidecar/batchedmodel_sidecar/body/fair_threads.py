@@ -11,8 +11,8 @@ from functools import partial
 from itertools import count
 from typing import Final, TypeVar
 
+from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_contract.tenants import Share
 from batchedmodel_scheduling.core.fair_queue import FairQueue
 from batchedmodel_scheduling.core.shared_room import SharedRoom
 

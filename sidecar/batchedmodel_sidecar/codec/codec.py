@@ -7,9 +7,9 @@ use the same adapters and dialects, and end in the same calls and errors.
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from batchedmodel_contract.inference.tensors import Buffer
+from batchedmodel_contract.manifest.tenants import NOBODY, Share
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_contract.tenants import NOBODY, Share
-from batchedmodel_contract.tensors import Buffer
 from batchedmodel_http.response import LARGE
 from batchedmodel_sidecar.backends.foreign.protocol import (
     BackendProtocol,

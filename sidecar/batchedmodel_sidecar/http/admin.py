@@ -13,7 +13,7 @@ import orjson
 from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 
-from batchedmodel_contract import server_api, sidecar_api
+from batchedmodel_contract.processes import server_api, sidecar_api
 from batchedmodel_sidecar.backends.base import Link
 from batchedmodel_sidecar.backends.native.repository import MOST_BYTES, Repository, Told
 from batchedmodel_sidecar.batching.batcher import Batcher

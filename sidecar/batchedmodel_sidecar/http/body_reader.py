@@ -8,10 +8,10 @@ from typing import Final
 
 from aiohttp import web
 
+from batchedmodel_contract.inference.tensors import Buffer
+from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.mistakes import shown
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_contract.tenants import Share
-from batchedmodel_contract.tensors import Buffer
 from batchedmodel_http.response import LARGE
 from batchedmodel_sidecar.body.buffers import Room, json_bytes
 from batchedmodel_sidecar.body.byte_budget import ByteBudget, Hold

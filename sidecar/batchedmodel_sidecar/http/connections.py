@@ -15,7 +15,7 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-from batchedmodel_contract.tenants import address_group
+from batchedmodel_contract.manifest.tenants import address_group
 from batchedmodel_http.connection import Connection
 from batchedmodel_http.connection_set import ConnectionSet
 from batchedmodel_http.head_cache import HeadCache

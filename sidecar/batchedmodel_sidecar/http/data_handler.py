@@ -11,9 +11,9 @@ from typing import Final
 
 from aiohttp import web
 
+from batchedmodel_contract.manifest.tenants import NOBODY, Share, address_group, share_of
 from batchedmodel_contract.mistakes import InvalidInput, Unbatchable
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_contract.tenants import NOBODY, Share, address_group, share_of
 from batchedmodel_http.response import LARGE, Response, size_of
 from batchedmodel_sidecar.backends.base import Link
 from batchedmodel_sidecar.backends.foreign.catalogue import Foreign

@@ -15,9 +15,9 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
+from batchedmodel_contract.inference.tensors import Buffer
+from batchedmodel_contract.manifest.tenants import NOBODY, Share
 from batchedmodel_contract.outcomes import Outcome, Rejection
-from batchedmodel_contract.tenants import NOBODY, Share
-from batchedmodel_contract.tensors import Buffer
 from batchedmodel_http.connection import NotHere
 from batchedmodel_http.request_head import path_and_query
 from batchedmodel_http.response import is_empty

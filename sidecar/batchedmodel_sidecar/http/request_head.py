@@ -7,7 +7,7 @@ what follows from it are kept and used for many requests: nothing here belongs t
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from batchedmodel_contract.v2 import HEADER_LENGTH
+from batchedmodel_contract.inference.v2 import HEADER_LENGTH
 from batchedmodel_http import request_head
 from batchedmodel_sidecar.body.encodings import Encoding, encoding_of
 from batchedmodel_sidecar.protocols.adapter import Adapter

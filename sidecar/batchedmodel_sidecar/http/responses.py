@@ -12,8 +12,8 @@ from typing import Any, Final
 import orjson
 from aiohttp import web
 
-from batchedmodel_contract.tenants import Share
-from batchedmodel_contract.tensors import Buffer
+from batchedmodel_contract.inference.tensors import Buffer
+from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_http.response import SERVER, Response, is_empty
 from batchedmodel_sidecar.body.buffers import body_of
 from batchedmodel_sidecar.body.encodings import Compression

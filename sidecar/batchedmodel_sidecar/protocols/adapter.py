@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple, Protocol
 
-from batchedmodel_contract.tensors import Buffer
+from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_sidecar.calls import Answer, Call
 from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.model import ReadyModel

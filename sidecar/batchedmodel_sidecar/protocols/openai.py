@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import orjson
 
-from batchedmodel_contract.description import ModelDescription
+from batchedmodel_contract.inference.description import ModelDescription
+from batchedmodel_contract.inference.tensors import Buffer, Datatype, bytes_to_values
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_contract.rules import Broken, Whole
-from batchedmodel_contract.tensors import Buffer, Datatype, bytes_to_values
+from batchedmodel_contract.schema.rules import Broken, Whole
 from batchedmodel_sidecar.calls import Answer, Row, Value
 from batchedmodel_sidecar.codec.rows import rows_of_ids, rows_of_texts
 from batchedmodel_sidecar.errors import CallError, ModelNotFound

@@ -9,7 +9,7 @@ from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from batchedmodel_contract.mistakes import shown
-from batchedmodel_contract.server_api import INDEX
+from batchedmodel_contract.processes.server_api import INDEX
 
 
 class Endpoint(Enum):

@@ -5,9 +5,9 @@ from typing import Any, Final
 
 import orjson
 
-from batchedmodel_contract.description import Activation
+from batchedmodel_contract.inference.description import Activation
+from batchedmodel_contract.inference.tensors import bytes_to_values
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_contract.tensors import bytes_to_values
 from batchedmodel_sidecar.calls import Answer
 from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.protocols.adapter import Body

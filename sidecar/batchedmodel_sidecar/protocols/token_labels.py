@@ -8,7 +8,7 @@ that are nothing of interest, are left out as transformers leaves them out. Pure
 from collections.abc import Sequence
 from typing import Any, Final
 
-from batchedmodel_contract.description import Classification
+from batchedmodel_contract.inference.description import Classification
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_sidecar.codec.tokenizer import Marks, Text
 from batchedmodel_sidecar.protocols.scores import probability

@@ -8,10 +8,9 @@ from typing import Any, Final
 
 import orjson
 
-from batchedmodel_contract.description import TensorSpec
-from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_contract.params import Param, Values, read_values
-from batchedmodel_contract.tensors import (
+from batchedmodel_contract.inference.description import TensorSpec
+from batchedmodel_contract.inference.params import Param, Values, read_values
+from batchedmodel_contract.inference.tensors import (
     Buffer,
     Datatype,
     Shape,
@@ -19,6 +18,7 @@ from batchedmodel_contract.tensors import (
     join_byte_elements,
     values_to_bytes,
 )
+from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_sidecar.calls import Answer
 from batchedmodel_sidecar.codec.rows import rows_of_tensors, rows_of_texts
 from batchedmodel_sidecar.errors import CallError

@@ -4,11 +4,10 @@ from typing import Any, Final
 
 import orjson
 
-from batchedmodel_contract.batch_wire import SHAPES
-from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_contract.params import read_values
-from batchedmodel_contract.tensors import Buffer, Datatype, Tensor, split_byte_elements
-from batchedmodel_contract.v2 import (
+from batchedmodel_contract.inference.batch_wire import SHAPES
+from batchedmodel_contract.inference.params import read_values
+from batchedmodel_contract.inference.tensors import Buffer, Datatype, Tensor, split_byte_elements
+from batchedmodel_contract.inference.v2 import (
     BINARY_EXTENSION,
     HEADER_LENGTH,
     Options,
@@ -17,6 +16,7 @@ from batchedmodel_contract.v2 import (
     to_json,
     write_answer,
 )
+from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_sidecar.calls import Answer
 from batchedmodel_sidecar.codec.rows import rows_of_tensors, rows_of_texts
 from batchedmodel_sidecar.errors import CallError

@@ -11,10 +11,10 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from batchedmodel_contract.description import ModelDescription
-from batchedmodel_contract.params import Values
-from batchedmodel_contract.tensors import Datatype, Shape, Tensor, rows, values_to_bytes
-from batchedmodel_contract.v2 import Options
+from batchedmodel_contract.inference.description import ModelDescription
+from batchedmodel_contract.inference.params import Values
+from batchedmodel_contract.inference.tensors import Datatype, Shape, Tensor, rows, values_to_bytes
+from batchedmodel_contract.inference.v2 import Options
 from batchedmodel_sidecar.calls import Row, Value
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Parsed

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from typing import Final
 
 from batchedmodel_contract.outcomes import Outcome, Rejection
-from batchedmodel_contract.sidecar_api import ARRIVALS_COLUMNS, ARRIVALS_PENDING
+from batchedmodel_contract.processes.sidecar_api import ARRIVALS_COLUMNS, ARRIVALS_PENDING
 from batchedmodel_scheduling.core.policy import Priority
 
 _CAPACITY: Final = 100_000

@@ -1,6 +1,6 @@
 """What ledger and histograms are told of a batch: when it leaves, and when it is off the server."""
 
-from batchedmodel_contract.batch_wire import BatchReply
+from batchedmodel_contract.inference.batch_wire import BatchReply
 from batchedmodel_scheduling.core.policy import Batch
 from batchedmodel_sidecar.batching.pending_request import Members
 from batchedmodel_sidecar.telemetry.ledger import Ledger

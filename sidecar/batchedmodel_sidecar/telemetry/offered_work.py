@@ -7,8 +7,8 @@ for a fall of the counters.
 import uuid
 from typing import Final
 
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.stats import SidecarStats
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.processes.stats import SidecarStats
 from batchedmodel_scheduling.core.base import BasePolicy
 from batchedmodel_sidecar.telemetry.ledger import Ledger
 from batchedmodel_sidecar.telemetry.work_meter import WorkMeter

@@ -4,7 +4,7 @@ Written by the batcher, read by the autoscaler through `/v1/stats`. Refused work
 overload that is shed must not look like calm.
 """
 
-from batchedmodel_contract.stats import BUCKET_SECONDS, BUCKETS
+from batchedmodel_contract.processes.stats import BUCKET_SECONDS, BUCKETS
 
 
 class WorkMeter:

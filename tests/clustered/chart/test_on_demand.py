@@ -7,9 +7,9 @@ import pytest
 import yaml
 
 from batchedmodel_autoscaler.settings import AutoscalerSettings
-from batchedmodel_contract.environment import from_environment
-from batchedmodel_contract.kubernetes_names import NAME_LABEL
-from batchedmodel_contract.manifest import read_manifest
+from batchedmodel_contract.kubernetes.names import NAME_LABEL
+from batchedmodel_contract.manifest.manifest import read_manifest
+from batchedmodel_contract.processes.environment import from_environment
 from batchedmodel_operator.checkup import CheckupSettings
 from batchedmodel_operator.settings import OperatorSettings
 from cluster.errors import CommandFailed

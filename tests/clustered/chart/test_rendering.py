@@ -7,13 +7,13 @@ import yaml
 
 from batchedmodel_autoscaler.metrics_api.documents import METRICS
 from batchedmodel_autoscaler.settings import AutoscalerSettings
-from batchedmodel_contract.environment import from_environment
-from batchedmodel_contract.kubernetes_names import (
+from batchedmodel_contract.kubernetes.names import (
     GROUP,
     METRICS_GROUP,
     PLURAL,
 )
-from batchedmodel_contract.spec import LogLevel, PullPolicy
+from batchedmodel_contract.manifest.spec import LogLevel, PullPolicy
+from batchedmodel_contract.processes.environment import from_environment
 from batchedmodel_operator.settings import OperatorSettings
 from cluster.errors import CommandFailed
 from support.chart import CHART, Helm, container, environment, setting

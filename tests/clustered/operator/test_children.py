@@ -2,7 +2,7 @@
 
 import time
 
-from batchedmodel_contract.kubernetes_names import (
+from batchedmodel_contract.kubernetes.names import (
     BATCHING_HASH_ANNOTATION,
     DATA_PORT,
     MANAGED_BY_LABEL,

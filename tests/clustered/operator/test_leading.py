@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from batchedmodel_contract.kubernetes_names import NAME_LABEL
+from batchedmodel_contract.kubernetes.names import NAME_LABEL
 from cluster import ControlPlane
 from support.operator_process import ACCOUNT, HOME, OperatorProcess, operator
 from support.operator_team import SIMULATED, Team

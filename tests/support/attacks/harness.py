@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import aiohttp
 
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.spec import ServerProtocol
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import ServerProtocol
 from support.attacks.aim import Attack, Kind, document, path_of
 from support.chain import TESTS, Chain, running_chain
 from support.process_memory import resident_bytes, shared_bytes

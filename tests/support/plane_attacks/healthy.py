@@ -12,8 +12,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.kubernetes_names import (
+from batchedmodel_contract.kubernetes.names import (
     GROUP,
     METRICS_GROUP,
     NAME_LABEL,
@@ -21,7 +20,8 @@ from batchedmodel_contract.kubernetes_names import (
     REQUIRED_REPLICAS_METRIC,
     VERSION,
 )
-from batchedmodel_contract.manifest import read_manifest
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.manifest import read_manifest
 from control_plane_api import Api
 from support.plane_attacks.node import ready_at
 from support.plane_attacks.orders import CodecClient

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from batchedmodel_contract.kubernetes_names import (
+from batchedmodel_contract.kubernetes.names import (
     MANAGED_BY,
     MANAGED_BY_LABEL,
     MODEL_CONTAINER,

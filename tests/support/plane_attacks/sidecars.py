@@ -15,16 +15,16 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from batchedmodel_contract.descriptors import raise_descriptors
-from batchedmodel_contract.kubernetes_names import ADMIN_PORT
-from batchedmodel_contract.sidecar_api import (
+from batchedmodel_contract.kubernetes.names import ADMIN_PORT
+from batchedmodel_contract.processes.descriptors import raise_descriptors
+from batchedmodel_contract.processes.sidecar_api import (
     MODEL_HEADER,
     MODEL_STARTUP,
     POD_HEADER,
     SETTINGS,
     STATS,
 )
-from batchedmodel_contract.stats import BUCKETS, SidecarStats
+from batchedmodel_contract.processes.stats import BUCKETS, SidecarStats
 
 _BOMB_BYTES: Final = 64 * 2**20
 _ADDRESSES: Final = range(1, 255)

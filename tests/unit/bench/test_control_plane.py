@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from batchedmodel_contract.kubernetes_names import PLURAL
-from batchedmodel_contract.manifest import read_manifest
+from batchedmodel_contract.kubernetes.names import PLURAL
+from batchedmodel_contract.manifest.manifest import read_manifest
 from control_plane import FULL, QUICK, Found, Plan, figures_of
 from control_plane_world import EDITOR, OPERATOR, edit_of, manifest_of, merged, names_of
 from control_plane_writes import Log, Write, counts, edits_applied

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.spec import PolicyName
-from batchedmodel_contract.v2 import HEADER_LENGTH, read_body
+from batchedmodel_contract.inference.v2 import HEADER_LENGTH, read_body
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_scheduling.simulator.curves import Affine
 from batchedmodel_scheduling.simulator.engine import NANOSECONDS
 from bench_report import Figure

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedmodel_contract.batch_wire import (
+from batchedmodel_contract.inference.batch_wire import (
     ERROR,
     STATUS,
     BatchReply,
@@ -22,10 +22,10 @@ from batchedmodel_contract.batch_wire import (
     write_reply,
     write_request,
 )
+from batchedmodel_contract.inference.tensors import Buffer, Datatype, Tensor, join_byte_elements
+from batchedmodel_contract.inference.v2 import read_body, write_body
+from batchedmodel_contract.manifest.spec import MAX_BATCH_SIZE
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_contract.spec import MAX_BATCH_SIZE
-from batchedmodel_contract.tensors import Buffer, Datatype, Tensor, join_byte_elements
-from batchedmodel_contract.v2 import read_body, write_body
 from support.examples import examples
 from support.strategies import batch_replies, ragged_batches
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedmodel_contract.batch_wire import EXTENSION
-from batchedmodel_contract.description import (
+from batchedmodel_contract.inference.batch_wire import EXTENSION
+from batchedmodel_contract.inference.description import (
     RAGGED,
     Activation,
     Classification,
@@ -19,8 +19,8 @@ from batchedmodel_contract.description import (
     TextInput,
     description_from_metadata,
 )
+from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_contract.tensors import Datatype
 from support.examples import examples
 from support.strategies import json_values
 

@@ -4,7 +4,7 @@ import resource
 
 import pytest
 
-from batchedmodel_contract.descriptors import (
+from batchedmodel_contract.processes.descriptors import (
     MOST_DESCRIPTORS,
     raise_descriptors,
     wanted_descriptors,

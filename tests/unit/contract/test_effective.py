@@ -1,6 +1,6 @@
 """Defaults that depend on other fields."""
 
-from batchedmodel_contract.effective import (
+from batchedmodel_contract.manifest.effective import (
     drain_timeout_seconds,
     target_outstanding,
     target_queue_length,

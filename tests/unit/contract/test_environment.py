@@ -6,7 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedmodel_contract.environment import (
+from batchedmodel_contract.manifest.source import HuggingFace, Source
+from batchedmodel_contract.manifest.spec import LogLevel, ServerProtocol
+from batchedmodel_contract.mistakes import InvalidInput, InvalidManifest
+from batchedmodel_contract.processes.environment import (
     AcceleratorNeed,
     ModelServerSettings,
     SidecarSettings,
@@ -15,9 +18,6 @@ from batchedmodel_contract.environment import (
     source_to_json,
     to_environment,
 )
-from batchedmodel_contract.mistakes import InvalidInput, InvalidManifest
-from batchedmodel_contract.source import HuggingFace, Source
-from batchedmodel_contract.spec import LogLevel, ServerProtocol
 from support.examples import examples
 
 SIDECAR = {

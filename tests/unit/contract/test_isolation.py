@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_contract.isolation import Isolation, Rows
+from batchedmodel_contract.inference.isolation import Isolation, Rows
 
 NEVER = math.inf
 

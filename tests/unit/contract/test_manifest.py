@@ -6,12 +6,19 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from batchedmodel_contract.check import Check
-from batchedmodel_contract.checks import CHECKS
-from batchedmodel_contract.manifest import read_manifest
+from batchedmodel_contract.manifest.check import Check
+from batchedmodel_contract.manifest.checks import CHECKS
+from batchedmodel_contract.manifest.manifest import read_manifest
+from batchedmodel_contract.manifest.source import HuggingFace, Source
+from batchedmodel_contract.manifest.spec import (
+    Batching,
+    Lateness,
+    Model,
+    PolicyName,
+    ServerProtocol,
+    Spec,
+)
 from batchedmodel_contract.mistakes import InvalidManifest
-from batchedmodel_contract.source import HuggingFace, Source
-from batchedmodel_contract.spec import Batching, Lateness, Model, PolicyName, ServerProtocol, Spec
 from support.examples import examples
 from support.strategies import json_values
 

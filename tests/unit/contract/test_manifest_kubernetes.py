@@ -4,13 +4,12 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_contract.check import Check
-from batchedmodel_contract.checks import CHECKS
-from batchedmodel_contract.manifest import read_manifest
-from batchedmodel_contract.mistakes import InvalidManifest
-from batchedmodel_contract.spec import Drain, Resources, Spec
-from batchedmodel_contract.spec_size import LARGEST_SPEC
-from batchedmodel_contract.workload import (
+from batchedmodel_contract.manifest.check import Check
+from batchedmodel_contract.manifest.checks import CHECKS
+from batchedmodel_contract.manifest.manifest import read_manifest
+from batchedmodel_contract.manifest.spec import Drain, Resources, Spec
+from batchedmodel_contract.manifest.spec_size import LARGEST_SPEC
+from batchedmodel_contract.manifest.workload import (
     Accelerator,
     Autoscaling,
     Pod,
@@ -18,6 +17,7 @@ from batchedmodel_contract.workload import (
     Service,
     ServiceType,
 )
+from batchedmodel_contract.mistakes import InvalidManifest
 from support.manifest_table import (
     RightManifest,
     WrongManifest,

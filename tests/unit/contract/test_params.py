@@ -7,9 +7,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from batchedmodel_contract.batch_wire import BatchRequest, ragged, to_request, write_request
-from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_contract.params import (
+from batchedmodel_contract.inference.batch_wire import (
+    BatchRequest,
+    ragged,
+    to_request,
+    write_request,
+)
+from batchedmodel_contract.inference.params import (
     Param,
     Scalar,
     Values,
@@ -18,8 +22,9 @@ from batchedmodel_contract.params import (
     param_from_mapping,
     read_values,
 )
-from batchedmodel_contract.tensors import Datatype, Tensor
-from batchedmodel_contract.v2 import read_body
+from batchedmodel_contract.inference.tensors import Datatype, Tensor
+from batchedmodel_contract.inference.v2 import read_body
+from batchedmodel_contract.mistakes import InvalidInput
 
 KNOWN: Final = {
     "scale": Param("FP32", 1.0, min=0, max=8),

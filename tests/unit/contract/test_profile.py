@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedmodel_contract.description import CostRule
-from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_contract.profile import (
+from batchedmodel_contract.inference.description import CostRule
+from batchedmodel_contract.inference.profile import (
     FittedCurve,
     Profile,
     ProfilePoint,
     profile_from_mapping,
 )
+from batchedmodel_contract.mistakes import InvalidInput
 from support.examples import examples
 from support.strategies import json_values
 

@@ -3,9 +3,13 @@
 import pytest
 from hypothesis import given, settings
 
-from batchedmodel_contract import server_api
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_contract.server_api import ModelState, StateEvent, state_event_from_mapping
+from batchedmodel_contract.processes import server_api
+from batchedmodel_contract.processes.server_api import (
+    ModelState,
+    StateEvent,
+    state_event_from_mapping,
+)
 from support.examples import examples
 from support.strategies import json_values
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_contract.stats import stats_from_mapping
+from batchedmodel_contract.processes.stats import stats_from_mapping
 from support.autoscaler_world import CALM
 
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
-from batchedmodel_contract.batching import BatchSettings, settings_from_json
-from batchedmodel_contract.manifest import read_manifest
-from batchedmodel_contract.tenants import NETWORK, UNLISTED, TenantSettings, tenant_of
+from batchedmodel_contract.manifest.batching import BatchSettings, settings_from_json
+from batchedmodel_contract.manifest.manifest import read_manifest
+from batchedmodel_contract.manifest.tenants import NETWORK, UNLISTED, TenantSettings, tenant_of
 from support.examples import examples
 
 PROXIED = TenantSettings(

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_contract.tensors import (
+from batchedmodel_contract.inference.tensors import (
     Datatype,
     Tensor,
     bytes_to_values,
@@ -20,6 +19,7 @@ from batchedmodel_contract.tensors import (
     split_byte_elements,
     values_to_bytes,
 )
+from batchedmodel_contract.mistakes import InvalidInput
 from support.examples import examples
 from support.strategies import FIXED_SIZE, json_values, tensors
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batchedmodel_contract.inference.tensors import Datatype, Tensor
+from batchedmodel_contract.inference.v2 import read_body, read_options, write_answer
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_contract.tensors import Datatype, Tensor
-from batchedmodel_contract.v2 import read_body, read_options, write_answer
 from support.examples import examples
 from support.strategies import json_values, names, tensors
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from batchedmodel_contract.environment import ModelServerSettings
-from batchedmodel_contract.source import Source
+from batchedmodel_contract.manifest.source import Source
+from batchedmodel_contract.processes.environment import ModelServerSettings
 from batchedmodel_model_server.api.handler import Handler
 from batchedmodel_model_server.execution.device_thread import DeviceThread
 from batchedmodel_model_server.lifecycle.service import ModelService

@@ -15,7 +15,7 @@ import pytest
 for name in ("torch", "transformers", "safetensors", "tokenizers", "huggingface_hub"):
     sys.modules[name] = None
 import batchedmodel_model_server.__main__
-from batchedmodel_contract.environment import ModelServerSettings
+from batchedmodel_contract.processes.environment import ModelServerSettings
 from batchedmodel_model_server.lifecycle.service import load
 from batchedmodel_model_server.execution.memory import MemoryCap
 from batchedmodel_model_server.profiling.warmup import warm_up

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_contract.kubernetes_names import BLIND
+from batchedmodel_contract.kubernetes.names import BLIND
 from batchedmodel_operator.kinds import Kind
 from batchedmodel_scheduling.autoscaling.formula import (
     ModelObservation,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_contract.kubernetes_names import NAME_LABEL
+from batchedmodel_contract.kubernetes.names import NAME_LABEL
 from batchedmodel_operator.kinds import Kind
 from support.operator_world import KEY, SIMULATED, World, owner_reference
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_contract.kubernetes_names import BATCHING_HASH_ANNOTATION
+from batchedmodel_contract.kubernetes.names import BATCHING_HASH_ANNOTATION
 from batchedmodel_operator.errors import (
     Invalid,
 )

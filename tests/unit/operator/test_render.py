@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_contract.environment import (
+from batchedmodel_contract.manifest.source import Source
+from batchedmodel_contract.manifest.spec import ServerProtocol
+from batchedmodel_contract.processes.environment import (
     AcceleratorNeed,
     FetchSettings,
     ModelServerSettings,
@@ -13,8 +15,6 @@ from batchedmodel_contract.environment import (
     from_environment,
     source_from_json,
 )
-from batchedmodel_contract.source import Source
-from batchedmodel_contract.spec import ServerProtocol
 from batchedmodel_operator import render
 from support.operator_world import IMAGES, SIMULATED
 from support.rendered import (

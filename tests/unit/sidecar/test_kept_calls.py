@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_sidecar.errors import Unserved
 from support.sidecar_world import call_of, world
 

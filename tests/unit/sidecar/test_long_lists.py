@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.spec import PolicyName
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import PolicyName
 from support.sidecar_world import FIXED, PER_ROW, rows_of, world
 
 pytestmark = pytest.mark.looptime

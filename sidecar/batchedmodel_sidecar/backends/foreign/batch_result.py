@@ -6,7 +6,7 @@ Pure; filled by `upstream.link` while it searches for the rows that spoil a batc
 from collections.abc import Sequence
 from typing import Final
 
-from batchedmodel_contract.isolation import Rows
+from batchedmodel_contract.inference.isolation import Rows
 from batchedmodel_sidecar.backends.foreign.headers import Headers, end_to_end, shared
 from batchedmodel_sidecar.backends.foreign.protocol import Response, SplitReply
 from batchedmodel_sidecar.batching.batch_reply import RawReply, RowFailure

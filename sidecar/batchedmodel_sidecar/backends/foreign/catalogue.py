@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from batchedmodel_contract.spec import ServerProtocol
+from batchedmodel_contract.manifest.spec import ServerProtocol
 from batchedmodel_sidecar.backends.foreign.headers import forwarded, trace_context
 from batchedmodel_sidecar.backends.foreign.protocol import BackendProtocol, ForeignAdapter, Probe
 from batchedmodel_sidecar.backends.foreign.protocols.openai import OpenAI

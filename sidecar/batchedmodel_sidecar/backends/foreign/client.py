@@ -13,9 +13,9 @@ import aiohttp
 from aiohttp.http_exceptions import ContentEncodingError
 from yarl import URL
 
+from batchedmodel_contract.inference.tensors import Buffer
+from batchedmodel_contract.inference.v2 import HEADER_LENGTH
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_contract.tensors import Buffer
-from batchedmodel_contract.v2 import HEADER_LENGTH
 from batchedmodel_http.response import LARGE
 from batchedmodel_sidecar.backends.foreign.connector import Connector
 from batchedmodel_sidecar.backends.foreign.protocol import BackendRequest, Response

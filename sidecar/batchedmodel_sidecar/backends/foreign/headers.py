@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from operator import itemgetter
 from typing import Final
 
-from batchedmodel_contract.v2 import HEADER_LENGTH
+from batchedmodel_contract.inference.v2 import HEADER_LENGTH
 
 Headers = tuple[tuple[str, str], ...]
 

@@ -13,8 +13,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from batchedmodel_contract.batch_wire import BatchRequest
-from batchedmodel_contract.isolation import Isolation, Rows
+from batchedmodel_contract.inference.batch_wire import BatchRequest
+from batchedmodel_contract.inference.isolation import Isolation, Rows
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_scheduling.core.policy import MemoryCap
 from batchedmodel_sidecar.backends.base import LinkListener, LinkStatus

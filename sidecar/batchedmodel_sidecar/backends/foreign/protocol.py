@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
-from batchedmodel_contract.description import ModelDescription
+from batchedmodel_contract.inference.description import ModelDescription
+from batchedmodel_contract.inference.params import Values
+from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.mistakes import Unbatchable
-from batchedmodel_contract.params import Values
-from batchedmodel_contract.tensors import Buffer
 from batchedmodel_sidecar.backends.foreign.headers import Headers, common
 from batchedmodel_sidecar.calls import Answer, Call, Output, Row, Value
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory

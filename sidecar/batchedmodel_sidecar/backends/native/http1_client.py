@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from batchedmodel_contract.tensors import Buffer
+from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_http.response import LARGE, size_of
 from batchedmodel_sidecar.body.buffers import Room
 

@@ -14,14 +14,23 @@ import aiohttp
 import orjson
 from yarl import URL
 
-from batchedmodel_contract import server_api
-from batchedmodel_contract.batch_wire import BatchReply, BatchRequest, read_reply, write_request
-from batchedmodel_contract.description import ModelDescription, description_from_metadata
+from batchedmodel_contract.inference.batch_wire import (
+    BatchReply,
+    BatchRequest,
+    read_reply,
+    write_request,
+)
+from batchedmodel_contract.inference.description import ModelDescription, description_from_metadata
+from batchedmodel_contract.inference.profile import profile_from_mapping
+from batchedmodel_contract.inference.tensors import Datatype
+from batchedmodel_contract.inference.v2 import HEADER_LENGTH
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_contract.profile import profile_from_mapping
-from batchedmodel_contract.server_api import ModelState, StateEvent, state_event_from_mapping
-from batchedmodel_contract.tensors import Datatype
-from batchedmodel_contract.v2 import HEADER_LENGTH
+from batchedmodel_contract.processes import server_api
+from batchedmodel_contract.processes.server_api import (
+    ModelState,
+    StateEvent,
+    state_event_from_mapping,
+)
 from batchedmodel_scheduling.core.policy import MemoryCap
 from batchedmodel_sidecar.backends.base import LinkListener, LinkStatus
 from batchedmodel_sidecar.backends.native.http1_client import (

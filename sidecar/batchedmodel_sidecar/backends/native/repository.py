@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import aiohttp
 
-from batchedmodel_contract import server_api
+from batchedmodel_contract.processes import server_api
 from batchedmodel_sidecar.errors import Unserved
 
 logger: Final = logging.getLogger(__name__)

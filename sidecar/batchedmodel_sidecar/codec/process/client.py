@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from batchedmodel_contract.manifest.tenants import NOBODY, Share
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_contract.tenants import NOBODY, Share
 from batchedmodel_sidecar.codec.process import wire
 from batchedmodel_sidecar.codec.process.job_queue import JobQueue, patience
 from batchedmodel_sidecar.codec.process.process import CodecProcess, CodecProcessEnded

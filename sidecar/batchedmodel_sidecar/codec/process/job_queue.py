@@ -7,8 +7,8 @@ Both come in fair turns of tenants, by their bytes, and tenants share the places
 from itertools import count
 from typing import Final, Generic, Protocol, TypeVar
 
+from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_contract.tenants import Share
 from batchedmodel_scheduling.core.fair_queue import FairQueue
 from batchedmodel_scheduling.core.shared_room import SharedRoom
 

@@ -12,7 +12,7 @@ import weakref
 from queue import SimpleQueue
 from typing import Final
 
-from batchedmodel_contract.tensors import Buffer
+from batchedmodel_contract.inference.tensors import Buffer
 
 _NAME: Final = "batchedmodel-body"  # as /proc shows it
 

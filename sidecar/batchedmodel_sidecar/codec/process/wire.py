@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any, Final, NamedTuple
 
-from batchedmodel_contract.description import ModelDescription
+from batchedmodel_contract.inference.description import ModelDescription
+from batchedmodel_contract.inference.tensors import Buffer, Shape
 from batchedmodel_contract.mistakes import InvalidInput, Mistake, Unbatchable
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_contract.tensors import Buffer, Shape
 from batchedmodel_sidecar.backends.foreign.protocol import (
     BackendProtocol,
     ParsedRequest,

@@ -13,7 +13,7 @@ import pytest
 from batchedmodel_autoscaler.cluster.objects import Model, ModelKey, Object
 from batchedmodel_autoscaler.errors import ClusterError
 from batchedmodel_autoscaler.state.capacity_writer import LEAST_SECONDS, MOST_WRITES, CapacityWriter
-from batchedmodel_contract.capacity import Capacity, capacity_of
+from batchedmodel_contract.kubernetes.capacity import Capacity, capacity_of
 from support.autoscaler_world import KEY, MODEL
 
 pytestmark = pytest.mark.looptime

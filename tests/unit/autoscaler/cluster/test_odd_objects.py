@@ -13,7 +13,7 @@ from batchedmodel_autoscaler.cluster.client import Cluster
 from batchedmodel_autoscaler.cluster.informer import Cache
 from batchedmodel_autoscaler.cluster.objects import read_model, read_pod
 from batchedmodel_autoscaler.cluster.resources import MODELS, PODS, Event, EventType
-from batchedmodel_contract.object_text import pick
+from batchedmodel_contract.kubernetes.object_text import pick
 
 _GOOD: Mapping[str, Any] = {"metadata": {"namespace": "team", "name": "minilm", "uid": "1"}}
 

@@ -9,7 +9,7 @@ import pytest
 from batchedmodel_autoscaler.cluster.objects import ModelKey, Owned, Pod, Size
 from batchedmodel_autoscaler.polling.pace import MOST_POLLS_PER_SECOND
 from batchedmodel_autoscaler.state.cluster_state import ClusterState
-from batchedmodel_contract.capacity import Capacity
+from batchedmodel_contract.kubernetes.capacity import Capacity
 from support.autoscaler_world import (
     CALM,
     DEPLOYMENT,

@@ -20,8 +20,8 @@ from batchedmodel_autoscaler.errors import MetricsUnavailable, Untrusted
 from batchedmodel_autoscaler.metrics_api import documents
 from batchedmodel_autoscaler.metrics_api.documents import Measurement
 from batchedmodel_autoscaler.metrics_api.trust import require_front_proxy
-from batchedmodel_contract.capacity import Capacity
-from batchedmodel_contract.kubernetes_names import NAME_LABEL, REQUIRED_REPLICAS_METRIC
+from batchedmodel_contract.kubernetes.capacity import Capacity
+from batchedmodel_contract.kubernetes.names import NAME_LABEL, REQUIRED_REPLICAS_METRIC
 from batchedmodel_scheduling.autoscaling.formula import Target
 
 KEY = ModelKey("team", "minilm")

@@ -26,8 +26,8 @@ from batchedmodel_autoscaler.metrics_api.server import MetricsApi
 from batchedmodel_autoscaler.polling.poller import Poller
 from batchedmodel_autoscaler.polling.sidecars import Sidecars
 from batchedmodel_autoscaler.state.cluster_state import ClusterState
-from batchedmodel_contract.kubernetes_names import ADMIN_PORT
-from batchedmodel_contract.sidecar_api import STATS, Whom
+from batchedmodel_contract.kubernetes.names import ADMIN_PORT
+from batchedmodel_contract.processes.sidecar_api import STATS, Whom
 from batchedmodel_scheduling.autoscaling.formula import Target
 from cluster.certificates import Authority, Pair
 from support.autoscaler_world import CALM, busy, fleet, pod

@@ -10,9 +10,9 @@ import pytest
 from batchedmodel_autoscaler.errors import SidecarSilent
 from batchedmodel_autoscaler.polling.connection import LARGEST_ANSWER, Connection
 from batchedmodel_autoscaler.polling.sidecars import Sidecars
-from batchedmodel_contract.admin_answer import LARGEST_HEAD
-from batchedmodel_contract.kubernetes_names import ADMIN_PORT
-from batchedmodel_contract.sidecar_api import Whom
+from batchedmodel_contract.kubernetes.names import ADMIN_PORT
+from batchedmodel_contract.processes.admin_answer import LARGEST_HEAD
+from batchedmodel_contract.processes.sidecar_api import Whom
 from support.autoscaler_world import busy
 
 ADDRESS = "127.0.69.1"

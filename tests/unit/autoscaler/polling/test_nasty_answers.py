@@ -14,8 +14,8 @@ from batchedmodel_autoscaler.errors import SidecarSilent
 from batchedmodel_autoscaler.metrics import Telemetry
 from batchedmodel_autoscaler.polling.poller import Poller
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_contract.sidecar_api import Whom
-from batchedmodel_contract.stats import BUCKETS, SidecarStats, stats_from_mapping
+from batchedmodel_contract.processes.sidecar_api import Whom
+from batchedmodel_contract.processes.stats import BUCKETS, SidecarStats, stats_from_mapping
 from batchedmodel_scheduling.autoscaling.formula import (
     Unseen,
     outstanding,

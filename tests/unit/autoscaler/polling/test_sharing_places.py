@@ -14,8 +14,8 @@ from batchedmodel_autoscaler.metrics import Telemetry
 from batchedmodel_autoscaler.polling.pace import fair_share, seconds_between
 from batchedmodel_autoscaler.polling.poller import FIRST_ROUND_SECONDS, Poller
 from batchedmodel_autoscaler.state.cluster_state import ClusterState
-from batchedmodel_contract.sidecar_api import Whom
-from batchedmodel_contract.stats import SidecarStats
+from batchedmodel_contract.processes.sidecar_api import Whom
+from batchedmodel_contract.processes.stats import SidecarStats
 from support.autoscaler_world import CALM, TARGET, pod
 
 pytestmark = pytest.mark.looptime

@@ -15,11 +15,11 @@ from batchedmodel_autoscaler.polling.kept_connections import KeptConnections, mo
 from batchedmodel_autoscaler.polling.pace import MOST_POLLS_PER_SECOND
 from batchedmodel_autoscaler.polling.sidecars import KEPT_SECONDS, POLL_TIMEOUT_SECONDS, Sidecars
 from batchedmodel_autoscaler.settings import AutoscalerSettings
-from batchedmodel_contract.descriptors import MOST_DESCRIPTORS
-from batchedmodel_contract.kubernetes_names import ADMIN_PORT
-from batchedmodel_contract.reading import Setting, declarations
-from batchedmodel_contract.rules import Real
-from batchedmodel_contract.sidecar_api import IDLE_SECONDS, MODEL_HEADER, POD_HEADER, Whom
+from batchedmodel_contract.kubernetes.names import ADMIN_PORT
+from batchedmodel_contract.processes.descriptors import MOST_DESCRIPTORS
+from batchedmodel_contract.processes.sidecar_api import IDLE_SECONDS, MODEL_HEADER, POD_HEADER, Whom
+from batchedmodel_contract.schema.reading import Setting, declarations
+from batchedmodel_contract.schema.rules import Real
 from support.autoscaler_world import busy
 
 WHOM = Whom(model="minilm", pod="uid-1")

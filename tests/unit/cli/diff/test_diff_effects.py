@@ -10,7 +10,7 @@ import pytest
 
 from batchedmodel_cli.diff.effects import EFFECT_OF_CHILD, Difference, Effect, difference
 from batchedmodel_cli.diff.live import read_live
-from batchedmodel_contract.effective import target_utilization_percent
+from batchedmodel_contract.manifest.effective import target_utilization_percent
 from batchedmodel_operator.kinds import CHILDREN, Kind
 from support.drawn_edits import Drawn, edited_fields, read_spec, right_specs
 from support.operator_world import KEY, SIMULATED, World

@@ -16,14 +16,14 @@ from batchedmodel_cli.run.pod import (
     shared_folder,
 )
 from batchedmodel_cli.run.processes import ProcessSpec
-from batchedmodel_contract.batching import BatchSettings, settings_from_json
-from batchedmodel_contract.environment import (
+from batchedmodel_contract.manifest.batching import BatchSettings, settings_from_json
+from batchedmodel_contract.manifest.manifest import BatchedModel, read_manifest
+from batchedmodel_contract.manifest.spec import Model, ServerProtocol, Spec
+from batchedmodel_contract.processes.environment import (
     ModelServerSettings,
     SidecarSettings,
     from_environment,
 )
-from batchedmodel_contract.manifest import BatchedModel, read_manifest
-from batchedmodel_contract.spec import Model, ServerProtocol, Spec
 
 REPOSITORY = Path(__file__).parents[3]
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)

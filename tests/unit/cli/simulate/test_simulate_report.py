@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from batchedmodel_cli.simulate import report
 from batchedmodel_cli.simulate.answers import Answers, Comparison, Measure, Trial
-from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.manifest.batching import BatchSettings
 
 ENDS = ("answered in 50 ms", "late", "refused", "given up", "timed out")
 SETUP = report.Setup(

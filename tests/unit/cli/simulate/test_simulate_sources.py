@@ -12,7 +12,7 @@ import pytest
 
 from batchedmodel_cli.simulate.sources import Unusable, profile_from
 from batchedmodel_contract.outcomes import Outcome, Rejection
-from batchedmodel_contract.server_api import profile_path
+from batchedmodel_contract.processes.server_api import profile_path
 from batchedmodel_scheduling.core.policy import Priority
 from batchedmodel_sidecar.telemetry.arrivals import RecentArrivals
 from support.simulate_command import PROFILE, refusal, simulated

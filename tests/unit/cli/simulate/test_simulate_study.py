@@ -10,9 +10,9 @@ from batchedmodel_cli.simulate import report
 from batchedmodel_cli.simulate.answers import Latency, Measure, Trial
 from batchedmodel_cli.simulate.study import Question, answer, smallest
 from batchedmodel_cli.simulate.variants import changes
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.spec import Batching, Lateness, Model, PolicyName, Spec
-from batchedmodel_contract.workload import Autoscaling
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import Batching, Lateness, Model, PolicyName, Spec
+from batchedmodel_contract.manifest.workload import Autoscaling
 
 
 @dataclass

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from batchedmodel_contract.description import CostRule, description_from_metadata
+from batchedmodel_contract.inference.description import CostRule, description_from_metadata
 from batchedmodel_model_server.api.handler import Handler, Spec
 from batchedmodel_model_server.batching.declaration import declaration_of, describe
 from batchedmodel_model_server.errors import CannotLoad

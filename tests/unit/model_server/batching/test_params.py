@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_contract.batch_wire import BatchRequest
-from batchedmodel_contract.description import description_from_metadata
+from batchedmodel_contract.inference.batch_wire import BatchRequest
+from batchedmodel_contract.inference.description import description_from_metadata
+from batchedmodel_contract.inference.params import Values, columns, read_values
+from batchedmodel_contract.inference.tensors import Datatype, Tensor
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_contract.params import Values, columns, read_values
-from batchedmodel_contract.tensors import Datatype, Tensor
 from batchedmodel_model_server.api.batch import ParamColumn
 from batchedmodel_model_server.api.handler import Batch, Handler, Param
 from batchedmodel_model_server.batching.collate import collate, parts

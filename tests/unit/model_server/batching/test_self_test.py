@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchedmodel_contract.description import CostRule
+from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_model_server.api.batch import Array, Batch
 from batchedmodel_model_server.api.handler import Spec
 from batchedmodel_model_server.batching.collate import collate, split

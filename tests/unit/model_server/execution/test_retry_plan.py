@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_contract.description import CostRule
+from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_model_server.errors import ForwardFailed, OutOfMemory
 from batchedmodel_model_server.execution.memory import MemoryCap
 from batchedmodel_model_server.execution.retry_plan import RetryPlan

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from batchedmodel_contract.description import CostRule
-from batchedmodel_contract.profile import Profile, ProfilePoint
+from batchedmodel_contract.inference.description import CostRule
+from batchedmodel_contract.inference.profile import Profile, ProfilePoint
 from batchedmodel_model_server.execution.watchdog import (
     LEAST_SECONDS,
     Watchdog,

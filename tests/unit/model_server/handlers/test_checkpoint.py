@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_contract.description import Activation, Classification
+from batchedmodel_contract.inference.description import Activation, Classification
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.handlers.checkpoint import (
     EmbeddingFiles,

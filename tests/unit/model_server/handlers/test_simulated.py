@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from batchedmodel_contract.description import CostRule
+from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_model_server.api.handler import Batch, Spec
 from batchedmodel_model_server.handlers.simulated import Simulated

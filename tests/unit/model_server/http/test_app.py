@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from batchedmodel_contract.environment import ModelServerSettings
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_contract.server_api import AT_WORK, infer_path
+from batchedmodel_contract.processes.environment import ModelServerSettings
+from batchedmodel_contract.processes.server_api import AT_WORK, infer_path
 from batchedmodel_model_server.errors import DeviceLost, NotReady
 from batchedmodel_model_server.execution.device_thread import DeviceThread
 from batchedmodel_model_server.execution.runner import Runner

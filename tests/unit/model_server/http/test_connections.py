@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from batchedmodel_contract.environment import ModelServerSettings
+from batchedmodel_contract.processes.environment import ModelServerSettings
 from batchedmodel_model_server.execution.device_thread import DeviceThread
 from batchedmodel_model_server.http.app import make_runner
 from batchedmodel_model_server.http.connections import MOST_CONNECTIONS, Connections

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from batchedmodel_contract.server_api import ModelState
+from batchedmodel_contract.processes.server_api import ModelState
 from batchedmodel_model_server.lifecycle.state import Lifecycle
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from batchedmodel_contract.batch_wire import BatchReply
-from batchedmodel_contract.environment import ModelServerSettings
-from batchedmodel_contract.server_api import ModelState
-from batchedmodel_contract.source import Source
+from batchedmodel_contract.inference.batch_wire import BatchReply
+from batchedmodel_contract.manifest.source import Source
+from batchedmodel_contract.processes.environment import ModelServerSettings
+from batchedmodel_contract.processes.server_api import ModelState
 from batchedmodel_model_server.api.handler import Batch, Handler
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost, NotReady, Overloaded
 from batchedmodel_model_server.execution.device_thread import DeviceThread

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from batchedmodel_contract.environment import ModelServerSettings
+from batchedmodel_contract.processes.environment import ModelServerSettings
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.lifecycle.loading import load
 

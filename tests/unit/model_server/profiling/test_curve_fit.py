@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedmodel_contract.description import CostRule
-from batchedmodel_contract.profile import FittedCurve, ProfilePoint
+from batchedmodel_contract.inference.description import CostRule
+from batchedmodel_contract.inference.profile import FittedCurve, ProfilePoint
 from batchedmodel_model_server.profiling.curve_fit import fitted
 from support.examples import examples
 

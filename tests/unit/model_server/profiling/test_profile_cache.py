@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_contract.description import CostRule
-from batchedmodel_contract.environment import ModelServerSettings
-from batchedmodel_contract.profile import Profile, ProfilePoint
+from batchedmodel_contract.inference.description import CostRule
+from batchedmodel_contract.inference.profile import Profile, ProfilePoint
+from batchedmodel_contract.processes.environment import ModelServerSettings
 from batchedmodel_model_server.batching.declaration import Sharing
 from batchedmodel_model_server.execution.forward import LoadedModel
 from batchedmodel_model_server.execution.memory import MemoryCap

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchedmodel_contract.description import TextInput
+from batchedmodel_contract.inference.description import TextInput
 from batchedmodel_model_server.api.handler import Batch, Spec
 from batchedmodel_model_server.batching.examples import examples
 from batchedmodel_model_server.errors import CannotLoad

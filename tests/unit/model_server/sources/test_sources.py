@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from batchedmodel_contract.source import Source
+from batchedmodel_contract.manifest.source import Source
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.sources.folder import model_folder
 

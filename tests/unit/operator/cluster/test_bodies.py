@@ -11,8 +11,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from kubernetes.aio.client.configuration import Configuration
 
-from batchedmodel_contract.kubernetes_names import NAME_LABEL, REVISION_LABEL
-from batchedmodel_contract.object_text import LARGE, ItemSplitter, Unreadable
+from batchedmodel_contract.kubernetes.names import NAME_LABEL, REVISION_LABEL
+from batchedmodel_contract.kubernetes.object_text import LARGE, ItemSplitter, Unreadable
 from batchedmodel_operator.cluster.client import KubernetesCluster
 from batchedmodel_operator.cluster.objects import apart, items_of, read_pod, reader_of
 from batchedmodel_operator.kinds import Kind

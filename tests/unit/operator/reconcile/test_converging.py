@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.kubernetes_names import REVISION_LABEL
+from batchedmodel_contract.kubernetes.names import REVISION_LABEL
+from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_operator import render
 from batchedmodel_operator.kinds import CHILDREN, Kind
 from batchedmodel_operator.reconcile.state import model_from

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_contract.kubernetes_names import NAME_LABEL
+from batchedmodel_contract.kubernetes.names import NAME_LABEL
 from batchedmodel_operator.reconcile.state import Key, is_news, keys_of
 
 OWNER: dict[str, Any] = {

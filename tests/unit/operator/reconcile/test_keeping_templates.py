@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_contract.kubernetes_names import NAME_LABEL
+from batchedmodel_contract.kubernetes.names import NAME_LABEL
 from batchedmodel_operator import render
 from batchedmodel_operator.errors import Invalid, NameTaken
 from batchedmodel_operator.kinds import Kind

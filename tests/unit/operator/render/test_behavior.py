@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_contract.workload import ScalingMetric, ScalingProfile
+from batchedmodel_contract.manifest.workload import ScalingMetric, ScalingProfile
 from batchedmodel_operator import render
 from batchedmodel_operator.reconcile.state import model_from
 from batchedmodel_operator.render.behavior import behavior

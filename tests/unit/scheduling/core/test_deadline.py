@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.inference.profile import Profile
+from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import HoldReason, ReleaseReason
-from batchedmodel_contract.profile import Profile
 from batchedmodel_scheduling.core.base import BasePolicy
 from batchedmodel_scheduling.core.policies import new_policy
 from batchedmodel_scheduling.core.policy import (

@@ -6,10 +6,10 @@ from itertools import pairwise
 
 import pytest
 
-from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.inference.profile import Profile
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import Lateness
 from batchedmodel_contract.outcomes import HoldReason, Outcome, Rejection, ReleaseReason
-from batchedmodel_contract.profile import Profile
-from batchedmodel_contract.spec import Lateness
 from batchedmodel_scheduling.core.base import BasePolicy
 from batchedmodel_scheduling.core.policies import new_policy, relearning
 from batchedmodel_scheduling.core.policy import (

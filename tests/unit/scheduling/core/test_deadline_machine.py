@@ -14,11 +14,11 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.description import CostRule
+from batchedmodel_contract.inference.description import CostRule
+from batchedmodel_contract.inference.profile import Profile
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import Lateness, PolicyName
 from batchedmodel_contract.outcomes import HoldReason, Outcome, Rejection, ReleaseReason
-from batchedmodel_contract.profile import Profile
-from batchedmodel_contract.spec import Lateness, PolicyName
 from batchedmodel_scheduling.core.policy import (
     NEVER,
     Batch,

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.description import CostRule
+from batchedmodel_contract.inference.description import CostRule
+from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_scheduling.core.limits import Limits, limits
 from batchedmodel_scheduling.core.policy import MemoryCap
 from batchedmodel_scheduling.core.signals import Recent, Signals, signals, sustainable_rate

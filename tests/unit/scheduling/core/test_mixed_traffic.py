@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.description import CostRule
+from batchedmodel_contract.inference.description import CostRule
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import Lateness
 from batchedmodel_contract.outcomes import ReleaseReason
-from batchedmodel_contract.spec import Lateness
 from batchedmodel_scheduling.core.policies import new_policy
 from batchedmodel_scheduling.core.policy import Item, Priority
 from support.scheduling import IDLE, measured, policy_with, released, row_profile, serve

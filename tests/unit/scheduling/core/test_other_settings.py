@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.spec import PolicyName
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_scheduling.core.policies import new_policy, reconfigured, relearning
 from batchedmodel_scheduling.core.policy import NEVER, Finished
 from batchedmodel_scheduling.fifo.greedy import Greedy

@@ -2,8 +2,8 @@
 
 import pytest
 
+from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.outcomes import ReleaseReason
-from batchedmodel_contract.profile import Profile
 from batchedmodel_scheduling.core.pipeline import Pipeline
 from batchedmodel_scheduling.core.policy import NEVER, Batch, BatchId, Finished, HandedOver, Slots
 from batchedmodel_scheduling.latency.batch_times import BatchTimes

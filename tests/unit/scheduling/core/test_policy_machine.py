@@ -13,10 +13,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.inference.profile import Profile
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_contract.outcomes import Outcome, ReleaseReason
-from batchedmodel_contract.profile import Profile
-from batchedmodel_contract.spec import PolicyName
 from batchedmodel_scheduling.core.policy import (
     NEVER,
     Batch,

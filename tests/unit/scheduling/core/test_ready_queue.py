@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedmodel_contract.description import CostRule
+from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_scheduling.core.limits import Limits
 from batchedmodel_scheduling.core.policy import ItemId, Priority
 from batchedmodel_scheduling.deadline.ready_queue import Lane, QueuedItem, ReadyQueue

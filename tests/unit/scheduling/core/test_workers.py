@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import Lateness, PolicyName
 from batchedmodel_contract.outcomes import ReleaseReason
-from batchedmodel_contract.spec import Lateness, PolicyName
 from batchedmodel_scheduling.core.pipeline import Pipeline
 from batchedmodel_scheduling.core.policies import new_policy
 from batchedmodel_scheduling.core.policy import (

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedmodel_contract.description import CostRule
-from batchedmodel_contract.profile import Profile
+from batchedmodel_contract.inference.description import CostRule
+from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_scheduling.core.limits import Limits
 from batchedmodel_scheduling.core.policy import Priority
 from batchedmodel_scheduling.deadline.batches import Situation

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedmodel_contract.description import CostRule
+from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_scheduling.core.limits import Limits
 from batchedmodel_scheduling.core.policy import Item, ItemId
 from batchedmodel_scheduling.fifo.waiting import Group, WaitingSet

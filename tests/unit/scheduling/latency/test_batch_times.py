@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedmodel_contract.description import CostRule
-from batchedmodel_contract.profile import Profile, profile_from_mapping
+from batchedmodel_contract.inference.description import CostRule
+from batchedmodel_contract.inference.profile import Profile, profile_from_mapping
 from batchedmodel_scheduling.latency.batch_times import BatchTimes
 from support.examples import examples
 from support.scheduling import measured

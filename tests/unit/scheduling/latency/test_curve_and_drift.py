@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedmodel_contract.description import CostRule
-from batchedmodel_contract.profile import ProfilePoint
+from batchedmodel_contract.inference.description import CostRule
+from batchedmodel_contract.inference.profile import ProfilePoint
 from batchedmodel_scheduling.latency.curve import Curve, smoothed
 from batchedmodel_scheduling.latency.drift import Drift
 from support.examples import examples

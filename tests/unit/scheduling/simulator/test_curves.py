@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_contract.description import CostRule
+from batchedmodel_contract.inference.description import CostRule
+from batchedmodel_contract.inference.profile import Profile, ProfilePoint
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_contract.profile import Profile, ProfilePoint
 from batchedmodel_scheduling.simulator.curves import Affine, cost, curve_of, profile_of
 
 rules = st.sampled_from(CostRule)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from batchedmodel_contract.description import CostRule
+from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_scheduling.simulator.curves import Affine
 from batchedmodel_scheduling.simulator.fluid import highest_fluid_rate
 from batchedmodel_scheduling.simulator.lengths import Lognormal

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.description import CostRule
-from batchedmodel_contract.spec import PolicyName
+from batchedmodel_contract.inference.description import CostRule
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_scheduling.core.policies import new_policy
 from batchedmodel_scheduling.core.policy import Policy
 from batchedmodel_scheduling.simulator.arrivals import (

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.spec import PolicyName
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_sidecar.backends.base import LinkStatus
 from batchedmodel_sidecar.errors import Unserved
 from batchedmodel_sidecar.lifecycle import (

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.spec import PolicyName
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_scheduling.core.policy import Item, ItemId
 from batchedmodel_sidecar.batching.backoff import Backoff
 from batchedmodel_sidecar.errors import Unserved

@@ -6,11 +6,11 @@ from string import ascii_lowercase
 
 import pytest
 
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.description import CostRule
+from batchedmodel_contract.inference.description import CostRule
+from batchedmodel_contract.inference.profile import Profile, ProfilePoint
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_contract.outcomes import ReleaseReason
-from batchedmodel_contract.profile import Profile, ProfilePoint
-from batchedmodel_contract.spec import PolicyName
 from batchedmodel_scheduling.core.pipeline import Pipeline
 from batchedmodel_scheduling.core.policy import Batch, BatchId, Item, ItemId
 from batchedmodel_scheduling.latency.batch_times import BatchTimes

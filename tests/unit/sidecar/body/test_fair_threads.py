@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_contract.tenants import Share
 from batchedmodel_sidecar.body.fair_threads import FairThreads, WorkFailed
 
 FLOOD, OTHER = Share("flood"), Share("other")

@@ -8,16 +8,16 @@ from typing import Any, Final
 import orjson
 import pytest
 
-from batchedmodel_contract.description import (
+from batchedmodel_contract.inference.description import (
     RAGGED,
     Activation,
     Classification,
     TensorSpec,
     TextInput,
 )
+from batchedmodel_contract.inference.tensors import Datatype
+from batchedmodel_contract.manifest.tenants import NOBODY, Share
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_contract.tenants import NOBODY, Share
-from batchedmodel_contract.tensors import Datatype
 from batchedmodel_http.response import LARGE
 from batchedmodel_sidecar.body.buffers import json_bytes
 from batchedmodel_sidecar.calls import Answer, Output, Value

@@ -2,9 +2,14 @@
 
 import pytest
 
-from batchedmodel_contract.description import RAGGED, CostRule, ModelDescription, TensorSpec
+from batchedmodel_contract.inference.description import (
+    RAGGED,
+    CostRule,
+    ModelDescription,
+    TensorSpec,
+)
+from batchedmodel_contract.inference.tensors import Datatype, Tensor
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_contract.tensors import Datatype, Tensor
 from batchedmodel_sidecar.codec.rows import rows_of_tensors
 
 IMAGES = ModelDescription(

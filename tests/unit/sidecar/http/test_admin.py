@@ -5,7 +5,7 @@ from typing import Any, cast
 from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client import CollectorRegistry
 
-from batchedmodel_contract import sidecar_api
+from batchedmodel_contract.processes import sidecar_api
 from batchedmodel_sidecar.http.admin import Admin
 
 

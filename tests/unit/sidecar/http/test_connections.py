@@ -7,7 +7,7 @@ from typing import Final, cast
 import pytest
 from aiohttp import web
 
-from batchedmodel_contract.tenants import Share
+from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_http.response import Response
 from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.http.connections import Connections

@@ -5,7 +5,7 @@ from typing import Final
 
 import pytest
 
-from batchedmodel_contract.tenants import Share
+from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_http.response import Response
 from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.errors import CallError

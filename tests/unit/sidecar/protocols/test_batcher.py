@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_contract.outcomes import Outcome, Rejection, ReleaseReason
-from batchedmodel_contract.spec import PolicyName
 from batchedmodel_sidecar.calls import Row
 from batchedmodel_sidecar.errors import Expired, Rejected, Unserved
 from batchedmodel_sidecar.protocols.options import RequestOptions

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import Lateness, PolicyName
 from batchedmodel_contract.outcomes import Outcome
-from batchedmodel_contract.spec import Lateness, PolicyName
 from batchedmodel_scheduling.core.policy import Priority
 from batchedmodel_sidecar.errors import Busy, Expired, GivenUp, Lost, Rejected, Unserved
 from batchedmodel_sidecar.protocols.options import RequestOptions

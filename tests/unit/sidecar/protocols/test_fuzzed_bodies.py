@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batchedmodel_contract.inference.tensors import Tensor
+from batchedmodel_contract.inference.v2 import write_body
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_contract.tensors import Tensor
-from batchedmodel_contract.v2 import write_body
 from batchedmodel_sidecar.errors import CallError, Rejected
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Adapter

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import Lateness, PolicyName
 from batchedmodel_contract.outcomes import Outcome, Rejection
-from batchedmodel_contract.spec import Lateness, PolicyName
 from batchedmodel_scheduling.core import policies
 from batchedmodel_scheduling.core.policy import (
     Decision,

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
-from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import Lateness
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_contract.spec import Lateness
 from batchedmodel_scheduling.core.policy import Priority, RequestGroup
 from batchedmodel_sidecar.protocols.options import (
     NO_OPTIONS,

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.description import CostRule
+from batchedmodel_contract.inference.description import CostRule
+from batchedmodel_contract.inference.profile import Profile, ProfilePoint
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_contract.profile import Profile, ProfilePoint
-from batchedmodel_contract.spec import PolicyName
 from batchedmodel_sidecar.calls import Answer
 from batchedmodel_sidecar.errors import CallError, Rejected
 from batchedmodel_sidecar.protocols.options import RequestOptions

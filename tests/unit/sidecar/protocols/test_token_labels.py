@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_contract.description import Activation, Classification
+from batchedmodel_contract.inference.description import Activation, Classification
 from batchedmodel_sidecar.codec.tokenizer import Marks
 from batchedmodel_sidecar.protocols.scores import probabilities
 from batchedmodel_sidecar.protocols.token_labels import labelled

@@ -9,8 +9,8 @@ from string import ascii_letters
 import pytest
 from prometheus_client import CollectorRegistry
 
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.spec import PolicyName
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_sidecar.backends.foreign.protocol import Response
 from batchedmodel_sidecar.batching.batcher import Batcher
 from batchedmodel_sidecar.errors import Expired, Lost, Unserved

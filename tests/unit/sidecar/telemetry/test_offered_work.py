@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.inference.profile import Profile
+from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.outcomes import ReleaseReason
-from batchedmodel_contract.profile import Profile
-from batchedmodel_contract.stats import SidecarStats
+from batchedmodel_contract.processes.stats import SidecarStats
 from batchedmodel_scheduling.core.policies import new_policy
 from batchedmodel_sidecar.telemetry.ledger import Ledger
 from batchedmodel_sidecar.telemetry.offered_work import OfferedWork

@@ -5,7 +5,7 @@ import tracemalloc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_contract.tenants import Share
+from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_sidecar.telemetry.tenant_counts import OTHER, TenantCount, TenantCounts
 
 

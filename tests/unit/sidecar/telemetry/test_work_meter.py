@@ -1,6 +1,6 @@
 """The last minute of offered work, second by second."""
 
-from batchedmodel_contract.stats import BUCKETS
+from batchedmodel_contract.processes.stats import BUCKETS
 from batchedmodel_sidecar.telemetry.work_meter import WorkMeter
 
 

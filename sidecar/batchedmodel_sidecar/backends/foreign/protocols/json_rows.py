@@ -11,9 +11,9 @@ passes to a caller who was alone, and an answer for several callers that has one
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Final
 
-from batchedmodel_contract.description import CostRule, ModelDescription
+from batchedmodel_contract.inference.description import CostRule, ModelDescription
+from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_contract.tensors import Buffer
 from batchedmodel_sidecar.backends.foreign.protocol import (
     BackendRequest,
     Envelope,

@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_contract.tensors import Buffer
 
 _DECODER: Final = json.JSONDecoder()
 _SPACE: Final = " \t\n\r"

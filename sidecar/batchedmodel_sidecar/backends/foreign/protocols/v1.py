@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import orjson
 
-from batchedmodel_contract.description import ModelDescription
+from batchedmodel_contract.inference.description import ModelDescription
+from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_contract.tensors import Datatype
 from batchedmodel_sidecar.backends.foreign.protocol import (
     Ask,
     BackendRequest,

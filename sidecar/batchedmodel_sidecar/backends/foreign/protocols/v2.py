@@ -12,16 +12,16 @@ from typing import Any, Final
 
 import orjson
 
-from batchedmodel_contract.description import ModelDescription
-from batchedmodel_contract.mistakes import InvalidInput, Unbatchable
-from batchedmodel_contract.tensors import Buffer, Tensor
-from batchedmodel_contract.v2 import (
+from batchedmodel_contract.inference.description import ModelDescription
+from batchedmodel_contract.inference.tensors import Buffer, Tensor
+from batchedmodel_contract.inference.v2 import (
     BINARY,
     BINARY_OUTPUT,
     BINARY_SIZE,
     HEADER_LENGTH,
     read_body,
 )
+from batchedmodel_contract.mistakes import InvalidInput, Unbatchable
 from batchedmodel_http.response import size_of
 from batchedmodel_sidecar.backends.foreign.protocol import (
     Ask,

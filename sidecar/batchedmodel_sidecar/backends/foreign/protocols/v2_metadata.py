@@ -7,10 +7,15 @@ from typing import Any
 
 import orjson
 
-from batchedmodel_contract.description import RAGGED, CostRule, ModelDescription, TensorSpec
+from batchedmodel_contract.inference.description import (
+    RAGGED,
+    CostRule,
+    ModelDescription,
+    TensorSpec,
+)
+from batchedmodel_contract.inference.tensors import Datatype
+from batchedmodel_contract.inference.v2 import BINARY_EXTENSION
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_contract.tensors import Datatype
-from batchedmodel_contract.v2 import BINARY_EXTENSION
 
 
 def described(name: str, document: bytes) -> ModelDescription:

@@ -12,8 +12,7 @@ from typing import Final
 import numpy as np
 import orjson
 
-from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_contract.tensors import (
+from batchedmodel_contract.inference.tensors import (
     Buffer,
     Datatype,
     Shape,
@@ -22,7 +21,8 @@ from batchedmodel_contract.tensors import (
     rows,
     values_to_bytes,
 )
-from batchedmodel_contract.v2 import BINARY_SIZE
+from batchedmodel_contract.inference.v2 import BINARY_SIZE
+from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_sidecar.backends.foreign.protocols import json_text
 from batchedmodel_sidecar.calls import Value
 from batchedmodel_sidecar.errors import Unserved

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from batchedmodel_contract.batching import BatchSettings
+from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_scheduling.core.policy import Item, ItemId
 from batchedmodel_sidecar.backends.foreign.protocol import Response
 from batchedmodel_sidecar.backends.health import Health

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_contract.spec import ServerProtocol
-from batchedmodel_contract.v2 import BINARY_SIZE, HEADER_LENGTH
+from batchedmodel_contract.inference.v2 import BINARY_SIZE, HEADER_LENGTH
+from batchedmodel_contract.manifest.spec import ServerProtocol
 from batchedmodel_sidecar.backends.foreign.catalogue import foreign
 from batchedmodel_sidecar.backends.foreign.protocols import json_rows
 from batchedmodel_sidecar.model import ReadyModel

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.mistakes import InvalidInput
-from batchedmodel_contract.tensors import Datatype
 from batchedmodel_sidecar.backends.foreign.protocols.v2_rows import OutputSaid, as_text
 from support.examples import examples
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from batchedmodel_contract.batching import BatchSettings
-from batchedmodel_contract.spec import PolicyName
+from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_sidecar.backends.native.version_lease import VersionLease, VersionUsers
 from batchedmodel_sidecar.calls import Answer, Call, Row, Value
 from batchedmodel_sidecar.errors import Rejected, Unserved

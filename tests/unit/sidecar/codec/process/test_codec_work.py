@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedmodel_contract.description import RAGGED, ModelDescription
+from batchedmodel_contract.inference.description import RAGGED, ModelDescription
 from batchedmodel_contract.mistakes import InvalidInput, Unbatchable
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_sidecar.backends.foreign.protocol import ParsedRequest

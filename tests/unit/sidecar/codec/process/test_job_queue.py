@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from batchedmodel_contract.manifest.tenants import NOBODY, Share
 from batchedmodel_contract.outcomes import Rejection
-from batchedmodel_contract.tenants import NOBODY, Share
 from batchedmodel_sidecar.codec.process.job_queue import JobQueue, patience
 
 

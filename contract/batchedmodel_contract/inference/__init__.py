@@ -1,0 +1,1 @@
+"""Tensors, bodies and batches between callers, sidecar and model server."""

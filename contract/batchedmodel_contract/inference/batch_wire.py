@@ -1,0 +1,307 @@
+"""The batch extension: one v2 body that carries a whole batch of items of differing shapes.
+
+Spoken between the sidecar and our model server only. Each tensor's items are concatenated, never
+padded; beside ``<name>`` travels ``<name>:shapes`` (INT64, items x rank). A parameter that
+items' requests set travels as ``<name>:parameter``, one value for each item. The answer adds
+``:status`` (INT32, one HTTP status per item) and ``:error`` (BYTES), so that one failed item
+stays inside a 200 answer and inside the standard's rule that parameters are scalars.
+"""
+
+import json
+import math
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from batchedmodel_contract.inference.tensors import (
+    Buffer,
+    Datatype,
+    Scattered,
+    Shape,
+    Tensor,
+    contiguous,
+    join_byte_elements,
+    split_byte_elements,
+)
+from batchedmodel_contract.inference.v2 import Dumps, Loads, read_body, write_body
+from batchedmodel_contract.manifest.spec import MAX_BATCH_SIZE
+from batchedmodel_contract.mistakes import InvalidInput
+
+EXTENSION: Final = "batchedmodel.batch"
+"""How a server says in its v2 metadata that it speaks this."""
+
+SHAPES: Final = ":shapes"
+PARAMETER: Final = ":parameter"
+STATUS: Final = ":status"
+ERROR: Final = ":error"
+OK: Final = 200
+_WANTED: Final = "wanted_us"
+_LARGEST_NUMBER: Final = 2.0**63  # refuses infinity and NaN as well
+_MAX_RANK: Final = 16
+
+
+def _dumps(head: Any) -> bytes:
+    return json.dumps(head, separators=(",", ":")).encode()
+
+
+class Ragged(NamedTuple):
+    """One named tensor of every item of a batch; item i has `shapes[i]`, all of one rank."""
+
+    name: str
+    datatype: Datatype
+    shapes: tuple[Shape, ...]
+    parts: tuple[Buffer, ...]
+    """All items' bytes, one behind the other, in as many buffers as they happen to lie in."""
+
+    @property
+    def data(self) -> Buffer:
+        """All items' bytes in one buffer, which costs a copy unless they lie in one."""
+        return contiguous(self.parts)
+
+    def items(self) -> list[Buffer]:
+        """The bytes of each item; raises `InvalidInput` when they do not add up to the data."""
+        sizes = [math.prod(shape) for shape in self.shapes]
+        data = self.data
+        if self.datatype is Datatype.BYTES:
+            return self._byte_items(sizes, data)
+        view, position, items, each = memoryview(data), 0, [], self.datatype.size
+        for size in sizes:
+            end = position + size * each
+            items.append(view[position:end])
+            position = end
+        if position != len(view):
+            raise InvalidInput(self.name, f"is {len(view)} bytes long; its shapes need {position}")
+        return list(items)
+
+    def _byte_items(self, sizes: list[int], data: Buffer) -> list[Buffer]:
+        elements = split_byte_elements(data)
+        if len(elements) != sum(sizes):
+            raise InvalidInput(
+                self.name, f"has {len(elements)} elements; its shapes need {sum(sizes)}"
+            )
+        items: list[Buffer] = []
+        position = 0
+        for size in sizes:
+            items.append(join_byte_elements(bytes(e) for e in elements[position : position + size]))
+            position += size
+        return items
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRequest:
+    """What the sidecar hands over: every input of every item, in one order."""
+
+    inputs: tuple[Ragged, ...]
+    params: tuple[Tensor, ...] = ()
+    """One value for each item, of those parameters that any item's request sets."""
+    wanted_seconds: float | None = None
+    """From its sending on, for how long anybody waits for any of its items; None: not told."""
+    version: str | None = None
+    """Which version of the model its items were checked for; a part of the path."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchReply:
+    """What the model server answers; a failed item has empty tensors, its status and its error."""
+
+    outputs: tuple[Ragged, ...]
+    statuses: tuple[int, ...]
+    errors: tuple[str, ...]
+    compute_seconds: float
+    """Time in the forward pass."""
+    queue_seconds: float
+    """Time between the batch's arrival at the server and the start of its forward pass."""
+    tokens: int
+    """Sum of the items' lengths."""
+    padded_tokens: int
+    """What the device was given: rows x longest when padded, the sum when packed."""
+    passes: int = 1
+    """Forward passes that it took. `compute_seconds` is the time of all of them, and that of a
+    batch of this size only when it was one."""
+    max_cost: int | None = None
+    """What the server's memory holds at present, as `Profile.max_cost`."""
+
+
+def ragged(name: str, datatype: Datatype, items: Sequence[tuple[Shape, Buffer]]) -> Ragged:
+    """String the items' buffers together without looking into them."""
+    return Ragged(
+        name=name,
+        datatype=datatype,
+        shapes=tuple(shape for shape, _ in items),
+        parts=tuple(data for _, data in items),
+    )
+
+
+def write_request(request: BatchRequest, dumps: Dumps = _dumps) -> tuple[int, list[Buffer]]:
+    """Length of the JSON head and the body's parts."""
+    head = {}
+    if request.wanted_seconds is not None:
+        head["parameters"] = {_WANTED: max(0, round(request.wanted_seconds * 1e6))}
+    tensors = flattened(request.inputs)
+    for param in request.params:
+        tensors.append(param._replace(name=param.name + PARAMETER))
+    return write_body(head, tensors, "inputs", dumps)
+
+
+def to_request(head: dict[str, Any], tensors: Sequence[Tensor]) -> BatchRequest:
+    """The batch in a body that was read already; raises `InvalidInput`.
+
+    Its items are counted before anything is made of them: those that hold nothing cost no bytes.
+    """
+    for tensor in tensors:
+        if tensor.name.endswith(SHAPES) and tensor.shape:
+            check_items(tensor.name, tensor.shape[0])
+    is_told = isinstance(head.get("parameters"), dict) and _WANTED in head["parameters"]
+    inputs = _ragged([tensor for tensor in tensors if not tensor.name.endswith(PARAMETER)])
+    params = [tensor for tensor in tensors if tensor.name.endswith(PARAMETER)]
+    for param in params:
+        if param.shape != (len(inputs[0].shapes),):
+            raise InvalidInput(param.name, "is not one value for each item", param.shape)
+    return BatchRequest(
+        inputs=inputs,
+        params=tuple(one._replace(name=one.name.removesuffix(PARAMETER)) for one in params),
+        wanted_seconds=_number(head, _WANTED) / 1e6 if is_told else None,
+    )
+
+
+def check_items(name: str, count: int) -> None:
+    """Raise `InvalidInput` if an input has more items than any batch may have."""
+    if count > MAX_BATCH_SIZE:
+        raise InvalidInput(name, f"holds {count} items; a batch has at most {MAX_BATCH_SIZE}")
+
+
+def write_reply(reply: BatchReply, dumps: Dumps = _dumps) -> tuple[int, list[Buffer]]:
+    """Length of the JSON head and the body's parts."""
+    count = (len(reply.statuses),)
+    head = {
+        "parameters": {
+            "compute_us": round(reply.compute_seconds * 1e6),
+            "queue_us": round(reply.queue_seconds * 1e6),
+            "tokens": reply.tokens,
+            "padded_tokens": reply.padded_tokens,
+            "passes": reply.passes,
+        }
+    }
+    if reply.max_cost is not None:
+        head["parameters"]["max_cost"] = reply.max_cost
+    settled = [
+        Tensor(
+            name=STATUS,
+            datatype=Datatype.INT32,
+            shape=count,
+            data=array("i", reply.statuses).tobytes(),
+        ),
+        Tensor(
+            name=ERROR,
+            datatype=Datatype.BYTES,
+            shape=count,
+            data=join_byte_elements(error.encode(errors="replace") for error in reply.errors),
+        ),
+    ]
+    return write_body(head, [*flattened(reply.outputs), *settled], "outputs", dumps)
+
+
+def read_reply(body: Buffer, header_length: str | None, loads: Loads = json.loads) -> BatchReply:
+    """The reply in an answer's body; raises `InvalidInput` when it contradicts itself."""
+    head, tensors = read_body(body, header_length, "outputs", loads)
+    named = {tensor.name: tensor for tensor in tensors}
+    if STATUS not in named or ERROR not in named:
+        raise InvalidInput("outputs", f"lacks {STATUS} or {ERROR}")
+    for name, datatype in ((STATUS, Datatype.INT32), (ERROR, Datatype.BYTES)):
+        if named[name].datatype is not datatype:
+            raise InvalidInput(name, f"is not {datatype}", named[name].datatype)
+    statuses = array("i", bytes(named[STATUS].data))
+    for status in statuses:
+        if status != OK and not 400 <= status <= 599:
+            raise InvalidInput(STATUS, f"is neither {OK} nor the status of an error", status)
+    errors = split_byte_elements(named[ERROR].data)
+    outputs = _ragged([tensor for tensor in tensors if tensor.name not in (STATUS, ERROR)])
+    counts = {len(statuses), len(errors), *(len(output.shapes) for output in outputs)}
+    if len(counts) != 1:
+        raise InvalidInput("outputs", f"disagree about the number of items: {sorted(counts)}")
+    return BatchReply(
+        outputs=outputs,
+        statuses=tuple(statuses),
+        errors=tuple(str(error, "utf-8", "replace") for error in errors),
+        compute_seconds=_number(head, "compute_us") / 1e6,
+        queue_seconds=_number(head, "queue_us") / 1e6,
+        tokens=int(_number(head, "tokens")),
+        padded_tokens=int(_number(head, "padded_tokens")),
+        passes=int(_number(head, "passes")),
+        max_cost=_max_cost(head),
+    )
+
+
+def _max_cost(head: dict[str, Any]) -> int | None:
+    if "max_cost" not in head["parameters"]:
+        return None
+    return max(1, int(_number(head, "max_cost")))
+
+
+def _number(head: dict[str, Any], name: str) -> float:
+    parameters = head.get("parameters")
+    value = parameters.get(name) if isinstance(parameters, dict) else None
+    is_bool = isinstance(value, bool)
+    if isinstance(value, int | float) and not is_bool and 0 <= value <= _LARGEST_NUMBER:
+        return float(value)
+    raise InvalidInput(f"parameters.{name}", "is not a number from 0 to 2^63", value)
+
+
+def flattened(tensors: Sequence[Ragged]) -> list[Tensor | Scattered]:
+    """Each tensor as it travels: its data flat, its shapes in a tensor beside it."""
+    flat: list[Tensor | Scattered] = []
+    for tensor in tensors:
+        count, rank = len(tensor.shapes), len(tensor.shapes[0]) if tensor.shapes else 0
+        total = sum(math.prod(shape) for shape in tensor.shapes)
+        sizes = array("q", [size for shape in tensor.shapes for size in shape])
+        flat.append(
+            Scattered(
+                name=tensor.name, datatype=tensor.datatype, shape=(total,), parts=tensor.parts
+            )
+        )
+        flat.append(
+            Tensor(
+                name=tensor.name + SHAPES,
+                datatype=Datatype.INT64,
+                shape=(count, rank),
+                data=sizes.tobytes(),
+            )
+        )
+    return flat
+
+
+def _ragged(tensors: Sequence[Tensor]) -> tuple[Ragged, ...]:
+    shapes = {t.name: t for t in tensors if t.name.endswith(SHAPES)}
+    found = []
+    for tensor in tensors:
+        if tensor.name.endswith(SHAPES):
+            continue
+        described = shapes.pop(tensor.name + SHAPES, None)
+        if described is None:
+            raise InvalidInput(tensor.name, f"travels without {tensor.name}{SHAPES}")
+        found.append(_ragged_of(tensor, described))
+    if shapes:
+        raise InvalidInput(next(iter(shapes)), "describes a tensor that is not there")
+    if len({len(one.shapes) for one in found}) > 1:
+        raise InvalidInput("tensors", "disagree about the number of items")
+    return tuple(found)
+
+
+def _ragged_of(tensor: Tensor, described: Tensor) -> Ragged:
+    if described.datatype is not Datatype.INT64 or len(described.shape) != 2:
+        raise InvalidInput(described.name, "is not INT64 of items x rank")
+    count, rank = described.shape
+    # Without sizes the count alone claims items, as many as it likes.
+    if rank > _MAX_RANK or (rank == 0 and count != tensor.elements):
+        rule = f"does not fit {tensor.elements} elements in items of rank 0 to {_MAX_RANK}"
+        raise InvalidInput(described.name, rule, described.shape)
+    sizes = array("q", bytes(described.data)).tolist()
+    if any(size < 0 for size in sizes):
+        raise InvalidInput(described.name, "has a negative size")
+    return Ragged(
+        name=tensor.name,
+        datatype=tensor.datatype,
+        shapes=tuple(tuple(sizes[row * rank : (row + 1) * rank]) for row in range(count)),
+        parts=(tensor.data,),
+    )

@@ -1,0 +1,272 @@
+"""What a model takes and gives, as its server says in its v2 metadata.
+
+The model server derives it from the handler's declaration; the sidecar validates requests by it,
+measures lengths by it and shows it to its own callers.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+from batchedmodel_contract.inference.batch_wire import EXTENSION
+from batchedmodel_contract.inference.params import Param, param_from_mapping
+from batchedmodel_contract.inference.tensors import Datatype
+from batchedmodel_contract.mistakes import InvalidInput
+
+RAGGED: Final = -1
+"""A dimension that differs from item to item."""
+
+_OURS: Final = "batchedmodel"
+
+
+class CostRule(StrEnum):
+    """What the device pays for a batch."""
+
+    PADDED = "Padded"
+    """Rows x the longest."""
+    PACKED = "Packed"
+    """The sum of the lengths."""
+    ROWS = "Rows"
+    """Rows alone; every item has the same size."""
+
+    def paid(self, *, rows: int, longest: int, total: int) -> int:
+        """What the device pays for a batch of so many rows, by their longest and all lengths."""
+        if self is CostRule.PADDED:
+            return rows * longest
+        return total if self is CostRule.PACKED else rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSpec:
+    """One input or output of one item, without batch dimension; `RAGGED` where sizes vary."""
+
+    name: str
+    datatype: Datatype
+    shape: tuple[int, ...]
+    max_length: int | None = None
+    """Largest size of each ragged dimension; longer items are refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextInput:
+    """How text becomes an input tensor; the tokenizer itself is fetched apart."""
+
+    name: str
+    """Name under which callers send text (BYTES, one element per row)."""
+    tokens: str
+    """The INT64 input that takes the token ids."""
+    max_tokens: int
+    """Longer texts are truncated to this, special tokens included."""
+    segments: str | None = None
+    """The INT64 input that takes each token's segment: 1 in the second text of a pair, else 0."""
+
+
+class Activation(StrEnum):
+    """What makes probabilities of raw scores (logits)."""
+
+    SOFTMAX = "Softmax"
+    """One of the labels holds."""
+    SIGMOID = "Sigmoid"
+    """Each holds or does not, by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Classification:
+    """What raw scores mean, and how classification requests are answered."""
+
+    output: str
+    """The FP32 output that gives a raw score (logit) for each label: one row of them for an item,
+    or one for each of its tokens."""
+    labels: tuple[str, ...]
+    activation: Activation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelDescription:
+    """Everything that a batching proxy must know of a model beside its speed."""
+
+    name: str
+    version: str
+    platform: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    cost_rule: CostRule
+    equal_lengths: bool = False
+    """Whether only items of equal shapes may share a batch: padding would change their answers."""
+    text: TextInput | None = None
+    embedding: str | None = None
+    """The output that answers embedding requests."""
+    shortest_embedding: int | None = None
+    """Embeddings may be cut to any number of dimensions from this on, as those of models that were
+    trained for it (Matryoshka); None: they may not."""
+    classification: Classification | None = None
+    ranking: str | None = None
+    """The FP32 output that gives one raw score (logit) for a pair of texts, query and document."""
+    idempotent: bool = True
+    """Whether a row may be run again after its batch failed."""
+    params: Mapping[str, Param] = field(default_factory=dict)
+    """What each request may set for its rows."""
+
+    @property
+    def classifies_tokens(self) -> bool:
+        """Whether what is classified is each token of an item, and not the item."""
+        classes = self.classification
+        return classes is not None and any(
+            spec.name == classes.output and len(spec.shape) > 1 for spec in self.outputs
+        )
+
+    def to_metadata(self) -> dict[str, Any]:
+        """The v2 metadata document, with what v2 has no word for under a key of our own."""
+        text = self.text and {
+            "name": self.text.name,
+            "tokens": self.text.tokens,
+            "maxTokens": self.text.max_tokens,
+            "segments": self.text.segments,
+        }
+        classification = self.classification and {
+            "output": self.classification.output,
+            "labels": self.classification.labels,
+            "activation": self.classification.activation,
+        }
+        lengths = {
+            spec.name: spec.max_length for spec in self.inputs if spec.max_length is not None
+        }
+        return {
+            "name": self.name,
+            "versions": [self.version],
+            "platform": self.platform,
+            "inputs": [_entry(spec) for spec in self.inputs],
+            "outputs": [_entry(spec) for spec in self.outputs],
+            "extensions": [EXTENSION],
+            _OURS: {
+                "costRule": self.cost_rule,
+                "equalLengths": self.equal_lengths,
+                "maxLengths": lengths,
+                "text": text,
+                "embedding": self.embedding,
+                "shortestEmbedding": self.shortest_embedding,
+                "classification": classification,
+                "ranking": self.ranking,
+                "idempotent": self.idempotent,
+                "parameters": {name: param.to_mapping() for name, param in self.params.items()},
+            },
+        }
+
+
+def description_from_metadata(metadata: Mapping[str, Any]) -> ModelDescription:
+    """The description in a metadata document of our server; raises `InvalidInput`."""
+    try:
+        ours = metadata[_OURS]
+        description = ModelDescription(
+            name=metadata["name"],
+            version=metadata["versions"][0],
+            platform=metadata["platform"],
+            inputs=tuple(_spec(entry, ours["maxLengths"]) for entry in metadata["inputs"]),
+            outputs=tuple(_spec(entry, {}) for entry in metadata["outputs"]),
+            cost_rule=CostRule(ours["costRule"]),
+            equal_lengths=_truth(ours["equalLengths"]),
+            text=None if ours["text"] is None else _text(ours["text"]),
+            embedding=ours["embedding"],
+            shortest_embedding=_size(ours["shortestEmbedding"]),
+            classification=_classification(ours["classification"]),
+            ranking=ours["ranking"],
+            idempotent=_truth(ours["idempotent"]),
+            params={name: param_from_mapping(one) for name, one in ours["parameters"].items()},
+        )
+    except (AttributeError, KeyError, IndexError, OverflowError, TypeError, ValueError) as error:
+        raise InvalidInput("metadata", f"is not a description of a model: {error!r}") from error
+    check_roles(description)
+    return description
+
+
+def check_roles(description: ModelDescription) -> None:
+    """Refuse a description by which requests would be answered from tensors that do not fit.
+
+    Raises `InvalidInput`, which names the role.
+    """
+    text, classes, ranking = description.text, description.classification, description.ranking
+    shortest = description.shortest_embedding
+    for name in (text.tokens, text.segments) if text else ():
+        if name is not None and text is not None:
+            _check_tokens(description, name, text.max_tokens)
+    if description.embedding is not None:
+        shape = _shape_of(description, "embedding", description.embedding)
+        if not shape:
+            raise InvalidInput("embedding", "names an output that is one number", list(shape))
+        if shortest is not None and not 1 <= shortest <= shape[-1]:
+            raise InvalidInput("shortest_embedding", f"is not from 1 to {shape[-1]}", shortest)
+    elif shortest is not None:
+        raise InvalidInput("shortest_embedding", "is said of a model without embeddings", shortest)
+    if classes is not None:
+        shape = _shape_of(description, "classification", classes.output)
+        if shape not in ((len(classes.labels),), (RAGGED, len(classes.labels))):
+            rule = f"is not one score for each of its {len(classes.labels)} labels"
+            raise InvalidInput("classification", rule, list(shape))
+    if ranking is not None:
+        shape = _shape_of(description, "ranking", ranking)
+        if shape not in ((), (1,)):
+            raise InvalidInput("ranking", "is not one score for each pair", list(shape))
+
+
+def _check_tokens(description: ModelDescription, name: str, max_tokens: int) -> None:
+    """Tokens of texts go into INT64 inputs that are as long as they."""
+    spec = next((spec for spec in description.inputs if spec.name == name), None)
+    if spec is None:
+        raise InvalidInput("text", "names an input that the model does not have", name)
+    if spec.datatype is not Datatype.INT64 or spec.shape != (RAGGED,):
+        raise InvalidInput("text", "names an input that is not INT64 of one lettered size", name)
+    if spec.max_length is not None and max_tokens > spec.max_length:
+        rule = f"cuts texts to more tokens than {name} takes, {spec.max_length}"
+        raise InvalidInput("text", rule, max_tokens)
+
+
+def _shape_of(description: ModelDescription, role: str, output: str) -> tuple[int, ...]:
+    for spec in description.outputs:
+        if spec.name == output:
+            return spec.shape
+    raise InvalidInput(role, "names an output that the model does not have", output)
+
+
+def _truth(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{value!r} is neither true nor false")
+    return value
+
+
+def _size(value: object) -> int | None:
+    if value is not None and type(value) is not int:
+        raise TypeError(f"{value!r} is not a size")
+    return value
+
+
+def _text(mapping: Mapping[str, Any]) -> TextInput:
+    return TextInput(
+        name=mapping["name"],
+        tokens=mapping["tokens"],
+        max_tokens=int(mapping["maxTokens"]),
+        segments=mapping["segments"],
+    )
+
+
+def _classification(mapping: Mapping[str, Any] | None) -> Classification | None:
+    if mapping is None:
+        return None
+    return Classification(
+        output=mapping["output"],
+        labels=tuple(mapping["labels"]),
+        activation=Activation(mapping["activation"]),
+    )
+
+
+def _entry(spec: TensorSpec) -> dict[str, Any]:
+    return {"name": spec.name, "datatype": spec.datatype, "shape": [RAGGED, *spec.shape]}
+
+
+def _spec(entry: Mapping[str, Any], lengths: Mapping[str, int]) -> TensorSpec:
+    return TensorSpec(
+        name=entry["name"],
+        datatype=Datatype(entry["datatype"]),
+        shape=tuple(map(int, entry["shape"][1:])),
+        max_length=_size(lengths.get(entry["name"])),
+    )

@@ -1,0 +1,166 @@
+"""The latency curve that a model server measures while it warms up.
+
+Schedulers start from it and correct it by what they observe; the simulator replays it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final, TypeVar
+
+from batchedmodel_contract.inference.description import CostRule
+from batchedmodel_contract.manifest.spec import MAX_BATCH_SIZE
+from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.schema.rules import Broken, Real, Rule, Whole
+
+# Within these bounds no product or quotient of a point's numbers leaves the range of a float, and
+# no list that a scheduler makes of them fills the memory.
+_MAX_POINTS: Final = 1024
+_RULES: Final[Mapping[str, Rule]] = {
+    "rows": Whole(minimum=1, maximum=MAX_BATCH_SIZE),
+    "length": Whole(minimum=0, maximum=2**31),
+    "seconds": Real(minimum=0.0, maximum=2.0**31),
+}
+_MAX_COST: Final = Whole(minimum=1, maximum=2**40)
+_CURVE: Final = ("fixed", "per_row", "per_token", "per_square", "mean_error", "p95_error")
+_NUMBER: Final = Real(minimum=0.0, maximum=2.0**31)
+_MAX_PHASES: Final = 64
+_JSON_NAMES: Final[Mapping[type, str]] = {str: "string", bool: "boolean"}
+_CLOCK_TICK: Final = 1e-9  # seconds; a shorter time was not measured, and to divide by it is unsafe
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfilePoint:
+    """One measured forward pass of `rows` items, each `length` long."""
+
+    rows: int
+    length: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedCurve:
+    """seconds = fixed + per_row*rows + per_token*rows*length + per_square*rows*length^2.
+
+    No term is below zero. Schedulers go by the points; this is for people and dashboards.
+    """
+
+    fixed: float
+    per_row: float
+    per_token: float
+    per_square: float
+    mean_error: float
+    """By how much the points are off the curve, as a share of each: 0.1 is a tenth."""
+    p95_error: float
+    """The same of the points that fit worst: 95 % are nearer."""
+    knee: int | None
+    """Tokens, or rows where only these count, from which on a batch costs mostly what is in it: a
+    larger one gains little. None when nothing grows with the batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """Measured points, in ascending order of rows and length, and what the device pays for."""
+
+    cost_rule: CostRule
+    device: str
+    points: tuple[ProfilePoint, ...]
+    max_cost: int | None = None
+    """What fits into the device's memory at once, in what the cost rule counts (rows x longest,
+    sum of lengths, or rows); None when nobody has met a bound."""
+    curve: FittedCurve | None = None
+    sharing: str = ""
+    """How items of different length share a pass, as the self-test found; empty: not tried."""
+    sharing_reason: str = ""
+    start_up: tuple[tuple[str, float], ...] = ()
+    """Phases of the server's start, in order, and the seconds of each."""
+    cached: bool = False
+    """Whether the points were measured by an earlier process, and only checked by this one."""
+
+    def to_mapping(self) -> dict[str, Any]:
+        """The JSON document of the profile endpoint."""
+        return {**asdict(self), "start_up": dict(self.start_up)}
+
+
+def profile_from_mapping(mapping: Mapping[str, Any]) -> Profile:
+    """The profile in a JSON document; raises `InvalidInput`.
+
+    A point has 1 to 4096 rows of length 0 to 2^31 and took 0 to 2^31 seconds; less than a
+    nanosecond reads as 0. `max_cost` is absent, null or 1 to 2^40. What came later than these
+    (`curve`, `sharing`, `sharing_reason`, `start_up`, `cached`) may be absent.
+    """
+    try:
+        cost_rule, device, listed = (
+            CostRule(mapping["cost_rule"]),
+            mapping["device"],
+            mapping["points"],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidInput("profile", f"cannot be read: {error!r}") from error
+    if not isinstance(device, str):
+        raise InvalidInput("profile.device", "is not a string", device)
+    if not isinstance(listed, list) or len(listed) > _MAX_POINTS:
+        raise InvalidInput("profile.points", f"is not a list of at most {_MAX_POINTS}", listed)
+    points = tuple(_point(entry, f"profile.points[{n}]") for n, entry in enumerate(listed))
+    max_cost = mapping.get("max_cost")
+    if max_cost is not None:
+        max_cost = _ruled(_MAX_COST, max_cost, "profile.max_cost")
+    return Profile(
+        cost_rule=cost_rule,
+        device=device,
+        points=points,
+        max_cost=max_cost,
+        curve=_curve(mapping.get("curve")),
+        sharing=_of_type(str, mapping, "sharing", ""),
+        sharing_reason=_of_type(str, mapping, "sharing_reason", ""),
+        start_up=_start_up(mapping.get("start_up")),
+        cached=_of_type(bool, mapping, "cached", False),
+    )
+
+
+def _curve(entry: object) -> FittedCurve | None:
+    if entry is None:
+        return None
+    if not isinstance(entry, Mapping):
+        raise InvalidInput("profile.curve", "is not an object", entry)
+    numbers = {name: _ruled(_NUMBER, entry.get(name), f"profile.curve.{name}") for name in _CURVE}
+    knee = entry.get("knee")
+    if knee is not None:
+        knee = _ruled(_MAX_COST, knee, "profile.curve.knee")
+    return FittedCurve(**numbers, knee=knee)
+
+
+def _start_up(entry: object) -> tuple[tuple[str, float], ...]:
+    if entry is None:
+        return ()
+    if not isinstance(entry, Mapping) or len(entry) > _MAX_PHASES:
+        raise InvalidInput("profile.start_up", f"is not an object of {_MAX_PHASES} phases", entry)
+    return tuple(
+        (str(name), _ruled(_RULES["seconds"], seconds, f"profile.start_up.{name}"))
+        for name, seconds in entry.items()
+    )
+
+
+def _of_type(kind: type[Value], mapping: Mapping[str, Any], name: str, otherwise: Value) -> Value:
+    value = mapping.get(name, otherwise)
+    if not isinstance(value, kind):
+        raise InvalidInput(f"profile.{name}", f"is not a {_JSON_NAMES[kind]}", value)
+    return value
+
+
+def _point(entry: object, field: str) -> ProfilePoint:
+    if not isinstance(entry, Mapping):
+        raise InvalidInput(field, "is not an object", entry)
+    found: dict[str, Any] = {}
+    for name, rule in _RULES.items():
+        found[name] = _ruled(rule, entry.get(name), f"{field}.{name}")
+    if found["seconds"] < _CLOCK_TICK:
+        found["seconds"] = 0.0
+    return ProfilePoint(**found)
+
+
+def _ruled(rule: Rule, value: object, field: str) -> Any:
+    try:
+        return rule.read(value)
+    except Broken as broken:
+        raise InvalidInput(field, str(broken), value) from broken

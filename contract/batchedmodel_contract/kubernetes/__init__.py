@@ -1,0 +1,1 @@
+"""Names, labels and objects of a cluster."""

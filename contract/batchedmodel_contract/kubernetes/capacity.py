@@ -1,0 +1,88 @@
+"""What was learnt of a model's pods, as the resource's `status.capacity` keeps it.
+
+Written by the autoscaler, which so remembers it beyond its own restart, and read by the operator,
+whose scaling behaviour and `TargetFeasible` rest on it. Numbers in it are rounded, for people too.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from batchedmodel_contract.schema.rules import Schema
+
+FIELD: Final = "capacity"
+_DIGITS: Final = 3
+_LEAST: Final = 1e-6
+_MOST: Final = 1e12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """Of the pods of one revision; what nobody has measured is None."""
+
+    revision: str
+    rows_per_second: float | None = None
+    """What a pod can answer within the latency target."""
+    startup_seconds: float | None = None
+    """From a pod's creation to its readiness."""
+    shortest_latency_seconds: float | None = None
+    """What one row takes on an idle pod."""
+
+    def to_mapping(self, *, at: str) -> dict[str, Any]:
+        """The JSON form; `at` is when it was learnt, as RFC 3339 writes it."""
+        latency = self.shortest_latency_seconds
+        found = {
+            "rowsPerSecond": self.rows_per_second,
+            "startupSeconds": self.startup_seconds,
+            "shortestLatencyMilliseconds": None if latency is None else latency * 1000,
+        }
+        numbers = {name: _rounded(value) for name, value in found.items() if value is not None}
+        return {"revision": self.revision, **numbers, "learntAt": at}
+
+
+def capacity_of(status: Mapping[str, Any]) -> Capacity | None:
+    """What a resource's status says; None where it says nothing, or nothing that makes sense."""
+    found = status.get(FIELD)
+    if not isinstance(found, Mapping) or not isinstance(found.get("revision"), str):
+        return None
+    latency = _positive(found.get("shortestLatencyMilliseconds"))
+    return Capacity(
+        revision=found["revision"],
+        rows_per_second=_positive(found.get("rowsPerSecond")),
+        startup_seconds=_positive(found.get("startupSeconds")),
+        shortest_latency_seconds=None if latency is None else latency / 1000,
+    )
+
+
+def capacity_schema() -> Schema:
+    """The schema of the status's field."""
+
+    def number(description: str) -> Schema:
+        return {"description": description, "type": "number", "minimum": 0}
+
+    return {
+        "description": "What the autoscaler learnt of the pods, and remembers.",
+        "type": "object",
+        "properties": {
+            "revision": {"description": "Of which pods it was learnt.", "type": "string"},
+            "rowsPerSecond": number("Rows a second that a pod can answer within the target."),
+            "startupSeconds": number("Time from a pod's creation to its readiness."),
+            "shortestLatencyMilliseconds": number("Time that a row takes on an idle pod."),
+            "learntAt": {
+                "description": "When it was written; small changes are not.",
+                "type": "string",
+                "format": "date-time",
+            },
+        },
+    }
+
+
+def _positive(found: object) -> float | None:
+    """A number that can be counted with: whoever may write a status may write any other."""
+    if isinstance(found, int | float) and _LEAST <= found <= _MOST:
+        return float(found)
+    return None
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")

@@ -1,0 +1,220 @@
+"""The batch settings as a running sidecar holds them: effective values in base units.
+
+The operator and `batchedmodel run` derive them from the spec and write them as one JSON file into a
+folder that the sidecar watches; policies take them as `configure`'s argument.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Final
+
+from batchedmodel_contract.manifest.spec import Batching, Lateness, PolicyName
+from batchedmodel_contract.manifest.tenants import Tenants, TenantSettings
+from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.schema.reading import Setting, declarations
+from batchedmodel_contract.schema.rules import Broken, Real, Rule, Whole
+
+FILE_NAME: Final = "batching.json"
+"""The file in the watched folder; in a pod, the key of the ConfigMap."""
+
+_SMALLEST_QUEUE: Final = 2048  # the longest list that an OpenAI client may send in one request
+_QUEUED_BATCHES: Final = 16
+_BATCHES_AT_ONCE: Final = 2  # of each worker
+_SPARE: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSettings:
+    """What a policy may do. Sizes in rows, times in seconds."""
+
+    policy: PolicyName = PolicyName.DEADLINE
+    max_batch_size: int = 32
+    max_batch_tokens: int | None = None
+    """Rows x longest when the device pads, the sum of lengths when it packs; None: no bound."""
+    max_concurrent_batches: int = 1
+    """That the server runs side by side, one on each of its workers."""
+    max_wait_seconds: float = 0.005
+    target_seconds: float | None = None
+    """From a request's arrival to its answer; None: only callers say when they want theirs."""
+    lateness: Lateness = Lateness.SERVE
+    trust_priority: bool = False
+    max_queue_size: int = _SMALLEST_QUEUE
+    request_timeout_seconds: float = 30.0
+    length_buckets: tuple[int, ...] = ()
+    tenant_header: str | None = None
+    """None: addresses are tenants."""
+    tenant_weights: tuple[tuple[str, float], ...] = ()
+    tenant_max_share: float = 1.0
+    trusted_proxies: tuple[str, ...] = ()
+    tenants: TenantSettings = field(init=False, repr=False, compare=False)
+    """What the last four say, made once."""
+
+    def __post_init__(self) -> None:
+        if self.max_batch_size < 1 or self.max_queue_size < self.max_batch_size:
+            raise InvalidInput("maxBatchSize", "must be 1 to maxQueueSize", self.max_batch_size)
+        if self.max_concurrent_batches < 1:
+            raise InvalidInput(
+                "maxConcurrentBatches", "must be 1 or more", self.max_concurrent_batches
+            )
+        if not 0 <= self.max_wait_seconds < self.request_timeout_seconds:
+            raise InvalidInput(
+                "maxWait", "must be 0 to the request time-out", self.max_wait_seconds
+            )
+        target = self.target_seconds
+        if target is not None and not 0 < target < self.request_timeout_seconds:
+            raise InvalidInput("targetLatency", "must be 0 to the request time-out", target)
+        if target is None and self.lateness is Lateness.REFUSE:
+            raise InvalidInput("lateness", "is Refuse, which needs a target latency")
+        if self.max_batch_tokens is not None and self.max_batch_tokens < 1:
+            raise InvalidInput("maxBatchTokens", "must be 1 or more", self.max_batch_tokens)
+        if list(self.length_buckets) != sorted(set(self.length_buckets)):
+            raise InvalidInput("lengthBuckets", "must ascend", self.length_buckets)
+        tenants = TenantSettings(
+            header=self.tenant_header,
+            weights=dict(self.tenant_weights),
+            max_share=self.tenant_max_share,
+            trusted_proxies=self.trusted_proxies,
+        )
+        object.__setattr__(self, "tenants", tenants)
+
+    @property
+    def spare_rows(self) -> int:
+        """Rows of the queue that one tenant alone does not get, so that another finds room.
+
+        An eighth, but what fills the model and stands behind it is never kept from anybody.
+        """
+        needed = _BATCHES_AT_ONCE * self.max_concurrent_batches * self.max_batch_size
+        return max(0, min(self.max_queue_size // _SPARE, self.max_queue_size - needed))
+
+    @classmethod
+    def of(cls, batching: Batching) -> "BatchSettings":
+        """The effective settings of a manifest's `spec.batching`."""
+        queue = batching.max_queue_size
+        if queue is None:
+            queue = max(_SMALLEST_QUEUE, _QUEUED_BATCHES * batching.max_batch_size)
+        target = batching.target_latency_milliseconds
+        tenants = batching.tenants or Tenants()
+        return cls(
+            policy=batching.policy,
+            max_batch_size=batching.max_batch_size,
+            max_batch_tokens=batching.max_batch_tokens,
+            max_concurrent_batches=batching.max_concurrent_batches,
+            max_wait_seconds=batching.max_wait_milliseconds / 1000,
+            target_seconds=None if target is None else target / 1000,
+            lateness=batching.lateness,
+            trust_priority=batching.trust_priority,
+            max_queue_size=queue,
+            request_timeout_seconds=float(batching.request_timeout_seconds),
+            length_buckets=batching.length_buckets,
+            tenant_header=tenants.header,
+            tenant_weights=tenants.weights,
+            tenant_max_share=tenants.max_share,
+            trusted_proxies=batching.trusted_proxies,
+        )
+
+    def to_json(self) -> str:
+        """The text of the settings file; equal settings give equal text."""
+        # 30 and 30.0 are equal settings, so they must not differ as text.
+        values = asdict(self) | {"tenant_weights": dict(self.tenant_weights)}
+        del values["tenants"]
+        seconds = {
+            name: float(value)
+            for name, value in values.items()
+            if name.endswith("_seconds") and value is not None
+        }
+        left_out = {name for name, default in _ADDED_LATER.items() if values[name] == default}
+        told = {name: value for name, value in values.items() if name not in left_out}
+        return json.dumps(told | seconds, sort_keys=True)
+
+    def digest(self) -> str:
+        """Short hash by which everybody names these settings."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
+
+
+def settings_from_json(text: str | bytes) -> BatchSettings:
+    """The settings in a file's text.
+
+    Raises `InvalidInput` when it cannot be read or holds what no manifest may: each value obeys the
+    rule that `spec.Batching` declares, in the file's unit.
+    """
+    try:
+        mapping = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(FILE_NAME, f"cannot be read: {error!r}") from error
+    if not isinstance(mapping, dict):
+        raise InvalidInput(FILE_NAME, "is not a JSON object", mapping)
+    told = {**_ADDED_LATER, **mapping}
+    found = {field.name: _read(told, field.name) for field in fields(BatchSettings) if field.init}
+    return BatchSettings(**found)
+
+
+def _read(mapping: Mapping[str, object], name: str) -> Any:
+    if name not in mapping:
+        raise InvalidInput(f"{FILE_NAME}: {name}", "is required")
+    if mapping[name] is None and name in _OPTIONAL:
+        return None
+    try:
+        return _RULES[name].read(mapping[name])
+    except Broken as broken:
+        raise InvalidInput(f"{FILE_NAME}: {name}", str(broken), mapping[name]) from broken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Seconds:
+    """A time that a manifest gives as a whole number of some unit, in seconds."""
+
+    of: Whole
+    unit: str
+    per_second: int
+
+    def read(self, value: object) -> float:
+        bounds = Real(
+            minimum=self.of.minimum / self.per_second, maximum=self.of.maximum / self.per_second
+        )
+        seconds = bounds.read(value)
+        if round(seconds * self.per_second) / self.per_second != seconds:
+            raise Broken(f"is not a whole number of {self.unit}")
+        return seconds
+
+
+def _rules() -> dict[str, Rule | _Seconds]:
+    """The rule of each value in the file, by its name there."""
+    declared = {
+        field.name: declaration.rule
+        for field, declaration in declarations(Batching)
+        if isinstance(declaration, Setting)
+    } | {
+        f"tenant_{field.name}": declaration.rule
+        for field, declaration in declarations(Tenants)
+        if isinstance(declaration, Setting)
+    }
+
+    def seconds(name: str, unit: str, per_second: int) -> _Seconds:
+        rule = declared.pop(name)
+        assert isinstance(rule, Whole), "the manifest counts times in whole units"
+        return _Seconds(of=rule, unit=unit, per_second=per_second)
+
+    times = {
+        "max_wait_seconds": seconds("max_wait_milliseconds", "milliseconds", 1000),
+        "target_seconds": seconds("target_latency_milliseconds", "milliseconds", 1000),
+        "request_timeout_seconds": seconds("request_timeout_seconds", "seconds", 1),
+    }
+    return declared | times
+
+
+_RULES: Final = _rules()
+_OPTIONAL: Final = frozenset({"max_batch_tokens", "target_seconds", "tenant_header"})
+"""Values that a file may give as null."""
+
+_ADDED_LATER: Final[Mapping[str, object]] = {
+    "max_concurrent_batches": 1,
+    "tenant_header": None,
+    "tenant_weights": {},
+    "tenant_max_share": 1.0,
+    "trusted_proxies": (),
+}
+"""Values that earlier sidecars do not know, with their defaults, by which they are left out. An
+upgrade restarts no pod: what runs on must name the same settings by the same hash as its operator.
+"""

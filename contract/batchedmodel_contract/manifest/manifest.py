@@ -1,0 +1,80 @@
+"""Reads a whole BatchedModel manifest.
+
+Called with a mapping by `batchedmodel run` (from YAML) and by the operator (from the API server).
+What single fields may hold stands in `spec`, rules over several of them in `checks`. These judge a
+whole spec, so they run only once every field of it obeys its own rule.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from batchedmodel_contract.kubernetes.names import GROUP, VERSION
+from batchedmodel_contract.manifest.checks import CHECKS
+from batchedmodel_contract.manifest.spec import Spec
+from batchedmodel_contract.manifest.spec_size import too_large
+from batchedmodel_contract.mistakes import InvalidManifest, Mistake, shown
+from batchedmodel_contract.schema.reading import read, unknown_field
+
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+KIND: Final = "BatchedModel"
+LONGEST_NAME: Final = 48
+"""Characters in a BatchedModel's name: those of its children are longer, up to a label's 63."""
+NAME_PATTERN: Final = rf"[a-z]([a-z0-9-]{{0,{LONGEST_NAME - 2}}}[a-z0-9])?"
+NAME_RULE: Final = (
+    f"is not a name of 1 to {LONGEST_NAME} lower-case letters, digits and '-' "
+    "that starts with a letter"
+)
+_TOP: Final = ("apiVersion", "kind", "metadata", "spec", "status")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchedModel:
+    """A manifest that was read and found right."""
+
+    name: str
+    spec: Spec
+
+
+def read_manifest(manifest: object) -> BatchedModel:
+    """The record of a manifest.
+
+    Raises `InvalidManifest` with the mistakes of its head and every mistake that a single field of
+    its spec makes; if none does, with every mistake that fields make together.
+    """
+    if not isinstance(manifest, Mapping):
+        raise InvalidManifest(
+            (Mistake(field="manifest", rule="is not a mapping", value=shown(manifest)),)
+        )
+    mistakes = [*_wrong_header(manifest)]
+    spec = None
+    if manifest.get("spec") is None:
+        mistakes.append(Mistake(field="spec", rule="is required"))
+    else:
+        spec = read(Spec, manifest["spec"], "spec", mistakes)
+    if spec is not None:
+        if rule := too_large(manifest["spec"]):
+            mistakes.append(Mistake(field="spec", rule=rule))
+        mistakes.extend(mistake for check in CHECKS for mistake in check.mistakes(spec))
+    if spec is None or mistakes:
+        raise InvalidManifest(tuple(mistakes))
+    return BatchedModel(name=manifest["metadata"]["name"], spec=spec)
+
+
+def _wrong_header(manifest: Mapping[str, object]) -> Iterator[Mistake]:
+    for field, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
+        given = manifest.get(field)
+        if given is None:
+            yield Mistake(field=field, rule=f"is required and must be {expected}")
+        elif given != expected:
+            yield Mistake(field=field, rule=f"is not {expected}", value=shown(given))
+    metadata = manifest.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, Mapping) else None
+    if name is None:
+        yield Mistake(field="metadata.name", rule="is required")
+    elif not isinstance(name, str) or re.fullmatch(NAME_PATTERN, name) is None:
+        yield Mistake(field="metadata.name", rule=NAME_RULE, value=shown(name))
+    for field in manifest:
+        if field not in _TOP:
+            yield unknown_field(field, _TOP, str(field))

@@ -1,0 +1,1 @@
+"""What the processes are told, and what they ask each other."""

@@ -1,0 +1,192 @@
+"""The definition of the custom resource `BatchedModel`, as the mapping that `crds/` holds.
+
+Pure. `crds/generate.py` writes it to a file, and a test holds the file to it.
+"""
+
+import json
+from typing import Final
+
+from batchedmodel_contract.kubernetes.capacity import FIELD, capacity_schema
+from batchedmodel_contract.kubernetes.names import GROUP, PLURAL, VERSION
+from batchedmodel_contract.manifest.manifest import KIND, NAME_PATTERN, NAME_RULE
+from batchedmodel_contract.manifest.spec import Spec
+from batchedmodel_contract.schema.openapi import effective_schema, spec_schema
+from batchedmodel_contract.schema.rules import LONGEST_OBJECT_NAME, Schema, anchored
+
+_WIDE: Final = 1
+"""Priority of columns that only `kubectl get --output wide` shows."""
+
+
+def custom_resource() -> Schema:
+    """The CustomResourceDefinition."""
+    names = {
+        "plural": PLURAL,
+        "singular": KIND.lower(),
+        "kind": KIND,
+        "listKind": f"{KIND}List",
+        "shortNames": ["bm"],
+        "categories": ["all", "inference"],
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{PLURAL}.{GROUP}"},
+        "spec": {"group": GROUP, "scope": "Namespaced", "names": names, "versions": [_version()]},
+    }
+
+
+def _version() -> Schema:
+    return {
+        "name": VERSION,
+        "served": True,
+        "storage": True,
+        "subresources": {
+            "status": {},
+            # With autoscaling, `kubectl scale` is refused by the rule that the number of pods has
+            # one owner, which says so: the autoscaler would only undo it.
+            "scale": {
+                "specReplicasPath": ".spec.replicas",
+                "statusReplicasPath": ".status.replicas",
+                "labelSelectorPath": ".status.selector",
+            },
+        },
+        "additionalPrinterColumns": _columns(),
+        "schema": {"openAPIV3Schema": _object_schema()},
+    }
+
+
+def _columns() -> list[Schema]:
+    ready = '.status.conditions[?(@.type=="Ready")]'
+    return [
+        {"name": "Ready", "type": "string", "jsonPath": f"{ready}.status"},
+        {"name": "Reason", "type": "string", "jsonPath": f"{ready}.reason"},
+        {"name": "Replicas", "type": "integer", "jsonPath": ".status.replicas"},
+        {"name": "Desired", "type": "integer", "jsonPath": ".status.desiredReplicas"},
+        _wide("Max", "integer", ".spec.autoscaling.maxReplicas"),
+        _wide("Batch", "integer", ".spec.batching.maxBatchSize"),
+        _wide("Image", "string", ".status.effective.model.image"),
+        _wide("URL", "string", ".status.url"),
+        {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
+    ]
+
+
+def _wide(name: str, kind: str, path: str) -> Schema:
+    return {"name": name, "type": kind, "jsonPath": path, "priority": _WIDE}
+
+
+def _object_schema() -> Schema:
+    sentence = json.dumps(f'"%s" {NAME_RULE}')
+    name = {
+        "rule": f"self.metadata.name.matches('{anchored(NAME_PATTERN)}')",
+        "messageExpression": f"{sentence}.format([self.metadata.name])",
+        "fieldPath": ".metadata.name",
+    }
+    return {
+        "description": "A model whose requests are batched on their way to it.",
+        "type": "object",
+        "required": ["spec"],
+        "x-kubernetes-validations": [name],
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "metadata": {
+                "type": "object",
+                # Any other bound than Kubernetes' own would only replace our message by its own.
+                "properties": {"name": {"type": "string", "maxLength": LONGEST_OBJECT_NAME}},
+            },
+            "spec": {"description": "What is wanted.", **spec_schema()},
+            "status": _status_schema(),
+        },
+    }
+
+
+def _rollout_schema() -> Schema:
+    return {
+        "description": "What was decided of the rollout; it stays until another one is asked for.",
+        "type": "object",
+        "properties": {
+            "targetRevision": _text("Revision that the manifest asks for: a ControllerRevision."),
+            "goodRevision": _text("Revision of which all pods were available last."),
+            "strategy": _text("Surge or InPlace, as it is in force."),
+            "strategyReason": _text("Why."),
+            "strategyLatched": _text("InPlace, when Surge found no accelerator."),
+            "failedRevision": _text("Revision that was taken back: the target, or absent."),
+            "failedReason": _text("Why its containers failed."),
+            "failedMessage": _text("The same, for people."),
+        },
+    }
+
+
+def _text(description: str) -> Schema:
+    return {"description": description, "type": "string"}
+
+
+def _status_schema() -> Schema:
+    def count(description: str) -> Schema:
+        return {"description": description, "type": "integer"}
+
+    return {
+        "description": "What the operator found when it looked last, and what was learnt.",
+        "type": "object",
+        "properties": {
+            "observedGeneration": count("Generation of the spec that this status is about."),
+            "observedSpec": _text("Digest of that spec, to tell when it is altered unseen."),
+            "conditions": {
+                "description": "Ready is the summary; each of the others has its reason.",
+                "type": "array",
+                "x-kubernetes-list-type": "map",
+                "x-kubernetes-list-map-keys": ["type"],
+                "items": _condition_schema(),
+            },
+            "replicas": count("Pods that exist."),
+            "readyReplicas": count("Pods that serve."),
+            "updatedReplicas": count("Pods of the newest revision."),
+            "desiredReplicas": count("Pods that are wanted, by replicas or by the autoscaler."),
+            "selector": _text("Label selector of the pods."),
+            "rollout": _rollout_schema(),
+            "url": _text("Where callers inside the cluster reach the model."),
+            "effective": {
+                "description": "Values in force of fields that depend on others.",
+                **effective_schema(Spec),
+            },
+            FIELD: capacity_schema(),
+        },
+    }
+
+
+def _condition_schema() -> Schema:
+    return {
+        "description": "One observation, in the form of meta/v1 Condition.",
+        "type": "object",
+        "required": ["type", "status", "reason", "message", "lastTransitionTime"],
+        "properties": {
+            "type": {"description": "What is observed.", "type": "string", "maxLength": 316},
+            "status": {
+                "description": "Whether it is so.",
+                "type": "string",
+                "enum": ["True", "False", "Unknown"],
+            },
+            "reason": {
+                "description": "Why, for programs.",
+                "type": "string",
+                "minLength": 1,
+                "maxLength": 1024,
+                "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
+            },
+            "message": {
+                "description": "Why, for people.",
+                "type": "string",
+                "maxLength": 32_768,
+            },
+            "lastTransitionTime": {
+                "description": "When the status changed last.",
+                "type": "string",
+                "format": "date-time",
+            },
+            "observedGeneration": {
+                "description": "Generation of the spec that was observed.",
+                "type": "integer",
+                "minimum": 0,
+            },
+        },
+    }
