@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,6 +39,19 @@ def test_a_long_file_is_seen(tmp_path: Path) -> None:
     (tmp_path / "sidecar/short.py").write_text("\n" * LONGEST)
     (tmp_path / "sidecar/long.py").write_text("\n" * (LONGEST + 1))
     assert long_files(tmp_path) == {"sidecar/long.py"}
+
+
+MOST_MODULES = 14
+
+
+def test_no_folder_has_more_modules_than_can_be_looked_over() -> None:
+    counts = Counter(
+        path.parent.relative_to(ROOT).as_posix()
+        for folder in FOLDERS
+        for path in (ROOT / folder).rglob("*.py")
+        if path.stem != "__init__"
+    )
+    assert {folder: count for folder, count in counts.items() if count > MOST_MODULES} == {}
 
 
 def unpinned(text: str) -> list[str]:
