@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from batchedmodel_contract import metric_names
+from batchedmodel_contract.processes import sidecar_metrics
 from bench_report import Figure, at_most, median_of, new_parser, report
 from device_chain import Chain, Plan, device_chain, target
 from fidelity_model import (
@@ -161,7 +161,7 @@ async def _load(chain: Chain, device: Device, share: float, seed: int, plan: Pla
 
 async def _inside(chain: Chain) -> tuple[float, float]:
     """Seconds that all requests have spent in the sidecar, and their number."""
-    name = metric_names.REQUEST_DURATION
+    name = sidecar_metrics.REQUEST_DURATION
     return await chain.metric(f"{name}_sum"), await chain.metric(f"{name}_count")
 
 

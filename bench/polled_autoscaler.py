@@ -17,7 +17,6 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry
 
 from batchedmodel_autoscaler.cluster.objects import FrontProxy, Model, ModelKey, Owned, Pod, Size
-from batchedmodel_autoscaler.metrics import POLLS, PollResult, Telemetry
 from batchedmodel_autoscaler.metrics_api.certificates import make_identity, server_context
 from batchedmodel_autoscaler.metrics_api.listener import TlsListener
 from batchedmodel_autoscaler.metrics_api.server import MetricsApi
@@ -25,6 +24,7 @@ from batchedmodel_autoscaler.polling.kept_connections import most_kept
 from batchedmodel_autoscaler.polling.poller import Poller
 from batchedmodel_autoscaler.polling.sidecars import Sidecars
 from batchedmodel_autoscaler.state.cluster_state import ClusterState
+from batchedmodel_autoscaler.telemetry import POLLS, PollResult, Telemetry
 from batchedmodel_contract.processes.descriptors import raise_descriptors
 from batchedmodel_scheduling.autoscaling.formula import Target
 

@@ -17,8 +17,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
-from batchedmodel_contract import metric_names
 from batchedmodel_contract.outcomes import Outcome
+from batchedmodel_contract.processes import sidecar_metrics
 from device_chain import Chain, device_chain, target
 from load_generator import ClosedLoop, run_load
 from process_cpu import cpu_seconds
@@ -77,7 +77,7 @@ async def _samples(chain: Chain) -> Counter[str]:
 
 
 async def _answered(chain: Chain) -> float:
-    return await chain.metric(metric_names.REQUESTS_SETTLED, outcome=Outcome.COMPLETED.value)
+    return await chain.metric(sidecar_metrics.REQUESTS_SETTLED, outcome=Outcome.COMPLETED.value)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from batchedmodel_contract import metric_names
+from batchedmodel_contract.processes import sidecar_metrics
 from bench_report import Figure, at_least, of_rounds
 from device_chain import Chain, running_chain
 from load_generator import ClosedLoop, Target, run_load
@@ -77,7 +77,7 @@ def _plain(name: str, unit: str) -> Callable[[float], Figure]:
 
 
 async def _batches(chain: Chain) -> float:
-    return await chain.metric(f"{metric_names.BATCH_SIZE}_count")
+    return await chain.metric(f"{sidecar_metrics.BATCH_SIZE}_count")
 
 
 def _rows_per_second(passes: Sequence[Callable[[], object]]) -> float:

@@ -25,9 +25,8 @@ from typing import Final
 
 import numpy as np
 
-from batchedmodel_contract import metric_names
 from batchedmodel_contract.outcomes import Outcome
-from batchedmodel_contract.processes import sidecar_api
+from batchedmodel_contract.processes import sidecar_api, sidecar_metrics
 from batchedmodel_scheduling.simulator.engine import NANOSECONDS
 from bench_report import Figure, at_least, at_most, median_of, new_parser, of_rounds, report
 from device_chain import Chain, Plan, Process, device_chain, target
@@ -364,7 +363,7 @@ async def _load(chain: Chain, ask: Ask, load: Load) -> Loaded:
 async def _spent(chain: Chain) -> tuple[float, float]:
     """CPU seconds of the sidecar so far, and how many requests it has answered."""
     outcome = Outcome.COMPLETED.value
-    answered = await chain.metric(metric_names.REQUESTS_SETTLED, outcome=outcome)
+    answered = await chain.metric(sidecar_metrics.REQUESTS_SETTLED, outcome=outcome)
     return cpu_seconds(chain.sidecar.pid), answered
 
 

@@ -14,7 +14,7 @@ from batchedmodel_autoscaler.cluster.client import Cluster
 from batchedmodel_autoscaler.errors import CannotListen, ClusterError
 from batchedmodel_autoscaler.service import Service
 from batchedmodel_autoscaler.settings import AutoscalerSettings
-from batchedmodel_contract.mistakes import InvalidManifest
+from batchedmodel_contract.invalid_input import InvalidManifest
 from batchedmodel_contract.processes.environment import (
     EXIT_CANNOT_LISTEN,
     EXIT_WRONG_SETTINGS,

@@ -42,8 +42,6 @@ from batchedmodel_autoscaler.cluster.resources import (
     within,
 )
 from batchedmodel_autoscaler.errors import CannotListen, ClusterError
-from batchedmodel_autoscaler.lasting import Work, last
-from batchedmodel_autoscaler.metrics import StateCollector, Telemetry
 from batchedmodel_autoscaler.metrics_api.certificates import Rotation, server_context
 from batchedmodel_autoscaler.metrics_api.listener import TlsListener
 from batchedmodel_autoscaler.metrics_api.registration import Registration
@@ -54,6 +52,8 @@ from batchedmodel_autoscaler.polling.sidecars import Sidecars
 from batchedmodel_autoscaler.settings import AutoscalerSettings
 from batchedmodel_autoscaler.state.capacity_writer import CapacityWriter
 from batchedmodel_autoscaler.state.cluster_state import ClusterState
+from batchedmodel_autoscaler.supervision import Work, last
+from batchedmodel_autoscaler.telemetry import StateCollector, Telemetry
 from batchedmodel_contract.processes.descriptors import raise_descriptors
 from batchedmodel_election.election import Election
 

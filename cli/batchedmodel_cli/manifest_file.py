@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from batchedmodel_cli import yaml_text
+from batchedmodel_contract.invalid_input import InvalidManifest, Mistake, shown
 from batchedmodel_contract.manifest.manifest import BatchedModel, read_manifest
 from batchedmodel_contract.manifest.spec import Model, Spec
-from batchedmodel_contract.mistakes import InvalidManifest, Mistake, shown
 from batchedmodel_contract.schema.reading import value_at
 
 

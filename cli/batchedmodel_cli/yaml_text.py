@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import yaml
 
-from batchedmodel_contract.mistakes import shown
+from batchedmodel_contract.invalid_input import shown
 
 MOST_CHARACTERS: Final = 4 * 1024 * 1024
 """Of a text; an API server takes objects of 1.5 MiB."""

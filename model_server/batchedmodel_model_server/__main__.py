@@ -11,8 +11,8 @@ from typing import Final, NoReturn
 
 import uvloop
 
+from batchedmodel_contract.invalid_input import InvalidInput, InvalidManifest
 from batchedmodel_contract.manifest.source import Source
-from batchedmodel_contract.mistakes import InvalidInput, InvalidManifest
 from batchedmodel_contract.processes.environment import (
     EXIT_DEVICE_LOST,
     EXIT_WRONG_SETTINGS,

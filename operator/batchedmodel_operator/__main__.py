@@ -18,8 +18,8 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
+from batchedmodel_contract.invalid_input import InvalidManifest
 from batchedmodel_contract.manifest.spec import LogLevel
-from batchedmodel_contract.mistakes import InvalidManifest
 from batchedmodel_contract.processes.environment import EXIT_WRONG_SETTINGS, from_environment
 from batchedmodel_election.election import Election
 from batchedmodel_election.endings import ENDINGS

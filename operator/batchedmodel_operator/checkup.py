@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from batchedmodel_contract.invalid_input import InvalidManifest
 from batchedmodel_contract.kubernetes.names import (
     GROUP,
     METRICS_GROUP,
     PLURAL,
     REQUIRED_REPLICAS_METRIC,
 )
-from batchedmodel_contract.mistakes import InvalidManifest
 from batchedmodel_contract.processes.environment import EXIT_WRONG_SETTINGS, from_environment
 from batchedmodel_contract.schema.reading import setting
 from batchedmodel_contract.schema.rules import Real, Text, Truth

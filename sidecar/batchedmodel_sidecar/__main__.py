@@ -14,7 +14,7 @@ from typing import Final
 
 import uvloop
 
-from batchedmodel_contract.mistakes import InvalidInput, InvalidManifest, Mistake
+from batchedmodel_contract.invalid_input import InvalidInput, InvalidManifest, Mistake
 from batchedmodel_contract.processes.environment import (
     EXIT_CANNOT_LISTEN,
     EXIT_WRONG_SETTINGS,

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from batchedmodel_contract.mistakes import InvalidManifest
+from batchedmodel_contract.invalid_input import InvalidManifest
 from batchedmodel_contract.processes import server_api, sidecar_api
 from batchedmodel_contract.processes.environment import (
     EXIT_WRONG_SETTINGS,

@@ -12,8 +12,8 @@ from typing import Final
 
 from asyncinotify import Inotify, Mask
 
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.batching import FILE_NAME, BatchSettings, settings_from_json
-from batchedmodel_contract.mistakes import InvalidInput
 
 logger: Final = logging.getLogger(__name__)
 _MOST_BYTES: Final = 1 << 20  # as much as a ConfigMap may hold

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from batchedmodel_contract import metric_names
 from batchedmodel_contract.outcomes import Outcome, Rejection, ReleaseReason
+from batchedmodel_contract.processes import sidecar_metrics
 from support.repository import FOLDERS, ROOT
 from support.settings_rows import SettingRow, settings
 
@@ -141,7 +141,7 @@ def test_the_operations_page_names_every_metric_and_every_label_value() -> None:
     page = (ROOT / "docs" / "operations.md").read_text()
     names = [
         value
-        for name, value in vars(metric_names).items()
+        for name, value in vars(sidecar_metrics).items()
         if name.isupper() and name != "PREFIX" and isinstance(value, str)
     ]
     assert len(names) > 10

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_autoscaler.metrics import REGISTERED
+from batchedmodel_autoscaler.telemetry import REGISTERED
 from batchedmodel_contract.kubernetes.names import (
     BLIND,
     METRICS_GROUP,

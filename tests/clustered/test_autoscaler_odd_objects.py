@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from batchedmodel_autoscaler.metrics import MODELS
+from batchedmodel_autoscaler.telemetry import MODELS
 from cluster import ControlPlane
 from support.autoscaler_cluster import PretendSidecar, autoscaler, probed, watched_model
 from support.autoscaler_world import busy

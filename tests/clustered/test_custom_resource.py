@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import pytest
 
+from batchedmodel_contract.invalid_input import InvalidManifest
 from batchedmodel_contract.manifest.manifest import read_manifest
-from batchedmodel_contract.mistakes import InvalidManifest
 from cluster.errors import CommandFailed
 from cluster.kubernetes import ControlPlane
 from support.drawn_manifests import drawn_manifests

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import pytest
 
+from batchedmodel_contract.invalid_input import InvalidManifest
 from batchedmodel_contract.manifest.manifest import read_manifest
 from batchedmodel_contract.manifest.spec_size import LARGEST_SPEC
-from batchedmodel_contract.mistakes import InvalidManifest
 from batchedmodel_contract.schema.openapi import spec_schema
 from cluster.errors import CommandFailed
 from cluster.kubernetes import ControlPlane

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_autoscaler.metrics import MODELS
+from batchedmodel_autoscaler.telemetry import MODELS
 from batchedmodel_contract.kubernetes.names import (
     BATCHER_CONTAINER,
     MANAGED_BY,

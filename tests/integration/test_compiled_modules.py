@@ -15,7 +15,7 @@ COMPILED = (
     "batchedmodel_scheduling.core.policies",
     "batchedmodel_scheduling.fifo.queueing",
     "batchedmodel_scheduling.deadline.policy",
-    "batchedmodel_scheduling.deadline.planning",
+    "batchedmodel_scheduling.deadline.next_batch",
     "batchedmodel_sidecar.batching.pending_request",
     "batchedmodel_sidecar.batching.request_window",
     "batchedmodel_sidecar.body.byte_budget",

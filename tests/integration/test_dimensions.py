@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
-from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.handlers.hf import HuggingFace
 from support.chain import Chain, running_chain

@@ -16,7 +16,7 @@ from batchedmodel_contract.inference.description import (
     CostRule,
     description_from_metadata,
 )
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_model_server.api.batch import Array
 from batchedmodel_model_server.batching.collate import collate, split
 from batchedmodel_model_server.batching.declaration import Sharing, describe

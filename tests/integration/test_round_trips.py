@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from batchedmodel_contract.inference.tensors import Datatype, Tensor
 from batchedmodel_contract.inference.v2 import HEADER_LENGTH, read_body, to_json
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 from support.chain import Chain
 from support.echo_server import ECHO, EVERY_DATATYPE, echo_chain
 from support.examples import examples

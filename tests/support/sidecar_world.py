@@ -27,7 +27,7 @@ from batchedmodel_sidecar.batching.batcher import Batcher
 from batchedmodel_sidecar.calls import Answer, Call, RawBatch, Row, Value
 from batchedmodel_sidecar.errors import CallError, Lost, Rejected, Unserved
 from batchedmodel_sidecar.model import ReadyModel
-from batchedmodel_sidecar.protocols.options import NO_OPTIONS, RequestOptions
+from batchedmodel_sidecar.protocols.headers import NO_OPTIONS, RequestOptions
 from batchedmodel_sidecar.telemetry.arrivals import RecentArrivals
 from batchedmodel_sidecar.telemetry.ledger import Ledger
 from batchedmodel_sidecar.telemetry.metrics import Durations

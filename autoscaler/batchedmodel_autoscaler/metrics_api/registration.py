@@ -16,8 +16,8 @@ from batchedmodel_autoscaler.cluster.informer import pause_after
 from batchedmodel_autoscaler.cluster.objects import ApiService, Object, Presence
 from batchedmodel_autoscaler.cluster.resources import API_SERVICES
 from batchedmodel_autoscaler.errors import ClusterError
-from batchedmodel_autoscaler.metrics import Telemetry
 from batchedmodel_autoscaler.metrics_api.certificates import Rotation, bundle_with, holds
+from batchedmodel_autoscaler.telemetry import Telemetry
 
 logger: Final = logging.getLogger(__name__)
 

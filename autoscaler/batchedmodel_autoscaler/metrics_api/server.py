@@ -22,10 +22,10 @@ from batchedmodel_autoscaler.errors import (
     NotFound,
     RefusedAnswer,
 )
-from batchedmodel_autoscaler.metrics import Telemetry
 from batchedmodel_autoscaler.metrics_api import documents
 from batchedmodel_autoscaler.metrics_api.documents import Document, Measurement
 from batchedmodel_autoscaler.metrics_api.trust import require_front_proxy
+from batchedmodel_autoscaler.telemetry import Telemetry
 from batchedmodel_contract.kubernetes.names import (
     BLIND,
     METRICS_GROUP,

@@ -13,10 +13,10 @@ from typing import Final
 
 from batchedmodel_autoscaler.cluster.objects import ModelKey
 from batchedmodel_autoscaler.errors import SidecarSilent, SomebodyElse
-from batchedmodel_autoscaler.metrics import PollResult, Telemetry
 from batchedmodel_autoscaler.polling.pace import MOST_POLLS_PER_SECOND
 from batchedmodel_autoscaler.polling.places import Places
 from batchedmodel_autoscaler.state.cluster_state import ClusterState
+from batchedmodel_autoscaler.telemetry import PollResult, Telemetry
 from batchedmodel_contract.processes.sidecar_api import Whom
 from batchedmodel_contract.processes.stats import SidecarStats
 from batchedmodel_election.endings import ENDINGS

@@ -8,8 +8,8 @@ from typing import Final
 from batchedmodel_autoscaler.errors import SidecarSilent, SomebodyElse
 from batchedmodel_autoscaler.polling.connection import Connection
 from batchedmodel_autoscaler.polling.kept_connections import KeptConnections
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.kubernetes.names import ADMIN_PORT
-from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.processes.admin_answer import Head, question
 from batchedmodel_contract.processes.sidecar_api import STATS, Whom
 from batchedmodel_contract.processes.stats import SidecarStats, stats_from_mapping

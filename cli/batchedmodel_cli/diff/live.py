@@ -13,8 +13,8 @@ from typing import Any, Final, TextIO
 from batchedmodel_cli.diff.dry_run import LiveModel
 from batchedmodel_cli.manifest_file import UnusableManifest, read_document, read_text
 from batchedmodel_cli.yaml_text import MOST_CHARACTERS
+from batchedmodel_contract.invalid_input import InvalidManifest
 from batchedmodel_contract.manifest.manifest import KIND, read_manifest
-from batchedmodel_contract.mistakes import InvalidManifest
 
 _KUBECTL: Final = "kubectl"
 _LOG_LINE: Final = re.compile(r"[A-Z]\d{4} \d")

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
-from batchedmodel_cli import words
+from batchedmodel_cli import formatting
 from batchedmodel_cli.diff.effects import Difference, Edited, Effect, Followed
 from batchedmodel_cli.diff.forecast import Forecast, Side
 from batchedmodel_cli.diff.sentences import replacement, sentence
@@ -30,7 +30,7 @@ def table(name: str, difference: Difference, forecast: Forecast | None) -> Itera
     yield ""
     old, new = difference.before.in_force, difference.after.in_force
     rows = [_row(one, old, new) for one in difference.edited]
-    yield from words.aligned([*rows, *map(_following, difference.followed)], indent=2)
+    yield from formatting.aligned([*rows, *map(_following, difference.followed)], indent=2)
     yield ""
     for effect in difference.effects:
         yield f"{effect}: {sentence(effect, difference.before, difference.after)}"
@@ -87,10 +87,10 @@ def _counted(fields: int) -> str:
 
 def _predicted(forecast: Forecast) -> Iterator[str]:
     traffic, sides = forecast.traffic, (forecast.before, forecast.after)
-    yield f"simulated, {words.rate(traffic.rate)}/s ({traffic.described}):"
+    yield f"simulated, {formatting.rate(traffic.rate)}/s ({traffic.described}):"
     columns = [_column(side) for side in sides]
     rows = [("", "now", "then"), *zip(_FIGURES, *columns, strict=True)]
-    yield from words.aligned(rows, indent=2)
+    yield from formatting.aligned(rows, indent=2)
     for when, side in zip(("now", "then"), sides, strict=True):
         if side.outlook is None:
             yield f"note: {when}: {side.reason}"
@@ -108,10 +108,10 @@ def _column(side: Side) -> tuple[str, ...]:
     latency = offered.latency
     return (
         str(side.pods),
-        _NOTHING if latency is None else words.time(latency.p50),
-        _NOTHING if latency is None else words.time(latency.p99),
-        words.percent(offered.in_time_share),
-        f"{words.rate(side.outlook.highest_rate)}/s",
+        _NOTHING if latency is None else formatting.time(latency.p50),
+        _NOTHING if latency is None else formatting.time(latency.p99),
+        formatting.percent(offered.in_time_share),
+        f"{formatting.rate(side.outlook.highest_rate)}/s",
     )
 
 

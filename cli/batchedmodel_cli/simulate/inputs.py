@@ -12,8 +12,8 @@ from typing import Final, TypeVar
 from batchedmodel_cli.simulate import options, sources, traffic
 from batchedmodel_cli.simulate.simulator import Pod
 from batchedmodel_contract.inference.profile import Profile
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.spec import Spec
-from batchedmodel_contract.mistakes import InvalidInput
 
 INTERRUPTED: Final = 130
 """Exit code, as a shell has it after Ctrl-C."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from batchedmodel_cli import words
+from batchedmodel_cli import formatting
 from batchedmodel_cli.simulate.answers import Answers, Comparison, Measure, Trial, Tried
 from batchedmodel_cli.simulate.study import IN_TIME, MOST_REPLICAS
 from batchedmodel_contract.manifest.batching import BatchSettings
@@ -75,7 +75,7 @@ def table(setup: Setup, answers: Answers) -> Iterator[str]:
         f"{setup.settings.policy}, up to {_batches(setup.settings)}"
     )
     yield ""
-    yield from words.aligned(list(_facts(setup, answers, offered)), indent=2)
+    yield from formatting.aligned(list(_facts(setup, answers, offered)), indent=2)
     yield ""
     yield from _compared(answers.comparison)
     yield ""
@@ -99,12 +99,12 @@ def advice(answers: Answers) -> str:
     change = best.change
     said = (
         f"worth changing: {change.field} from {change.present} to {change.value} "
-        f"({_gain(best, comparison.measure)} at {words.rate(comparison.rate)}/s)"
+        f"({_gain(best, comparison.measure)} at {formatting.rate(comparison.rate)}/s)"
     )
     if comparison.rate_with_advised is not None:
         said += (
-            f"; {_sustain(answers.replicas)} {words.rate(comparison.rate_with_advised)}/s with it, "
-            f"{words.rate(answers.highest_rate)}/s without"
+            f"; {_sustain(answers.replicas)} {formatting.rate(comparison.rate_with_advised)}/s "
+            f"with it, {formatting.rate(answers.highest_rate)}/s without"
         )
     if change.settings.lateness is Lateness.REFUSE and change.field == "lateness":
         said += "; what would be late is then refused instead of served"
@@ -116,9 +116,15 @@ def advice(answers: Answers) -> str:
 def _facts(setup: Setup, answers: Answers, offered: Trial) -> Iterator[tuple[str, str]]:
     target = setup.settings.target_seconds
     within = setup.settings.request_timeout_seconds if target is None else target
-    yield "offered", f"{words.rate(answers.rate)}/s, {setup.traffic}, {offered.requests:,} requests"
+    yield (
+        "offered",
+        f"{formatting.rate(answers.rate)}/s, {setup.traffic}, {offered.requests:,} requests",
+    )
     in_time, *gone = _ends(offered)
-    yield f"answered in {words.time(within)}", f"{in_time}, {words.rate(offered.goodput)}/s"
+    yield (
+        f"answered in {formatting.time(within)}",
+        f"{in_time}, {formatting.rate(offered.goodput)}/s",
+    )
     for name, part in zip(("late", "refused", "given up", "timed out"), gone, strict=True):
         if part != _NONE:
             yield name, part
@@ -130,15 +136,15 @@ def _facts(setup: Setup, answers: Answers, offered: Trial) -> Iterator[tuple[str
             ("p95", latency.p95),
             ("p99", latency.p99),
         )
-        yield "latency", ", ".join(f"{name} {words.time(at)}" for name, at in named)
-    yield "device busy", words.percent(offered.busy_share)
+        yield "latency", ", ".join(f"{name} {formatting.time(at)}" for name, at in named)
+    yield "device busy", formatting.percent(offered.busy_share)
     yield "mean batch", f"{offered.mean_batch:.1f} rows"
     meaning = (
-        f"{words.percent(setup.utilisation)} of the throughput"
+        f"{formatting.percent(setup.utilisation)} of the throughput"
         if target is None
         else f"{IN_TIME:.0%} in time"
     )
-    yield _sustain(answers.replicas), f"{words.rate(answers.highest_rate)}/s ({meaning})"
+    yield _sustain(answers.replicas), f"{formatting.rate(answers.highest_rate)}/s ({meaning})"
     needed = answers.replicas_needed
     yield (
         "replicas needed",
@@ -147,17 +153,17 @@ def _facts(setup: Setup, answers: Answers, offered: Trial) -> Iterator[tuple[str
 
 
 def _compared(comparison: Comparison) -> Iterator[str]:
-    yield f"one setting changed, the same requests at {words.rate(comparison.rate)}/s:"
+    yield f"one setting changed, the same requests at {formatting.rate(comparison.rate)}/s:"
     rows = [("", "in time", "p99", "gain"), ("as it is", *_columns(comparison.present), "")]
     for tried in comparison.tried:
         mark = " (not measured)" if tried.beyond_profile else ""
         rows.append((_named(tried), *_columns(tried.trial), f"{_signed(tried.gain)}{mark}"))
-    yield from words.aligned(rows, indent=2)
+    yield from formatting.aligned(rows, indent=2)
 
 
 def _columns(trial: Trial) -> tuple[str, str]:
     latency = trial.latency
-    return _ends(trial)[0], "" if latency is None else words.time(latency.p99)
+    return _ends(trial)[0], "" if latency is None else formatting.time(latency.p99)
 
 
 def _named(tried: Tried) -> str:
@@ -214,8 +220,8 @@ def _ends(trial: Trial) -> list[str]:
         trial.shed_share,
         trial.expired_share,
     )
-    tenths = [math.floor(share * words.WHOLE) for share in shares]
-    by_loss = sorted(range(len(shares)), key=lambda n: tenths[n] - shares[n] * words.WHOLE)
-    for n in by_loss[: max(0, words.WHOLE - sum(tenths))]:
+    tenths = [math.floor(share * formatting.WHOLE) for share in shares]
+    by_loss = sorted(range(len(shares)), key=lambda n: tenths[n] - shares[n] * formatting.WHOLE)
+    for n in by_loss[: max(0, formatting.WHOLE - sum(tenths))]:
         tenths[n] += 1
-    return [words.tenths(part, share) for part, share in zip(tenths, shares, strict=True)]
+    return [formatting.tenths(part, share) for part, share in zip(tenths, shares, strict=True)]

@@ -15,7 +15,7 @@ from typing import IO, Final
 from urllib.parse import urlsplit
 
 from batchedmodel_contract.inference.profile import Profile, profile_from_mapping
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.processes.server_api import profile_path
 from batchedmodel_contract.processes.sidecar_api import ARRIVALS
 

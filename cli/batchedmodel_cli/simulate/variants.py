@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from batchedmodel_cli.simulate.answers import Change
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.checks import CHECKS
+from batchedmodel_contract.manifest.cross_field_rules import CHECKS
 from batchedmodel_contract.manifest.spec import Batching, Lateness, PolicyName, Spec
 from batchedmodel_contract.schema.reading import Setting, declarations
 from batchedmodel_contract.schema.rules import Broken

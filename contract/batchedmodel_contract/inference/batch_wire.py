@@ -25,8 +25,8 @@ from batchedmodel_contract.inference.tensors import (
     split_byte_elements,
 )
 from batchedmodel_contract.inference.v2 import Dumps, Loads, read_body, write_body
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.spec import MAX_BATCH_SIZE
-from batchedmodel_contract.mistakes import InvalidInput
 
 EXTENSION: Final = "batchedmodel.batch"
 """How a server says in its v2 metadata that it speaks this."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 from batchedmodel_contract.inference.batch_wire import EXTENSION
 from batchedmodel_contract.inference.params import Param, param_from_mapping
 from batchedmodel_contract.inference.tensors import Datatype
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 
 RAGGED: Final = -1
 """A dimension that differs from item to item."""

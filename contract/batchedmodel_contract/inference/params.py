@@ -18,7 +18,7 @@ from batchedmodel_contract.inference.tensors import (
     join_byte_elements,
 )
 from batchedmodel_contract.inference.v2 import BINARY_OUTPUT
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 
 TIMEOUT: Final = "timeout"
 PRIORITY: Final = "priority"

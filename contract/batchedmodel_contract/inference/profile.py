@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, TypeVar
 
 from batchedmodel_contract.inference.description import CostRule
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.spec import MAX_BATCH_SIZE
-from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.schema.rules import Broken, Real, Rule, Whole
 
 # Within these bounds no product or quotient of a point's numbers leaves the range of a float, and

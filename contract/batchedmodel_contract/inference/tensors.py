@@ -12,7 +12,7 @@ from enum import StrEnum
 from itertools import chain, pairwise
 from typing import Any, Final, NamedTuple
 
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 
 Buffer = bytes | bytearray | memoryview
 Shape = tuple[int, ...]

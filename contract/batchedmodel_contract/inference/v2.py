@@ -20,7 +20,7 @@ from batchedmodel_contract.inference.tensors import (
     contiguous,
     values_to_bytes,
 )
-from batchedmodel_contract.mistakes import InvalidInput, Unbatchable
+from batchedmodel_contract.invalid_input import InvalidInput, Unbatchable
 
 HEADER_LENGTH: Final = "Inference-Header-Content-Length"
 BINARY_EXTENSION: Final = "binary_tensor_data"

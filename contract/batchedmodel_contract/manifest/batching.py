@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final
 
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.spec import Batching, Lateness, PolicyName
 from batchedmodel_contract.manifest.tenants import Tenants, TenantSettings
-from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.schema.reading import Setting, declarations
 from batchedmodel_contract.schema.rules import Broken, Real, Rule, Whole
 

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from batchedmodel_contract.invalid_input import InvalidManifest, Mistake, shown
 from batchedmodel_contract.kubernetes.names import GROUP, VERSION
-from batchedmodel_contract.manifest.checks import CHECKS
+from batchedmodel_contract.manifest.cross_field_rules import CHECKS
 from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_contract.manifest.spec_size import too_large
-from batchedmodel_contract.mistakes import InvalidManifest, Mistake, shown
 from batchedmodel_contract.schema.reading import read, unknown_field
 
 API_VERSION: Final = f"{GROUP}/{VERSION}"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
+from batchedmodel_contract.invalid_input import InvalidInput, InvalidManifest, Mistake, shown
 from batchedmodel_contract.manifest.source import Source
 from batchedmodel_contract.manifest.spec import (
     MAX_BATCH_SIZE,
@@ -18,7 +19,6 @@ from batchedmodel_contract.manifest.spec import (
     LogLevel,
     ServerProtocol,
 )
-from batchedmodel_contract.mistakes import InvalidInput, InvalidManifest, Mistake, shown
 from batchedmodel_contract.schema.reading import Section, declarations, read, setting
 from batchedmodel_contract.schema.rules import Broken, Choice, Real, Text, TextMap, Truth, Whole
 

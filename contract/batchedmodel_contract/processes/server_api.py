@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 
 ON_THE_CPU: Final = "computing on the CPU"
 """What a line of the server's log begins with, as an error, where an accelerator was wanted."""

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from batchedmodel_contract.manifest import spec_size
-from batchedmodel_contract.manifest.checks import CHECKS
+from batchedmodel_contract.manifest.cross_field_rules import CHECKS
 from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_contract.schema.reading import Section, Setting, declarations
 from batchedmodel_contract.schema.rules import Schema, Text

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from batchedmodel_contract.mistakes import Mistake, shown
+from batchedmodel_contract.invalid_input import Mistake, shown
 from batchedmodel_contract.schema.rules import Broken, Rule
 
 _DECLARATION = "batchedmodel"

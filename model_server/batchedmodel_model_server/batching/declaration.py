@@ -21,7 +21,7 @@ from batchedmodel_contract.inference.description import (
 )
 from batchedmodel_contract.inference.params import RESERVED, Param
 from batchedmodel_contract.inference.tensors import Datatype
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_model_server.api.handler import Handler, Spec
 from batchedmodel_model_server.errors import CannotLoad
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from batchedmodel_contract.inference.batch_wire import BatchRequest, Ragged
 from batchedmodel_contract.inference.params import Scalar, column_values
 from batchedmodel_contract.inference.tensors import Datatype, Shape
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_model_server.api.handler import DTYPES, Array, Spec
 from batchedmodel_model_server.batching.declaration import Declaration
 

@@ -21,8 +21,8 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from batchedmodel_contract.inference.description import CostRule
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.spec import MAX_LENGTH
-from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_model_server.api.handler import DTYPES, PARAMETERS, Array, Batch, Handler, Spec
 
 _DEFAULTS: Final = {"fixedSeconds": "0.005", "rowSeconds": "0.0001", "tokenSeconds": "0"}

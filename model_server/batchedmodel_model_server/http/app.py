@@ -14,7 +14,7 @@ from aiohttp import web
 
 from batchedmodel_contract.inference.batch_wire import EXTENSION
 from batchedmodel_contract.inference.v2 import BINARY_EXTENSION, HEADER_LENGTH
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.processes.server_api import (
     INDEX,
     ModelState,

@@ -8,7 +8,7 @@ from typing import Final
 
 import orjson
 
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.processes.server_api import AT_WORK
 from batchedmodel_http.response import Response
 from batchedmodel_model_server.errors import (

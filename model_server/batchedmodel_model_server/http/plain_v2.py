@@ -17,7 +17,7 @@ from batchedmodel_contract.inference.batch_wire import (
 )
 from batchedmodel_contract.inference.params import Param, columns, read_values
 from batchedmodel_contract.inference.tensors import Tensor
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 
 
 class RowFailed(Exception):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from batchedmodel_contract.inference.profile import Profile, profile_from_mapping
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.processes.environment import ModelServerSettings
 from batchedmodel_model_server.batching.declaration import Sharing
 from batchedmodel_model_server.errors import CannotLoad

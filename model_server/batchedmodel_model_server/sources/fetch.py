@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from batchedmodel_contract.mistakes import InvalidInput, InvalidManifest
+from batchedmodel_contract.invalid_input import InvalidInput, InvalidManifest
 from batchedmodel_contract.processes.environment import (
     EXIT_WRONG_SETTINGS,
     FetchSettings,

@@ -12,7 +12,7 @@ from typing import Final
 from batchedmodel_contract.manifest.source import Source
 from batchedmodel_contract.processes.environment import HUB_FOLDER
 from batchedmodel_model_server.errors import CannotLoad
-from batchedmodel_model_server.sources.fetching import fetched
+from batchedmodel_model_server.sources.fetched_models import fetched
 
 # Weights as safetensors only: the other formats of a repository are pickles or for other runtimes.
 _WANTED: Final = ("*.safetensors", "*.json", "*.txt")

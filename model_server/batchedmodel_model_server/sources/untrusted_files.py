@@ -8,7 +8,7 @@ import json
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-from batchedmodel_contract.mistakes import shown
+from batchedmodel_contract.invalid_input import shown
 from batchedmodel_model_server.errors import CannotLoad
 
 MOST_JSON_BYTES: Final = 16 * 1024 * 1024

@@ -35,8 +35,8 @@ from batchedmodel_operator.errors import (
     Refused,
     Unreachable,
 )
+from batchedmodel_operator.interfaces import Body
 from batchedmodel_operator.kinds import RESOURCES, Kind
-from batchedmodel_operator.ports import Body
 
 _log: Final = logging.getLogger(__name__)
 _TIMEOUT_SECONDS: Final = 30

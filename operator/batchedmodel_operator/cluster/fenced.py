@@ -7,8 +7,8 @@ not be sent when it is thawed long after, before it notices.
 from collections.abc import Callable, Sequence
 
 from batchedmodel_operator.errors import Unreachable
+from batchedmodel_operator.interfaces import Body, Cluster
 from batchedmodel_operator.kinds import Kind
-from batchedmodel_operator.ports import Body, Cluster
 
 
 class FencedCluster:

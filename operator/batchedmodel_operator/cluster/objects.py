@@ -27,8 +27,8 @@ from batchedmodel_contract.kubernetes.object_text import (
     pick,
 )
 from batchedmodel_contract.manifest.spec_size import LARGEST_SPEC
+from batchedmodel_operator.interfaces import UNREAD, Body, Unread
 from batchedmodel_operator.kinds import CHILDREN, Kind
-from batchedmodel_operator.ports import UNREAD, Body, Unread
 
 _T = TypeVar("_T")
 _READER: Final = ThreadPoolExecutor(1, thread_name_prefix="reader")

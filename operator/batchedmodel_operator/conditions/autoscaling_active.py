@@ -6,8 +6,8 @@ from batchedmodel_contract.kubernetes.names import BLIND
 from batchedmodel_operator.conditions.check import Condition, Finding, no, unknown, yes
 from batchedmodel_operator.conditions.reasons import Reason
 from batchedmodel_operator.conditions.view import View
+from batchedmodel_operator.interfaces import Body
 from batchedmodel_operator.kinds import Kind
-from batchedmodel_operator.ports import Body
 from batchedmodel_operator.reconcile.state import condition
 
 _API_MISSING: Final = ("no metrics returned", "could not find", "the server is currently unable")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from batchedmodel_operator.conditions.view import View
-from batchedmodel_operator.ports import Body
+from batchedmodel_operator.interfaces import Body
 
 _LONGEST_MESSAGE: Final = 1024
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from batchedmodel_operator.conditions import Reason
+from batchedmodel_operator.interfaces import Body
 from batchedmodel_operator.kinds import FIELD_MANAGER, RESOURCES, Kind
-from batchedmodel_operator.ports import Body
 from batchedmodel_operator.reconcile.pod_failures import PodFailureReason
 from batchedmodel_operator.reconcile.state import Model, digest
 

@@ -10,8 +10,8 @@ from typing import Any
 from batchedmodel_contract.kubernetes import capacity
 from batchedmodel_contract.kubernetes.names import NAME_LABEL
 from batchedmodel_operator.conditions import CONDITIONS, View, listed
+from batchedmodel_operator.interfaces import Body
 from batchedmodel_operator.kinds import RESOURCES, Kind
-from batchedmodel_operator.ports import Body
 from batchedmodel_operator.reconcile import effective
 from batchedmodel_operator.reconcile.plan import Failure, Plan
 from batchedmodel_operator.reconcile.state import SPEC_FIELD, Model, Observed, digest

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from batchedmodel_operator.ports import Body
+from batchedmodel_operator.interfaces import Body
 from batchedmodel_operator.reconcile.plan import Failure, Plan
 from batchedmodel_operator.reconcile.pod_failures import Diagnosis, diagnose
 from batchedmodel_operator.reconcile.state import Child, Observed, Pod

@@ -7,8 +7,8 @@ from typing import Final
 
 from batchedmodel_contract.kubernetes.names import BATCHING_HASH_ANNOTATION
 from batchedmodel_operator.errors import Conflict, Gone, NameTaken, Refused, Unreachable
+from batchedmodel_operator.interfaces import Body, Cluster
 from batchedmodel_operator.kinds import CHILDREN, FIELD_MANAGER, Kind
-from batchedmodel_operator.ports import Body, Cluster
 from batchedmodel_operator.reconcile.memory import Applied
 from batchedmodel_operator.reconcile.plan import Apply, Failure, Plan
 from batchedmodel_operator.reconcile.state import Key, content, digest

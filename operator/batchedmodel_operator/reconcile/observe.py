@@ -11,8 +11,8 @@ from typing import Final
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.processes.sidecar_api import Whom
+from batchedmodel_operator.interfaces import Body, Cluster, Sidecars
 from batchedmodel_operator.kinds import CHILDREN, Kind, child_name
-from batchedmodel_operator.ports import Body, Cluster, Sidecars
 from batchedmodel_operator.reconcile.memory import Memory, Silence
 from batchedmodel_operator.reconcile.ownership import own_pods
 from batchedmodel_operator.reconcile.pod_failures import lacks_accelerator_since

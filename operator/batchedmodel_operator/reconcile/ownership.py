@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from batchedmodel_operator.interfaces import Body, Cluster
 from batchedmodel_operator.kinds import Kind
-from batchedmodel_operator.ports import Body, Cluster
 from batchedmodel_operator.reconcile.state import Child, Model
 
 _MOST_ASKED: Final = 16

@@ -9,7 +9,7 @@ from typing import Final
 from batchedmodel_contract.kubernetes.names import FETCH_CONTAINER, MODEL_CONTAINER
 from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_contract.processes.server_api import ModelState
-from batchedmodel_operator.ports import Body
+from batchedmodel_operator.interfaces import Body
 from batchedmodel_operator.reconcile.redaction import redacted
 from batchedmodel_operator.reconcile.state import Child, Pod, condition
 

@@ -12,8 +12,8 @@ from typing import Final
 from batchedmodel_operator.conditions import status
 from batchedmodel_operator.conditions.events import announcements
 from batchedmodel_operator.errors import ClusterError, Conflict, Gone, Refused
+from batchedmodel_operator.interfaces import Body, Cluster, Sidecars
 from batchedmodel_operator.kinds import FIELD_MANAGER
-from batchedmodel_operator.ports import Body, Cluster, Sidecars
 from batchedmodel_operator.reconcile.apply import Outcome, take
 from batchedmodel_operator.reconcile.memory import Memory
 from batchedmodel_operator.reconcile.observe import find, observe

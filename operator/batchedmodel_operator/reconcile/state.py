@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from batchedmodel_contract.invalid_input import InvalidManifest
 from batchedmodel_contract.kubernetes.names import (
     BATCHER_CONTAINER,
     BATCHING_HASH_ANNOTATION,
@@ -18,9 +19,8 @@ from batchedmodel_contract.kubernetes.names import (
 )
 from batchedmodel_contract.manifest.manifest import read_manifest
 from batchedmodel_contract.manifest.spec import Spec
-from batchedmodel_contract.mistakes import InvalidManifest
+from batchedmodel_operator.interfaces import Body, Unread
 from batchedmodel_operator.kinds import CHILDREN, FIELD_MANAGER, Kind
-from batchedmodel_operator.ports import Body, Unread
 from batchedmodel_operator.reconcile.beyond_defaults import beyond_defaults
 from batchedmodel_operator.reconcile.memory import Memory
 

@@ -9,8 +9,8 @@ from typing import Final
 
 from batchedmodel_contract.kubernetes.names import REVISION_LABEL
 from batchedmodel_contract.manifest.spec import Spec
+from batchedmodel_operator.interfaces import Body
 from batchedmodel_operator.kinds import RESOURCES, Kind
-from batchedmodel_operator.ports import Body
 from batchedmodel_operator.reconcile import effective
 from batchedmodel_operator.reconcile.state import Child, Model, digest
 from batchedmodel_operator.render.common import Manifest, child, labels, selector

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Final
 
 from batchedmodel_contract.manifest.workload import Rollout, RolloutStrategy
-from batchedmodel_operator.ports import Body
+from batchedmodel_operator.interfaces import Body
 
 SURGE_WAITS_SECONDS: Final = 60.0
 """How long a new pod may wait for an accelerator until old pods make room for it."""

@@ -4,7 +4,7 @@ from datetime import datetime
 
 from batchedmodel_contract.kubernetes.names import REVISION_LABEL
 from batchedmodel_contract.manifest.spec import Spec
-from batchedmodel_operator.ports import Body
+from batchedmodel_operator.interfaces import Body
 from batchedmodel_operator.reconcile import effective
 from batchedmodel_operator.reconcile.pod_failures import failed_start, lacks_accelerator_since
 from batchedmodel_operator.reconcile.state import Observed, condition

@@ -30,7 +30,7 @@ from batchedmodel_scheduling.core.policy import (
 from batchedmodel_scheduling.deadline.arrival_model import ArrivalRate, GapsByKey
 from batchedmodel_scheduling.deadline.batches import Situation, quick, together, within
 from batchedmodel_scheduling.deadline.late_queue import LateQueue
-from batchedmodel_scheduling.deadline.planning import Plan, plan
+from batchedmodel_scheduling.deadline.next_batch import Plan, plan
 from batchedmodel_scheduling.deadline.ready_queue import QueuedItem, ReadyQueue, entry_of
 from batchedmodel_scheduling.deadline.request_groups import RequestGroups
 from batchedmodel_scheduling.deadline.starvation_guard import StarvationGuard

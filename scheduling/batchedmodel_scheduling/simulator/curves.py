@@ -9,7 +9,7 @@ from typing import Protocol
 
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import Profile, ProfilePoint
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_scheduling.latency.curve import Curve as MeasuredCurve
 
 

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.random import Generator
 
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 
 
 class Lengths(Protocol):

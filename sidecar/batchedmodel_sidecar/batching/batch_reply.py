@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from batchedmodel_contract.inference.batch_wire import OK, BatchReply
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_scheduling.core.policy import Batch, Finished
 from batchedmodel_sidecar.calls import Output, RowAnswer, Said, Value
 from batchedmodel_sidecar.errors import Unserved

@@ -32,7 +32,7 @@ from batchedmodel_sidecar.batching.watchdog import DecisionWatchdog
 from batchedmodel_sidecar.calls import Answer, Call
 from batchedmodel_sidecar.errors import CallError, Rejected, Unserved
 from batchedmodel_sidecar.model import ReadyModel, still_needed, take
-from batchedmodel_sidecar.protocols.options import NO_OPTIONS, RequestOptions, agreed, in_force
+from batchedmodel_sidecar.protocols.headers import NO_OPTIONS, RequestOptions, agreed, in_force
 from batchedmodel_sidecar.telemetry.arrivals import RecentArrivals
 from batchedmodel_sidecar.telemetry.batch_counts import BatchCounts
 from batchedmodel_sidecar.telemetry.ledger import Ledger

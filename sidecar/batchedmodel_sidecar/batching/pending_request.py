@@ -21,7 +21,7 @@ from batchedmodel_sidecar.calls import (
     request_of,
 )
 from batchedmodel_sidecar.errors import CallError
-from batchedmodel_sidecar.protocols.options import AgreedTerms
+from batchedmodel_sidecar.protocols.headers import AgreedTerms
 
 logger: Final = logging.getLogger(__name__)
 

@@ -6,12 +6,12 @@ device needs for what waits, as far as anybody knows it.
 
 from typing import Final
 
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_scheduling.core.policy import Refusal
 from batchedmodel_sidecar.errors import CallError, Expired, GivenUp, Rejected, TooLate, Unserved
-from batchedmodel_sidecar.protocols.options import AgreedTerms
+from batchedmodel_sidecar.protocols.headers import AgreedTerms
 
 MODEL_GONE: Final = "the model is gone and this pod is stopping"
 

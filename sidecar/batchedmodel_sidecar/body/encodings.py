@@ -13,8 +13,8 @@ from functools import partial
 from typing import Final, TypeVar
 
 from batchedmodel_contract.inference.tensors import Buffer
+from batchedmodel_contract.invalid_input import InvalidInput, shown
 from batchedmodel_contract.manifest.tenants import Share
-from batchedmodel_contract.mistakes import InvalidInput, shown
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_http.response import size_of
 from batchedmodel_sidecar.body.buffers import pieces_of

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from batchedmodel_contract.inference.description import RAGGED, ModelDescription, TensorSpec
 from batchedmodel_contract.inference.tensors import Tensor, rows
-from batchedmodel_contract.mistakes import InvalidInput, Unbatchable
+from batchedmodel_contract.invalid_input import InvalidInput, Unbatchable
 from batchedmodel_sidecar.calls import Row, Value
 from batchedmodel_sidecar.codec.tokenizer import Text, Tokenised, Tokens
 from batchedmodel_sidecar.model import ReadyModel

@@ -18,8 +18,8 @@ from typing import Final, NamedTuple
 from tokenizers import Encoding, Tokenizer
 
 from batchedmodel_contract.inference.description import TextInput
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.tenants import NOBODY, Share
-from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_sidecar.body.fair_threads import FairThreads
 from batchedmodel_sidecar.errors import Rejected

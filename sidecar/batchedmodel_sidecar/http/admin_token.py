@@ -10,7 +10,7 @@ import secrets
 from pathlib import Path
 from typing import Final
 
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 
 _BYTES: Final = 32
 _LONGEST: Final = 4 * _BYTES

@@ -9,8 +9,8 @@ from typing import Final
 from aiohttp import web
 
 from batchedmodel_contract.inference.tensors import Buffer
+from batchedmodel_contract.invalid_input import shown
 from batchedmodel_contract.manifest.tenants import Share
-from batchedmodel_contract.mistakes import shown
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_http.response import LARGE
 from batchedmodel_sidecar.body.buffers import Room, json_bytes
@@ -19,7 +19,7 @@ from batchedmodel_sidecar.body.encodings import Compression, Encoding
 from batchedmodel_sidecar.calls import Call
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
 from batchedmodel_sidecar.errors import CallError, Rejected
-from batchedmodel_sidecar.http.request_head import RequestHead
+from batchedmodel_sidecar.http.routed_head import RequestHead
 from batchedmodel_sidecar.http.unread_answers import SMALL, UnreadAnswers
 
 _RETRY_SOON: Final = 1.0

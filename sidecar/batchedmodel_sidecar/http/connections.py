@@ -22,7 +22,7 @@ from batchedmodel_http.head_cache import HeadCache
 from batchedmodel_http.streaming import StreamingProtocol, request_factory
 from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.http.data_handler import DataHandler
-from batchedmodel_sidecar.http.request_head import RequestHead
+from batchedmodel_sidecar.http.routed_head import RequestHead
 from batchedmodel_sidecar.http.unread_answers import UnreadAnswers
 
 _SPREAD: Final = 0.2

@@ -11,8 +11,8 @@ from typing import Final
 
 from aiohttp import web
 
+from batchedmodel_contract.invalid_input import InvalidInput, Unbatchable
 from batchedmodel_contract.manifest.tenants import NOBODY, Share, address_group, share_of
-from batchedmodel_contract.mistakes import InvalidInput, Unbatchable
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_http.response import LARGE, Response, size_of
 from batchedmodel_sidecar.backends.base import Link
@@ -30,13 +30,13 @@ from batchedmodel_sidecar.errors import CallError, Rejected, TooLate
 from batchedmodel_sidecar.http.body_reader import BodyReader, Received, Source
 from batchedmodel_sidecar.http.info_responses import RETRY_NOT_READY, other_version, told
 from batchedmodel_sidecar.http.passthrough import GoesAlone, Passthrough
-from batchedmodel_sidecar.http.request_head import HeaderOptions, RequestHead, Route, options_of
 from batchedmodel_sidecar.http.responses import as_web, error_response, gzipped, model_response
+from batchedmodel_sidecar.http.routed_head import HeaderOptions, RequestHead, Route, options_of
 from batchedmodel_sidecar.http.time_out import within
 from batchedmodel_sidecar.lifecycle import Lifecycle
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Adapter, Parsed
-from batchedmodel_sidecar.protocols.options import (
+from batchedmodel_sidecar.protocols.headers import (
     BATCH_HEADER,
     REQUEST_ID_HEADER,
     RequestOptions,

@@ -6,7 +6,7 @@ Called by the data handler. Nothing here is a call, so nothing here is counted.
 from importlib import metadata
 from typing import Final
 
-from batchedmodel_contract.mistakes import shown
+from batchedmodel_contract.invalid_input import shown
 from batchedmodel_http.response import Response
 from batchedmodel_sidecar.backends.base import LinkStatus
 from batchedmodel_sidecar.errors import CallError, ModelNotFound

@@ -6,7 +6,7 @@ from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_sidecar.calls import Answer, Call
 from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.model import ReadyModel
-from batchedmodel_sidecar.protocols.options import NO_OPTIONS, RequestOptions
+from batchedmodel_sidecar.protocols.headers import NO_OPTIONS, RequestOptions
 
 
 class Body(NamedTuple):

@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 
 from batchedmodel_contract.inference.tensors import Buffer, Datatype, bytes_to_values
-from batchedmodel_contract.mistakes import InvalidInput, shown
+from batchedmodel_contract.invalid_input import InvalidInput, shown
 from batchedmodel_sidecar.calls import Value
 from batchedmodel_sidecar.errors import ModelNotFound
 from batchedmodel_sidecar.model import ReadyModel

@@ -12,7 +12,7 @@ import orjson
 
 from batchedmodel_contract.inference.description import ModelDescription
 from batchedmodel_contract.inference.tensors import Buffer, Datatype, bytes_to_values
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.schema.rules import Broken, Whole
 from batchedmodel_sidecar.calls import Answer, Row, Value
 from batchedmodel_sidecar.codec.rows import rows_of_ids, rows_of_texts

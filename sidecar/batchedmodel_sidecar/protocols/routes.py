@@ -8,7 +8,7 @@ import re
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
-from batchedmodel_contract.mistakes import shown
+from batchedmodel_contract.invalid_input import shown
 from batchedmodel_contract.processes.server_api import INDEX
 
 

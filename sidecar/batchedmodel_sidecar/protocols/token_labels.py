@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from batchedmodel_contract.inference.description import Classification
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_sidecar.codec.tokenizer import Marks, Text
 from batchedmodel_sidecar.protocols.scores import probability
 

@@ -18,7 +18,7 @@ from batchedmodel_contract.inference.tensors import (
     join_byte_elements,
     values_to_bytes,
 )
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_sidecar.calls import Answer
 from batchedmodel_sidecar.codec.rows import rows_of_tensors, rows_of_texts
 from batchedmodel_sidecar.errors import CallError

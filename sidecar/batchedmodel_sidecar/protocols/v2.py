@@ -16,13 +16,13 @@ from batchedmodel_contract.inference.v2 import (
     to_json,
     write_answer,
 )
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_sidecar.calls import Answer
 from batchedmodel_sidecar.codec.rows import rows_of_tensors, rows_of_texts
 from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Body, Parsed
-from batchedmodel_sidecar.protocols.options import PARAMETERS, options_of_parameters
+from batchedmodel_sidecar.protocols.headers import PARAMETERS, options_of_parameters
 from batchedmodel_sidecar.protocols.v2_forms import Forms
 
 _SMALL: Final = 16 * 1024

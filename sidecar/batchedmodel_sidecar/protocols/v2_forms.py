@@ -18,7 +18,7 @@ from batchedmodel_contract.inference.v2 import Options
 from batchedmodel_sidecar.calls import Row, Value
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Parsed
-from batchedmodel_sidecar.protocols.options import RequestOptions
+from batchedmodel_sidecar.protocols.headers import RequestOptions
 
 _DATA: Final = b'"data"'
 _NUMBERS: Final = re.compile(rb'"data": ?(\[[][\d\s.,eE+-]*\])')

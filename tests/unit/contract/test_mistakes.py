@@ -6,7 +6,7 @@ import json
 import pytest
 from hypothesis import given, settings
 
-from batchedmodel_contract.mistakes import InvalidInput, InvalidManifest, Mistake, shown
+from batchedmodel_contract.invalid_input import InvalidInput, InvalidManifest, Mistake, shown
 from support.examples import examples
 from support.strategies import json_values
 

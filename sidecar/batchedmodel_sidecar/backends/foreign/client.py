@@ -15,7 +15,7 @@ from yarl import URL
 
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.inference.v2 import HEADER_LENGTH
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_http.response import LARGE
 from batchedmodel_sidecar.backends.foreign.connector import Connector
 from batchedmodel_sidecar.backends.foreign.protocol import BackendRequest, Response

@@ -15,7 +15,7 @@ from typing import Final
 
 from batchedmodel_contract.inference.batch_wire import BatchRequest
 from batchedmodel_contract.inference.isolation import Isolation, Rows
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_scheduling.core.policy import MemoryCap
 from batchedmodel_sidecar.backends.base import LinkListener, LinkStatus
 from batchedmodel_sidecar.backends.foreign.batch_result import BatchResult, refusal, said_to

@@ -12,14 +12,14 @@ from typing import Any, Final, Protocol
 from batchedmodel_contract.inference.description import ModelDescription
 from batchedmodel_contract.inference.params import Values
 from batchedmodel_contract.inference.tensors import Buffer
-from batchedmodel_contract.mistakes import Unbatchable
+from batchedmodel_contract.invalid_input import Unbatchable
 from batchedmodel_sidecar.backends.foreign.headers import Headers, common
 from batchedmodel_sidecar.calls import Answer, Call, Output, Row, Value
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
 from batchedmodel_sidecar.errors import CallError, Unserved
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Adapter, Body, Parsed
-from batchedmodel_sidecar.protocols.options import NO_OPTIONS, RequestOptions
+from batchedmodel_sidecar.protocols.headers import NO_OPTIONS, RequestOptions
 
 _DIGEST_BYTES: Final = 32
 BYTES_PER_TOKEN: Final = 4

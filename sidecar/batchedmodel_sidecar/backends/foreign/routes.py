@@ -10,8 +10,8 @@ import re
 from collections.abc import Collection
 from typing import Final
 
+from batchedmodel_contract.invalid_input import shown
 from batchedmodel_contract.manifest.spec import ServerProtocol
-from batchedmodel_contract.mistakes import shown
 from batchedmodel_sidecar.protocols.routes import Endpoint, Found, Lost, Routes
 
 _OURS: Final = frozenset({Endpoint.LIVE, Endpoint.READY, Endpoint.MODEL_READY})

@@ -24,7 +24,7 @@ from batchedmodel_contract.inference.description import ModelDescription, descri
 from batchedmodel_contract.inference.profile import profile_from_mapping
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.inference.v2 import HEADER_LENGTH
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.processes import server_api
 from batchedmodel_contract.processes.server_api import (
     ModelState,

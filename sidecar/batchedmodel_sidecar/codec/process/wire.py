@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from batchedmodel_contract.inference.description import ModelDescription
 from batchedmodel_contract.inference.tensors import Buffer, Shape
-from batchedmodel_contract.mistakes import InvalidInput, Mistake, Unbatchable
+from batchedmodel_contract.invalid_input import InvalidInput, Mistake, Unbatchable
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_sidecar.backends.foreign.protocol import (
     BackendProtocol,

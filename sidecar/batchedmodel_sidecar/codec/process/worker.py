@@ -6,7 +6,7 @@ Run by `__main__` in the helper. It knows no socket, and one model at a time.
 import logging
 from typing import Final
 
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_sidecar.backends.foreign.protocol import ForeignRequest, ParsedRequest, drafted
 from batchedmodel_sidecar.batching.rejections import too_many

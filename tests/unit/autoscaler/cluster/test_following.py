@@ -22,9 +22,9 @@ from batchedmodel_autoscaler.cluster.resources import (
     within,
 )
 from batchedmodel_autoscaler.errors import ClusterError, SidecarSilent, TooOld
-from batchedmodel_autoscaler.metrics import Telemetry
 from batchedmodel_autoscaler.polling.pace import MOST_POLLS_PER_SECOND
 from batchedmodel_autoscaler.polling.poller import MOST_AT_ONCE, MOST_IN_A_MOMENT, Poller
+from batchedmodel_autoscaler.telemetry import Telemetry
 from batchedmodel_contract.processes.sidecar_api import Whom
 from batchedmodel_contract.processes.stats import SidecarStats
 from support.autoscaler_world import CALM, KEY, fleet, pod

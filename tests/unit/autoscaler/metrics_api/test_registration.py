@@ -13,9 +13,9 @@ from prometheus_client import CollectorRegistry
 from batchedmodel_autoscaler.cluster.objects import ApiService, Object, Presence
 from batchedmodel_autoscaler.cluster.resources import API_SERVICES
 from batchedmodel_autoscaler.errors import ClusterError
-from batchedmodel_autoscaler.metrics import Telemetry
 from batchedmodel_autoscaler.metrics_api.certificates import RENEWED_AFTER, Rotation, holds
 from batchedmodel_autoscaler.metrics_api.registration import Registration
+from batchedmodel_autoscaler.telemetry import Telemetry
 
 pytestmark = pytest.mark.looptime
 

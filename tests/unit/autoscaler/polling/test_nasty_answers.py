@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from batchedmodel_autoscaler.errors import SidecarSilent
-from batchedmodel_autoscaler.metrics import Telemetry
 from batchedmodel_autoscaler.polling.poller import Poller
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_autoscaler.telemetry import Telemetry
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.processes.sidecar_api import Whom
 from batchedmodel_contract.processes.stats import BUCKETS, SidecarStats, stats_from_mapping
 from batchedmodel_scheduling.autoscaling.formula import (

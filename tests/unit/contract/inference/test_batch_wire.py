@@ -24,8 +24,8 @@ from batchedmodel_contract.inference.batch_wire import (
 )
 from batchedmodel_contract.inference.tensors import Buffer, Datatype, Tensor, join_byte_elements
 from batchedmodel_contract.inference.v2 import read_body, write_body
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.spec import MAX_BATCH_SIZE
-from batchedmodel_contract.mistakes import InvalidInput
 from support.examples import examples
 from support.strategies import batch_replies, ragged_batches
 

@@ -20,7 +20,7 @@ from batchedmodel_contract.inference.description import (
     description_from_metadata,
 )
 from batchedmodel_contract.inference.tensors import Datatype
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 from support.examples import examples
 from support.strategies import json_values
 

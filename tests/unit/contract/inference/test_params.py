@@ -24,7 +24,7 @@ from batchedmodel_contract.inference.params import (
 )
 from batchedmodel_contract.inference.tensors import Datatype, Tensor
 from batchedmodel_contract.inference.v2 import read_body
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 
 KNOWN: Final = {
     "scale": Param("FP32", 1.0, min=0, max=8),

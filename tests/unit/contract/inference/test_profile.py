@@ -16,7 +16,7 @@ from batchedmodel_contract.inference.profile import (
     ProfilePoint,
     profile_from_mapping,
 )
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 from support.examples import examples
 from support.strategies import json_values
 

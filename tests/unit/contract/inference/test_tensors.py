@@ -19,7 +19,7 @@ from batchedmodel_contract.inference.tensors import (
     split_byte_elements,
     values_to_bytes,
 )
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 from support.examples import examples
 from support.strategies import FIXED_SIZE, json_values, tensors
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from batchedmodel_contract.inference.tensors import Datatype, Tensor, bytes_to_values
 from batchedmodel_contract.inference.v2 import HEADER_LENGTH, read_body, to_json, write_body
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 from support.examples import examples
 from support.strategies import json_values, names, tensors
 

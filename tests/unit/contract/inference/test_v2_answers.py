@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from batchedmodel_contract.inference.tensors import Datatype, Tensor
 from batchedmodel_contract.inference.v2 import read_body, read_options, write_answer
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 from support.examples import examples
 from support.strategies import json_values, names, tensors
 

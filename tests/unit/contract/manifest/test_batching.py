@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.batching import BatchSettings, settings_from_json
 from batchedmodel_contract.manifest.spec import Batching, Lateness, PolicyName
-from batchedmodel_contract.mistakes import InvalidInput
 from support.examples import examples
 from support.strategies import batch_settings, json_values
 

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from batchedmodel_contract.manifest.check import Check
-from batchedmodel_contract.manifest.checks import CHECKS
+from batchedmodel_contract.invalid_input import InvalidManifest
+from batchedmodel_contract.manifest.cross_field_rule import Check
+from batchedmodel_contract.manifest.cross_field_rules import CHECKS
 from batchedmodel_contract.manifest.manifest import read_manifest
 from batchedmodel_contract.manifest.source import HuggingFace, Source
 from batchedmodel_contract.manifest.spec import (
@@ -18,7 +19,6 @@ from batchedmodel_contract.manifest.spec import (
     ServerProtocol,
     Spec,
 )
-from batchedmodel_contract.mistakes import InvalidManifest
 from support.examples import examples
 from support.strategies import json_values
 

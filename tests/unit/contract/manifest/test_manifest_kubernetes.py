@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_contract.manifest.check import Check
-from batchedmodel_contract.manifest.checks import CHECKS
+from batchedmodel_contract.invalid_input import InvalidManifest
+from batchedmodel_contract.manifest.cross_field_rule import Check
+from batchedmodel_contract.manifest.cross_field_rules import CHECKS
 from batchedmodel_contract.manifest.manifest import read_manifest
 from batchedmodel_contract.manifest.spec import Drain, Resources, Spec
 from batchedmodel_contract.manifest.spec_size import LARGEST_SPEC
@@ -17,7 +18,6 @@ from batchedmodel_contract.manifest.workload import (
     Service,
     ServiceType,
 )
-from batchedmodel_contract.mistakes import InvalidManifest
 from support.manifest_table import (
     RightManifest,
     WrongManifest,

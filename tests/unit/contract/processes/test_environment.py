@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batchedmodel_contract.invalid_input import InvalidInput, InvalidManifest
 from batchedmodel_contract.manifest.source import HuggingFace, Source
 from batchedmodel_contract.manifest.spec import LogLevel, ServerProtocol
-from batchedmodel_contract.mistakes import InvalidInput, InvalidManifest
 from batchedmodel_contract.processes.environment import (
     AcceleratorNeed,
     ModelServerSettings,

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, settings
 
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.processes import server_api
 from batchedmodel_contract.processes.server_api import (
     ModelState,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.processes.stats import stats_from_mapping
 from support.autoscaler_world import CALM
 

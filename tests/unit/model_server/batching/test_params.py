@@ -13,7 +13,7 @@ from batchedmodel_contract.inference.batch_wire import BatchRequest
 from batchedmodel_contract.inference.description import description_from_metadata
 from batchedmodel_contract.inference.params import Values, columns, read_values
 from batchedmodel_contract.inference.tensors import Datatype, Tensor
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_model_server.api.batch import ParamColumn
 from batchedmodel_model_server.api.handler import Batch, Handler, Param
 from batchedmodel_model_server.batching.collate import collate, parts

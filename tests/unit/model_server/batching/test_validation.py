@@ -5,7 +5,7 @@ import pytest
 
 from batchedmodel_contract.inference.batch_wire import BatchRequest, Ragged
 from batchedmodel_contract.inference.tensors import Datatype
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_model_server.api.handler import Spec
 from batchedmodel_model_server.batching.declaration import Declaration, declaration_of
 from batchedmodel_model_server.batching.validation import examine

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_model_server.api.handler import Batch, Handler, Spec
 from batchedmodel_model_server.batching.validation import examine
 from batchedmodel_model_server.errors import ModelServerError

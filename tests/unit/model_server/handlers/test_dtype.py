@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_model_server.handlers.transformers_models import chosen_dtype
 
 

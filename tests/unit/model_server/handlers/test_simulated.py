@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from batchedmodel_contract.inference.description import CostRule
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_model_server.api.handler import Batch, Spec
 from batchedmodel_model_server.handlers.simulated import Simulated
 

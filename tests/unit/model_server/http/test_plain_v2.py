@@ -6,8 +6,8 @@ import pytest
 
 from batchedmodel_contract.inference.batch_wire import BatchReply, Ragged
 from batchedmodel_contract.inference.tensors import Datatype, Shape, Tensor
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.spec import MAX_BATCH_SIZE
-from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_model_server.http.plain_v2 import (
     RowFailed,
     is_batch,

@@ -10,7 +10,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from batchedmodel_model_server.errors import CannotLoad
-from batchedmodel_model_server.sources.fetching import wanted_files
+from batchedmodel_model_server.sources.fetched_models import wanted_files
 from batchedmodel_model_server.sources.hub import Hub, HubAccess, Patience, Unreachable
 from batchedmodel_model_server.sources.hub_answers import (
     MOST_ANSWER_BYTES,

@@ -14,8 +14,8 @@ from aiohttp.test_utils import TestServer
 from hypothesis import example, given, strategies
 from kubernetes.aio.client.configuration import Configuration
 
+from batchedmodel_contract.invalid_input import InvalidManifest
 from batchedmodel_contract.manifest.spec import PullPolicy
-from batchedmodel_contract.mistakes import InvalidManifest
 from batchedmodel_contract.processes.environment import from_environment
 from batchedmodel_contract.processes.sidecar_api import MODEL_HEADER, POD_HEADER, Whom
 from batchedmodel_operator.cluster.client import KubernetesCluster, as_yaml, translated

@@ -11,7 +11,7 @@ from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_scheduling.core.limits import Limits
 from batchedmodel_scheduling.core.policy import Priority
 from batchedmodel_scheduling.deadline.batches import Situation
-from batchedmodel_scheduling.deadline.planning import Plan, plan
+from batchedmodel_scheduling.deadline.next_batch import Plan, plan
 from batchedmodel_scheduling.deadline.ready_queue import QueuedItem, ReadyQueue
 from batchedmodel_scheduling.latency.batch_times import BatchTimes
 from support.examples import examples

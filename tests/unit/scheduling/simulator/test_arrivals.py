@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_scheduling.simulator.arrivals import (
     Arrivals,
     Clumps,

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import Profile, ProfilePoint
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_scheduling.simulator.curves import Affine, cost, curve_of, profile_of
 
 rules = st.sampled_from(CostRule)

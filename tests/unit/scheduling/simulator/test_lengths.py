@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_scheduling.simulator.lengths import Adversarial, Constant, Lognormal, Recorded
 from batchedmodel_scheduling.simulator.streams import stream
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_scheduling.core.policy import Priority
 from batchedmodel_scheduling.simulator.traces import read_trace
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.batching import FILE_NAME, BatchSettings
 from batchedmodel_contract.manifest.tenants import NOBODY, Share
-from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_sidecar.batching.deadlines import Deadlines
 from batchedmodel_sidecar.batching.timer import TimerFd
 from batchedmodel_sidecar.body.byte_budget import ByteBudget

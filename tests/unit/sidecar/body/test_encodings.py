@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.tenants import Share
-from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_sidecar.body.encodings import (
     Compression,
     Encoding,

@@ -9,7 +9,7 @@ from batchedmodel_contract.inference.description import (
     TensorSpec,
 )
 from batchedmodel_contract.inference.tensors import Datatype, Tensor
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_sidecar.codec.rows import rows_of_tensors
 
 IMAGES = ModelDescription(

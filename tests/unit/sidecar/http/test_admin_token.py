@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_sidecar.http.admin_token import new_token, read_token
 
 

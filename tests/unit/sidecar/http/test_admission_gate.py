@@ -13,7 +13,7 @@ from batchedmodel_sidecar.codec.codec import Codec
 from batchedmodel_sidecar.codec.process.client import CodecClient
 from batchedmodel_sidecar.http.body_reader import BodyReader
 from batchedmodel_sidecar.http.data_handler import DataHandler
-from batchedmodel_sidecar.http.request_head import RequestHead
+from batchedmodel_sidecar.http.routed_head import RequestHead
 from batchedmodel_sidecar.lifecycle import Lifecycle
 from batchedmodel_sidecar.protocols.adapter import Parsed
 from support.hostile_tokenizers import Panic

@@ -12,7 +12,7 @@ from batchedmodel_http.response import Response
 from batchedmodel_sidecar.body.byte_budget import ByteBudget
 from batchedmodel_sidecar.http.connections import Connections
 from batchedmodel_sidecar.http.data_handler import DataHandler
-from batchedmodel_sidecar.http.request_head import RequestHead
+from batchedmodel_sidecar.http.routed_head import RequestHead
 from batchedmodel_sidecar.http.unread_answers import UnreadAnswers
 from support.wire import Wire
 

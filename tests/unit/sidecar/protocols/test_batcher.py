@@ -10,7 +10,7 @@ from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_contract.outcomes import Outcome, Rejection, ReleaseReason
 from batchedmodel_sidecar.calls import Row
 from batchedmodel_sidecar.errors import Expired, Rejected, Unserved
-from batchedmodel_sidecar.protocols.options import RequestOptions
+from batchedmodel_sidecar.protocols.headers import RequestOptions
 from support.hostile_tokenizers import Panic
 from support.sidecar_world import (
     DESCRIPTION,

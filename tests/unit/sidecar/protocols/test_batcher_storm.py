@@ -12,7 +12,7 @@ from batchedmodel_contract.manifest.spec import Lateness, PolicyName
 from batchedmodel_contract.outcomes import Outcome
 from batchedmodel_scheduling.core.policy import Priority
 from batchedmodel_sidecar.errors import Busy, Expired, GivenUp, Lost, Rejected, Unserved
-from batchedmodel_sidecar.protocols.options import RequestOptions
+from batchedmodel_sidecar.protocols.headers import RequestOptions
 from support.sidecar_world import (
     MODEL,
     World,

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from batchedmodel_contract.inference.tensors import Tensor
 from batchedmodel_contract.inference.v2 import write_body
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_sidecar.errors import CallError, Rejected
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Adapter
-from batchedmodel_sidecar.protocols.options import declines_batching, options_of_headers, request_id
+from batchedmodel_sidecar.protocols.headers import declines_batching, options_of_headers, request_id
 from batchedmodel_sidecar.protocols.routes import Endpoint
 from batchedmodel_sidecar.protocols.table import adapters
 from batchedmodel_sidecar.protocols.v2 import V2Adapter

@@ -26,7 +26,7 @@ from batchedmodel_scheduling.core.policy import (
     Slots,
 )
 from batchedmodel_sidecar.errors import CallError, Expired, GivenUp, Rejected
-from batchedmodel_sidecar.protocols.options import RequestOptions
+from batchedmodel_sidecar.protocols.headers import RequestOptions
 from support.sidecar_world import FIXED, MODEL, PER_ROW, World, call_of, rows_of, world
 
 pytestmark = [pytest.mark.looptime, pytest.mark.interpreted]

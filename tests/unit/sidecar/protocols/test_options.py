@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import Lateness
-from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_scheduling.core.policy import Priority, RequestGroup
-from batchedmodel_sidecar.protocols.options import (
+from batchedmodel_sidecar.protocols.headers import (
     NO_OPTIONS,
     AgreedTerms,
     RequestOptions,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from batchedmodel_contract.inference.description import RAGGED
 from batchedmodel_contract.inference.params import Param
 from batchedmodel_contract.inference.tensors import Datatype
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Parsed

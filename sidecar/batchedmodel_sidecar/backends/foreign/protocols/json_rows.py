@@ -13,7 +13,7 @@ from typing import Final
 
 from batchedmodel_contract.inference.description import CostRule, ModelDescription
 from batchedmodel_contract.inference.tensors import Buffer
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_sidecar.backends.foreign.protocol import (
     BackendRequest,
     Envelope,

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from batchedmodel_contract.inference.tensors import Buffer
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 
 _DECODER: Final = json.JSONDecoder()
 _SPACE: Final = " \t\n\r"

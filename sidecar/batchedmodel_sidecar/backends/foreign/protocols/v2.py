@@ -21,7 +21,7 @@ from batchedmodel_contract.inference.v2 import (
     HEADER_LENGTH,
     read_body,
 )
-from batchedmodel_contract.mistakes import InvalidInput, Unbatchable
+from batchedmodel_contract.invalid_input import InvalidInput, Unbatchable
 from batchedmodel_http.response import size_of
 from batchedmodel_sidecar.backends.foreign.protocol import (
     Ask,
@@ -54,7 +54,7 @@ from batchedmodel_sidecar.body.buffers import json_bytes
 from batchedmodel_sidecar.calls import Answer, Output, Row, Value
 from batchedmodel_sidecar.errors import Unserved
 from batchedmodel_sidecar.protocols.adapter import Body
-from batchedmodel_sidecar.protocols.options import PARAMETERS, RequestOptions, options_of_parameters
+from batchedmodel_sidecar.protocols.headers import PARAMETERS, RequestOptions, options_of_parameters
 
 _OCTETS: Final = "application/octet-stream"
 _ALIGNMENT: Final = 8

@@ -15,7 +15,7 @@ from batchedmodel_contract.inference.description import (
 )
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.inference.v2 import BINARY_EXTENSION
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 
 
 def described(name: str, document: bytes) -> ModelDescription:

@@ -22,7 +22,7 @@ from batchedmodel_contract.inference.tensors import (
     values_to_bytes,
 )
 from batchedmodel_contract.inference.v2 import BINARY_SIZE
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_sidecar.backends.foreign.protocols import json_text
 from batchedmodel_sidecar.calls import Value
 from batchedmodel_sidecar.errors import Unserved

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from batchedmodel_contract.inference.tensors import Datatype
-from batchedmodel_contract.mistakes import InvalidInput
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_sidecar.backends.foreign.protocols.v2_rows import OutputSaid, as_text
 from support.examples import examples
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedmodel_contract.inference.description import RAGGED, ModelDescription
-from batchedmodel_contract.mistakes import InvalidInput, Unbatchable
+from batchedmodel_contract.invalid_input import InvalidInput, Unbatchable
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_sidecar.backends.foreign.protocol import ParsedRequest
 from batchedmodel_sidecar.calls import Answer, Call, Output, Row, Value

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.spec import ServerProtocol
-from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_sidecar.backends.foreign.catalogue import foreign
 from batchedmodel_sidecar.backends.foreign.protocol import (
     BackendProtocol,

@@ -11,7 +11,7 @@ from batchedmodel_contract.inference.v2 import HEADER_LENGTH
 from batchedmodel_http import request_head
 from batchedmodel_sidecar.body.encodings import Encoding, encoding_of
 from batchedmodel_sidecar.protocols.adapter import Adapter
-from batchedmodel_sidecar.protocols.options import (
+from batchedmodel_sidecar.protocols.headers import (
     RequestOptions,
     only,
     options_of_headers,

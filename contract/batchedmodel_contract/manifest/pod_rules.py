@@ -14,7 +14,7 @@ from batchedmodel_contract.kubernetes.names import (
     SIDECAR_VOLUMES,
     VOLUMES,
 )
-from batchedmodel_contract.manifest.check import Check, Reason
+from batchedmodel_contract.manifest.cross_field_rule import Check, Reason
 
 
 def _reserved(names: tuple[tuple[str, str], ...]) -> bool:

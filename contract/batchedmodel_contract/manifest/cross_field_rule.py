@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from batchedmodel_contract.invalid_input import Mistake, shown
 from batchedmodel_contract.manifest.spec import Spec
-from batchedmodel_contract.mistakes import Mistake, shown
 from batchedmodel_contract.schema.reading import Setting, declaration_at, value_at
 from batchedmodel_contract.schema.rules import Schema, Whole
 

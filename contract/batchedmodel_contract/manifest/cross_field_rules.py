@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Final
 
 from batchedmodel_contract.kubernetes.names import ADMIN_PORT, DATA_PORT, PRODUCT_MAKER
-from batchedmodel_contract.manifest.check import Check, Reason
+from batchedmodel_contract.manifest.cross_field_rule import Check, Reason
 from batchedmodel_contract.manifest.handler_names import FILE_HANDLER, is_file_handler
-from batchedmodel_contract.manifest.pod_checks import POD_CHECKS
-from batchedmodel_contract.manifest.rollout_checks import ROLLOUT_CHECKS
+from batchedmodel_contract.manifest.pod_rules import POD_CHECKS
+from batchedmodel_contract.manifest.rollout_rules import ROLLOUT_CHECKS
 from batchedmodel_contract.manifest.spec import Lateness, Model, ServerProtocol, Spec
 from batchedmodel_contract.manifest.workload import Autoscaling, ScalingMetric
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from batchedmodel_contract.inference.params import PRIORITY, TIMEOUT
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import Lateness
-from batchedmodel_contract.mistakes import InvalidInput
 from batchedmodel_contract.schema.rules import Broken, Whole
 from batchedmodel_scheduling.core.policy import Priority, RequestGroup
 

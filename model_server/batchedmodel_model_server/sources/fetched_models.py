@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
+from batchedmodel_contract.invalid_input import shown
 from batchedmodel_contract.manifest.source import HuggingFace
-from batchedmodel_contract.mistakes import shown
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.sources.hub import (
     COMMIT,

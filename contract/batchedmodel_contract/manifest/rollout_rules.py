@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from batchedmodel_contract.manifest.check import Check
+from batchedmodel_contract.manifest.cross_field_rule import Check
 from batchedmodel_contract.manifest.workload import RolloutStrategy
 
 _NONE: Final = (0, "0%")

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollecto
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from batchedmodel_contract.metric_names import PREFIX
+from batchedmodel_contract.processes.sidecar_metrics import PREFIX
 
 ANSWERS: Final = f"{PREFIX}_autoscaler_answers_total"  # metric, reason
 POLLS: Final = f"{PREFIX}_autoscaler_polls_total"  # result
