@@ -29,8 +29,8 @@ from batchedmodel_operator.reconcile.state import (
     owned,
 )
 from batchedmodel_operator.rollout import rollout
+from batchedmodel_operator.rollout.failure_signs import signs
 from batchedmodel_operator.rollout.rollout import Mode, Record
-from batchedmodel_operator.rollout.signs import signs
 
 RESYNC_SECONDS: Final = 600.0
 """A watch that fell silent costs at most this much delay."""

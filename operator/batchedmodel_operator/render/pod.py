@@ -15,7 +15,6 @@ from batchedmodel_contract.manifest.spec import PullPolicy, Spec
 from batchedmodel_contract.manifest.workload import SecurityProfile
 from batchedmodel_operator.kinds import Kind, child_name
 from batchedmodel_operator.reconcile.state import Model
-from batchedmodel_operator.render.batcher import batcher
 from batchedmodel_operator.render.common import Manifest
 from batchedmodel_operator.render.containers import (
     GROUP_OF_FILES,
@@ -26,6 +25,7 @@ from batchedmodel_operator.render.containers import (
 from batchedmodel_operator.render.fetch_container import fetch_container, files_volumes
 from batchedmodel_operator.render.model_container import model_container
 from batchedmodel_operator.render.placement import placement
+from batchedmodel_operator.render.sidecar_container import batcher
 
 _STOP_MARGIN_SECONDS: Final = 15
 """What the containers may take to end after the drain, before the kubelet kills them."""

@@ -21,7 +21,7 @@ from batchedmodel_scheduling.autoscaling.formula import (
     queue_wait,
     required_replicas,
 )
-from batchedmodel_scheduling.autoscaling.loop import Outage
+from batchedmodel_scheduling.autoscaling.simulated_loop import Outage
 
 
 def test_the_default_is_what_a_manifest_without_wishes_gets() -> None:

@@ -19,9 +19,9 @@ from batchedmodel_scheduling.autoscaling.formula import (
     Verdict,
     required_replicas,
 )
-from batchedmodel_scheduling.autoscaling.loads import Load
 from batchedmodel_scheduling.autoscaling.observation import PodState, model_sight
-from batchedmodel_scheduling.autoscaling.pods import Device, Replicas
+from batchedmodel_scheduling.autoscaling.simulated_loads import Load
+from batchedmodel_scheduling.autoscaling.simulated_pods import Device, Replicas
 from batchedmodel_scheduling.autoscaling.windows import History, Window
 from batchedmodel_scheduling.simulator.streams import stream
 
