@@ -24,8 +24,9 @@ from batchedmodel_contract.processes.environment import (
     SidecarSettings,
     from_environment,
 )
+from support.repository import ROOT
 
-REPOSITORY = Path(__file__).parents[3]
+REPOSITORY = ROOT
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
 PLACE = Place(host="127.0.0.1", port=8000, admin_port=0)
 

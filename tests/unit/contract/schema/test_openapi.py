@@ -4,7 +4,6 @@ import re
 import runpy
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -17,8 +16,9 @@ from batchedmodel_contract.schema.openapi import effective_schema, spec_schema
 from batchedmodel_contract.schema.reading import Section, Setting, declarations
 from batchedmodel_contract.schema.rules import Schema, anchored
 from support.manifest_table import right_manifests
+from support.repository import ROOT
 
-CRDS: Final = Path(__file__).parents[3] / "crds"
+CRDS: Final = ROOT / "crds"
 DEFINITION: Final = custom_resource()
 (VERSION,) = DEFINITION["spec"]["versions"]
 OBJECT: Final[Schema] = VERSION["schema"]["openAPIV3Schema"]
