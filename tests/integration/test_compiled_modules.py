@@ -63,7 +63,8 @@ def test_what_does_not_compile_is_told_in_the_compilers_words(
 ) -> None:
     for name in ("contract", "http", "scheduling", "sidecar"):
         (tmp_path / name / f"batchedmodel_{name}").mkdir(parents=True)
-    wrong = tmp_path / "scheduling/batchedmodel_scheduling/wrong.py"
+    wrong = tmp_path / "scheduling/batchedmodel_scheduling/core/wrong.py"
+    wrong.parent.mkdir()
     wrong.write_text('seconds: float = "much"\n')
     monkeypatch.setattr("compile_modules.ROOT", tmp_path)
     with pytest.raises(CompileError, match="wrong.py:1: error: Incompatible types"):
