@@ -22,7 +22,7 @@ _NUMBERS: Final = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _UNREADABLE: Final = (
     *(yaml.YAMLError, RecursionError),
     # What the library's constructors raise for a value that its explicit tag does not fit.
-    *(ValueError, KeyError, AttributeError, TypeError, ArithmeticError),
+    *(ValueError, LookupError, AttributeError, TypeError, ArithmeticError),
 )
 
 

@@ -159,7 +159,7 @@ async def test_hub_that_lies_is_told_of_in_the_report(tmp_path: Path) -> None:
 
 FAILING = """
 import sys
-from batchedmodel_model_server import fetch
+from batchedmodel_model_server.sources import fetch
 
 def model_folder(*_, **__):
     raise RuntimeError("nobody thought of this")

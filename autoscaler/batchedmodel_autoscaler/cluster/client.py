@@ -261,7 +261,11 @@ def _event(line: bytes, resource: Resource) -> Event:
 async def _raise_for_status(response: aiohttp.ClientResponse, what: str) -> None:
     if response.status < 400:
         return
-    body = await response.content.read(_LARGEST_REFUSAL)
+    body = b""
+    async for chunk in response.content.iter_chunked(_CHUNK):
+        body += chunk
+        if len(body) > _LARGEST_REFUSAL:
+            break
     try:
         message = parsed(body).get("message", "")
     except (ValueError, AttributeError):

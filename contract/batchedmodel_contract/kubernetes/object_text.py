@@ -53,7 +53,9 @@ _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"{}[]"))
 _SAME: Final = re.compile(rb"\[+|\]+")
 _MOST_PASSES: Final = 16
 _SHORT_ROWS: Final = 8
-_NO_TEXT: Final = re.compile(_STRING, re.DOTALL)
+_NO_TEXT: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+"""A string, or all that follows one quote: no other quote of it is tried."""
+_IN_STRING: Final = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 
 Wanted: TypeAlias = Mapping[str, "Wanted | None"]
 """The fields to be read, by name; None: with all that is in it."""
@@ -170,6 +172,8 @@ class ItemSplitter:
         """Whether it is in the list of items."""
         self._near = 0
         """Up to where in the buffer something may end that is looked for."""
+        self._in_string = False
+        """Whether the buffer is read up to within a string."""
         self._envelope = bytearray()
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
@@ -204,6 +208,8 @@ class ItemSplitter:
         return found
 
     def _next(self) -> int | None:
+        if self._in_string and not self._leaves_string():
+            return None
         pattern = _FLAT_RUN
         if self._begin is not None:
             pattern = _RUN
@@ -211,11 +217,24 @@ class ItemSplitter:
                 self._at, self._depth = _leapt(self._buffer, self._at, self._depth, floor=2)
                 self._near = self._at + _BLOCK
         self._at = _passed(pattern, self._buffer, self._at)
-        # A string whose end is still to come is looked at again.
-        if self._at >= len(self._buffer) or self._buffer[self._at] == ord('"'):
+        if self._at >= len(self._buffer):
             return None
         self._at += 1
+        if self._buffer[self._at - 1] == ord('"'):
+            # The string's end is still to come. Its bytes are looked at once, whatever its parts.
+            self._in_string = True
+            self._leaves_string()
+            return None
         return self._buffer[self._at - 1]
+
+    def _leaves_string(self) -> bool:
+        inside = _IN_STRING.match(self._buffer, self._at)
+        self._at = inside.end() if inside else self._at
+        if self._buffer[self._at : self._at + 1] != b'"':
+            return False
+        self._at += 1
+        self._in_string = False
+        return True
 
     def _opens(self, bracket: int) -> None:
         if self._depth == 1 and bracket == ord("["):

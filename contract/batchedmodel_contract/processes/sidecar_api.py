@@ -55,5 +55,7 @@ class Whom:
         """
         model, pod = header(MODEL_HEADER), header(POD_HEADER)
         if pod not in (None, self.pod) or model not in (None, self.model):
-            return f"pod {pod or '?'} of model {model or '?'}"[:_LONGEST_NAMES]
+            # It goes into logs, where a line must be one of ours.
+            names = f"pod {pod or '?'} of model {model or '?'}"[:_LONGEST_NAMES]
+            return "".join(one if one.isprintable() else "?" for one in names)
         return None

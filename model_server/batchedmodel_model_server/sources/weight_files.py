@@ -52,6 +52,8 @@ def check_file(file: Path) -> None:
 
 
 def _header(file: Path) -> dict[str, Any]:
+    if file.exists() and not file.is_file():
+        raise ValueError("it is no file")  # a pipe would be waited for
     with file.open("rb") as content:
         prefix = content.read(_PREFIX.size)
         if len(prefix) < _PREFIX.size:

@@ -233,7 +233,8 @@ class KubernetesCluster:
             answer = await self._client.call_api(*call, _request_timeout=_TIMEOUT_SECONDS)
             async with answer.response as response:
                 if not 200 <= response.status <= 299:
-                    raise translated(response.status, await response.content.read(_LARGEST_REFUSAL))
+                    chunks = response.content.iter_chunked(_CHUNK)
+                    raise await _refusal(response.status, chunks)
                 async for chunk in response.content.iter_chunked(_CHUNK):
                     yield chunk
         except ClusterError:
@@ -287,6 +288,16 @@ async def load_configuration() -> Configuration:
         except (config.ConfigException, OSError) as error:
             raise Unreachable(f"no way to an API server is configured: {error}") from error
     return configuration
+
+
+async def _refusal(status: int, chunks: AsyncIterator[bytes]) -> ClusterError:
+    """The error behind a refusal, which quotes what users wrote and comes in several parts."""
+    text = b""
+    async for chunk in chunks:
+        text += chunk
+        if len(text) > _LARGEST_REFUSAL:
+            break
+    return await apart(text, partial(translated, status))
 
 
 def translated(status: int, text: bytes) -> ClusterError:

@@ -39,6 +39,7 @@ _COLLECTION_SECONDS: Final = 2.0
 _CONFLICT_SECONDS: Final = 60.0  # a stranger's object is not watched, so its end makes no event
 _FIRST_INQUIRY_SECONDS: Final = 0.5
 _LONGEST_INQUIRY_SECONDS: Final = 60.0
+_MOST_DIGITS: Final = 9  # of a number in an annotation that others may write
 _LOADING_SECONDS: Final = 5.0  # that a model failed to load makes no event
 
 
@@ -352,7 +353,7 @@ def _refresh(observed: Observed, pod: Pod, settings: str) -> Iterator[Refresh]:
         yield Refresh(pod=pod.name, uid=pod.uid, annotation=settings)
     elif pod.uid in observed.memory.in_force:
         # It looked too early and found the old ConfigMap. Where nobody answers, nobody says so.
-        again = int(count) + 1 if count.isdecimal() else 1
+        again = int(count) + 1 if count.isdecimal() and len(count) <= _MOST_DIGITS else 1
         yield Refresh(pod=pod.name, uid=pod.uid, annotation=f"{settings}.{again}")
 
 

@@ -129,7 +129,10 @@ def lacks_accelerator_since(spec: Spec | None, pod: Pod) -> datetime | None:
     scheduled = condition(pod.body["status"], "PodScheduled")
     # Whoever places pods may leave out when he failed at first.
     since = scheduled.get("lastTransitionTime") or pod.body["metadata"]["creationTimestamp"]
-    return datetime.fromisoformat(since)
+    try:
+        return datetime.fromisoformat(since)
+    except (ValueError, TypeError):
+        return None  # whoever may write pods' statuses wrote none that a calendar has
 
 
 def worst(found: Iterable[Diagnosis | None]) -> Diagnosis | None:

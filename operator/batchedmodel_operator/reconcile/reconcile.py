@@ -11,13 +11,13 @@ from typing import Final
 
 from batchedmodel_operator.conditions import status
 from batchedmodel_operator.conditions.events import announcements
-from batchedmodel_operator.errors import ClusterError, Conflict, Gone, Refused
+from batchedmodel_operator.errors import ClusterError, Conflict, Gone, Invalid, Refused
 from batchedmodel_operator.interfaces import Body, Cluster, Sidecars
-from batchedmodel_operator.kinds import FIELD_MANAGER
+from batchedmodel_operator.kinds import FIELD_MANAGER, Kind
 from batchedmodel_operator.reconcile.apply import Outcome, take
 from batchedmodel_operator.reconcile.memory import Memory
 from batchedmodel_operator.reconcile.observe import find, observe
-from batchedmodel_operator.reconcile.plan import Plan, plan
+from batchedmodel_operator.reconcile.plan import Failure, Plan, plan
 from batchedmodel_operator.reconcile.state import Key, Model, Observed, after, nothing_of
 from batchedmodel_operator.render import Images
 from batchedmodel_operator.rollout.rollout import Record
@@ -86,7 +86,13 @@ class Reconciler:
             except Conflict as error:
                 _log.info("%s: new, but not alone: %s", key, error)
         observed = await observe(self._cluster, self._sidecars, model, memory or Memory(), now)
-        return await self._bring_about(observed, now)
+        try:
+            return await self._bring_about(observed, now)
+        except ClusterError:
+            raise
+        except Exception as bug:
+            await self._tell_of_bug(observed, bug, now)
+            raise
 
     async def _bring_about(self, observed: Observed, now: float) -> float:
         """From what is there to what is wanted; the seconds and errors of `reconcile`."""
@@ -160,6 +166,17 @@ class Reconciler:
             return
         # After the status, by which the next look tells what has been announced.
         await self._announce(model, found, at)
+
+    async def _tell_of_bug(self, observed: Observed, bug: Exception, now: float) -> None:
+        """Say in the status that something of this model's is such that we fail over it."""
+        model = observed.model
+        why = Invalid(f"the operator fails over something of it: {type(bug).__name__}")
+        failure = Failure(kind=Kind.BATCHED_MODEL, name=model.key.name, error=why)
+        outcome = Outcome(applied={}, live={}, deleted=frozenset(), failure=failure)
+        try:
+            await self._report(observed, Plan(rollout=Record.of(model.status)), outcome, now)
+        except Exception:
+            _log.exception("%s: nor can its status be written", model.key)
 
     async def _announce(self, model: Model, found: Body, at: str) -> None:
         for event in announcements(model, found["conditions"], at=at):

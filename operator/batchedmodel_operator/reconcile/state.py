@@ -25,6 +25,8 @@ from batchedmodel_operator.reconcile.beyond_defaults import beyond_defaults
 from batchedmodel_operator.reconcile.memory import Memory
 
 _LOADING_ASKED: Final = 16
+_LARGEST_NUMBER: Final = 2**62
+"""Of a revision; one more must still be one that an API server takes."""
 SPEC_FIELD: Final = "observedSpec"
 """Of the status: the digest of the spec of `observedGeneration`."""
 
@@ -244,7 +246,7 @@ def revisions_from(bodies: Iterable[Body], model: Model) -> tuple[Revision, ...]
         Revision(
             name=body["metadata"]["name"],
             uid=body["metadata"]["uid"],
-            number=body.get("revision", 0),
+            number=min(int(body.get("revision") or 0), _LARGEST_NUMBER),
             template=template,
         )
         for body in bodies
@@ -261,7 +263,11 @@ def _template(revision: Body) -> Body | None:
     template = data.get("template") if isinstance(data, Mapping) else None
     metadata = template.get("metadata") if isinstance(template, Mapping) else None
     labels = metadata.get("labels") if isinstance(metadata, Mapping) else None
-    return template if isinstance(labels, Mapping) else None
+    spec = template.get("spec") if isinstance(template, Mapping) else None
+    containers = spec.get("containers") if isinstance(spec, Mapping) else None
+    first = containers[0] if isinstance(containers, list) and containers else None
+    named = isinstance(first, Mapping) and isinstance(first.get("image"), str)
+    return template if named and isinstance(labels, Mapping) else None
 
 
 def owned(child: Child, model: Model) -> bool:
@@ -305,8 +311,9 @@ def is_news(model: Body) -> bool:
 
 def condition(status: Body, name: str) -> Body:
     """A condition of an object's status by its type; empty when there is none."""
-    for one in status.get("conditions") or ():
-        if one.get("type") == name:
+    conditions = status.get("conditions")
+    for one in conditions if isinstance(conditions, list) else ():
+        if isinstance(one, Mapping) and one.get("type") == name:
             found: Body = one
             return found
     return {}

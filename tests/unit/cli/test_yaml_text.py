@@ -147,3 +147,8 @@ def test_live_object_is_bounded_as_well(
 def test_file_without_end_is_read_to_the_bound(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "/dev/zero"]) == 2
     assert f"/dev/zero: is longer than {MOST_CHARACTERS} characters" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ['!!int ""', '!!float ""', '!!timestamp ""'])
+def test_a_tag_without_a_value_that_it_fits_is_no_yaml(text: str) -> None:
+    assert refusal(text).startswith("is not YAML")

@@ -76,6 +76,19 @@ async def test_a_pod_that_looked_too_early_is_told_again_and_ever_more_seldom() 
     assert gaps == [1, 2, 4, 8, 16, 32, 60]
 
 
+async def test_an_annotation_with_a_number_of_thousands_of_digits_is_written_anew() -> None:
+    world = await _edited(pods=1)
+    world.now += 1
+    await world.look()
+    pod = world.cluster.objects[Kind.POD, KEY.namespace, "1"]
+    annotations = pod["metadata"]["annotations"]
+    annotations[BATCHING_HASH_ANNOTATION] = f"{world.settings()}.{'9' * 5_000}"
+    for _ in range(20):
+        world.now += 1
+        await world.look()
+    assert len(annotations[BATCHING_HASH_ANNOTATION]) < 100
+
+
 async def test_a_pod_that_does_not_answer_is_told_once() -> None:
     world = World()
     await world.settle()

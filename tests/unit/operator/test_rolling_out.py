@@ -203,6 +203,15 @@ async def test_a_pod_waits_since_no_node_was_found_for_it() -> None:
     assert _budget(world) == IN_PLACE
 
 
+@pytest.mark.parametrize("written", ["0000-01-01T00:00:00Z", "soon", ""])
+async def test_a_time_that_no_calendar_has_holds_up_no_look(written: str) -> None:
+    world = await _serving(GOOD)
+    [scheduled] = LACKING["conditions"]
+    odd = {**scheduled, "lastTransitionTime": written}
+    await _edited(world, BETTER, **{**LACKING, "conditions": [odd]})
+    assert world.verdict("Reconciled") == ("True", "Applied")
+
+
 @pytest.mark.parametrize("jump", [timedelta(hours=-1), timedelta(days=-400)])
 async def test_a_clock_that_is_set_back_holds_up_no_rollout(jump: timedelta) -> None:
     world = await _serving(GOOD)

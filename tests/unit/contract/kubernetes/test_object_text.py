@@ -137,6 +137,38 @@ def _least(act: Callable[[], object]) -> float:
     return min(timeit.repeat(act, timer=time.process_time, number=1, repeat=5))
 
 
+@pytest.mark.parametrize("end", [b"", b"\\"], ids=["quote", "backslash"])
+def test_a_string_that_never_ends_takes_linear_time(end: bytes) -> None:
+    def seconds(quotes: int) -> float:
+        return _least(lambda: _unreadable(b'"' + b'\\"' * quotes + end))
+
+    # One quote after the other was tried: sixteen times as long.
+    assert seconds(80_000) < 8 * max(seconds(20_000), 0.001)
+
+
+def _unreadable(text: bytes) -> None:
+    with pytest.raises(Unreadable, match="not JSON"):
+        parsed(text)
+
+
+@pytest.mark.parametrize("size", [7, 65_536])
+def test_a_long_string_of_an_item_is_looked_at_once_in_however_many_parts(size: int) -> None:
+    characters = 2_000 if size == 7 else 500_000
+    items = [{"a": "\x01\\" * characters, "b": [{"c": '"]}'}]}, {"a": "}"}]
+    text = json.dumps({"kind": "List", "items": items}).encode()
+
+    def split() -> None:
+        splitter = ItemSplitter()
+        parts = (text[at : at + size] for at in range(0, len(text), size))
+        found = [json.loads(item) for part in parts for item in splitter.feed(part)]
+        assert found == items
+        assert splitter.rest() == {"kind": "List", "items": []}
+
+    # From its beginning at each part it took twenty times as long.
+    assert _least(split) < 8 * _least(lambda: json.loads(text)) or size == 7
+    split()
+
+
 @given(st.lists(st.binary(max_size=9), max_size=9), st.integers(1, 12))
 def test_a_watch_gives_its_lines_however_it_is_cut(lines: list[bytes], size: int) -> None:
     wanted = [line for line in b"\n".join(lines).split(b"\n") if line]

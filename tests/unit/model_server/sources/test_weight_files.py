@@ -1,6 +1,7 @@
 """Headers of safetensors that lie, and indexes that lead elsewhere, are refused with the reason."""
 
 import json
+import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,12 @@ def refusal(file: Path) -> str:
     message = str(refused.value)
     assert message.startswith(str(file))
     return message
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "x.safetensors"
+    os.mkfifo(pipe)
+    assert "it is no file" in refusal(pipe)
 
 
 def test_right_file_is_taken(tmp_path: Path) -> None:

@@ -74,12 +74,20 @@ def test_of_a_pod_only_what_somebody_asks_for_is_kept() -> None:
     [
         *([], "text", 7, None, {}, {"template": []}, {"template": {"metadata": []}}),
         *({"template": {"metadata": {"labels": []}}}, {"template": {"metadata": {}}}),
+        *({"template": {"metadata": {"labels": {}}, "spec": {"containers": []}}},),
+        *({"template": {"metadata": {"labels": {}}, "spec": {"containers": ["x"]}}},),
+        *({"template": {"metadata": {"labels": {}}, "spec": {"containers": [{}]}}},),
+        *({"template": {"metadata": {"labels": {}}, "spec": []}},),
     ],
 )
 def test_a_kept_template_that_is_none_is_as_good_as_nothing(data: object) -> None:
     metadata = {"name": "a", "uid": "1", "ownerReferences": [{"uid": "model"}]}
     read = reader_of(Kind.CONTROLLER_REVISION)
-    good = {"metadata": metadata, "revision": 1, "data": {"template": {"metadata": {"labels": {}}}}}
+    template = {"metadata": {"labels": {}}, "spec": {"containers": [{"image": "i"}]}}
+    good = {"metadata": metadata, "revision": 2**63 - 1, "data": {"template": template}}
+    (kept,) = revisions_from([read(text_of(good))], MODEL)
+    # An API server takes the number of the next one.
+    assert kept.number + 1 < 2**63
     assert len(revisions_from([read(text_of(good))], MODEL)) == 1
     assert revisions_from([read(text_of({**good, "data": data}))], MODEL) == ()
 

@@ -194,6 +194,31 @@ async def test_objects_come_page_after_page_from_one_namespace_or_from_all() -> 
     ]
 
 
+async def test_a_refusal_that_comes_in_pieces_is_read_whole() -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(status=403)
+        await response.prepare(request)
+        for piece in (b'{"message": "pods is forbidden: ', b'exceeded quota: q"}'):
+            await response.write(piece)
+            await asyncio.sleep(0.05)
+        return response
+
+    application = web.Application()
+    application.router.add_get("/{path:.*}", answer)
+    async with TestServer(application) as server:
+        cluster = KubernetesCluster(Configuration(host=str(server.make_url(""))))
+        with pytest.raises(QuotaExceeded, match="exceeded quota: q"):
+            await cluster.get(Kind.LEASE, "team", "x")
+        await cluster.close()
+
+
+def test_who_answers_in_the_place_of_a_pod_is_named_in_one_line() -> None:
+    names = {MODEL_HEADER: "x\nERROR other/model\x1b[2J", POD_HEADER: "\u2028"}
+    other = WHOM.other(names.get)
+    assert other is not None
+    assert other.isprintable()
+
+
 @given(strategies.dictionaries(strategies.text(), strategies.text()))
 @example({"a": "\U0001f600", "b": "\\ud83d\\ude00", "c": "\\\U0010ffff\\", "d": "\ud7ff\ue000"})
 def test_what_is_applied_is_yaml_whatever_users_wrote(values: dict[str, str]) -> None:
