@@ -97,8 +97,8 @@ def profile_from_mapping(mapping: Mapping[str, Any]) -> Profile:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidInput("profile", f"cannot be read: {error!r}") from error
-    if not isinstance(device, str):
-        raise InvalidInput("profile.device", "is not a string", device)
+    if not isinstance(device, str) or not device.isprintable():
+        raise InvalidInput("profile.device", "is not a string of printable characters", device)
     if not isinstance(listed, list) or len(listed) > _MAX_POINTS:
         raise InvalidInput("profile.points", f"is not a list of at most {_MAX_POINTS}", listed)
     points = tuple(_point(entry, f"profile.points[{n}]") for n, entry in enumerate(listed))

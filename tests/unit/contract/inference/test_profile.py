@@ -119,6 +119,13 @@ def test_a_later_field_that_makes_no_sense_is_refused(
         profile_from_mapping(as_sent(PROFILE) | {field: value})
 
 
+@pytest.mark.parametrize("device", [7, "cpu\x1b[2J", "\ud800"])
+def test_a_device_whose_name_cannot_be_printed_is_refused(device: object) -> None:
+    document = {"cost_rule": "Rows", "device": device, "points": []}
+    with pytest.raises(InvalidInput, match="profile.device: .* is not a string of printable"):
+        profile_from_mapping(document)
+
+
 def test_a_start_has_no_more_phases_than_a_person_would_read() -> None:
     def phases(count: int) -> dict[str, object]:
         return as_sent(PROFILE) | {"start_up": {str(n): 1.0 for n in range(count)}}
