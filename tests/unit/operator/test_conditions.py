@@ -187,3 +187,21 @@ async def test_the_last_words_of_a_container_give_no_secret_away() -> None:
     assert "https://***@hub.example/x?token=*** failed, HF_TOKEN=***" in everything
     for secret in ("hunter22", "abc123", "hf_a"):
         assert secret not in everything
+
+
+async def test_a_model_over_which_the_operator_fails_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = await _world(SIMULATED)
+
+    def fails(*_: object) -> None:
+        raise ValueError("a bug of ours")
+
+    monkeypatch.setattr("batchedmodel_operator.reconcile.reconcile.plan", fails)
+    with pytest.raises(ValueError, match="a bug of ours"):
+        await world.look()
+    assert world.verdict("Reconciled") == ("False", "InvalidObject")
+    assert "ValueError" in world.condition("Reconciled")["message"]
+    monkeypatch.undo()
+    await world.look()
+    assert world.verdict("Reconciled") == ("True", "Applied")
