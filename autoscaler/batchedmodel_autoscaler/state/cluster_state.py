@@ -12,12 +12,13 @@ from batchedmodel_autoscaler.cluster.ownership import Ownership
 from batchedmodel_autoscaler.errors import NotFound
 from batchedmodel_autoscaler.polling.pace import seconds_between
 from batchedmodel_autoscaler.state.capacity_estimator import ReadyPod, learnt
+from batchedmodel_autoscaler.state.departed import Departed
 from batchedmodel_contract.kubernetes.capacity import Capacity
 from batchedmodel_contract.processes.stats import SidecarStats
 from batchedmodel_scheduling.autoscaling.formula import ModelObservation, Target
 from batchedmodel_scheduling.autoscaling.hpa import SYNC_SECONDS
 from batchedmodel_scheduling.autoscaling.observation import PodState, model_sight
-from batchedmodel_scheduling.autoscaling.windows import WINDOW_SECONDS, History, Window
+from batchedmodel_scheduling.autoscaling.windows import History, Window
 
 UNKNOWN_STARTUP_SECONDS: Final = 30.0
 """Assumed until a pod of the model has got ready."""
@@ -47,7 +48,7 @@ class ClusterState:
         self._news: set[ModelKey] = set()
         """Models of which something was seen that may teach. Looked at when somebody asks: a look
         at thousands of pods at each event of one of them would leave time for nothing else."""
-        self._departed: dict[ModelKey, list[Window]] = {}
+        self._departed: dict[ModelKey, Departed] = {}
 
     # What the caches write.
 
@@ -120,7 +121,7 @@ class ClusterState:
             return
         self._ownership.pod_gone(known.model, pod.uid)
         if history is not None:
-            self._leave_behind(known.model, history.window())
+            self._leave_behind(known, history.window())
 
     # What the poller reads and writes.
 
@@ -142,7 +143,7 @@ class ClusterState:
         if pod is not None and self._ownership.is_of(pod.model, uid):
             history = self._histories.setdefault(uid, History())
             history.rows_per_second = self._remembered_rate(pod)
-            self._leave_behind(pod.model, history.record(stats, now))
+            self._leave_behind(pod, history.record(stats, now))
             if pod.model in self._models and now >= self._learn_at.get(pod.model, now):
                 self._news.add(pod.model)
                 self._learn_at[pod.model] = now + LEARN_SECONDS
@@ -163,9 +164,10 @@ class ClusterState:
 
     def sight(self, key: ModelKey, now: float) -> ModelObservation:
         """What can be seen of a model."""
+        departed = self._departed.get(key)
         return model_sight(
             [self._state(uid) for uid in self._ownership.pods_of(key)],
-            self._departed.get(key, ()),
+            () if departed is None else departed.windows,
             present=self._present(key),
             startup_seconds=self._startup_seconds(key),
             poll_seconds=seconds_between(self._ownership.sizes, key, self.poll_seconds),
@@ -201,11 +203,9 @@ class ClusterState:
         pod = self._pods[uid]
         return PodState(ready=pod.ready, leaving=pod.leaving, history=self._histories.get(uid))
 
-    def _leave_behind(self, key: ModelKey, window: Window | None) -> None:
-        if window is not None and key in self._models:
-            left = self._departed.setdefault(key, [])
-            left[:] = [one for one in left if window.received - one.received < WINDOW_SECONDS]
-            left.append(window)
+    def _leave_behind(self, pod: Pod, window: Window | None) -> None:
+        if window is not None and pod.model in self._models:
+            self._departed.setdefault(pod.model, Departed()).add(pod.uid, window)
 
     def _startup_seconds(self, key: ModelKey) -> float:
         known = self.capacity(key)

@@ -1,7 +1,8 @@
 """Kubernetes Events about a BatchedModel, for who looks at it with `kubectl describe`. Pure.
 
 Made of conditions, and only where one has changed its status or its reason: a state that lasts
-makes no Event, however often it is looked at.
+makes no Event, however often it is looked at. One that comes and goes at every look makes a few,
+and then one a minute.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import Final
 from batchedmodel_operator.conditions import Reason
 from batchedmodel_operator.interfaces import Body
 from batchedmodel_operator.kinds import FIELD_MANAGER, RESOURCES, Kind
+from batchedmodel_operator.reconcile.memory import Announced
 from batchedmodel_operator.reconcile.pod_failures import PodFailureReason
 from batchedmodel_operator.reconcile.state import Model, digest
 
@@ -43,13 +45,38 @@ _WARNINGS: Final = frozenset(
 _SUMMARIES: Final = frozenset({"Ready", "Reconciled", "Available"})
 """Conditions that are announced when all is well, too. That pods come and go, of which the others
 tell, is every day's business under an autoscaler."""
+_AT_ONCE: Final = 3
+"""Events of one type of condition and one reason that are not kept apart."""
+_APART_SECONDS: Final = 60.0
+"""Between two more of them."""
+_FORGOTTEN_SECONDS: Final = 600.0
+"""After the last of them. The next is a first one again."""
+
+Told = Mapping[tuple[str, str], Announced]
+"""By type of condition and reason."""
 
 
-def announcements(model: Model, conditions: Sequence[Body], *, at: str) -> Iterator[Body]:
-    """The Events that the conditions are worth, compared with those that the model has.
+def announcements(
+    model: Model, conditions: Sequence[Body], told: Told, *, at: str, now: float
+) -> tuple[Sequence[Body], Told]:
+    """The Events that the conditions are worth, and what has been told with them.
 
-    `at`: the time of the look, as RFC 3339 writes it.
+    `told`: by the looks before. `at`: the time of the look, as RFC 3339 writes it; `now`: the same
+    in monotonic seconds.
     """
+    told = {key: one for key, one in told.items() if now - one.at < _FORGOTTEN_SECONDS}
+    events = []
+    for one in _news(model, conditions):
+        key = one["type"], one["reason"]
+        before = told.get(key, Announced(times=0, at=now))
+        if before.times < _AT_ONCE or now - before.at >= _APART_SECONDS:
+            told[key] = Announced(times=before.times + 1, at=now)
+            events.append(_event(model, one, at))
+    return events, told
+
+
+def _news(model: Model, conditions: Sequence[Body]) -> Iterator[Body]:
+    """Those that are worth an Event, compared with those that the model has."""
     before: Mapping[str, Body] = {
         one.get("type", ""): one for one in model.status.get("conditions") or ()
     }
@@ -60,13 +87,12 @@ def announcements(model: Model, conditions: Sequence[Body], *, at: str) -> Itera
         # That a new model does not serve yet is no transition.
         began = one["type"] not in before and one["status"] != "True"
         reason, summary = one["reason"], one["type"] in _SUMMARIES and not began
-        warning = reason in _WARNINGS
         # Several conditions may have one reason: the first that changes for it speaks for them.
         known = reason in told or (reason in lasting and not summary)
-        if known or not (warning or summary):
+        if known or not (reason in _WARNINGS or summary):
             continue
         told.add(reason)
-        yield _event(model, one, "Warning" if warning else "Normal", at)
+        yield one
 
 
 def _is_as_before(one: Body, before: Mapping[str, Body]) -> bool:
@@ -74,7 +100,7 @@ def _is_as_before(one: Body, before: Mapping[str, Body]) -> bool:
     return (was.get("status"), was.get("reason")) == (one["status"], one["reason"])
 
 
-def _event(model: Model, condition: Body, kind: str, at: str) -> Body:
+def _event(model: Model, condition: Body, at: str) -> Body:
     told = [model.uid, condition["type"], condition["status"], condition["reason"], at]
     return {
         "apiVersion": RESOURCES[Kind.EVENT].api_version,
@@ -90,7 +116,7 @@ def _event(model: Model, condition: Body, kind: str, at: str) -> Body:
             "namespace": model.key.namespace,
             "uid": model.uid,
         },
-        "type": kind,
+        "type": "Warning" if condition["reason"] in _WARNINGS else "Normal",
         "reason": condition["reason"],
         "message": f"{condition['type']} is {condition['status']}: {condition['message']}"[:1024],
         "source": {"component": FIELD_MANAGER},

@@ -80,8 +80,9 @@ class View:
     @property
     def older(self) -> tuple[Pod, ...]:
         """Pods of other revisions that are still to go."""
+        newest = {pod.uid for pod in self.newest}
         return tuple(
-            pod for pod in self.observed.pods if pod not in self.newest and not pod.deleting
+            pod for pod in self.observed.pods if pod.uid not in newest and not pod.deleting
         )
 
     @property

@@ -47,6 +47,15 @@ class Silence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Announced:
+    """How many Events told of one reason of a condition, and when the last one did."""
+
+    times: int
+    at: float
+    """Monotonic seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     """What is remembered of a BatchedModel between two looks. Losing it costs no-op applies."""
 
@@ -59,10 +68,12 @@ class Memory:
     """By uid of a pod: what its sidecar said last of the model's start."""
     silences: Mapping[str, Silence] = field(default_factory=dict)
     """By uid of a pod, for those that did not answer when they were asked last."""
-    replica_sets: Mapping[str, str] = field(default_factory=dict)
-    """By uid, those of pods that are there: the Deployment that each was found to be of."""
+    replica_sets: Mapping[str, str | None] = field(default_factory=dict)
+    """By uid, those of pods that are there: what is known of each, as `ownership` has found it."""
     lacking: Mapping[str, float] = field(default_factory=dict)
     """By uid of a pod that lacks an accelerator: when that was first seen, monotonic seconds."""
+    announced: Mapping[tuple[str, str], Announced] = field(default_factory=dict)
+    """By type of condition and reason, for the last minutes; what `events` has told."""
     altered_at: float | None = None
     """When the spec was first seen to be another than was applied, though of its generation."""
 

@@ -155,7 +155,7 @@ class Reconciler:
         if altered_at is not None and now < altered_at + _UNWRITTEN_SECONDS:
             if now == altered_at:
                 _log.error("%s: another definition of BatchedModel has altered it", model.key)
-                await self._announce(model, found, at)
+                await self._announce(observed, found, at, now)
             return
         manifest = status.status_manifest(model, found)
         try:
@@ -165,7 +165,7 @@ class Reconciler:
             _log.error("%s: the status was refused: %s", model.key, error)
             return
         # After the status, by which the next look tells what has been announced.
-        await self._announce(model, found, at)
+        await self._announce(observed, found, at, now)
 
     async def _tell_of_bug(self, observed: Observed, bug: Exception, now: float) -> None:
         """Say in the status that something of this model's is such that we fail over it."""
@@ -178,8 +178,13 @@ class Reconciler:
         except Exception:
             _log.exception("%s: nor can its status be written", model.key)
 
-    async def _announce(self, model: Model, found: Body, at: str) -> None:
-        for event in announcements(model, found["conditions"], at=at):
+    async def _announce(self, observed: Observed, found: Body, at: str, now: float) -> None:
+        model, memory = observed.model, observed.memory
+        events, announced = announcements(
+            model, found["conditions"], memory.announced, at=at, now=now
+        )
+        self._memories[model.key] = replace(memory, announced=announced)
+        for event in events:
             try:
                 await self._cluster.apply(event, manager=FIELD_MANAGER)
             except ClusterError as error:

@@ -20,7 +20,7 @@ from support.operator_process import OperatorProcess
 from support.plane import install_crd, sidecar_address
 from support.plane_attacks.aim import MERGE, Aim, Attack, model, path_of
 from support.plane_attacks.healthy import SPACE, Healthy, Seen
-from support.plane_attacks.orders import CodecClient, helper
+from support.plane_attacks.orders import Helper, helper
 from support.plane_attacks.sidecars import Behaviour
 from support.process_memory import forget_peak, peak_bytes
 
@@ -90,8 +90,8 @@ class Siege:
     """All that stands from one bout to the next."""
 
     api: Api
-    sidecars: CodecClient
-    stops: CodecClient
+    sidecars: Helper
+    stops: Helper
     healthy: Healthy
     operator: OperatorProcess
     autoscaler: Any

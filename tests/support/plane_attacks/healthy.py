@@ -24,7 +24,7 @@ from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.manifest import read_manifest
 from control_plane_api import Api
 from support.plane_attacks.node import ready_at
-from support.plane_attacks.orders import CodecClient
+from support.plane_attacks.orders import Helper
 
 SPACE: Final = "healthy"
 COUNT: Final = 10
@@ -66,7 +66,7 @@ class Seen:
 class Healthy:
     """The models, with pods that a pretended node runs at addresses of their own."""
 
-    def __init__(self, api: Api, sidecars: CodecClient, addresses: list[str]) -> None:
+    def __init__(self, api: Api, sidecars: Helper, addresses: list[str]) -> None:
         self._api = api
         self._sidecars = sidecars
         self._free = iter(addresses)

@@ -13,7 +13,7 @@ _TESTS: Final = Path(__file__).parents[2]
 _LONGEST_LINE: Final = 2**22
 
 
-class CodecClient:
+class Helper:
     """One of them; its orders are taken one after the other."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
@@ -37,7 +37,7 @@ class CodecClient:
 
 
 @asynccontextmanager
-async def helper(module: str, argument: str) -> AsyncIterator[CodecClient]:
+async def helper(module: str, argument: str) -> AsyncIterator[Helper]:
     """`python -m module argument` for the block."""
     path = os.pathsep.join(filter(None, [str(_TESTS), os.environ.get("PYTHONPATH")]))
     process = await asyncio.create_subprocess_exec(
@@ -48,7 +48,7 @@ async def helper(module: str, argument: str) -> AsyncIterator[CodecClient]:
         limit=_LONGEST_LINE,
     )
     try:
-        yield CodecClient(process)
+        yield Helper(process)
     finally:
         if process.returncode is None:
             process.kill()

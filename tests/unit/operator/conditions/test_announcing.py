@@ -1,15 +1,25 @@
 """Which Events a BatchedModel gets, at an API server in memory."""
 
+from collections import Counter
+from collections.abc import Sequence
+
+from batchedmodel_contract.kubernetes.names import MODEL_CONTAINER
 from batchedmodel_operator.conditions import Reason
 from batchedmodel_operator.conditions.events import announcements
 from batchedmodel_operator.errors import Forbidden, Invalid
+from batchedmodel_operator.interfaces import Body
 from batchedmodel_operator.kinds import Kind
-from batchedmodel_operator.reconcile.state import model_from
+from batchedmodel_operator.reconcile.state import Model, model_from
 from support.operator_world import KEY, SIMULATED, World, manifest
 
 
 def _said(world: World) -> list[tuple[str, str]]:
     return [(kind, reason) for kind, reason, _ in world.events()]
+
+
+def _events(model: Model, *conditions: Body) -> Sequence[Body]:
+    """Those of a first look."""
+    return announcements(model, conditions, {}, at="2026-01-01T00:00:00Z", now=0.0)[0]
 
 
 async def test_a_new_model_is_announced_once() -> None:
@@ -90,7 +100,7 @@ def test_that_the_autoscaler_hears_nobody_is_a_warning() -> None:
         "reason": Reason.METRICS_STALE,
         "message": "none of its 3 pods answers",
     }
-    (event,) = announcements(model, [blind], at="2026-01-01T00:00:00Z")
+    (event,) = _events(model, blind)
     assert (event["type"], event["reason"]) == ("Warning", "MetricsStale")
 
 
@@ -102,8 +112,54 @@ def test_a_summary_that_changes_is_news_even_where_another_condition_has_had_its
         {**manifest(), "metadata": metadata, "status": {"conditions": [lasts, served]}}
     )
     falls = {**served, "status": "False", "reason": Reason.ROLLED_BACK}
-    (event,) = announcements(model, [lasts, falls], at="2026-01-01T00:00:00Z")
+    (event,) = _events(model, lasts, falls)
     assert event["message"].startswith("Ready is False")
     # What is no summary has been told by the one that lasts.
     degraded = {**falls, "type": "Degraded", "status": "True"}
-    assert not [*announcements(model, [lasts, served, degraded], at="2026-01-01T00:00:00Z")]
+    assert not _events(model, lasts, served, degraded)
+
+
+def _failing(world: World, number: int) -> None:
+    """The model's container says another thing at every look."""
+    reason = "CrashLoopBackOff" if number % 2 else "ImagePullBackOff"
+    waiting = {"waiting": {"reason": reason, "message": "made to fail"}}
+    (pod,) = [body for (kind, _, _), body in world.cluster.objects.items() if kind == Kind.POD]
+    container = {"name": MODEL_CONTAINER, "ready": False, "state": waiting}
+    pod["status"]["containerStatuses"] = [container]
+    pod["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+
+
+async def test_a_model_that_changes_at_every_look_makes_a_few_events_and_then_one_a_minute() -> (
+    None
+):
+    world = World()
+    await world.settle()
+    world.start_pod("1")
+    before = Counter(_said(world))
+    for number in range(60):
+        _failing(world, number)
+        world.now += 1
+        await world.look()
+    said = Counter(_said(world)) - before
+    assert said
+    assert max(said.values()) == 3, said
+    for number in range(600):
+        _failing(world, number)
+        world.now += 1
+        await world.look()
+    assert max((Counter(_said(world)) - before).values()) <= 3 + 11
+
+
+async def test_what_comes_back_after_a_long_time_is_announced_again() -> None:
+    world = World()
+    await world.settle()
+    world.start_pod("1")
+    for number in range(60):
+        _failing(world, number)
+        world.now += 1
+        await world.look()
+    before = len(_said(world))
+    world.now += 600
+    _failing(world, 0)
+    await world.look()
+    assert len(_said(world)) > before

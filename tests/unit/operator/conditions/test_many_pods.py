@@ -1,0 +1,54 @@
+"""Conditions of a model with thousands of pods, of which other looks wait."""
+
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from batchedmodel_operator.conditions.view import Counts, View
+from batchedmodel_operator.reconcile.plan import plan
+from batchedmodel_operator.reconcile.state import Pod, model_from, nothing_of
+from support.operator_world import IMAGES, manifest
+
+
+def view(count: int) -> View:
+    """Of so many pods, every other one of an earlier revision."""
+    model = model_from({**manifest(), "metadata": {**manifest()["metadata"], "uid": "1"}})
+    pods = tuple(
+        Pod(
+            name=f"pod-{number}",
+            uid=f"uid-{number}",
+            address="",
+            revision="new" if number % 2 else "old",
+            deleting=False,
+            ready=False,
+            sidecar_started=False,
+            settings_annotation="",
+            body={},
+        )
+        for number in range(count)
+    )
+    observed = replace(nothing_of(model), pods=pods)
+    planned = plan(observed, IMAGES, 0.0, datetime(2026, 1, 1, tzinfo=UTC))
+    return View(
+        observed=observed,
+        plan=planned,
+        failure=None,
+        counts=Counts.of(None),
+        newest=pods[1::2],
+        diagnosis=None,
+    )
+
+
+def seconds(count: int) -> float:
+    """CPU time of finding those of earlier revisions."""
+    seen = view(count)
+    before = time.process_time()
+    older = seen.older
+    spent = time.process_time() - before
+    assert older == seen.observed.pods[::2]
+    return spent
+
+
+def test_pods_of_earlier_revisions_are_found_in_time_that_grows_with_the_pods() -> None:
+    few, many = min(seconds(500) for _ in range(3)), min(seconds(2000) for _ in range(3))
+    assert many < 8 * few + 0.05, "sixteen times as long where each is compared with each"
