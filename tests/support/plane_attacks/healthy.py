@@ -90,6 +90,11 @@ class Healthy:
         """Of the pods that run."""
         return [address for _, address in self._pods.values()]
 
+    @property
+    def scaled_all(self) -> bool:
+        """Whether each of them has as much to do as it will have."""
+        return all(self._work[name] == _MORE_WORK for name in _NAMES)
+
     async def create(self) -> None:
         """People write them."""
         space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}}
