@@ -18,11 +18,11 @@ from prometheus_client import CollectorRegistry
 
 from batchedmodel_autoscaler.cluster.objects import FrontProxy, Model, ModelKey, Owned, Pod, Size
 from batchedmodel_autoscaler.metrics_api.certificates import make_identity, server_context
-from batchedmodel_autoscaler.metrics_api.listener import TlsListener
 from batchedmodel_autoscaler.metrics_api.server import MetricsApi
 from batchedmodel_autoscaler.polling.kept_connections import most_kept
 from batchedmodel_autoscaler.polling.poller import Poller
 from batchedmodel_autoscaler.polling.sidecars import Sidecars
+from batchedmodel_autoscaler.ports.listener import Listener
 from batchedmodel_autoscaler.state.cluster_state import ClusterState
 from batchedmodel_autoscaler.telemetry import POLLS, PollResult, Telemetry
 from batchedmodel_contract.processes.descriptors import raise_descriptors
@@ -73,7 +73,7 @@ async def _serve(document: dict[str, Any]) -> None:
         user_headers=("X-Remote-User",),
     )
     identity = make_identity([document["name"]], datetime.now(tz=UTC))
-    listener = TlsListener(api.application(), "127.0.0.1", 0)
+    listener = Listener(api.application(), "127.0.0.1", 0)
     await listener.use(server_context(identity, document["authority"]))
     asking = asyncio.create_task(poller.run())
     for addresses in document["pods"].values():

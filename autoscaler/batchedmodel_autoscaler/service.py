@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
-from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from batchedmodel_autoscaler.admin import admin_application
@@ -41,14 +40,14 @@ from batchedmodel_autoscaler.cluster.resources import (
     own_namespace,
     within,
 )
-from batchedmodel_autoscaler.errors import CannotListen, ClusterError
+from batchedmodel_autoscaler.errors import ClusterError
 from batchedmodel_autoscaler.metrics_api.certificates import Rotation, server_context
-from batchedmodel_autoscaler.metrics_api.listener import TlsListener
 from batchedmodel_autoscaler.metrics_api.registration import Registration
 from batchedmodel_autoscaler.metrics_api.server import MetricsApi
 from batchedmodel_autoscaler.polling.kept_connections import most_kept
 from batchedmodel_autoscaler.polling.poller import Poller
 from batchedmodel_autoscaler.polling.sidecars import Sidecars
+from batchedmodel_autoscaler.ports.listener import Listener
 from batchedmodel_autoscaler.settings import AutoscalerSettings
 from batchedmodel_autoscaler.state.capacity_writer import CapacityWriter
 from batchedmodel_autoscaler.state.cluster_state import ClusterState
@@ -117,29 +116,24 @@ class Service:
         self._heard_all = False
         self._leaving = False
         self._api = MetricsApi(self._fleet, telemetry=telemetry, clock=time.monotonic)
-        self._listener = TlsListener(self._api.application(), settings.host, settings.port)
-        self._admin = web.AppRunner(
-            admin_application(registry, self._missing), access_log=None, shutdown_timeout=1.0
+        self._listener = Listener(self._api.application(), settings.host, settings.port)
+        self._admin = Listener(
+            admin_application(registry, self._missing), settings.host, settings.admin_port
         )
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set. Raises `CannotListen`."""
         try:
             await self._listener.use(self._context())
-            await self._admin.setup()
-            site = web.TCPSite(self._admin, self._settings.host, self._settings.admin_port)
-            try:
-                await site.start()
-            except OSError as error:
-                raise CannotListen(f"cannot listen for probes: {error.strerror}") from error
+            await self._admin.use(None)
             logger.info(
                 "listening: metrics API on port %d, admin on port %d",
-                *(self._listener.port, self._admin.addresses[0][1]),
+                *(self._listener.port, self._admin.port),
             )
             await self._work_until(stop)
         finally:
             await self._listener.close()
-            await self._admin.cleanup()
+            await self._admin.close()
             await self._sidecars.close()
             await self._cluster.close()
             await self._leases.close()

@@ -20,6 +20,7 @@ from typing import Final
 
 from batchedmodel_contract.invalid_input import InvalidManifest
 from batchedmodel_contract.manifest.spec import LogLevel
+from batchedmodel_contract.processes.descriptors import raise_descriptors
 from batchedmodel_contract.processes.environment import EXIT_WRONG_SETTINGS, from_environment
 from batchedmodel_election.election import Election
 from batchedmodel_election.endings import ENDINGS
@@ -68,6 +69,7 @@ def main() -> int:
         # The second writes a line for each probe of the kubelet.
         for foreign in ("kopf", "aiohttp.access"):
             logging.getLogger(foreign).setLevel(logging.WARNING)
+    raise_descriptors()
     try:
         asyncio.run(_run(settings))
     except (ClusterError, OSError) as error:

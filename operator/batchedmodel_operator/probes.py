@@ -16,6 +16,8 @@ STUCK_SECONDS: Final = 180.0
 """A look that takes longer will never end: the process is to be started anew."""
 _READ_SECONDS: Final = 5.0
 _LARGEST_REQUEST: Final = 8_192
+_MOST_CONNECTIONS: Final = 32
+"""Each has a descriptor, of which the operator needs some itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +41,15 @@ class _Answer:
 
 async def serve_probes(port: int, vitals: Callable[[], Vitals]) -> asyncio.Server:
     """Answer `/healthz` and `/metrics` from now on. Raises `OSError` when the port is taken."""
+    connections: dict[asyncio.StreamWriter, None] = {}
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(connections) >= _MOST_CONNECTIONS:
+            # The oldest, not this one: else a crowd would keep out the kubelet, who asks at once.
+            oldest = next(iter(connections))
+            del connections[oldest]
+            oldest.transport.abort()
+        connections[writer] = None
         try:
             async with asyncio.timeout(_READ_SECONDS):
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -49,9 +58,12 @@ async def serve_probes(port: int, vitals: Callable[[], Vitals]) -> asyncio.Serve
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # whoever asked in vain asks again
         finally:
+            connections.pop(writer, None)
             writer.close()
 
-    return await asyncio.start_server(serve, port=port, limit=_LARGEST_REQUEST)
+    return await asyncio.start_server(
+        serve, port=port, limit=_LARGEST_REQUEST, backlog=_MOST_CONNECTIONS
+    )
 
 
 def health(vitals: Vitals) -> tuple[HTTPStatus, str]:

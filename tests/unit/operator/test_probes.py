@@ -43,6 +43,30 @@ async def test_a_probe_is_answered_and_what_else_is_asked_is_refused() -> None:
     server.close()
 
 
+async def test_a_crowd_holds_few_connections_and_a_probe_gets_in() -> None:
+    """Four hundred that said nothing kept the operator from opening a connection of its own."""
+    port = unused_port()
+    server = await serve_probes(port, lambda: WELL)
+    crowd = [await asyncio.open_connection("127.0.0.1", port) for _ in range(100)]
+    ended = await asyncio.gather(*(_ends_within(reader, 1.0) for reader, _ in crowd))
+    assert ended.count(False) == 32
+    status, _ = await _ask(port, b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert status == b"HTTP/1.1 200 OK"
+    assert sum(not reader.at_eof() and not reader.exception() for reader, _ in crowd) == 31
+    for _, writer in crowd:
+        writer.transport.abort()
+    server.close()
+
+
+async def _ends_within(reader: asyncio.StreamReader, seconds: float) -> bool:
+    try:
+        return await asyncio.wait_for(reader.read(), seconds) == b""
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
+
+
 @pytest.mark.parametrize("leads", [True, False])
 async def test_the_metrics_are_what_prometheus_reads(leads: bool) -> None:
     port = unused_port()

@@ -20,10 +20,10 @@ from batchedmodel_autoscaler.cluster.objects import FrontProxy, ModelKey
 from batchedmodel_autoscaler.cluster.resources import METRICS_VERSIONS
 from batchedmodel_autoscaler.errors import CannotListen, SidecarSilent
 from batchedmodel_autoscaler.metrics_api.certificates import Identity, make_identity, server_context
-from batchedmodel_autoscaler.metrics_api.listener import TlsListener
 from batchedmodel_autoscaler.metrics_api.server import MetricsApi
 from batchedmodel_autoscaler.polling.poller import Poller
 from batchedmodel_autoscaler.polling.sidecars import Sidecars
+from batchedmodel_autoscaler.ports.listener import Listener
 from batchedmodel_autoscaler.state.cluster_state import ClusterState
 from batchedmodel_autoscaler.telemetry import Telemetry
 from batchedmodel_contract.kubernetes.names import ADMIN_PORT
@@ -64,7 +64,7 @@ def people(tmp_path_factory: pytest.TempPathFactory) -> People:
 
 @dataclass
 class Server:
-    listener: TlsListener
+    listener: Listener
     identity: Identity
     registry: CollectorRegistry
     people: People
@@ -100,7 +100,7 @@ async def serving(known: ClusterState, people: People) -> AsyncIterator[Server]:
         authority=authority, allowed_names=("aggregator",), user_headers=("X-Remote-User",)
     )
     identity = make_identity([NAME], datetime.now(tz=UTC))
-    listener = TlsListener(api.application(), "127.0.0.1", 0)
+    listener = Listener(api.application(), "127.0.0.1", 0)
     await listener.use(server_context(identity, authority))
     try:
         yield Server(listener=listener, identity=identity, registry=registry, people=people)
@@ -262,7 +262,7 @@ async def test_certificates_change_without_a_refused_connection(people: People) 
 async def test_a_taken_port_is_named(people: People) -> None:
     async with serving(heard(0.4), people) as server:
         with pytest.raises(CannotListen, match=f"127.0.0.1:{server.listener.port}"):
-            TlsListener(web.Application(), "127.0.0.1", server.listener.port)
+            Listener(web.Application(), "127.0.0.1", server.listener.port)
 
 
 # Sidecars.

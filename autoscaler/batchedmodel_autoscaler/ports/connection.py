@@ -1,0 +1,126 @@
+"""One connection of a caller, between its socket and the library that speaks HTTP.
+
+Counts the bytes of a head and its time, and ends what exceeds the bounds. Knows nothing of the
+other connections: the listener does.
+"""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from batchedmodel_autoscaler.ports.places import Bounds
+
+_SHUTDOWN_SECONDS: Final = 2.0
+
+
+class Connection(asyncio.Protocol):
+    """Bounded from the moment in which it was accepted."""
+
+    def __init__(
+        self,
+        inner: asyncio.Protocol,
+        *,
+        address: str,
+        bounds: Bounds,
+        left: Callable[["Connection"], None],
+    ) -> None:
+        """Needs a running loop. `inner` speaks HTTP; `left` is called once, at the end."""
+        self._loop = asyncio.get_running_loop()
+        self._inner = inner
+        self._bounds = bounds
+        self._left = left
+        self._opening: asyncio.Task[None] | None = None
+        self._arriving = True
+        self._unasked = 0
+        self._deadline = self._loop.call_later(bounds.head_seconds, self.abort)
+        self.transport: asyncio.Transport | None = None
+        self.address = address
+        self.known = False
+        self.used_at = self._loop.time()
+
+    def open(self, accepted: socket.socket, context: ssl.SSLContext | None) -> None:
+        """Begin, with TLS if there is a context."""
+        self._opening = self._loop.create_task(self._open(accepted, context))
+        # A task that is cancelled before its first step runs nothing of its own.
+        self._opening.add_done_callback(lambda _: self._opened(accepted))
+
+    def abort(self) -> None:
+        """End it at once, whatever it is doing."""
+        if self.transport is not None:
+            self.transport.abort()
+        elif self._opening is not None:
+            self._opening.cancel()
+
+    def asked(self) -> None:
+        """A head is whole. It may be idle from now on, until the next one begins."""
+        self._unasked = 0
+        self._arriving = False
+        self.used_at = self._loop.time()
+        self._deadline.cancel()
+        self._deadline = self._loop.call_later(self._bounds.idle_seconds, self._close)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """TLS is there, if it is used."""
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        self.known = bool(transport.get_extra_info("peercert"))
+        self._inner.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Pass on what fits within a head. Nobody needs a body here: one counts as a head."""
+        assert self.transport is not None
+        self._unasked += len(data)
+        if self._unasked > self._bounds.head_bytes:
+            self.transport.abort()
+            return
+        if not self._arriving:
+            self._arriving = True
+            self._deadline.cancel()
+            self._deadline = self._loop.call_later(self._bounds.head_seconds, self.abort)
+        self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        """Pass on."""
+        return self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        """Pass on."""
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Pass on."""
+        self._inner.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing of it is left."""
+        self._deadline.cancel()
+        self._left(self)
+        self._inner.connection_lost(exc)
+
+    async def _open(self, accepted: socket.socket, context: ssl.SSLContext | None) -> None:
+        seconds, shutdown = self._bounds.head_seconds, _SHUTDOWN_SECONDS
+        # It speaks no TLS, is too slow, or has gone: all of it everyday.
+        with suppress(OSError):
+            await self._loop.connect_accepted_socket(
+                lambda: self,
+                accepted,
+                ssl=context,
+                ssl_handshake_timeout=None if context is None else seconds,
+                ssl_shutdown_timeout=None if context is None else shutdown,
+            )
+
+    def _opened(self, accepted: socket.socket) -> None:
+        self._opening = None
+        if self.transport is None:
+            accepted.close()
+            self._deadline.cancel()
+            self._left(self)
+
+    def _close(self) -> None:
+        # Who does not read the last answer would hold the connection for ever.
+        if self.transport is not None and self.transport.get_write_buffer_size() == 0:
+            self.transport.close()
+        self._deadline = self._loop.call_later(_SHUTDOWN_SECONDS, self.abort)
