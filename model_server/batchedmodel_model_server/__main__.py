@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -76,10 +77,7 @@ async def _serve(settings: ModelServerSettings, source: Source | None) -> NoRetu
     assert runner.server is not None, "an application that is set up has a server"
     connections = Connections(service, runner.server)
     server = await loop.create_unix_server(connections.open, sock=listening, backlog=_BACKLOG)
-    descriptor = listening.fileno()
-    # A worker of the handler's that outlives this process must not keep the socket from the next.
-    os.register_at_fork(after_in_child=lambda: os.close(descriptor))
-    os.register_at_fork(after_in_child=connections.let_go)
+    os.register_at_fork(after_in_child=partial(unix_socket.leave_to_parent, path))
     _log.info("serving %s on %s", settings.model_name, path)
     bringing_up = asyncio.create_task(_bring_up(service))
     await either(told_to_stop, service.lost)

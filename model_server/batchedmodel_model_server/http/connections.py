@@ -5,7 +5,6 @@ alone waits for. It gets everything else, and large bodies, beside which that is
 """
 
 import asyncio
-import os
 import re
 from collections.abc import Mapping
 from functools import partial
@@ -67,15 +66,6 @@ class Connections:
     def open(self) -> Connection[RequestHead]:
         """The connection of a caller that comes."""
         return Connection(self, self, self._heads, self._loop)
-
-    def let_go(self) -> None:
-        """In a process that was forked off: leave them to this one.
-
-        Held there as well they would outlive it, and whoever waits for an answer would not see it
-        end.
-        """
-        for connection in self._present:
-            os.close(connection.transport.get_extra_info("socket").fileno())
 
     async def close(self, seconds: float) -> None:
         """Hang up behind the answers that are under way, which have so long."""

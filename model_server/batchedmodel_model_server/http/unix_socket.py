@@ -53,6 +53,27 @@ def unlink(path: Path, bound: Identity) -> None:
             path.unlink()
 
 
+def leave_to_parent(path: Path) -> None:
+    """In a process that was forked off: close what listens at the path, and what came to it.
+
+    Held there as well it would outlive this process: the next server could not have the path, and
+    whoever waits for an answer would not see it end. A connection may have been accepted a moment
+    before the fork, when nobody here knew of it, so all open sockets are asked.
+    """
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        with suppress(OSError):
+            if stat.S_ISSOCK(os.fstat(descriptor).st_mode) and _name_of(descriptor) == str(path):
+                os.close(descriptor)
+
+
+def _name_of(descriptor: int) -> object:
+    asked = socket.socket(fileno=descriptor)
+    try:
+        return asked.getsockname()
+    finally:
+        asked.detach()
+
+
 def _remove_stale(path: Path) -> None:
     if not stat.S_ISSOCK(path.stat().st_mode):
         raise FileExistsError(f"{path} exists and is not a socket")

@@ -164,7 +164,7 @@ def test_a_request_ends_where_aiohttp_finds_its_end(data: bytes) -> None:
     (message, payload), (behind, _) = *first, *second
     assert behind.url.path == "/behind"
     assert (tail, tail_behind) == (b"", b"")
-    assert (message.method, message.url.path) == (asked.method, asked.path)
+    assert (message.method, message.url.raw_path) == (asked.method, asked.path)
     assert message.headers == asked.headers
     assert message.version == (1, 1)
     assert payload.is_eof()

@@ -1,5 +1,7 @@
 """The socket file: its rights, and whose it is."""
 
+import os
+import socket
 import stat
 import time
 from pathlib import Path
@@ -61,3 +63,23 @@ def test_a_file_of_the_same_number_but_another_time_is_not_removed(tmp_path: Pat
             path.chmod(0o600)
         unix_socket.unlink(path, mine)
         assert path.exists()
+
+
+def test_a_forked_process_leaves_all_that_came_to_the_path(tmp_path: Path) -> None:
+    path, other = tmp_path / "model.sock", tmp_path / "other.sock"
+    listening, others = unix_socket.bind(path), unix_socket.bind(other)
+    listening.listen()
+    caller = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    caller.connect(str(path))
+    accepted, _ = listening.accept()
+    try:
+        unix_socket.leave_to_parent(path)
+        assert caller.recv(1) == b""
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(listening.fileno())
+        assert stat.S_ISSOCK(os.fstat(others.fileno()).st_mode)
+    finally:
+        accepted.detach()
+        listening.detach()
+        caller.close()
+        others.close()
