@@ -51,11 +51,15 @@ class Listener:
         return int(self._socket.getsockname()[1])
 
     async def use(self, context: ssl.SSLContext | None) -> None:
-        """New connections meet this context, or none; those that are open stay as they are.
+        """New connections meet this context, or none. Listens from the first call on.
 
-        Listens from the first call on. Raises `CannotListen`.
+        Open connections that have shown no certificate end: their callers may never have been asked
+        for one, and would be refused on them for as long as they keep them. Raises `CannotListen`.
         """
         self._context = context
+        for connection in list(self._connections):
+            if not connection.known:
+                connection.abort()
         if self._runner.server is None:
             await self._runner.setup()
             try:

@@ -349,3 +349,22 @@ def test_the_key_is_in_no_file(tmp_path: Path) -> None:
     before = set(tmp_path.iterdir())
     server_context(make_identity([NAME], datetime.now(tz=UTC)), "")
     assert set(tmp_path.iterdir()) == before
+
+
+async def test_a_caller_from_before_the_authority_was_known_is_asked_for_its_certificate_then(
+    people: People,
+) -> None:
+    async with serving(heard(2.0), people) as server:
+        await server.listener.use(server_context(server.identity, ""))
+        tls = ssl.create_default_context(cadata=server.identity.authority.decode())
+        tls.load_cert_chain(people.front.certificate, people.front.key)
+        url = f"https://127.0.0.1:{server.listener.port}{BASE}"
+        async with aiohttp.ClientSession(headers=USER) as session:
+            found = []
+            for _ in range(2):
+                async with session.get(url, ssl=tls, server_hostname=NAME) as response:
+                    await response.read()
+                    found.append(response.status)
+                authority = people.trusted.certificate.read_text()
+                await server.listener.use(server_context(server.identity, authority))
+        assert found == [401, 200]
