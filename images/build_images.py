@@ -25,7 +25,7 @@ from image_content import MissingFiles, read_content
 ROOT: Final = Path(__file__).resolve().parent.parent
 PREFIX: Final = "localhost/batchedmodel"
 DEVELOPMENT_TAG: Final = "dev"
-_BASE: Final = "debian:bookworm-slim"
+_BASE: Final = "debian:trixie-slim"
 _ANSWER_S: Final = 20.0
 
 

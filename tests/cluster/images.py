@@ -23,12 +23,12 @@ from image_content import MissingFiles, read_content
 
 log = logging.getLogger(__name__)
 
-BASE = "localhost/debian:bookworm-slim"
-"""Stands for the image that Dockerfiles name as `ARG BASE=debian:bookworm-slim`."""
+BASE = "localhost/debian:trixie-slim"
+"""Stands for the image that Dockerfiles name as `ARG BASE=debian:trixie-slim`."""
 
 PAUSE = "localhost/batchedmodel-test-pause:1"
 
-_SUITE = "bookworm"
+_SUITE = "trixie"
 _INCLUDED = ("ca-certificates", "python3", "python3-venv")
 _BASE_RECIPE = "1"  # to be counted up when the base image is made in another way
 _CONTENT_LABEL = "batchedmodel.test.content"
@@ -162,11 +162,11 @@ def _bootstrap(settings: Settings, folder: Path, content: str) -> None:
 
 
 def _debian_mirror() -> list[str]:
-    """The mirror that apt uses on this machine for the suite; none means the tool's default."""
+    """The mirror that apt uses on this machine, which has all suites; none: the tool's default."""
     sites = run(
         [
             *("apt-get", "indextargets", "--format", "$(SITE)"),
-            *("Created-By: Packages", f"Codename: {_SUITE}", "Component: main"),
+            *("Created-By: Packages", "Label: Debian", "Component: main"),
         ]
     ).split()
     return sites[:1]

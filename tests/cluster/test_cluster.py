@@ -44,7 +44,7 @@ _PROBED = {
     }
 }
 _DOCKERFILE = """\
-ARG BASE=debian:bookworm-slim
+ARG BASE=debian:trixie-slim
 FROM ${BASE}
 COPY greeter.py /greeter.py
 USER 1000:1000

@@ -22,7 +22,7 @@ from build_images import (
 from image_content import MissingFiles, read_content
 
 _DOCKERFILE = """\
-ARG BASE=debian:bookworm-slim
+ARG BASE=debian:trixie-slim
 FROM ${BASE} AS build
 COPY settings.toml code ./
 FROM ${BASE}
