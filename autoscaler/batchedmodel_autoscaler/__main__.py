@@ -10,8 +10,7 @@ import os
 import signal
 import sys
 
-from batchedmodel_autoscaler.cluster.client import Cluster
-from batchedmodel_autoscaler.errors import CannotListen, ClusterError
+from batchedmodel_autoscaler.errors import CannotListen
 from batchedmodel_autoscaler.service import Service
 from batchedmodel_autoscaler.settings import AutoscalerSettings
 from batchedmodel_contract.invalid_input import InvalidManifest
@@ -20,6 +19,8 @@ from batchedmodel_contract.processes.environment import (
     EXIT_WRONG_SETTINGS,
     from_environment,
 )
+from batchedmodel_kube.client import Client
+from batchedmodel_kube.errors import ClusterError
 
 EXIT_FAILED = 1
 
@@ -59,9 +60,8 @@ async def _run(settings: AutoscalerSettings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    cluster, leases = await Cluster.connect(os.environ), await Cluster.connect(os.environ)
-    service = Service(settings, cluster, leases)
-    await service.run(stop)
+    cluster, leases = await Client.connect(os.environ), await Client.connect(os.environ)
+    await Service(settings, cluster, leases).run(stop)
 
 
 if __name__ == "__main__":

@@ -1,21 +1,15 @@
-"""Every way in which the autoscaler can fail to answer or to be answered, in our words.
+"""Every way in which the autoscaler can fail to answer or to be answered.
 
-Exceptions of the Kubernetes client are translated in `cluster`, those of the HTTP client in
-`sidecars`. `RefusedAnswer` and its kin become `Status` objects of the metrics API in `server`.
+`sidecars` raises `SidecarSilent`. `server` makes `Status` objects of `RefusedAnswer` and its kin.
+What goes wrong at the API server is a `ClusterError` of `batchedmodel_kube`.
 """
 
-from typing import Final
 
-
-class AutoscalerError(Exception):
-    """Root of the family."""
-
-
-class CannotListen(AutoscalerError):
+class CannotListen(Exception):
     """A port is taken or forbidden; the message says which."""
 
 
-class SidecarSilent(AutoscalerError):
+class SidecarSilent(Exception):
     """A sidecar gave no usable answer in time; the message says why."""
 
 
@@ -23,20 +17,7 @@ class SomebodyElse(SidecarSilent):
     """Another pod's sidecar answered at the address; the message says whose."""
 
 
-class ClusterError(AutoscalerError):
-    """The API server did not do what it was asked."""
-
-    def __init__(self, message: str, *, status: int | None = None) -> None:
-        super().__init__(message)
-        self.status: Final = status
-        """HTTP status of its answer; None when there was none."""
-
-
-class TooOld(ClusterError):
-    """The API server no longer knows the version to go on from: list anew."""
-
-
-class RefusedAnswer(AutoscalerError):
+class RefusedAnswer(Exception):
     """A request to the metrics API that is answered with a `Status` of failure."""
 
     code: int

@@ -3,19 +3,15 @@
 import asyncio
 import gc
 import logging
-import socket
 import ssl
 import time
-import uuid
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from prometheus_client import CollectorRegistry
 
 from batchedmodel_autoscaler.admin import admin_application
-from batchedmodel_autoscaler.cluster.client import Cluster
-from batchedmodel_autoscaler.cluster.informer import Cache, follow
 from batchedmodel_autoscaler.cluster.objects import (
     FrontProxy,
     Pod,
@@ -34,13 +30,10 @@ from batchedmodel_autoscaler.cluster.resources import (
     PODS,
     REPLICA_SETS,
     SIZES,
-    Resource,
-    lease_path,
     own_deployment,
     own_namespace,
     within,
 )
-from batchedmodel_autoscaler.errors import ClusterError
 from batchedmodel_autoscaler.metrics_api.certificates import Rotation, server_context
 from batchedmodel_autoscaler.metrics_api.registration import Registration
 from batchedmodel_autoscaler.metrics_api.server import MetricsApi
@@ -54,9 +47,13 @@ from batchedmodel_autoscaler.state.cluster_state import ClusterState
 from batchedmodel_autoscaler.supervision import Work, last
 from batchedmodel_autoscaler.telemetry import StateCollector, Telemetry
 from batchedmodel_contract.processes.descriptors import raise_descriptors
-from batchedmodel_election.election import Election
+from batchedmodel_kube.client import Client, Collection
+from batchedmodel_kube.election import election
+from batchedmodel_kube.informer import Cache, follow
+from batchedmodel_kube.reading import Object
 
 logger: Final = logging.getLogger(__name__)
+_T = TypeVar("_T")
 _LEAVING_SECONDS: Final = 5.0
 """What API servers are given to hear that this replica ends; they go on asking it until then."""
 
@@ -64,7 +61,7 @@ _LEAVING_SECONDS: Final = 5.0
 class Service:
     """One autoscaler, from its settings to its end."""
 
-    def __init__(self, settings: AutoscalerSettings, cluster: Cluster, leases: Cluster) -> None:
+    def __init__(self, settings: AutoscalerSettings, cluster: Client, leases: Client) -> None:
         """Needs a running loop; raises `CannotListen`.
 
         `leases`: the same cluster by connections of their own, so that no other request that hangs
@@ -90,18 +87,7 @@ class Service:
             telemetry=telemetry,
             clock=_now,
         )
-        lease = lease_path(settings.namespace, settings.lease_name)
-        self._election = Election(
-            read=partial(leases.get, lease),
-            write=partial(leases.replace, lease),
-            failure=ClusterError,
-            namespace=settings.namespace,
-            name=settings.lease_name,
-            # In a pod the host's name is the pod's, which lasts longer than a process.
-            identity=f"{socket.gethostname()}_{uuid.uuid4()}",
-            clock=time.monotonic,
-            calendar=_now,
-        )
+        self._election = election(leases, settings.namespace, settings.lease_name)
         self._remembering = CapacityWriter(
             self._fleet,
             cluster,
@@ -218,63 +204,34 @@ class Service:
             awaited.append("the first answers of sidecars")
         return awaited
 
-    def _all_caches(self) -> list[tuple[Resource, Cache[Any]]]:
+    def _all_caches(self) -> list[tuple[Collection, Cache[Any]]]:
         fleet, registration, settings = self._fleet, self._registration, self._settings
-        namespace, deployment = settings.namespace, settings.deployment_name
 
-        def home() -> Cache[Any]:
-            return Cache(
-                read_presence,
-                lambda home: home.uid,
-                seen=registration.home_seen,
-                gone=registration.home_gone,
-            )
+        def caches(
+            collections: Sequence[Collection],
+            read: Callable[[Object], _T],
+            seen: Callable[[_T], None],
+            gone: Callable[[_T], None],
+        ) -> list[tuple[Collection, Cache[Any]]]:
+            return [(one, Cache(read, seen=seen, gone=gone)) for one in collections]
 
-        def api_service() -> Cache[Any]:
-            return Cache(
-                read_api_service,
-                lambda found: found.name,
-                seen=registration.seen,
-                gone=registration.gone,
-            )
-
-        def models() -> Cache[Any]:
-            return Cache(read_model, lambda m: m.key, seen=fleet.model_seen, gone=fleet.model_gone)
-
-        def sizes() -> Cache[Any]:
-            return Cache(
-                read_size, lambda s: s.deployment.uid, seen=fleet.size_seen, gone=fleet.size_gone
-            )
-
-        def replica_sets() -> Cache[Any]:
-            return Cache(
-                read_owned,
-                lambda found: found.uid,
-                seen=fleet.replica_set_seen,
-                gone=fleet.replica_set_gone,
-            )
-
-        def pods() -> Cache[Any]:
-            return Cache(read_pod, lambda p: p.uid, seen=self._pod_seen, gone=fleet.pod_gone)
-
-        watched = settings.watch_namespaces
+        home = (
+            own_namespace(settings.namespace),
+            own_deployment(settings.namespace, settings.deployment_name),
+        )
+        models, sizes, replica_sets, pods = (
+            within(one, settings.watch_namespaces) for one in (MODELS, SIZES, REPLICA_SETS, PODS)
+        )
         return [
-            (
-                FRONT_PROXY,
-                Cache(
-                    read_front_proxy,
-                    lambda _: FRONT_PROXY.name,
-                    seen=self._front_proxy_seen,
-                    gone=self._front_proxy_gone,
-                ),
+            *caches(
+                (FRONT_PROXY,), read_front_proxy, self._front_proxy_seen, self._front_proxy_gone
             ),
-            (own_namespace(namespace), home()),
-            (own_deployment(namespace, deployment), home()),
-            *((resource, api_service()) for resource in API_SERVICES),
-            *((resource, models()) for resource in within(MODELS, watched)),
-            *((resource, sizes()) for resource in within(SIZES, watched)),
-            *((resource, replica_sets()) for resource in within(REPLICA_SETS, watched)),
-            *((resource, pods()) for resource in within(PODS, watched)),
+            *caches(home, read_presence, registration.home_seen, registration.home_gone),
+            *caches(API_SERVICES, read_api_service, registration.seen, registration.gone),
+            *caches(models, read_model, fleet.model_seen, fleet.model_gone),
+            *caches(sizes, read_size, fleet.size_seen, fleet.size_gone),
+            *caches(replica_sets, read_owned, fleet.replica_set_seen, fleet.replica_set_gone),
+            *caches(pods, read_pod, self._pod_seen, fleet.pod_gone),
         ]
 
 

@@ -6,10 +6,9 @@ Pure. Most of an object is dropped here, so that thousands of pods cost little m
 import base64
 import binascii
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from batchedmodel_contract.kubernetes.capacity import Capacity, capacity_of
 from batchedmodel_contract.kubernetes.names import NAME_LABEL, REVISION_LABEL
@@ -20,9 +19,8 @@ from batchedmodel_contract.manifest.effective import (
     target_utilization_percent,
 )
 from batchedmodel_contract.manifest.spec import Batching
+from batchedmodel_kube.reading import Object
 from batchedmodel_scheduling.autoscaling.formula import Target
-
-Object = Mapping[str, Any]
 
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})
 _TAKEN_UP_SECONDS: Final = 5.0

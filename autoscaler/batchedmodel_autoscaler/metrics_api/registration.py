@@ -9,15 +9,17 @@ import base64
 import logging
 import random
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import datetime
 from typing import Final, Protocol
 
-from batchedmodel_autoscaler.cluster.informer import pause_after
-from batchedmodel_autoscaler.cluster.objects import ApiService, Object, Presence
+from batchedmodel_autoscaler.cluster.objects import ApiService, Presence
 from batchedmodel_autoscaler.cluster.resources import API_SERVICES
-from batchedmodel_autoscaler.errors import ClusterError
 from batchedmodel_autoscaler.metrics_api.certificates import Rotation, bundle_with, holds
 from batchedmodel_autoscaler.telemetry import Telemetry
+from batchedmodel_kube.errors import ClusterError, Conflict, Gone
+from batchedmodel_kube.informer import pause_after
+from batchedmodel_kube.reading import Object
 
 logger: Final = logging.getLogger(__name__)
 
@@ -30,9 +32,9 @@ whoever else does, none of them does it as fast as it hears of it."""
 
 
 class Writer(Protocol):
-    """What is written with; `Cluster` is one."""
+    """What is written with; `Client` is one."""
 
-    async def merge_patch(self, path: str, patch: Object) -> None:
+    async def merge(self, path: str, patch: Object) -> None:
         """Change some fields of an object."""
         ...
 
@@ -138,7 +140,8 @@ class Registration:
             for found, path in self._ours():
                 # One of the same name that came later is that of the next installation.
                 if found.uid == self._met[found.name] and found.uid not in self._removed:
-                    await self._writer.delete(path, uid=found.uid)
+                    with suppress(Conflict):
+                        await self._writer.delete(path, uid=found.uid)
                     self._removed.add(found.uid)
                     logger.info("deleted %s", found.name)
             return
@@ -163,13 +166,12 @@ class Registration:
             "spec": {"caBundle": base64.b64encode(wanted).decode()},
         }
         try:
-            await self._writer.merge_patch(path, patch)
+            await self._writer.merge(path, patch)
             self._paid_until[found.name] = paid_until + _BETWEEN_WRITES_SECONDS
             logger.info("%s: caBundle brought up to date", found.name)
-        except ClusterError as error:
+        except (Gone, Conflict):
             # It has changed or gone meanwhile; the watch will tell.
-            if error.status not in (404, 409):
-                raise
+            return
 
     def _announced(self) -> bool:
         # Of those that are ours: another owner's hears of nobody here, and must not keep an old

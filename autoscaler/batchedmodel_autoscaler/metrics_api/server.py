@@ -34,7 +34,7 @@ from batchedmodel_contract.kubernetes.names import (
     QUEUE_WAIT_METRIC,
     REQUIRED_REPLICAS_METRIC,
 )
-from batchedmodel_election.endings import ENDINGS
+from batchedmodel_kube.errors import ENDINGS
 from batchedmodel_scheduling.autoscaling.formula import (
     ModelObservation,
     Target,

@@ -14,14 +14,15 @@ from datetime import datetime
 from itertools import islice, zip_longest
 from typing import Any, Final, Protocol
 
-from batchedmodel_autoscaler.cluster.informer import pause_after
-from batchedmodel_autoscaler.cluster.objects import Model, ModelKey, Object
-from batchedmodel_autoscaler.cluster.resources import status_path
-from batchedmodel_autoscaler.errors import ClusterError
+from batchedmodel_autoscaler.cluster.objects import Model, ModelKey
 from batchedmodel_autoscaler.state.capacity_estimator import is_news
 from batchedmodel_contract.kubernetes.capacity import FIELD, Capacity
+from batchedmodel_contract.kubernetes.names import GROUP, PLURAL, VERSION
 from batchedmodel_contract.manifest.manifest import API_VERSION, KIND
-from batchedmodel_election.endings import ENDINGS
+from batchedmodel_kube.client import path_of
+from batchedmodel_kube.errors import ENDINGS, ClusterError, Conflict, Gone, Refused
+from batchedmodel_kube.informer import pause_after
+from batchedmodel_kube.reading import Object
 
 logger: Final = logging.getLogger(__name__)
 
@@ -47,9 +48,9 @@ class Learner(Protocol):
 
 
 class Writer(Protocol):
-    """What is written with; `Cluster` is one."""
+    """What is written with; `Client` is one."""
 
-    async def apply(self, path: str, manifest: Object, *, manager: str) -> None:
+    async def apply(self, path: str, manifest: Object, *, manager: str) -> Object:
         """Have these fields of an object as they are here."""
         ...
 
@@ -159,35 +160,32 @@ class CapacityWriter:
         before = self._written.get(key)
         written = _Written(capacity=capacity, uid=model.uid, at=self._clock())
         self._written[key] = written
+        where = {"namespace": key.namespace, "name": key.name}
+        path = path_of(GROUP, VERSION, PLURAL, **where, subresource="status")
         at = self._calendar().strftime("%Y-%m-%dT%H:%M:%SZ")
         manifest: dict[str, Any] = {
             "apiVersion": API_VERSION,
             "kind": KIND,
             # With the uid, or it would be said of a later one of the same name.
-            "metadata": {"name": key.name, "namespace": key.namespace, "uid": model.uid},
+            "metadata": {**where, "uid": model.uid},
             "status": {FIELD: capacity.to_mapping(at=at)},
         }
         try:
-            await self._writer.apply(status_path(key), manifest, manager=FIELD_MANAGER)
+            await self._writer.apply(path, manifest, manager=FIELD_MANAGER)
             logger.info("%s/%s: learnt %s", key.namespace, key.name, manifest["status"][FIELD])
+        except (Gone, Conflict):
+            # Another may have its name. There is nothing to write.
+            return
         except ClusterError as error:
-            if not _is_its_own(error):
-                self._written[key] = replace(written, refused=True)
+            self._written[key] = replace(written, refused=True)
+            if not isinstance(error, Refused):
+                # It is not for this model alone.
                 raise
-            # 404 and 409: it has gone, or another has its name.
-            if error.status not in (404, 409):
-                self._written[key] = replace(written, refused=True)
-                if before is None or not before.refused:
-                    logger.warning("%s/%s: %s", key.namespace, key.name, error)
+            if before is None or not before.refused:
+                logger.warning("%s/%s: %s", key.namespace, key.name, error)
 
 
 def _in_turns(due: Mapping[str, Iterable[_News]]) -> Iterator[_News]:
     """One of each namespace, then the next of each."""
     for one_of_each in zip_longest(*due.values()):
         yield from (news for news in one_of_each if news is not None)
-
-
-def _is_its_own(error: ClusterError) -> bool:
-    """Whether this model's write was refused, and not all writes."""
-    status = error.status or 0
-    return 400 <= status < 500 and status != 429

@@ -4,12 +4,10 @@ Whoever may edit a namespace decides what stands in its objects, and a dozen mod
 the same time: so of each only that is parsed which somebody asks for.
 """
 
-import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from batchedmodel_contract.kubernetes.names import (
     BATCHING_HASH_ANNOTATION,
@@ -17,8 +15,6 @@ from batchedmodel_contract.kubernetes.names import (
     REVISION_LABEL,
 )
 from batchedmodel_contract.kubernetes.object_text import (
-    LARGE,
-    ItemSplitter,
     Unreadable,
     Wanted,
     all_but,
@@ -30,8 +26,6 @@ from batchedmodel_contract.manifest.spec_size import LARGEST_SPEC
 from batchedmodel_operator.interfaces import UNREAD, Body, Unread
 from batchedmodel_operator.kinds import CHILDREN, Kind
 
-_T = TypeVar("_T")
-_READER: Final = ThreadPoolExecutor(1, thread_name_prefix="reader")
 _LARGEST_CHILD_PART: Final = 262_144
 """Bytes of one field. A spec of 64 KiB makes less of a Deployment, its managed fields included."""
 _LARGEST_TEMPLATE: Final = 131_072
@@ -60,30 +54,6 @@ _IDENTITY: Final = frozenset({"name", "uid", "resourceVersion"})
 _MODEL_METADATA: Final = dict.fromkeys(
     ("name", "namespace", "uid", "generation", "resourceVersion", "deletionTimestamp")
 )
-
-
-async def apart(text: bytes, read: Callable[[bytes], _T]) -> _T:
-    """What is read of the text; of a large one in a thread, as it takes the loop's time.
-
-    In one thread for all: several would take turns with the loop, and leave it less the more
-    large objects there are.
-    """
-    if len(text) <= LARGE:
-        return read(text)
-    return await asyncio.get_running_loop().run_in_executor(_READER, read, text)
-
-
-async def items_of(
-    chunks: AsyncIterator[bytes], splitter: ItemSplitter
-) -> AsyncGenerator[bytes, None]:
-    """The items of a list as it arrives, as they are written. Raises `Unreadable`.
-
-    What has arrived already would be cut apart without leaving the loop to anybody else.
-    """
-    async for chunk in chunks:
-        for item in splitter.feed(chunk):
-            yield item
-        await asyncio.sleep(0)
 
 
 def read_model(text: bytes) -> Body:

@@ -19,15 +19,12 @@ from batchedmodel_contract.kubernetes.object_text import (
     LineSplitter,
     Unreadable,
     Wanted,
-    members,
-    parsed,
     pick_owned,
 )
-from batchedmodel_operator.cluster.objects import apart, items_of
+from batchedmodel_kube.reading import CHUNK, apart, items_of, message_of
 from batchedmodel_operator.kinds import RESOURCES
 
 _log: Final = logging.getLogger(__name__)
-_CHUNK: Final = 65_536
 _WANTED: Final[Wanted] = {
     "apiVersion": None,
     "kind": None,
@@ -70,7 +67,7 @@ class LightContent:
         """A page of a list. Raises `aiohttp.ClientPayloadError` where it is none."""
         splitter, items = ItemSplitter(), []
         try:
-            chunks = aiter(self._content.iter_chunked(_CHUNK))
+            chunks = aiter(self._content.iter_chunked(CHUNK))
             async for item in items_of(chunks, splitter):
                 try:
                     items.append(await apart(item, _light))
@@ -84,7 +81,7 @@ class LightContent:
     async def iter_chunked(self, size: int) -> AsyncIterator[bytes]:
         """A watch, a message at a time. Raises `aiohttp.ClientPayloadError` where it is none."""
         splitter = LineSplitter()
-        async for chunk in self._content.iter_chunked(min(size, _CHUNK)):
+        async for chunk in self._content.iter_chunked(min(size, CHUNK)):
             try:
                 for line in splitter.feed(chunk):
                     try:
@@ -125,9 +122,5 @@ def _light(item: bytes) -> dict[str, Any]:
 
 
 def _light_message(line: bytes) -> bytes:
-    message = dict(members(line))
-    if not message.keys() >= {"type", "object"}:
-        raise Unreadable("is no message of a watch")
-    kind = parsed(message["type"])
-    found = parsed(message["object"]) if kind == "ERROR" else _light(message["object"])
+    kind, found = message_of(line, _light)
     return json.dumps({"type": kind, "object": found}).encode() + b"\n"

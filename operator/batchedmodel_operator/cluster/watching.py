@@ -7,7 +7,7 @@ import signal
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
-from batchedmodel_election.endings import ENDINGS
+from batchedmodel_kube.errors import ENDINGS
 
 _log: Final = logging.getLogger(__name__)
 _AGAIN_SECONDS: Final = 2.0

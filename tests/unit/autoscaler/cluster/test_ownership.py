@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from batchedmodel_autoscaler.cluster.informer import Cache
 from batchedmodel_autoscaler.cluster.objects import ModelKey, Owned, Pod, Size
 from batchedmodel_autoscaler.cluster.ownership import Ownership
 from batchedmodel_autoscaler.polling.pace import MOST_POLLS_PER_SECOND
 from batchedmodel_autoscaler.state.cluster_state import ClusterState
 from batchedmodel_contract.kubernetes.capacity import Capacity
+from batchedmodel_kube.informer import Cache
 from support.autoscaler_world import (
     CALM,
     DEPLOYMENT,
@@ -135,12 +135,10 @@ def seconds_of_a_list(count: int) -> float:
     def unread(found: object) -> Owned:
         raise NotImplementedError
 
-    cache = Cache(
-        unread, lambda one: one.uid, seen=known.replica_set_seen, gone=known.replica_set_gone
-    )
+    cache = Cache(unread, seen=known.replica_set_seen, gone=known.replica_set_gone)
     before = time.process_time()
-    cache.replace(listed)
-    cache.replace([])
+    cache.replace({one.uid: one for one in listed})
+    cache.replace({})
     return time.process_time() - before
 
 

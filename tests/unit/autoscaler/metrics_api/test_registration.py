@@ -10,12 +10,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from prometheus_client import CollectorRegistry
 
-from batchedmodel_autoscaler.cluster.objects import ApiService, Object, Presence
+from batchedmodel_autoscaler.cluster.objects import ApiService, Presence
 from batchedmodel_autoscaler.cluster.resources import API_SERVICES
-from batchedmodel_autoscaler.errors import ClusterError
 from batchedmodel_autoscaler.metrics_api.certificates import RENEWED_AFTER, Rotation, holds
 from batchedmodel_autoscaler.metrics_api.registration import Registration
 from batchedmodel_autoscaler.telemetry import Telemetry
+from batchedmodel_kube.errors import ClusterError, Conflict, Unreachable
+from batchedmodel_kube.reading import Object
 
 pytestmark = pytest.mark.looptime
 
@@ -45,7 +46,7 @@ class PretendCluster:
         self.there[found.name] = found
         self.registration.seen(found)
 
-    async def merge_patch(self, path: str, patch: Object) -> None:
+    async def merge(self, path: str, patch: Object) -> None:
         name = path.rpartition("/")[2]
         self.writes.append(f"patch {name}")
         if self.failure is not None:
@@ -54,7 +55,7 @@ class PretendCluster:
         assert patch.keys() == {"metadata", "spec"}
         assert patch["spec"].keys() == {"caBundle"}
         if patch["metadata"]["resourceVersion"] != found.version:
-            raise ClusterError("changed", status=409)
+            raise Conflict("changed")
         bundle = base64.b64decode(patch["spec"]["caBundle"])
         self.put(replace(found, bundle=bundle, version=str(int(found.version) + 1)))
 
@@ -152,7 +153,7 @@ async def test_whoever_owns_the_api_is_named_once_and_keeps_it(
 async def test_each_of_ours_is_untrusting_until_our_authority_stands_in_it() -> None:
     async with world() as w:
         assert w.registration.untrusting == []
-        w.cluster.failure = ClusterError("no answer")
+        w.cluster.failure = Unreachable("no answer")
         found = w.cluster.there[API_SERVICES[0].name]
         w.cluster.put(replace(found, bundle=b"", version="9"))
         await asyncio.sleep(60)
@@ -164,7 +165,7 @@ async def test_each_of_ours_is_untrusting_until_our_authority_stands_in_it() -> 
 
 async def test_a_renewal_is_not_awaited_while_what_serves_is_trusted() -> None:
     async with world() as w:
-        w.cluster.failure = ClusterError("no answer")
+        w.cluster.failure = Unreachable("no answer")
         w.ahead = RENEWED_AFTER
         await asyncio.sleep(60)
         assert len(w.rotation.authorities) == 2
@@ -174,7 +175,7 @@ async def test_a_renewal_is_not_awaited_while_what_serves_is_trusted() -> None:
 @pytest.mark.parametrize("whose", ["another's", "leaving", "absent", "uninstalled"])
 async def test_no_trust_is_awaited_from_what_we_do_not_write(whose: str) -> None:
     async with world() as w:
-        w.cluster.failure = ClusterError("no answer")
+        w.cluster.failure = Unreachable("no answer")
         for resource in API_SERVICES:
             found = api_service(resource.name, version="9")
             match whose:
@@ -220,7 +221,7 @@ async def test_a_bundle_that_is_spoilt_again_and_again_is_made_right_four_times_
 
 async def test_a_write_that_fails_is_tried_again() -> None:
     async with world() as w:
-        w.cluster.failure = ClusterError("no answer")
+        w.cluster.failure = Unreachable("no answer")
         found = w.cluster.there[API_SERVICES[0].name]
         w.cluster.put(replace(found, bundle=b"", version="9"))
         await asyncio.sleep(60)
@@ -232,7 +233,7 @@ async def test_a_write_that_fails_is_tried_again() -> None:
 async def test_a_lost_race_waits_for_the_watch() -> None:
     async with world() as w:
         w.cluster.writes.clear()
-        w.cluster.failure = ClusterError("changed", status=409)
+        w.cluster.failure = Conflict("changed")
         found = w.cluster.there[API_SERVICES[0].name]
         w.cluster.put(replace(found, bundle=b"", version="9"))
         await asyncio.sleep(10)
@@ -292,7 +293,7 @@ async def test_the_next_installations_are_not_removed() -> None:
 
 async def test_a_removal_that_fails_is_tried_again() -> None:
     async with world() as w:
-        w.cluster.failure = ClusterError("no answer")
+        w.cluster.failure = Unreachable("no answer")
         w.registration.home_gone(HOME)
         await asyncio.sleep(30)
         w.cluster.failure = None

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedmodel_election.elector import (
+from batchedmodel_kube.elector import (
     LEASE_SECONDS,
     RENEW_SECONDS,
     RETRY_SECONDS,
