@@ -37,9 +37,8 @@ from batchedmodel_autoscaler.cluster.resources import (
 from batchedmodel_autoscaler.metrics_api.certificates import Rotation, server_context
 from batchedmodel_autoscaler.metrics_api.registration import Registration
 from batchedmodel_autoscaler.metrics_api.server import MetricsApi
-from batchedmodel_autoscaler.polling.kept_connections import most_kept
 from batchedmodel_autoscaler.polling.poller import Poller
-from batchedmodel_autoscaler.polling.sidecars import Sidecars
+from batchedmodel_autoscaler.polling.sidecars import Sidecars, most_kept
 from batchedmodel_autoscaler.ports.listener import Listener
 from batchedmodel_autoscaler.settings import AutoscalerSettings
 from batchedmodel_autoscaler.state.capacity_writer import CapacityWriter

@@ -1,6 +1,6 @@
-"""Asks every pod's sidecar again and again and hands the answers to the fleet.
+"""Asks every pod's sidecar again and again and hands the answers to the cluster's state.
 
-A shell without judgement: what an answer or a silence means is the fleet's business.
+What an answer or a silence means is decided there.
 """
 
 import asyncio
@@ -13,8 +13,7 @@ from typing import Final
 
 from batchedmodel_autoscaler.cluster.objects import ModelKey
 from batchedmodel_autoscaler.errors import SidecarSilent, SomebodyElse
-from batchedmodel_autoscaler.polling.pace import MOST_POLLS_PER_SECOND
-from batchedmodel_autoscaler.polling.places import Places
+from batchedmodel_autoscaler.polling.pace import MOST_POLLS_PER_SECOND, Places
 from batchedmodel_autoscaler.state.cluster_state import ClusterState
 from batchedmodel_autoscaler.telemetry import PollResult, Telemetry
 from batchedmodel_contract.processes.sidecar_api import Whom
@@ -26,6 +25,7 @@ logger: Final = logging.getLogger(__name__)
 MOST_AT_ONCE: Final = 64
 FIRST_ROUND_SECONDS: Final = 10.0
 """In which all pods are asked that are not very many more than can be asked."""
+_LOOK_SECONDS: Final = 0.05
 _START_SECONDS: Final = 1.0 / MOST_POLLS_PER_SECOND
 """For each start. All that are due at once would keep an HPA waiting until the last is done."""
 _SOON: Final = 0.001
@@ -60,8 +60,6 @@ class Poller:
         self._silences: dict[str, int] = {}
         """Every pod that is asked, with how often in a row it has not answered."""
         self._unasked: set[str] = set()
-        self._awaited: list[tuple[set[str], asyncio.Event]] = []
-        """What each who waits in `all_asked` still waits for."""
         self._places = Places()
         self._free = asyncio.Semaphore(MOST_AT_ONCE)
         self._changed = asyncio.Event()
@@ -79,20 +77,15 @@ class Poller:
     async def all_asked(self) -> None:
         """Wait until each pod that is followed by now has been asked, whatever it answered.
 
-        Not those that come later: where pods come as fast as they are asked it would never end.
-        And no longer than `FIRST_ROUND_SECONDS`: thousands of silent ones keep nobody waiting.
+        Pods that come later do not count: where they come as fast as they are asked the waiting
+        would never end. It ends after `FIRST_ROUND_SECONDS`, as thousands of pods may be silent.
         """
-        if not self._unasked:
-            return
-        awaited = set(self._unasked), asyncio.Event()
-        self._awaited.append(awaited)
-        try:
-            async with asyncio.timeout(FIRST_ROUND_SECONDS):
-                await awaited[1].wait()
-        except TimeoutError:
-            logger.warning("%d pods have not been asked yet", len(awaited[0]))
-        finally:
-            self._awaited.remove(awaited)
+        awaited, until = set(self._unasked), self._clock() + FIRST_ROUND_SECONDS
+        while awaited := awaited & self._unasked:
+            if self._clock() >= until:
+                logger.warning("%d pods have not been asked yet", len(awaited))
+                return
+            await asyncio.sleep(_LOOK_SECONDS)
 
     async def run(self) -> None:
         """Ask for as long as the task lives."""
@@ -141,7 +134,7 @@ class Poller:
             if address := self._fleet.address(uid):
                 self._places.wait(self._fleet.model_of(uid), uid)
                 continue
-            self._asked(uid)
+            self._unasked.discard(uid)
             if address is None:
                 del self._silences[uid]
             else:
@@ -172,7 +165,7 @@ class Poller:
         finally:
             self._places.ended(model)
             self._free.release()
-            self._asked(uid)
+            self._unasked.discard(uid)
         slower = min(_SLOWEST, 2 ** max(0, self._silences[uid] - 1))
         pause = self._fleet.poll_seconds * slower * random.uniform(1 - _JITTER, 1 + _JITTER)
         self._schedule(uid, self._clock() + pause)
@@ -180,13 +173,6 @@ class Poller:
     def _silent(self, uid: str, result: PollResult = PollResult.SILENT) -> None:
         self._silences[uid] += 1
         self._telemetry.polled(result)
-
-    def _asked(self, uid: str) -> None:
-        self._unasked.discard(uid)
-        for left, all_asked in self._awaited:
-            left.discard(uid)
-            if not left:
-                all_asked.set()
 
     def _schedule(self, uid: str, at: float) -> None:
         heapq.heappush(self._due, (at, uid))

@@ -2,12 +2,10 @@
 
 import asyncio
 import json
-import time
 from typing import Final
 
 from batchedmodel_autoscaler.errors import SidecarSilent, SomebodyElse
 from batchedmodel_autoscaler.polling.connection import Connection
-from batchedmodel_autoscaler.polling.kept_connections import KeptConnections
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.kubernetes.names import ADMIN_PORT
 from batchedmodel_contract.processes.admin_answer import Head, question
@@ -19,6 +17,15 @@ POLL_TIMEOUT_SECONDS: Final = 1.0
 KEPT_SECONDS: Final = 45.0
 """How long a connection waits for the next question: three times the longest pause that can be set,
 and shorter than a sidecar waits for it, which would else close it just as it is used."""
+_OWN_DESCRIPTORS: Final = 512
+"""For HPAs, watches, probes, and the questions of which no connection is kept."""
+_MOST_KEPT: Final = 10_000
+"""The connections that there is memory for beside all else: 9 KB each."""
+
+
+def most_kept(descriptors: int) -> int:
+    """How many connections a process may keep that may have so many descriptors."""
+    return max(0, min(_MOST_KEPT, descriptors - _OWN_DESCRIPTORS))
 
 
 class Sidecars:
@@ -31,18 +38,17 @@ class Sidecars:
     """
 
     def __init__(self, most_kept: int, *, kept_seconds: float = KEPT_SECONDS) -> None:
+        """At most `most_kept` connections are kept, and those of questions under way besides."""
+        self._most_kept = most_kept
         self._kept_seconds = kept_seconds
-        # A loop that lags closes them later.
-        self._kept = KeptConnections(most_kept, seconds=kept_seconds + 2.0)
         self._idle: dict[str, tuple[Connection, asyncio.TimerHandle]] = {}
         """By address, with what closes it when it is not used for long."""
 
     async def stats(self, address: str, whom: Whom) -> SidecarStats:
         """What the pod at an IP address tells; raises `SidecarSilent`, also when it is another."""
-        stays = self._kept.has_place(address, time.monotonic())
         try:
             async with asyncio.timeout(POLL_TIMEOUT_SECONDS):
-                head, body = await self._asked(address, stays=stays)
+                head, body = await self._asked(address)
             if head.status != 200:
                 raise SidecarSilent(f"{address} answers with status {head.status}")
             if other := whom.other(head.header):
@@ -58,9 +64,11 @@ class Sidecars:
         for address in list(self._idle):
             self._drop(address)
 
-    async def _asked(self, address: str, *, stays: bool) -> tuple[Head, bytes]:
+    async def _asked(self, address: str) -> tuple[Head, bytes]:
+        kept = self._taken(address)
+        stays = len(self._idle) < self._most_kept
         asked = question(STATS, address, ADMIN_PORT, stays=stays)
-        if (kept := self._taken(address)) is not None:
+        if kept is not None:
             try:
                 return await self._exchange(kept, address, asked, stays=stays)
             except ConnectionError:

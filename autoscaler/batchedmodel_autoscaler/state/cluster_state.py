@@ -153,7 +153,7 @@ class ClusterState:
     @property
     def counts(self) -> tuple[int, int]:
         """How many models there are, and pods of theirs."""
-        return len(self._models), self._ownership.count
+        return len(self._models), sum(self._ownership.sizes().values())
 
     def target(self, key: ModelKey) -> Target:
         """What a model's manifest asks for; raises `NotFound`."""
@@ -170,7 +170,7 @@ class ClusterState:
             () if departed is None else departed.windows,
             present=self._present(key),
             startup_seconds=self._startup_seconds(key),
-            poll_seconds=seconds_between(self._ownership.sizes, key, self.poll_seconds),
+            poll_seconds=seconds_between(self._ownership.sizes(), key, self.poll_seconds),
             sync_seconds=SYNC_SECONDS,
             now=now,
         )
