@@ -88,8 +88,9 @@ class Service:
         )
         self._election = election(leases, settings.namespace, settings.lease_name)
         self._remembering = CapacityWriter(
-            self._fleet,
-            cluster,
+            self._fleet.models,
+            self._fleet.capacity,
+            cluster.apply,
             leads=self._election.leads,
             clock=time.monotonic,
             calendar=_now,

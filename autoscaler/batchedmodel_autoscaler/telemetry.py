@@ -36,33 +36,18 @@ class Telemetry:
     """Counts what happens."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._answers = Counter(
+        self.answers: Final = Counter(
             ANSWERS, "Answers given to HPAs", ["metric", "reason"], registry=registry
         )
-        self._polls = Counter(POLLS, "Questions to sidecars", ["result"], registry=registry)
-        self._registered = Gauge(
+        """By the metric that was asked for, and why it has its value or is refused."""
+        self.polls: Final = Counter(POLLS, "Questions to sidecars", ["result"], registry=registry)
+        self.registered: Final = Gauge(
             REGISTERED, "APIServices that carry our authority, of two", registry=registry
         )
-        self._certificate_ends = Gauge(
+        self.certificate_ends: Final = Gauge(
             CERTIFICATE_ENDS, "When the serving certificate ends", registry=registry
         )
         ProcessCollector(registry=registry)
-
-    def answered(self, metric: str, reason: str) -> None:
-        """The metrics API gave an answer, or an error in place of one."""
-        self._answers.labels(metric, reason).inc()
-
-    def polled(self, result: PollResult) -> None:
-        """A sidecar was asked."""
-        self._polls.labels(result).inc()
-
-    def registered(self, count: int) -> None:
-        """So many APIServices are as they should be."""
-        self._registered.set(count)
-
-    def certificate_ends(self, timestamp: float) -> None:
-        """The certificate in use is good until then."""
-        self._certificate_ends.set(timestamp)
 
 
 class StateCollector(Collector):
@@ -74,12 +59,12 @@ class StateCollector(Collector):
         leads: Callable[[], bool],
         left_out: Callable[[], int],
     ) -> None:
-        self._left_out = left_out
         self._counts = counts
         self._leads = leads
+        self._left_out = left_out
 
     def collect(self) -> Iterator[Metric]:
-        """Models, pods and the leader."""
+        """Models, pods, the leader and the objects that were left out."""
         models, pods = self._counts()
         yield GaugeMetricFamily(
             LEADER, "1 for the replica that writes what was learnt", value=self._leads()

@@ -150,8 +150,8 @@ class Registration:
             self.renewed.set()
         for found, path in self._ours():
             await self._correct(found, path)
-        self._telemetry.registered(self._right())
-        self._telemetry.certificate_ends(self._rotation.serving.end.timestamp())
+        self._telemetry.registered.set(self._right())
+        self._telemetry.certificate_ends.set(self._rotation.serving.end.timestamp())
 
     async def _correct(self, found: ApiService, path: str) -> None:
         wanted = bundle_with(found.bundle, self._rotation.authorities, self._clock())

@@ -1,13 +1,13 @@
 """Serves `custom.metrics.k8s.io` to the API server: paths, trust, and one error form.
 
-A thin layer over `fleet` and the formula; the documents are made in `documents`.
+The numbers come from the cluster's state and the formula, and `documents` makes the documents.
 """
 
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
-from typing import Final, Protocol
+from typing import Any, Final
 
 from aiohttp import web
 
@@ -21,10 +21,11 @@ from batchedmodel_autoscaler.errors import (
     NotAllowed,
     NotFound,
     RefusedAnswer,
+    Untrusted,
 )
 from batchedmodel_autoscaler.metrics_api import documents
 from batchedmodel_autoscaler.metrics_api.documents import Document, Measurement
-from batchedmodel_autoscaler.metrics_api.trust import require_front_proxy
+from batchedmodel_autoscaler.state.cluster_state import ClusterState
 from batchedmodel_autoscaler.telemetry import Telemetry
 from batchedmodel_contract.kubernetes.names import (
     BLIND,
@@ -62,22 +63,12 @@ and what is more than they hold, divided by the least target there is, would bec
 """
 
 
-class Sights(Protocol):
-    """Who knows the models; `ClusterState` is one."""
-
-    def target(self, key: ModelKey) -> Target:
-        """What a model's manifest asks for; raises `NotFound`."""
-        ...
-
-    def sight(self, key: ModelKey, now: float) -> ModelObservation:
-        """What can be seen of a model."""
-        ...
-
-
 class MetricsApi:
     """Handlers of the TLS port."""
 
-    def __init__(self, fleet: Sights, *, telemetry: Telemetry, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, fleet: ClusterState, *, telemetry: Telemetry, clock: Callable[[], float]
+    ) -> None:
         self._fleet = fleet
         self._telemetry = telemetry
         self._clock = clock
@@ -156,9 +147,9 @@ class MetricsApi:
         try:
             verdict = self._verdict(decide, key)
         except RefusedAnswer as error:
-            self._telemetry.answered(name, type(error).__name__)
+            self._telemetry.answers.labels(name, type(error).__name__).inc()
             raise
-        self._telemetry.answered(name, verdict.reason)
+        self._telemetry.answers.labels(name, verdict.reason).inc()
         logger.debug(
             "%s/%s %s = %s, %s: %s",
             *(key.namespace, key.name, name, verdict.value, verdict.reason, verdict.sentence),
@@ -179,6 +170,36 @@ class MetricsApi:
             return decide(self._fleet.sight(key, self._clock()), target)
         except Unseen as unseen:
             raise MetricsUnavailable(f"{BLIND}: {unseen}") from unseen
+
+
+def require_front_proxy(
+    front: FrontProxy, peer: Mapping[str, Any] | None, headers: Mapping[str, str]
+) -> None:
+    """Raises `Untrusted` unless a request came through the API server's aggregation layer.
+
+    The API server asks who the caller is and what he may before it passes a request on, and shows
+    a certificate of its own. Nobody else is answered, so no token and no right is looked up here.
+
+    `peer`: a client's certificate as the ssl module shows one that it has verified; empty or None
+    for a client that showed none.
+    """
+    if not front.authority:
+        raise Untrusted("this cluster's API server does not pass requests on")
+    if not peer:
+        raise Untrusted("only the API server may ask here, with its client certificate")
+    name = _common_name(peer)
+    if front.allowed_names and name not in front.allowed_names:
+        raise Untrusted(f'the client certificate\'s name "{name}" is not allowed')
+    if not any(headers.get(header) for header in front.user_headers):
+        raise Untrusted("the request does not say for which user it is passed on")
+
+
+def _common_name(peer: Mapping[str, Any]) -> str:
+    for part in peer.get("subject", ()):
+        for key, value in part:
+            if key == "commonName":
+                return str(value)
+    return ""
 
 
 async def _ok(request: web.Request) -> web.Response:

@@ -161,7 +161,7 @@ class Poller:
             self._silent(uid)
         else:
             self._silences[uid] = 0
-            self._telemetry.polled(PollResult.ANSWERED)
+            self._telemetry.polls.labels(PollResult.ANSWERED).inc()
         finally:
             self._places.ended(model)
             self._free.release()
@@ -172,7 +172,7 @@ class Poller:
 
     def _silent(self, uid: str, result: PollResult = PollResult.SILENT) -> None:
         self._silences[uid] += 1
-        self._telemetry.polled(result)
+        self._telemetry.polls.labels(result).inc()
 
     def _schedule(self, uid: str, at: float) -> None:
         heapq.heappush(self._due, (at, uid))

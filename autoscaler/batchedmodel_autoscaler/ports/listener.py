@@ -14,8 +14,7 @@ from typing import Final
 from aiohttp import http_exceptions, web
 
 from batchedmodel_autoscaler.errors import CannotListen
-from batchedmodel_autoscaler.ports.connection import Connection
-from batchedmodel_autoscaler.ports.places import Bounds, gives_way
+from batchedmodel_autoscaler.ports.connection import Bounds, Connection, gives_way
 from batchedmodel_contract.manifest.tenants import address_group
 
 logger: Final = logging.getLogger(__name__)

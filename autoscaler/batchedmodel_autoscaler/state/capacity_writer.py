@@ -1,6 +1,6 @@
 """Writes what was learnt of each model into its status, so that no restart has to learn it anew.
 
-A shell: what is worth writing says `learning`. Of several replicas the one that leads writes: they
+`capacity_estimator` says what is worth writing. Of several replicas the one that leads writes: they
 hear the same pods, but have not seen the same ones start, and would correct each other for ever.
 Namespaces take turns, so that thousands of models of one keep no other's waiting.
 """
@@ -8,11 +8,11 @@ Namespaces take turns, so that thousands of models of one keep no other's waitin
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice, zip_longest
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from batchedmodel_autoscaler.cluster.objects import Model, ModelKey
 from batchedmodel_autoscaler.state.capacity_estimator import is_news
@@ -22,7 +22,6 @@ from batchedmodel_contract.manifest.manifest import API_VERSION, KIND
 from batchedmodel_kube.client import path_of
 from batchedmodel_kube.errors import ENDINGS, ClusterError, Conflict, Gone, Refused
 from batchedmodel_kube.informer import pause_after
-from batchedmodel_kube.reading import Object
 
 logger: Final = logging.getLogger(__name__)
 
@@ -33,26 +32,6 @@ _LOOK_SECONDS: Final = 15.0
 MOST_WRITES: Final = 150
 """In one look, ten a second; the rest waits for the next one."""
 _News = tuple[Model, Capacity]
-
-
-class Learner(Protocol):
-    """Who knows what was learnt; `ClusterState` is one."""
-
-    def models(self) -> list[Model]:
-        """All there are."""
-        ...
-
-    def capacity(self, key: ModelKey) -> Capacity | None:
-        """What was learnt of one."""
-        ...
-
-
-class Writer(Protocol):
-    """What is written with; `Client` is one."""
-
-    async def apply(self, path: str, manifest: Object, *, manager: str) -> Object:
-        """Have these fields of an object as they are here."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,18 +48,22 @@ class CapacityWriter:
 
     def __init__(
         self,
-        learner: Learner,
-        writer: Writer,
+        models: Callable[[], Sequence[Model]],
+        capacity: Callable[[ModelKey], Capacity | None],
+        apply: Callable[..., Awaitable[object]],
         *,
         leads: Callable[[], bool],
         clock: Callable[[], float],
         calendar: Callable[[], datetime],
     ) -> None:
-        """`leads`: whether this replica may write, at this moment. `clock`: monotonic seconds;
+        """`models`: all there are; `capacity`: what was learnt of one; `apply`: as `Client.apply`.
+
+        `leads`: whether this replica may write, at this moment. `clock`: monotonic seconds;
         `calendar`: the time for people, with its zone.
         """
-        self._learner = learner
-        self._writer = writer
+        self._models = models
+        self._learnt = capacity
+        self._apply = apply
         self._leads = leads
         self._clock = clock
         self._calendar = calendar
@@ -102,7 +85,7 @@ class CapacityWriter:
                 logger.warning("what was learnt could not be written: %s", error)
 
     async def _look(self) -> None:
-        models = self._learner.models()
+        models = self._models()
         keys = {model.key for model in models}
         self._written = {key: one for key, one in self._written.items() if key in keys}
         due: dict[str, list[_News]] = {}
@@ -117,7 +100,7 @@ class CapacityWriter:
     def _capacity(self, model: Model) -> Capacity | None:
         """What is to be written of a model; what goes wrong with one keeps no other waiting."""
         try:
-            capacity = self._learner.capacity(model.key)
+            capacity = self._learnt(model.key)
             return capacity if capacity is not None and self._is_due(model, capacity) else None
         except ENDINGS:
             raise
@@ -171,7 +154,7 @@ class CapacityWriter:
             "status": {FIELD: capacity.to_mapping(at=at)},
         }
         try:
-            await self._writer.apply(path, manifest, manager=FIELD_MANAGER)
+            await self._apply(path, manifest, manager=FIELD_MANAGER)
             logger.info("%s/%s: learnt %s", key.namespace, key.name, manifest["status"][FIELD])
         except (Gone, Conflict):
             # Another may have its name. There is nothing to write.

@@ -19,7 +19,7 @@ from batchedmodel_autoscaler.cluster.objects import (
 from batchedmodel_autoscaler.errors import MetricsUnavailable, Untrusted
 from batchedmodel_autoscaler.metrics_api import documents
 from batchedmodel_autoscaler.metrics_api.documents import Measurement
-from batchedmodel_autoscaler.metrics_api.trust import require_front_proxy
+from batchedmodel_autoscaler.metrics_api.server import require_front_proxy
 from batchedmodel_contract.kubernetes.capacity import Capacity
 from batchedmodel_contract.kubernetes.names import NAME_LABEL, REQUIRED_REPLICAS_METRIC
 from batchedmodel_scheduling.autoscaling.formula import Target

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from batchedmodel_autoscaler.ports.places import Bounds, gives_way
+from batchedmodel_autoscaler.ports.connection import Bounds, gives_way
 
 BOUNDS = Bounds(connections=6, of_address=3)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Open:
     address: str
     used_at: float = 0.0
