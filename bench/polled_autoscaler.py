@@ -11,12 +11,13 @@ import gc
 import json
 import sys
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
 
-from batchedmodel_autoscaler.cluster.objects import FrontProxy, Model, ModelKey, Owned, Pod, Size
+from batchedmodel_autoscaler.cluster.objects import FrontProxy, Model, ModelKey, Owned, Pod
 from batchedmodel_autoscaler.metrics_api.certificates import make_identity, server_context
 from batchedmodel_autoscaler.metrics_api.server import MetricsApi
 from batchedmodel_autoscaler.polling.poller import Poller
@@ -37,8 +38,8 @@ def _fleet(pods: dict[str, list[str]]) -> ClusterState:
         key = ModelKey("team", name)
         known.model_seen(Model(key=key, uid=name, target=_TARGET, capacity=None))
         deployment = Owned(uid=f"{name}-deployment", model=key, owner=name)
-        known.size_seen(Size(deployment=deployment, replicas=len(addresses)))
-        known.replica_set_seen(Owned(uid=f"{name}-set", model=key, owner=deployment.uid))
+        known.ownership.seen(replace(deployment, replicas=len(addresses)))
+        known.ownership.seen(Owned(uid=f"{name}-set", model=key, owner=deployment.uid))
         for address in addresses:
             known.pod_seen(_pod(key, address))
     return known

@@ -21,7 +21,6 @@ from batchedmodel_autoscaler.cluster.objects import (
     read_owned,
     read_pod,
     read_presence,
-    read_size,
 )
 from batchedmodel_autoscaler.cluster.resources import (
     API_SERVICES,
@@ -206,6 +205,7 @@ class Service:
 
     def _all_caches(self) -> list[tuple[Collection, Cache[Any]]]:
         fleet, registration, settings = self._fleet, self._registration, self._settings
+        ownership = fleet.ownership
 
         def caches(
             collections: Sequence[Collection],
@@ -229,8 +229,7 @@ class Service:
             *caches(home, read_presence, registration.home_seen, registration.home_gone),
             *caches(API_SERVICES, read_api_service, registration.seen, registration.gone),
             *caches(models, read_model, fleet.model_seen, fleet.model_gone),
-            *caches(sizes, read_size, fleet.size_seen, fleet.size_gone),
-            *caches(replica_sets, read_owned, fleet.replica_set_seen, fleet.replica_set_gone),
+            *caches((*sizes, *replica_sets), read_owned, ownership.seen, ownership.gone),
             *caches(pods, read_pod, self._pod_seen, fleet.pod_gone),
         ]
 

@@ -76,14 +76,8 @@ class Owned:
     """Whose label it has, which is no proof that it is that one's."""
     owner: str
     """Uid of its controller; empty where it has none."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
-    """A Deployment with a BatchedModel's label."""
-
-    deployment: Owned
-    replicas: int
+    replicas: int | None = None
+    """How many pods a Deployment should have; None for a ReplicaSet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,11 +192,6 @@ def _is_fresh(ready: Object | None, status: Object) -> bool:
     return since is None or started is None or _seconds_between(started, since) <= _TAKEN_UP_SECONDS
 
 
-def read_size(found: Object) -> Size:
-    """A Deployment that the label selects."""
-    return Size(deployment=read_owned(found), replicas=found["spec"].get("replicas", 1))
-
-
 def read_owned(found: Object) -> Owned:
     """A Deployment or a ReplicaSet that the label selects."""
     metadata = found["metadata"]
@@ -210,6 +199,8 @@ def read_owned(found: Object) -> Owned:
         uid=metadata["uid"],
         model=ModelKey(metadata["namespace"], metadata["labels"][NAME_LABEL]),
         owner=_controller(metadata),
+        # Of ReplicaSets nothing but metadata is asked for.
+        replicas=found["spec"].get("replicas", 1) if "spec" in found else None,
     )
 
 

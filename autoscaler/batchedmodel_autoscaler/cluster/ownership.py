@@ -6,8 +6,11 @@ own and so in any order; a pod is nobody's until the last of them has come.
 """
 
 from collections.abc import Mapping, Set
+from typing import TypeVar
 
 from batchedmodel_autoscaler.cluster.objects import ModelKey, Owned
+
+_T = TypeVar("_T")
 
 
 class Ownership:
@@ -15,8 +18,10 @@ class Ownership:
 
     def __init__(self) -> None:
         self._models: dict[ModelKey, str] = {}
-        self._between: dict[str, Owned] = {}
-        """Deployments and ReplicaSets, by uid."""
+        self._between: dict[ModelKey, dict[str, Owned]] = {}
+        """Deployments and ReplicaSets with a model's label, by uid."""
+        self._labels: dict[str, ModelKey] = {}
+        """The model whose label each of them has."""
         self._labelled: dict[ModelKey, dict[str, str]] = {}
         """The owners of pods that carry a model's label, by uid of the pod."""
         self._pods: dict[ModelKey, Set[str]] = {}
@@ -37,17 +42,17 @@ class Ownership:
 
     def is_of(self, key: ModelKey, uid: str) -> bool:
         """Whether a pod is a model's."""
-        replica_set = self._between.get(self._labelled.get(key, {}).get(uid, ""))
-        return (
-            replica_set is not None
-            and replica_set.model == key
-            and self.deployment_of(key, replica_set.owner)
-        )
+        between = self._between.get(key, {})
+        replica_set = between.get(self._labelled.get(key, {}).get(uid, ""))
+        deployment = None if replica_set is None else between.get(replica_set.owner)
+        return deployment is not None and deployment.owner == self._models.get(key)
 
-    def deployment_of(self, key: ModelKey, uid: str) -> bool:
-        """Whether a Deployment is a model's."""
-        found = self._between.get(uid)
-        return found is not None and (found.model, found.owner) == (key, self._models.get(key))
+    def replicas_of(self, key: ModelKey) -> int | None:
+        """How many pods a model's Deployment should have; None where it has none."""
+        for owned in self._between.get(key, {}).values():
+            if owned.replicas is not None and owned.owner == self._models.get(key):
+                return owned.replicas
+        return None
 
     def model_seen(self, key: ModelKey, uid: str) -> None:
         """A model is there, or has changed."""
@@ -62,14 +67,16 @@ class Ownership:
     def seen(self, owned: Owned) -> None:
         """A Deployment or a ReplicaSet is there, or has changed."""
         self.gone(owned)
-        self._between[owned.uid] = owned
+        self._labels[owned.uid] = owned.model
+        self._between.setdefault(owned.model, {})[owned.uid] = owned
         self._pods.pop(owned.model, None)
 
     def gone(self, owned: Owned) -> None:
         """A Deployment or a ReplicaSet is no more."""
-        before = self._between.pop(owned.uid, None)
-        if before is not None:
-            self._pods.pop(before.model, None)
+        key = self._labels.pop(owned.uid, None)
+        if key is not None:
+            _drop(self._between, key, owned.uid)
+            self._pods.pop(key, None)
 
     def pod_seen(self, key: ModelKey, uid: str, owner: str) -> None:
         """A pod with the model's label is there, or has changed."""
@@ -80,8 +87,11 @@ class Ownership:
 
     def pod_gone(self, key: ModelKey, uid: str) -> None:
         """Such a pod is no more, or has the label of another model."""
-        labelled = self._labelled.get(key, {})
-        labelled.pop(uid, None)
-        if not labelled:
-            self._labelled.pop(key, None)
+        _drop(self._labelled, key, uid)
         self._pods.pop(key, None)
+
+
+def _drop(of: dict[ModelKey, dict[str, _T]], key: ModelKey, uid: str) -> None:
+    of.get(key, {}).pop(uid, None)
+    if not of.get(key):
+        of.pop(key, None)

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from batchedmodel_autoscaler.cluster.objects import ModelKey, Size
+from batchedmodel_autoscaler.cluster.objects import ModelKey
 from batchedmodel_autoscaler.errors import NotFound
 from batchedmodel_autoscaler.polling.pace import MOST_POLLS_PER_SECOND
-from batchedmodel_autoscaler.state.cluster_state import LEARN_SECONDS, ClusterState
+from batchedmodel_autoscaler.state.cluster_state import ClusterState
 from batchedmodel_contract.kubernetes.capacity import Capacity
 from batchedmodel_contract.processes.stats import BUCKETS
 from batchedmodel_scheduling.autoscaling.formula import Unseen, required_replicas
@@ -303,33 +303,20 @@ def test_what_ready_pods_show_is_learnt() -> None:
     assert known.capacity(KEY) is None
 
 
-def test_what_answers_teach_is_looked_at_now_and_then() -> None:
-    known = fleet([pod(1)])
-
-    def after(seconds: float, rate: float) -> float | None:
-        known.answered("uid-1", busy(0.1, rows_per_second=rate), NOW + seconds)
-        found = known.capacity(KEY)
-        return None if found is None else found.rows_per_second
-
-    assert after(0, 410.0) == 410.0
-    assert after(LEARN_SECONDS / 2, 500.0) == 410.0
-    assert after(LEARN_SECONDS, 500.0) == 500.0
-
-
 def test_what_another_replica_saw_of_a_start_holds_here_too() -> None:
     known = fleet([pod(1, startup_seconds=7200.0)])
     known.answered("uid-1", CALM, NOW)
     assert known.sight(KEY, NOW).reaction_seconds == 600.0 + 17.0
     known.model_seen(replace(MODEL, capacity=REMEMBERED))
     assert known.sight(KEY, NOW).reaction_seconds == 90.0 + 17.0
-    known.answered("uid-1", CALM, NOW + LEARN_SECONDS)
+    known.answered("uid-1", CALM, NOW + 10)
     assert known.sight(KEY, NOW).reaction_seconds == 90.0 + 17.0
 
 
 def test_a_pod_that_never_answers_teaches_how_long_a_start_takes() -> None:
     known = ClusterState(2.0)
-    known.size_seen(Size(deployment=DEPLOYMENT, replicas=1))
-    known.replica_set_seen(REPLICA_SET)
+    known.ownership.seen(replace(DEPLOYMENT, replicas=1))
+    known.ownership.seen(REPLICA_SET)
     known.pod_seen(pod(1, startup_seconds=40.0))
     known.model_seen(MODEL)
     assert known.capacity(KEY) == Capacity(revision="a", startup_seconds=40.0)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from batchedmodel_autoscaler.cluster.objects import ModelKey, Owned, Pod, Size
+from batchedmodel_autoscaler.cluster.objects import ModelKey, Owned, Pod
 from batchedmodel_autoscaler.cluster.ownership import Ownership
 from batchedmodel_autoscaler.polling.pace import MOST_POLLS_PER_SECOND
 from batchedmodel_autoscaler.state.cluster_state import ClusterState
@@ -55,9 +55,9 @@ def nobodys(**owner: str) -> Pod:
 )
 def test_a_pod_with_only_the_label_counts_for_nothing(stranger: Pod) -> None:
     known = fleet([pod(1, startup_seconds=40.0)])
-    known.size_seen(Size(deployment=Owned(uid="deploy", model=KEY, owner=""), replicas=50))
-    known.replica_set_seen(Owned(uid="theirs", model=KEY, owner="deploy"))
-    known.replica_set_seen(Owned(uid="bare", model=KEY, owner=""))
+    known.ownership.seen(Owned(uid="deploy", model=KEY, owner="", replicas=50))
+    known.ownership.seen(Owned(uid="theirs", model=KEY, owner="deploy"))
+    known.ownership.seen(Owned(uid="bare", model=KEY, owner=""))
     known.pod_seen(stranger)
     known.answered("uid-1", CALM, NOW)
     assert not counts(known, stranger)
@@ -82,8 +82,8 @@ def test_in_whatever_order_the_objects_come_the_pod_counts_in_the_end() -> None:
     def parts(known: ClusterState) -> list[Callable[[], None]]:
         return [
             lambda: known.model_seen(MODEL),
-            lambda: known.size_seen(Size(deployment=DEPLOYMENT, replicas=1)),
-            lambda: known.replica_set_seen(REPLICA_SET),
+            lambda: known.ownership.seen(replace(DEPLOYMENT, replicas=1)),
+            lambda: known.ownership.seen(REPLICA_SET),
             lambda: known.pod_seen(one),
         ]
 
@@ -101,14 +101,14 @@ def test_in_whatever_order_the_objects_come_the_pod_counts_in_the_end() -> None:
     [
         pytest.param(lambda known: known.model_gone(MODEL), id="model"),
         pytest.param(
-            lambda known: known.size_gone(Size(deployment=DEPLOYMENT, replicas=1)), id="deployment"
+            lambda known: known.ownership.gone(replace(DEPLOYMENT, replicas=1)), id="deployment"
         ),
-        pytest.param(lambda known: known.replica_set_gone(REPLICA_SET), id="replica set"),
+        pytest.param(lambda known: known.ownership.gone(REPLICA_SET), id="replica set"),
         pytest.param(
-            lambda known: known.replica_set_seen(replace(REPLICA_SET, owner="")), id="orphaned"
+            lambda known: known.ownership.seen(replace(REPLICA_SET, owner="")), id="orphaned"
         ),
         pytest.param(
-            lambda known: known.replica_set_seen(replace(REPLICA_SET, owner="x", model=OTHER)),
+            lambda known: known.ownership.seen(replace(REPLICA_SET, owner="x", model=OTHER)),
             id="orphaned and relabelled",
         ),
         pytest.param(lambda known: known.model_seen(replace(MODEL, uid="new")), id="another model"),
@@ -135,7 +135,7 @@ def seconds_of_a_list(count: int) -> float:
     def unread(found: object) -> Owned:
         raise NotImplementedError
 
-    cache = Cache(unread, seen=known.replica_set_seen, gone=known.replica_set_gone)
+    cache = Cache(unread, seen=known.ownership.seen, gone=known.ownership.gone)
     before = time.process_time()
     cache.replace({one.uid: one for one in listed})
     cache.replace({})

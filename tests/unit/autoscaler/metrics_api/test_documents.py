@@ -9,12 +9,11 @@ from batchedmodel_autoscaler.cluster.objects import (
     FrontProxy,
     ModelKey,
     Owned,
-    Size,
     read_api_service,
     read_front_proxy,
     read_model,
+    read_owned,
     read_pod,
-    read_size,
 )
 from batchedmodel_autoscaler.errors import MetricsUnavailable, Untrusted
 from batchedmodel_autoscaler.metrics_api import documents
@@ -257,8 +256,7 @@ def test_a_size_is_what_the_deployment_is_to_have() -> None:
     labels = {NAME_LABEL: "minilm"}
     metadata = {"namespace": "team", "uid": "u", "labels": labels, "ownerReferences": owners}
     found = {"metadata": metadata, "spec": {"replicas": 3}, "status": {"replicas": 4}}
-    deployment = Owned(uid="u", model=KEY, owner="model")
-    assert read_size(found) == Size(deployment=deployment, replicas=3)
+    assert read_owned(found) == Owned(uid="u", model=KEY, owner="model", replicas=3)
 
 
 def test_an_api_service_of_the_api_server_itself_is_nobodys() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client import CollectorRegistry
 
-from batchedmodel_autoscaler.cluster.objects import Model, ModelKey, Owned, Pod, Size
+from batchedmodel_autoscaler.cluster.objects import Model, ModelKey, Owned, Pod
 from batchedmodel_autoscaler.errors import SidecarSilent
 from batchedmodel_autoscaler.polling.pace import fair_share, seconds_between
 from batchedmodel_autoscaler.polling.poller import FIRST_ROUND_SECONDS, Poller
@@ -34,8 +34,8 @@ def world(models: dict[ModelKey, int]) -> tuple[ClusterState, dict[ModelKey, lis
         name = f"{key.namespace}-{key.name}"
         known.model_seen(Model(key=key, uid=name, target=TARGET, capacity=None))
         deployment = Owned(uid=f"{name}-deployment", model=key, owner=name)
-        known.size_seen(Size(deployment=deployment, replicas=count))
-        known.replica_set_seen(Owned(uid=f"{name}-set", model=key, owner=deployment.uid))
+        known.ownership.seen(replace(deployment, replicas=count))
+        known.ownership.seen(Owned(uid=f"{name}-set", model=key, owner=deployment.uid))
         pods[key] = [
             replace(
                 pod(number),
