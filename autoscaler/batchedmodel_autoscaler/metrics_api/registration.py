@@ -64,7 +64,6 @@ class Registration:
         self._there: dict[str, ApiService] = {}
         self._met: dict[str, str] = {}
         """The uid of each that was met first, or last before the uninstallation."""
-        self._removed: set[str] = set()
         self._paid_until: dict[str, float] = {}
         """By the name of each, when its writes so far would end at the steady rate; loop time."""
         self._uninstalled = False
@@ -139,10 +138,9 @@ class Registration:
         if self._uninstalled:
             for found, path in self._ours():
                 # One of the same name that came later is that of the next installation.
-                if found.uid == self._met[found.name] and found.uid not in self._removed:
+                if found.uid == self._met[found.name]:
                     with suppress(Conflict):
                         await self._writer.delete(path, uid=found.uid)
-                    self._removed.add(found.uid)
                     logger.info("deleted %s", found.name)
             return
         if self._rotation.step(self._announced(), self._clock()):

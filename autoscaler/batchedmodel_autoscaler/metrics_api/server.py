@@ -24,7 +24,7 @@ from batchedmodel_autoscaler.errors import (
     Untrusted,
 )
 from batchedmodel_autoscaler.metrics_api import documents
-from batchedmodel_autoscaler.metrics_api.documents import Document, Measurement
+from batchedmodel_autoscaler.metrics_api.documents import Document
 from batchedmodel_autoscaler.state.cluster_state import ClusterState
 from batchedmodel_autoscaler.telemetry import Telemetry
 from batchedmodel_contract.kubernetes.names import (
@@ -81,11 +81,11 @@ class MetricsApi:
         router = application.router
         router.add_get("/livez", _ok)
         router.add_get("/readyz", _ok)
-        router.add_get("/apis", self._groups)
-        router.add_get(f"/apis/{METRICS_GROUP}", self._group)
+        router.add_get("/apis", _groups)
+        router.add_get(f"/apis/{METRICS_GROUP}", _always(documents.group()))
         for version in METRICS_VERSIONS:
             base = f"/apis/{METRICS_GROUP}/{version}"
-            router.add_get(base, self._discovery(version))
+            router.add_get(base, _always(documents.resource_list(version)))
             router.add_get(
                 f"{base}/namespaces/{{namespace}}/{documents.RESOURCE}/{{name}}/{{metric}}",
                 self._metric(version),
@@ -114,62 +114,40 @@ class MetricsApi:
         logger.debug("%s %s: %s", request.method, request.path, refused)
         return _json(documents.status(refused), refused.code)
 
-    async def _groups(self, request: web.Request) -> web.Response:
-        # A plain document in answer to this would be read as a group without any resource.
-        if _AGGREGATED in request.headers.get("Accept", "").lower():
-            raise NotAcceptable("aggregated discovery is not served here")
-        return _json(documents.group_list())
-
-    async def _group(self, request: web.Request) -> web.Response:
-        return _json(documents.group())
-
-    def _discovery(self, version: str) -> _Handler:
-        async def discovery(request: web.Request) -> web.Response:
-            return _json(documents.resource_list(version))
-
-        return discovery
-
     def _metric(self, version: str) -> _Handler:
         async def metric(request: web.Request) -> web.Response:
-            return _json(documents.metric_values(version, self._measured(request)))
+            key = ModelKey(request.match_info["namespace"], request.match_info["name"])
+            name = request.match_info["metric"]
+            if name not in _DECISIONS:
+                known = ", ".join(_DECISIONS)
+                raise NotFound(f'the metric "{name}" is not known; there are {known}')
+            if request.query.get("metricLabelSelector"):
+                raise BadRequest(f"{name} has no labels that metricLabelSelector could select by")
+            _, seconds, most = _DECISIONS[name]
+            value = min(most, self._value(key, name))
+            now = datetime.now(tz=UTC)
+            return _json(documents.metric_values(version, key, name, value, now, round(seconds)))
 
         return metric
 
-    def _measured(self, request: web.Request) -> Measurement:
-        key = ModelKey(request.match_info["namespace"], request.match_info["name"])
-        name = request.match_info["metric"]
-        if name not in _DECISIONS:
-            known = ", ".join(_DECISIONS)
-            raise NotFound(f'the metric "{name}" is not known; there are {known}')
-        if request.query.get("metricLabelSelector"):
-            raise BadRequest(f"{name} has no labels that metricLabelSelector could select by")
-        decide, seconds, most = _DECISIONS[name]
+    def _value(self, key: ModelKey, name: str) -> float:
+        decide, _, _ = _DECISIONS[name]
+        answers = self._telemetry.answers
         try:
-            verdict = self._verdict(decide, key)
-        except RefusedAnswer as error:
-            self._telemetry.answers.labels(name, type(error).__name__).inc()
+            target = self._fleet.target(key)
+            verdict = decide(self._fleet.sight(key, self._clock()), target)
+        except NotFound:
+            answers.labels(name, NotFound.__name__).inc()
             raise
-        self._telemetry.answers.labels(name, verdict.reason).inc()
+        except Unseen as unseen:
+            answers.labels(name, MetricsUnavailable.__name__).inc()
+            raise MetricsUnavailable(f"{BLIND}: {unseen}") from unseen
+        answers.labels(name, verdict.reason).inc()
         logger.debug(
             "%s/%s %s = %s, %s: %s",
             *(key.namespace, key.name, name, verdict.value, verdict.reason, verdict.sentence),
         )
-        return Measurement(
-            model=key,
-            metric=name,
-            value=min(most, verdict.value),
-            taken=datetime.now(tz=UTC),
-            window_seconds=round(seconds),
-        )
-
-    def _verdict(
-        self, decide: Callable[[ModelObservation, Target], Verdict], key: ModelKey
-    ) -> Verdict:
-        target = self._fleet.target(key)
-        try:
-            return decide(self._fleet.sight(key, self._clock()), target)
-        except Unseen as unseen:
-            raise MetricsUnavailable(f"{BLIND}: {unseen}") from unseen
+        return verdict.value
 
 
 def require_front_proxy(
@@ -204,6 +182,20 @@ def _common_name(peer: Mapping[str, Any]) -> str:
 
 async def _ok(request: web.Request) -> web.Response:
     return web.Response(text="ok\n")
+
+
+async def _groups(request: web.Request) -> web.Response:
+    # A plain document in answer to this would be read as a group without any resource.
+    if _AGGREGATED in request.headers.get("Accept", "").lower():
+        raise NotAcceptable("aggregated discovery is not served here")
+    return _json(documents.group_list())
+
+
+def _always(document: Document) -> _Handler:
+    async def answer(request: web.Request) -> web.Response:
+        return _json(document)
+
+    return answer
 
 
 def _json(document: Document, code: int = 200) -> web.Response:

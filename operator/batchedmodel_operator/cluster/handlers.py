@@ -36,7 +36,7 @@ _CHUNK: Final = 50
 """Objects of a page. A page of each kind is held at the same time, as JSON; and as many as an API
 server takes at most, of the worst form, are read within `_REQUEST_SECONDS`."""
 _IDLE_SECONDS: Final = 0.05
-_LONGEST_BACKOFF_SECONDS: Final = 30
+_FIRST_BACKOFFS: Final = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 
 
 class Add(Protocol):
@@ -144,10 +144,7 @@ class _Backoffs:
     """Delays between attempts at the API server, without an end: an outage must not end us."""
 
     def __iter__(self) -> Iterator[float]:
-        growing = itertools.takewhile(
-            lambda delay: delay < _LONGEST_BACKOFF_SECONDS, (2.0**n / 2 for n in itertools.count())
-        )
-        return itertools.chain(growing, itertools.repeat(float(_LONGEST_BACKOFF_SECONDS)))
+        return itertools.chain(_FIRST_BACKOFFS, itertools.repeat(30.0))
 
 
 class _NoDifferences(kopf.DiffBaseStorage):
