@@ -23,12 +23,11 @@ from kubernetes.aio.client.configuration import Configuration
 from batchedmodel_contract.kubernetes.object_text import (
     LARGEST_OBJECT,
     ItemSplitter,
-    LineSplitter,
     Unreadable,
     parsed,
 )
 from batchedmodel_kube.errors import ClusterError, Gone, Unreachable, translated
-from batchedmodel_kube.reading import CHUNK, Object, apart, items_of, message_of
+from batchedmodel_kube.reading import CHUNK, Object, apart, items_of, message_of, messages_of
 
 _log: Final = logging.getLogger(__name__)
 _CALL_SECONDS: Final = 30.0
@@ -178,18 +177,15 @@ class Client:
         """
         query = {**collection.selectors, "limit": _PAGE}
         accept = _METADATA_LIST if collection.metadata_only else _JSON
+        leave_out = partial(self._leave_out, collection)
         while True:
             splitter = ItemSplitter()
             chunks = self._chunks("GET", collection.path, query, accept=accept, limit=_LIST)
+            items = items_of(chunks, splitter, collection.read, leave_out)
             try:
-                async with aclosing(chunks), aclosing(items_of(chunks, splitter)) as items:
-                    async for item in items:
-                        try:
-                            found = await apart(item, collection.read)
-                        except Unreadable as error:
-                            self._leave_out(collection, error)
-                        else:
-                            yield Event(type=EventType.ADDED, found=found, size=len(item))
+                async with aclosing(chunks), aclosing(items):
+                    async for found, size in items:
+                        yield Event(type=EventType.ADDED, found=found, size=size)
                 metadata = splitter.rest().get("metadata") or {}
             except Unreadable as error:
                 raise Unreachable(f"GET {collection}: the answer {error}") from error
@@ -212,16 +208,12 @@ class Client:
             "timeoutSeconds": str(_WATCH_SECONDS),
         }
         accept = _METADATA if collection.metadata_only else _JSON
-        splitter = LineSplitter()
         chunks = self._chunks("GET", collection.path, query, accept=accept, limit=_WATCH)
+        read, leave_out = partial(_event, collection), partial(self._leave_out, collection)
         try:
-            async with aclosing(chunks):
-                async for chunk in chunks:
-                    for line in splitter.feed(chunk):
-                        try:
-                            yield await apart(line, partial(_event, collection=collection))
-                        except Unreadable as error:
-                            self._leave_out(collection, error)
+            async with aclosing(chunks), aclosing(messages_of(chunks, read, leave_out)) as events:
+                async for event in events:
+                    yield event
         except Unreadable as error:
             raise Unreachable(f"watch {collection}: it {error}") from error
 
@@ -335,7 +327,7 @@ def _unread(text: bytes) -> Object:
     return {}
 
 
-def _event(line: bytes, collection: Collection) -> Event:
+def _event(collection: Collection, line: bytes) -> Event:
     kind, found = message_of(line, collection.read)
     try:
         if kind == "ERROR":

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 from batchedmodel_contract.kubernetes.object_text import (
     LARGE,
     ItemSplitter,
+    LineSplitter,
     Unreadable,
     members,
     parsed,
@@ -35,14 +36,42 @@ async def apart(text: bytes, read: Callable[[bytes], _T]) -> _T:
 
 
 async def items_of(
-    chunks: AsyncIterator[bytes], splitter: ItemSplitter
-) -> AsyncGenerator[bytes, None]:
-    """The items of a list as they arrive, in their JSON. Raises `Unreadable`."""
+    chunks: AsyncIterator[bytes],
+    splitter: ItemSplitter,
+    read: Callable[[bytes], _T],
+    leave_out: Callable[[Unreadable], None],
+) -> AsyncGenerator[tuple[_T, int], None]:
+    """What is read of a list's items as they arrive, each with the bytes of its JSON.
+
+    `leave_out` is told of each item that cannot be read. Raises `Unreadable` for the list.
+    """
     async for chunk in chunks:
         for item in splitter.feed(chunk):
-            yield item
+            try:
+                found = await apart(item, read)
+            except Unreadable as error:
+                leave_out(error)
+            else:
+                yield found, len(item)
         # Chunks that have arrived already are had without leaving the loop to anybody else.
         await asyncio.sleep(0)
+
+
+async def messages_of(
+    chunks: AsyncIterator[bytes],
+    read: Callable[[bytes], _T],
+    leave_out: Callable[[Unreadable], None],
+) -> AsyncGenerator[_T, None]:
+    """What is read of a watch's messages as they arrive. As `items_of`."""
+    splitter = LineSplitter()
+    async for chunk in chunks:
+        for line in splitter.feed(chunk):
+            try:
+                found = await apart(line, read)
+            except Unreadable as error:
+                leave_out(error)
+            else:
+                yield found
 
 
 def message_of(line: bytes, read: Callable[[bytes], Object]) -> tuple[str, Object]:

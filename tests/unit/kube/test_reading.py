@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 
-from batchedmodel_contract.kubernetes.object_text import LARGE, ItemSplitter
+from batchedmodel_contract.kubernetes.object_text import LARGE, ItemSplitter, Unreadable
 from batchedmodel_kube.reading import apart, items_of
 
 
@@ -45,6 +45,9 @@ async def test_a_list_that_has_arrived_is_cut_apart_in_turns_with_others() -> No
 
     beside = asyncio.create_task(others())
     splitter = ItemSplitter()
-    assert len([item async for item in items_of(chunks(), splitter)]) == 1_000
+    assert (
+        len([item async for item in items_of(chunks(), splitter, bytes, list[Unreadable]().append)])
+        == 1_000
+    )
     assert turns >= 70
     beside.cancel()
