@@ -113,13 +113,13 @@ class Event:
 def path_of(
     group: str,
     version: str,
-    plural: str,
+    plural: str = "",
     *,
     namespace: str = "",
     name: str = "",
     subresource: str = "",
 ) -> str:
-    """An address at the API server. The core group is empty; no namespace means all of them."""
+    """An address at the API server. The core group is empty; no namespace means all."""
     parts = [f"/apis/{group}" if group else "/api", version]
     if namespace:
         parts += ["namespaces", quote(namespace, safe="")]

@@ -69,9 +69,8 @@ class Election:
             await asyncio.sleep(self._tried_at + RETRY_SECONDS - self._clock())
 
     async def lost(self) -> None:
-        """Renew for as long as it goes, and return at once when this replica leads no more."""
+        """Renew for as long as this replica leads, and return at once when it leads no more."""
         while (remaining := self._elector.remaining(self._clock())) > 0:
-            # A try that took all its time is followed by another without a rest.
             rest = self._tried_at + RETRY_SECONDS - self._clock()
             await asyncio.sleep(min(rest, remaining))
             if (remaining := self._elector.remaining(self._clock())) > 0:
@@ -85,7 +84,7 @@ class Election:
             _log.warning("%s leads no more", self._identity)
 
     async def release(self) -> None:
-        """Give the Lease back; nothing may be written after it. Who waits has it within a try."""
+        """Give the Lease back. This replica must write nothing afterwards."""
         try:
             async with asyncio.timeout(_TRY_SECONDS):
                 body = await self._read()
@@ -131,7 +130,7 @@ class Election:
             "metadata": metadata,
             "spec": {
                 "holderIdentity": claim.holder,
-                # For people and for other tools: an elector goes by its own clock.
+                # For people and other tools. An elector goes by its own clock.
                 "leaseDurationSeconds": int(LEASE_SECONDS),
                 "leaseTransitions": claim.transitions,
                 "acquireTime": claim.acquired or now,

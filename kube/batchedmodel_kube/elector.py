@@ -1,22 +1,23 @@
 """Which of several replicas leads, decided from a Lease. Pure: time is an argument, nothing waits.
 
-Called by `election`, which reads and writes the Lease. The rules follow Kubernetes' own leader
-election (client-go's `leaderelection`): who does not lead waits until the holder has been silent
-for a while by the waiter's own clock, so that no two clocks are ever compared; who leads stops some
-time before that, counted from the moment at which its last good write was sent.
+The rules follow Kubernetes' own leader election (client-go's `leaderelection`). A replica that
+waits takes the Lease when the holder has been silent for a while by the waiter's own clock, so that
+no two clocks are compared. A leader stops some time before that, counted from the moment at which
+it sent its last good write.
 
-So there are never two leaders, but for one case, as in client-go: when somebody deletes the Lease,
-one who has never read it cannot tell that from a first start and takes it at once, and the holder
-believes in it until its next try. Whoever has read it waits as for a silent holder.
+So there are never two leaders, except in one case, as in client-go: when somebody deletes the
+Lease, a replica that has never read it takes it at once, as at a first start, and the holder
+believes in it until its next try. A replica that has read it waits as for a silent holder.
 """
 
 from dataclasses import dataclass
 from typing import Final
 
 LEASE_SECONDS: Final = 10.0
-"""After so long a silence of the holder somebody else takes the Lease."""
+"""After so long a silence of the holder another replica takes the Lease."""
 RENEW_SECONDS: Final = 7.0
-"""A holder that could not renew for so long leads no more; the rest is for what is under way."""
+"""A holder that could not renew for so long leads no more. The rest of the time is for its writes
+that are under way."""
 RETRY_SECONDS: Final = 2.0
 """Between two tries, of a holder as of one who waits."""
 
@@ -50,27 +51,27 @@ class Elector:
     """One replica's view of the Lease."""
 
     def __init__(self, identity: str) -> None:
-        """`identity`: nobody else's, not even an earlier run's of the same process."""
+        """`identity` is this run's alone: an earlier run of the same process had another."""
         self._identity = identity
         self._seen: Record | None = None
         self._seen_at = float("-inf")
         self._leads_until = float("-inf")
         self._unanswered: float | None = None
-        """The step of the first claim since the last that is known to be written."""
+        """When the first claim was made of those that may have been written and got no answer."""
 
     def step(self, record: Record | None, now: float) -> Claim | None:
-        """What to write; None: somebody else leads.
+        """What to write; None when somebody else leads.
 
-        `record`: as the API server had it before `now`; None when there is no Lease. Who has never
-        seen one takes it then: a first start waits for nobody.
+        `record`: as the API server had it before `now`; None when there is no Lease. A replica
+        that has never seen a Lease then takes it.
         """
         if record is not None and record != self._seen:
             self._seen, self._seen_at = record, now
             if record.holder == self._identity and self._unanswered is not None:
-                # One of them was written, although its answer came too late or not at all. Else an
-                # API server that is slow to us alone would have us hold the Lease and never lead.
+                # A claim was written although its answer came too late or not at all. Without this
+                # an API server that is slow to us alone would have us hold the Lease and not lead.
                 self.confirmed(self._unanswered)
-        # Of a Lease that was deleted the holder need not know yet: it counts as one that is silent.
+        # The holder of a Lease that was deleted may not know it yet. It counts as silent.
         last = self._seen
         if last is not None and last.holder not in ("", self._identity):
             self._leads_until, self._unanswered = float("-inf"), None
@@ -87,15 +88,15 @@ class Elector:
         )
 
     def confirmed(self, stepped: float) -> None:
-        """The claim was written; `stepped`: the time of the step that made it.
+        """The claim was written. `stepped`: the time of the step that made it.
 
-        Not the time of the answer: others count from when the API server had it, which was before.
+        It is not the time of the answer: others count from when the API server had the claim.
         """
         self._leads_until = max(self._leads_until, stepped + RENEW_SECONDS)
         self._unanswered = None
 
     def resign(self, record: Record | None) -> Claim | None:
-        """What to write so that others need not wait; None: it is not ours to give back."""
+        """What to write so that others need not wait; None when this replica holds no Lease."""
         self._leads_until, self._unanswered = float("-inf"), None
         if record is None or record.holder != self._identity:
             return None
@@ -107,5 +108,5 @@ class Elector:
         )
 
     def remaining(self, now: float) -> float:
-        """Seconds for which this replica still leads whatever happens; 0 when it does not."""
+        """Seconds for which this replica leads whatever happens; 0 when it does not."""
         return max(0.0, self._leads_until - now)
