@@ -17,10 +17,10 @@ from batchedmodel_autoscaler.cluster.objects import (
     Pod,
     read_api_service,
     read_front_proxy,
+    read_leaving,
     read_model,
     read_owned,
     read_pod,
-    read_presence,
 )
 from batchedmodel_autoscaler.cluster.resources import (
     API_SERVICES,
@@ -226,7 +226,7 @@ class Service:
             *caches(
                 (FRONT_PROXY,), read_front_proxy, self._front_proxy_seen, self._front_proxy_gone
             ),
-            *caches(home, read_presence, registration.home_seen, registration.home_gone),
+            *caches(home, read_leaving, registration.home_seen, registration.home_gone),
             *caches(API_SERVICES, read_api_service, registration.seen, registration.gone),
             *caches(models, read_model, fleet.model_seen, fleet.model_gone),
             *caches((*sizes, *replica_sets), read_owned, ownership.seen, ownership.gone),

@@ -1,7 +1,4 @@
-"""What the autoscaler needs to know of Kubernetes' objects, read from their JSON.
-
-Pure. Most of an object is dropped here, so that thousands of pods cost little memory.
-"""
+"""What the autoscaler needs to know of Kubernetes' objects, read from their JSON. Pure."""
 
 import base64
 import binascii
@@ -56,13 +53,13 @@ class Pod:
     ready: bool
     leaving: bool
     startup_seconds: float | None
-    """From its creation to when it was last seen to get ready; None while it is not ready."""
+    """From its creation to the last time that it got ready; None while it is not ready."""
     fresh: bool
-    """Whether it has not been ready yet; one that is not ready any more has."""
+    """Whether it has never been ready."""
     created: str
     """When, as RFC 3339 writes it."""
     revision: str
-    """Empty where the operator made it not."""
+    """Empty for a pod that the operator did not make."""
     owner: str
     """Uid of its controller, a ReplicaSet; empty where it has none."""
 
@@ -97,16 +94,8 @@ class ApiService:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Presence:
-    """An object of which only its end matters."""
-
-    uid: str
-    leaving: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FrontProxy:
-    """By what the API server makes itself known when it passes a request on."""
+    """How the API server identifies itself when it passes a request on."""
 
     authority: str
     """PEM; empty where the aggregation layer is off."""
@@ -116,7 +105,7 @@ class FrontProxy:
 
 
 def read_model(found: Object) -> Model:
-    """The schema has made sure of ranges; a field that is absent has its default here."""
+    """A BatchedModel. The schema has checked ranges; an absent field has its default here."""
     spec = found.get("spec") or {}
     scaling, batching = spec.get("autoscaling") or {}, spec.get("batching") or {}
     batch = batching.get("maxBatchSize") or Batching().max_batch_size
@@ -167,9 +156,10 @@ def read_pod(found: Object) -> Pod:
 
 
 def _startup_seconds(metadata: Object, status: Object, ready_since: str) -> float:
-    """Until a node was found, by the API server's clock, and from then on by that node's.
+    """From its creation to its readiness.
 
-    The two may differ by an hour, and our own clock plays no part.
+    The wait for a node is measured by the API server's clock, the rest by that node's. The two
+    clocks may differ by an hour.
     """
     created, taken_up = metadata["creationTimestamp"], status.get("startTime")
     placed = next(
@@ -223,10 +213,9 @@ def read_api_service(found: Object) -> ApiService:
     )
 
 
-def read_presence(found: Object) -> Presence:
-    """Any object."""
-    metadata = found["metadata"]
-    return Presence(uid=metadata["uid"], leaving="deletionTimestamp" in metadata)
+def read_leaving(found: Object) -> bool:
+    """Whether any object is being deleted."""
+    return "deletionTimestamp" in found["metadata"]
 
 
 def read_front_proxy(found: Object) -> FrontProxy:

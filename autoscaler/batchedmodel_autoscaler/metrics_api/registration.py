@@ -1,6 +1,6 @@
 """Keeps the two APIServices right, and removes them when the autoscaler is being uninstalled.
 
-The chart makes them; here only their caBundle is written. An APIService whose server is gone keeps
+The chart makes them, and only their caBundle is written here. An APIService without a server keeps
 every namespace of the cluster from being deleted, so it must not outlive its server.
 """
 
@@ -13,7 +13,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Final, Protocol
 
-from batchedmodel_autoscaler.cluster.objects import ApiService, Presence
+from batchedmodel_autoscaler.cluster.objects import ApiService
 from batchedmodel_autoscaler.cluster.resources import API_SERVICES
 from batchedmodel_autoscaler.metrics_api.certificates import Rotation, bundle_with, holds
 from batchedmodel_autoscaler.telemetry import Telemetry
@@ -27,8 +27,8 @@ _LOOK_AGAIN_SECONDS: Final = 15.0
 """The rotation is judged at least this often; certificates end in days."""
 _WRITES_IN_A_BURST: Final = 4
 _BETWEEN_WRITES_SECONDS: Final = 15.0
-"""Of one APIService after a burst. However many there are that undo each other's writes, and
-whoever else does, none of them does it as fast as it hears of it."""
+"""Of one APIService after a burst. Else processes that undo each other's writes would write as fast
+as they hear of them."""
 
 
 class Writer(Protocol):
@@ -44,7 +44,7 @@ class Writer(Protocol):
 
 
 class Registration:
-    """Owner of the rotation; told by the caches what is there."""
+    """Announces the rotation's authorities; the caches tell it what is there."""
 
     def __init__(
         self,
@@ -63,9 +63,9 @@ class Registration:
         self._clock = clock
         self._there: dict[str, ApiService] = {}
         self._met: dict[str, str] = {}
-        """The uid of each that was met first, or last before the uninstallation."""
+        """The uid that each had when it was last seen before the uninstallation, or at first."""
         self._paid_until: dict[str, float] = {}
-        """By the name of each, when its writes so far would end at the steady rate; loop time."""
+        """When the writes of each so far would end at the steady rate, by its name; loop time."""
         self._uninstalled = False
         self._changed = asyncio.Event()
         self.renewed: Final = asyncio.Event()
@@ -92,9 +92,9 @@ class Registration:
 
     @property
     def untrusting(self) -> list[str]:
-        """Our APIServices in whose bundle the authority of what serves does not stand yet.
+        """Our APIServices whose bundle does not hold the authority that serves yet.
 
-        None of another owner's and none that leaves or is to be removed: nothing is written there.
+        Those that are being deleted or are to be removed do not count: nothing is written there.
         """
         if self._uninstalled:
             return []
@@ -104,12 +104,12 @@ class Registration:
             if not found.leaving and not holds(found.bundle, self._rotation.serving.authority)
         ]
 
-    def home_seen(self, home: Presence) -> None:
+    def home_seen(self, leaving: bool) -> None:
         """Our namespace or our Deployment is there, or has changed."""
-        if home.leaving:
-            self.home_gone(home)
+        if leaving:
+            self.home_gone(leaving)
 
-    def home_gone(self, home: Presence) -> None:
+    def home_gone(self, leaving: bool) -> None:
         """Our namespace or our Deployment has been deleted."""
         if not self._uninstalled:
             logger.info("being uninstalled: the APIServices go first")
@@ -137,7 +137,7 @@ class Registration:
     async def _reconcile(self) -> None:
         if self._uninstalled:
             for found, path in self._ours():
-                # One of the same name that came later is that of the next installation.
+                # An APIService of the same name that came later is the next installation's.
                 if found.uid == self._met[found.name]:
                     with suppress(Conflict):
                         await self._writer.delete(path, uid=found.uid)
@@ -172,8 +172,7 @@ class Registration:
             return
 
     def _announced(self) -> bool:
-        # Of those that are ours: another owner's hears of nobody here, and must not keep an old
-        # certificate in use until it ends.
+        # An APIService of another owner must not keep an old certificate in use until it ends.
         return self._right() == len(list(self._ours()))
 
     def _right(self) -> int:

@@ -1,7 +1,7 @@
 """One connection to a sidecar: a question, its answer, and nothing that was not asked for.
 
-Used by `sidecars`. Libraries' clients go on reading from connections that they keep, so that one
-pod could fill the memory with answers to nothing.
+Clients of libraries go on reading from connections that they keep, so that one pod could fill the
+memory with answers to nothing.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from typing import Final
 from batchedmodel_contract.processes.admin_answer import END_OF_HEAD, LARGEST_HEAD, Head, read_head
 
 LARGEST_ANSWER: Final = 16_384
-"""Bytes of a body; a sidecar's have less than two thousand."""
+"""Bytes of a body. A sidecar's have less than two thousand."""
 
 
 class Connection(asyncio.Protocol):
@@ -31,8 +31,8 @@ class Connection(asyncio.Protocol):
     async def ask(self, question: bytes) -> tuple[Head, bytes]:
         """The answer's head and body.
 
-        Raises `ConnectionError` where the connection ends before the answer does, `ValueError`
-        where the answer is none of a sidecar's. After both, and when it is cancelled, `abort`.
+        Raises `ConnectionError` when the connection ends before the answer does, and `ValueError`
+        when the answer is none of a sidecar's. Call `abort` after both, and after a cancellation.
         """
         if self._transport is None:
             raise ConnectionResetError("the connection has ended")

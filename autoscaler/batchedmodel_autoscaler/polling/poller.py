@@ -24,21 +24,21 @@ logger: Final = logging.getLogger(__name__)
 
 MOST_AT_ONCE: Final = 64
 FIRST_ROUND_SECONDS: Final = 10.0
-"""In which all pods are asked that are not very many more than can be asked."""
+"""The longest wait for the first answers of all pods."""
 _LOOK_SECONDS: Final = 0.05
 _START_SECONDS: Final = 1.0 / MOST_POLLS_PER_SECOND
-"""For each start. All that are due at once would keep an HPA waiting until the last is done."""
+"""Between two starts. An HPA would wait until all have ended that started at once."""
 _SOON: Final = 0.001
-"""Seconds. Timers fire early by less, and waiting for the rest would be a tight loop."""
+"""Seconds. Timers fire early by less than this, and waiting for the rest would be a tight loop."""
 _HANDFUL_SECONDS: Final = 0.01
-"""How far beginnings go ahead of their pace, as one by one costs a third more; and how far they
-stay behind it, for a loop that has overslept. After a rest both are begun together."""
+"""How far starts may go ahead of their pace, since starting one by one costs a third more, and how
+far they may fall behind it, for a loop that has overslept. After a rest both come together."""
 MOST_IN_A_MOMENT: Final = 1 + math.ceil((2 * _HANDFUL_SECONDS - _SOON) / _START_SECONDS)
 _AT_ONE_GO: Final = 256
 """Pods that are due."""
 _JITTER: Final = 0.1
 _SLOWEST: Final = 4
-"""A silent pod is asked down to this many times more rarely: its time-outs take others' places."""
+"""How many times more rarely a silent pod is asked at most: its time-outs take others' places."""
 
 
 class Poller:
@@ -92,7 +92,7 @@ class Poller:
         async with asyncio.TaskGroup() as polls:
             start = self._clock()
             while True:
-                # A place first: whose turn it is says the moment at which there is one.
+                # A place first: whose turn it is depends on the moment at which there is one.
                 await self._free.acquire()
                 model, uid, address = await self._next()
                 polls.create_task(self._poll(uid, model, address))
@@ -120,7 +120,7 @@ class Poller:
                 continue
 
     def _let_wait(self) -> float | None:
-        """Those that are due wait for their turn from now on; seconds until the next one is due.
+        """Queue the pods that are due for their turn; seconds until the next one is due.
 
         Not too many at one go, so that others have the loop in between.
         """

@@ -15,8 +15,8 @@ from batchedmodel_contract.processes.stats import SidecarStats, stats_from_mappi
 POLL_TIMEOUT_SECONDS: Final = 1.0
 """For all of an exchange, from the connection to the last byte."""
 KEPT_SECONDS: Final = 45.0
-"""How long a connection waits for the next question: three times the longest pause that can be set,
-and shorter than a sidecar waits for it, which would else close it just as it is used."""
+"""How long a connection waits for the next question: three times the longest pause that can be set.
+It is shorter than a sidecar waits, which would else close a connection just as it is used."""
 _OWN_DESCRIPTORS: Final = 512
 """For HPAs, watches, probes, and the questions of which no connection is kept."""
 _MOST_KEPT: Final = 10_000
@@ -31,10 +31,10 @@ def most_kept(descriptors: int) -> int:
 class Sidecars:
     """A client of all sidecars; used inside one event loop.
 
-    Connections are kept, since opening one costs nearly as much as the question. A pod that got
-    the address of another is never mistaken for it: it knows nothing of the other's connection and
-    resets it, and the client asks anew through one of its own. A question that was given up takes
-    its connection with it, so that no late answer is taken for that to the next.
+    Connections are kept, since opening one costs nearly as much as the question. A pod that got the
+    address of another resets the other's connection, which it does not know, and is then asked
+    through a new one. A question that was given up ends its connection, so that a late answer is
+    not taken for that to the next question.
     """
 
     def __init__(self, most_kept: int, *, kept_seconds: float = KEPT_SECONDS) -> None:
@@ -42,7 +42,7 @@ class Sidecars:
         self._most_kept = most_kept
         self._kept_seconds = kept_seconds
         self._idle: dict[str, tuple[Connection, asyncio.TimerHandle]] = {}
-        """By address, with what closes it when it is not used for long."""
+        """By address, each with the timer that closes it when it is not used for long."""
 
     async def stats(self, address: str, whom: Whom) -> SidecarStats:
         """What the pod at an IP address tells; raises `SidecarSilent`, also when it is another."""

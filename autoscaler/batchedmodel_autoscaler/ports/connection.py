@@ -23,8 +23,8 @@ class Bounds:
     connections: int = 64
     of_address: int = 32
     head_seconds: float = 5.0
-    """From the first byte of a head to its last; for the first head from the accepted connection,
-    TLS included."""
+    """From the first byte of a head to its last. The first head's time begins when the connection
+    is accepted and includes TLS."""
     idle_seconds: float = 75.0
     """From one head to the next. The API server asks anew every 15 s."""
     head_bytes: int = 16_384
@@ -61,7 +61,7 @@ def gives_way(newcomer: str, held: Sequence[_One], bounds: Bounds) -> _One | Non
 
 
 class Connection(asyncio.Protocol):
-    """Bounded from the moment in which it was accepted."""
+    """Bounded from the moment when it was accepted."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Connection(asyncio.Protocol):
             self._opening.cancel()
 
     def asked(self) -> None:
-        """A head is whole. It may be idle from now on, until the next one begins."""
+        """A head is whole. The connection may be idle until the next head begins."""
         self._unasked = 0
         self._arriving = False
         self.used_at = self._loop.time()
@@ -114,7 +114,7 @@ class Connection(asyncio.Protocol):
         self._inner.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        """Pass on what fits within a head. Nobody needs a body here: one counts as a head."""
+        """Pass on what fits within a head. Nobody needs a body here: it counts as a head."""
         assert self.transport is not None
         self._unasked += len(data)
         if self._unasked > self._bounds.head_bytes:
@@ -146,7 +146,7 @@ class Connection(asyncio.Protocol):
 
     async def _open(self, accepted: socket.socket, context: ssl.SSLContext | None) -> None:
         seconds, shutdown = self._bounds.head_seconds, _SHUTDOWN_SECONDS
-        # It speaks no TLS, is too slow, or has gone: all of it everyday.
+        # Callers that speak no TLS, are too slow or have gone are everyday.
         with suppress(OSError):
             await self._loop.connect_accepted_socket(
                 lambda: self,
@@ -164,7 +164,7 @@ class Connection(asyncio.Protocol):
             self._left(self)
 
     def _close(self) -> None:
-        # Who does not read the last answer would hold the connection for ever.
+        # A caller that does not read the last answer would hold the connection for ever.
         if self.transport is not None and self.transport.get_write_buffer_size() == 0:
             self.transport.close()
         self._deadline = self._loop.call_later(_SHUTDOWN_SECONDS, self.abort)

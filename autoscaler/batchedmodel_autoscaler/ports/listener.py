@@ -1,7 +1,8 @@
 """Listens on a port, with or without TLS, and bounds what its callers may take.
 
-Accepts by itself: a server of asyncio's tells of a connection only once its TLS is there, and each
-that waits for that has a buffer of 256 KiB. The TLS context can change while it listens.
+It accepts connections itself: asyncio's server reports a connection only after its TLS handshake,
+and each connection that waits for that has a buffer of 256 KiB. The TLS context can change while it
+listens.
 """
 
 import asyncio
@@ -80,7 +81,7 @@ class Listener:
         asyncio.get_running_loop().add_reader(self._socket, self._accept)
 
     def _accept(self) -> None:
-        # One at a time, so that whoever connects very often leaves time for all else.
+        # One at a time, so that callers who connect very often leave time for all else.
         try:
             accepted, peer = self._socket.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -122,7 +123,7 @@ class Listener:
 
 
 class _NoBadRequests(logging.Filter):
-    """Leaves out what any caller could have written again and again, with a traceback each."""
+    """Drops records that any caller could cause again and again, with a traceback each."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None

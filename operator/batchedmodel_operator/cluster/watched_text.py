@@ -104,8 +104,7 @@ async def _read_before(
 def _is_ours(path: str) -> bool:
     """Whether users write what stands there; the rest is the cluster's and read as it is."""
     return any(
-        path.startswith(f"{path_of(one.group, one.version, '')}/")
-        and path.endswith(f"/{one.plural}")
+        path.startswith(f"{path_of(one.group, one.version)}/") and path.endswith(f"/{one.plural}")
         for one in RESOURCES.values()
     )
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from prometheus_client import CollectorRegistry
 
-from batchedmodel_autoscaler.cluster.objects import ApiService, Presence
+from batchedmodel_autoscaler.cluster.objects import ApiService
 from batchedmodel_autoscaler.cluster.resources import API_SERVICES
 from batchedmodel_autoscaler.metrics_api.certificates import RENEWED_AFTER, Rotation, holds
 from batchedmodel_autoscaler.metrics_api.registration import Registration
@@ -21,7 +21,6 @@ from batchedmodel_kube.reading import Object
 pytestmark = pytest.mark.looptime
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-HOME = Presence(uid="home", leaving=False)
 
 
 def api_service(name: str, **more: object) -> ApiService:
@@ -97,7 +96,7 @@ async def world() -> AsyncIterator[World]:
     made = World(cluster=cluster, registration=registration, rotation=rotation)
     for resource in API_SERVICES:
         cluster.put(api_service(resource.name))
-    registration.home_seen(HOME)
+    registration.home_seen(False)
     task = asyncio.create_task(registration.run())
     try:
         await asyncio.sleep(1)
@@ -121,7 +120,7 @@ async def test_what_somebody_else_owns_is_never_touched() -> None:
         w.cluster.writes.clear()
         w.cluster.put(api_service(name, namespace="monitoring", service="adapter"))
         await asyncio.sleep(60)
-        w.registration.home_gone(HOME)
+        w.registration.home_gone(False)
         await asyncio.sleep(60)
         assert w.cluster.writes == [f"delete {API_SERVICES[1].name}"]
 
@@ -186,7 +185,7 @@ async def test_no_trust_is_awaited_from_what_we_do_not_write(whose: str) -> None
                 case "absent":
                     w.registration.gone(found)
                 case _:
-                    w.registration.home_gone(HOME)
+                    w.registration.home_gone(False)
                     w.cluster.put(found)
         await asyncio.sleep(1)
         assert w.registration.untrusting == []
@@ -271,9 +270,9 @@ async def test_a_version_that_is_another_owners_holds_no_renewal_up() -> None:
 async def test_being_uninstalled_removes_both_and_restores_nothing(how: str) -> None:
     async with world() as w:
         if how == "leaving":
-            w.registration.home_seen(replace(HOME, leaving=True))
+            w.registration.home_seen(True)
         else:
-            w.registration.home_gone(HOME)
+            w.registration.home_gone(False)
         await asyncio.sleep(0.1)
         assert w.cluster.there == {}
         writes = list(w.cluster.writes)
@@ -284,7 +283,7 @@ async def test_being_uninstalled_removes_both_and_restores_nothing(how: str) -> 
 async def test_the_next_installations_are_not_removed() -> None:
     async with world() as w:
         name = API_SERVICES[0].name
-        w.registration.home_gone(HOME)
+        w.registration.home_gone(False)
         await asyncio.sleep(1)
         w.cluster.put(api_service(name, uid="another"))
         await asyncio.sleep(60)
@@ -294,7 +293,7 @@ async def test_the_next_installations_are_not_removed() -> None:
 async def test_a_removal_that_fails_is_tried_again() -> None:
     async with world() as w:
         w.cluster.failure = Unreachable("no answer")
-        w.registration.home_gone(HOME)
+        w.registration.home_gone(False)
         await asyncio.sleep(30)
         w.cluster.failure = None
         await asyncio.sleep(60)
