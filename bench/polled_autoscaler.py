@@ -10,7 +10,6 @@ import asyncio
 import gc
 import json
 import sys
-import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -65,8 +64,8 @@ async def _serve(document: dict[str, Any]) -> None:
     registry = CollectorRegistry()
     sidecars = Sidecars(most_kept(raise_descriptors()))
     telemetry, known = Telemetry(registry), _fleet(document["pods"])
-    poller = Poller(known, sidecars.stats, telemetry=telemetry, clock=time.monotonic)
-    api = MetricsApi(known, telemetry=telemetry, clock=time.monotonic)
+    poller = Poller(known, sidecars.stats, telemetry=telemetry)
+    api = MetricsApi(known, telemetry)
     api.front_proxy = FrontProxy(
         authority=document["authority"],
         allowed_names=(document["front"],),

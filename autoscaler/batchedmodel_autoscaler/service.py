@@ -4,7 +4,6 @@ import asyncio
 import gc
 import logging
 import ssl
-import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
@@ -72,9 +71,7 @@ class Service:
         telemetry = Telemetry(registry)
         self._fleet = ClusterState(settings.poll_seconds)
         self._sidecars = Sidecars(most_kept(raise_descriptors()))
-        self._poller = Poller(
-            self._fleet, self._sidecars.stats, telemetry=telemetry, clock=time.monotonic
-        )
+        self._poller = Poller(self._fleet, self._sidecars.stats, telemetry=telemetry)
         host_name = f"{settings.service_name}.{settings.namespace}.svc"
         self._rotation = Rotation([host_name], _now())
         self._registration = Registration(
@@ -91,7 +88,6 @@ class Service:
             self._fleet.capacity,
             cluster.apply,
             leads=self._election.leads,
-            clock=time.monotonic,
             calendar=_now,
         )
         self._caches = self._all_caches()
@@ -100,7 +96,7 @@ class Service:
         )
         self._heard_all = False
         self._leaving = False
-        self._api = MetricsApi(self._fleet, telemetry=telemetry, clock=time.monotonic)
+        self._api = MetricsApi(self._fleet, telemetry)
         self._listener = Listener(self._api.application(), settings.host, settings.port)
         self._admin = Listener(
             admin_application(registry, self._missing), settings.host, settings.admin_port

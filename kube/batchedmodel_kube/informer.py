@@ -7,10 +7,10 @@ list, as differences from what the cache holds.
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Final, Generic, Protocol, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Final, Generic, TypeVar
 
-from batchedmodel_kube.client import Collection, Event, EventType
+from batchedmodel_kube.client import Client, Collection, Event, EventType
 from batchedmodel_kube.errors import ENDINGS, ClusterError, Forbidden, TooOld
 from batchedmodel_kube.reading import Object
 
@@ -22,18 +22,6 @@ _BETWEEN_WATCHES: Final = 0.5
 """At least: a server that ends every watch at once is not asked in a tight loop."""
 
 Record = TypeVar("Record")
-
-
-class Source(Protocol):
-    """What is asked; `Client` is one."""
-
-    def list(self, collection: Collection) -> AsyncIterator[Event]:
-        """All objects, then a bookmark."""
-        ...
-
-    def watch(self, collection: Collection, version: str) -> AsyncIterator[Event]:
-        """What happens after a version."""
-        ...
 
 
 class Cache(Generic[Record]):
@@ -104,15 +92,15 @@ class Cache(Generic[Record]):
             logger.exception("%.200r is left out", record)
 
 
-async def follow(source: Source, collection: Collection, cache: Cache[Record]) -> None:
+async def follow(client: Client, collection: Collection, cache: Cache[Record]) -> None:
     """Keep a cache right for as long as the task lives."""
     version, failures, just_listed = "", 0, False
     while True:
         try:
             if not version:
-                version = await _list(source, collection, cache)
+                version = await _list(client, collection, cache)
                 just_listed = True
-            async for event in source.watch(collection, version):
+            async for event in client.watch(collection, version):
                 cache.take(event)
                 version, failures = event.version, 0
         except ClusterError as error:
@@ -145,11 +133,11 @@ def pause_after(failures: int, chance: float) -> float:
     return longest * (0.5 + chance / 2)
 
 
-async def _list(source: Source, collection: Collection, cache: Cache[Record]) -> str:
+async def _list(client: Client, collection: Collection, cache: Cache[Record]) -> str:
     # Each object becomes a record at once, so that no more than one is held as JSON.
     records: dict[str, Record] = {}
     version = ""
-    async for event in source.list(collection):
+    async for event in client.list(collection):
         if event.type is EventType.BOOKMARK:
             version = event.version
         elif (read := cache.read(event.found)) is not None:

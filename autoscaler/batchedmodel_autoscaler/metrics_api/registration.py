@@ -11,15 +11,15 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Final
 
 from batchedmodel_autoscaler.cluster.objects import ApiService
 from batchedmodel_autoscaler.cluster.resources import API_SERVICES
 from batchedmodel_autoscaler.metrics_api.certificates import Rotation, bundle_with, holds
 from batchedmodel_autoscaler.telemetry import Telemetry
+from batchedmodel_kube.client import Client
 from batchedmodel_kube.errors import ClusterError, Conflict, Gone
 from batchedmodel_kube.informer import pause_after
-from batchedmodel_kube.reading import Object
 
 logger: Final = logging.getLogger(__name__)
 
@@ -31,24 +31,12 @@ _BETWEEN_WRITES_SECONDS: Final = 15.0
 as they hear of them."""
 
 
-class Writer(Protocol):
-    """What is written with; `Client` is one."""
-
-    async def merge(self, path: str, patch: Object) -> None:
-        """Change some fields of an object."""
-        ...
-
-    async def delete(self, path: str, *, uid: str) -> None:
-        """Delete that very object."""
-        ...
-
-
 class Registration:
     """Announces the rotation's authorities; the caches tell it what is there."""
 
     def __init__(
         self,
-        writer: Writer,
+        client: Client,
         rotation: Rotation,
         *,
         namespace: str,
@@ -56,7 +44,7 @@ class Registration:
         telemetry: Telemetry,
         clock: Callable[[], datetime],
     ) -> None:
-        self._writer = writer
+        self._client = client
         self._rotation = rotation
         self._points_at = (namespace, service)
         self._telemetry = telemetry
@@ -140,7 +128,7 @@ class Registration:
                 # An APIService of the same name that came later is the next installation's.
                 if found.uid == self._met[found.name]:
                     with suppress(Conflict):
-                        await self._writer.delete(path, uid=found.uid)
+                        await self._client.delete(path, uid=found.uid)
                     logger.info("deleted %s", found.name)
             return
         if self._rotation.step(self._announced(), self._clock()):
@@ -164,7 +152,7 @@ class Registration:
             "spec": {"caBundle": base64.b64encode(wanted).decode()},
         }
         try:
-            await self._writer.merge(path, patch)
+            await self._client.merge(path, patch)
             self._paid_until[found.name] = paid_until + _BETWEEN_WRITES_SECONDS
             logger.info("%s: caBundle brought up to date", found.name)
         except (Gone, Conflict):

@@ -3,6 +3,7 @@
 The numbers come from the cluster's state and the formula, and `documents` makes the documents.
 """
 
+import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
@@ -66,12 +67,11 @@ and what is more than they hold, divided by the least target there is, would bec
 class MetricsApi:
     """Handlers of the TLS port."""
 
-    def __init__(
-        self, fleet: ClusterState, *, telemetry: Telemetry, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, fleet: ClusterState, telemetry: Telemetry) -> None:
+        """Needs a running loop."""
         self._fleet = fleet
         self._telemetry = telemetry
-        self._clock = clock
+        self._clock = asyncio.get_running_loop().time
         self.front_proxy = FrontProxy(authority="", allowed_names=(), user_headers=())
         """Whom to believe; written by `service`."""
 

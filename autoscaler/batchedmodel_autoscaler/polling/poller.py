@@ -50,12 +50,11 @@ class Poller:
         ask: Callable[[str, Whom], Awaitable[SidecarStats]],
         *,
         telemetry: Telemetry,
-        clock: Callable[[], float],
     ) -> None:
         self._fleet = fleet
         self._ask = ask
         self._telemetry = telemetry
-        self._clock = clock
+        self._clock = asyncio.get_running_loop().time
         self._due: list[tuple[float, str]] = []
         self._silences: dict[str, int] = {}
         """Every pod that is asked, with how often in a row it has not answered."""

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeVar
+from typing import Final
 
 _SHUTDOWN_SECONDS: Final = 2.0
 
@@ -28,36 +28,6 @@ class Bounds:
     idle_seconds: float = 75.0
     """From one head to the next. The API server asks anew every 15 s."""
     head_bytes: int = 16_384
-
-
-class Held(Protocol):
-    """A connection, as far as `gives_way` looks at it."""
-
-    address: str
-    known: bool
-    """Whether its caller has shown a certificate that we trust."""
-    used_at: float
-    """When its last request came, or itself."""
-
-
-_One = TypeVar("_One", bound=Held)
-
-
-def gives_way(newcomer: str, held: Sequence[_One], bounds: Bounds) -> _One | None:
-    """The connection that ends for one of a newcomer's address; None while there is room.
-
-    A newcomer always gets in. Whoever holds most pays for it, so that no crowd of connections keeps
-    out the kubelet or the API server.
-    """
-    of_address = Counter(one.address for one in held)
-    if of_address[newcomer] >= bounds.of_address:
-        rivals = [one for one in held if one.address == newcomer]
-    elif len(held) >= bounds.connections:
-        most = max(of_address.values())
-        rivals = [one for one in held if of_address[one.address] == most]
-    else:
-        return None
-    return min(rivals, key=lambda one: (one.known, one.used_at))
 
 
 class Connection(asyncio.Protocol):
@@ -83,7 +53,9 @@ class Connection(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.address = address
         self.known = False
+        """Whether its caller has shown a certificate that we trust."""
         self.used_at = self._loop.time()
+        """When its last request came, or itself."""
 
     def open(self, accepted: socket.socket, context: ssl.SSLContext | None) -> None:
         """Begin, with TLS if there is a context."""
@@ -168,3 +140,20 @@ class Connection(asyncio.Protocol):
         if self.transport is not None and self.transport.get_write_buffer_size() == 0:
             self.transport.close()
         self._deadline = self._loop.call_later(_SHUTDOWN_SECONDS, self.abort)
+
+
+def gives_way(newcomer: str, held: Sequence[Connection], bounds: Bounds) -> Connection | None:
+    """The connection that ends for one of a newcomer's address; None while there is room.
+
+    A newcomer always gets in. Whoever holds most pays for it, so that no crowd of connections keeps
+    out the kubelet or the API server.
+    """
+    of_address = Counter(one.address for one in held)
+    if of_address[newcomer] >= bounds.of_address:
+        rivals = [one for one in held if one.address == newcomer]
+    elif len(held) >= bounds.connections:
+        most = max(of_address.values())
+        rivals = [one for one in held if of_address[one.address] == most]
+    else:
+        return None
+    return min(rivals, key=lambda one: (one.known, one.used_at))

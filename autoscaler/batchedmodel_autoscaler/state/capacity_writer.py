@@ -53,19 +53,18 @@ class CapacityWriter:
         apply: Callable[..., Awaitable[object]],
         *,
         leads: Callable[[], bool],
-        clock: Callable[[], float],
         calendar: Callable[[], datetime],
     ) -> None:
         """`models`: all there are; `capacity`: what was learnt of one; `apply`: as `Client.apply`.
 
-        `leads`: whether this replica may write, at this moment. `clock`: monotonic seconds;
-        `calendar`: the time for people, with its zone.
+        `leads`: whether this replica may write, at this moment. `calendar`: the time for people,
+        with its zone. Needs a running loop.
         """
         self._models = models
         self._learnt = capacity
         self._apply = apply
         self._leads = leads
-        self._clock = clock
+        self._clock = asyncio.get_running_loop().time
         self._calendar = calendar
         self._written: dict[ModelKey, _Written] = {}
 

@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from batchedmodel_contract.kubernetes.object_text import parsed
-from batchedmodel_kube.client import Collection, Event, EventType
+from batchedmodel_kube.client import Client, Collection, Event, EventType
 from batchedmodel_kube.errors import ClusterError, Forbidden, TooOld, Unreachable
 from batchedmodel_kube.informer import Cache, follow, pause_after
 from batchedmodel_kube.reading import Object
@@ -74,7 +74,7 @@ class Listening:
 @pytest.mark.looptime
 async def test_a_list_is_read_to_its_end_before_the_cache_is_complete() -> None:
     listening, source = Listening(), PretendSource(["a", "b", "c"], [])
-    async with running(follow(source, PODS, listening.cache)):
+    async with running(follow(cast(Client, source), PODS, listening.cache)):
         await asyncio.wait_for(listening.cache.complete.wait(), 1)
         assert listening.told == ["+a", "+b", "+c"]
         await asyncio.sleep(1)
@@ -85,7 +85,7 @@ async def test_a_list_is_read_to_its_end_before_the_cache_is_complete() -> None:
 async def test_a_watch_that_ends_goes_on_from_the_last_version() -> None:
     script = [event(EventType.ADDED, "b", 101), event(EventType.BOOKMARK, "?", 150)]
     listening, source = Listening(), PretendSource(["a"], [script, []])
-    async with running(follow(source, PODS, listening.cache)):
+    async with running(follow(cast(Client, source), PODS, listening.cache)):
         await asyncio.sleep(10)
     assert listening.told == ["+a", "+b"]
     assert source.asked == ["list", "watch 100", "watch 150"]
@@ -95,7 +95,7 @@ async def test_a_watch_that_ends_goes_on_from_the_last_version() -> None:
 async def test_a_version_that_is_too_old_lists_anew_and_tells_only_differences() -> None:
     listening = Listening()
     source = PretendSource(["a", "b"], [TooOld("expired"), []])
-    async with running(follow(source, PODS, listening.cache)):
+    async with running(follow(cast(Client, source), PODS, listening.cache)):
         await asyncio.sleep(0.1)
         source.names = ["b", "c"]
         await asyncio.sleep(10)
@@ -108,7 +108,7 @@ async def test_a_version_that_is_too_old_lists_anew_and_tells_only_differences()
 async def test_a_version_that_grew_too_old_while_nothing_answered_lists_anew_at_once() -> None:
     lost, old = Unreachable("not found"), TooOld("expired")
     listening, source = Listening(), PretendSource(["a"], [lost] * 6)
-    async with running(follow(source, PODS, listening.cache)):
+    async with running(follow(cast(Client, source), PODS, listening.cache)):
         source.watches += [old, []]
         while source.asked.count("list") < 2:
             asked = len(source.asked)
@@ -120,7 +120,7 @@ async def test_a_version_that_grew_too_old_while_nothing_answered_lists_anew_at_
 async def test_lists_that_are_always_too_old_are_asked_for_more_and_more_rarely() -> None:
     old = TooOld("expired")
     listening, source = Listening(), PretendSource(["a"], [old] * 1000)
-    async with running(follow(source, PODS, listening.cache)):
+    async with running(follow(cast(Client, source), PODS, listening.cache)):
         await asyncio.sleep(60)
     assert 5 <= source.asked.count("list") <= 10
 
@@ -130,7 +130,7 @@ async def test_a_lost_connection_is_opened_again_from_the_last_version() -> None
     script = [event(EventType.DELETED, "a", 120)]
     lost = Unreachable("connection reset")
     listening, source = Listening(), PretendSource(["a"], [script, lost, lost, []])
-    async with running(follow(source, PODS, listening.cache)):
+    async with running(follow(cast(Client, source), PODS, listening.cache)):
         await asyncio.sleep(30)
     assert listening.told == ["+a", "-a"]
     assert source.asked == ["list", "watch 100", "watch 120", "watch 120", "watch 120"]
@@ -140,7 +140,7 @@ async def test_a_lost_connection_is_opened_again_from_the_last_version() -> None
 async def test_an_object_that_has_not_changed_is_not_told_again() -> None:
     script = [event(EventType.MODIFIED, "a", 101), event(EventType.DELETED, "unknown", 102)]
     listening, source = Listening(), PretendSource(["a"], [script])
-    async with running(follow(source, PODS, listening.cache)):
+    async with running(follow(cast(Client, source), PODS, listening.cache)):
         await asyncio.sleep(10)
     assert listening.told == ["+a"]
 
@@ -156,13 +156,15 @@ async def test_a_namespace_that_may_not_be_seen_holds_up_nobody_and_is_asked_aga
                 yield one
 
     listening, source = Listening(), Closed([], [])
-    async with running(follow(source, replace(PODS, may_be_closed=True), listening.cache)):
+    async with running(
+        follow(cast(Client, source), replace(PODS, may_be_closed=True), listening.cache)
+    ):
         await asyncio.wait_for(listening.cache.complete.wait(), 1)
         source.names = ["pod"]
         await asyncio.sleep(10)
     assert listening.told == ["+pod"]
     everywhere, source = Listening(), Closed([], [])
-    async with running(follow(source, PODS, everywhere.cache)):
+    async with running(follow(cast(Client, source), PODS, everywhere.cache)):
         await asyncio.sleep(10)
     assert not everywhere.cache.complete.is_set()
     assert source.asked

@@ -86,13 +86,11 @@ def str_of(key: ModelKey) -> str:
 
 @asynccontextmanager
 async def remembering(world: World | Crowd) -> AsyncIterator[None]:
-    loop = asyncio.get_running_loop()
     one = CapacityWriter(
         world.models,
         world.capacity,
         world.apply,
         leads=lambda: world.leads,
-        clock=loop.time,
         calendar=lambda: datetime(2026, 11, 20, 10, tzinfo=UTC),
     )
     task = asyncio.create_task(one.run())

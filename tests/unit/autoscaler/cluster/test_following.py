@@ -70,9 +70,8 @@ class PretendSidecars:
 
 
 def poller(known: Any, sidecars: PretendSidecars) -> Poller:
-    loop = asyncio.get_running_loop()
     telemetry = Telemetry(CollectorRegistry())
-    return Poller(known, sidecars.stats, telemetry=telemetry, clock=loop.time)
+    return Poller(known, sidecars.stats, telemetry=telemetry)
 
 
 async def test_every_pod_is_asked_every_two_seconds_or_so() -> None:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from typing import cast
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -15,6 +16,7 @@ from batchedmodel_autoscaler.cluster.resources import API_SERVICES
 from batchedmodel_autoscaler.metrics_api.certificates import RENEWED_AFTER, Rotation, holds
 from batchedmodel_autoscaler.metrics_api.registration import Registration
 from batchedmodel_autoscaler.telemetry import Telemetry
+from batchedmodel_kube.client import Client
 from batchedmodel_kube.errors import ClusterError, Conflict, Unreachable
 from batchedmodel_kube.reading import Object
 
@@ -85,7 +87,7 @@ async def world() -> AsyncIterator[World]:
         return START + timedelta(seconds=loop.time()) + made.ahead
 
     registration = Registration(
-        cluster,
+        cast(Client, cluster),
         rotation,
         namespace="ns",
         service="svc",

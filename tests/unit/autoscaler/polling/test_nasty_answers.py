@@ -138,7 +138,7 @@ async def test_what_nobody_foresaw_in_one_pods_answer_costs_the_others_nothing(
 
     known = fleet([pod(1), pod(2), pod(3)])
     loop = asyncio.get_running_loop()
-    poller = Poller(known, ask, telemetry=Telemetry(CollectorRegistry()), clock=loop.time)
+    poller = Poller(known, ask, telemetry=Telemetry(CollectorRegistry()))
     for number in (1, 2, 3):
         poller.follow(f"uid-{number}")
     polling = asyncio.create_task(poller.run())

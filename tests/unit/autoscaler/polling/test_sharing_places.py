@@ -85,9 +85,8 @@ async def asked_for(
     known: ClusterState, sidecars: Sidecars, pods: list[Pod], seconds: float
 ) -> None:
     """Ask for so long, with the pods found in this order."""
-    loop = asyncio.get_running_loop()
     telemetry = Telemetry(CollectorRegistry())
-    poller = Poller(known, sidecars.stats, telemetry=telemetry, clock=loop.time)
+    poller = Poller(known, sidecars.stats, telemetry=telemetry)
     for one in pods:
         poller.follow(one.uid)
     asking = asyncio.create_task(poller.run())
@@ -146,7 +145,7 @@ async def test_thousands_of_silent_pods_keep_a_new_autoscaler_from_answering_for
     known, pods = world({slow: 3_000, HONEST: 20})
     sidecars, loop = Sidecars(pods[HONEST]), asyncio.get_running_loop()
     telemetry = Telemetry(CollectorRegistry())
-    poller = Poller(known, sidecars.stats, telemetry=telemetry, clock=loop.time)
+    poller = Poller(known, sidecars.stats, telemetry=telemetry)
     for one in itertools.chain(*pods.values()):
         poller.follow(one.uid)
     asking = asyncio.create_task(poller.run())
@@ -158,10 +157,10 @@ async def test_thousands_of_silent_pods_keep_a_new_autoscaler_from_answering_for
 
 
 async def test_thousands_of_pods_without_an_address_leave_the_loop_to_others() -> None:
-    key, loop = ModelKey("pending", "minilm"), asyncio.get_running_loop()
+    key = ModelKey("pending", "minilm")
     known, pods = world({key: 5_000})
     telemetry = Telemetry(CollectorRegistry())
-    poller = Poller(known, Sidecars([]).stats, telemetry=telemetry, clock=loop.time)
+    poller = Poller(known, Sidecars([]).stats, telemetry=telemetry)
     for one in pods[key]:
         known.pod_seen(replace(one, address=""))
         poller.follow(one.uid)
