@@ -1,4 +1,4 @@
-"""What the autoscaler watches in a cluster, as addresses with selectors.
+"""What the autoscaler watches in a cluster.
 
 Rights follow from this list: the chart's `autoscaler-rbac.yaml` allows listing and watching these,
 and beyond them only patching and deleting the two APIServices, patching the status of BatchedModels
@@ -29,7 +29,7 @@ from batchedmodel_kube.client import Collection, path_of
 from batchedmodel_kube.reading import Object
 
 METRICS_VERSIONS: Final = ("v1beta2", "v1beta1")
-"""Of the metrics API, the preferred one first. A group must never be shared between two servers."""
+"""Of the metrics API, the preferred one first. Two servers must never share a group."""
 
 _METADATA: Final[Wanted] = {
     **dict.fromkeys(("name", "namespace", "uid", "resourceVersion")),

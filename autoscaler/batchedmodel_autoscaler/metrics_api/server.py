@@ -59,9 +59,9 @@ _DECISIONS: Final[dict[str, tuple[Callable[[ModelObservation, Target], Verdict],
     OUTSTANDING_METRIC: (outstanding, GAUGE_SECONDS, 1e9),
     QUEUE_WAIT_METRIC: (queue_wait, GAUGE_SECONDS, 1e6),
 }
-"""By metric: who decides, over which time, and what is said at most. An HPA counts pods in 32 bits,
-and what is more than they hold, divided by the least target there is, would become fewer than none.
-"""
+"""By metric: what decides, over which time, and the largest value that is given. An HPA counts pods
+in 32 bits, and a larger value, divided by the least target there is, would overflow to a negative
+number."""
 
 
 class MetricsApi:

@@ -1,4 +1,4 @@
-"""Writes what was learnt of each model into its status, so that no restart has to learn it anew.
+"""Writes what was learnt of each model into its status, for the time after a restart.
 
 `capacity_estimator` says what is worth writing. Of several replicas the one that leads writes: they
 hear the same pods, but have not seen the same ones start, and would correct each other for ever.
@@ -40,7 +40,7 @@ class _Written:
     uid: str
     at: float
     refused: bool = False
-    """Or it failed: it is tried again after a while, and not before others."""
+    """Or failed in another way. It is tried again after a while, and not before others."""
 
 
 class CapacityWriter:
@@ -89,7 +89,7 @@ class CapacityWriter:
         self._written = {key: one for key, one in self._written.items() if key in keys}
         due: dict[str, list[_News]] = {}
         for model in models:
-            # An HPA that asks does not wait for a thousand of them.
+            # An HPA that asks does not wait for a thousand models.
             await asyncio.sleep(0)
             capacity = self._capacity(model)
             if capacity is not None:
@@ -97,7 +97,7 @@ class CapacityWriter:
         await self._write_all(due)
 
     def _capacity(self, model: Model) -> Capacity | None:
-        """What is to be written of a model; what goes wrong with one keeps no other waiting."""
+        """What is to be written of a model, if anything. A failure keeps no other model waiting."""
         try:
             capacity = self._learnt(model.key)
             return capacity if capacity is not None and self._is_due(model, capacity) else None
@@ -119,7 +119,7 @@ class CapacityWriter:
                 await self._write(model, capacity)
                 wrote = True
             except ClusterError as error:
-                # It may be for this one only. If it is for a second namespace too, it is for all.
+                # One namespace may fail by itself. If a second one fails too, all do.
                 failing.add(model.key.namespace)
                 failure = error
                 if len(failing) > 1:
@@ -133,7 +133,7 @@ class CapacityWriter:
         before = self._written.get(model.key)
         if before is None or before.uid != model.uid:
             return True
-        # Where a custom resource of an earlier version drops the field, it is not written for ever.
+        # A custom resource of an earlier version drops the field, which is then not written again.
         news = before.refused or is_news(capacity, before.capacity)
         return news and self._clock() - before.at >= LEAST_SECONDS
 

@@ -1,7 +1,7 @@
-"""The work of a model's pods, and of runs of sidecars, since gone: it still counts for a minute.
+"""The work of pods and of runs of sidecars that have ended: it still counts for a minute.
 
-Bounded, for a sidecar may say at every answer that it is another one. Times are those of the
-windows, monotonic seconds. Part of `cluster_state`.
+It is bounded, as a sidecar may say at every answer that it is another one. Times are those of the
+windows, monotonic seconds.
 """
 
 from collections import Counter, deque
@@ -11,13 +11,13 @@ from typing import Final
 from batchedmodel_scheduling.autoscaling.windows import WINDOW_SECONDS, Window
 
 MOST_OF_A_POD: Final = 8
-"""Windows within a minute. A container that fails is started again six times in one at the most."""
+"""Windows within a minute. A container that fails starts six times in one at most."""
 MOST_OF_A_MODEL: Final = 4096
-"""As many pods may go at once; of more the oldest windows are forgotten."""
+"""Windows. The oldest ones of more are forgotten."""
 
 
 class Departed:
-    """What one model's have left behind."""
+    """What the pods of one model have left behind."""
 
     def __init__(self) -> None:
         self._left: deque[tuple[str, Window]] = deque()
@@ -31,7 +31,7 @@ class Departed:
         return [window for _, window in self._left]
 
     def add(self, uid: str, window: Window) -> None:
-        """A pod or a run of its sidecar has ended; what is too much of one pod is dropped."""
+        """A pod or a run of its sidecar has ended. What exceeds a pod's bound is dropped."""
         self._newest = max(self._newest, window.received)
         while self._left and self._newest - self._left[0][1].received >= WINDOW_SECONDS:
             self._forget_first()
