@@ -17,11 +17,11 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry
 
 from batchedmodel_autoscaler.cluster.objects import FrontProxy, Model, ModelKey, Owned, Pod
+from batchedmodel_autoscaler.listener import Listener
 from batchedmodel_autoscaler.metrics_api.certificates import make_identity, server_context
 from batchedmodel_autoscaler.metrics_api.server import MetricsApi
 from batchedmodel_autoscaler.polling.poller import Poller
 from batchedmodel_autoscaler.polling.sidecars import Sidecars, most_kept
-from batchedmodel_autoscaler.ports.listener import Listener
 from batchedmodel_autoscaler.state.cluster_state import ClusterState
 from batchedmodel_autoscaler.telemetry import POLLS, PollResult, Telemetry
 from batchedmodel_contract.processes.descriptors import raise_descriptors

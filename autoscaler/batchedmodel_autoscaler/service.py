@@ -4,13 +4,12 @@ import asyncio
 import gc
 import logging
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 from prometheus_client import CollectorRegistry
 
-from batchedmodel_autoscaler.admin import admin_application
 from batchedmodel_autoscaler.cluster.objects import (
     FrontProxy,
     Pod,
@@ -32,17 +31,16 @@ from batchedmodel_autoscaler.cluster.resources import (
     own_namespace,
     within,
 )
+from batchedmodel_autoscaler.listener import Listener
 from batchedmodel_autoscaler.metrics_api.certificates import Rotation, server_context
 from batchedmodel_autoscaler.metrics_api.registration import Registration
 from batchedmodel_autoscaler.metrics_api.server import MetricsApi
 from batchedmodel_autoscaler.polling.poller import Poller
 from batchedmodel_autoscaler.polling.sidecars import Sidecars, most_kept
-from batchedmodel_autoscaler.ports.listener import Listener
 from batchedmodel_autoscaler.settings import AutoscalerSettings
 from batchedmodel_autoscaler.state.capacity_writer import CapacityWriter
 from batchedmodel_autoscaler.state.cluster_state import ClusterState
-from batchedmodel_autoscaler.supervision import Work, last
-from batchedmodel_autoscaler.telemetry import StateCollector, Telemetry
+from batchedmodel_autoscaler.telemetry import StateCollector, Telemetry, admin_application
 from batchedmodel_contract.processes.descriptors import raise_descriptors
 from batchedmodel_kube.client import Client, Collection
 from batchedmodel_kube.election import election
@@ -51,6 +49,7 @@ from batchedmodel_kube.reading import Object
 
 logger: Final = logging.getLogger(__name__)
 _T = TypeVar("_T")
+_Work = Coroutine[Any, Any, None]
 _LEAVING_SECONDS: Final = 5.0
 """What API servers are given to hear that this replica ends; they go on asking it until then."""
 
@@ -120,7 +119,7 @@ class Service:
             await self._leases.close()
 
     async def _work_until(self, stop: asyncio.Event) -> None:
-        lasting: list[Work] = [
+        lasting: list[_Work] = [
             self._poll(),
             self._registration.run(),
             self._remembering.run(),
@@ -232,3 +231,27 @@ class Service:
 
 def _now() -> datetime:
     return datetime.now(tz=UTC)
+
+
+async def last(lasting: Iterable[_Work], *, once: _Work, until: _Work) -> None:
+    """Until `until` has ended. What is `lasting` must not end before it; `once` may, but not fail.
+
+    Whatever fails has met a bug of ours, and without it the rest would look alive and do nothing:
+    it is raised, for the process to be started again. All has been cancelled by then.
+    """
+    parts = [asyncio.create_task(one) for one in lasting]
+    first, end = asyncio.create_task(once), asyncio.create_task(until)
+    tasks = [*parts, first, end]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if done == {first} and first.exception() is None:
+            done, _ = await asyncio.wait([*parts, end], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException) and not isinstance(outcome, asyncio.CancelledError):
+            raise outcome
+    for task in done.intersection(parts):
+        raise RuntimeError(f"{task.get_coro()!r} has ended")

@@ -1,13 +1,17 @@
-"""What the autoscaler tells about itself in Prometheus' form.
-
-The registry is handed in, so that every test and every process has its own.
-"""
+"""What the autoscaler tells about itself: metrics in Prometheus' form, and probes."""
 
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector
+from aiohttp import web
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    ProcessCollector,
+    generate_latest,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -21,6 +25,9 @@ REGISTERED: Final = f"{PREFIX}_autoscaler_registered"
 LEFT_OUT: Final = f"{PREFIX}_autoscaler_unreadable_objects_total"
 LEADER: Final = f"{PREFIX}_autoscaler_leader"
 CERTIFICATE_ENDS: Final = f"{PREFIX}_autoscaler_certificate_end_timestamp_seconds"
+
+
+_METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class PollResult(StrEnum):
@@ -74,3 +81,31 @@ class StateCollector(Collector):
         yield CounterMetricFamily(
             LEFT_OUT, "Times that an object could not be read and was left out", self._left_out()
         )
+
+
+def admin_application(
+    registry: CollectorRegistry, missing: Callable[[], list[str]]
+) -> web.Application:
+    """The routes of the admin port: probes for the kubelet, and these metrics.
+
+    `missing`: what must still come before questions can be answered.
+    """
+
+    async def live(request: web.Request) -> web.Response:
+        return web.Response(text="live\n")
+
+    async def ready(request: web.Request) -> web.Response:
+        awaited = missing()
+        if awaited:
+            return web.Response(status=503, text=f"not there yet: {', '.join(awaited)}\n")
+        return web.Response(text="ready\n")
+
+    async def metrics(request: web.Request) -> web.Response:
+        body = generate_latest(registry)
+        return web.Response(body=body, headers={"Content-Type": _METRICS_TYPE})
+
+    application = web.Application()
+    application.router.add_get("/livez", live)
+    application.router.add_get("/readyz", ready)
+    application.router.add_get("/metrics", metrics)
+    return application

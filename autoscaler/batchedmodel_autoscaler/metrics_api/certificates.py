@@ -143,8 +143,8 @@ class Rotation:
         """
         if self._next is None:
             if now >= self.serving.due or now < self.serving.made - _CLOCKS_DIFFER / 2:
-                # Its time is over, or a clock that was ahead made it, so that others, who believe it
-                # from an hour before, may not believe it yet.
+                # Its time is over, or a clock that was ahead made it: others believe it from an
+                # hour before, and may not believe it yet.
                 self._next, self._announced = make_identity(self._names, now), None
             return False
         if self._announced is None or now < self._announced:
@@ -156,7 +156,7 @@ class Rotation:
 
 
 def server_context(identity: Identity, client_authority: str) -> ssl.SSLContext:
-    """Serves as `identity`, and asks clients for a certificate of the authority, if there is one.
+    """Serves as `identity`, and asks clients for a certificate of the authority if there is one.
 
     Clients may show none.
     """

@@ -4,7 +4,8 @@ Used inside one event loop. The informer's caches write the objects, `poller` wr
 `server` asks. Times are arguments, monotonic seconds.
 """
 
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -13,16 +14,54 @@ from batchedmodel_autoscaler.cluster.ownership import Ownership
 from batchedmodel_autoscaler.errors import NotFound
 from batchedmodel_autoscaler.polling.pace import seconds_between
 from batchedmodel_autoscaler.state.capacity_estimator import ReadyPod, learnt
-from batchedmodel_autoscaler.state.departed import Departed
 from batchedmodel_contract.kubernetes.capacity import Capacity
 from batchedmodel_contract.processes.stats import SidecarStats
 from batchedmodel_scheduling.autoscaling.formula import ModelObservation, Target
 from batchedmodel_scheduling.autoscaling.hpa import SYNC_SECONDS
 from batchedmodel_scheduling.autoscaling.observation import PodState, model_sight
-from batchedmodel_scheduling.autoscaling.windows import History, Window
+from batchedmodel_scheduling.autoscaling.windows import WINDOW_SECONDS, History, Window
 
 UNKNOWN_STARTUP_SECONDS: Final = 30.0
 """Assumed until a pod of the model has got ready."""
+MOST_OF_A_POD: Final = 8
+"""Windows within a minute. A container that fails starts six times in one at most."""
+MOST_OF_A_MODEL: Final = 4096
+"""Windows. The oldest ones of more are forgotten."""
+
+
+class Departed:
+    """The work of a model's pods and of runs of sidecars that have ended, for a minute.
+
+    It is bounded, as a sidecar may say at every answer that it is another one.
+    """
+
+    def __init__(self) -> None:
+        self._left: deque[tuple[str, Window]] = deque()
+        """With the pods' uids, in the order in which they came."""
+        self._of_pods: Counter[str] = Counter()
+        self._newest = float("-inf")
+
+    @property
+    def windows(self) -> Sequence[Window]:
+        """Some may be over already."""
+        return [window for _, window in self._left]
+
+    def add(self, uid: str, window: Window) -> None:
+        """A pod or a run of its sidecar has ended. What exceeds a pod's bound is dropped."""
+        self._newest = max(self._newest, window.received)
+        while self._left and self._newest - self._left[0][1].received >= WINDOW_SECONDS:
+            self._forget_first()
+        if self._of_pods[uid] < MOST_OF_A_POD:
+            self._left.append((uid, window))
+            self._of_pods[uid] += 1
+        if len(self._left) > MOST_OF_A_MODEL:
+            self._forget_first()
+
+    def _forget_first(self) -> None:
+        uid, _ = self._left.popleft()
+        self._of_pods[uid] -= 1
+        if not self._of_pods[uid]:
+            del self._of_pods[uid]
 
 
 @dataclass(slots=True, kw_only=True)

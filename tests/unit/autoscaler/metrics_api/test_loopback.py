@@ -19,11 +19,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 from batchedmodel_autoscaler.cluster.objects import FrontProxy, ModelKey
 from batchedmodel_autoscaler.cluster.resources import METRICS_VERSIONS
 from batchedmodel_autoscaler.errors import CannotListen, SidecarSilent
+from batchedmodel_autoscaler.listener import Listener
 from batchedmodel_autoscaler.metrics_api.certificates import Identity, make_identity, server_context
 from batchedmodel_autoscaler.metrics_api.server import MetricsApi
 from batchedmodel_autoscaler.polling.poller import Poller
 from batchedmodel_autoscaler.polling.sidecars import Sidecars
-from batchedmodel_autoscaler.ports.listener import Listener
 from batchedmodel_autoscaler.state.cluster_state import ClusterState
 from batchedmodel_autoscaler.telemetry import Telemetry
 from batchedmodel_contract.kubernetes.names import ADMIN_PORT

@@ -5,8 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from batchedmodel_autoscaler.state.cluster_state import ClusterState
-from batchedmodel_autoscaler.state.departed import MOST_OF_A_MODEL, MOST_OF_A_POD, Departed
+from batchedmodel_autoscaler.state.cluster_state import (
+    MOST_OF_A_MODEL,
+    MOST_OF_A_POD,
+    ClusterState,
+    Departed,
+)
 from batchedmodel_contract.processes.stats import BUCKETS
 from batchedmodel_scheduling.autoscaling.windows import WINDOW_SECONDS, Window
 from support.autoscaler_world import CALM, KEY, busy, fleet, pod

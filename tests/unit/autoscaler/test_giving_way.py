@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from batchedmodel_autoscaler.ports.connection import Bounds, Connection, gives_way
+from batchedmodel_autoscaler.listener import Bounds, Connection, gives_way
 
 BOUNDS = Bounds(connections=6, of_address=3)
 
