@@ -1,8 +1,9 @@
 """Every way in which the autoscaler can fail to answer or to be answered.
 
-`sidecars` raises `SidecarSilent`. `server` makes `Status` objects of `RefusedAnswer` and its kin.
 What goes wrong at the API server is a `ClusterError` of `batchedmodel_kube`.
 """
+
+from typing import Final
 
 
 class CannotListen(Exception):
@@ -20,48 +21,29 @@ class SomebodyElse(SidecarSilent):
 class RefusedAnswer(Exception):
     """A request to the metrics API that is answered with a `Status` of failure."""
 
-    code: int
-    reason: str
-    """One of Kubernetes' own words for `Status.reason`."""
-
-
-class BadRequest(RefusedAnswer):
-    """The request asks for something that there can never be."""
-
-    code, reason = 400, "BadRequest"
+    def __init__(self, message: str, code: int, reason: str) -> None:
+        """`code` is the HTTP status, and `reason` one of Kubernetes' words for `Status.reason`."""
+        super().__init__(message)
+        self.code: Final = code
+        self.reason: Final = reason
 
 
 class Untrusted(RefusedAnswer):
     """The request did not come through the API server's aggregation layer."""
 
-    code, reason = 401, "Unauthorized"
+    def __init__(self, message: str) -> None:
+        super().__init__(message, 401, "Unauthorized")
 
 
 class NotFound(RefusedAnswer):
     """No such path, model or metric."""
 
-    code, reason = 404, "NotFound"
-
-
-class NotAllowed(RefusedAnswer):
-    """A verb that metrics do not have."""
-
-    code, reason = 405, "MethodNotAllowed"
-
-
-class NotAcceptable(RefusedAnswer):
-    """The caller wants a form that we do not speak."""
-
-    code, reason = 406, "NotAcceptable"
-
-
-class Broken(RefusedAnswer):
-    """A bug of ours."""
-
-    code, reason = 500, "InternalError"
+    def __init__(self, message: str) -> None:
+        super().__init__(message, 404, "NotFound")
 
 
 class MetricsUnavailable(RefusedAnswer):
     """Nothing is known that a size could rest on. An HPA holds when it reads this."""
 
-    code, reason = 503, "ServiceUnavailable"
+    def __init__(self, message: str) -> None:
+        super().__init__(message, 503, "ServiceUnavailable")

@@ -168,7 +168,7 @@ class Service:
             return server_context(self._rotation.serving, front.authority)
         except ssl.SSLError as error:
             logger.error("the API server's authority for clients is unusable: %s", error)
-            self._api.front_proxy = FrontProxy(authority="", allowed_names=(), user_headers=())
+            self._api.front_proxy = FrontProxy()
             return server_context(self._rotation.serving, "")
 
     def _front_proxy_seen(self, front: FrontProxy) -> None:

@@ -12,7 +12,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 import aiohttp
@@ -227,7 +227,10 @@ class Client:
     ) -> Object:
         """Server-side apply as `manager`, with force; what is read of the object as it then is."""
         query = {"fieldManager": manager, "force": "true"}
-        return await self._call("PATCH", path, query, as_yaml(manifest), _APPLY, read=read)
+        body = as_yaml(manifest)
+        return await self._call(
+            "PATCH", path, query=query, body=body, content_type=_APPLY, read=read
+        )
 
     async def replace(self, path: str, manifest: Object) -> None:
         """Write a whole object. Raises `Conflict` if it has another version than the manifest."""
@@ -255,17 +258,11 @@ class Client:
         _log.warning("%s: an object is left out, as it %s", collection, error)
 
     async def _call(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str] | None = None,
-        body: Object | str | None = None,
-        content_type: str = _JSON,
-        *,
-        read: Callable[[bytes], Object],
+        self, method: str, path: str, *, read: Callable[[bytes], Object], **request: Any
     ) -> Object:
+        """What is read of a good answer; `request` as for `_chunks`."""
         text = b""
-        async with aclosing(self._chunks(method, path, query, body, content_type)) as chunks:
+        async with aclosing(self._chunks(method, path, **request)) as chunks:
             async for chunk in chunks:
                 text += chunk
                 if len(text) > LARGEST_OBJECT:
@@ -280,9 +277,9 @@ class Client:
         method: str,
         path: str,
         query: Mapping[str, str] | None = None,
+        *,
         body: Object | str | None = None,
         content_type: str = _JSON,
-        *,
         accept: str = _JSON,
         limit: aiohttp.ClientTimeout = _CALL,
     ) -> AsyncGenerator[bytes, None]:

@@ -97,11 +97,11 @@ class ApiService:
 class FrontProxy:
     """How the API server identifies itself when it passes a request on."""
 
-    authority: str
+    authority: str = ""
     """PEM; empty where the aggregation layer is off."""
-    allowed_names: tuple[str, ...]
+    allowed_names: tuple[str, ...] = ()
     """Common names of its certificate; empty: any that the authority vouches for."""
-    user_headers: tuple[str, ...]
+    user_headers: tuple[str, ...] = ()
 
 
 def read_model(found: Object) -> Model:

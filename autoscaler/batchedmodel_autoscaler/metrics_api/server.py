@@ -15,11 +15,7 @@ from aiohttp import web
 from batchedmodel_autoscaler.cluster.objects import FrontProxy, ModelKey
 from batchedmodel_autoscaler.cluster.resources import METRICS_VERSIONS
 from batchedmodel_autoscaler.errors import (
-    BadRequest,
-    Broken,
     MetricsUnavailable,
-    NotAcceptable,
-    NotAllowed,
     NotFound,
     RefusedAnswer,
     Untrusted,
@@ -72,7 +68,7 @@ class MetricsApi:
         self._fleet = fleet
         self._telemetry = telemetry
         self._clock = asyncio.get_running_loop().time
-        self.front_proxy = FrontProxy(authority="", allowed_names=(), user_headers=())
+        self.front_proxy = FrontProxy()
         """Whom to believe; written by `service`."""
 
     def application(self) -> web.Application:
@@ -104,13 +100,15 @@ class MetricsApi:
         except web.HTTPNotFound:
             refused = NotFound(f"the path {request.path} is not served here")
         except web.HTTPMethodNotAllowed:
-            refused = NotAllowed(f"{request.method} is not allowed: metrics can only be read")
+            message = f"{request.method} is not allowed: metrics can only be read"
+            refused = RefusedAnswer(message, 405, "MethodNotAllowed")
         except (web.HTTPException, *ENDINGS):
             raise
         except BaseException:
             # Our bug, met by this question only.
             logger.exception("%s could not be answered", request.path)
-            refused = Broken("an error of the autoscaler's own; its log says more")
+            message = "an error of the autoscaler's own; its log says more"
+            refused = RefusedAnswer(message, 500, "InternalError")
         logger.debug("%s %s: %s", request.method, request.path, refused)
         return _json(documents.status(refused), refused.code)
 
@@ -122,7 +120,8 @@ class MetricsApi:
                 known = ", ".join(_DECISIONS)
                 raise NotFound(f'the metric "{name}" is not known; there are {known}')
             if request.query.get("metricLabelSelector"):
-                raise BadRequest(f"{name} has no labels that metricLabelSelector could select by")
+                message = f"{name} has no labels that metricLabelSelector could select by"
+                raise RefusedAnswer(message, 400, "BadRequest")
             _, seconds, most = _DECISIONS[name]
             value = min(most, self._value(key, name))
             now = datetime.now(tz=UTC)
@@ -187,7 +186,7 @@ async def _ok(request: web.Request) -> web.Response:
 async def _groups(request: web.Request) -> web.Response:
     # A plain document in answer to this would be read as a group without any resource.
     if _AGGREGATED in request.headers.get("Accept", "").lower():
-        raise NotAcceptable("aggregated discovery is not served here")
+        raise RefusedAnswer("aggregated discovery is not served here", 406, "NotAcceptable")
     return _json(documents.group_list())
 
 
