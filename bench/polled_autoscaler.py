@@ -48,7 +48,6 @@ def _pod(key: ModelKey, address: str) -> Pod:
     return Pod(
         uid=address,
         model=key,
-        name=f"{key.name}-{address}",
         address=address,
         ready=True,
         leaving=False,

@@ -42,7 +42,6 @@ def pod(number: int, **more: Any) -> Pod:
     plain = Pod(
         uid=f"uid-{number}",
         model=KEY,
-        name=f"minilm-{number}",
         address=f"10.0.0.{number}",
         ready=True,
         leaving=False,

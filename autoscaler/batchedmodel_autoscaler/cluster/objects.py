@@ -47,7 +47,6 @@ class Pod:
 
     uid: str
     model: ModelKey
-    name: str
     address: str
     """Empty until it has one, and once its containers have ended."""
     ready: bool
@@ -143,7 +142,6 @@ def read_pod(found: Object) -> Pod:
     return Pod(
         uid=metadata["uid"],
         model=ModelKey(metadata["namespace"], metadata["labels"][NAME_LABEL]),
-        name=metadata["name"],
         address="" if finished else status.get("podIP", ""),
         ready=is_ready,
         leaving="deletionTimestamp" in metadata,

@@ -6,7 +6,6 @@ What an answer or a silence means is decided there.
 import asyncio
 import heapq
 import logging
-import math
 import random
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -33,7 +32,6 @@ _SOON: Final = 0.001
 _HANDFUL_SECONDS: Final = 0.01
 """How far starts may go ahead of their pace, since starting one by one costs a third more, and how
 far they may fall behind it, for a loop that has overslept. After a rest both come together."""
-MOST_IN_A_MOMENT: Final = 1 + math.ceil((2 * _HANDFUL_SECONDS - _SOON) / _START_SECONDS)
 _AT_ONE_GO: Final = 256
 """Pods that are due."""
 _JITTER: Final = 0.1
