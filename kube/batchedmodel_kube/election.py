@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Final
 
 from batchedmodel_kube.client import Client, path_of
-from batchedmodel_kube.elector import LEASE_SECONDS, RETRY_SECONDS, Claim, Elector, Record
+from batchedmodel_kube.elector import LEASE_SECONDS, RETRY_SECONDS, Elector, Record
 from batchedmodel_kube.errors import ENDINGS, ClusterError
 from batchedmodel_kube.reading import Object
 
@@ -119,7 +119,7 @@ class Election:
     def _warn(self, what: str) -> None:
         _log.warning("the lease %s/%s: %s", self._namespace, self._name, what)
 
-    def _manifest(self, claim: Claim) -> dict[str, Any]:
+    def _manifest(self, claim: Record) -> dict[str, Any]:
         now = self._calendar().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         metadata = {"name": self._name, "namespace": self._namespace}
         if claim.version:

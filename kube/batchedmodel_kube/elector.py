@@ -10,7 +10,7 @@ Lease, a replica that has never read it takes it at once, as at a first start, a
 believes in it until its next try. A replica that has read it waits as for a silent holder.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 LEASE_SECONDS: Final = 10.0
@@ -24,27 +24,16 @@ RETRY_SECONDS: Final = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """A Lease as it was read."""
+    """A Lease as it was read, or as it is to be written if it still is what was read."""
 
     holder: str
     """Empty: given back."""
     version: str
-    """Every write makes another one."""
+    """Every write makes another one. To be written: that of the Lease that was read, or empty when
+    there was none."""
     transitions: int = 0
     acquired: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """What to write, if the Lease still is what it was when it was read."""
-
-    holder: str
-    """Empty: give it back."""
-    version: str
-    """Of the record that it replaces; empty when there was none."""
-    transitions: int
-    acquired: str
-    """Kept from the record; empty: from now on."""
+    """Empty, to be written: now."""
 
 
 class Elector:
@@ -59,7 +48,7 @@ class Elector:
         self._unanswered: float | None = None
         """When the first claim was made of those that may have been written and got no answer."""
 
-    def step(self, record: Record | None, now: float) -> Claim | None:
+    def step(self, record: Record | None, now: float) -> Record | None:
         """What to write; None when somebody else leads.
 
         `record`: as the API server had it before `now`; None when there is no Lease. A replica
@@ -80,7 +69,7 @@ class Elector:
         ours = last is not None and last.holder == self._identity
         transitions = 0 if last is None else last.transitions
         self._unanswered = now if self._unanswered is None else self._unanswered
-        return Claim(
+        return Record(
             holder=self._identity,
             version="" if record is None else record.version,
             transitions=transitions if ours or last is None else transitions + 1,
@@ -95,17 +84,12 @@ class Elector:
         self._leads_until = max(self._leads_until, stepped + RENEW_SECONDS)
         self._unanswered = None
 
-    def resign(self, record: Record | None) -> Claim | None:
+    def resign(self, record: Record | None) -> Record | None:
         """What to write so that others need not wait; None when this replica holds no Lease."""
         self._leads_until, self._unanswered = float("-inf"), None
         if record is None or record.holder != self._identity:
             return None
-        return Claim(
-            holder="",
-            version=record.version,
-            transitions=record.transitions,
-            acquired=record.acquired,
-        )
+        return replace(record, holder="")
 
     def remaining(self, now: float) -> float:
         """Seconds for which this replica leads whatever happens; 0 when it does not."""
