@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import sys
+from typing import Final
 
 from batchedmodel_autoscaler.errors import CannotListen
 from batchedmodel_autoscaler.service import Service
@@ -22,7 +23,8 @@ from batchedmodel_contract.processes.environment import (
 from batchedmodel_kube.client import Client
 from batchedmodel_kube.errors import ClusterError
 
-EXIT_FAILED = 1
+logger: Final = logging.getLogger(__name__)
+EXIT_FAILED: Final = 1
 
 
 def main() -> int:
@@ -43,14 +45,11 @@ def main() -> int:
         logging.getLogger(foreign).setLevel(logging.WARNING)
     try:
         asyncio.run(_run(settings))
-    except ClusterError as error:
-        logging.getLogger(__name__).error("%s", error)
-        return EXIT_FAILED
-    except CannotListen as error:
-        logging.getLogger(__name__).error("%s", error)
-        return EXIT_CANNOT_LISTEN
+    except (ClusterError, CannotListen) as error:
+        logger.error("%s", error)
+        return EXIT_CANNOT_LISTEN if isinstance(error, CannotListen) else EXIT_FAILED
     except Exception:
-        logging.getLogger(__name__).exception("failed unexpectedly: it ends, to be started again")
+        logger.exception("failed unexpectedly: it ends, to be started again")
         return EXIT_FAILED
     return 0
 

@@ -21,6 +21,7 @@ from batchedmodel_autoscaler.errors import CannotListen
 from batchedmodel_contract.manifest.tenants import address_group
 
 logger: Final = logging.getLogger(__name__)
+_http_log: Final = logging.getLogger(f"{__name__}.http")
 _BACKLOG: Final = 128
 _ANSWERS_LEAVE_SECONDS: Final = 2.0
 _ACCEPTS_AGAIN_SECONDS: Final = 1.0
@@ -183,10 +184,11 @@ class Listener:
         self._socket = _bound(host, port)
         self._bounds = bounds or Bounds()
         application.middlewares.insert(0, self._note)
+        _http_log.addFilter(_is_worth_a_line)
         self._runner = web.AppRunner(
             application,
             access_log=None,
-            logger=_log_of_http(),
+            logger=_http_log,
             keepalive_timeout=self._bounds.idle_seconds,
             shutdown_timeout=_ANSWERS_LEAVE_SECONDS,
         )
@@ -271,19 +273,10 @@ class Listener:
         return await handler(request)
 
 
-class _NoBadRequests(logging.Filter):
-    """Drops records that any caller could cause again and again, with a traceback each."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        error = record.exc_info[1] if record.exc_info else None
-        return not isinstance(error, http_exceptions.HttpProcessingError | ConnectionError)
-
-
-def _log_of_http() -> logging.Logger:
-    found = logging.getLogger(f"{__name__}.http")
-    if not found.filters:
-        found.addFilter(_NoBadRequests())
-    return found
+def _is_worth_a_line(record: logging.LogRecord) -> bool:
+    """Whether not any caller could cause the record again and again, with a traceback each."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, http_exceptions.HttpProcessingError | ConnectionError)
 
 
 def _bound(host: str, port: int) -> socket.socket:

@@ -68,9 +68,9 @@ class Service:
         self._leases = leases
         registry = CollectorRegistry()
         telemetry = Telemetry(registry)
-        self._fleet = ClusterState(settings.poll_seconds)
+        self._state = ClusterState(settings.poll_seconds)
         self._sidecars = Sidecars(most_kept(raise_descriptors()))
-        self._poller = Poller(self._fleet, self._sidecars.stats, telemetry=telemetry)
+        self._poller = Poller(self._state, self._sidecars.stats, telemetry=telemetry)
         host_name = f"{settings.service_name}.{settings.namespace}.svc"
         self._rotation = Rotation([host_name], _now())
         self._registration = Registration(
@@ -83,19 +83,19 @@ class Service:
         )
         self._election = election(leases, settings.namespace, settings.lease_name)
         self._remembering = CapacityWriter(
-            self._fleet.models,
-            self._fleet.capacity,
+            self._state.models,
+            self._state.capacity,
             cluster.apply,
             leads=self._election.leads,
             calendar=_now,
         )
         self._caches = self._all_caches()
         registry.register(
-            StateCollector(lambda: self._fleet.counts, self._election.leads, self._left_out)
+            StateCollector(lambda: self._state.counts, self._election.leads, self._left_out)
         )
         self._heard_all = False
         self._leaving = False
-        self._api = MetricsApi(self._fleet, telemetry)
+        self._api = MetricsApi(self._state, telemetry)
         self._listener = Listener(self._api.application(), settings.host, settings.port)
         self._admin = Listener(
             admin_application(registry, self._missing), settings.host, settings.admin_port
@@ -180,7 +180,7 @@ class Service:
         logger.warning("%s is gone", FRONT_PROXY)
 
     def _pod_seen(self, pod: Pod) -> None:
-        self._fleet.pod_seen(pod)
+        self._state.pod_seen(pod)
         self._poller.follow(pod.uid)
 
     def _missing(self) -> list[str]:
@@ -199,8 +199,8 @@ class Service:
         return awaited
 
     def _all_caches(self) -> list[tuple[Collection, Cache[Any]]]:
-        fleet, registration, settings = self._fleet, self._registration, self._settings
-        ownership = fleet.ownership
+        state, registration, settings = self._state, self._registration, self._settings
+        ownership = state.ownership
 
         def caches(
             collections: Sequence[Collection],
@@ -223,9 +223,9 @@ class Service:
             ),
             *caches(home, read_leaving, registration.home_seen, registration.home_gone),
             *caches(API_SERVICES, read_api_service, registration.seen, registration.gone),
-            *caches(models, read_model, fleet.model_seen, fleet.model_gone),
+            *caches(models, read_model, state.model_seen, state.model_gone),
             *caches((*sizes, *replica_sets), read_owned, ownership.seen, ownership.gone),
-            *caches(pods, read_pod, self._pod_seen, fleet.pod_gone),
+            *caches(pods, read_pod, self._pod_seen, state.pod_gone),
         ]
 
 

@@ -63,9 +63,9 @@ number."""
 class MetricsApi:
     """Handlers of the TLS port."""
 
-    def __init__(self, fleet: ClusterState, telemetry: Telemetry) -> None:
+    def __init__(self, state: ClusterState, telemetry: Telemetry) -> None:
         """Needs a running loop."""
-        self._fleet = fleet
+        self._state = state
         self._telemetry = telemetry
         self._clock = asyncio.get_running_loop().time
         self.front_proxy = FrontProxy()
@@ -133,8 +133,8 @@ class MetricsApi:
         decide, _, _ = _DECISIONS[name]
         answers = self._telemetry.answers
         try:
-            target = self._fleet.target(key)
-            verdict = decide(self._fleet.sight(key, self._clock()), target)
+            target = self._state.target(key)
+            verdict = decide(self._state.observation(key, self._clock()), target)
         except NotFound:
             answers.labels(name, NotFound.__name__).inc()
             raise

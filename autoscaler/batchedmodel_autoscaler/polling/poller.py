@@ -44,12 +44,12 @@ class Poller:
 
     def __init__(
         self,
-        fleet: ClusterState,
+        state: ClusterState,
         ask: Callable[[str, Whom], Awaitable[SidecarStats]],
         *,
         telemetry: Telemetry,
     ) -> None:
-        self._fleet = fleet
+        self._state = state
         self._ask = ask
         self._telemetry = telemetry
         self._clock = asyncio.get_running_loop().time
@@ -64,7 +64,7 @@ class Poller:
     def follow(self, uid: str) -> None:
         """Ask a pod from now on, at once for the first time. Idempotent.
 
-        It ends by itself when the fleet no longer knows the pod.
+        The asking ends by itself when the state no longer knows the pod.
         """
         if uid not in self._silences:
             self._silences[uid] = 0
@@ -104,7 +104,7 @@ class Poller:
             pause = self._let_wait()
             while (taken := self._places.take()) is not None:
                 model, uid = taken
-                if address := self._fleet.address(uid):
+                if address := self._state.address(uid):
                     return model, uid, address
                 # It has gone while it waited.
                 self._places.ended(model)
@@ -128,20 +128,20 @@ class Poller:
             if self._due[0][0] > now + _SOON:
                 return self._due[0][0] - now
             _, uid = heapq.heappop(self._due)
-            if address := self._fleet.address(uid):
-                self._places.wait(self._fleet.model_of(uid), uid)
+            if address := self._state.address(uid):
+                self._places.wait(self._state.model_of(uid), uid)
                 continue
             self._unasked.discard(uid)
             if address is None:
                 del self._silences[uid]
             else:
-                self._schedule(uid, now + self._fleet.poll_seconds)
+                self._schedule(uid, now + self._state.poll_seconds)
         return 0.0
 
     async def _poll(self, uid: str, model: ModelKey, address: str) -> None:
         try:
             answer = await self._ask(address, Whom(model=model.name, pod=uid))
-            self._fleet.answered(uid, answer, self._clock())
+            self._state.answered(uid, answer, self._clock())
         except SomebodyElse as error:
             if not self._silences[uid]:
                 logger.warning("dropped: %s", error)
@@ -164,7 +164,7 @@ class Poller:
             self._free.release()
             self._unasked.discard(uid)
         slower = min(_SLOWEST, 2 ** max(0, self._silences[uid] - 1))
-        pause = self._fleet.poll_seconds * slower * random.uniform(1 - _JITTER, 1 + _JITTER)
+        pause = self._state.poll_seconds * slower * random.uniform(1 - _JITTER, 1 + _JITTER)
         self._schedule(uid, self._clock() + pause)
 
     def _silent(self, uid: str, result: PollResult = PollResult.SILENT) -> None:

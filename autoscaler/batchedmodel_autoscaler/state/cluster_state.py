@@ -89,7 +89,7 @@ class _KnownModel:
 
 
 class ClusterState:
-    """The memory."""
+    """What is known of all models and pods."""
 
     def __init__(self, poll_seconds: float) -> None:
         self.poll_seconds: Final = poll_seconds
@@ -181,7 +181,7 @@ class ClusterState:
             raise NotFound(f'batchedmodels.batchedmodel.dev "{key.name}" not found')
         return known.model.target
 
-    def sight(self, key: ModelKey, now: float) -> ModelObservation:
+    def observation(self, key: ModelKey, now: float) -> ModelObservation:
         """What can be seen of a model."""
         capacity, known = self.capacity(key), self._models.get(key)
         startup = None if capacity is None else capacity.startup_seconds

@@ -31,10 +31,10 @@ OTHER = ModelKey("team", "other")
 
 def counts(known: ClusterState, one: Pod) -> bool:
     """Whether it is asked; what it answers all the same changes nothing where it is not."""
-    before = known.sight(one.model, NOW)
+    before = known.observation(one.model, NOW)
     known.answered(one.uid, busy(0.6), NOW)
     asked = known.address(one.uid) == one.address
-    assert asked == (known.sight(one.model, NOW) != before)
+    assert asked == (known.observation(one.model, NOW) != before)
     return asked
 
 
@@ -61,7 +61,7 @@ def test_a_pod_with_only_the_label_counts_for_nothing(stranger: Pod) -> None:
     known.pod_seen(stranger)
     known.answered("uid-1", CALM, NOW)
     assert not counts(known, stranger)
-    sight = known.sight(KEY, NOW)
+    sight = known.observation(KEY, NOW)
     assert len(sight.pods) == 1
     assert sight.present == 1, "the size of their Deployment is not the model's"
     assert known.capacity(KEY) == Capacity(revision="a", startup_seconds=40.0)
@@ -70,10 +70,10 @@ def test_a_pod_with_only_the_label_counts_for_nothing(stranger: Pod) -> None:
 
 def test_strangers_make_nobody_asked_more_rarely() -> None:
     known = fleet([pod(1)])
-    before = known.sight(KEY, NOW)
+    before = known.observation(KEY, NOW)
     for number in range(int(10 * MOST_POLLS_PER_SECOND)):
         known.pod_seen(pod(2 + number, owner=""))
-    assert known.sight(KEY, NOW) == before
+    assert known.observation(KEY, NOW) == before
 
 
 def test_in_whatever_order_the_objects_come_the_pod_counts_in_the_end() -> None:
@@ -123,7 +123,7 @@ def test_a_pod_counts_no_more_when_one_of_its_references_goes(
     assert counts(known, pod(1))
     goes(known)
     assert known.counts[1] == 0
-    assert not known.sight(KEY, NOW).pods
+    assert not known.observation(KEY, NOW).pods
     assert known.address("uid-1") == ""
 
 

@@ -90,7 +90,7 @@ async def test_every_pod_is_asked_every_two_seconds_or_so() -> None:
     assert all(1.8 <= gap <= 2.22 for gap in gaps)
     assert 27 <= len(times) <= 34
     now = asyncio.get_running_loop().time()
-    assert all(one.answers for one in known.sight(KEY, now).pods)
+    assert all(one.answers for one in known.observation(KEY, now).pods)
 
 
 async def test_a_silent_pod_is_asked_more_rarely_and_at_its_pace_again_once_it_answers() -> None:

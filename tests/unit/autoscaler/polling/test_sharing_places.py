@@ -136,8 +136,8 @@ async def test_a_namespace_of_very_many_pods_makes_the_answers_of_no_other_count
     sidecars = Sidecars(pods[HONEST])
     await asked_for(known, sidecars, pods[HONEST], 4.0)
     now = asyncio.get_running_loop().time()
-    assert all(one.answers for one in known.sight(HONEST, now).pods)
-    assert not any(one.answers for one in known.sight(HONEST, now + OLDEST).pods)
+    assert all(one.answers for one in known.observation(HONEST, now).pods)
+    assert not any(one.answers for one in known.observation(HONEST, now + OLDEST).pods)
 
 
 async def test_thousands_of_silent_pods_keep_a_new_autoscaler_from_answering_for_a_moment() -> None:
@@ -151,7 +151,7 @@ async def test_thousands_of_silent_pods_keep_a_new_autoscaler_from_answering_for
     asking = asyncio.create_task(poller.run())
     async with asyncio.timeout(FIRST_ROUND_SECONDS + 1):
         await poller.all_asked()
-    assert all(one.answers for one in known.sight(HONEST, loop.time()).pods)
+    assert all(one.answers for one in known.observation(HONEST, loop.time()).pods)
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
 
