@@ -79,13 +79,8 @@ class Collection:
         found = {"labelSelector": self.labels} if self.labels else {}
         return {**found, "fieldSelector": f"metadata.name={self.name}"} if self.name else found
 
-    @property
-    def object_path(self) -> str:
-        """The address of the only object."""
-        return f"{self.path}/{quote(self.name, safe='')}"
-
     def __str__(self) -> str:
-        return self.object_path if self.name else self.path
+        return f"{self.path}/{self.name}" if self.name else self.path
 
 
 class EventType(StrEnum):

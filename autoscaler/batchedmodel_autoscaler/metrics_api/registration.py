@@ -8,16 +8,15 @@ import asyncio
 import base64
 import logging
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 from typing import Final
 
 from batchedmodel_autoscaler.cluster.objects import ApiService
-from batchedmodel_autoscaler.cluster.resources import API_SERVICES
 from batchedmodel_autoscaler.metrics_api.certificates import Rotation, bundle_with, holds
 from batchedmodel_autoscaler.telemetry import Telemetry
-from batchedmodel_kube.client import Client
+from batchedmodel_kube.client import Client, path_of
 from batchedmodel_kube.errors import ClusterError, Conflict, Gone
 from batchedmodel_kube.informer import pause_after
 
@@ -88,7 +87,7 @@ class Registration:
             return []
         return [
             found.name
-            for found, _ in self._ours()
+            for found in self._ours()
             if not found.leaving and not holds(found.bundle, self._rotation.serving.authority)
         ]
 
@@ -124,22 +123,24 @@ class Registration:
 
     async def _reconcile(self) -> None:
         if self._uninstalled:
-            for found, path in self._ours():
+            for found in self._ours():
                 # An APIService of the same name that came later is the next installation's.
-                if found.uid == self._met[found.name]:
+                if found.uid == self._met[found.name] and not found.leaving:
                     with suppress(Conflict):
-                        await self._client.delete(path, uid=found.uid)
+                        await self._client.delete(_path(found), uid=found.uid)
                     logger.info("deleted %s", found.name)
             return
-        if self._rotation.step(self._announced(), self._clock()):
+        # An APIService of another owner must not keep an old certificate in use until it ends.
+        announced = self._right() == len(self._ours())
+        if self._rotation.step(announced, self._clock()):
             logger.info("another certificate serves, good until %s", self._rotation.serving.end)
             self.renewed.set()
-        for found, path in self._ours():
-            await self._correct(found, path)
+        for found in self._ours():
+            await self._correct(found)
         self._telemetry.registered.set(self._right())
         self._telemetry.certificate_ends.set(self._rotation.serving.end.timestamp())
 
-    async def _correct(self, found: ApiService, path: str) -> None:
+    async def _correct(self, found: ApiService) -> None:
         wanted = bundle_with(found.bundle, self._rotation.authorities, self._clock())
         now = asyncio.get_running_loop().time()
         paid_until = max(now, self._paid_until.get(found.name, now))
@@ -152,31 +153,29 @@ class Registration:
             "spec": {"caBundle": base64.b64encode(wanted).decode()},
         }
         try:
-            await self._client.merge(path, patch)
+            await self._client.merge(_path(found), patch)
             self._paid_until[found.name] = paid_until + _BETWEEN_WRITES_SECONDS
             logger.info("%s: caBundle brought up to date", found.name)
         except (Gone, Conflict):
             # It has changed or gone meanwhile; the watch will tell.
             return
 
-    def _announced(self) -> bool:
-        # An APIService of another owner must not keep an old certificate in use until it ends.
-        return self._right() == len(list(self._ours()))
-
     def _right(self) -> int:
+        """How many of ours hold all of our authorities."""
         return sum(
             all(holds(found.bundle, one) for one in self._rotation.authorities)
-            for found, _ in self._ours()
+            for found in self._ours()
         )
 
-    def _ours(self) -> Iterator[tuple[ApiService, str]]:
-        for resource in API_SERVICES:
-            found = self._there.get(resource.name)
-            if found is not None and self._is_ours(found):
-                yield found, resource.object_path
+    def _ours(self) -> list[ApiService]:
+        return [found for found in self._there.values() if self._is_ours(found)]
 
     def _is_ours(self, found: ApiService) -> bool:
         return (found.namespace, found.service) == self._points_at
+
+
+def _path(found: ApiService) -> str:
+    return path_of("apiregistration.k8s.io", "v1", "apiservices", name=found.name)
 
 
 def _owner(found: ApiService) -> str:
