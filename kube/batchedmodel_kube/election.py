@@ -109,12 +109,10 @@ class Election:
                     self._elector.confirmed(now)
         except TimeoutError:
             self._warn(f"no answer within {seconds:.1f} s")
-        except ClusterError as error:
-            self._warn(str(error))
         except ENDINGS:
             raise
-        except BaseException as bug:
-            self._warn(repr(bug))
+        except BaseException as error:
+            self._warn(str(error) if isinstance(error, ClusterError) else repr(error))
 
     def _warn(self, what: str) -> None:
         _log.warning("the lease %s/%s: %s", self._namespace, self._name, what)

@@ -40,7 +40,7 @@ class Cache(Generic[Record]):
         self._records: dict[str, Record] = {}
         """By uid."""
         self.complete: Final = asyncio.Event()
-        """Set once a first list was read to its end."""
+        """Set once a first list has been read."""
         self.left_out = 0
         """How often an object was not as its kind should be."""
 
@@ -105,13 +105,13 @@ async def follow(client: Client, collection: Collection, cache: Cache[Record]) -
                 version, failures = event.version, 0
         except ClusterError as error:
             if isinstance(error, Forbidden) and collection.may_be_closed:
-                # Else whoever waits for all that is there would wait for ever.
+                # Else those who wait for the first list would wait for ever.
                 cache.complete.set()
             if isinstance(error, TooOld):
                 known, version = version, ""
                 if known and not just_listed:
-                    # The server is there again: what failed before is no reason to wait. Only a
-                    # list that is too old at once is, or this would be a tight loop.
+                    # The server answers again, so earlier failures are no reason to wait. Only a
+                    # list that is too old at once is one, or this would be a tight loop.
                     logger.info("%s: %s; listing anew", collection, error)
                     failures = 0
                     continue
@@ -125,9 +125,9 @@ async def follow(client: Client, collection: Collection, cache: Cache[Record]) -
 
 
 def pause_after(failures: int, chance: float) -> float:
-    """Seconds before the next try: doubling, and spread by `chance` (0 to 1) over its upper half.
+    """Seconds before the next try: doubling, and spread by `chance` (0 to 1) over the upper half.
 
-    Spread, so that all who lost one server do not come back in one moment.
+    So clients that lost the same server do not all come back in one moment.
     """
     longest: float = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(failures - 1, 16))
     return longest * (0.5 + chance / 2)

@@ -1,7 +1,7 @@
 """Kopf as an informer: which objects are watched, and how. Nobody else tells Kopf what to do.
 
 Every event becomes a key in the work queue and nothing else. Event handlers put no finalizer and no
-annotation on anything, and a missed event costs delay, never correctness.
+annotation on anything. A missed event costs a delay, and never correctness.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ _FIRST_BACKOFFS: Final = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 
 
 class Add(Protocol):
-    """Who is told of events; the workers."""
+    """Takes events; the workers do."""
 
     def __call__(self, key: Key, *, awaited: bool = False) -> None:
         """Something happened to the BatchedModel; `awaited`: its manifest is news."""
@@ -103,10 +103,10 @@ async def watch(
     stop: asyncio.Event,
     take_signals: Callable[[], None],
 ) -> None:
-    """Watch until `stop`; raises whatever Kopf gives up for. No `namespaces` means all of them.
+    """Watch until `stop`. No `namespaces` means all of them. Raises what Kopf gives up for.
 
-    Kopf takes SIGTERM and SIGINT for itself and keeps them when it has ended, when nobody hears
-    them any more. `take_signals` is called to have them back.
+    Kopf takes SIGTERM and SIGINT and keeps them when it has ended, so that nobody hears them.
+    `take_signals` takes them back.
     """
     others = asyncio.all_tasks()
     tasks = await kopf.spawn_tasks(
@@ -115,7 +115,7 @@ async def watch(
         namespaces=namespaces,
         stop_flag=stop,
     )
-    # To take them was the last that Kopf did, and the loop has not run since: none is lost.
+    # Kopf took them just before it returned, and the loop has not run since: no signal is lost.
     take_signals()
     await until_all_end(kopf.run_tasks(tasks, ignored=others), tasks, others)
 
