@@ -10,19 +10,18 @@ import asyncio
 import gc
 import json
 import sys
-import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
 
-from batchedmodel_autoscaler.cluster.objects import FrontProxy, Model, ModelKey, Owned, Pod, Size
+from batchedmodel_autoscaler.cluster.objects import FrontProxy, Model, ModelKey, Owned, Pod
+from batchedmodel_autoscaler.listener import Listener
 from batchedmodel_autoscaler.metrics_api.certificates import make_identity, server_context
 from batchedmodel_autoscaler.metrics_api.server import MetricsApi
-from batchedmodel_autoscaler.polling.kept_connections import most_kept
 from batchedmodel_autoscaler.polling.poller import Poller
-from batchedmodel_autoscaler.polling.sidecars import Sidecars
-from batchedmodel_autoscaler.ports.listener import Listener
+from batchedmodel_autoscaler.polling.sidecars import Sidecars, most_kept
 from batchedmodel_autoscaler.state.cluster_state import ClusterState
 from batchedmodel_autoscaler.telemetry import POLLS, PollResult, Telemetry
 from batchedmodel_contract.processes.descriptors import raise_descriptors
@@ -38,8 +37,8 @@ def _fleet(pods: dict[str, list[str]]) -> ClusterState:
         key = ModelKey("team", name)
         known.model_seen(Model(key=key, uid=name, target=_TARGET, capacity=None))
         deployment = Owned(uid=f"{name}-deployment", model=key, owner=name)
-        known.size_seen(Size(deployment=deployment, replicas=len(addresses)))
-        known.replica_set_seen(Owned(uid=f"{name}-set", model=key, owner=deployment.uid))
+        known.ownership.seen(replace(deployment, replicas=len(addresses)))
+        known.ownership.seen(Owned(uid=f"{name}-set", model=key, owner=deployment.uid))
         for address in addresses:
             known.pod_seen(_pod(key, address))
     return known
@@ -49,7 +48,6 @@ def _pod(key: ModelKey, address: str) -> Pod:
     return Pod(
         uid=address,
         model=key,
-        name=f"{key.name}-{address}",
         address=address,
         ready=True,
         leaving=False,
@@ -65,8 +63,8 @@ async def _serve(document: dict[str, Any]) -> None:
     registry = CollectorRegistry()
     sidecars = Sidecars(most_kept(raise_descriptors()))
     telemetry, known = Telemetry(registry), _fleet(document["pods"])
-    poller = Poller(known, sidecars.stats, telemetry=telemetry, clock=time.monotonic)
-    api = MetricsApi(known, telemetry=telemetry, clock=time.monotonic)
+    poller = Poller(known, sidecars.stats, telemetry=telemetry)
+    api = MetricsApi(known, telemetry)
     api.front_proxy = FrontProxy(
         authority=document["authority"],
         allowed_names=(document["front"],),

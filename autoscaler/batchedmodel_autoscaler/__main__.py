@@ -9,9 +9,9 @@ import logging
 import os
 import signal
 import sys
+from typing import Final
 
-from batchedmodel_autoscaler.cluster.client import Cluster
-from batchedmodel_autoscaler.errors import CannotListen, ClusterError
+from batchedmodel_autoscaler.errors import CannotListen
 from batchedmodel_autoscaler.service import Service
 from batchedmodel_autoscaler.settings import AutoscalerSettings
 from batchedmodel_contract.invalid_input import InvalidManifest
@@ -20,8 +20,11 @@ from batchedmodel_contract.processes.environment import (
     EXIT_WRONG_SETTINGS,
     from_environment,
 )
+from batchedmodel_kube.client import Client
+from batchedmodel_kube.errors import ClusterError
 
-EXIT_FAILED = 1
+logger: Final = logging.getLogger(__name__)
+EXIT_FAILED: Final = 1
 
 
 def main() -> int:
@@ -42,14 +45,11 @@ def main() -> int:
         logging.getLogger(foreign).setLevel(logging.WARNING)
     try:
         asyncio.run(_run(settings))
-    except ClusterError as error:
-        logging.getLogger(__name__).error("%s", error)
-        return EXIT_FAILED
-    except CannotListen as error:
-        logging.getLogger(__name__).error("%s", error)
-        return EXIT_CANNOT_LISTEN
+    except (ClusterError, CannotListen) as error:
+        logger.error("%s", error)
+        return EXIT_CANNOT_LISTEN if isinstance(error, CannotListen) else EXIT_FAILED
     except Exception:
-        logging.getLogger(__name__).exception("failed unexpectedly: it ends, to be started again")
+        logger.exception("failed unexpectedly: it ends, to be started again")
         return EXIT_FAILED
     return 0
 
@@ -59,9 +59,8 @@ async def _run(settings: AutoscalerSettings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    cluster, leases = await Cluster.connect(os.environ), await Cluster.connect(os.environ)
-    service = Service(settings, cluster, leases)
-    await service.run(stop)
+    cluster, leases = await Client.connect(os.environ), await Client.connect(os.environ)
+    await Service(settings, cluster, leases).run(stop)
 
 
 if __name__ == "__main__":

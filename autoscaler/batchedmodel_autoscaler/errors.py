@@ -1,21 +1,16 @@
-"""Every way in which the autoscaler can fail to answer or to be answered, in our words.
+"""Every way in which the autoscaler can fail to answer or to be answered.
 
-Exceptions of the Kubernetes client are translated in `cluster`, those of the HTTP client in
-`sidecars`. `RefusedAnswer` and its kin become `Status` objects of the metrics API in `server`.
+What goes wrong at the API server is a `ClusterError` of `batchedmodel_kube`.
 """
 
 from typing import Final
 
 
-class AutoscalerError(Exception):
-    """Root of the family."""
-
-
-class CannotListen(AutoscalerError):
+class CannotListen(Exception):
     """A port is taken or forbidden; the message says which."""
 
 
-class SidecarSilent(AutoscalerError):
+class SidecarSilent(Exception):
     """A sidecar gave no usable answer in time; the message says why."""
 
 
@@ -23,64 +18,32 @@ class SomebodyElse(SidecarSilent):
     """Another pod's sidecar answered at the address; the message says whose."""
 
 
-class ClusterError(AutoscalerError):
-    """The API server did not do what it was asked."""
-
-    def __init__(self, message: str, *, status: int | None = None) -> None:
-        super().__init__(message)
-        self.status: Final = status
-        """HTTP status of its answer; None when there was none."""
-
-
-class TooOld(ClusterError):
-    """The API server no longer knows the version to go on from: list anew."""
-
-
-class RefusedAnswer(AutoscalerError):
+class RefusedAnswer(Exception):
     """A request to the metrics API that is answered with a `Status` of failure."""
 
-    code: int
-    reason: str
-    """One of Kubernetes' own words for `Status.reason`."""
-
-
-class BadRequest(RefusedAnswer):
-    """The request asks for something that there can never be."""
-
-    code, reason = 400, "BadRequest"
+    def __init__(self, message: str, code: int, reason: str) -> None:
+        """`code` is the HTTP status, and `reason` one of Kubernetes' words for `Status.reason`."""
+        super().__init__(message)
+        self.code: Final = code
+        self.reason: Final = reason
 
 
 class Untrusted(RefusedAnswer):
     """The request did not come through the API server's aggregation layer."""
 
-    code, reason = 401, "Unauthorized"
+    def __init__(self, message: str) -> None:
+        super().__init__(message, 401, "Unauthorized")
 
 
 class NotFound(RefusedAnswer):
     """No such path, model or metric."""
 
-    code, reason = 404, "NotFound"
-
-
-class NotAllowed(RefusedAnswer):
-    """A verb that metrics do not have."""
-
-    code, reason = 405, "MethodNotAllowed"
-
-
-class NotAcceptable(RefusedAnswer):
-    """The caller wants a form that we do not speak."""
-
-    code, reason = 406, "NotAcceptable"
-
-
-class Broken(RefusedAnswer):
-    """A bug of ours."""
-
-    code, reason = 500, "InternalError"
+    def __init__(self, message: str) -> None:
+        super().__init__(message, 404, "NotFound")
 
 
 class MetricsUnavailable(RefusedAnswer):
     """Nothing is known that a size could rest on. An HPA holds when it reads this."""
 
-    code, reason = 503, "ServiceUnavailable"
+    def __init__(self, message: str) -> None:
+        super().__init__(message, 503, "ServiceUnavailable")

@@ -3,29 +3,22 @@
 import asyncio
 import gc
 import logging
-import socket
 import ssl
-import time
-import uuid
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import UTC, datetime
-from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from prometheus_client import CollectorRegistry
 
-from batchedmodel_autoscaler.admin import admin_application
-from batchedmodel_autoscaler.cluster.client import Cluster
-from batchedmodel_autoscaler.cluster.informer import Cache, follow
 from batchedmodel_autoscaler.cluster.objects import (
     FrontProxy,
     Pod,
     read_api_service,
     read_front_proxy,
+    read_leaving,
     read_model,
     read_owned,
     read_pod,
-    read_presence,
-    read_size,
 )
 from batchedmodel_autoscaler.cluster.resources import (
     API_SERVICES,
@@ -34,29 +27,29 @@ from batchedmodel_autoscaler.cluster.resources import (
     PODS,
     REPLICA_SETS,
     SIZES,
-    Resource,
-    lease_path,
     own_deployment,
     own_namespace,
     within,
 )
-from batchedmodel_autoscaler.errors import ClusterError
+from batchedmodel_autoscaler.listener import Listener
 from batchedmodel_autoscaler.metrics_api.certificates import Rotation, server_context
 from batchedmodel_autoscaler.metrics_api.registration import Registration
 from batchedmodel_autoscaler.metrics_api.server import MetricsApi
-from batchedmodel_autoscaler.polling.kept_connections import most_kept
 from batchedmodel_autoscaler.polling.poller import Poller
-from batchedmodel_autoscaler.polling.sidecars import Sidecars
-from batchedmodel_autoscaler.ports.listener import Listener
+from batchedmodel_autoscaler.polling.sidecars import Sidecars, most_kept
 from batchedmodel_autoscaler.settings import AutoscalerSettings
 from batchedmodel_autoscaler.state.capacity_writer import CapacityWriter
 from batchedmodel_autoscaler.state.cluster_state import ClusterState
-from batchedmodel_autoscaler.supervision import Work, last
-from batchedmodel_autoscaler.telemetry import StateCollector, Telemetry
+from batchedmodel_autoscaler.telemetry import StateCollector, Telemetry, admin_application
 from batchedmodel_contract.processes.descriptors import raise_descriptors
-from batchedmodel_election.election import Election
+from batchedmodel_kube.client import Client, Collection
+from batchedmodel_kube.election import election
+from batchedmodel_kube.informer import Cache, follow
+from batchedmodel_kube.reading import Object
 
 logger: Final = logging.getLogger(__name__)
+_T = TypeVar("_T")
+_Work = Coroutine[Any, Any, None]
 _LEAVING_SECONDS: Final = 5.0
 """What API servers are given to hear that this replica ends; they go on asking it until then."""
 
@@ -64,7 +57,7 @@ _LEAVING_SECONDS: Final = 5.0
 class Service:
     """One autoscaler, from its settings to its end."""
 
-    def __init__(self, settings: AutoscalerSettings, cluster: Cluster, leases: Cluster) -> None:
+    def __init__(self, settings: AutoscalerSettings, cluster: Client, leases: Client) -> None:
         """Needs a running loop; raises `CannotListen`.
 
         `leases`: the same cluster by connections of their own, so that no other request that hangs
@@ -75,11 +68,9 @@ class Service:
         self._leases = leases
         registry = CollectorRegistry()
         telemetry = Telemetry(registry)
-        self._fleet = ClusterState(settings.poll_seconds)
+        self._state = ClusterState(settings.poll_seconds)
         self._sidecars = Sidecars(most_kept(raise_descriptors()))
-        self._poller = Poller(
-            self._fleet, self._sidecars.stats, telemetry=telemetry, clock=time.monotonic
-        )
+        self._poller = Poller(self._state, self._sidecars.stats, telemetry=telemetry)
         host_name = f"{settings.service_name}.{settings.namespace}.svc"
         self._rotation = Rotation([host_name], _now())
         self._registration = Registration(
@@ -90,32 +81,21 @@ class Service:
             telemetry=telemetry,
             clock=_now,
         )
-        lease = lease_path(settings.namespace, settings.lease_name)
-        self._election = Election(
-            read=partial(leases.get, lease),
-            write=partial(leases.replace, lease),
-            failure=ClusterError,
-            namespace=settings.namespace,
-            name=settings.lease_name,
-            # In a pod the host's name is the pod's, which lasts longer than a process.
-            identity=f"{socket.gethostname()}_{uuid.uuid4()}",
-            clock=time.monotonic,
-            calendar=_now,
-        )
+        self._election = election(leases, settings.namespace, settings.lease_name)
         self._remembering = CapacityWriter(
-            self._fleet,
-            cluster,
+            self._state.models,
+            self._state.capacity,
+            cluster.apply,
             leads=self._election.leads,
-            clock=time.monotonic,
             calendar=_now,
         )
         self._caches = self._all_caches()
         registry.register(
-            StateCollector(lambda: self._fleet.counts, self._election.leads, self._left_out)
+            StateCollector(lambda: self._state.counts, self._election.leads, self._left_out)
         )
         self._heard_all = False
         self._leaving = False
-        self._api = MetricsApi(self._fleet, telemetry=telemetry, clock=time.monotonic)
+        self._api = MetricsApi(self._state, telemetry)
         self._listener = Listener(self._api.application(), settings.host, settings.port)
         self._admin = Listener(
             admin_application(registry, self._missing), settings.host, settings.admin_port
@@ -139,7 +119,7 @@ class Service:
             await self._leases.close()
 
     async def _work_until(self, stop: asyncio.Event) -> None:
-        lasting: list[Work] = [
+        lasting: list[_Work] = [
             self._poll(),
             self._registration.run(),
             self._remembering.run(),
@@ -188,7 +168,7 @@ class Service:
             return server_context(self._rotation.serving, front.authority)
         except ssl.SSLError as error:
             logger.error("the API server's authority for clients is unusable: %s", error)
-            self._api.front_proxy = FrontProxy(authority="", allowed_names=(), user_headers=())
+            self._api.front_proxy = FrontProxy()
             return server_context(self._rotation.serving, "")
 
     def _front_proxy_seen(self, front: FrontProxy) -> None:
@@ -200,7 +180,7 @@ class Service:
         logger.warning("%s is gone", FRONT_PROXY)
 
     def _pod_seen(self, pod: Pod) -> None:
-        self._fleet.pod_seen(pod)
+        self._state.pod_seen(pod)
         self._poller.follow(pod.uid)
 
     def _missing(self) -> list[str]:
@@ -218,65 +198,60 @@ class Service:
             awaited.append("the first answers of sidecars")
         return awaited
 
-    def _all_caches(self) -> list[tuple[Resource, Cache[Any]]]:
-        fleet, registration, settings = self._fleet, self._registration, self._settings
-        namespace, deployment = settings.namespace, settings.deployment_name
+    def _all_caches(self) -> list[tuple[Collection, Cache[Any]]]:
+        state, registration, settings = self._state, self._registration, self._settings
+        ownership = state.ownership
 
-        def home() -> Cache[Any]:
-            return Cache(
-                read_presence,
-                lambda home: home.uid,
-                seen=registration.home_seen,
-                gone=registration.home_gone,
-            )
+        def caches(
+            collections: Sequence[Collection],
+            read: Callable[[Object], _T],
+            seen: Callable[[_T], None],
+            gone: Callable[[_T], None],
+        ) -> list[tuple[Collection, Cache[Any]]]:
+            return [(one, Cache(read, seen=seen, gone=gone)) for one in collections]
 
-        def api_service() -> Cache[Any]:
-            return Cache(
-                read_api_service,
-                lambda found: found.name,
-                seen=registration.seen,
-                gone=registration.gone,
-            )
-
-        def models() -> Cache[Any]:
-            return Cache(read_model, lambda m: m.key, seen=fleet.model_seen, gone=fleet.model_gone)
-
-        def sizes() -> Cache[Any]:
-            return Cache(
-                read_size, lambda s: s.deployment.uid, seen=fleet.size_seen, gone=fleet.size_gone
-            )
-
-        def replica_sets() -> Cache[Any]:
-            return Cache(
-                read_owned,
-                lambda found: found.uid,
-                seen=fleet.replica_set_seen,
-                gone=fleet.replica_set_gone,
-            )
-
-        def pods() -> Cache[Any]:
-            return Cache(read_pod, lambda p: p.uid, seen=self._pod_seen, gone=fleet.pod_gone)
-
-        watched = settings.watch_namespaces
+        home = (
+            own_namespace(settings.namespace),
+            own_deployment(settings.namespace, settings.deployment_name),
+        )
+        models, sizes, replica_sets, pods = (
+            within(one, settings.watch_namespaces) for one in (MODELS, SIZES, REPLICA_SETS, PODS)
+        )
         return [
-            (
-                FRONT_PROXY,
-                Cache(
-                    read_front_proxy,
-                    lambda _: FRONT_PROXY.name,
-                    seen=self._front_proxy_seen,
-                    gone=self._front_proxy_gone,
-                ),
+            *caches(
+                (FRONT_PROXY,), read_front_proxy, self._front_proxy_seen, self._front_proxy_gone
             ),
-            (own_namespace(namespace), home()),
-            (own_deployment(namespace, deployment), home()),
-            *((resource, api_service()) for resource in API_SERVICES),
-            *((resource, models()) for resource in within(MODELS, watched)),
-            *((resource, sizes()) for resource in within(SIZES, watched)),
-            *((resource, replica_sets()) for resource in within(REPLICA_SETS, watched)),
-            *((resource, pods()) for resource in within(PODS, watched)),
+            *caches(home, read_leaving, registration.home_seen, registration.home_gone),
+            *caches(API_SERVICES, read_api_service, registration.seen, registration.gone),
+            *caches(models, read_model, state.model_seen, state.model_gone),
+            *caches((*sizes, *replica_sets), read_owned, ownership.seen, ownership.gone),
+            *caches(pods, read_pod, self._pod_seen, state.pod_gone),
         ]
 
 
 def _now() -> datetime:
     return datetime.now(tz=UTC)
+
+
+async def last(lasting: Iterable[_Work], *, once: _Work, until: _Work) -> None:
+    """Until `until` has ended. What is `lasting` must not end before it; `once` may, but not fail.
+
+    Whatever fails has met a bug of ours, and without it the rest would look alive and do nothing:
+    it is raised, for the process to be started again. All has been cancelled by then.
+    """
+    parts = [asyncio.create_task(one) for one in lasting]
+    first, end = asyncio.create_task(once), asyncio.create_task(until)
+    tasks = [*parts, first, end]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if done == {first} and first.exception() is None:
+            done, _ = await asyncio.wait([*parts, end], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException) and not isinstance(outcome, asyncio.CancelledError):
+            raise outcome
+    for task in done.intersection(parts):
+        raise RuntimeError(f"{task.get_coro()!r} has ended")

@@ -1,13 +1,17 @@
-"""What the autoscaler tells about itself in Prometheus' form.
-
-The registry is handed in, so that every test and every process has its own.
-"""
+"""What the autoscaler tells about itself: metrics in Prometheus' form, and probes."""
 
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector
+from aiohttp import web
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    ProcessCollector,
+    generate_latest,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -23,6 +27,9 @@ LEADER: Final = f"{PREFIX}_autoscaler_leader"
 CERTIFICATE_ENDS: Final = f"{PREFIX}_autoscaler_certificate_end_timestamp_seconds"
 
 
+_METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
 class PollResult(StrEnum):
     """How a question to a sidecar ended."""
 
@@ -36,33 +43,18 @@ class Telemetry:
     """Counts what happens."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._answers = Counter(
+        self.answers: Final = Counter(
             ANSWERS, "Answers given to HPAs", ["metric", "reason"], registry=registry
         )
-        self._polls = Counter(POLLS, "Questions to sidecars", ["result"], registry=registry)
-        self._registered = Gauge(
+        """By the metric that was asked for, and why it has its value or is refused."""
+        self.polls: Final = Counter(POLLS, "Questions to sidecars", ["result"], registry=registry)
+        self.registered: Final = Gauge(
             REGISTERED, "APIServices that carry our authority, of two", registry=registry
         )
-        self._certificate_ends = Gauge(
+        self.certificate_ends: Final = Gauge(
             CERTIFICATE_ENDS, "When the serving certificate ends", registry=registry
         )
         ProcessCollector(registry=registry)
-
-    def answered(self, metric: str, reason: str) -> None:
-        """The metrics API gave an answer, or an error in place of one."""
-        self._answers.labels(metric, reason).inc()
-
-    def polled(self, result: PollResult) -> None:
-        """A sidecar was asked."""
-        self._polls.labels(result).inc()
-
-    def registered(self, count: int) -> None:
-        """So many APIServices are as they should be."""
-        self._registered.set(count)
-
-    def certificate_ends(self, timestamp: float) -> None:
-        """The certificate in use is good until then."""
-        self._certificate_ends.set(timestamp)
 
 
 class StateCollector(Collector):
@@ -74,12 +66,12 @@ class StateCollector(Collector):
         leads: Callable[[], bool],
         left_out: Callable[[], int],
     ) -> None:
-        self._left_out = left_out
         self._counts = counts
         self._leads = leads
+        self._left_out = left_out
 
     def collect(self) -> Iterator[Metric]:
-        """Models, pods and the leader."""
+        """Models, pods, the leader and the objects that were left out."""
         models, pods = self._counts()
         yield GaugeMetricFamily(
             LEADER, "1 for the replica that writes what was learnt", value=self._leads()
@@ -89,3 +81,31 @@ class StateCollector(Collector):
         yield CounterMetricFamily(
             LEFT_OUT, "Times that an object could not be read and was left out", self._left_out()
         )
+
+
+def admin_application(
+    registry: CollectorRegistry, missing: Callable[[], list[str]]
+) -> web.Application:
+    """The routes of the admin port: probes for the kubelet, and these metrics.
+
+    `missing`: what must still come before questions can be answered.
+    """
+
+    async def live(request: web.Request) -> web.Response:
+        return web.Response(text="live\n")
+
+    async def ready(request: web.Request) -> web.Response:
+        awaited = missing()
+        if awaited:
+            return web.Response(status=503, text=f"not there yet: {', '.join(awaited)}\n")
+        return web.Response(text="ready\n")
+
+    async def metrics(request: web.Request) -> web.Response:
+        body = generate_latest(registry)
+        return web.Response(body=body, headers={"Content-Type": _METRICS_TYPE})
+
+    application = web.Application()
+    application.router.add_get("/livez", live)
+    application.router.add_get("/readyz", ready)
+    application.router.add_get("/metrics", metrics)
+    return application

@@ -9,23 +9,20 @@ import gc
 import logging
 import os
 import random
-import socket
 import sys
 import time
-import uuid
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from functools import partial
 from typing import Final
 
 from batchedmodel_contract.invalid_input import InvalidManifest
 from batchedmodel_contract.manifest.spec import LogLevel
 from batchedmodel_contract.processes.descriptors import raise_descriptors
 from batchedmodel_contract.processes.environment import EXIT_WRONG_SETTINGS, from_environment
-from batchedmodel_election.election import Election
-from batchedmodel_election.endings import ENDINGS
-from batchedmodel_operator.cluster.client import KubernetesCluster, load_configuration
-from batchedmodel_operator.cluster.fenced import FencedCluster
+from batchedmodel_kube.client import Client
+from batchedmodel_kube.election import Election, election
+from batchedmodel_kube.errors import ENDINGS, ClusterError
+from batchedmodel_operator.cluster.client import KubernetesCluster
 from batchedmodel_operator.cluster.handlers import Add, registry, watch
 from batchedmodel_operator.cluster.sidecars import SidecarAdmin
 from batchedmodel_operator.cluster.watching import (
@@ -35,7 +32,6 @@ from batchedmodel_operator.cluster.watching import (
     listen,
     unless,
 )
-from batchedmodel_operator.errors import ClusterError
 from batchedmodel_operator.kinds import Kind
 from batchedmodel_operator.probes import Vitals, serve_probes
 from batchedmodel_operator.reconcile.reconcile import Reconciler
@@ -88,31 +84,19 @@ async def _run(settings: OperatorSettings) -> None:
     # else for 60 ms, again and again.
     gc.collect()
     gc.freeze()
-    cluster = KubernetesCluster(await load_configuration())
-    # By a client of their own: nothing that looks wait for may make its renewal late.
-    leases = KubernetesCluster(await load_configuration())
-    election = Election(
-        read=partial(leases.get, Kind.LEASE, settings.namespace, settings.lease_name),
-        write=leases.replace,
-        failure=ClusterError,
-        namespace=settings.namespace,
-        name=settings.lease_name,
-        # In a pod the host's name is the pod's, which lasts longer than a process.
-        identity=f"{socket.gethostname()}_{uuid.uuid4()}",
-        clock=time.monotonic,
-        calendar=_calendar,
-    )
-    sidecars = SidecarAdmin()
+    client, leases = await Client.connect(os.environ), await Client.connect(os.environ)
+    candidacy = election(leases, settings.namespace, settings.lease_name)
+    cluster = KubernetesCluster(client, may_write=candidacy.leads)
     reconciler = Reconciler(
-        cluster=FencedCluster(cluster, may_write=election.leads),
-        sidecars=sidecars,
+        cluster=cluster,
+        sidecars=SidecarAdmin(),
         images=Images(
             sidecar=settings.sidecar_image,
             model_server=settings.model_server_image,
             pull_policy=settings.image_pull_policy,
         ),
         clock=time.monotonic,
-        calendar=_calendar,
+        calendar=lambda: datetime.now(UTC),
     )
     workers: Workers[Key] = Workers(
         WorkQueue(
@@ -127,7 +111,7 @@ async def _run(settings: OperatorSettings) -> None:
 
     def vitals() -> Vitals:
         return Vitals(
-            leads=election.leads(),
+            leads=candidacy.leads(),
             longest_reconcile_seconds=workers.longest_reconcile(),
             keys=len(workers),
             looks=workers.looks,
@@ -135,14 +119,14 @@ async def _run(settings: OperatorSettings) -> None:
 
     probes = await serve_probes(settings.probe_port, vitals)
     try:
-        await unless(told, election.won())
+        await unless(told, candidacy.won())
         if not told.is_set():
-            await _lead(cluster, election, workers, settings.watch_namespaces, told)
+            await _lead(cluster, candidacy, workers, settings.watch_namespaces, told)
     finally:
         # Not before the last look has ended: from then on somebody else may write.
-        await election.release()
+        await candidacy.release()
         probes.close()
-        await cluster.close()
+        await client.close()
         await leases.close()
 
 
@@ -219,10 +203,6 @@ async def _end_when_lost(election: Election) -> None:
         _log.exception("renewing the lease failed unexpectedly")
     # At once. An orderly end would wait for looks, and their writes are no longer ours to make.
     os._exit(EXIT_LEASE_LOST)
-
-
-def _calendar() -> datetime:
-    return datetime.now(UTC)
 
 
 async def _serves_models(cluster: KubernetesCluster) -> bool:

@@ -24,8 +24,9 @@ from batchedmodel_contract.kubernetes.names import (
 from batchedmodel_contract.processes.environment import EXIT_WRONG_SETTINGS, from_environment
 from batchedmodel_contract.schema.reading import setting
 from batchedmodel_contract.schema.rules import Real, Text, Truth
-from batchedmodel_operator.cluster.client import KubernetesCluster, load_configuration
-from batchedmodel_operator.errors import ClusterError
+from batchedmodel_kube.client import Client
+from batchedmodel_kube.errors import ClusterError
+from batchedmodel_operator.cluster.client import KubernetesCluster
 from batchedmodel_operator.kinds import RESOURCES, Kind
 
 _log: Final = logging.getLogger(__name__)
@@ -97,7 +98,8 @@ class Renewals:
 
 
 async def _run(settings: CheckupSettings) -> bool:
-    cluster = KubernetesCluster(await load_configuration())
+    client = await Client.connect(os.environ)
+    cluster = KubernetesCluster(client)
 
     async def lease() -> tuple[str, str]:
         found = await cluster.get(Kind.LEASE, settings.namespace, settings.lease_name)
@@ -126,7 +128,7 @@ async def _run(settings: CheckupSettings) -> bool:
     try:
         return await all_is_well(checks, settings.patience_seconds)
     finally:
-        await cluster.close()
+        await client.close()
 
 
 async def _comes_right(what: str, look: Check, patience: float) -> bool:

@@ -19,7 +19,7 @@ from support.repository import FOLDERS, ROOT
 
 SHARED = {"batchedmodel_contract", "batchedmodel_scheduling"}
 SERVERS = {"batchedmodel_contract", "batchedmodel_http"}
-LEADERS = {"batchedmodel_contract", "batchedmodel_election"}
+CLIENTS = {"batchedmodel_contract", "batchedmodel_kube"}
 PACKAGES = {f"batchedmodel_{folder}" for folder in FOLDERS}
 TORCH = {"torch", "transformers", "safetensors", "sentence_transformers", "huggingface_hub"}
 CLUSTER = {"kopf", "kubernetes", "kubernetes_asyncio"}
@@ -35,7 +35,12 @@ BLOCKED: dict[str, set[str]] = {
     | CLUSTER
     | SERVING - {"aiohttp"}
     | {"numpy", "yaml"},
-    "election": PACKAGES | TORCH | CLUSTER | SERVING | {"numpy", "yaml"},
+    # The Kubernetes client itself needs aiohttp and yaml.
+    "kube": PACKAGES - {"batchedmodel_contract"}
+    | TORCH
+    | {"kopf"}
+    | SERVING - {"aiohttp"}
+    | {"numpy"},
     "sidecar": PACKAGES - SHARED - SERVERS | TORCH | CLUSTER | {"yaml"},
     "model_server": PACKAGES - SERVERS
     | TORCH
@@ -43,14 +48,14 @@ BLOCKED: dict[str, set[str]] = {
     | {"asyncinotify", "prometheus_client", "tokenizers", "yaml"},
     # Kopf itself needs aiohttp, so only what it does without is refused; an import contract
     # says the rest.
-    "operator": PACKAGES - LEADERS
+    "operator": PACKAGES - CLIENTS
     | TORCH
     | {"asyncinotify", "numpy", "prometheus_client", "tokenizers", "uvloop"},
-    "autoscaler": PACKAGES - SHARED - LEADERS
+    "autoscaler": PACKAGES - SHARED - CLIENTS
     | TORCH
     | {"asyncinotify", "kopf", "numpy", "orjson", "tokenizers", "uvloop"},
     # Of operator and autoscaler it has what is pure, so that their libraries are none of its own.
-    "cli": PACKAGES - SHARED - {"batchedmodel_operator", "batchedmodel_autoscaler"}
+    "cli": PACKAGES - SHARED - CLIENTS - {"batchedmodel_operator", "batchedmodel_autoscaler"}
     | TORCH
     | CLUSTER
     | SERVING

@@ -44,13 +44,13 @@ _SMALL: Final = (
     ),
     Expected(
         recipe=OPERATOR,
-        packages="contract election operator",
+        packages="contract kube operator",
         megabytes=450,
         missing="BATCHEDMODEL_SIDECAR_IMAGE",
     ),
     Expected(
         recipe=AUTOSCALER,
-        packages="contract scheduling election autoscaler",
+        packages="contract scheduling kube autoscaler",
         megabytes=450,
         missing="BATCHEDMODEL_NAMESPACE",
     ),

@@ -28,7 +28,7 @@ pytestmark = [
 ]
 _IMAGE: Final = "localhost/batchedmodel-test-integration:1"
 _SOURCE: Final = "/src"
-_FROM_THE_CHECKOUT: Final = ("cli", "operator", "election", "autoscaler", "tests", "images")
+_FROM_THE_CHECKOUT: Final = ("cli", "operator", "kube", "autoscaler", "tests", "images")
 """What neither image has. Sidecar and model server are those of the images."""
 _LEFT_OUT: Final = (
     # They compile what the image has compiled.

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from batchedmodel_autoscaler.cluster.objects import Model, ModelKey, Owned, Pod, Size
+from batchedmodel_autoscaler.cluster.objects import Model, ModelKey, Owned, Pod
 from batchedmodel_autoscaler.state.cluster_state import ClusterState
 from batchedmodel_contract.processes.stats import BUCKETS, SidecarStats
 from batchedmodel_scheduling.autoscaling.formula import Target
@@ -42,7 +42,6 @@ def pod(number: int, **more: Any) -> Pod:
     plain = Pod(
         uid=f"uid-{number}",
         model=KEY,
-        name=f"minilm-{number}",
         address=f"10.0.0.{number}",
         ready=True,
         leaving=False,
@@ -59,8 +58,8 @@ def fleet(pods: Sequence[Pod] = (), *, present: int | None = None) -> ClusterSta
     """A fleet that knows one model with its pods; nobody has been asked yet."""
     made = ClusterState(2.0)
     made.model_seen(MODEL)
-    made.size_seen(Size(deployment=DEPLOYMENT, replicas=len(pods) if present is None else present))
-    made.replica_set_seen(REPLICA_SET)
+    made.ownership.seen(replace(DEPLOYMENT, replicas=len(pods) if present is None else present))
+    made.ownership.seen(REPLICA_SET)
     for one in pods:
         made.pod_seen(one)
     return made

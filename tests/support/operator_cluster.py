@@ -9,7 +9,7 @@ from typing import Any
 
 from batchedmodel_contract.kubernetes.names import NAME_LABEL
 from batchedmodel_contract.processes.sidecar_api import Whom
-from batchedmodel_operator.errors import ClusterError, Conflict
+from batchedmodel_kube.errors import ClusterError, Conflict
 from batchedmodel_operator.interfaces import Body
 from batchedmodel_operator.kinds import Kind
 

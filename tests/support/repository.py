@@ -8,7 +8,7 @@ FOLDERS: Final = (
     "contract",
     "scheduling",
     "http",
-    "election",
+    "kube",
     "sidecar",
     "model_server",
     "operator",

@@ -1,15 +1,11 @@
-"""What the autoscaler needs to know of Kubernetes' objects, read from their JSON.
-
-Pure. Most of an object is dropped here, so that thousands of pods cost little memory.
-"""
+"""What the autoscaler needs to know of Kubernetes' objects, read from their JSON. Pure."""
 
 import base64
 import binascii
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from batchedmodel_contract.kubernetes.capacity import Capacity, capacity_of
 from batchedmodel_contract.kubernetes.names import NAME_LABEL, REVISION_LABEL
@@ -20,9 +16,8 @@ from batchedmodel_contract.manifest.effective import (
     target_utilization_percent,
 )
 from batchedmodel_contract.manifest.spec import Batching
+from batchedmodel_kube.reading import Object
 from batchedmodel_scheduling.autoscaling.formula import Target
-
-Object = Mapping[str, Any]
 
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})
 _TAKEN_UP_SECONDS: Final = 5.0
@@ -52,19 +47,18 @@ class Pod:
 
     uid: str
     model: ModelKey
-    name: str
     address: str
     """Empty until it has one, and once its containers have ended."""
     ready: bool
     leaving: bool
     startup_seconds: float | None
-    """From its creation to when it was last seen to get ready; None while it is not ready."""
+    """From its creation to the last time that it got ready; None while it is not ready."""
     fresh: bool
-    """Whether it has not been ready yet; one that is not ready any more has."""
+    """Whether it has never been ready."""
     created: str
     """When, as RFC 3339 writes it."""
     revision: str
-    """Empty where the operator made it not."""
+    """Empty for a pod that the operator did not make."""
     owner: str
     """Uid of its controller, a ReplicaSet; empty where it has none."""
 
@@ -78,14 +72,8 @@ class Owned:
     """Whose label it has, which is no proof that it is that one's."""
     owner: str
     """Uid of its controller; empty where it has none."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
-    """A Deployment with a BatchedModel's label."""
-
-    deployment: Owned
-    replicas: int
+    replicas: int | None = None
+    """How many pods a Deployment should have; None for a ReplicaSet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,26 +93,18 @@ class ApiService:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Presence:
-    """An object of which only its end matters."""
-
-    uid: str
-    leaving: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FrontProxy:
-    """By what the API server makes itself known when it passes a request on."""
+    """How the API server identifies itself when it passes a request on."""
 
-    authority: str
+    authority: str = ""
     """PEM; empty where the aggregation layer is off."""
-    allowed_names: tuple[str, ...]
+    allowed_names: tuple[str, ...] = ()
     """Common names of its certificate; empty: any that the authority vouches for."""
-    user_headers: tuple[str, ...]
+    user_headers: tuple[str, ...] = ()
 
 
 def read_model(found: Object) -> Model:
-    """The schema has made sure of ranges; a field that is absent has its default here."""
+    """A BatchedModel. The schema has checked ranges; an absent field has its default here."""
     spec = found.get("spec") or {}
     scaling, batching = spec.get("autoscaling") or {}, spec.get("batching") or {}
     batch = batching.get("maxBatchSize") or Batching().max_batch_size
@@ -162,7 +142,6 @@ def read_pod(found: Object) -> Pod:
     return Pod(
         uid=metadata["uid"],
         model=ModelKey(metadata["namespace"], metadata["labels"][NAME_LABEL]),
-        name=metadata["name"],
         address="" if finished else status.get("podIP", ""),
         ready=is_ready,
         leaving="deletionTimestamp" in metadata,
@@ -175,9 +154,10 @@ def read_pod(found: Object) -> Pod:
 
 
 def _startup_seconds(metadata: Object, status: Object, ready_since: str) -> float:
-    """Until a node was found, by the API server's clock, and from then on by that node's.
+    """From its creation to its readiness.
 
-    The two may differ by an hour, and our own clock plays no part.
+    The wait for a node is measured by the API server's clock, the rest by that node's. The two
+    clocks may differ by an hour.
     """
     created, taken_up = metadata["creationTimestamp"], status.get("startTime")
     placed = next(
@@ -200,11 +180,6 @@ def _is_fresh(ready: Object | None, status: Object) -> bool:
     return since is None or started is None or _seconds_between(started, since) <= _TAKEN_UP_SECONDS
 
 
-def read_size(found: Object) -> Size:
-    """A Deployment that the label selects."""
-    return Size(deployment=read_owned(found), replicas=found["spec"].get("replicas", 1))
-
-
 def read_owned(found: Object) -> Owned:
     """A Deployment or a ReplicaSet that the label selects."""
     metadata = found["metadata"]
@@ -212,6 +187,8 @@ def read_owned(found: Object) -> Owned:
         uid=metadata["uid"],
         model=ModelKey(metadata["namespace"], metadata["labels"][NAME_LABEL]),
         owner=_controller(metadata),
+        # Of ReplicaSets nothing but metadata is asked for.
+        replicas=found["spec"].get("replicas", 1) if "spec" in found else None,
     )
 
 
@@ -234,10 +211,9 @@ def read_api_service(found: Object) -> ApiService:
     )
 
 
-def read_presence(found: Object) -> Presence:
-    """Any object."""
-    metadata = found["metadata"]
-    return Presence(uid=metadata["uid"], leaving="deletionTimestamp" in metadata)
+def read_leaving(found: Object) -> bool:
+    """Whether any object is being deleted."""
+    return "deletionTimestamp" in found["metadata"]
 
 
 def read_front_proxy(found: Object) -> FrontProxy:

@@ -1,40 +1,16 @@
-"""Whose a pod is: by owner references, and not by its label, which anybody there may set.
+"""Whose a pod is: by owner references, and not by its label alone, which anybody there may set.
 
 A pod is its ReplicaSet's, that is its Deployment's, and that is its BatchedModel's: by uid, each by
-the reference of its controller. The four come by watches of their own and so in any order; whatever
-is still missing makes a pod nobody's until it comes. Part of `fleet`.
-
-Each change has only those pods judged anew that it can concern. A list of thousands of objects is
-taken in without leaving the event loop.
+the reference of its controller, and all with the model's label. The four come by watches of their
+own and so in any order; a pod is nobody's until the last of them has come.
 """
 
-from collections import Counter
-from collections.abc import Hashable, Set
-from typing import Generic, TypeVar
+from collections.abc import Mapping, Set
+from typing import TypeVar
 
 from batchedmodel_autoscaler.cluster.objects import ModelKey, Owned
 
-Thing = TypeVar("Thing", bound=Hashable)
-
-
-class _Owned(Generic[Thing]):
-    """What each owner has, by the owner's uid."""
-
-    def __init__(self) -> None:
-        self._things: dict[str, set[Thing]] = {}
-
-    def of(self, owner: str) -> Set[Thing]:
-        return self._things.get(owner, frozenset())
-
-    def add(self, owner: str, thing: Thing) -> None:
-        if owner:
-            self._things.setdefault(owner, set()).add(thing)
-
-    def drop(self, owner: str, thing: Thing) -> None:
-        things = self._things.get(owner, set())
-        things.discard(thing)
-        if not things:
-            self._things.pop(owner, None)
+_T = TypeVar("_T")
 
 
 class Ownership:
@@ -42,104 +18,80 @@ class Ownership:
 
     def __init__(self) -> None:
         self._models: dict[ModelKey, str] = {}
-        self._between: dict[str, Owned] = {}
-        """Deployments and ReplicaSets, by uid."""
-        self._below: _Owned[str] = _Owned()
-        """Their uids."""
+        self._between: dict[ModelKey, dict[str, Owned]] = {}
+        """Deployments and ReplicaSets with a model's label, by uid."""
+        self._labels: dict[str, ModelKey] = {}
+        """The model whose label each of them has."""
         self._labelled: dict[ModelKey, dict[str, str]] = {}
         """The owners of pods that carry a model's label, by uid of the pod."""
-        self._pods_below: _Owned[tuple[ModelKey, str]] = _Owned()
-        """Those pods' uids, each with the model of its label."""
-        self._pods: dict[ModelKey, set[str]] = {}
-        self.count = 0
-        """Pods that are a model's."""
-        self.sizes: Counter[ModelKey] = Counter()
-        """How many each model has; none without any is in it."""
+        self._pods: dict[ModelKey, Set[str]] = {}
+        """The pods of models since whose last change somebody asked for them."""
 
     def pods_of(self, key: ModelKey) -> Set[str]:
         """The uids of a model's pods."""
-        return self._pods.get(key, frozenset())
+        found = self._pods.get(key)
+        if found is None:
+            labelled = self._labelled.get(key, ())
+            found = self._pods[key] = {uid for uid in labelled if self.is_of(key, uid)}
+        return found
+
+    def sizes(self) -> Mapping[ModelKey, int]:
+        """How many pods each model has that has any."""
+        found = {key: len(self.pods_of(key)) for key in self._labelled}
+        return {key: count for key, count in found.items() if count}
 
     def is_of(self, key: ModelKey, uid: str) -> bool:
         """Whether a pod is a model's."""
-        return uid in self.pods_of(key)
+        between = self._between.get(key, {})
+        replica_set = between.get(self._labelled.get(key, {}).get(uid, ""))
+        deployment = None if replica_set is None else between.get(replica_set.owner)
+        return deployment is not None and deployment.owner == self._models.get(key)
 
-    def deployment_of(self, key: ModelKey, uid: str) -> bool:
-        """Whether a Deployment is a model's."""
-        found = self._between.get(uid)
-        return found is not None and found.owner == self._models.get(key)
+    def replicas_of(self, key: ModelKey) -> int | None:
+        """How many pods a model's Deployment should have; None where it has none."""
+        for owned in self._between.get(key, {}).values():
+            if owned.replicas is not None and owned.owner == self._models.get(key):
+                return owned.replicas
+        return None
 
     def model_seen(self, key: ModelKey, uid: str) -> None:
         """A model is there, or has changed."""
-        if self._models.get(key) != uid:
-            self._models[key] = uid
-            self._judge_labelled(key)
+        self._models[key] = uid
+        self._pods.pop(key, None)
 
     def model_gone(self, key: ModelKey) -> None:
         """A model is no more."""
-        if self._models.pop(key, None) is not None:
-            self._judge_labelled(key)
+        self._models.pop(key, None)
+        self._pods.pop(key, None)
 
     def seen(self, owned: Owned) -> None:
         """A Deployment or a ReplicaSet is there, or has changed."""
-        before = self._between.get(owned.uid)
-        self._between[owned.uid] = owned
-        if before is None or before.owner != owned.owner:
-            if before is not None:
-                self._below.drop(before.owner, owned.uid)
-            self._below.add(owned.owner, owned.uid)
-            self._judge_below(owned.uid)
+        self.gone(owned)
+        self._labels[owned.uid] = owned.model
+        self._between.setdefault(owned.model, {})[owned.uid] = owned
+        self._pods.pop(owned.model, None)
 
     def gone(self, owned: Owned) -> None:
         """A Deployment or a ReplicaSet is no more."""
-        before = self._between.pop(owned.uid, None)
-        if before is not None:
-            self._below.drop(before.owner, owned.uid)
-            self._judge_below(owned.uid)
+        key = self._labels.pop(owned.uid, None)
+        if key is not None:
+            _drop(self._between, key, owned.uid)
+            self._pods.pop(key, None)
 
     def pod_seen(self, key: ModelKey, uid: str, owner: str) -> None:
         """A pod with the model's label is there, or has changed."""
         labelled = self._labelled.setdefault(key, {})
-        before = labelled.get(uid)
-        if before != owner:
-            if before is not None:
-                self._pods_below.drop(before, (key, uid))
-            self._pods_below.add(owner, (key, uid))
+        if labelled.get(uid) != owner:
             labelled[uid] = owner
-            self._judge(key, uid)
+            self._pods.pop(key, None)
 
     def pod_gone(self, key: ModelKey, uid: str) -> None:
         """Such a pod is no more, or has the label of another model."""
-        labelled = self._labelled.get(key, {})
-        owner = labelled.pop(uid, None)
-        if owner is not None:
-            self._pods_below.drop(owner, (key, uid))
-            self._judge(key, uid)
-        if not labelled:
-            self._labelled.pop(key, None)
+        _drop(self._labelled, key, uid)
+        self._pods.pop(key, None)
 
-    def _judge_labelled(self, key: ModelKey) -> None:
-        for uid in self._labelled.get(key, ()):
-            self._judge(key, uid)
 
-    def _judge_below(self, owner: str) -> None:
-        """The pods of a ReplicaSet, or of a Deployment's ReplicaSets."""
-        for replica_set in (owner, *self._below.of(owner)):
-            for key, uid in self._pods_below.of(replica_set):
-                self._judge(key, uid)
-
-    def _judge(self, key: ModelKey, uid: str) -> None:
-        pods = self._pods.setdefault(key, set())
-        before = len(pods)
-        if self._leads_to_model(key, uid):
-            pods.add(uid)
-        else:
-            pods.discard(uid)
-        self.count += len(pods) - before
-        self.sizes[key] = len(pods)
-        if not pods:
-            del self._pods[key], self.sizes[key]
-
-    def _leads_to_model(self, key: ModelKey, uid: str) -> bool:
-        replica_set = self._between.get(self._labelled.get(key, {}).get(uid, ""))
-        return replica_set is not None and self.deployment_of(key, replica_set.owner)
+def _drop(of: dict[ModelKey, dict[str, _T]], key: ModelKey, uid: str) -> None:
+    of.get(key, {}).pop(uid, None)
+    if not of.get(key):
+        of.pop(key, None)

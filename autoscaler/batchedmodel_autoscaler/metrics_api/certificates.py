@@ -1,8 +1,8 @@
 """The autoscaler's own certificates, kept in memory, and the bundle by which others know them.
 
-Each process makes an authority of its own, whose only work is one serving certificate. Nothing is
-stored: after a restart a new authority is announced, and an upgrade of the chart has nothing to
-keep. A bundle holds the authorities of all processes that may be serving, so that a new one never
+Each process makes an authority of its own, which signs one serving certificate. Nothing is stored:
+after a restart a new authority is announced, and an upgrade of the chart has nothing to keep. A
+bundle holds the authorities of all processes that may be serving, so that a new process never
 breaks the old one beside it. Wall-clock times are arguments, with time zone.
 """
 
@@ -21,10 +21,11 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 LIFETIME: Final = timedelta(days=90)
 RENEWED_AFTER: Final = LIFETIME * 2 / 3
 MOST_AUTHORITIES: Final = 16
-"""In one bundle: the newest stand first, and those at the end fall out."""
+"""In one bundle. The newest stand first, and the last are dropped."""
 _SAFE_AUTHORITIES: Final = MOST_AUTHORITIES - 4
-"""Who serves keeps among these, so that no number of restarts beside it pushes it out. More than
-there are processes with two each, or these would go before each other for ever."""
+"""A process keeps its authorities among the first so many, so that restarts beside it never push
+them out. There are more places than authorities that serve: six processes with two each, which
+would else overtake each other for ever."""
 _CLOCKS_DIFFER: Final = timedelta(hours=1)
 _AUTHORITY_NAME: Final = "batchedmodel-autoscaler-authority"
 
@@ -88,17 +89,18 @@ def make_identity(names: Sequence[str], now: datetime) -> Identity:
 
 
 def bundle_with(present: bytes, own: Iterable[bytes], now: datetime) -> bytes:
-    """The bundle that should stand where `present` stands: ours in it, what ended out of it.
+    """The bundle that should stand where `present` stands: with ours, and without ended ones.
 
-    Whoever else serves stays believed. Equal to `present`, byte for byte, when nothing is to be
-    changed.
+    Other authorities that may serve stay in it. It is `present` itself when that is right.
     """
     there = _certificates(present)
     ours = [x509.load_pem_x509_certificate(authority) for authority in own]
     others = [
         found
         for found in there
-        if found not in ours and found.not_valid_after_utc > now and _is_authority(found)
+        if found not in ours
+        and found.not_valid_after_utc > now
+        and found.subject == _name(_AUTHORITY_NAME)
     ]
     wanted = [*ours, *others[: max(0, MOST_AUTHORITIES - len(ours))]]
     if set(wanted) == set(there) and set(ours) <= set(there[:_SAFE_AUTHORITIES]):
@@ -107,19 +109,19 @@ def bundle_with(present: bytes, own: Iterable[bytes], now: datetime) -> bytes:
 
 
 def holds(bundle: bytes, authority: bytes) -> bool:
-    """Whether who believes the bundle believes the authority."""
+    """Whether the bundle holds the authority."""
     return x509.load_pem_x509_certificate(authority) in _certificates(bundle)
 
 
 class Rotation:
     """Which identity serves, and which is announced meanwhile.
 
-    A new authority is announced first; its certificate is used once all API servers can have seen
+    A new authority is announced first. Its certificate serves once all API servers can have seen
     the announcement. The old authority stays in the bundle until it ends.
     """
 
     SPREADING: Final = timedelta(seconds=30)
-    """What an announcement is given to reach every API server."""
+    """The time in which an announcement reaches every API server."""
 
     def __init__(self, names: Sequence[str], now: datetime) -> None:
         self._names = tuple(names)
@@ -135,14 +137,14 @@ class Rotation:
         return (self.serving.authority, self._next.authority)
 
     def step(self, announced: bool, now: datetime) -> bool:
-        """Go on as far as the time allows; returns whether another identity serves from now on.
+        """Take the next step if it is time; returns whether another identity serves from now on.
 
         `announced`: every bundle was seen to hold all of `authorities`.
         """
         if self._next is None:
             if now >= self.serving.due or now < self.serving.made - _CLOCKS_DIFFER / 2:
-                # Its time is over; or it was made by a clock that was ahead, so that others, who
-                # believe it from an hour before, may not believe it yet.
+                # Its time is over, or a clock that was ahead made it: others believe it from an
+                # hour before, and may not believe it yet.
                 self._next, self._announced = make_identity(self._names, now), None
             return False
         if self._announced is None or now < self._announced:
@@ -154,9 +156,9 @@ class Rotation:
 
 
 def server_context(identity: Identity, client_authority: str) -> ssl.SSLContext:
-    """Serves as `identity` and asks clients, without insisting, who they are.
+    """Serves as `identity`, and asks clients for a certificate of the authority if there is one.
 
-    Without an authority for clients nobody can show who he is.
+    Clients may show none.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -166,29 +168,21 @@ def server_context(identity: Identity, client_authority: str) -> ssl.SSLContext:
     if client_authority:
         context.load_verify_locations(cadata=client_authority)
         context.verify_mode = ssl.CERT_OPTIONAL
-    _load(context, identity)
-    return context
-
-
-def _load(context: ssl.SSLContext, identity: Identity) -> None:
     # The ssl module reads files only; this one has no name and never touches a disk.
     descriptor = os.memfd_create("serving-certificate")
     with open(descriptor, "wb") as file:
         file.write(identity.key + identity.certificate)
         file.flush()
         context.load_cert_chain(f"/proc/self/fd/{descriptor}")
+    return context
 
 
 def _certificates(bundle: bytes) -> list[x509.Certificate]:
     try:
         return x509.load_pem_x509_certificates(bundle) if bundle.strip() else []
     except ValueError:
-        # Nobody can use it as it stands, so nothing of it is worth keeping.
+        # Nobody can use it, so nothing of it is worth keeping.
         return []
-
-
-def _is_authority(certificate: x509.Certificate) -> bool:
-    return certificate.subject == _name(_AUTHORITY_NAME)
 
 
 def _builder(

@@ -1,7 +1,6 @@
 """The documents of `custom.metrics.k8s.io`, in both of its versions, and `Status`. Pure."""
 
 import math
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -28,17 +27,6 @@ METRICS: Final = (
     OUTSTANDING_METRIC,
     QUEUE_WAIT_METRIC,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
-    """A metric of a model at one moment."""
-
-    model: ModelKey
-    metric: str
-    value: float
-    taken: datetime
-    window_seconds: int
 
 
 def resource_list(version: str) -> Document:
@@ -78,24 +66,26 @@ def _group() -> Document:
     return {"name": METRICS_GROUP, "versions": versions, "preferredVersion": versions[0]}
 
 
-def metric_values(version: str, measured: Measurement) -> Document:
-    """The answer to an HPA: a list of exactly one value."""
+def metric_values(
+    version: str, model: ModelKey, metric: str, value: float, taken: datetime, window_seconds: int
+) -> Document:
+    """The answer to an HPA: a list of exactly one value, which a model had at one moment."""
     item: Document = {
         "describedObject": {
             "kind": KIND,
-            "namespace": measured.model.namespace,
-            "name": measured.model.name,
+            "namespace": model.namespace,
+            "name": model.name,
             "apiVersion": API_VERSION,
         },
-        "timestamp": measured.taken.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "value": quantity(measured.value),
+        "timestamp": taken.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "value": quantity(value),
     }
     if version == "v1beta1":
-        item |= {"metricName": measured.metric, "window": measured.window_seconds}
+        item |= {"metricName": metric, "window": window_seconds}
     else:
         item |= {
-            "metric": {"name": measured.metric, "selector": None},
-            "windowSeconds": measured.window_seconds,
+            "metric": {"name": metric, "selector": None},
+            "windowSeconds": window_seconds,
         }
     return {
         "kind": "MetricValueList",

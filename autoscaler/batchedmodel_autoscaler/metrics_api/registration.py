@@ -1,6 +1,6 @@
 """Keeps the two APIServices right, and removes them when the autoscaler is being uninstalled.
 
-The chart makes them; here only their caBundle is written. An APIService whose server is gone keeps
+The chart makes them, and only their caBundle is written here. An APIService without a server keeps
 every namespace of the cluster from being deleted, so it must not outlive its server.
 """
 
@@ -8,16 +8,17 @@ import asyncio
 import base64
 import logging
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Final
 
-from batchedmodel_autoscaler.cluster.informer import pause_after
-from batchedmodel_autoscaler.cluster.objects import ApiService, Object, Presence
-from batchedmodel_autoscaler.cluster.resources import API_SERVICES
-from batchedmodel_autoscaler.errors import ClusterError
+from batchedmodel_autoscaler.cluster.objects import ApiService
 from batchedmodel_autoscaler.metrics_api.certificates import Rotation, bundle_with, holds
 from batchedmodel_autoscaler.telemetry import Telemetry
+from batchedmodel_kube.client import Client, path_of
+from batchedmodel_kube.errors import ClusterError, Conflict, Gone
+from batchedmodel_kube.informer import pause_after
 
 logger: Final = logging.getLogger(__name__)
 
@@ -25,28 +26,16 @@ _LOOK_AGAIN_SECONDS: Final = 15.0
 """The rotation is judged at least this often; certificates end in days."""
 _WRITES_IN_A_BURST: Final = 4
 _BETWEEN_WRITES_SECONDS: Final = 15.0
-"""Of one APIService after a burst. However many there are that undo each other's writes, and
-whoever else does, none of them does it as fast as it hears of it."""
-
-
-class Writer(Protocol):
-    """What is written with; `Cluster` is one."""
-
-    async def merge_patch(self, path: str, patch: Object) -> None:
-        """Change some fields of an object."""
-        ...
-
-    async def delete(self, path: str, *, uid: str) -> None:
-        """Delete that very object."""
-        ...
+"""Of one APIService after a burst. Else processes that undo each other's writes would write as fast
+as they hear of them."""
 
 
 class Registration:
-    """Owner of the rotation; told by the caches what is there."""
+    """Announces the rotation's authorities; the caches tell it what is there."""
 
     def __init__(
         self,
-        writer: Writer,
+        client: Client,
         rotation: Rotation,
         *,
         namespace: str,
@@ -54,17 +43,16 @@ class Registration:
         telemetry: Telemetry,
         clock: Callable[[], datetime],
     ) -> None:
-        self._writer = writer
+        self._client = client
         self._rotation = rotation
         self._points_at = (namespace, service)
         self._telemetry = telemetry
         self._clock = clock
         self._there: dict[str, ApiService] = {}
         self._met: dict[str, str] = {}
-        """The uid of each that was met first, or last before the uninstallation."""
-        self._removed: set[str] = set()
+        """The uid that each had when it was last seen before the uninstallation, or at first."""
         self._paid_until: dict[str, float] = {}
-        """By the name of each, when its writes so far would end at the steady rate; loop time."""
+        """When the writes of each so far would end at the steady rate, by its name; loop time."""
         self._uninstalled = False
         self._changed = asyncio.Event()
         self.renewed: Final = asyncio.Event()
@@ -91,24 +79,24 @@ class Registration:
 
     @property
     def untrusting(self) -> list[str]:
-        """Our APIServices in whose bundle the authority of what serves does not stand yet.
+        """Our APIServices whose bundle does not hold the authority that serves yet.
 
-        None of another owner's and none that leaves or is to be removed: nothing is written there.
+        Those that are being deleted or are to be removed do not count: nothing is written there.
         """
         if self._uninstalled:
             return []
         return [
             found.name
-            for found, _ in self._ours()
+            for found in self._ours()
             if not found.leaving and not holds(found.bundle, self._rotation.serving.authority)
         ]
 
-    def home_seen(self, home: Presence) -> None:
+    def home_seen(self, leaving: bool) -> None:
         """Our namespace or our Deployment is there, or has changed."""
-        if home.leaving:
-            self.home_gone(home)
+        if leaving:
+            self.home_gone(leaving)
 
-    def home_gone(self, home: Presence) -> None:
+    def home_gone(self, leaving: bool) -> None:
         """Our namespace or our Deployment has been deleted."""
         if not self._uninstalled:
             logger.info("being uninstalled: the APIServices go first")
@@ -135,22 +123,24 @@ class Registration:
 
     async def _reconcile(self) -> None:
         if self._uninstalled:
-            for found, path in self._ours():
-                # One of the same name that came later is that of the next installation.
-                if found.uid == self._met[found.name] and found.uid not in self._removed:
-                    await self._writer.delete(path, uid=found.uid)
-                    self._removed.add(found.uid)
+            for found in self._ours():
+                # An APIService of the same name that came later is the next installation's.
+                if found.uid == self._met[found.name] and not found.leaving:
+                    with suppress(Conflict):
+                        await self._client.delete(_path(found), uid=found.uid)
                     logger.info("deleted %s", found.name)
             return
-        if self._rotation.step(self._announced(), self._clock()):
+        # An APIService of another owner must not keep an old certificate in use until it ends.
+        announced = self._right() == len(self._ours())
+        if self._rotation.step(announced, self._clock()):
             logger.info("another certificate serves, good until %s", self._rotation.serving.end)
             self.renewed.set()
-        for found, path in self._ours():
-            await self._correct(found, path)
-        self._telemetry.registered(self._right())
-        self._telemetry.certificate_ends(self._rotation.serving.end.timestamp())
+        for found in self._ours():
+            await self._correct(found)
+        self._telemetry.registered.set(self._right())
+        self._telemetry.certificate_ends.set(self._rotation.serving.end.timestamp())
 
-    async def _correct(self, found: ApiService, path: str) -> None:
+    async def _correct(self, found: ApiService) -> None:
         wanted = bundle_with(found.bundle, self._rotation.authorities, self._clock())
         now = asyncio.get_running_loop().time()
         paid_until = max(now, self._paid_until.get(found.name, now))
@@ -163,33 +153,29 @@ class Registration:
             "spec": {"caBundle": base64.b64encode(wanted).decode()},
         }
         try:
-            await self._writer.merge_patch(path, patch)
+            await self._client.merge(_path(found), patch)
             self._paid_until[found.name] = paid_until + _BETWEEN_WRITES_SECONDS
             logger.info("%s: caBundle brought up to date", found.name)
-        except ClusterError as error:
+        except (Gone, Conflict):
             # It has changed or gone meanwhile; the watch will tell.
-            if error.status not in (404, 409):
-                raise
-
-    def _announced(self) -> bool:
-        # Of those that are ours: another owner's hears of nobody here, and must not keep an old
-        # certificate in use until it ends.
-        return self._right() == len(list(self._ours()))
+            return
 
     def _right(self) -> int:
+        """How many of ours hold all of our authorities."""
         return sum(
             all(holds(found.bundle, one) for one in self._rotation.authorities)
-            for found, _ in self._ours()
+            for found in self._ours()
         )
 
-    def _ours(self) -> Iterator[tuple[ApiService, str]]:
-        for resource in API_SERVICES:
-            found = self._there.get(resource.name)
-            if found is not None and self._is_ours(found):
-                yield found, resource.object_path
+    def _ours(self) -> list[ApiService]:
+        return [found for found in self._there.values() if self._is_ours(found)]
 
     def _is_ours(self, found: ApiService) -> bool:
         return (found.namespace, found.service) == self._points_at
+
+
+def _path(found: ApiService) -> str:
+    return path_of("apiregistration.k8s.io", "v1", "apiservices", name=found.name)
 
 
 def _owner(found: ApiService) -> str:

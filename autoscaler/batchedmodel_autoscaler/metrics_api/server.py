@@ -1,30 +1,28 @@
 """Serves `custom.metrics.k8s.io` to the API server: paths, trust, and one error form.
 
-A thin layer over `fleet` and the formula; the documents are made in `documents`.
+The numbers come from the cluster's state and the formula, and `documents` makes the documents.
 """
 
+import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
-from typing import Final, Protocol
+from typing import Any, Final
 
 from aiohttp import web
 
 from batchedmodel_autoscaler.cluster.objects import FrontProxy, ModelKey
 from batchedmodel_autoscaler.cluster.resources import METRICS_VERSIONS
 from batchedmodel_autoscaler.errors import (
-    BadRequest,
-    Broken,
     MetricsUnavailable,
-    NotAcceptable,
-    NotAllowed,
     NotFound,
     RefusedAnswer,
+    Untrusted,
 )
 from batchedmodel_autoscaler.metrics_api import documents
-from batchedmodel_autoscaler.metrics_api.documents import Document, Measurement
-from batchedmodel_autoscaler.metrics_api.trust import require_front_proxy
+from batchedmodel_autoscaler.metrics_api.documents import Document
+from batchedmodel_autoscaler.state.cluster_state import ClusterState
 from batchedmodel_autoscaler.telemetry import Telemetry
 from batchedmodel_contract.kubernetes.names import (
     BLIND,
@@ -34,7 +32,7 @@ from batchedmodel_contract.kubernetes.names import (
     QUEUE_WAIT_METRIC,
     REQUIRED_REPLICAS_METRIC,
 )
-from batchedmodel_election.endings import ENDINGS
+from batchedmodel_kube.errors import ENDINGS
 from batchedmodel_scheduling.autoscaling.formula import (
     ModelObservation,
     Target,
@@ -57,31 +55,20 @@ _DECISIONS: Final[dict[str, tuple[Callable[[ModelObservation, Target], Verdict],
     OUTSTANDING_METRIC: (outstanding, GAUGE_SECONDS, 1e9),
     QUEUE_WAIT_METRIC: (queue_wait, GAUGE_SECONDS, 1e6),
 }
-"""By metric: who decides, over which time, and what is said at most. An HPA counts pods in 32 bits,
-and what is more than they hold, divided by the least target there is, would become fewer than none.
-"""
-
-
-class Sights(Protocol):
-    """Who knows the models; `ClusterState` is one."""
-
-    def target(self, key: ModelKey) -> Target:
-        """What a model's manifest asks for; raises `NotFound`."""
-        ...
-
-    def sight(self, key: ModelKey, now: float) -> ModelObservation:
-        """What can be seen of a model."""
-        ...
+"""By metric: what decides, over which time, and the largest value that is given. An HPA counts pods
+in 32 bits, and a larger value, divided by the least target there is, would overflow to a negative
+number."""
 
 
 class MetricsApi:
     """Handlers of the TLS port."""
 
-    def __init__(self, fleet: Sights, *, telemetry: Telemetry, clock: Callable[[], float]) -> None:
-        self._fleet = fleet
+    def __init__(self, state: ClusterState, telemetry: Telemetry) -> None:
+        """Needs a running loop."""
+        self._state = state
         self._telemetry = telemetry
-        self._clock = clock
-        self.front_proxy = FrontProxy(authority="", allowed_names=(), user_headers=())
+        self._clock = asyncio.get_running_loop().time
+        self.front_proxy = FrontProxy()
         """Whom to believe; written by `service`."""
 
     def application(self) -> web.Application:
@@ -90,11 +77,11 @@ class MetricsApi:
         router = application.router
         router.add_get("/livez", _ok)
         router.add_get("/readyz", _ok)
-        router.add_get("/apis", self._groups)
-        router.add_get(f"/apis/{METRICS_GROUP}", self._group)
+        router.add_get("/apis", _groups)
+        router.add_get(f"/apis/{METRICS_GROUP}", _always(documents.group()))
         for version in METRICS_VERSIONS:
             base = f"/apis/{METRICS_GROUP}/{version}"
-            router.add_get(base, self._discovery(version))
+            router.add_get(base, _always(documents.resource_list(version)))
             router.add_get(
                 f"{base}/namespaces/{{namespace}}/{documents.RESOURCE}/{{name}}/{{metric}}",
                 self._metric(version),
@@ -113,76 +100,101 @@ class MetricsApi:
         except web.HTTPNotFound:
             refused = NotFound(f"the path {request.path} is not served here")
         except web.HTTPMethodNotAllowed:
-            refused = NotAllowed(f"{request.method} is not allowed: metrics can only be read")
+            message = f"{request.method} is not allowed: metrics can only be read"
+            refused = RefusedAnswer(message, 405, "MethodNotAllowed")
         except (web.HTTPException, *ENDINGS):
             raise
         except BaseException:
             # Our bug, met by this question only.
             logger.exception("%s could not be answered", request.path)
-            refused = Broken("an error of the autoscaler's own; its log says more")
+            message = "an error of the autoscaler's own; its log says more"
+            refused = RefusedAnswer(message, 500, "InternalError")
         logger.debug("%s %s: %s", request.method, request.path, refused)
         return _json(documents.status(refused), refused.code)
 
-    async def _groups(self, request: web.Request) -> web.Response:
-        # A plain document in answer to this would be read as a group without any resource.
-        if _AGGREGATED in request.headers.get("Accept", "").lower():
-            raise NotAcceptable("aggregated discovery is not served here")
-        return _json(documents.group_list())
-
-    async def _group(self, request: web.Request) -> web.Response:
-        return _json(documents.group())
-
-    def _discovery(self, version: str) -> _Handler:
-        async def discovery(request: web.Request) -> web.Response:
-            return _json(documents.resource_list(version))
-
-        return discovery
-
     def _metric(self, version: str) -> _Handler:
         async def metric(request: web.Request) -> web.Response:
-            return _json(documents.metric_values(version, self._measured(request)))
+            key = ModelKey(request.match_info["namespace"], request.match_info["name"])
+            name = request.match_info["metric"]
+            if name not in _DECISIONS:
+                known = ", ".join(_DECISIONS)
+                raise NotFound(f'the metric "{name}" is not known; there are {known}')
+            if request.query.get("metricLabelSelector"):
+                message = f"{name} has no labels that metricLabelSelector could select by"
+                raise RefusedAnswer(message, 400, "BadRequest")
+            _, seconds, most = _DECISIONS[name]
+            value = min(most, self._value(key, name))
+            now = datetime.now(tz=UTC)
+            return _json(documents.metric_values(version, key, name, value, now, round(seconds)))
 
         return metric
 
-    def _measured(self, request: web.Request) -> Measurement:
-        key = ModelKey(request.match_info["namespace"], request.match_info["name"])
-        name = request.match_info["metric"]
-        if name not in _DECISIONS:
-            known = ", ".join(_DECISIONS)
-            raise NotFound(f'the metric "{name}" is not known; there are {known}')
-        if request.query.get("metricLabelSelector"):
-            raise BadRequest(f"{name} has no labels that metricLabelSelector could select by")
-        decide, seconds, most = _DECISIONS[name]
+    def _value(self, key: ModelKey, name: str) -> float:
+        decide, _, _ = _DECISIONS[name]
+        answers = self._telemetry.answers
         try:
-            verdict = self._verdict(decide, key)
-        except RefusedAnswer as error:
-            self._telemetry.answered(name, type(error).__name__)
+            target = self._state.target(key)
+            verdict = decide(self._state.observation(key, self._clock()), target)
+        except NotFound:
+            answers.labels(name, NotFound.__name__).inc()
             raise
-        self._telemetry.answered(name, verdict.reason)
+        except Unseen as unseen:
+            answers.labels(name, MetricsUnavailable.__name__).inc()
+            raise MetricsUnavailable(f"{BLIND}: {unseen}") from unseen
+        answers.labels(name, verdict.reason).inc()
         logger.debug(
             "%s/%s %s = %s, %s: %s",
             *(key.namespace, key.name, name, verdict.value, verdict.reason, verdict.sentence),
         )
-        return Measurement(
-            model=key,
-            metric=name,
-            value=min(most, verdict.value),
-            taken=datetime.now(tz=UTC),
-            window_seconds=round(seconds),
-        )
+        return verdict.value
 
-    def _verdict(
-        self, decide: Callable[[ModelObservation, Target], Verdict], key: ModelKey
-    ) -> Verdict:
-        target = self._fleet.target(key)
-        try:
-            return decide(self._fleet.sight(key, self._clock()), target)
-        except Unseen as unseen:
-            raise MetricsUnavailable(f"{BLIND}: {unseen}") from unseen
+
+def require_front_proxy(
+    front: FrontProxy, peer: Mapping[str, Any] | None, headers: Mapping[str, str]
+) -> None:
+    """Raises `Untrusted` unless a request came through the API server's aggregation layer.
+
+    The API server asks who the caller is and what he may before it passes a request on, and shows
+    a certificate of its own. Nobody else is answered, so no token and no right is looked up here.
+
+    `peer`: a client's certificate as the ssl module shows one that it has verified; empty or None
+    for a client that showed none.
+    """
+    if not front.authority:
+        raise Untrusted("this cluster's API server does not pass requests on")
+    if not peer:
+        raise Untrusted("only the API server may ask here, with its client certificate")
+    name = _common_name(peer)
+    if front.allowed_names and name not in front.allowed_names:
+        raise Untrusted(f'the client certificate\'s name "{name}" is not allowed')
+    if not any(headers.get(header) for header in front.user_headers):
+        raise Untrusted("the request does not say for which user it is passed on")
+
+
+def _common_name(peer: Mapping[str, Any]) -> str:
+    for part in peer.get("subject", ()):
+        for key, value in part:
+            if key == "commonName":
+                return str(value)
+    return ""
 
 
 async def _ok(request: web.Request) -> web.Response:
     return web.Response(text="ok\n")
+
+
+async def _groups(request: web.Request) -> web.Response:
+    # A plain document in answer to this would be read as a group without any resource.
+    if _AGGREGATED in request.headers.get("Accept", "").lower():
+        raise RefusedAnswer("aggregated discovery is not served here", 406, "NotAcceptable")
+    return _json(documents.group_list())
+
+
+def _always(document: Document) -> _Handler:
+    async def answer(request: web.Request) -> web.Response:
+        return _json(document)
+
+    return answer
 
 
 def _json(document: Document, code: int = 200) -> web.Response:

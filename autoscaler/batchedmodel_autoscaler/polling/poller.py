@@ -1,44 +1,42 @@
-"""Asks every pod's sidecar again and again and hands the answers to the fleet.
+"""Asks every pod's sidecar again and again and hands the answers to the cluster's state.
 
-A shell without judgement: what an answer or a silence means is the fleet's business.
+What an answer or a silence means is decided there.
 """
 
 import asyncio
 import heapq
 import logging
-import math
 import random
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from batchedmodel_autoscaler.cluster.objects import ModelKey
 from batchedmodel_autoscaler.errors import SidecarSilent, SomebodyElse
-from batchedmodel_autoscaler.polling.pace import MOST_POLLS_PER_SECOND
-from batchedmodel_autoscaler.polling.places import Places
+from batchedmodel_autoscaler.polling.pace import MOST_POLLS_PER_SECOND, Places
 from batchedmodel_autoscaler.state.cluster_state import ClusterState
 from batchedmodel_autoscaler.telemetry import PollResult, Telemetry
 from batchedmodel_contract.processes.sidecar_api import Whom
 from batchedmodel_contract.processes.stats import SidecarStats
-from batchedmodel_election.endings import ENDINGS
+from batchedmodel_kube.errors import ENDINGS
 
 logger: Final = logging.getLogger(__name__)
 
 MOST_AT_ONCE: Final = 64
 FIRST_ROUND_SECONDS: Final = 10.0
-"""In which all pods are asked that are not very many more than can be asked."""
+"""The longest wait for the first answers of all pods."""
+_LOOK_SECONDS: Final = 0.05
 _START_SECONDS: Final = 1.0 / MOST_POLLS_PER_SECOND
-"""For each start. All that are due at once would keep an HPA waiting until the last is done."""
+"""Between two starts. An HPA would wait until all have ended that started at once."""
 _SOON: Final = 0.001
-"""Seconds. Timers fire early by less, and waiting for the rest would be a tight loop."""
+"""Seconds. Timers fire early by less than this, and waiting for the rest would be a tight loop."""
 _HANDFUL_SECONDS: Final = 0.01
-"""How far beginnings go ahead of their pace, as one by one costs a third more; and how far they
-stay behind it, for a loop that has overslept. After a rest both are begun together."""
-MOST_IN_A_MOMENT: Final = 1 + math.ceil((2 * _HANDFUL_SECONDS - _SOON) / _START_SECONDS)
+"""How far starts may go ahead of their pace, since starting one by one costs a third more, and how
+far they may fall behind it, for a loop that has overslept. After a rest both come together."""
 _AT_ONE_GO: Final = 256
 """Pods that are due."""
 _JITTER: Final = 0.1
 _SLOWEST: Final = 4
-"""A silent pod is asked down to this many times more rarely: its time-outs take others' places."""
+"""How many times more rarely a silent pod is asked at most: its time-outs take others' places."""
 
 
 class Poller:
@@ -46,22 +44,19 @@ class Poller:
 
     def __init__(
         self,
-        fleet: ClusterState,
+        state: ClusterState,
         ask: Callable[[str, Whom], Awaitable[SidecarStats]],
         *,
         telemetry: Telemetry,
-        clock: Callable[[], float],
     ) -> None:
-        self._fleet = fleet
+        self._state = state
         self._ask = ask
         self._telemetry = telemetry
-        self._clock = clock
+        self._clock = asyncio.get_running_loop().time
         self._due: list[tuple[float, str]] = []
         self._silences: dict[str, int] = {}
         """Every pod that is asked, with how often in a row it has not answered."""
         self._unasked: set[str] = set()
-        self._awaited: list[tuple[set[str], asyncio.Event]] = []
-        """What each who waits in `all_asked` still waits for."""
         self._places = Places()
         self._free = asyncio.Semaphore(MOST_AT_ONCE)
         self._changed = asyncio.Event()
@@ -69,7 +64,7 @@ class Poller:
     def follow(self, uid: str) -> None:
         """Ask a pod from now on, at once for the first time. Idempotent.
 
-        It ends by itself when the fleet no longer knows the pod.
+        The asking ends by itself when the state no longer knows the pod.
         """
         if uid not in self._silences:
             self._silences[uid] = 0
@@ -79,27 +74,22 @@ class Poller:
     async def all_asked(self) -> None:
         """Wait until each pod that is followed by now has been asked, whatever it answered.
 
-        Not those that come later: where pods come as fast as they are asked it would never end.
-        And no longer than `FIRST_ROUND_SECONDS`: thousands of silent ones keep nobody waiting.
+        Pods that come later do not count: where they come as fast as they are asked the waiting
+        would never end. It ends after `FIRST_ROUND_SECONDS`, as thousands of pods may be silent.
         """
-        if not self._unasked:
-            return
-        awaited = set(self._unasked), asyncio.Event()
-        self._awaited.append(awaited)
-        try:
-            async with asyncio.timeout(FIRST_ROUND_SECONDS):
-                await awaited[1].wait()
-        except TimeoutError:
-            logger.warning("%d pods have not been asked yet", len(awaited[0]))
-        finally:
-            self._awaited.remove(awaited)
+        awaited, until = set(self._unasked), self._clock() + FIRST_ROUND_SECONDS
+        while awaited := awaited & self._unasked:
+            if self._clock() >= until:
+                logger.warning("%d pods have not been asked yet", len(awaited))
+                return
+            await asyncio.sleep(_LOOK_SECONDS)
 
     async def run(self) -> None:
         """Ask for as long as the task lives."""
         async with asyncio.TaskGroup() as polls:
             start = self._clock()
             while True:
-                # A place first: whose turn it is says the moment at which there is one.
+                # A place first: whose turn it is depends on the moment at which there is one.
                 await self._free.acquire()
                 model, uid, address = await self._next()
                 polls.create_task(self._poll(uid, model, address))
@@ -114,7 +104,7 @@ class Poller:
             pause = self._let_wait()
             while (taken := self._places.take()) is not None:
                 model, uid = taken
-                if address := self._fleet.address(uid):
+                if address := self._state.address(uid):
                     return model, uid, address
                 # It has gone while it waited.
                 self._places.ended(model)
@@ -127,7 +117,7 @@ class Poller:
                 continue
 
     def _let_wait(self) -> float | None:
-        """Those that are due wait for their turn from now on; seconds until the next one is due.
+        """Queue the pods that are due for their turn; seconds until the next one is due.
 
         Not too many at one go, so that others have the loop in between.
         """
@@ -138,20 +128,20 @@ class Poller:
             if self._due[0][0] > now + _SOON:
                 return self._due[0][0] - now
             _, uid = heapq.heappop(self._due)
-            if address := self._fleet.address(uid):
-                self._places.wait(self._fleet.model_of(uid), uid)
+            if address := self._state.address(uid):
+                self._places.wait(self._state.model_of(uid), uid)
                 continue
-            self._asked(uid)
+            self._unasked.discard(uid)
             if address is None:
                 del self._silences[uid]
             else:
-                self._schedule(uid, now + self._fleet.poll_seconds)
+                self._schedule(uid, now + self._state.poll_seconds)
         return 0.0
 
     async def _poll(self, uid: str, model: ModelKey, address: str) -> None:
         try:
             answer = await self._ask(address, Whom(model=model.name, pod=uid))
-            self._fleet.answered(uid, answer, self._clock())
+            self._state.answered(uid, answer, self._clock())
         except SomebodyElse as error:
             if not self._silences[uid]:
                 logger.warning("dropped: %s", error)
@@ -168,25 +158,18 @@ class Poller:
             self._silent(uid)
         else:
             self._silences[uid] = 0
-            self._telemetry.polled(PollResult.ANSWERED)
+            self._telemetry.polls.labels(PollResult.ANSWERED).inc()
         finally:
             self._places.ended(model)
             self._free.release()
-            self._asked(uid)
+            self._unasked.discard(uid)
         slower = min(_SLOWEST, 2 ** max(0, self._silences[uid] - 1))
-        pause = self._fleet.poll_seconds * slower * random.uniform(1 - _JITTER, 1 + _JITTER)
+        pause = self._state.poll_seconds * slower * random.uniform(1 - _JITTER, 1 + _JITTER)
         self._schedule(uid, self._clock() + pause)
 
     def _silent(self, uid: str, result: PollResult = PollResult.SILENT) -> None:
         self._silences[uid] += 1
-        self._telemetry.polled(result)
-
-    def _asked(self, uid: str) -> None:
-        self._unasked.discard(uid)
-        for left, all_asked in self._awaited:
-            left.discard(uid)
-            if not left:
-                all_asked.set()
+        self._telemetry.polls.labels(result).inc()
 
     def _schedule(self, uid: str, at: float) -> None:
         heapq.heappush(self._due, (at, uid))

@@ -1,7 +1,4 @@
-"""What a model's pods teach about its capacity, and when that is worth being written down. Pure.
-
-Called by `fleet` and `remembering`.
-"""
+"""What a model's pods teach about its capacity, and when that is worth being written down. Pure."""
 
 import statistics
 from collections.abc import Iterable, Sequence
@@ -11,11 +8,11 @@ from typing import Final
 from batchedmodel_contract.kubernetes.capacity import Capacity
 
 LONGEST_FOUND_STARTUP_SECONDS: Final = 600.0
-"""A longer one that nobody watched is more often a pod that was ready before than a start."""
+"""A longer start that nobody watched is more often a pod that was ready before."""
 _NEWS: Final = 0.10
-"""By how much a number differs from what is written for it to be written anew."""
+"""A number is written anew when it differs by more than this share of what is written."""
 _STARTUP_NEWS: Final = 0.25
-"""The same for starts, no two of which take equally long: the HPA's windows follow them."""
+"""The same for starts, no two of which take equally long. The HPA's windows follow them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,13 +24,13 @@ class ReadyPod:
     """When, as RFC 3339 writes it, so that texts compare as times do."""
     startup_seconds: float | None
     watched: bool
-    """Whether it was seen before it was ready; otherwise it may just have been ready again."""
+    """Whether it was seen before it was ready. Else it may have got ready for a second time."""
     rows_per_second: float | None
     shortest_latency_seconds: float | None
 
 
 def learnt(pods: Sequence[ReadyPod], before: Capacity | None) -> Capacity | None:
-    """What is known now: of the revision of the youngest ready pod, and `before` where none is.
+    """What is known of the youngest ready pod's revision; `before` while no pod is ready.
 
     What is remembered of the same revision holds until pods show something else. A start that
     nobody watched shows nothing: a pod that gets ready again looks as if it had taken long.
@@ -65,7 +62,7 @@ def learnt(pods: Sequence[ReadyPod], before: Capacity | None) -> Capacity | None
 def is_news(now: Capacity, written: Capacity | None) -> bool:
     """Whether it differs from what is written by more than what measurements differ."""
     if written is None or written.revision != now.revision:
-        # A pod without a revision is none of the operator's, and one that shows nothing is none.
+        # The operator made no pod without a revision, and one that shows nothing is no news.
         numbers = (now.rows_per_second, now.startup_seconds, now.shortest_latency_seconds)
         return bool(now.revision) and any(number is not None for number in numbers)
     return (

@@ -1,6 +1,6 @@
-"""Writes what was learnt of each model into its status, so that no restart has to learn it anew.
+"""Writes what was learnt of each model into its status, for the time after a restart.
 
-A shell: what is worth writing says `learning`. Of several replicas the one that leads writes: they
+`capacity_estimator` says what is worth writing. Of several replicas the one that leads writes: they
 hear the same pods, but have not seen the same ones start, and would correct each other for ever.
 Namespaces take turns, so that thousands of models of one keep no other's waiting.
 """
@@ -8,20 +8,20 @@ Namespaces take turns, so that thousands of models of one keep no other's waitin
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice, zip_longest
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from batchedmodel_autoscaler.cluster.informer import pause_after
-from batchedmodel_autoscaler.cluster.objects import Model, ModelKey, Object
-from batchedmodel_autoscaler.cluster.resources import status_path
-from batchedmodel_autoscaler.errors import ClusterError
+from batchedmodel_autoscaler.cluster.objects import Model, ModelKey
 from batchedmodel_autoscaler.state.capacity_estimator import is_news
 from batchedmodel_contract.kubernetes.capacity import FIELD, Capacity
+from batchedmodel_contract.kubernetes.names import GROUP, PLURAL, VERSION
 from batchedmodel_contract.manifest.manifest import API_VERSION, KIND
-from batchedmodel_election.endings import ENDINGS
+from batchedmodel_kube.client import path_of
+from batchedmodel_kube.errors import ENDINGS, ClusterError, Conflict, Gone, Refused
+from batchedmodel_kube.informer import pause_after
 
 logger: Final = logging.getLogger(__name__)
 
@@ -34,33 +34,13 @@ MOST_WRITES: Final = 150
 _News = tuple[Model, Capacity]
 
 
-class Learner(Protocol):
-    """Who knows what was learnt; `ClusterState` is one."""
-
-    def models(self) -> list[Model]:
-        """All there are."""
-        ...
-
-    def capacity(self, key: ModelKey) -> Capacity | None:
-        """What was learnt of one."""
-        ...
-
-
-class Writer(Protocol):
-    """What is written with; `Cluster` is one."""
-
-    async def apply(self, path: str, manifest: Object, *, manager: str) -> None:
-        """Have these fields of an object as they are here."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Written:
     capacity: Capacity
     uid: str
     at: float
     refused: bool = False
-    """Or it failed: it is tried again after a while, and not before others."""
+    """Or failed in another way. It is tried again after a while, and not before others."""
 
 
 class CapacityWriter:
@@ -68,20 +48,23 @@ class CapacityWriter:
 
     def __init__(
         self,
-        learner: Learner,
-        writer: Writer,
+        models: Callable[[], Sequence[Model]],
+        capacity: Callable[[ModelKey], Capacity | None],
+        apply: Callable[..., Awaitable[object]],
         *,
         leads: Callable[[], bool],
-        clock: Callable[[], float],
         calendar: Callable[[], datetime],
     ) -> None:
-        """`leads`: whether this replica may write, at this moment. `clock`: monotonic seconds;
-        `calendar`: the time for people, with its zone.
+        """`models`: all there are; `capacity`: what was learnt of one; `apply`: as `Client.apply`.
+
+        `leads`: whether this replica may write, at this moment. `calendar`: the time for people,
+        with its zone. Needs a running loop.
         """
-        self._learner = learner
-        self._writer = writer
+        self._models = models
+        self._learnt = capacity
+        self._apply = apply
         self._leads = leads
-        self._clock = clock
+        self._clock = asyncio.get_running_loop().time
         self._calendar = calendar
         self._written: dict[ModelKey, _Written] = {}
 
@@ -101,12 +84,12 @@ class CapacityWriter:
                 logger.warning("what was learnt could not be written: %s", error)
 
     async def _look(self) -> None:
-        models = self._learner.models()
+        models = self._models()
         keys = {model.key for model in models}
         self._written = {key: one for key, one in self._written.items() if key in keys}
         due: dict[str, list[_News]] = {}
         for model in models:
-            # An HPA that asks does not wait for a thousand of them.
+            # An HPA that asks does not wait for a thousand models.
             await asyncio.sleep(0)
             capacity = self._capacity(model)
             if capacity is not None:
@@ -114,9 +97,9 @@ class CapacityWriter:
         await self._write_all(due)
 
     def _capacity(self, model: Model) -> Capacity | None:
-        """What is to be written of a model; what goes wrong with one keeps no other waiting."""
+        """What is to be written of a model, if anything. A failure keeps no other model waiting."""
         try:
-            capacity = self._learner.capacity(model.key)
+            capacity = self._learnt(model.key)
             return capacity if capacity is not None and self._is_due(model, capacity) else None
         except ENDINGS:
             raise
@@ -136,7 +119,7 @@ class CapacityWriter:
                 await self._write(model, capacity)
                 wrote = True
             except ClusterError as error:
-                # It may be for this one only. If it is for a second namespace too, it is for all.
+                # One namespace may fail by itself. If a second one fails too, all do.
                 failing.add(model.key.namespace)
                 failure = error
                 if len(failing) > 1:
@@ -150,7 +133,7 @@ class CapacityWriter:
         before = self._written.get(model.key)
         if before is None or before.uid != model.uid:
             return True
-        # Where a custom resource of an earlier version drops the field, it is not written for ever.
+        # A custom resource of an earlier version drops the field, which is then not written again.
         news = before.refused or is_news(capacity, before.capacity)
         return news and self._clock() - before.at >= LEAST_SECONDS
 
@@ -159,35 +142,32 @@ class CapacityWriter:
         before = self._written.get(key)
         written = _Written(capacity=capacity, uid=model.uid, at=self._clock())
         self._written[key] = written
+        where = {"namespace": key.namespace, "name": key.name}
+        path = path_of(GROUP, VERSION, PLURAL, **where, subresource="status")
         at = self._calendar().strftime("%Y-%m-%dT%H:%M:%SZ")
         manifest: dict[str, Any] = {
             "apiVersion": API_VERSION,
             "kind": KIND,
             # With the uid, or it would be said of a later one of the same name.
-            "metadata": {"name": key.name, "namespace": key.namespace, "uid": model.uid},
+            "metadata": {**where, "uid": model.uid},
             "status": {FIELD: capacity.to_mapping(at=at)},
         }
         try:
-            await self._writer.apply(status_path(key), manifest, manager=FIELD_MANAGER)
+            await self._apply(path, manifest, manager=FIELD_MANAGER)
             logger.info("%s/%s: learnt %s", key.namespace, key.name, manifest["status"][FIELD])
+        except (Gone, Conflict):
+            # Another may have its name. There is nothing to write.
+            return
         except ClusterError as error:
-            if not _is_its_own(error):
-                self._written[key] = replace(written, refused=True)
+            self._written[key] = replace(written, refused=True)
+            if not isinstance(error, Refused):
+                # It is not for this model alone.
                 raise
-            # 404 and 409: it has gone, or another has its name.
-            if error.status not in (404, 409):
-                self._written[key] = replace(written, refused=True)
-                if before is None or not before.refused:
-                    logger.warning("%s/%s: %s", key.namespace, key.name, error)
+            if before is None or not before.refused:
+                logger.warning("%s/%s: %s", key.namespace, key.name, error)
 
 
 def _in_turns(due: Mapping[str, Iterable[_News]]) -> Iterator[_News]:
     """One of each namespace, then the next of each."""
     for one_of_each in zip_longest(*due.values()):
         yield from (news for news in one_of_each if news is not None)
-
-
-def _is_its_own(error: ClusterError) -> bool:
-    """Whether this model's write was refused, and not all writes."""
-    status = error.status or 0
-    return 400 <= status < 500 and status != 429

@@ -1,236 +1,233 @@
 """All models, their pods and what the pods' sidecars have told: the autoscaler's whole memory.
 
-Owned by the event loop's one thread. The caches of `informer` write the objects, `poller` writes
-the answers, `server` asks. Times are arguments, monotonic seconds; decides nothing by itself.
+Used inside one event loop. The informer's caches write the objects, `poller` writes the answers,
+`server` asks. Times are arguments, monotonic seconds.
 """
 
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
-from batchedmodel_autoscaler.cluster.objects import Model, ModelKey, Owned, Pod, Size
+from batchedmodel_autoscaler.cluster.objects import Model, ModelKey, Pod
 from batchedmodel_autoscaler.cluster.ownership import Ownership
 from batchedmodel_autoscaler.errors import NotFound
 from batchedmodel_autoscaler.polling.pace import seconds_between
 from batchedmodel_autoscaler.state.capacity_estimator import ReadyPod, learnt
-from batchedmodel_autoscaler.state.departed import Departed
 from batchedmodel_contract.kubernetes.capacity import Capacity
 from batchedmodel_contract.processes.stats import SidecarStats
 from batchedmodel_scheduling.autoscaling.formula import ModelObservation, Target
 from batchedmodel_scheduling.autoscaling.hpa import SYNC_SECONDS
 from batchedmodel_scheduling.autoscaling.observation import PodState, model_sight
-from batchedmodel_scheduling.autoscaling.windows import History, Window
+from batchedmodel_scheduling.autoscaling.windows import WINDOW_SECONDS, History, Window
 
 UNKNOWN_STARTUP_SECONDS: Final = 30.0
 """Assumed until a pod of the model has got ready."""
-LEARN_SECONDS: Final = 10.0
-"""Between two looks at what the answers of a model's pods teach."""
+MOST_OF_A_POD: Final = 8
+"""Windows within a minute. A container that fails starts six times in one at most."""
+MOST_OF_A_MODEL: Final = 4096
+"""Windows. The oldest ones of more are forgotten."""
+
+
+class Departed:
+    """The work of a model's pods and of runs of sidecars that have ended, for a minute.
+
+    It is bounded, as a sidecar may say at every answer that it is another one.
+    """
+
+    def __init__(self) -> None:
+        self._left: deque[tuple[str, Window]] = deque()
+        """With the pods' uids, in the order in which they came."""
+        self._of_pods: Counter[str] = Counter()
+        self._newest = float("-inf")
+
+    @property
+    def windows(self) -> Sequence[Window]:
+        """Some may be over already."""
+        return [window for _, window in self._left]
+
+    def add(self, uid: str, window: Window) -> None:
+        """A pod or a run of its sidecar has ended. What exceeds a pod's bound is dropped."""
+        self._newest = max(self._newest, window.received)
+        while self._left and self._newest - self._left[0][1].received >= WINDOW_SECONDS:
+            self._forget_first()
+        if self._of_pods[uid] < MOST_OF_A_POD:
+            self._left.append((uid, window))
+            self._of_pods[uid] += 1
+        if len(self._left) > MOST_OF_A_MODEL:
+            self._forget_first()
+
+    def _forget_first(self) -> None:
+        uid, _ = self._left.popleft()
+        self._of_pods[uid] -= 1
+        if not self._of_pods[uid]:
+            del self._of_pods[uid]
+
+
+@dataclass(slots=True, kw_only=True)
+class _KnownPod:
+    """A pod with the label of a model, whosever it is."""
+
+    pod: Pod
+    history: History | None = None
+    startup_seconds: float | None = None
+    """Of its first start: a pod that loses its readiness and gets it back has not started again."""
+    watched: bool = False
+    """Whether it was seen before it was ready."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _KnownModel:
+    model: Model
+    learnt: Capacity | None = None
+    departed: Departed = field(default_factory=Departed)
+
+    @property
+    def capacity(self) -> Capacity | None:
+        """What its pods taught when somebody last asked, or before that what its status says."""
+        return self.learnt or self.model.capacity
 
 
 class ClusterState:
-    """The memory."""
+    """What is known of all models and pods."""
 
     def __init__(self, poll_seconds: float) -> None:
         self.poll_seconds: Final = poll_seconds
         """Time between two questions to one sidecar where there are not too many of them."""
-        self._models: dict[ModelKey, Model] = {}
-        self._sizes: dict[ModelKey, dict[str, int]] = {}
-        """Pods that are wanted, by uid of each Deployment with the label."""
-        self._pods: dict[str, Pod] = {}
-        """All with the label of a model, whosever they are."""
-        self._ownership = Ownership()
-        self._histories: dict[str, History] = {}
-        self._startups: dict[str, float] = {}
-        self._watched: set[str] = set()
-        """Pods that were seen before they were ready."""
-        self._learnt: dict[ModelKey, Capacity] = {}
-        self._learn_at: dict[ModelKey, float] = {}
-        """From when on an answer teaches something; where a model is not in it, the first one."""
-        self._news: set[ModelKey] = set()
-        """Models of which something was seen that may teach. Looked at when somebody asks: a look
-        at thousands of pods at each event of one of them would leave time for nothing else."""
-        self._departed: dict[ModelKey, Departed] = {}
+        self.ownership: Final = Ownership()
+        """It is told of Deployments and ReplicaSets by the caches themselves."""
+        self._models: dict[ModelKey, _KnownModel] = {}
+        self._pods: dict[str, _KnownPod] = {}
 
     # What the caches write.
 
     def model_seen(self, model: Model) -> None:
         """A model is there, or has changed."""
         known = self._models.get(model.key)
-        if known is not None and known.uid != model.uid:
-            # Another of the same name, where the end of the first was missed.
-            self.model_gone(known)
-        elif known is not None and known.capacity != model.capacity:
-            # Another replica has learnt it, perhaps from starts that were not seen here.
-            self._learnt.pop(model.key, None)
-        self._models[model.key] = model
-        self._ownership.model_seen(model.key, model.uid)
-        self._news.add(model.key)
+        if known is None or known.model.uid != model.uid:
+            # Perhaps another of the same name, where the end of the first was missed.
+            self._models[model.key] = _KnownModel(model=model)
+        else:
+            if known.model.capacity != model.capacity:
+                # Another replica has learnt it, perhaps from starts that were not seen here.
+                known.learnt = None
+            known.model = model
+        self.ownership.model_seen(model.key, model.uid)
 
     def model_gone(self, model: Model) -> None:
         """A model is no more."""
         self._models.pop(model.key, None)
-        self._ownership.model_gone(model.key)
-        self._learnt.pop(model.key, None)
-        self._learn_at.pop(model.key, None)
-        self._news.discard(model.key)
-        self._departed.pop(model.key, None)
-
-    def size_seen(self, size: Size) -> None:
-        """A Deployment with a model's label is there, or has changed."""
-        self._sizes.setdefault(size.deployment.model, {})[size.deployment.uid] = size.replicas
-        self._ownership.seen(size.deployment)
-
-    def size_gone(self, size: Size) -> None:
-        """Such a Deployment is no more."""
-        self._ownership.gone(size.deployment)
-        sizes = self._sizes.get(size.deployment.model, {})
-        sizes.pop(size.deployment.uid, None)
-        if not sizes:
-            self._sizes.pop(size.deployment.model, None)
-
-    def replica_set_seen(self, replica_set: Owned) -> None:
-        """A ReplicaSet with a model's label is there, or has changed."""
-        self._ownership.seen(replica_set)
-
-    def replica_set_gone(self, replica_set: Owned) -> None:
-        """Such a ReplicaSet is no more."""
-        self._ownership.gone(replica_set)
+        self.ownership.model_gone(model.key)
 
     def pod_seen(self, pod: Pod) -> None:
         """A pod with a model's label is there, or has changed."""
         known = self._pods.get(pod.uid)
-        if known is not None and known.model != pod.model:
-            self.pod_gone(known)
-        self._pods[pod.uid] = pod
-        self._ownership.pod_seen(pod.model, pod.uid, pod.owner)
-        if pod.fresh:
-            self._watched.add(pod.uid)
-        if pod.startup_seconds is not None:
-            # A pod that loses its readiness and gets it back has not started again.
-            self._startups.setdefault(pod.uid, pod.startup_seconds)
-            # It may never answer, and has taught how long a start takes.
-            if pod.model in self._models:
-                self._news.add(pod.model)
+        if known is not None and known.pod.model != pod.model:
+            self.pod_gone(pod)
+            known = None
+        if known is None:
+            known = self._pods[pod.uid] = _KnownPod(pod=pod)
+        known.pod = pod
+        known.watched |= pod.fresh
+        if known.startup_seconds is None:
+            known.startup_seconds = pod.startup_seconds
+        self.ownership.pod_seen(pod.model, pod.uid, pod.owner)
 
     def pod_gone(self, pod: Pod) -> None:
         """A pod is no more; the work that was offered to it still counts for a minute."""
         known = self._pods.pop(pod.uid, None)
-        self._startups.pop(pod.uid, None)
-        self._watched.discard(pod.uid)
-        history = self._histories.pop(pod.uid, None)
         if known is None:
             return
-        self._ownership.pod_gone(known.model, pod.uid)
-        if history is not None:
-            self._leave_behind(known, history.window())
+        self.ownership.pod_gone(known.pod.model, pod.uid)
+        if known.history is not None:
+            self._leave_behind(known.pod, known.history.window())
 
     # What the poller reads and writes.
 
     def address(self, uid: str) -> str | None:
-        """Where a pod listens, empty if nowhere yet, or if it is no model's; None when it is no
-        more."""
-        pod = self._pods.get(uid)
-        if pod is None:
+        """Where a pod listens; empty if nowhere yet or if it is no model's; None if it is gone."""
+        known = self._pods.get(uid)
+        if known is None:
             return None
-        return pod.address if self._ownership.is_of(pod.model, uid) else ""
+        return known.pod.address if self.ownership.is_of(known.pod.model, uid) else ""
 
     def model_of(self, uid: str) -> ModelKey:
         """The model whose label a pod that is there has."""
-        return self._pods[uid].model
+        return self._pods[uid].pod.model
 
     def answered(self, uid: str, stats: SidecarStats, now: float) -> None:
         """A sidecar answered; its pod may have gone meanwhile."""
-        pod = self._pods.get(uid)
-        if pod is not None and self._ownership.is_of(pod.model, uid):
-            history = self._histories.setdefault(uid, History())
-            history.rows_per_second = self._remembered_rate(pod)
-            self._leave_behind(pod, history.record(stats, now))
-            if pod.model in self._models and now >= self._learn_at.get(pod.model, now):
-                self._news.add(pod.model)
-                self._learn_at[pod.model] = now + LEARN_SECONDS
+        known = self._pods.get(uid)
+        if known is None or not self.ownership.is_of(known.pod.model, uid):
+            return
+        if known.history is None:
+            known.history = History()
+        capacity = self._models[known.pod.model].capacity
+        is_its = capacity is not None and capacity.revision == known.pod.revision
+        known.history.rows_per_second = capacity.rows_per_second if capacity and is_its else None
+        self._leave_behind(known.pod, known.history.record(stats, now))
 
     # What is asked.
 
     @property
     def counts(self) -> tuple[int, int]:
         """How many models there are, and pods of theirs."""
-        return len(self._models), self._ownership.count
+        return len(self._models), sum(self.ownership.sizes().values())
 
     def target(self, key: ModelKey) -> Target:
         """What a model's manifest asks for; raises `NotFound`."""
-        model = self._models.get(key)
-        if model is None:
+        known = self._models.get(key)
+        if known is None:
             raise NotFound(f'batchedmodels.batchedmodel.dev "{key.name}" not found')
-        return model.target
+        return known.model.target
 
-    def sight(self, key: ModelKey, now: float) -> ModelObservation:
+    def observation(self, key: ModelKey, now: float) -> ModelObservation:
         """What can be seen of a model."""
-        departed = self._departed.get(key)
+        capacity, known = self.capacity(key), self._models.get(key)
+        startup = None if capacity is None else capacity.startup_seconds
         return model_sight(
-            [self._state(uid) for uid in self._ownership.pods_of(key)],
-            () if departed is None else departed.windows,
-            present=self._present(key),
-            startup_seconds=self._startup_seconds(key),
-            poll_seconds=seconds_between(self._ownership.sizes, key, self.poll_seconds),
+            [
+                PodState(ready=one.pod.ready, leaving=one.pod.leaving, history=one.history)
+                for one in self._own_pods(key)
+            ],
+            () if known is None else known.departed.windows,
+            present=self.ownership.replicas_of(key),
+            startup_seconds=UNKNOWN_STARTUP_SECONDS if startup is None else startup,
+            poll_seconds=seconds_between(self.ownership.sizes(), key, self.poll_seconds),
             sync_seconds=SYNC_SECONDS,
             now=now,
         )
 
     def models(self) -> list[Model]:
         """All there are."""
-        return list(self._models.values())
+        return [known.model for known in self._models.values()]
 
     def capacity(self, key: ModelKey) -> Capacity | None:
-        """What is known of a model's newest pods: learnt, or before that what its status says."""
-        if key in self._news:
-            self._news.discard(key)
-            found = learnt(tuple(self._ready_pods(key)), self._known(key))
-            if found is not None and key in self._models:
-                # Remembered for the time when no pod is ready.
-                self._learnt[key] = found
-        return self._known(key)
-
-    def _known(self, key: ModelKey) -> Capacity | None:
-        model = self._models.get(key)
-        return self._learnt.get(key) or (None if model is None else model.capacity)
-
-    def _present(self, key: ModelKey) -> int | None:
-        for uid, replicas in self._sizes.get(key, {}).items():
-            if self._ownership.deployment_of(key, uid):
-                return replicas
-        return None
-
-    def _state(self, uid: str) -> PodState:
-        pod = self._pods[uid]
-        return PodState(ready=pod.ready, leaving=pod.leaving, history=self._histories.get(uid))
-
-    def _leave_behind(self, pod: Pod, window: Window | None) -> None:
-        if window is not None and pod.model in self._models:
-            self._departed.setdefault(pod.model, Departed()).add(pod.uid, window)
-
-    def _startup_seconds(self, key: ModelKey) -> float:
-        known = self.capacity(key)
-        if known is None or known.startup_seconds is None:
-            return UNKNOWN_STARTUP_SECONDS
-        return known.startup_seconds
-
-    def _remembered_rate(self, pod: Pod) -> float | None:
-        known = self._known(pod.model)
-        if known is None or known.revision != pod.revision:
+        """What a model's newest pods teach; while none is ready, what they taught before."""
+        known = self._models.get(key)
+        if known is None:
             return None
-        return known.rows_per_second
+        known.learnt = learnt(tuple(self._ready_pods(key)), known.capacity)
+        return known.capacity
+
+    def _own_pods(self, key: ModelKey) -> Iterator[_KnownPod]:
+        return (self._pods[uid] for uid in self.ownership.pods_of(key))
 
     def _ready_pods(self, key: ModelKey) -> Iterator[ReadyPod]:
-        for uid in self._ownership.pods_of(key):
-            pod, history = self._pods[uid], self._histories.get(uid)
-            stats = None if history is None else history.stats
-            if pod.ready and not pod.leaving:
+        for known in self._own_pods(key):
+            stats = None if known.history is None else known.history.stats
+            if known.pod.ready and not known.pod.leaving:
                 yield ReadyPod(
-                    revision=pod.revision,
-                    created=pod.created,
-                    startup_seconds=self._startups.get(uid),
-                    watched=uid in self._watched,
+                    revision=known.pod.revision,
+                    created=known.pod.created,
+                    startup_seconds=known.startup_seconds,
+                    watched=known.watched,
                     rows_per_second=None if stats is None else stats.rows_per_second,
                     shortest_latency_seconds=(
                         None if stats is None else stats.shortest_latency_seconds
                     ),
                 )
+
+    def _leave_behind(self, pod: Pod, window: Window | None) -> None:
+        if window is not None and pod.model in self._models:
+            self._models[pod.model].departed.add(pod.uid, window)

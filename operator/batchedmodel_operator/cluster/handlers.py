@@ -1,7 +1,7 @@
 """Kopf as an informer: which objects are watched, and how. Nobody else tells Kopf what to do.
 
 Every event becomes a key in the work queue and nothing else. Event handlers put no finalizer and no
-annotation on anything, and a missed event costs delay, never correctness.
+annotation on anything. A missed event costs a delay, and never correctness.
 """
 
 import asyncio
@@ -33,14 +33,14 @@ _CLIENT_SECONDS: Final = 250
 _CONNECT_SECONDS: Final = 10
 _REQUEST_SECONDS: Final = 30
 _CHUNK: Final = 50
-"""Objects of a page. A page of each kind is held at the same time, as JSON; and as many as an API
-server takes at most, of the worst form, are read within `_REQUEST_SECONDS`."""
+"""Objects of a page. A page of each kind is held as JSON at the same time, and the worst objects
+that an API server takes are read within `_REQUEST_SECONDS`."""
 _IDLE_SECONDS: Final = 0.05
-_LONGEST_BACKOFF_SECONDS: Final = 30
+_FIRST_BACKOFFS: Final = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 
 
 class Add(Protocol):
-    """Who is told of events; the workers."""
+    """Takes events; the workers do."""
 
     def __call__(self, key: Key, *, awaited: bool = False) -> None:
         """Something happened to the BatchedModel; `awaited`: its manifest is news."""
@@ -78,34 +78,22 @@ def registry(
             add(Key(namespace=namespace, name=name), awaited=is_news(body))
 
     if definition_changed is not None:
-        _tell_of_definition(found, definition_changed)
 
-    # What loses the label that is watched by comes as deleted, with the labels it had before.
+        @kopf.on.event(*_DEFINITIONS, registry=found)
+        async def definition_seen(type: str | None, body: kopf.Body, **_: Any) -> None:
+            status = condition(body.get("status") or {}, "Established").get("status")
+            definition_changed(type != "DELETED" and status == "True")
+
+    # An object that loses the watched label comes as deleted, with the labels it had before.
     async def child_changed(body: kopf.Body, **_: Any) -> None:
         for key in keys_of(body):
             add(key)
 
     for kind in _WATCHED:
-        resource = RESOURCES[kind]
-        watched = kopf.on.event(
-            resource.group,
-            resource.version,
-            resource.plural,
-            id=resource.plural,
-            registry=found,
-        )
-        watched(child_changed)
+        group, version, plural = _named(kind)
+        kopf.on.event(group, version, plural, id=plural, registry=found)(child_changed)
 
     return found
-
-
-def _tell_of_definition(
-    found: kopf.OperatorRegistry, definition_changed: Callable[[bool], None]
-) -> None:
-    @kopf.on.event(*_DEFINITIONS, registry=found)
-    async def definition_seen(type: str | None, body: kopf.Body, **_: Any) -> None:
-        status = condition(body.get("status") or {}, "Established").get("status")
-        definition_changed(type != "DELETED" and status == "True")
 
 
 async def watch(
@@ -115,10 +103,10 @@ async def watch(
     stop: asyncio.Event,
     take_signals: Callable[[], None],
 ) -> None:
-    """Watch until `stop`; raises whatever Kopf gives up for. No `namespaces` means all of them.
+    """Watch until `stop`. No `namespaces` means all of them. Raises what Kopf gives up for.
 
-    Kopf takes SIGTERM and SIGINT for itself and keeps them when it has ended, when nobody hears
-    them any more. `take_signals` is called to have them back.
+    Kopf takes SIGTERM and SIGINT and keeps them when it has ended, so that nobody hears them.
+    `take_signals` takes them back.
     """
     others = asyncio.all_tasks()
     tasks = await kopf.spawn_tasks(
@@ -127,7 +115,7 @@ async def watch(
         namespaces=namespaces,
         stop_flag=stop,
     )
-    # To take them was the last that Kopf did, and the loop has not run since: none is lost.
+    # Kopf took them just before it returned, and the loop has not run since: no signal is lost.
     take_signals()
     await until_all_end(kopf.run_tasks(tasks, ignored=others), tasks, others)
 
@@ -144,14 +132,11 @@ class _Backoffs:
     """Delays between attempts at the API server, without an end: an outage must not end us."""
 
     def __iter__(self) -> Iterator[float]:
-        growing = itertools.takewhile(
-            lambda delay: delay < _LONGEST_BACKOFF_SECONDS, (2.0**n / 2 for n in itertools.count())
-        )
-        return itertools.chain(growing, itertools.repeat(float(_LONGEST_BACKOFF_SECONDS)))
+        return itertools.chain(_FIRST_BACKOFFS, itertools.repeat(30.0))
 
 
 class _NoDifferences(kopf.DiffBaseStorage):
-    """Nobody here asks what an event changed. Kopf copies every object three times to tell."""
+    """Keeps Kopf from telling what an event changed: it would copy every object three times."""
 
     def build(self, **_: Any) -> kopf.BodyEssence:
         return cast(kopf.BodyEssence, {})
@@ -185,11 +170,11 @@ class _NoProgress(kopf.ProgressStorage):
 def _configure(settings: kopf.OperatorSettings) -> None:
     settings.persistence.diffbase_storage = _NoDifferences()
     settings.persistence.progress_storage = _NoProgress()
-    # For as long each object has a task that holds its last event; a thousand models are ten
-    # thousand objects, and whoever takes over sees them all at once.
+    # For so long each object has a task that holds its last event. A thousand models are ten
+    # thousand objects, and a new leader sees them all at once.
     settings.queueing.idle_timeout = _IDLE_SECONDS
-    # Kopf arms this bomb when a task of its own fails, too, and the operator that watches anew
-    # would be killed by it. Whoever stops us has a grace period and a SIGKILL of his own.
+    # Kopf would kill the process so long after its end, which is not ours: we watch anew. Whoever
+    # stops us has a grace period and a SIGKILL.
     settings.process.ultimate_exiting_timeout = None
     settings.peering.standalone = True
     settings.posting.enabled = False
@@ -201,10 +186,13 @@ def _configure(settings: kopf.OperatorSettings) -> None:
     settings.networking.connect_timeout = _CONNECT_SECONDS
     settings.networking.error_backoffs = _Backoffs()
     settings.watching.chunk_size = _CHUNK
-    # Of the definitions ours is enough, so that the right to watch it is enough.
+    # Of the definitions only ours, so that the right to watch it is enough.
     settings.watching.field_selectors[_DEFINITIONS] = f"metadata.name={PLURAL}.{GROUP}"
     for kind in _WATCHED:
         # Otherwise all pods of the cluster would come by.
-        resource = RESOURCES[kind]
-        key = resource.group, resource.version, resource.plural
-        settings.watching.label_selectors[key] = f"{MANAGED_BY_LABEL}={MANAGED_BY}"
+        settings.watching.label_selectors[_named(kind)] = f"{MANAGED_BY_LABEL}={MANAGED_BY}"
+
+
+def _named(kind: Kind) -> tuple[str, str, str]:
+    resource = RESOURCES[kind]
+    return resource.group, resource.version, resource.plural

@@ -1,15 +1,13 @@
-"""What of an API server's objects the operator reads, within bounds. Called by `cluster`.
+"""What of an API server's objects the operator reads, within bounds. Pure.
 
-Whoever may edit a namespace decides what stands in its objects, and a dozen models are looked at at
-the same time: so of each only that is parsed which somebody asks for.
+Whoever may edit a namespace decides what its objects hold, and the operator looks at a dozen models
+at the same time. So only those parts of an object are parsed that somebody asks for.
 """
 
-import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from batchedmodel_contract.kubernetes.names import (
     BATCHING_HASH_ANNOTATION,
@@ -17,8 +15,6 @@ from batchedmodel_contract.kubernetes.names import (
     REVISION_LABEL,
 )
 from batchedmodel_contract.kubernetes.object_text import (
-    LARGE,
-    ItemSplitter,
     Unreadable,
     Wanted,
     all_but,
@@ -30,13 +26,10 @@ from batchedmodel_contract.manifest.spec_size import LARGEST_SPEC
 from batchedmodel_operator.interfaces import UNREAD, Body, Unread
 from batchedmodel_operator.kinds import CHILDREN, Kind
 
-_T = TypeVar("_T")
-_READER: Final = ThreadPoolExecutor(1, thread_name_prefix="reader")
 _LARGEST_CHILD_PART: Final = 262_144
-"""Bytes of one field. A spec of 64 KiB makes less of a Deployment, its managed fields included."""
+"""Bytes of one field. A Deployment of a spec of 64 KiB has less, with its managed fields."""
 _LARGEST_TEMPLATE: Final = 131_072
-"""Bytes of one that is kept."""
-
+"""Bytes of a pod template that is kept."""
 _MOST_INIT_CONTAINERS: Final = 64
 """The operator makes two, and a manifest names 16."""
 _OWNED: Final[Wanted] = dict.fromkeys(
@@ -62,41 +55,17 @@ _MODEL_METADATA: Final = dict.fromkeys(
 )
 
 
-async def apart(text: bytes, read: Callable[[bytes], _T]) -> _T:
-    """What is read of the text; of a large one in a thread, as it takes the loop's time.
-
-    In one thread for all: several would take turns with the loop, and leave it less the more
-    large objects there are.
-    """
-    if len(text) <= LARGE:
-        return read(text)
-    return await asyncio.get_running_loop().run_in_executor(_READER, read, text)
-
-
-async def items_of(
-    chunks: AsyncIterator[bytes], splitter: ItemSplitter
-) -> AsyncGenerator[bytes, None]:
-    """The items of a list as it arrives, as they are written. Raises `Unreadable`.
-
-    What has arrived already would be cut apart without leaving the loop to anybody else.
-    """
-    async for chunk in chunks:
-        for item in splitter.feed(chunk):
-            yield item
-        await asyncio.sleep(0)
-
-
 def read_model(text: bytes) -> Body:
-    """A BatchedModel without what nobody here asks for. Raises `Unreadable` for its head alone.
+    """A BatchedModel, with an `Unread` in place of a spec that cannot be read.
 
-    Where its spec cannot be read, an `Unread` stands there.
+    Raises `Unreadable` only for its metadata.
     """
     body: dict[str, Any] = {"metadata": {}}
     for name, value in members(text):
         if name == "metadata":
             body[name] = pick(value, _MODEL_METADATA)
         elif name != "spec":
-            # What is said of it is written anew.
+            # The operator writes the status anew.
             with suppress(Unreadable):
                 body[name] = parsed(value)
             continue
@@ -109,27 +78,26 @@ def read_model(text: bytes) -> Body:
 
 
 def _read_child(text: bytes, kind: Kind) -> Body:
-    # Of children they tell who made them, and who set a Deployment's replicas.
-    unwanted = () if kind in CHILDREN else ("managedFields",)
     if kind not in CHILDREN:
-        return all_but(text, unwanted, largest=_LARGEST_CHILD_PART)
+        # Of children they tell who made them, and who set a Deployment's replicas.
+        return all_but(text, ("managedFields",), largest=_LARGEST_CHILD_PART)
     body: dict[str, Any] = {}
     for name, value in members(text):
-        # Whoever has the name of a child of ours has put there what he likes.
+        # A stranger's object may have the name of our child, and hold anything.
         if name == "metadata":
             body[name] = _read_head(value)
             continue
         with suppress(Unreadable):
             body[name] = parsed(value, largest=_LARGEST_CHILD_PART)
     if kind is Kind.DEPLOYMENT and not ("spec" in body and "managedFields" in body["metadata"]):
-        # Others are written anew. Of this one the replicas are somebody's, and nobody knows whose.
+        # Other children are written anew. A Deployment's replicas may be somebody else's.
         body["metadata"].pop("ownerReferences", None)
         return {"metadata": body["metadata"], UNREAD: "it is too large to be read"}
     return body
 
 
 def _read_head(text: bytes) -> dict[str, Any]:
-    """What can be read of an object's metadata; without readable owners it is a stranger's."""
+    """What can be read of an object's metadata. Without readable owners it is a stranger's."""
     head: dict[str, Any] = {}
     for name, value in members(text):
         with nullcontext() if name in _IDENTITY else suppress(Unreadable):
@@ -142,7 +110,7 @@ def _read_revision(text: bytes) -> Body:
 
 
 def read_pod(text: bytes) -> Body:
-    """Of a pod what somebody here asks for; of its owners only the ReplicaSet that controls it.
+    """What is needed of a pod, and of its owners the ReplicaSet that controls it.
 
     Raises `Unreadable`.
     """

@@ -1,7 +1,7 @@
 """Asks the sidecars of pods which batch settings they use, and how their model's start goes.
 
-A pod's address is somebody else's server: the whole exchange has one deadline and one size, and
-whatever it answers that does not fit the question counts as no answer.
+Anybody may answer at a pod's address. So the whole exchange has one deadline and one size, and an
+answer that does not fit the question counts as none.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ class SidecarAdmin:
         return answer if isinstance(answer, str) and len(answer) <= _LONGEST_HASH else None
 
     async def model_startup(self, address: str, whom: Whom) -> str | None:
-        """What is said of the model's start, or None when the pod gives no answer."""
+        """What the sidecar says of the model's start, or None when the pod gives no answer."""
         status, body = await self._get(address, sidecar_api.MODEL_STARTUP, whom)
         if status not in (HTTPStatus.OK, HTTPStatus.SERVICE_UNAVAILABLE):
             return None

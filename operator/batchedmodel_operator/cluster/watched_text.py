@@ -1,7 +1,7 @@
 """What Kopf gets to read of an API server's answers: of each object the few fields asked for here.
 
 Kopf parses whole pages and messages by itself, and one object that its parser cannot take would end
-the watching of all. So it is given a session whose answers have been read within bounds before.
+the watching of all. So it gets a session that reads answers within bounds first.
 """
 
 import json
@@ -16,18 +16,15 @@ from batchedmodel_contract.kubernetes.names import NAME_LABEL
 from batchedmodel_contract.kubernetes.object_text import (
     LARGEST_OF_MANY,
     ItemSplitter,
-    LineSplitter,
     Unreadable,
     Wanted,
-    members,
-    parsed,
     pick_owned,
 )
-from batchedmodel_operator.cluster.objects import apart, items_of
+from batchedmodel_kube.client import path_of
+from batchedmodel_kube.reading import CHUNK, items_of, message_of, messages_of
 from batchedmodel_operator.kinds import RESOURCES
 
 _log: Final = logging.getLogger(__name__)
-_CHUNK: Final = 65_536
 _WANTED: Final[Wanted] = {
     "apiVersion": None,
     "kind": None,
@@ -70,12 +67,9 @@ class LightContent:
         """A page of a list. Raises `aiohttp.ClientPayloadError` where it is none."""
         splitter, items = ItemSplitter(), []
         try:
-            chunks = aiter(self._content.iter_chunked(_CHUNK))
-            async for item in items_of(chunks, splitter):
-                try:
-                    items.append(await apart(item, _light))
-                except Unreadable as error:
-                    self._left_out(error)
+            chunks = aiter(self._content.iter_chunked(CHUNK))
+            async for item, _ in items_of(chunks, splitter, _light, self._leave_out):
+                items.append(item)
             page = {**splitter.rest(), "items": items}
         except Unreadable as error:
             raise aiohttp.ClientPayloadError(f"{self._where}: the list {error}") from error
@@ -83,21 +77,17 @@ class LightContent:
 
     async def iter_chunked(self, size: int) -> AsyncIterator[bytes]:
         """A watch, a message at a time. Raises `aiohttp.ClientPayloadError` where it is none."""
-        splitter = LineSplitter()
-        async for chunk in self._content.iter_chunked(min(size, _CHUNK)):
-            try:
-                for line in splitter.feed(chunk):
-                    try:
-                        yield await apart(line, _light_message)
-                    except Unreadable as error:
-                        self._left_out(error)
-            except Unreadable as error:
-                raise aiohttp.ClientPayloadError(f"{self._where}: it {error}") from error
+        chunks = aiter(self._content.iter_chunked(min(size, CHUNK)))
+        try:
+            async for message in messages_of(chunks, _light_message, self._leave_out):
+                yield message
+        except Unreadable as error:
+            raise aiohttp.ClientPayloadError(f"{self._where}: it {error}") from error
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._content, name)
 
-    def _left_out(self, error: Unreadable) -> None:
+    def _leave_out(self, error: Unreadable) -> None:
         _log.warning("%s: an object is left out, as it %s", self._where, error)
 
 
@@ -113,11 +103,10 @@ async def _read_before(
 
 def _is_ours(path: str) -> bool:
     """Whether users write what stands there; the rest is the cluster's and read as it is."""
-    for resource in RESOURCES.values():
-        root = f"/apis/{resource.group}" if resource.group else "/api"
-        if path.startswith(f"{root}/{resource.version}/") and path.endswith(f"/{resource.plural}"):
-            return True
-    return False
+    return any(
+        path.startswith(f"{path_of(one.group, one.version)}/") and path.endswith(f"/{one.plural}")
+        for one in RESOURCES.values()
+    )
 
 
 def _light(item: bytes) -> dict[str, Any]:
@@ -125,9 +114,5 @@ def _light(item: bytes) -> dict[str, Any]:
 
 
 def _light_message(line: bytes) -> bytes:
-    message = dict(members(line))
-    if not message.keys() >= {"type", "object"}:
-        raise Unreadable("is no message of a watch")
-    kind = parsed(message["type"])
-    found = parsed(message["object"]) if kind == "ERROR" else _light(message["object"])
+    kind, found = message_of(line, _light)
     return json.dumps({"type": kind, "object": found}).encode() + b"\n"

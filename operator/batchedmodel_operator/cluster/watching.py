@@ -1,4 +1,4 @@
-"""Keeps the watching up. The work goes on meanwhile, and whoever begins anew lists everything."""
+"""Keeps the watching up. The work goes on meanwhile, and each new watching lists everything."""
 
 import asyncio
 import contextlib
@@ -7,7 +7,7 @@ import signal
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
-from batchedmodel_election.endings import ENDINGS
+from batchedmodel_kube.errors import ENDINGS
 
 _log: Final = logging.getLogger(__name__)
 _AGAIN_SECONDS: Final = 2.0
@@ -25,8 +25,8 @@ IsOpen = Callable[[str], Coroutine[Any, Any, bool | None]]
 class Definition:
     """Whether the definition of what is watched went and came back.
 
-    Kopf looks for the kind just when its definition changes. An API server lists a kind some time
-    after its definition is established, and a look that came too early is never repeated.
+    Kopf looks for the kind at the moment when its definition changes. An API server lists a kind
+    some time after its definition is established, and Kopf never repeats a look that was too early.
     """
 
     def __init__(self, *, served: bool) -> None:
@@ -55,11 +55,23 @@ async def keep_watching(
 ) -> None:
     """Watch until `told` to stop; begin anew when it fails, and when the definition came back.
 
-    `watch` reports what it sees of the definition and ends once its event is set. `served`: as
-    `Definition.returned` asks it. Kopf gives up altogether when one of its requests fails for good,
+    `watch` reports what it sees of the definition and ends once its event is set. `served`: whether
+    the API server lists the kind. Kopf gives up altogether when one of its requests fails for good,
     such as for a watched kind that vanishes between two of them.
     """
-    await _again_and_again(lambda: _watch_once(watch, served, told), told)
+
+    async def once() -> bool:
+        there = await unless(told, served())
+        if there is None:
+            return False
+        definition = Definition(served=there)
+        returned = definition.returned(served)
+        if not await _watch_until(returned, lambda stop: watch(definition, stop), told):
+            return False
+        _log.info("the custom resource has come back: watching anew")
+        return True
+
+    await _again_and_again(once, told)
 
 
 async def keep_watching_in(
@@ -73,20 +85,34 @@ async def keep_watching_in(
     Begins anew when it fails, and when another namespace opens. `watch` ends once its event is set.
     One namespace that was deleted, and its Role with it, must not end the watching of the others.
     """
-    await _again_and_again(lambda: _watch_open_ones(namespaces, watch, is_open, told), told)
 
+    async def answers(of: Sequence[str]) -> list[bool | None]:
+        return await asyncio.gather(*(is_open(namespace) for namespace in of))
 
-async def _again_and_again(watch_once: Callable[[], Awaitable[bool]], told: asyncio.Event) -> None:
-    while not told.is_set():
-        try:
-            if not await watch_once():
-                return
-        except ENDINGS:
-            raise
-        except BaseException as error:
-            _log.warning("watching failed: %r; again in %.0f s", error, _AGAIN_SECONDS)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(told.wait(), _AGAIN_SECONDS)
+    async def opened(closed: Sequence[str]) -> None:
+        while not any(await answers(closed)):  # noqa: ASYNC110  # it can only be asked
+            await asyncio.sleep(_CLOSED_SECONDS)
+
+    async def once() -> bool:
+        found = await unless(told, answers(namespaces))
+        if found is None:
+            return False
+        pairs = list(zip(namespaces, found, strict=True))
+        closed = [namespace for namespace, is_open in pairs if is_open is False]
+        there = [namespace for namespace, is_open in pairs if is_open is not False]
+        if closed:
+            _log.warning("not watched, for want of the namespace or of a Role in it: %s", closed)
+
+        async def watch_there(stop: asyncio.Event) -> None:
+            # Kopf takes no namespaces at all for a mistake.
+            await (watch(there, stop) if there else stop.wait())
+
+        if not await _watch_until(opened(closed), watch_there, told):
+            return False
+        _log.info("another namespace can be watched: watching anew")
+        return True
+
+    await _again_and_again(once, told)
 
 
 async def until_all_end(
@@ -97,8 +123,8 @@ async def until_all_end(
     """Run Kopf until all of its tasks have ended. Its end begins when the first of `roots` ends.
 
     Kopf cancels each task once and waits for it without a limit. A watcher whose session is closed
-    in that moment loses its cancellation and waits for credentials for ever. So whoever is still
-    there ten seconds later is cancelled again. `others` are our own tasks and left alone.
+    in that moment loses its cancellation and waits for credentials for ever. So the tasks that are
+    left ten seconds later are cancelled again. `others` are our own tasks and left alone.
     """
     run = asyncio.create_task(running)
     try:
@@ -120,57 +146,29 @@ def listen(told: asyncio.Event) -> None:
         loop.add_signal_handler(number, told.set)
 
 
-async def _watch_once(
-    watch: Callable[[Definition, asyncio.Event], Awaitable[None]],
-    served: Callable[[], Coroutine[Any, Any, bool]],
-    told: asyncio.Event,
-) -> bool:
-    """Whether it ended because the definition has come back."""
-    there = await unless(told, served())
-    if there is None:
-        return False
-    definition = Definition(served=there)
-    returned = definition.returned(served)
-    if not await _watch_until(returned, lambda stop: watch(definition, stop), told):
-        return False
-    _log.info("the custom resource has come back: watching anew")
-    return True
+async def unless(told: asyncio.Event, waiting: Coroutine[Any, Any, _T]) -> _T | None:
+    """What it returns; None, and it is given up, when we are `told` to stop before that."""
+    task, telling = asyncio.create_task(waiting), asyncio.create_task(told.wait())
+    try:
+        await asyncio.wait((task, telling), return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        task.cancel()
+        telling.cancel()
 
 
-async def _watch_open_ones(
-    namespaces: Sequence[str],
-    watch: Callable[[Sequence[str], asyncio.Event], Awaitable[None]],
-    is_open: IsOpen,
-    told: asyncio.Event,
-) -> bool:
-    """Whether it ended because another namespace has opened."""
-    answers = await unless(told, _answers(is_open, namespaces))
-    if answers is None:
-        return False
-    closed = [namespace for namespace in namespaces if answers[namespace] is False]
-    there = [namespace for namespace in namespaces if namespace not in closed]
-    if closed:
-        _log.warning("not watched, for want of the namespace or of a Role in it: %s", closed)
-
-    async def watch_there(stop: asyncio.Event) -> None:
-        # Kopf takes no namespaces at all for a mistake.
-        await (watch(there, stop) if there else stop.wait())
-
-    if not await _watch_until(_opened(is_open, closed), watch_there, told):
-        return False
-    _log.info("another namespace can be watched: watching anew")
-    return True
-
-
-async def _answers(is_open: IsOpen, namespaces: Sequence[str]) -> dict[str, bool | None]:
-    found = await asyncio.gather(*(is_open(namespace) for namespace in namespaces))
-    return dict(zip(namespaces, found, strict=True))
-
-
-async def _opened(is_open: IsOpen, closed: Sequence[str]) -> None:
-    """Wait until one of them is open; for ever if there is none."""
-    while not any((await _answers(is_open, closed)).values()):  # noqa: ASYNC110  # only asked
-        await asyncio.sleep(_CLOSED_SECONDS)
+async def _again_and_again(once: Callable[[], Awaitable[bool]], told: asyncio.Event) -> None:
+    """Until we are `told` to stop, or `once` ended and says that there is no reason for more."""
+    while not told.is_set():
+        try:
+            if not await once():
+                return
+        except ENDINGS:
+            raise
+        except BaseException as error:
+            _log.warning("watching failed: %r; again in %.0f s", error, _AGAIN_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(told.wait(), _AGAIN_SECONDS)
 
 
 async def _watch_until(
@@ -178,11 +176,12 @@ async def _watch_until(
     watch: Callable[[asyncio.Event], Awaitable[None]],
     told: asyncio.Event,
 ) -> bool:
-    """Watch until `told` to stop, or until there is a `reason` to begin anew: whether it was it."""
+    """Watch until `told` to stop, or until there is a `reason` to begin anew: whether it was that.
+
+    Our tasks are made before Kopf's own, which it tells from those of others by what is there.
+    """
     stop = asyncio.Event()
-    # Before Kopf's own tasks, which it tells from those of others by what is there already.
-    telling = asyncio.create_task(told.wait())
-    beginning = asyncio.create_task(reason)
+    telling, beginning = asyncio.create_task(told.wait()), asyncio.create_task(reason)
     for end in (telling, beginning):
         end.add_done_callback(lambda _: stop.set())
     try:
@@ -194,15 +193,3 @@ async def _watch_until(
         telling.cancel()
         beginning.cancel()
     return True
-
-
-async def unless(told: asyncio.Event, waiting: Coroutine[Any, Any, _T]) -> _T | None:
-    """What it returns; None, and it is given up, when we are `told` to stop before that."""
-    task = asyncio.create_task(waiting)
-    telling = asyncio.create_task(told.wait())
-    try:
-        await asyncio.wait((task, telling), return_when=asyncio.FIRST_COMPLETED)
-        return task.result() if task.done() else None
-    finally:
-        task.cancel()
-        telling.cancel()

@@ -2,10 +2,10 @@
 
 from typing import Final
 
+from batchedmodel_kube.errors import Forbidden, Invalid, NameTaken, QuotaExceeded
 from batchedmodel_operator.conditions.check import Condition, Finding, no, yes
 from batchedmodel_operator.conditions.reasons import Reason
 from batchedmodel_operator.conditions.view import View
-from batchedmodel_operator.errors import Forbidden, Invalid, NameTaken, QuotaExceeded
 from batchedmodel_operator.kinds import Kind
 from batchedmodel_operator.reconcile.plan import Failure
 from batchedmodel_operator.reconcile.pod_failures import refused_pod

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from batchedmodel_contract.kubernetes.names import BATCHING_HASH_ANNOTATION
-from batchedmodel_operator.errors import Conflict, Gone, NameTaken, Refused, Unreachable
+from batchedmodel_kube.errors import Conflict, Gone, NameTaken, Refused, Unreachable
 from batchedmodel_operator.interfaces import Body, Cluster
 from batchedmodel_operator.kinds import CHILDREN, FIELD_MANAGER, Kind
 from batchedmodel_operator.reconcile.memory import Applied

@@ -11,8 +11,8 @@ from typing import Final
 
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import Spec
+from batchedmodel_kube.errors import ClusterError
 from batchedmodel_operator import render
-from batchedmodel_operator.errors import ClusterError
 from batchedmodel_operator.interfaces import UNREAD, Body
 from batchedmodel_operator.kinds import CHILDREN, FIELD_MANAGER, SEED_MANAGER, Kind
 from batchedmodel_operator.reconcile import effective

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
+from batchedmodel_kube.errors import ClusterError, Conflict, Gone, Invalid, Refused
 from batchedmodel_operator.conditions import status
 from batchedmodel_operator.conditions.events import announcements
-from batchedmodel_operator.errors import ClusterError, Conflict, Gone, Invalid, Refused
 from batchedmodel_operator.interfaces import Body, Cluster, Sidecars
 from batchedmodel_operator.kinds import FIELD_MANAGER, Kind
 from batchedmodel_operator.reconcile.apply import Outcome, take

@@ -18,8 +18,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from batchedmodel_election.endings import ENDINGS
-from batchedmodel_operator.errors import ClusterError, Conflict
+from batchedmodel_kube.errors import ENDINGS, ClusterError, Conflict
 
 _log: Final = logging.getLogger(__name__)
 K = TypeVar("K", bound=Hashable)

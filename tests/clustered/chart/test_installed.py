@@ -4,6 +4,7 @@ import base64
 import json
 from collections.abc import Iterator
 from typing import Any, Final
+from urllib.parse import urlencode
 
 import pytest
 import yaml
@@ -14,11 +15,11 @@ from batchedmodel_autoscaler.cluster.resources import (
     MODELS,
     PODS,
     SIZES,
-    Resource,
     own_deployment,
     own_namespace,
 )
 from batchedmodel_autoscaler.metrics_api.documents import METRICS
+from batchedmodel_kube.client import Collection
 from cluster.errors import CommandFailed
 from cluster.kubernetes import ControlPlane
 from support.chart import CHART
@@ -147,17 +148,19 @@ def test_the_operator_may_not(server: ControlPlane, notes: str, question: str) -
 
 @pytest.mark.parametrize("resource", _WATCHED, ids=str)
 def test_the_autoscaler_may_list_and_watch(
-    server: ControlPlane, notes: str, resource: Resource
+    server: ControlPlane, notes: str, resource: Collection
 ) -> None:
-    listed = server.kubectl("get", "--raw", resource.query(limit=1), f"--as={_AUTOSCALER}")
-    version = json.loads(listed)["metadata"]["resourceVersion"]
-    watch = resource.query(watch="true", resourceVersion=version, timeoutSeconds=1)
-    server.kubectl("get", "--raw", watch, f"--as={_AUTOSCALER}")
+    def get(**query: str) -> str:
+        path = f"{resource.path}?{urlencode({**resource.selectors, **query})}"
+        return server.kubectl("get", "--raw", path, f"--as={_AUTOSCALER}")
+
+    version = json.loads(get(limit="1"))["metadata"]["resourceVersion"]
+    get(watch="true", resourceVersion=version, timeoutSeconds="1")
 
 
 @pytest.mark.parametrize("resource", API_SERVICES, ids=str)
 def test_the_autoscaler_may_write_its_apiservices(
-    server: ControlPlane, notes: str, resource: Resource
+    server: ControlPlane, notes: str, resource: Collection
 ) -> None:
     for verb in ("patch", "delete"):
         question = f"{verb} apiregistration.k8s.io apiservices {resource.name}"

@@ -4,11 +4,10 @@ import asyncio
 from typing import Any
 
 import pytest
-from kubernetes.aio import config
-from kubernetes.aio.client.configuration import Configuration
 
+from batchedmodel_kube.client import Client
+from batchedmodel_kube.errors import Conflict
 from batchedmodel_operator.cluster.client import KubernetesCluster
-from batchedmodel_operator.errors import Conflict
 from batchedmodel_operator.kinds import CHILDREN, RESOURCES, Kind, child_name
 from batchedmodel_operator.reconcile.apply import Outcome, take
 from batchedmodel_operator.reconcile.plan import Apply, Plan
@@ -44,16 +43,12 @@ def _manifest(kind: Kind, namespace: str) -> dict[str, Any]:
 
 def _taken(plane: ControlPlane, step: Apply) -> Outcome:
     async def once() -> Outcome:
-        configuration = Configuration()
-        await config.load_kube_config(  # type: ignore[no-untyped-call]
-            config_file=str(plane.kubeconfig), client_configuration=configuration
-        )
-        cluster = KubernetesCluster(configuration)
+        client = await Client.connect({"KUBECONFIG": str(plane.kubeconfig)})
         try:
             key = Key(namespace=step.manifest["metadata"]["namespace"], name="minilm")
-            return await take(cluster, key, Plan(applies=(step,)))
+            return await take(KubernetesCluster(client), key, Plan(applies=(step,)))
         finally:
-            await cluster.close()
+            await client.close()
 
     return asyncio.run(once())
 

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from batchedmodel_autoscaler import __main__ as entry
-from batchedmodel_autoscaler.supervision import last
+from batchedmodel_autoscaler.service import last
 
 SETTINGS = {
     "BATCHEDMODEL_NAMESPACE": "ns",

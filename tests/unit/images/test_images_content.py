@@ -104,7 +104,7 @@ def test_no_image_depends_on_tests_texts_or_other_processes(recipe: Recipe) -> N
     # What a stage of a build runs is in no image that comes of it.
     folders = {Path(name).parts[0] for name in content.files if name not in BUILD_TOOLS}
     own = recipe.name.replace("-", "_")
-    shared = {"contract", "scheduling", "http", "election"}
+    shared = {"contract", "scheduling", "http", "kube"}
     assert folders <= {"pyproject.toml", "constraints.txt", own, *shared}
 
 

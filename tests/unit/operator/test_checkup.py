@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from batchedmodel_kube.errors import Unreachable
 from batchedmodel_operator.checkup import Renewals, all_is_well
-from batchedmodel_operator.errors import Unreachable
 
 pytestmark = pytest.mark.looptime
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from batchedmodel_contract.kubernetes.names import BATCHING_HASH_ANNOTATION
-from batchedmodel_operator.errors import (
+from batchedmodel_kube.errors import (
     Invalid,
 )
 from batchedmodel_operator.kinds import Kind

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_operator.errors import (
+from batchedmodel_kube.errors import (
     Conflict,
     Forbidden,
     Gone,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from batchedmodel_contract.kubernetes.names import REVISION_LABEL
-from batchedmodel_operator.errors import Conflict
+from batchedmodel_kube.errors import Conflict
 from batchedmodel_operator.kinds import Kind
 from support.operator_world import IMAGES, KEY, SIMULATED, World
 

@@ -9,11 +9,10 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from kubernetes.aio.client.configuration import Configuration
 
-from batchedmodel_autoscaler.cluster.client import Cluster
-from batchedmodel_autoscaler.cluster.informer import Cache
 from batchedmodel_autoscaler.cluster.objects import read_model, read_pod
-from batchedmodel_autoscaler.cluster.resources import MODELS, PODS, Event, EventType
-from batchedmodel_contract.kubernetes.object_text import pick
+from batchedmodel_autoscaler.cluster.resources import MODELS, PODS
+from batchedmodel_kube.client import Client, Event, EventType
+from batchedmodel_kube.informer import Cache
 
 _GOOD: Mapping[str, Any] = {"metadata": {"namespace": "team", "name": "minilm", "uid": "1"}}
 
@@ -31,7 +30,7 @@ _GOOD: Mapping[str, Any] = {"metadata": {"namespace": "team", "name": "minilm", 
 )
 def test_an_object_that_is_not_as_it_should_be_is_left_out(odd: Mapping[str, Any]) -> None:
     seen: list[object] = []
-    cache = Cache(read_model, lambda model: model.key, seen=seen.append, gone=seen.append)
+    cache = Cache(read_model, seen=seen.append, gone=seen.append)
     for found in (odd, _GOOD):
         cache.take(Event(type=EventType.ADDED, found=found, version="1"))
     assert seen == [read_model(_GOOD)]
@@ -44,13 +43,13 @@ def test_what_is_deep_where_nobody_looks_costs_nothing() -> None:
         b'{"metadata":{"namespace":"team","name":"m","uid":"1","managedFields":' + deep + b"},"
         b'"spec":{"pod":{"volumes":' + deep + b'},"batching":{"maxBatchSize":8}}}'
     )
-    assert read_model(pick(model, MODELS.wanted)).key.name == "m"
+    assert read_model(MODELS.read(model)).key.name == "m"
     pod = (
         b'{"metadata":{"namespace":"team","name":"p","uid":"1","creationTimestamp":'
         b'"2026-01-01T00:00:00Z","labels":{"batchedmodel.dev/name":"m","other":"x"}},'
         b'"spec":{"x":' + deep + b'},"status":{"podIP":"10.0.0.1","phase":"Running"}}'
     )
-    found = pick(pod, PODS.wanted)
+    found = PODS.read(pod)
     assert "spec" not in found
     assert read_pod(found).address == "10.0.0.1"
 
@@ -68,11 +67,11 @@ async def test_of_a_page_nothing_large_is_held() -> None:
     application = web.Application()
     application.router.add_get("/{path:.*}", answer)
     async with TestServer(application) as server:
-        cluster = Cluster(Configuration(host=str(server.make_url(""))))
-        page = await cluster.list_page(PODS)
-        await cluster.close()
-    assert page == ([pod("one", 1), {"metadata": {"name": "many"}}], "7", "")
-    assert cluster.left_out == 0
+        client = Client(Configuration(host=str(server.make_url(""))))
+        page = [event.found async for event in client.list(PODS)]
+        await client.close()
+    assert page == [pod("one", 1), {"metadata": {"name": "many"}}, {}]
+    assert client.left_out == 0
 
 
 def test_a_model_with_much_behaviour_and_many_tenants_is_followed() -> None:
@@ -85,35 +84,5 @@ def test_a_model_with_much_behaviour_and_many_tenants_is_followed() -> None:
             "batching": {"maxBatchSize": 8, "tenants": {"weights": weights}},
         },
     }
-    found = pick(json.dumps(model).encode(), MODELS.wanted, largest=MODELS.largest)
+    found = MODELS.read(json.dumps(model).encode())
     assert read_model(found).target.queue_length == 3
-
-
-class _Panic(BaseException):
-    pass
-
-
-@pytest.mark.parametrize("kind", [RecursionError, OverflowError, _Panic])
-@pytest.mark.parametrize("where", ["read", "seen", "gone"])
-def test_what_fails_for_one_object_costs_no_other(where: str, kind: type[BaseException]) -> None:
-    told: list[str] = []
-
-    def fails(step: str, name: str) -> str:
-        told.append(f"{step} {name}")
-        if (step, name) == (where, "bad"):
-            raise kind
-        return name
-
-    cache: Cache[str] = Cache(
-        lambda found: fails("read", found["name"]),
-        lambda name: name,
-        seen=lambda name: told.append(fails("seen", name)),
-        gone=lambda name: told.append(fails("gone", name)),
-    )
-    for change in (EventType.ADDED, EventType.DELETED):
-        for name in ("bad", "good"):
-            cache.take(Event(type=change, found={"name": name}, version="1"))
-    assert {f"{step} good" for step in ("read", "seen", "gone")} <= set(told)
-    cache.replace(["bad", "good"])
-    cache.replace([])
-    assert cache.left_out > 0

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from batchedmodel_autoscaler.cluster.informer import Cache
-from batchedmodel_autoscaler.cluster.objects import ModelKey, Owned, Pod, Size
+from batchedmodel_autoscaler.cluster.objects import ModelKey, Owned, Pod
 from batchedmodel_autoscaler.cluster.ownership import Ownership
 from batchedmodel_autoscaler.polling.pace import MOST_POLLS_PER_SECOND
 from batchedmodel_autoscaler.state.cluster_state import ClusterState
 from batchedmodel_contract.kubernetes.capacity import Capacity
+from batchedmodel_kube.informer import Cache
 from support.autoscaler_world import (
     CALM,
     DEPLOYMENT,
@@ -31,10 +31,10 @@ OTHER = ModelKey("team", "other")
 
 def counts(known: ClusterState, one: Pod) -> bool:
     """Whether it is asked; what it answers all the same changes nothing where it is not."""
-    before = known.sight(one.model, NOW)
+    before = known.observation(one.model, NOW)
     known.answered(one.uid, busy(0.6), NOW)
     asked = known.address(one.uid) == one.address
-    assert asked == (known.sight(one.model, NOW) != before)
+    assert asked == (known.observation(one.model, NOW) != before)
     return asked
 
 
@@ -55,13 +55,13 @@ def nobodys(**owner: str) -> Pod:
 )
 def test_a_pod_with_only_the_label_counts_for_nothing(stranger: Pod) -> None:
     known = fleet([pod(1, startup_seconds=40.0)])
-    known.size_seen(Size(deployment=Owned(uid="deploy", model=KEY, owner=""), replicas=50))
-    known.replica_set_seen(Owned(uid="theirs", model=KEY, owner="deploy"))
-    known.replica_set_seen(Owned(uid="bare", model=KEY, owner=""))
+    known.ownership.seen(Owned(uid="deploy", model=KEY, owner="", replicas=50))
+    known.ownership.seen(Owned(uid="theirs", model=KEY, owner="deploy"))
+    known.ownership.seen(Owned(uid="bare", model=KEY, owner=""))
     known.pod_seen(stranger)
     known.answered("uid-1", CALM, NOW)
     assert not counts(known, stranger)
-    sight = known.sight(KEY, NOW)
+    sight = known.observation(KEY, NOW)
     assert len(sight.pods) == 1
     assert sight.present == 1, "the size of their Deployment is not the model's"
     assert known.capacity(KEY) == Capacity(revision="a", startup_seconds=40.0)
@@ -70,10 +70,10 @@ def test_a_pod_with_only_the_label_counts_for_nothing(stranger: Pod) -> None:
 
 def test_strangers_make_nobody_asked_more_rarely() -> None:
     known = fleet([pod(1)])
-    before = known.sight(KEY, NOW)
+    before = known.observation(KEY, NOW)
     for number in range(int(10 * MOST_POLLS_PER_SECOND)):
         known.pod_seen(pod(2 + number, owner=""))
-    assert known.sight(KEY, NOW) == before
+    assert known.observation(KEY, NOW) == before
 
 
 def test_in_whatever_order_the_objects_come_the_pod_counts_in_the_end() -> None:
@@ -82,8 +82,8 @@ def test_in_whatever_order_the_objects_come_the_pod_counts_in_the_end() -> None:
     def parts(known: ClusterState) -> list[Callable[[], None]]:
         return [
             lambda: known.model_seen(MODEL),
-            lambda: known.size_seen(Size(deployment=DEPLOYMENT, replicas=1)),
-            lambda: known.replica_set_seen(REPLICA_SET),
+            lambda: known.ownership.seen(replace(DEPLOYMENT, replicas=1)),
+            lambda: known.ownership.seen(REPLICA_SET),
             lambda: known.pod_seen(one),
         ]
 
@@ -101,14 +101,14 @@ def test_in_whatever_order_the_objects_come_the_pod_counts_in_the_end() -> None:
     [
         pytest.param(lambda known: known.model_gone(MODEL), id="model"),
         pytest.param(
-            lambda known: known.size_gone(Size(deployment=DEPLOYMENT, replicas=1)), id="deployment"
+            lambda known: known.ownership.gone(replace(DEPLOYMENT, replicas=1)), id="deployment"
         ),
-        pytest.param(lambda known: known.replica_set_gone(REPLICA_SET), id="replica set"),
+        pytest.param(lambda known: known.ownership.gone(REPLICA_SET), id="replica set"),
         pytest.param(
-            lambda known: known.replica_set_seen(replace(REPLICA_SET, owner="")), id="orphaned"
+            lambda known: known.ownership.seen(replace(REPLICA_SET, owner="")), id="orphaned"
         ),
         pytest.param(
-            lambda known: known.replica_set_seen(replace(REPLICA_SET, owner="x", model=OTHER)),
+            lambda known: known.ownership.seen(replace(REPLICA_SET, owner="x", model=OTHER)),
             id="orphaned and relabelled",
         ),
         pytest.param(lambda known: known.model_seen(replace(MODEL, uid="new")), id="another model"),
@@ -123,7 +123,7 @@ def test_a_pod_counts_no_more_when_one_of_its_references_goes(
     assert counts(known, pod(1))
     goes(known)
     assert known.counts[1] == 0
-    assert not known.sight(KEY, NOW).pods
+    assert not known.observation(KEY, NOW).pods
     assert known.address("uid-1") == ""
 
 
@@ -135,12 +135,10 @@ def seconds_of_a_list(count: int) -> float:
     def unread(found: object) -> Owned:
         raise NotImplementedError
 
-    cache = Cache(
-        unread, lambda one: one.uid, seen=known.replica_set_seen, gone=known.replica_set_gone
-    )
+    cache = Cache(unread, seen=known.ownership.seen, gone=known.ownership.gone)
     before = time.process_time()
-    cache.replace(listed)
-    cache.replace([])
+    cache.replace({one.uid: one for one in listed})
+    cache.replace({})
     return time.process_time() - before
 
 
@@ -189,4 +187,4 @@ def test_whatever_changes_pods_are_whose_they_would_be_if_all_were_judged_anew()
             for pod_uid, (at, owner) in pods.items():
                 anew.pod_seen(at, pod_uid, owner)
             assert [known.pods_of(at) for at in models] == [anew.pods_of(at) for at in models]
-            assert (known.count, known.sizes) == (anew.count, anew.sizes)
+            assert known.sizes() == anew.sizes()

@@ -9,29 +9,22 @@ from batchedmodel_autoscaler.cluster.objects import (
     FrontProxy,
     ModelKey,
     Owned,
-    Size,
     read_api_service,
     read_front_proxy,
     read_model,
+    read_owned,
     read_pod,
-    read_size,
 )
 from batchedmodel_autoscaler.errors import MetricsUnavailable, Untrusted
 from batchedmodel_autoscaler.metrics_api import documents
-from batchedmodel_autoscaler.metrics_api.documents import Measurement
-from batchedmodel_autoscaler.metrics_api.trust import require_front_proxy
+from batchedmodel_autoscaler.metrics_api.server import require_front_proxy
 from batchedmodel_contract.kubernetes.capacity import Capacity
 from batchedmodel_contract.kubernetes.names import NAME_LABEL, REQUIRED_REPLICAS_METRIC
 from batchedmodel_scheduling.autoscaling.formula import Target
 
 KEY = ModelKey("team", "minilm")
-MEASURED = Measurement(
-    model=KEY,
-    metric=REQUIRED_REPLICAS_METRIC,
-    value=3,
-    taken=datetime(2026, 11, 20, 10, 0, 0, tzinfo=UTC),
-    window_seconds=60,
-)
+TAKEN = datetime(2026, 11, 20, 10, 0, 0, tzinfo=UTC)
+MEASURED = (KEY, REQUIRED_REPLICAS_METRIC, 3, TAKEN, 60)
 DESCRIBED = {
     "kind": "BatchedModel",
     "namespace": "team",
@@ -41,7 +34,7 @@ DESCRIBED = {
 
 
 def test_a_value_in_the_newer_version() -> None:
-    assert documents.metric_values("v1beta2", MEASURED) == {
+    assert documents.metric_values("v1beta2", *MEASURED) == {
         "kind": "MetricValueList",
         "apiVersion": "custom.metrics.k8s.io/v1beta2",
         "metadata": {},
@@ -58,7 +51,7 @@ def test_a_value_in_the_newer_version() -> None:
 
 
 def test_a_value_in_the_older_version() -> None:
-    (item,) = documents.metric_values("v1beta1", MEASURED)["items"]
+    (item,) = documents.metric_values("v1beta1", *MEASURED)["items"]
     assert item == {
         "describedObject": DESCRIBED,
         "metricName": REQUIRED_REPLICAS_METRIC,
@@ -257,8 +250,7 @@ def test_a_size_is_what_the_deployment_is_to_have() -> None:
     labels = {NAME_LABEL: "minilm"}
     metadata = {"namespace": "team", "uid": "u", "labels": labels, "ownerReferences": owners}
     found = {"metadata": metadata, "spec": {"replicas": 3}, "status": {"replicas": 4}}
-    deployment = Owned(uid="u", model=KEY, owner="model")
-    assert read_size(found) == Size(deployment=deployment, replicas=3)
+    assert read_owned(found) == Owned(uid="u", model=KEY, owner="model", replicas=3)
 
 
 def test_an_api_service_of_the_api_server_itself_is_nobodys() -> None:

@@ -19,11 +19,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 from batchedmodel_autoscaler.cluster.objects import FrontProxy, ModelKey
 from batchedmodel_autoscaler.cluster.resources import METRICS_VERSIONS
 from batchedmodel_autoscaler.errors import CannotListen, SidecarSilent
+from batchedmodel_autoscaler.listener import Listener
 from batchedmodel_autoscaler.metrics_api.certificates import Identity, make_identity, server_context
 from batchedmodel_autoscaler.metrics_api.server import MetricsApi
 from batchedmodel_autoscaler.polling.poller import Poller
 from batchedmodel_autoscaler.polling.sidecars import Sidecars
-from batchedmodel_autoscaler.ports.listener import Listener
 from batchedmodel_autoscaler.state.cluster_state import ClusterState
 from batchedmodel_autoscaler.telemetry import Telemetry
 from batchedmodel_contract.kubernetes.names import ADMIN_PORT
@@ -94,7 +94,7 @@ class Server:
 @asynccontextmanager
 async def serving(known: ClusterState, people: People) -> AsyncIterator[Server]:
     registry = CollectorRegistry()
-    api = MetricsApi(known, telemetry=Telemetry(registry), clock=time.monotonic)
+    api = MetricsApi(known, Telemetry(registry))
     authority = people.trusted.certificate.read_text()
     api.front_proxy = FrontProxy(
         authority=authority, allowed_names=("aggregator",), user_headers=("X-Remote-User",)
@@ -289,7 +289,7 @@ async def test_stats_arrive_from_the_pods_and_become_an_answer(people: People) -
     told = asyncio.Event()
     known, sidecars = fleet([pod(1, address="127.0.65.1")]), Sidecars(10)
     telemetry = Telemetry(CollectorRegistry())
-    poller = Poller(known, sidecars.stats, telemetry=telemetry, clock=time.monotonic)
+    poller = Poller(known, sidecars.stats, telemetry=telemetry)
     async with sidecar("127.0.65.1", answer), serving(known, people) as server:
         asking = asyncio.create_task(poller.run())
         poller.follow("uid-1")

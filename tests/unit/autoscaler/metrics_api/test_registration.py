@@ -6,21 +6,23 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from typing import cast
 
 import pytest
 from prometheus_client import CollectorRegistry
 
-from batchedmodel_autoscaler.cluster.objects import ApiService, Object, Presence
+from batchedmodel_autoscaler.cluster.objects import ApiService
 from batchedmodel_autoscaler.cluster.resources import API_SERVICES
-from batchedmodel_autoscaler.errors import ClusterError
 from batchedmodel_autoscaler.metrics_api.certificates import RENEWED_AFTER, Rotation, holds
 from batchedmodel_autoscaler.metrics_api.registration import Registration
 from batchedmodel_autoscaler.telemetry import Telemetry
+from batchedmodel_kube.client import Client
+from batchedmodel_kube.errors import ClusterError, Conflict, Unreachable
+from batchedmodel_kube.reading import Object
 
 pytestmark = pytest.mark.looptime
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-HOME = Presence(uid="home", leaving=False)
 
 
 def api_service(name: str, **more: object) -> ApiService:
@@ -45,7 +47,7 @@ class PretendCluster:
         self.there[found.name] = found
         self.registration.seen(found)
 
-    async def merge_patch(self, path: str, patch: Object) -> None:
+    async def merge(self, path: str, patch: Object) -> None:
         name = path.rpartition("/")[2]
         self.writes.append(f"patch {name}")
         if self.failure is not None:
@@ -54,7 +56,7 @@ class PretendCluster:
         assert patch.keys() == {"metadata", "spec"}
         assert patch["spec"].keys() == {"caBundle"}
         if patch["metadata"]["resourceVersion"] != found.version:
-            raise ClusterError("changed", status=409)
+            raise Conflict("changed")
         bundle = base64.b64decode(patch["spec"]["caBundle"])
         self.put(replace(found, bundle=bundle, version=str(int(found.version) + 1)))
 
@@ -85,7 +87,7 @@ async def world() -> AsyncIterator[World]:
         return START + timedelta(seconds=loop.time()) + made.ahead
 
     registration = Registration(
-        cluster,
+        cast(Client, cluster),
         rotation,
         namespace="ns",
         service="svc",
@@ -96,7 +98,7 @@ async def world() -> AsyncIterator[World]:
     made = World(cluster=cluster, registration=registration, rotation=rotation)
     for resource in API_SERVICES:
         cluster.put(api_service(resource.name))
-    registration.home_seen(HOME)
+    registration.home_seen(False)
     task = asyncio.create_task(registration.run())
     try:
         await asyncio.sleep(1)
@@ -120,7 +122,7 @@ async def test_what_somebody_else_owns_is_never_touched() -> None:
         w.cluster.writes.clear()
         w.cluster.put(api_service(name, namespace="monitoring", service="adapter"))
         await asyncio.sleep(60)
-        w.registration.home_gone(HOME)
+        w.registration.home_gone(False)
         await asyncio.sleep(60)
         assert w.cluster.writes == [f"delete {API_SERVICES[1].name}"]
 
@@ -152,7 +154,7 @@ async def test_whoever_owns_the_api_is_named_once_and_keeps_it(
 async def test_each_of_ours_is_untrusting_until_our_authority_stands_in_it() -> None:
     async with world() as w:
         assert w.registration.untrusting == []
-        w.cluster.failure = ClusterError("no answer")
+        w.cluster.failure = Unreachable("no answer")
         found = w.cluster.there[API_SERVICES[0].name]
         w.cluster.put(replace(found, bundle=b"", version="9"))
         await asyncio.sleep(60)
@@ -164,7 +166,7 @@ async def test_each_of_ours_is_untrusting_until_our_authority_stands_in_it() -> 
 
 async def test_a_renewal_is_not_awaited_while_what_serves_is_trusted() -> None:
     async with world() as w:
-        w.cluster.failure = ClusterError("no answer")
+        w.cluster.failure = Unreachable("no answer")
         w.ahead = RENEWED_AFTER
         await asyncio.sleep(60)
         assert len(w.rotation.authorities) == 2
@@ -174,7 +176,7 @@ async def test_a_renewal_is_not_awaited_while_what_serves_is_trusted() -> None:
 @pytest.mark.parametrize("whose", ["another's", "leaving", "absent", "uninstalled"])
 async def test_no_trust_is_awaited_from_what_we_do_not_write(whose: str) -> None:
     async with world() as w:
-        w.cluster.failure = ClusterError("no answer")
+        w.cluster.failure = Unreachable("no answer")
         for resource in API_SERVICES:
             found = api_service(resource.name, version="9")
             match whose:
@@ -185,7 +187,7 @@ async def test_no_trust_is_awaited_from_what_we_do_not_write(whose: str) -> None
                 case "absent":
                     w.registration.gone(found)
                 case _:
-                    w.registration.home_gone(HOME)
+                    w.registration.home_gone(False)
                     w.cluster.put(found)
         await asyncio.sleep(1)
         assert w.registration.untrusting == []
@@ -220,7 +222,7 @@ async def test_a_bundle_that_is_spoilt_again_and_again_is_made_right_four_times_
 
 async def test_a_write_that_fails_is_tried_again() -> None:
     async with world() as w:
-        w.cluster.failure = ClusterError("no answer")
+        w.cluster.failure = Unreachable("no answer")
         found = w.cluster.there[API_SERVICES[0].name]
         w.cluster.put(replace(found, bundle=b"", version="9"))
         await asyncio.sleep(60)
@@ -232,7 +234,7 @@ async def test_a_write_that_fails_is_tried_again() -> None:
 async def test_a_lost_race_waits_for_the_watch() -> None:
     async with world() as w:
         w.cluster.writes.clear()
-        w.cluster.failure = ClusterError("changed", status=409)
+        w.cluster.failure = Conflict("changed")
         found = w.cluster.there[API_SERVICES[0].name]
         w.cluster.put(replace(found, bundle=b"", version="9"))
         await asyncio.sleep(10)
@@ -270,9 +272,9 @@ async def test_a_version_that_is_another_owners_holds_no_renewal_up() -> None:
 async def test_being_uninstalled_removes_both_and_restores_nothing(how: str) -> None:
     async with world() as w:
         if how == "leaving":
-            w.registration.home_seen(replace(HOME, leaving=True))
+            w.registration.home_seen(True)
         else:
-            w.registration.home_gone(HOME)
+            w.registration.home_gone(False)
         await asyncio.sleep(0.1)
         assert w.cluster.there == {}
         writes = list(w.cluster.writes)
@@ -283,7 +285,7 @@ async def test_being_uninstalled_removes_both_and_restores_nothing(how: str) -> 
 async def test_the_next_installations_are_not_removed() -> None:
     async with world() as w:
         name = API_SERVICES[0].name
-        w.registration.home_gone(HOME)
+        w.registration.home_gone(False)
         await asyncio.sleep(1)
         w.cluster.put(api_service(name, uid="another"))
         await asyncio.sleep(60)
@@ -292,8 +294,8 @@ async def test_the_next_installations_are_not_removed() -> None:
 
 async def test_a_removal_that_fails_is_tried_again() -> None:
     async with world() as w:
-        w.cluster.failure = ClusterError("no answer")
-        w.registration.home_gone(HOME)
+        w.cluster.failure = Unreachable("no answer")
+        w.registration.home_gone(False)
         await asyncio.sleep(30)
         w.cluster.failure = None
         await asyncio.sleep(60)

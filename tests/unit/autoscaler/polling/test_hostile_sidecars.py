@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from batchedmodel_autoscaler.errors import SidecarSilent
-from batchedmodel_autoscaler.polling.connection import LARGEST_ANSWER, Connection
-from batchedmodel_autoscaler.polling.sidecars import Sidecars
+from batchedmodel_autoscaler.polling.sidecars import LARGEST_ANSWER, Connection, Sidecars
 from batchedmodel_contract.kubernetes.names import ADMIN_PORT
 from batchedmodel_contract.processes.admin_answer import LARGEST_HEAD
 from batchedmodel_contract.processes.sidecar_api import Whom

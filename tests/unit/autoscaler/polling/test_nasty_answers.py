@@ -101,7 +101,7 @@ def test_whatever_is_answered_is_refused_or_makes_finite_metrics(
             if told is not None:
                 known.answered(f"uid-{number}", told, now)
         now += 12.0
-    sight = known.sight(KEY, now + silence)
+    sight = known.observation(KEY, now + silence)
     for decide in (required_replicas, queue_length, outstanding, queue_wait):
         try:
             verdict = decide(sight, TARGET)
@@ -138,14 +138,18 @@ async def test_what_nobody_foresaw_in_one_pods_answer_costs_the_others_nothing(
 
     known = fleet([pod(1), pod(2), pod(3)])
     loop = asyncio.get_running_loop()
-    poller = Poller(known, ask, telemetry=Telemetry(CollectorRegistry()), clock=loop.time)
+    poller = Poller(known, ask, telemetry=Telemetry(CollectorRegistry()))
     for number in (1, 2, 3):
         poller.follow(f"uid-{number}")
     polling = asyncio.create_task(poller.run())
     with caplog.at_level(logging.INFO):
         await asyncio.sleep(60)
     assert not polling.done()
-    assert sorted(one.answers for one in known.sight(KEY, loop.time()).pods) == [False, False, True]
+    assert sorted(one.answers for one in known.observation(KEY, loop.time()).pods) == [
+        False,
+        False,
+        True,
+    ]
     (line,) = caplog.records
     assert "10.0.0.1" in line.getMessage()
     polling.cancel()

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client import CollectorRegistry
 
-from batchedmodel_autoscaler.cluster.objects import Model, ModelKey, Owned, Pod, Size
+from batchedmodel_autoscaler.cluster.objects import Model, ModelKey, Owned, Pod
 from batchedmodel_autoscaler.errors import SidecarSilent
 from batchedmodel_autoscaler.polling.pace import fair_share, seconds_between
 from batchedmodel_autoscaler.polling.poller import FIRST_ROUND_SECONDS, Poller
@@ -34,8 +34,8 @@ def world(models: dict[ModelKey, int]) -> tuple[ClusterState, dict[ModelKey, lis
         name = f"{key.namespace}-{key.name}"
         known.model_seen(Model(key=key, uid=name, target=TARGET, capacity=None))
         deployment = Owned(uid=f"{name}-deployment", model=key, owner=name)
-        known.size_seen(Size(deployment=deployment, replicas=count))
-        known.replica_set_seen(Owned(uid=f"{name}-set", model=key, owner=deployment.uid))
+        known.ownership.seen(replace(deployment, replicas=count))
+        known.ownership.seen(Owned(uid=f"{name}-set", model=key, owner=deployment.uid))
         pods[key] = [
             replace(
                 pod(number),
@@ -85,9 +85,8 @@ async def asked_for(
     known: ClusterState, sidecars: Sidecars, pods: list[Pod], seconds: float
 ) -> None:
     """Ask for so long, with the pods found in this order."""
-    loop = asyncio.get_running_loop()
     telemetry = Telemetry(CollectorRegistry())
-    poller = Poller(known, sidecars.stats, telemetry=telemetry, clock=loop.time)
+    poller = Poller(known, sidecars.stats, telemetry=telemetry)
     for one in pods:
         poller.follow(one.uid)
     asking = asyncio.create_task(poller.run())
@@ -137,8 +136,8 @@ async def test_a_namespace_of_very_many_pods_makes_the_answers_of_no_other_count
     sidecars = Sidecars(pods[HONEST])
     await asked_for(known, sidecars, pods[HONEST], 4.0)
     now = asyncio.get_running_loop().time()
-    assert all(one.answers for one in known.sight(HONEST, now).pods)
-    assert not any(one.answers for one in known.sight(HONEST, now + OLDEST).pods)
+    assert all(one.answers for one in known.observation(HONEST, now).pods)
+    assert not any(one.answers for one in known.observation(HONEST, now + OLDEST).pods)
 
 
 async def test_thousands_of_silent_pods_keep_a_new_autoscaler_from_answering_for_a_moment() -> None:
@@ -146,22 +145,22 @@ async def test_thousands_of_silent_pods_keep_a_new_autoscaler_from_answering_for
     known, pods = world({slow: 3_000, HONEST: 20})
     sidecars, loop = Sidecars(pods[HONEST]), asyncio.get_running_loop()
     telemetry = Telemetry(CollectorRegistry())
-    poller = Poller(known, sidecars.stats, telemetry=telemetry, clock=loop.time)
+    poller = Poller(known, sidecars.stats, telemetry=telemetry)
     for one in itertools.chain(*pods.values()):
         poller.follow(one.uid)
     asking = asyncio.create_task(poller.run())
     async with asyncio.timeout(FIRST_ROUND_SECONDS + 1):
         await poller.all_asked()
-    assert all(one.answers for one in known.sight(HONEST, loop.time()).pods)
+    assert all(one.answers for one in known.observation(HONEST, loop.time()).pods)
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
 
 
 async def test_thousands_of_pods_without_an_address_leave_the_loop_to_others() -> None:
-    key, loop = ModelKey("pending", "minilm"), asyncio.get_running_loop()
+    key = ModelKey("pending", "minilm")
     known, pods = world({key: 5_000})
     telemetry = Telemetry(CollectorRegistry())
-    poller = Poller(known, Sidecars([]).stats, telemetry=telemetry, clock=loop.time)
+    poller = Poller(known, Sidecars([]).stats, telemetry=telemetry)
     for one in pods[key]:
         known.pod_seen(replace(one, address=""))
         poller.follow(one.uid)

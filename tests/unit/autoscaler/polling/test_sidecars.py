@@ -4,16 +4,20 @@ import asyncio
 import json
 import socket
 import struct
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from batchedmodel_autoscaler.errors import SidecarSilent, SomebodyElse
-from batchedmodel_autoscaler.polling.kept_connections import KeptConnections, most_kept
 from batchedmodel_autoscaler.polling.pace import MOST_POLLS_PER_SECOND
-from batchedmodel_autoscaler.polling.sidecars import KEPT_SECONDS, POLL_TIMEOUT_SECONDS, Sidecars
+from batchedmodel_autoscaler.polling.sidecars import (
+    KEPT_SECONDS,
+    POLL_TIMEOUT_SECONDS,
+    Sidecars,
+    most_kept,
+)
 from batchedmodel_autoscaler.settings import AutoscalerSettings
 from batchedmodel_contract.kubernetes.names import ADMIN_PORT
 from batchedmodel_contract.processes.descriptors import MOST_DESCRIPTORS
@@ -183,21 +187,6 @@ async def test_no_more_connections_are_kept_than_may_be_and_all_pods_are_heard()
                 await sidecars.stats(address, WHOM)
             await pods.until_open(2)
         assert len(pods.known) == 2 + 3 * 3
-
-
-def test_places_are_those_of_who_asked_first_until_they_ask_no_more() -> None:
-    kept = KeptConnections(2, seconds=10.0)
-
-    def places(addresses: Sequence[str], now: float) -> list[bool]:
-        return [kept.has_place(address, now) for address in addresses]
-
-    assert places("abc", 0.0) == [True, True, False]
-    assert places("cab", 5.0) == [False, True, True]
-    assert places("bc", 9.0) == [True, False]
-    assert places("bc", 14.9) == [True, False]
-    assert places("bc", 15.0) == [True, True], "a has not asked for so long"
-    assert places("a", 24.0) == [False]
-    assert places("a", 26.0) == [True]
 
 
 def test_there_are_descriptors_left_for_everything_else() -> None:

@@ -5,8 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from batchedmodel_autoscaler.state.cluster_state import ClusterState
-from batchedmodel_autoscaler.state.departed import MOST_OF_A_MODEL, MOST_OF_A_POD, Departed
+from batchedmodel_autoscaler.state.cluster_state import (
+    MOST_OF_A_MODEL,
+    MOST_OF_A_POD,
+    ClusterState,
+    Departed,
+)
 from batchedmodel_contract.processes.stats import BUCKETS
 from batchedmodel_scheduling.autoscaling.windows import WINDOW_SECONDS, Window
 from support.autoscaler_world import CALM, KEY, busy, fleet, pod
@@ -75,5 +79,5 @@ def test_a_sidecar_that_starts_anew_a_few_times_loses_nothing() -> None:
     young = replace(CALM, age_seconds=5.0, offered_work=(0.0,) * (BUCKETS - 5) + (2.0,) * 5)
     for number in range(5):
         known.answered("uid-1", replace(young, instance=str(number)), NOW + 10 * number)
-    sight = known.sight(KEY, NOW + 40)
+    sight = known.observation(KEY, NOW + 40)
     assert sight.departed_rate == pytest.approx(4 * 10.0 / 25.0), "of 25 seconds something is told"

@@ -1,9 +1,6 @@
 """Of what others write into a namespace only what somebody asks for is read, within bounds."""
 
-import asyncio
 import json
-import threading
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -12,9 +9,10 @@ from aiohttp.test_utils import TestServer
 from kubernetes.aio.client.configuration import Configuration
 
 from batchedmodel_contract.kubernetes.names import NAME_LABEL, REVISION_LABEL
-from batchedmodel_contract.kubernetes.object_text import LARGE, ItemSplitter, Unreadable
+from batchedmodel_contract.kubernetes.object_text import Unreadable
+from batchedmodel_kube.client import Client
 from batchedmodel_operator.cluster.client import KubernetesCluster
-from batchedmodel_operator.cluster.objects import apart, items_of, read_pod, reader_of
+from batchedmodel_operator.cluster.objects import read_pod, reader_of
 from batchedmodel_operator.kinds import Kind
 from batchedmodel_operator.reconcile.state import Key, Model, pod_from, revisions_from
 
@@ -98,27 +96,6 @@ def test_a_kept_template_that_is_too_large_to_be_one_is_not_read() -> None:
         reader_of(Kind.CONTROLLER_REVISION)(text_of(found))
 
 
-async def test_large_objects_are_read_one_after_the_other() -> None:
-    """Several threads would leave the loop less time the more large objects there are."""
-    at_once = most = 0
-    counting = threading.Lock()
-    others = threading.Event()
-
-    def read(text: bytes) -> int:
-        nonlocal at_once, most
-        with counting:
-            at_once += 1
-            most = max(most, at_once)
-        others.wait(0.02)
-        with counting:
-            at_once -= 1
-        return len(text)
-
-    large = b"x" * (LARGE + 1)
-    assert await asyncio.gather(*(apart(large, read) for _ in range(8))) == [len(large)] * 8
-    assert most == 1
-
-
 async def listed(kind: Kind, items: list[dict[str, Any]]) -> list[str]:
     """Names of what is read of a list."""
 
@@ -130,11 +107,12 @@ async def listed(kind: Kind, items: list[dict[str, Any]]) -> list[str]:
     async with TestServer(application) as server:
         configuration = Configuration()
         configuration.host = str(server.make_url(""))
-        cluster = KubernetesCluster(configuration)
+        client = Client(configuration)
+        cluster = KubernetesCluster(client)
         try:
             found = await cluster.labelled(kind, "team", "minilm")
         finally:
-            await cluster.close()
+            await client.close()
     return [one["metadata"]["name"] for one in found]
 
 
@@ -151,27 +129,6 @@ async def test_of_very_many_objects_with_the_label_not_all_are_read(
     assert await listed(Kind.CONTROLLER_REVISION, revisions) == ["0", "1", "2", "3", "4"]
     assert "there is more of ControllerRevision with the label of minilm" in caplog.text
     assert len(await listed(Kind.POD, [pod(str(number)) for number in range(3_500)])) == 3_000
-
-
-async def test_a_list_that_has_arrived_is_cut_apart_in_turns_with_others() -> None:
-    turns = 0
-
-    async def others() -> None:
-        nonlocal turns
-        while True:
-            await asyncio.sleep(0)
-            turns += 1
-
-    async def chunks() -> AsyncIterator[bytes]:
-        text = b'{"items":[' + b",".join([b'{"x":1}'] * 1_000) + b"]}"
-        for at in range(0, len(text), 100):
-            yield text[at : at + 100]
-
-    beside = asyncio.create_task(others())
-    splitter = ItemSplitter()
-    assert len([item async for item in items_of(chunks(), splitter)]) == 1_000
-    assert turns >= 70
-    beside.cancel()
 
 
 def test_of_a_strangers_object_its_head_is_read_whatever_else_stands_in_it() -> None:

@@ -8,75 +8,23 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
-import yaml
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from hypothesis import example, given, strategies
 from kubernetes.aio.client.configuration import Configuration
 
 from batchedmodel_contract.invalid_input import InvalidManifest
 from batchedmodel_contract.manifest.spec import PullPolicy
 from batchedmodel_contract.processes.environment import from_environment
 from batchedmodel_contract.processes.sidecar_api import MODEL_HEADER, POD_HEADER, Whom
-from batchedmodel_operator.cluster.client import KubernetesCluster, as_yaml, translated
+from batchedmodel_kube.client import Client
+from batchedmodel_operator.cluster.client import KubernetesCluster
 from batchedmodel_operator.cluster.sidecars import SidecarAdmin
-from batchedmodel_operator.errors import (
-    ClusterError,
-    Conflict,
-    Forbidden,
-    Gone,
-    Invalid,
-    QuotaExceeded,
-    Refused,
-    Unreachable,
-)
 from batchedmodel_operator.kinds import Kind
 from batchedmodel_operator.settings import OperatorSettings
 
 WHOM = Whom(model="minilm", pod="uid-1")
 _NAMELESS: Mapping[str, str] = {}
 """What a sidecar of an earlier version says of itself."""
-
-
-def _answer(message: str, *causes: str) -> bytes:
-    details = {"causes": [{"reason": cause} for cause in causes]}
-    return json.dumps({"kind": "Status", "message": message, "details": details}).encode()
-
-
-def test_a_complaint_is_one_line_whatever_users_wrote() -> None:
-    error = translated(422, _answer("a: \n12:00:00 ERROR forged\r\x1b[2J\u2028\x00"))
-    assert str(error) == "a:  12:00:00 ERROR forged  [2J  "
-
-
-@pytest.mark.parametrize(
-    ("status", "answer", "expected"),
-    [
-        (404, _answer("not found"), Gone),
-        (403, _answer("is being terminated", "NamespaceTerminating"), Gone),
-        (403, _answer('services "x" is forbidden: exceeded quota: q'), QuotaExceeded),
-        (403, _answer('User "u" cannot patch resource "services"'), Forbidden),
-        (403, _answer('deployments "x" is forbidden: policy says no'), Invalid),
-        (409, _answer("has been modified"), Conflict),
-        (422, _answer("spec.ports: Required value"), Invalid),
-        (500, _answer("failed to create typed patch object (x): expected map"), Invalid),
-        (500, _answer("etcdserver: request timed out"), Unreachable),
-        (429, _answer("too many requests"), Unreachable),
-        (401, _answer("Unauthorized"), Unreachable),
-        (405, _answer("method not allowed"), Refused),
-        (503, b"<html>no JSON at all", Unreachable),
-        (502, b"[]", Unreachable),
-    ],
-)
-def test_each_complaint_of_the_api_server_has_its_error(
-    status: int, answer: bytes, expected: type[ClusterError]
-) -> None:
-    assert type(translated(status, answer)) is expected
-
-
-def test_a_complaint_keeps_its_sentence_within_bounds() -> None:
-    assert str(translated(409, _answer("has been modified"))) == "has been modified"
-    assert len(str(translated(422, _answer("x" * 10_000)))) == 1000
-    assert str(translated(503, b"")) == "the API server answered 503"
 
 
 @contextmanager
@@ -182,11 +130,12 @@ async def test_objects_come_page_after_page_from_one_namespace_or_from_all() -> 
     application = web.Application()
     application.router.add_get("/{path:.*}", answer)
     async with TestServer(application) as server:
-        cluster = KubernetesCluster(Configuration(host=str(server.make_url(""))))
+        client = Client(Configuration(host=str(server.make_url(""))))
+        cluster = KubernetesCluster(client)
         for namespace in ("team", ""):
             found = [body["n"] async for body in cluster.each(Kind.CONFIG_MAP, namespace)]
             assert found == [1, 2]
-        await cluster.close()
+        await client.close()
     pages = [{"limit": "100"}, {"limit": "100", "continue": "next"}]
     assert asked == [
         *(("/api/v1/namespaces/team/configmaps", page) for page in pages),
@@ -194,66 +143,11 @@ async def test_objects_come_page_after_page_from_one_namespace_or_from_all() -> 
     ]
 
 
-async def test_a_refusal_that_comes_in_pieces_is_read_whole() -> None:
-    async def answer(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(status=403)
-        await response.prepare(request)
-        for piece in (b'{"message": "pods is forbidden: ', b'exceeded quota: q"}'):
-            await response.write(piece)
-            await asyncio.sleep(0.05)
-        return response
-
-    application = web.Application()
-    application.router.add_get("/{path:.*}", answer)
-    async with TestServer(application) as server:
-        cluster = KubernetesCluster(Configuration(host=str(server.make_url(""))))
-        with pytest.raises(QuotaExceeded, match="exceeded quota: q"):
-            await cluster.get(Kind.LEASE, "team", "x")
-        await cluster.close()
-
-
 def test_who_answers_in_the_place_of_a_pod_is_named_in_one_line() -> None:
     names = {MODEL_HEADER: "x\nERROR other/model\x1b[2J", POD_HEADER: "\u2028"}
     other = WHOM.other(names.get)
     assert other is not None
     assert other.isprintable()
-
-
-@given(strategies.dictionaries(strategies.text(), strategies.text()))
-@example({"a": "\U0001f600", "b": "\\ud83d\\ude00", "c": "\\\U0010ffff\\", "d": "\ud7ff\ue000"})
-def test_what_is_applied_is_yaml_whatever_users_wrote(values: dict[str, str]) -> None:
-    assert yaml.safe_load(as_yaml({"data": values})) == {"data": values}
-
-
-@pytest.mark.slow
-async def test_no_request_waits_for_others_that_a_slow_api_server_keeps_waiting() -> None:
-    # 16 looks ask for seven things each and 64 namespaces may be tried, beside the Lease.
-    at_once = 16 * 7 + 64 + 1
-    there, all_there = 0, asyncio.Event()
-
-    async def answer(_: web.Request) -> web.Response:
-        nonlocal there
-        there += 1
-        if there == at_once:
-            all_there.set()
-        await all_there.wait()
-        return web.json_response({})
-
-    application = web.Application()
-    application.router.add_get("/{path:.*}", answer)
-    async with TestServer(application) as server:
-        cluster = KubernetesCluster(Configuration(host=str(server.make_url(""))))
-        asked = [
-            asyncio.create_task(cluster.get(Kind.LEASE, "team", str(number)))
-            for number in range(at_once)
-        ]
-        try:
-            await asyncio.wait_for(all_there.wait(), 10)
-            assert await asyncio.gather(*asked) == [{}] * at_once
-        finally:
-            all_there.set()
-            await asyncio.gather(*asked)
-            await cluster.close()
 
 
 async def test_where_nobody_listens_there_is_no_answer() -> None:

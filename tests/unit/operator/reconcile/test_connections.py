@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from batchedmodel_election.election import Election
+from batchedmodel_kube.election import Election
 from batchedmodel_operator import __main__ as entry
 from batchedmodel_operator.cluster.client import KubernetesCluster
 from batchedmodel_operator.kinds import Kind
@@ -52,10 +52,7 @@ async def test_reads_that_hang_do_not_keep_a_leader_from_renewing(
             await asyncio.gather(*reads, losing, return_exceptions=True)
 
         monkeypatch.setattr(entry, "_lead", lead)
-        # The client has read the variable when it was imported.
-        monkeypatch.setattr(
-            "kubernetes.aio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(kubeconfig)
-        )
+        monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
         monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
         await entry._run(SETTINGS)
         assert renewed

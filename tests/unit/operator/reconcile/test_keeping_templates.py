@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from batchedmodel_contract.kubernetes.names import NAME_LABEL
+from batchedmodel_kube.errors import Invalid, NameTaken
 from batchedmodel_operator import render
-from batchedmodel_operator.errors import Invalid, NameTaken
 from batchedmodel_operator.kinds import Kind
 from batchedmodel_operator.reconcile.state import model_from
 from support.drawn_manifests import drawn_manifests

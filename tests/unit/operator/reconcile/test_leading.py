@@ -8,10 +8,11 @@ from datetime import UTC, datetime
 import pytest
 from kubernetes.aio.client.configuration import Configuration
 
-from batchedmodel_election.election import Body, Election
+from batchedmodel_kube.client import Client
+from batchedmodel_kube.election import Election
+from batchedmodel_kube.reading import Object
 from batchedmodel_operator import __main__ as entry
 from batchedmodel_operator.cluster.client import KubernetesCluster
-from batchedmodel_operator.errors import ClusterError
 from batchedmodel_operator.reconcile.state import Key
 from batchedmodel_operator.reconcile.work_queue import Workers, WorkQueue
 
@@ -34,11 +35,11 @@ async def _nothing_new(cluster: object, add: object, namespaces: object) -> None
     return
 
 
-async def _no_lease() -> Body | None:
+async def _no_lease() -> Object | None:
     return None
 
 
-async def _written(body: Body) -> None:
+async def _written(body: Object) -> None:
     return
 
 
@@ -54,7 +55,6 @@ async def test_workers_that_fail_end_the_watching_and_are_raised(
     election = Election(
         read=_no_lease,
         write=_written,
-        failure=ClusterError,
         namespace="system",
         name="operator",
         identity="a",
@@ -68,7 +68,7 @@ async def test_workers_that_fail_end_the_watching_and_are_raised(
         at_most=1,
         clock=loop.time,
     )
-    cluster, told = KubernetesCluster(Configuration()), asyncio.Event()
+    cluster, told = KubernetesCluster(Client(Configuration())), asyncio.Event()
     with pytest.raises(ValueError, match="a bug"):
         async with asyncio.timeout(60):
             await entry._lead(cluster, election, workers, (), told)
@@ -77,7 +77,6 @@ async def test_workers_that_fail_end_the_watching_and_are_raised(
     await election.release()
     await asyncio.sleep(10)
     assert exits == []
-    await cluster.close()
 
 
 def test_the_process_says_what_failed_and_ends_with_a_code(
@@ -112,7 +111,6 @@ async def test_an_operator_that_cannot_renew_its_lease_ends_whatever_was_raised(
     election = _BrokenElection(
         read=_no_lease,
         write=_written,
-        failure=ClusterError,
         namespace="system",
         name="operator",
         identity="a",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from batchedmodel_operator.errors import Conflict, Unreachable
+from batchedmodel_kube.errors import Conflict, Unreachable
 from batchedmodel_operator.kinds import CHILDREN, Kind
 from batchedmodel_operator.reconcile.state import holds_replicas
 from support.operator_world import KEY, SIMULATED, World, manifest

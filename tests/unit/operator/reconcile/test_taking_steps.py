@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_operator.errors import ClusterError, Forbidden, Unreachable
+from batchedmodel_kube.errors import ClusterError, Forbidden, Unreachable
 from batchedmodel_operator.kinds import Kind
 from batchedmodel_operator.reconcile.apply import take
 from batchedmodel_operator.reconcile.memory import Memory

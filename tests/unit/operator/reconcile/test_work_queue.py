@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from batchedmodel_operator.errors import Unreachable
+from batchedmodel_kube.errors import Unreachable
 from batchedmodel_operator.reconcile.work_queue import (
     LOOKS_IN_A_BURST,
     LOOKS_PER_SECOND,

@@ -1,24 +1,29 @@
 """Who gives way to a newcomer: the address that holds most, and there whoever was idle longest."""
 
 from dataclasses import dataclass
+from typing import Any, cast
 
 import pytest
 
-from batchedmodel_autoscaler.ports.places import Bounds, gives_way
+from batchedmodel_autoscaler.listener import Bounds, Connection, gives_way
 
 BOUNDS = Bounds(connections=6, of_address=3)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Open:
     address: str
     used_at: float = 0.0
     known: bool = False
 
 
-def held(addresses: str, *, known: str = "") -> list[Open]:
+def opened(**known: Any) -> Connection:
+    return cast(Connection, Open(**known))
+
+
+def held(addresses: str, *, known: str = "") -> list[Connection]:
     return [
-        Open(address=address, used_at=float(number), known=address in known)
+        opened(address=address, used_at=float(number), known=address in known)
         for number, address in enumerate(addresses)
     ]
 
@@ -47,6 +52,6 @@ def test_who_gives_way(
 
 
 def test_who_was_used_last_stays() -> None:
-    one, other = Open(address="a", used_at=9.0), Open(address="a", used_at=5.0)
+    one, other = opened(address="a", used_at=9.0), opened(address="a", used_at=5.0)
     bounds = Bounds(connections=2, of_address=2)
     assert gives_way("a", [one, other], bounds) is other

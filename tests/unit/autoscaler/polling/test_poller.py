@@ -1,4 +1,4 @@
-"""Lists, watches and polls in virtual time: what is missed once comes the next time."""
+"""Polls in virtual time, and what is watched."""
 
 import asyncio
 import itertools
@@ -11,25 +11,23 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from batchedmodel_autoscaler.cluster.informer import Cache, follow, pause_after
-from batchedmodel_autoscaler.cluster.objects import Object
 from batchedmodel_autoscaler.cluster.resources import (
     MODELS,
     PODS,
-    Event,
-    EventType,
-    Resource,
     within,
 )
-from batchedmodel_autoscaler.errors import ClusterError, SidecarSilent, TooOld
+from batchedmodel_autoscaler.errors import SidecarSilent
 from batchedmodel_autoscaler.polling.pace import MOST_POLLS_PER_SECOND
-from batchedmodel_autoscaler.polling.poller import MOST_AT_ONCE, MOST_IN_A_MOMENT, Poller
+from batchedmodel_autoscaler.polling.poller import MOST_AT_ONCE, Poller
 from batchedmodel_autoscaler.telemetry import Telemetry
 from batchedmodel_contract.processes.sidecar_api import Whom
 from batchedmodel_contract.processes.stats import SidecarStats
 from support.autoscaler_world import CALM, KEY, fleet, pod
 
 pytestmark = pytest.mark.looptime
+
+MOST_IN_A_MOMENT = 13
+"""Starts ahead of their pace and those behind it, after a rest."""
 
 
 @asynccontextmanager
@@ -43,143 +41,6 @@ async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-# Informer.
-
-
-class PretendSource:
-    """An API server whose watches the tests script; each watch ends after its events."""
-
-    def __init__(self, pages: list[list[str]], watches: list[list[Event] | ClusterError]) -> None:
-        self.pages = pages
-        self.watches = watches
-        self.asked: list[str] = []
-
-    async def list_page(
-        self, resource: Resource, following: str = ""
-    ) -> tuple[list[Object], str, str]:
-        self.asked.append(f"list {following}".strip())
-        page = int(following or 0)
-        objects: list[Object] = [{"name": name} for name in self.pages[page]]
-        more = str(page + 1) if page + 1 < len(self.pages) else ""
-        return objects, "100", more
-
-    async def watch(self, resource: Resource, version: str) -> AsyncIterator[Event]:
-        self.asked.append(f"watch {version}")
-        script = self.watches.pop(0) if self.watches else []
-        if isinstance(script, ClusterError):
-            raise script
-        for event in script:
-            yield event
-        if not self.watches:
-            await asyncio.Event().wait()
-
-
-def event(kind: EventType, name: str, version: int) -> Event:
-    return Event(type=kind, found={"name": name}, version=str(version))
-
-
-class Listening:
-    def __init__(self) -> None:
-        self.told: list[str] = []
-        self.cache: Cache[str] = Cache(
-            lambda found: str(found["name"]),
-            lambda name: name,
-            seen=lambda name: self.told.append(f"+{name}"),
-            gone=lambda name: self.told.append(f"-{name}"),
-        )
-
-
-async def test_all_pages_are_read_before_the_cache_is_complete() -> None:
-    listening, source = Listening(), PretendSource([["a", "b"], ["c"]], [])
-    async with running(follow(source, PODS, listening.cache)):
-        await asyncio.wait_for(listening.cache.complete.wait(), 1)
-        assert listening.told == ["+a", "+b", "+c"]
-        await asyncio.sleep(1)
-        assert source.asked == ["list", "list 1", "watch 100"]
-
-
-async def test_a_watch_that_ends_goes_on_from_the_last_version() -> None:
-    script = [event(EventType.ADDED, "b", 101), event(EventType.BOOKMARK, "?", 150)]
-    listening, source = Listening(), PretendSource([["a"]], [script, []])
-    async with running(follow(source, PODS, listening.cache)):
-        await asyncio.sleep(10)
-    assert listening.told == ["+a", "+b"]
-    assert source.asked == ["list", "watch 100", "watch 150"]
-
-
-async def test_a_version_that_is_too_old_lists_anew_and_tells_only_differences() -> None:
-    listening = Listening()
-    source = PretendSource([["a", "b"]], [TooOld("expired", status=410), []])
-    async with running(follow(source, PODS, listening.cache)):
-        await asyncio.sleep(0.1)
-        source.pages = [["b", "c"]]
-        await asyncio.sleep(10)
-    assert listening.told == ["+a", "+b", "-a", "+c"]
-    assert source.asked == ["list", "watch 100", "list", "watch 100"]
-
-
-@pytest.mark.slow
-async def test_a_version_that_grew_too_old_while_nothing_answered_lists_anew_at_once() -> None:
-    lost, old = ClusterError("not found", status=404), TooOld("expired", status=410)
-    listening, source = Listening(), PretendSource([["a"]], [lost] * 6)
-    async with running(follow(source, PODS, listening.cache)):
-        source.watches += [old, []]
-        while source.asked.count("list") < 2:
-            asked = len(source.asked)
-            await asyncio.sleep(0.01)
-        assert source.asked[asked:] == ["watch 100", "list", "watch 100"]
-
-
-async def test_lists_that_are_always_too_old_are_asked_for_more_and_more_rarely() -> None:
-    old = TooOld("expired", status=410)
-    listening, source = Listening(), PretendSource([["a"]], [old] * 1000)
-    async with running(follow(source, PODS, listening.cache)):
-        await asyncio.sleep(60)
-    assert 5 <= source.asked.count("list") <= 10
-
-
-async def test_a_lost_connection_is_opened_again_from_the_last_version() -> None:
-    script = [event(EventType.DELETED, "a", 120)]
-    lost = ClusterError("connection reset")
-    listening, source = Listening(), PretendSource([["a"]], [script, lost, lost, []])
-    async with running(follow(source, PODS, listening.cache)):
-        await asyncio.sleep(30)
-    assert listening.told == ["+a", "-a"]
-    assert source.asked == ["list", "watch 100", "watch 120", "watch 120", "watch 120"]
-
-
-async def test_an_object_that_has_not_changed_is_not_told_again() -> None:
-    script = [event(EventType.MODIFIED, "a", 101), event(EventType.DELETED, "unknown", 102)]
-    listening, source = Listening(), PretendSource([["a"]], [script])
-    async with running(follow(source, PODS, listening.cache)):
-        await asyncio.sleep(10)
-    assert listening.told == ["+a"]
-
-
-async def test_a_namespace_that_may_not_be_seen_holds_up_nobody_and_is_asked_again() -> None:
-    class Closed(PretendSource):
-        async def list_page(
-            self, resource: Resource, following: str = ""
-        ) -> tuple[list[Object], str, str]:
-            if not self.pages:
-                self.asked.append("refused")
-                raise ClusterError("pods is forbidden", status=403)
-            return await super().list_page(resource, following)
-
-    (one_of_two, _) = within(PODS, ["a", "b"])
-    listening, source = Listening(), Closed([], [])
-    async with running(follow(source, one_of_two, listening.cache)):
-        await asyncio.wait_for(listening.cache.complete.wait(), 1)
-        source.pages = [["pod"]]
-        await asyncio.sleep(10)
-    assert listening.told == ["+pod"]
-    everywhere, source = Listening(), Closed([], [])
-    async with running(follow(source, PODS, everywhere.cache)):
-        await asyncio.sleep(10)
-    assert not everywhere.cache.complete.is_set()
-    assert source.asked
-
-
 def test_what_is_watched_of_namespaces_is_asked_for_within_each_of_them() -> None:
     assert within(PODS, []) == (PODS,)
     found = within(PODS, ["a", "b"])
@@ -187,14 +48,6 @@ def test_what_is_watched_of_namespaces_is_asked_for_within_each_of_them() -> Non
     assert {one.labels for one in found} == {PODS.labels}
     (models,) = within(MODELS, ["a"])
     assert str(models) == "/apis/batchedmodel.dev/v1alpha1/namespaces/a/batchedmodels"
-
-
-def test_pauses_double_up_to_half_a_minute_and_are_spread() -> None:
-    assert [pause_after(n, 1.0) for n in (1, 2, 3, 7, 8, 10_000)] == [0.5, 1, 2, 30, 30, 30]
-    assert pause_after(1, 0.0) == 0.25
-
-
-# Poller.
 
 
 class PretendSidecars:
@@ -220,9 +73,8 @@ class PretendSidecars:
 
 
 def poller(known: Any, sidecars: PretendSidecars) -> Poller:
-    loop = asyncio.get_running_loop()
     telemetry = Telemetry(CollectorRegistry())
-    return Poller(known, sidecars.stats, telemetry=telemetry, clock=loop.time)
+    return Poller(known, sidecars.stats, telemetry=telemetry)
 
 
 async def test_every_pod_is_asked_every_two_seconds_or_so() -> None:
@@ -238,7 +90,7 @@ async def test_every_pod_is_asked_every_two_seconds_or_so() -> None:
     assert all(1.8 <= gap <= 2.22 for gap in gaps)
     assert 27 <= len(times) <= 34
     now = asyncio.get_running_loop().time()
-    assert all(one.answers for one in known.sight(KEY, now).pods)
+    assert all(one.answers for one in known.observation(KEY, now).pods)
 
 
 async def test_a_silent_pod_is_asked_more_rarely_and_at_its_pace_again_once_it_answers() -> None:
@@ -287,7 +139,7 @@ async def test_however_many_are_due_no_more_than_so_many_are_begun_in_a_second(r
     together = max(Counter(times).values())
     assert together <= MOST_IN_A_MOMENT
     if rest:
-        assert together == MOST_IN_A_MOMENT == 13
+        assert together == MOST_IN_A_MOMENT
     for (first, start), (last, end) in itertools.combinations(enumerate(times), 2):
         assert last - first <= (end - start) * MOST_POLLS_PER_SECOND + MOST_IN_A_MOMENT
 

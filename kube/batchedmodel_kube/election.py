@@ -1,27 +1,23 @@
 """Takes part in the election among the replicas of a process: reads and writes the Lease.
 
-Called by whoever puts the process together. `elector` decides; here are the calls, their time
-limits and the waiting between them. Whatever goes wrong with a call makes a failed try and nothing
-else.
+`elector` decides; here are the calls, their time limits and the waiting between them. A call that
+fails, in whatever way, makes a failed try and nothing else.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+import socket
+import time
+import uuid
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
-from batchedmodel_election.elector import (
-    LEASE_SECONDS,
-    RETRY_SECONDS,
-    Claim,
-    Elector,
-    Record,
-)
-from batchedmodel_election.endings import ENDINGS
-
-Body = Mapping[str, Any]
-"""A Lease as JSON."""
+from batchedmodel_kube.client import Client, path_of
+from batchedmodel_kube.elector import LEASE_SECONDS, RETRY_SECONDS, Elector, Record
+from batchedmodel_kube.errors import ENDINGS, ClusterError
+from batchedmodel_kube.reading import Object
 
 _log: Final = logging.getLogger(__name__)
 _TRY_SECONDS: Final = 3.0
@@ -34,9 +30,8 @@ class Election:
     def __init__(
         self,
         *,
-        read: Callable[[], Awaitable[Body | None]],
-        write: Callable[[Body], Awaitable[object]],
-        failure: type[Exception],
+        read: Callable[[], Awaitable[Object | None]],
+        write: Callable[[Object], Awaitable[object]],
         namespace: str,
         name: str,
         identity: str,
@@ -46,12 +41,10 @@ class Election:
         """`read`: the Lease of that name, None when it is not there. `write`: the whole of it.
 
         A write with a version must fail if the Lease has another one meanwhile, and one without if
-        it is there. Whatever fails raises `failure`. `clock`: monotonic seconds; `calendar`: the
-        time for people, with its zone.
+        it is there. `clock`: monotonic seconds; `calendar`: the time for people, with its zone.
         """
         self._read = read
         self._write = write
-        self._failure = failure
         self._namespace = namespace
         self._name = name
         self._identity = identity
@@ -76,9 +69,8 @@ class Election:
             await asyncio.sleep(self._tried_at + RETRY_SECONDS - self._clock())
 
     async def lost(self) -> None:
-        """Renew for as long as it goes, and return at once when this replica leads no more."""
+        """Renew for as long as this replica leads, and return at once when it leads no more."""
         while (remaining := self._elector.remaining(self._clock())) > 0:
-            # A try that took all its time is followed by another without a rest.
             rest = self._tried_at + RETRY_SECONDS - self._clock()
             await asyncio.sleep(min(rest, remaining))
             if (remaining := self._elector.remaining(self._clock())) > 0:
@@ -92,7 +84,7 @@ class Election:
             _log.warning("%s leads no more", self._identity)
 
     async def release(self) -> None:
-        """Give the Lease back; nothing may be written after it. Who waits has it within a try."""
+        """Give the Lease back. This replica must write nothing afterwards."""
         try:
             async with asyncio.timeout(_TRY_SECONDS):
                 body = await self._read()
@@ -117,17 +109,15 @@ class Election:
                     self._elector.confirmed(now)
         except TimeoutError:
             self._warn(f"no answer within {seconds:.1f} s")
-        except self._failure as error:
-            self._warn(str(error))
         except ENDINGS:
             raise
-        except BaseException as bug:
-            self._warn(repr(bug))
+        except BaseException as error:
+            self._warn(str(error) if isinstance(error, ClusterError) else repr(error))
 
     def _warn(self, what: str) -> None:
         _log.warning("the lease %s/%s: %s", self._namespace, self._name, what)
 
-    def _manifest(self, claim: Claim) -> dict[str, Any]:
+    def _manifest(self, claim: Record) -> dict[str, Any]:
         now = self._calendar().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         metadata = {"name": self._name, "namespace": self._namespace}
         if claim.version:
@@ -138,7 +128,7 @@ class Election:
             "metadata": metadata,
             "spec": {
                 "holderIdentity": claim.holder,
-                # For people and for other tools: an elector goes by its own clock.
+                # For people and other tools. An elector goes by its own clock.
                 "leaseDurationSeconds": int(LEASE_SECONDS),
                 "leaseTransitions": claim.transitions,
                 "acquireTime": claim.acquired or now,
@@ -147,7 +137,26 @@ class Election:
         }
 
 
-def _record(body: Body | None) -> Record | None:
+def election(client: Client, namespace: str, name: str) -> Election:
+    """This process's part in the election for the Lease.
+
+    `client` should do nothing else, so that no other request that hangs costs the Lease.
+    """
+    group, version = "coordination.k8s.io", "v1"
+    path = path_of(group, version, "leases", namespace=namespace, name=name)
+    return Election(
+        read=partial(client.get, path),
+        write=partial(client.replace, path),
+        namespace=namespace,
+        name=name,
+        # In a pod the host's name is the pod's, which lasts longer than a process.
+        identity=f"{socket.gethostname()}_{uuid.uuid4()}",
+        clock=time.monotonic,
+        calendar=lambda: datetime.now(UTC),
+    )
+
+
+def _record(body: Object | None) -> Record | None:
     if body is None:
         return None
     spec = body.get("spec") or {}

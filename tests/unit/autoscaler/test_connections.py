@@ -10,12 +10,12 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from batchedmodel_autoscaler.cluster.client import Cluster
 from batchedmodel_autoscaler.cluster.resources import API_SERVICES, FRONT_PROXY
 from batchedmodel_autoscaler.metrics_api.certificates import make_identity
 from batchedmodel_autoscaler.polling.poller import Poller
 from batchedmodel_autoscaler.service import Service
 from batchedmodel_autoscaler.settings import AutoscalerSettings
+from batchedmodel_kube.client import Client
 from support.pretend_api_server import PretendApiServer, becomes, pretend_api_server
 
 MOST_NAMESPACES = 64
@@ -42,7 +42,7 @@ async def api_server(folder: Path) -> AsyncIterator[tuple[PretendApiServer, Serv
             }
         ]
         environ = {"KUBECONFIG": str(kubeconfig)}
-        cluster, leases = await Cluster.connect(environ), await Cluster.connect(environ)
+        cluster, leases = await Client.connect(environ), await Client.connect(environ)
         yield server, Service(SETTINGS, cluster, leases)
 
 

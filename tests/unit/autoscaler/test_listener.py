@@ -16,9 +16,8 @@ from functools import partial
 import pytest
 from aiohttp import web
 
+from batchedmodel_autoscaler.listener import Bounds, Listener
 from batchedmodel_autoscaler.metrics_api.certificates import make_identity, server_context
-from batchedmodel_autoscaler.ports.listener import Listener
-from batchedmodel_autoscaler.ports.places import Bounds
 
 HASTY = Bounds(head_seconds=0.4, idle_seconds=1.5)
 QUESTION = b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n"

@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchedmodel_election.elector import (
+from batchedmodel_kube.elector import (
     LEASE_SECONDS,
     RENEW_SECONDS,
     RETRY_SECONDS,
-    Claim,
     Elector,
     Record,
 )
@@ -24,7 +23,7 @@ class Lease:
         self.record: Record | None = None
         self._versions = 0
 
-    def write(self, claim: Claim) -> bool:
+    def write(self, claim: Record) -> bool:
         version = "" if self.record is None else self.record.version
         if claim.version != version:
             return False
@@ -177,7 +176,7 @@ _MESSAGES = st.lists(
 class _World:
     lease: Lease = field(default_factory=Lease)
     electors: list[Elector] = field(default_factory=lambda: [Elector(name) for name in "ab"])
-    under_way: list[tuple[float, int, float, Claim, str]] = field(default_factory=list)
+    under_way: list[tuple[float, int, float, Record, str]] = field(default_factory=list)
     """Writes: when they arrive, whose, when they were decided, what, and their fate."""
 
     def arrive(self, until: float) -> None:

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_election.election import Body, Election
-from batchedmodel_election.elector import LEASE_SECONDS, RENEW_SECONDS, RETRY_SECONDS
+from batchedmodel_kube.election import Election
+from batchedmodel_kube.elector import LEASE_SECONDS, RENEW_SECONDS, RETRY_SECONDS
+from batchedmodel_kube.errors import ClusterError
+from batchedmodel_kube.reading import Object
 
 
-class _Failed(Exception):
+class _Failed(ClusterError):
     """What the client of these tests raises."""
 
 
@@ -27,11 +29,11 @@ class _Leases:
         self.requests = 0
         self._versions = 0
 
-    async def read(self) -> Body | None:
+    async def read(self) -> Object | None:
         await self._delay()
         return self.body
 
-    async def write(self, manifest: Body) -> Body:
+    async def write(self, manifest: Object) -> Object:
         await self._delay()
         version = "" if self.body is None else self.body["metadata"]["resourceVersion"]
         if manifest["metadata"].get("resourceVersion", "") != version:
@@ -59,13 +61,13 @@ class _Client:
         self._late_by = late_by
         self.cut = False
 
-    async def read(self) -> Body | None:
+    async def read(self) -> Object | None:
         await self._pass()
         found = await self._leases.read()
         await asyncio.sleep(self._late_by)
         return found
 
-    async def write(self, manifest: Body) -> Body:
+    async def write(self, manifest: Object) -> Object:
         await self._pass()
         written = await self._leases.write(manifest)
         await asyncio.sleep(self._late_by)
@@ -86,7 +88,6 @@ def _election(
     return Election(
         read=leases.read,
         write=leases.write,
-        failure=_Failed,
         namespace="system",
         name="operator",
         identity=identity,

@@ -1,0 +1,204 @@
+"""Lists and watches in virtual time: what is missed once comes the next time."""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from batchedmodel_contract.kubernetes.object_text import parsed
+from batchedmodel_kube.client import Client, Collection, Event, EventType
+from batchedmodel_kube.errors import ClusterError, Forbidden, TooOld, Unreachable
+from batchedmodel_kube.informer import Cache, follow, pause_after
+from batchedmodel_kube.reading import Object
+
+PODS = Collection(path="/api/v1/pods", read=parsed)
+
+
+@asynccontextmanager
+async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    task = asyncio.create_task(work)
+    try:
+        yield
+        assert not task.done(), task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def an_object(name: str) -> Object:
+    return {"metadata": {"uid": name}, "name": name}
+
+
+class PretendSource:
+    """An API server whose watches the tests script; each watch ends after its events."""
+
+    def __init__(self, names: list[str], watches: list[list[Event] | ClusterError]) -> None:
+        self.names = names
+        self.watches = watches
+        self.asked: list[str] = []
+
+    async def list(self, collection: Collection) -> AsyncIterator[Event]:
+        self.asked.append("list")
+        for name in self.names:
+            yield Event(type=EventType.ADDED, found=an_object(name))
+        yield Event(type=EventType.BOOKMARK, found={}, version="100")
+
+    async def watch(self, collection: Collection, version: str) -> AsyncIterator[Event]:
+        self.asked.append(f"watch {version}")
+        script = self.watches.pop(0) if self.watches else []
+        if isinstance(script, ClusterError):
+            raise script
+        for event in script:
+            yield event
+        if not self.watches:
+            await asyncio.Event().wait()
+
+
+def event(kind: EventType, name: str, version: int) -> Event:
+    return Event(type=kind, found=an_object(name), version=str(version))
+
+
+class Listening:
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.cache: Cache[str] = Cache(
+            lambda found: str(found["name"]),
+            seen=lambda name: self.told.append(f"+{name}"),
+            gone=lambda name: self.told.append(f"-{name}"),
+        )
+
+
+@pytest.mark.looptime
+async def test_a_list_is_read_to_its_end_before_the_cache_is_complete() -> None:
+    listening, source = Listening(), PretendSource(["a", "b", "c"], [])
+    async with running(follow(cast(Client, source), PODS, listening.cache)):
+        await asyncio.wait_for(listening.cache.complete.wait(), 1)
+        assert listening.told == ["+a", "+b", "+c"]
+        await asyncio.sleep(1)
+        assert source.asked == ["list", "watch 100"]
+
+
+@pytest.mark.looptime
+async def test_a_watch_that_ends_goes_on_from_the_last_version() -> None:
+    script = [event(EventType.ADDED, "b", 101), event(EventType.BOOKMARK, "?", 150)]
+    listening, source = Listening(), PretendSource(["a"], [script, []])
+    async with running(follow(cast(Client, source), PODS, listening.cache)):
+        await asyncio.sleep(10)
+    assert listening.told == ["+a", "+b"]
+    assert source.asked == ["list", "watch 100", "watch 150"]
+
+
+@pytest.mark.looptime
+async def test_a_version_that_is_too_old_lists_anew_and_tells_only_differences() -> None:
+    listening = Listening()
+    source = PretendSource(["a", "b"], [TooOld("expired"), []])
+    async with running(follow(cast(Client, source), PODS, listening.cache)):
+        await asyncio.sleep(0.1)
+        source.names = ["b", "c"]
+        await asyncio.sleep(10)
+    assert listening.told == ["+a", "+b", "-a", "+c"]
+    assert source.asked == ["list", "watch 100", "list", "watch 100"]
+
+
+@pytest.mark.looptime
+@pytest.mark.slow
+async def test_a_version_that_grew_too_old_while_nothing_answered_lists_anew_at_once() -> None:
+    lost, old = Unreachable("not found"), TooOld("expired")
+    listening, source = Listening(), PretendSource(["a"], [lost] * 6)
+    async with running(follow(cast(Client, source), PODS, listening.cache)):
+        source.watches += [old, []]
+        while source.asked.count("list") < 2:
+            asked = len(source.asked)
+            await asyncio.sleep(0.01)
+        assert source.asked[asked:] == ["watch 100", "list", "watch 100"]
+
+
+@pytest.mark.looptime
+async def test_lists_that_are_always_too_old_are_asked_for_more_and_more_rarely() -> None:
+    old = TooOld("expired")
+    listening, source = Listening(), PretendSource(["a"], [old] * 1000)
+    async with running(follow(cast(Client, source), PODS, listening.cache)):
+        await asyncio.sleep(60)
+    assert 5 <= source.asked.count("list") <= 10
+
+
+@pytest.mark.looptime
+async def test_a_lost_connection_is_opened_again_from_the_last_version() -> None:
+    script = [event(EventType.DELETED, "a", 120)]
+    lost = Unreachable("connection reset")
+    listening, source = Listening(), PretendSource(["a"], [script, lost, lost, []])
+    async with running(follow(cast(Client, source), PODS, listening.cache)):
+        await asyncio.sleep(30)
+    assert listening.told == ["+a", "-a"]
+    assert source.asked == ["list", "watch 100", "watch 120", "watch 120", "watch 120"]
+
+
+@pytest.mark.looptime
+async def test_an_object_that_has_not_changed_is_not_told_again() -> None:
+    script = [event(EventType.MODIFIED, "a", 101), event(EventType.DELETED, "unknown", 102)]
+    listening, source = Listening(), PretendSource(["a"], [script])
+    async with running(follow(cast(Client, source), PODS, listening.cache)):
+        await asyncio.sleep(10)
+    assert listening.told == ["+a"]
+
+
+@pytest.mark.looptime
+async def test_a_namespace_that_may_not_be_seen_holds_up_nobody_and_is_asked_again() -> None:
+    class Closed(PretendSource):
+        async def list(self, collection: Collection) -> AsyncIterator[Event]:
+            if not self.names:
+                self.asked.append("refused")
+                raise Forbidden("pods is forbidden")
+            async for one in super().list(collection):
+                yield one
+
+    listening, source = Listening(), Closed([], [])
+    async with running(
+        follow(cast(Client, source), replace(PODS, may_be_closed=True), listening.cache)
+    ):
+        await asyncio.wait_for(listening.cache.complete.wait(), 1)
+        source.names = ["pod"]
+        await asyncio.sleep(10)
+    assert listening.told == ["+pod"]
+    everywhere, source = Listening(), Closed([], [])
+    async with running(follow(cast(Client, source), PODS, everywhere.cache)):
+        await asyncio.sleep(10)
+    assert not everywhere.cache.complete.is_set()
+    assert source.asked
+
+
+def test_pauses_double_up_to_half_a_minute_and_are_spread() -> None:
+    assert [pause_after(n, 1.0) for n in (1, 2, 3, 7, 8, 10_000)] == [0.5, 1, 2, 30, 30, 30]
+    assert pause_after(1, 0.0) == 0.25
+
+
+class _Panic(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("kind", [RecursionError, OverflowError, _Panic])
+@pytest.mark.parametrize("where", ["read", "seen", "gone"])
+def test_what_fails_for_one_object_costs_no_other(where: str, kind: type[BaseException]) -> None:
+    told: list[str] = []
+
+    def fails(step: str, name: str) -> str:
+        told.append(f"{step} {name}")
+        if (step, name) == (where, "bad"):
+            raise kind
+        return name
+
+    cache: Cache[str] = Cache(
+        lambda found: fails("read", found["name"]),
+        seen=lambda name: told.append(fails("seen", name)),
+        gone=lambda name: told.append(fails("gone", name)),
+    )
+    for change in (EventType.ADDED, EventType.DELETED):
+        for name in ("bad", "good"):
+            cache.take(Event(type=change, found=an_object(name), version="1"))
+    assert {f"{step} good" for step in ("read", "seen", "gone")} <= set(told)
+    cache.replace({"bad": "bad", "good": "good"})
+    cache.replace({})
+    assert cache.left_out > 0
