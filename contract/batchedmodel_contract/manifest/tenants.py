@@ -44,21 +44,18 @@ class Tenants:
     """Who shares the model, and how much of it."""
 
     header: str | None = setting(
-        "header",
         Text(pattern="[A-Za-z0-9_-]+", form="the name of a header", at_most=_LONGEST_NAME),
         "Request header that names the tenant. It is believed on connections from "
         "`trustedProxies`, who must replace what callers write there. Absent: each caller's "
         "address is a tenant.",
     )
     weights: tuple[tuple[str, float], ...] = setting(
-        "weights",
         Numbers(each=Real(minimum=0.001, maximum=1000.0), at_most=MOST_WEIGHTS),
         "The tenants, each with the weight of its share. Tenants that are not listed share one of "
         "weight 1, as do requests without the header.",
         default=(),
     )
     max_share: float = setting(
-        "maxShare",
         Real(minimum=0.001, maximum=1.0),
         "Share of the queue's room, of the places of large bodies and of the memory of bodies "
         "that one tenant may have at most. It bounds no device time that nobody else wants.",
