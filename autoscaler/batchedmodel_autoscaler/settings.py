@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from batchedmodel_contract.manifest.spec import LogLevel
 from batchedmodel_contract.schema.reading import setting
-from batchedmodel_contract.schema.rules import Choice, Names, Real, Text, Whole
+from batchedmodel_contract.schema.rules import Choice, Real, Text, Whole
+from batchedmodel_contract.schema.shapes import Names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

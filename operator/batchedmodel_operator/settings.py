@@ -5,7 +5,8 @@ from typing import Final
 
 from batchedmodel_contract.manifest.spec import LogLevel, PullPolicy
 from batchedmodel_contract.schema.reading import setting
-from batchedmodel_contract.schema.rules import Choice, Names, Text, Whole
+from batchedmodel_contract.schema.rules import Choice, Text, Whole
+from batchedmodel_contract.schema.shapes import Names
 
 _IMAGE: Final = Text(pattern=r"\S+", form="an image reference")
 

@@ -20,19 +20,17 @@ from batchedmodel_contract.manifest.workload import (
     Service,
 )
 from batchedmodel_contract.schema.kubernetes_types import ENV_FROM, SECURITY_CONTEXT, VOLUME_MOUNT
-from batchedmodel_contract.schema.object_rules import Texts
 from batchedmodel_contract.schema.reading import section, setting
-from batchedmodel_contract.schema.rules import (
+from batchedmodel_contract.schema.rules import Choice, Text, Truth, Whole
+from batchedmodel_contract.schema.shapes import (
+    QUANTITIES,
+    TEXT_MAP,
     AscendingWholes,
-    Choice,
+    ListOf,
+    NamedEntries,
     Names,
-    Quantities,
-    Text,
-    TextMap,
-    Truth,
-    Whole,
+    Texts,
 )
-from batchedmodel_contract.schema.shapes import ListOf, NamedEntries
 
 MAX_LENGTH: Final = 1_048_576
 MAX_BATCH_SIZE: Final = 4096
@@ -102,10 +100,10 @@ class Resources:
     """What a container asks for and may use at most."""
 
     requests: tuple[tuple[str, str], ...] = setting(
-        Quantities(), "What is reserved for the container.", default=()
+        QUANTITIES, "What is reserved for the container.", default=()
     )
     limits: tuple[tuple[str, str], ...] = setting(
-        Quantities(), "What the container may use at most.", default=()
+        QUANTITIES, "What the container may use at most.", default=()
     )
 
 
@@ -159,10 +157,10 @@ class Model:
         Truth(), "Whether code in the model's files, pickles too, may run.", default=False
     )
     parameters: tuple[tuple[str, str], ...] = setting(
-        TextMap(), "Parameters of the handler, strings by name.", default=()
+        TEXT_MAP, "Parameters of the handler, strings by name.", default=()
     )
     env: tuple[tuple[str, str], ...] = setting(
-        TextMap(), "Environment variables of the model container, by name.", default=()
+        TEXT_MAP, "Environment variables of the model container, by name.", default=()
     )
     env_from: list[object] | None = setting(
         ListOf(each=ENV_FROM, form="a list of core/v1 sources of environment variables"),

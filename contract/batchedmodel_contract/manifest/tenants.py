@@ -10,7 +10,8 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from batchedmodel_contract.schema.reading import setting
-from batchedmodel_contract.schema.rules import Names, Numbers, Real, Text
+from batchedmodel_contract.schema.rules import Real, Text
+from batchedmodel_contract.schema.shapes import MapOf, Names
 
 UNLISTED: Final = "(unlisted)"
 """The tenant of all whom no list names, on connections from trusted proxies."""
@@ -37,6 +38,8 @@ NETWORK: Final = Text(
     at_most=64,
 )
 NETWORKS: Final = Names(each=NETWORK, called="network", at_most=64)
+_WEIGHT: Final = Real(minimum=0.001, maximum=1000.0)
+_WEIGHTS: Final = MapOf(each=_WEIGHT, called=f"numbers by name, {_WEIGHT}", at_most=MOST_WEIGHTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +53,7 @@ class Tenants:
         "address is a tenant.",
     )
     weights: tuple[tuple[str, float], ...] = setting(
-        Numbers(each=Real(minimum=0.001, maximum=1000.0), at_most=MOST_WEIGHTS),
+        _WEIGHTS,
         "The tenants, each with the weight of its share. Tenants that are not listed share one of "
         "weight 1, as do requests without the header.",
         default=(),

@@ -16,13 +16,16 @@ from batchedmodel_contract.schema.kubernetes_types import (
     TOPOLOGY_SPREAD_CONSTRAINT,
 )
 from batchedmodel_contract.schema.kubernetes_volumes import VOLUME
-from batchedmodel_contract.schema.object_rules import CountOrPercent
 from batchedmodel_contract.schema.reading import setting
-from batchedmodel_contract.schema.rules import Choice, Names, Text, TextMap, Truth, Whole
-from batchedmodel_contract.schema.shapes import ListOf, NamedEntries
+from batchedmodel_contract.schema.rules import Choice, CountOrPercent, Text, Truth, Whole
+from batchedmodel_contract.schema.shapes import TEXT_MAP, ListOf, NamedEntries, Names
 
 DEFAULT_TARGET_UTILIZATION_PERCENT: Final = 80
 DEFAULT_TARGET_QUEUE_WAIT_MILLISECONDS: Final = 500
+_LABEL: Final = r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?"
+_LABEL_VALUES: Final = Names(
+    each=Text(pattern=_LABEL, form="a label value", at_most=63), called="label value"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +42,7 @@ class Accelerator:
     )
     count: int = setting(Whole(minimum=1, maximum=16), "Devices per pod.", default=1)
     product_labels: tuple[str, ...] = setting(
-        Names(
-            each=Text(pattern=r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", at_most=63),
-            called="label value",
-        ),
+        _LABEL_VALUES,
         f"Products that will do, by the values of the nodes' label {PRODUCT_LABEL}. Empty: all.",
         default=(),
     )
@@ -189,7 +189,7 @@ class Service:
     )
     port: int = setting(Whole(minimum=1, maximum=65535), "Its port.", default=80)
     annotations: tuple[tuple[str, str], ...] = setting(
-        TextMap(), "Its annotations, for load balancers and others.", default=()
+        TEXT_MAP, "Its annotations, for load balancers and others.", default=()
     )
 
 
@@ -240,13 +240,13 @@ class Pod:
     """Where pods run and what they carry."""
 
     labels: tuple[tuple[str, str], ...] = setting(
-        TextMap(), "Labels of the pods; none of them selects pods.", default=()
+        TEXT_MAP, "Labels of the pods; none of them selects pods.", default=()
     )
     annotations: tuple[tuple[str, str], ...] = setting(
-        TextMap(), "Annotations of the pods.", default=()
+        TEXT_MAP, "Annotations of the pods.", default=()
     )
     node_selector: tuple[tuple[str, str], ...] = setting(
-        TextMap(), "Labels that a node must have.", default=()
+        TEXT_MAP, "Labels that a node must have.", default=()
     )
     tolerations: list[object] | None = setting(
         ListOf(each=TOLERATION, form="a list of core/v1 tolerations"),

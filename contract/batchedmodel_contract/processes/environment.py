@@ -20,7 +20,8 @@ from batchedmodel_contract.manifest.spec import (
     ServerProtocol,
 )
 from batchedmodel_contract.schema.reading import Section, declarations, read, setting
-from batchedmodel_contract.schema.rules import Broken, Choice, Real, Text, TextMap, Truth, Whole
+from batchedmodel_contract.schema.rules import Broken, Choice, Real, Text, Truth, Whole
+from batchedmodel_contract.schema.shapes import TEXT_MAP, MapOf
 
 PREFIX: Final = "BATCHEDMODEL_"
 """What the names of all these variables begin with."""
@@ -142,7 +143,7 @@ class ModelServerSettings:
     handler: str = setting(Text(), "How to run the model.", required=True)
     source: str = setting(Text(at_most=65_536), "`spec.model.source` as JSON.", default="")
     parameters: tuple[tuple[str, str], ...] = setting(
-        TextMap(), "`spec.model.parameters` as JSON.", default=()
+        TEXT_MAP, "`spec.model.parameters` as JSON.", default=()
     )
     trust: bool = setting(
         Truth(), "Whether code among the model's files may be run.", default=False
@@ -206,7 +207,7 @@ def to_environment(
         value: Any = getattr(settings, field.name)
         if isinstance(declared, Section) or value in ("", ()):
             continue
-        is_map = isinstance(declared.rule, TextMap)
+        is_map = isinstance(declared.rule, MapOf)
         text = value if isinstance(value, str) else json.dumps(dict(value) if is_map else value)
         variables[PREFIX + field.name.upper()] = text
     return variables

@@ -10,8 +10,14 @@ from batchedmodel_contract.schema.kubernetes_volumes import (
     LABEL_SELECTOR,
     RESOURCE_FIELD_REF,
 )
-from batchedmodel_contract.schema.rules import Quantities
-from batchedmodel_contract.schema.shapes import WHOLE, ListOf, NamedEntries, Shape, shape
+from batchedmodel_contract.schema.shapes import (
+    QUANTITIES,
+    WHOLE,
+    ListOf,
+    NamedEntries,
+    Shape,
+    shape,
+)
 
 _FROM_OBJECT: Final = shape(text="name", truth="optional")
 _FROM_KEY: Final = shape(text="key name", truth="optional")
@@ -78,8 +84,8 @@ CONTAINER: Final[Shape] = shape(
     resizePolicy=ListOf(each=shape(text="resourceName restartPolicy")),
     resources=shape(
         claims=ListOf(each=shape(text="name request")),
-        limits=Quantities(),
-        requests=Quantities(),
+        limits=QUANTITIES,
+        requests=QUANTITIES,
     ),
     restartPolicyRules=ListOf(each=_RESTART_RULE),
     securityContext=SECURITY_CONTEXT,

@@ -5,13 +5,12 @@ A test holds it to the API server's own description.
 
 from typing import Final
 
-from batchedmodel_contract.schema.rules import Quantities, TextMap
-from batchedmodel_contract.schema.shapes import ListOf, Shape, shape
+from batchedmodel_contract.schema.shapes import QUANTITIES, TEXT_MAP, ListOf, Shape, shape
 
 FIELD_REF: Final = shape(text="apiVersion fieldPath")
 RESOURCE_FIELD_REF: Final = shape(text="containerName resource", amount="divisor")
 LABEL_SELECTOR: Final = shape(
-    matchLabels=TextMap(),
+    matchLabels=TEXT_MAP,
     matchExpressions=ListOf(each=shape(text="key operator", texts="values")),
 )
 _BY_NAME: Final = shape(text="name")
@@ -29,12 +28,12 @@ _CLAIM: Final = shape(
     texts="accessModes",
     dataSource=shape(text="apiGroup kind name"),
     dataSourceRef=shape(text="apiGroup kind name namespace"),
-    resources=shape(limits=Quantities(), requests=Quantities()),
+    resources=shape(limits=QUANTITIES, requests=QUANTITIES),
     selector=LABEL_SELECTOR,
 )
 _CLAIM_TEMPLATE: Final = shape(
     # Kubernetes refuses all other metadata here.
-    metadata=shape(annotations=TextMap(), labels=TextMap()),
+    metadata=shape(annotations=TEXT_MAP, labels=TEXT_MAP),
     spec=_CLAIM,
 )
 _PROJECTION: Final = shape(
@@ -64,13 +63,13 @@ VOLUME: Final[Shape] = shape(
         text="driver fsType",
         truth="readOnly",
         nodePublishSecretRef=_BY_NAME,
-        volumeAttributes=TextMap(),
+        volumeAttributes=TEXT_MAP,
     ),
     downwardAPI=shape(whole="defaultMode", items=_DOWNWARD_ITEMS),
     emptyDir=shape(text="medium", amount="sizeLimit"),
     ephemeral=shape(volumeClaimTemplate=_CLAIM_TEMPLATE),
     fc=shape(text="fsType", texts="targetWWNs wwids", truth="readOnly", whole="lun"),
-    flexVolume=shape(text="driver fsType", truth="readOnly", options=TextMap(), secretRef=_BY_NAME),
+    flexVolume=shape(text="driver fsType", truth="readOnly", options=TEXT_MAP, secretRef=_BY_NAME),
     flocker=shape(text="datasetName datasetUUID"),
     gcePersistentDisk=shape(text="fsType pdName", truth="readOnly", whole="partition"),
     gitRepo=shape(text="directory repository revision"),

@@ -200,7 +200,7 @@ WRONG: list[tuple[str, object, str]] = [
     (
         "spec.model.parameters",
         {"layers": 3},
-        'spec.model.parameters: {"layers": 3} has under layers a value that is not a string '
+        'spec.model.parameters: {"layers": 3} has at layers a value that is not a string '
         "(quote numbers)",
     ),
     ("spec.model.source", "models", 'spec.model.source: "models" is not a mapping'),

@@ -157,7 +157,7 @@ def test_a_quantity_is_written_as_kubernetes_writes_it(quantity: object, good: b
         (message,) = complaints(manifest(sidecar=sidecar))
         assert message.startswith("spec.sidecar.resources.limits: {")
         assert message.endswith(
-            "has under cpu a value that is not a quantity such as 500m or 2Gi (quote fractions)"
+            "has at cpu a value that is not a quantity such as 500m or 2Gi (quote fractions)"
         )
 
 
@@ -187,11 +187,12 @@ def test_a_pod_is_placed_as_its_author_says() -> None:
         ({"imagePullSecrets": "one"}, 'spec.pod.imagePullSecrets: "one" is not a list'),
         (
             {"imagePullSecrets": [""]},
-            'spec.pod.imagePullSecrets: [""] has an entry that is not a name',
+            'spec.pod.imagePullSecrets: [""] has at [0] a value that is not a name',
         ),
         (
             {"nodeSelector": {"a": "x" * 32_769}},
-            f'spec.pod.nodeSelector: {{"a": "{"x" * 73}... has under a more than 32768 characters',
+            f'spec.pod.nodeSelector: {{"a": "{"x" * 73}... has at a a value that is longer '
+            "than 32768 characters",
         ),
         ({"affinity": []}, "spec.pod.affinity: [] is not a core/v1 affinity"),
         (
