@@ -13,8 +13,8 @@ from typing import Any, Final
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.spec import Batching, Lateness, PolicyName
 from batchedmodel_contract.manifest.tenants import Tenants, TenantSettings
-from batchedmodel_contract.schema.reading import Setting, declarations
-from batchedmodel_contract.schema.rules import Broken, Real, Rule, Whole
+from batchedmodel_contract.schema.reading import Setting, declarations, ruled
+from batchedmodel_contract.schema.rules import Real, Rule, Whole
 
 FILE_NAME: Final = "batching.json"
 """The file in the watched folder; in a pod, the key of the ConfigMap."""
@@ -155,56 +155,39 @@ def _read(mapping: Mapping[str, object], name: str) -> Any:
         raise InvalidInput(f"{FILE_NAME}: {name}", "is required")
     if mapping[name] is None and name in _OPTIONAL:
         return None
-    try:
-        return _RULES[name].read(mapping[name])
-    except Broken as broken:
-        raise InvalidInput(f"{FILE_NAME}: {name}", str(broken), mapping[name]) from broken
+    if name in _TIMES:
+        return _seconds(*_TIMES[name], mapping[name], f"{FILE_NAME}: {name}")
+    return ruled(_RULES[name], mapping[name], f"{FILE_NAME}: {name}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Seconds:
-    """A time that a manifest gives as a whole number of some unit, in seconds."""
-
-    of: Whole
-    unit: str
-    per_second: int
-
-    def read(self, value: object) -> float:
-        bounds = Real(
-            minimum=self.of.minimum / self.per_second, maximum=self.of.maximum / self.per_second
-        )
-        seconds = bounds.read(value)
-        if round(seconds * self.per_second) / self.per_second != seconds:
-            raise Broken(f"is not a whole number of {self.unit}")
-        return seconds
+def _seconds(setting: str, per_second: int, value: object, field: str) -> float:
+    """A time, in seconds, that the manifest gives as a whole number of milliseconds or seconds."""
+    of = _RULES[setting]
+    assert isinstance(of, Whole), "the manifest counts times in whole units"
+    bounds = Real(minimum=of.minimum / per_second, maximum=of.maximum / per_second)
+    seconds: float = ruled(bounds, value, field)
+    if round(seconds * per_second) / per_second != seconds:
+        unit = "seconds" if per_second == 1 else "milliseconds"
+        raise InvalidInput(field, f"is not a whole number of {unit}", value)
+    return seconds
 
 
-def _rules() -> dict[str, Rule | _Seconds]:
-    """The rule of each value in the file, by its name there."""
-    declared = {
-        field.name: declaration.rule
-        for field, declaration in declarations(Batching)
-        if isinstance(declaration, Setting)
-    } | {
-        f"tenant_{field.name}": declaration.rule
-        for field, declaration in declarations(Tenants)
+def _rules(of: type[Any], prefix: str = "") -> dict[str, Rule]:
+    """The rule of each value of a section, by its name in the file."""
+    return {
+        f"{prefix}{field.name}": declaration.rule
+        for field, declaration in declarations(of)
         if isinstance(declaration, Setting)
     }
 
-    def seconds(name: str, unit: str, per_second: int) -> _Seconds:
-        rule = declared.pop(name)
-        assert isinstance(rule, Whole), "the manifest counts times in whole units"
-        return _Seconds(of=rule, unit=unit, per_second=per_second)
 
-    times = {
-        "max_wait_seconds": seconds("max_wait_milliseconds", "milliseconds", 1000),
-        "target_seconds": seconds("target_latency_milliseconds", "milliseconds", 1000),
-        "request_timeout_seconds": seconds("request_timeout_seconds", "seconds", 1),
-    }
-    return declared | times
-
-
-_RULES: Final = _rules()
+_RULES: Final = _rules(Batching) | _rules(Tenants, "tenant_")
+_TIMES: Final = {
+    "max_wait_seconds": ("max_wait_milliseconds", 1000),
+    "target_seconds": ("target_latency_milliseconds", 1000),
+    "request_timeout_seconds": ("request_timeout_seconds", 1),
+}
+"""For each time in the file the manifest's setting, and how many of its units a second has."""
 _OPTIONAL: Final = frozenset({"max_batch_tokens", "target_seconds", "tenant_header"})
 """Values that a file may give as null."""
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from batchedmodel_contract.invalid_input import Mistake, shown
+from batchedmodel_contract.invalid_input import InvalidInput, Mistake, shown
 from batchedmodel_contract.schema.rules import Broken, Rule
 
 _DECLARATION = "batchedmodel"
@@ -134,6 +134,14 @@ def read(of: type[Record], value: object, path: str, mistakes: list[Mistake]) ->
             except Broken as broken:
                 mistakes.append(Mistake(field=below, rule=str(broken), value=shown(given)))
     return of(**found) if len(mistakes) == before else None
+
+
+def ruled(rule: Rule, value: object, field: str) -> Any:
+    """The value of a field of a message, by its rule; raises `InvalidInput`."""
+    try:
+        return rule.read(value)
+    except Broken as broken:
+        raise InvalidInput(field, str(broken), value) from broken
 
 
 def unknown_field(name: object, known: Collection[str], path: str) -> Mistake:
