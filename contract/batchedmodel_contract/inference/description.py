@@ -13,6 +13,7 @@ from batchedmodel_contract.inference.batch_wire import EXTENSION
 from batchedmodel_contract.inference.params import Param, param_from_mapping
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_contract.schema.rules import Truth, Whole
 
 RAGGED: Final = -1
 """A dimension that differs from item to item."""
@@ -165,13 +166,13 @@ def description_from_metadata(metadata: Mapping[str, Any]) -> ModelDescription:
             inputs=tuple(_spec(entry, ours["maxLengths"]) for entry in metadata["inputs"]),
             outputs=tuple(_spec(entry, {}) for entry in metadata["outputs"]),
             cost_rule=CostRule(ours["costRule"]),
-            equal_lengths=_truth(ours["equalLengths"]),
-            text=None if ours["text"] is None else _text(ours["text"]),
+            equal_lengths=Truth().read(ours["equalLengths"]),
+            text=_text(ours["text"]),
             embedding=ours["embedding"],
             shortest_embedding=_size(ours["shortestEmbedding"]),
             classification=_classification(ours["classification"]),
             ranking=ours["ranking"],
-            idempotent=_truth(ours["idempotent"]),
+            idempotent=Truth().read(ours["idempotent"]),
             params={name: param_from_mapping(one) for name, one in ours["parameters"].items()},
         )
     except (AttributeError, KeyError, IndexError, OverflowError, TypeError, ValueError) as error:
@@ -228,19 +229,13 @@ def _shape_of(description: ModelDescription, role: str, output: str) -> tuple[in
     raise InvalidInput(role, "names an output that the model does not have", output)
 
 
-def _truth(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"{value!r} is neither true nor false")
-    return value
-
-
 def _size(value: object) -> int | None:
-    if value is not None and type(value) is not int:
-        raise TypeError(f"{value!r} is not a size")
-    return value
+    return None if value is None else Whole().read(value)
 
 
-def _text(mapping: Mapping[str, Any]) -> TextInput:
+def _text(mapping: Mapping[str, Any] | None) -> TextInput | None:
+    if mapping is None:
+        return None
     return TextInput(
         name=mapping["name"],
         tokens=mapping["tokens"],

@@ -8,7 +8,8 @@ import math
 import struct
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from operator import itemgetter
 from typing import Any, Final
 
 from batchedmodel_contract.inference.tensors import (
@@ -33,6 +34,7 @@ Values = Mapping[str, Scalar]
 
 _LARGEST: Final = {Datatype.INT64: 2**63 - 1, Datatype.FP32: (2 - 2**-23) * 2.0**127}
 _SMALLEST: Final = {Datatype.INT64: -(2**63), Datatype.FP32: -_LARGEST[Datatype.FP32]}
+_FIELDS: Final = ("datatype", "default", "min", "max", "choices")
 _SINGLE: Final = struct.Struct("<f")
 _CODES: Final = {Datatype.BOOL: "B", Datatype.INT64: "q", Datatype.FP32: "f"}
 _KINDS: Final[Mapping[Datatype, tuple[str, tuple[type, ...]]]] = {
@@ -113,24 +115,13 @@ class Param:
 
     def to_mapping(self) -> dict[str, Any]:
         """The form that it has in metadata."""
-        return {
-            "datatype": self.datatype,
-            "default": self.default,
-            "min": self.min,
-            "max": self.max,
-            "choices": self.choices,
-        }
+        return asdict(self)
 
 
 def param_from_mapping(mapping: Mapping[str, Any]) -> Param:
     """What `to_mapping` gave; raises `KeyError`, `TypeError` or `ValueError`."""
-    return Param(
-        datatype=mapping["datatype"],
-        default=mapping["default"],
-        min=mapping["min"],
-        max=mapping["max"],
-        choices=tuple(mapping["choices"]),
-    )
+    datatype, default, least, most, choices = itemgetter(*_FIELDS)(mapping)
+    return Param(datatype, default, least, most, tuple(choices))
 
 
 def read_values(given: Mapping[str, Any] | None, known: Mapping[str, Param]) -> Values | None:
@@ -190,4 +181,4 @@ def _column(name: str, param: Param, values: Sequence[Any]) -> Tensor:
         data = join_byte_elements(value.encode(errors="replace") for value in values)
     else:
         data = array(_CODES[datatype], values).tobytes()
-    return Tensor(name=name, datatype=datatype, shape=(len(values),), data=data)
+    return Tensor(name, datatype, (len(values),), data)

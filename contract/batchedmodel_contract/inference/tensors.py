@@ -93,8 +93,7 @@ class Scattered(NamedTuple):
 
     def joined(self) -> Tensor:
         """The same in one buffer, which costs a copy unless it was one already."""
-        data = contiguous(self.parts)
-        return Tensor(name=self.name, datatype=self.datatype, shape=self.shape, data=data)
+        return Tensor(self.name, self.datatype, self.shape, contiguous(self.parts))
 
 
 def values_to_bytes(values: object, datatype: Datatype, shape: Shape, field: str) -> bytes:

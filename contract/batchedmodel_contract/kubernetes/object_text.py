@@ -50,9 +50,9 @@ _SMALL: Final = 32
 """Brackets after which a value is taken for a large one."""
 _PAIRS: Final = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"{}[]"))
-_SAME: Final = re.compile(rb"\[+|\]+")
-_MOST_PASSES: Final = 16
-_SHORT_ROWS: Final = 8
+_ROW: Final = re.compile(rb"\[+|\]+")
+_FEW_PAIRS: Final = 16
+"""Of so many brackets less than one pair is left when they are counted row by row."""
 _NO_TEXT: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 """A string, or all that follows one quote: no other quote of it is tried."""
 _IN_STRING: Final = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
@@ -92,7 +92,7 @@ def parsed(text: bytes, *, largest: int = LARGEST_PART) -> Any:
     if len(text) > largest:
         raise Unreadable(f"has {len(text)} bytes as JSON, more than the {largest} that are read")
     brackets = _NO_TEXT.sub(b"", text).translate(_PAIRS, _NO_BRACKETS)
-    depth = _depth(brackets)
+    *_, depth = _counted(brackets)
     if depth > DEEPEST:
         raise Unreadable(f"is nested {depth} deep, more than the {DEEPEST} that are read")
     containers = brackets.count(b"[")
@@ -114,8 +114,7 @@ def pick(text: bytes, wanted: Wanted, *, largest: int = LARGEST_PART) -> dict[st
             continue
         inner = wanted[name]
         try:
-            whole = inner is None or not value.startswith(b"{")
-            if whole or inner is None:
+            if inner is None or not value.startswith(b"{"):
                 found[name] = parsed(value, largest=largest)
             else:
                 found[name] = pick(value, inner, largest=largest)
@@ -319,44 +318,29 @@ def _leapt(text: bytes, at: int, depth: int, *, floor: int) -> tuple[int, int]:
         if not block:
             return at, depth
         outside = b"".join(block.split(b'"')[::2])
-        closing, opening = _unpaired(outside.translate(_PAIRS, _NO_BRACKETS))
+        closing, opening, _ = _counted(outside.translate(_PAIRS, _NO_BRACKETS))
         if depth - closing <= floor:
             return at, depth
         at, depth = at + len(block), depth + opening - closing
 
 
-def _unpaired(brackets: bytes) -> tuple[int, int]:
-    """How many close something that was opened before, and how many open what goes on behind."""
-    for _ in range(_MOST_PASSES):
-        if b"[]" not in brackets:
-            closing = brackets.count(b"]")
-            return closing, len(brackets) - closing
+def _counted(brackets: bytes) -> tuple[int, int, int]:
+    """How many brackets close what was opened before, how many stay open, and how deep they go."""
+    passes = 0
+    while _FEW_PAIRS * brackets.count(b"[]") > len(brackets):
+        # Each time a good part goes, so that all of it takes linear time.
         brackets = brackets.replace(b"[]", b"")
-    # What is left is deep, so that its brackets stand in few long rows.
-    closing = opening = 0
-    for row in _SAME.findall(brackets):
+        passes += 1
+    # What is left stands in few long rows.
+    closing = opening = deepest = 0
+    for row in _ROW.findall(brackets):
         if row.startswith(b"["):
             opening += len(row)
+            deepest = max(deepest, opening)
         else:
             closing += max(0, len(row) - opening)
             opening = max(0, opening - len(row))
-    return closing, opening
-
-
-def _depth(brackets: bytes) -> int:
-    """How deep a value of these brackets is; what is no JSON may be told any number."""
-    depth = 0
-    while _SHORT_ROWS * len(rows := _SAME.findall(brackets)) > len(brackets):
-        # Of short rows each time a good part goes, so that all of it takes linear time.
-        shorter = brackets.replace(b"[]", b"")
-        if len(shorter) == len(brackets):
-            break
-        brackets, depth = shorter, depth + 1
-    deepest = open_ones = 0
-    for row in rows:
-        open_ones += len(row) if row.startswith(b"[") else -len(row)
-        deepest = max(deepest, open_ones)
-    return depth + deepest
+    return closing, opening, passes + deepest
 
 
 def _passed(pattern: re.Pattern[bytes], text: bytes, at: int) -> int:
