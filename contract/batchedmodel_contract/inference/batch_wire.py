@@ -53,15 +53,15 @@ class Ragged(NamedTuple):
     datatype: Datatype
     shapes: tuple[Shape, ...]
     parts: tuple[Buffer, ...]
-    """All items' bytes, one behind the other, in as many buffers as they happen to lie in."""
+    """All items' bytes, one behind the other, in any number of buffers."""
 
     @property
     def data(self) -> Buffer:
-        """All items' bytes in one buffer, which costs a copy unless they lie in one."""
+        """All items' bytes in one buffer; a copy unless they are in one already."""
         return contiguous(self.parts)
 
     def items(self) -> list[Buffer]:
-        """The bytes of each item; raises `InvalidInput` when they do not add up to the data."""
+        """The bytes of each item; raises `InvalidInput` when shapes and data do not agree."""
         sizes = [math.prod(shape) for shape in self.shapes]
         data = self.data
         if self.datatype is Datatype.BYTES:
@@ -92,9 +92,9 @@ class BatchRequest:
     params: tuple[Tensor, ...] = ()
     """One value for each item, of those parameters that any item's request sets."""
     wanted_seconds: float | None = None
-    """From its sending on, for how long anybody waits for any of its items; None: not told."""
+    """How long after the request was sent somebody waits for one of its items; None: not told."""
     version: str | None = None
-    """Which version of the model its items were checked for; a part of the path."""
+    """The version of the model that its items were checked for; a part of the path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,10 +113,9 @@ class BatchReply:
     padded_tokens: int
     """What the device was given: rows x longest when padded, the sum when packed."""
     passes: int = 1
-    """Forward passes that it took. `compute_seconds` is the time of all of them, and that of a
-    batch of this size only when it was one."""
+    """How many forward passes it took; `compute_seconds` is the time of all of them."""
     max_cost: int | None = None
-    """What the server's memory holds at present, as `Profile.max_cost`."""
+    """What the server's memory holds now; see `Profile.max_cost`."""
 
 
 def ragged(name: str, datatype: Datatype, items: Sequence[tuple[Shape, Buffer]]) -> Ragged:
@@ -140,7 +139,7 @@ def write_request(request: BatchRequest, dumps: Dumps = _dumps) -> tuple[int, li
 def to_request(head: dict[str, Any], tensors: Sequence[Tensor]) -> BatchRequest:
     """The batch in a body that was read already; raises `InvalidInput`.
 
-    Its items are counted before anything is made of them: those that hold nothing cost no bytes.
+    Its items are counted first, for empty items cost no bytes and could be any number.
     """
     for tensor in tensors:
         if tensor.name.endswith(SHAPES) and tensor.shape:

@@ -99,8 +99,8 @@ class ModelDescription:
     embedding: str | None = None
     """The output that answers embedding requests."""
     shortest_embedding: int | None = None
-    """Embeddings may be cut to any number of dimensions from this on, as those of models that were
-    trained for it (Matryoshka); None: they may not."""
+    """The least number of dimensions to which embeddings may be cut, of models that were trained
+    for it (Matryoshka); None: they may not be cut."""
     classification: Classification | None = None
     ranking: str | None = None
     """The FP32 output that gives one raw score (logit) for a pair of texts, query and document."""
@@ -118,7 +118,7 @@ class ModelDescription:
         )
 
     def to_metadata(self) -> dict[str, Any]:
-        """The v2 metadata document, with what v2 has no word for under a key of our own."""
+        """The v2 metadata document; what v2 has no word for stands under a key of our own."""
         text = self.text and {
             "name": self.text.name,
             "tokens": self.text.tokens,
@@ -182,10 +182,7 @@ def description_from_metadata(metadata: Mapping[str, Any]) -> ModelDescription:
 
 
 def check_roles(description: ModelDescription) -> None:
-    """Refuse a description by which requests would be answered from tensors that do not fit.
-
-    Raises `InvalidInput`, which names the role.
-    """
+    """Raise `InvalidInput` where a role, such as embedding, names a tensor that does not fit."""
     text, classes, ranking = description.text, description.classification, description.ranking
     shortest = description.shortest_embedding
     for name in (text.tokens, text.segments) if text else ():
@@ -211,7 +208,6 @@ def check_roles(description: ModelDescription) -> None:
 
 
 def _check_tokens(description: ModelDescription, name: str, max_tokens: int) -> None:
-    """Tokens of texts go into INT64 inputs that are as long as they."""
     spec = next((spec for spec in description.inputs if spec.name == name), None)
     if spec is None:
         raise InvalidInput("text", "names an input that the model does not have", name)

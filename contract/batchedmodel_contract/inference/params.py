@@ -125,10 +125,9 @@ def param_from_mapping(mapping: Mapping[str, Any]) -> Param:
 
 
 def read_values(given: Mapping[str, Any] | None, known: Mapping[str, Param]) -> Values | None:
-    """What a request's parameters set of the known ones; None when that is nothing.
+    """The known parameters that a request sets; None when it sets none. Raises `InvalidInput`.
 
-    Others are nothing here: whoever reads the request knows what else it may hold, and refuses the
-    rest. Raises `InvalidInput`.
+    Other parameters are passed over; the reader of the request refuses those.
     """
     if not given or known.keys().isdisjoint(given):
         return None
@@ -153,7 +152,7 @@ def columns(rows: Sequence[Values | None], known: Mapping[str, Param]) -> tuple[
 
 
 def column_values(column: Tensor, param: Param) -> list[Scalar]:
-    """The values in a column; raises `InvalidInput` when it is none of this parameter's."""
+    """The values in a column; raises `InvalidInput` when it has another datatype."""
     field = f"parameters.{column.name}"
     if column.datatype != param.datatype:
         raise InvalidInput(field, f"is not {param.datatype}", column.datatype)
@@ -162,9 +161,9 @@ def column_values(column: Tensor, param: Param) -> list[Scalar]:
 
 
 def _held(number: float, datatype: Datatype) -> float:
-    """The number as it travels: of FP32 the nearest that it holds, infinity beyond them.
+    """The number as it travels: the nearest single-precision one for FP32, or infinity.
 
-    Both ends judge this one. As a double 0.8 is on the bound 0.8, as it arrives it is above it.
+    Both ends compare this one: 0.8 as it travels is above the double 0.8.
     """
     if datatype is not Datatype.FP32:
         return number

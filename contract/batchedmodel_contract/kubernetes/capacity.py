@@ -1,7 +1,7 @@
 """What was learnt of a model's pods, as the resource's `status.capacity` keeps it.
 
-Written by the autoscaler, which so remembers it beyond its own restart, and read by the operator,
-whose scaling behaviour and `TargetFeasible` rest on it. Numbers in it are rounded, for people too.
+The autoscaler writes it and reads it again after a restart. The operator makes the scaling
+behaviour and the condition `TargetFeasible` from it. Its numbers are rounded.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _MOST: Final = 1e12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """Of the pods of one revision; what nobody has measured is None."""
+    """What is known of the pods of one revision; None is not measured yet."""
 
     revision: str
     rows_per_second: float | None = None
@@ -41,7 +41,7 @@ class Capacity:
 
 
 def capacity_of(status: Mapping[str, Any]) -> Capacity | None:
-    """What a resource's status says; None where it says nothing, or nothing that makes sense."""
+    """What a resource's status says; None where it says nothing that makes sense."""
     found = status.get(FIELD)
     if not isinstance(found, Mapping) or not isinstance(found.get("revision"), str):
         return None
@@ -78,7 +78,7 @@ def capacity_schema() -> Schema:
 
 
 def _positive(found: object) -> float | None:
-    """A number that can be counted with: whoever may write a status may write any other."""
+    """The number, if it can be counted with: a status may hold anything."""
     if isinstance(found, int | float) and _LEAST <= found <= _MOST:
         return float(found)
     return None

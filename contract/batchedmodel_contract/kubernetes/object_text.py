@@ -1,11 +1,10 @@
 """Reads parts of Kubernetes' objects out of their JSON, whatever else stands in it.
 
-Used by the operator and the autoscaler for all that an API server hands out. Python's parser ends
-with `RecursionError` at a thousand nested brackets, of which API servers take nine thousand, and
-makes 34 MiB of 1.4 MB of empty lists. So values that nobody asks for are passed over as bytes, and
-those that somebody asks for are parsed within bounds. Every byte is looked at a few times at most:
-the patterns go back over a bounded part. Large values are passed over block by block, without a
-look at their single brackets.
+Operator and autoscaler read with it all that an API server hands out. Python's parser fails at a
+thousand nested brackets, of which API servers take nine thousand, and makes 34 MiB of 1.4 MB of
+empty lists. So values that nobody asks for are skipped as bytes, and the others are parsed within
+bounds. All of it takes linear time: patterns go back over a bounded part, and large values are
+skipped block by block.
 """
 
 import json
@@ -54,7 +53,7 @@ _ROW: Final = re.compile(rb"\[+|\]+")
 _FEW_PAIRS: Final = 16
 """Of so many brackets less than one pair is left when they are counted row by row."""
 _NO_TEXT: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
-"""A string, or all that follows one quote: no other quote of it is tried."""
+"""A string, or all behind a quote without an end: no other quote is tried then."""
 _IN_STRING: Final = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 
 Wanted: TypeAlias = Mapping[str, "Wanted | None"]
@@ -124,9 +123,9 @@ def pick(text: bytes, wanted: Wanted, *, largest: int = LARGEST_PART) -> dict[st
 
 
 def pick_owned(text: bytes, wanted: Wanted, *, largest: int = LARGEST_PART) -> dict[str, Any]:
-    """The same, but without owners where they are too many: users may name thousands.
+    """The same, but without owners where they are too many, for users may name thousands.
 
-    Nobody owns such an object, but it is there, and hears of its end as others do.
+    Such an object counts as nobody's, and its changes and its end are followed all the same.
     """
     try:
         return pick(text, wanted, largest=largest)
@@ -156,10 +155,7 @@ def all_but(
 
 
 class ItemSplitter:
-    """Takes a list as it arrives and gives its items one at a time, as they are written.
-
-    So no more than one item is held, however many there are.
-    """
+    """Takes a list as it arrives and gives its items as they are written; it holds one item."""
 
     def __init__(self) -> None:
         self._buffer = b""
@@ -170,9 +166,9 @@ class ItemSplitter:
         self._within = False
         """Whether it is in the list of items."""
         self._near = 0
-        """Up to where in the buffer something may end that is looked for."""
+        """Up to here in the buffer the present item may end."""
         self._in_string = False
-        """Whether the buffer is read up to within a string."""
+        """Whether the part that was read ends within a string."""
         self._envelope = bytearray()
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
@@ -198,7 +194,7 @@ class ItemSplitter:
             raise Unreadable(f"has more than {LARGEST_OBJECT} bytes as JSON")
 
     def rest(self) -> dict[str, Any]:
-        """The list without its items, at the end. Raises `Unreadable` where it is not all here."""
+        """The list without its items. Raises `Unreadable` where its end has not come."""
         if self._depth or self._within or not self._envelope:
             raise Unreadable("ends in its middle")
         found = parsed(bytes(self._envelope + self._buffer))

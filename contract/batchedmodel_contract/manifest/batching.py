@@ -34,10 +34,10 @@ class BatchSettings:
     max_batch_tokens: int | None = None
     """Rows x longest when the device pads, the sum of lengths when it packs; None: no bound."""
     max_concurrent_batches: int = 1
-    """That the server runs side by side, one on each of its workers."""
+    """How many the server runs side by side, one on each of its workers."""
     max_wait_seconds: float = 0.005
     target_seconds: float | None = None
-    """From a request's arrival to its answer; None: only callers say when they want theirs."""
+    """From a request's arrival to its answer; None: only callers set deadlines."""
     lateness: Lateness = Lateness.SERVE
     trust_priority: bool = False
     max_queue_size: int = _SMALLEST_QUEUE
@@ -49,7 +49,7 @@ class BatchSettings:
     tenant_max_share: float = 1.0
     trusted_proxies: tuple[str, ...] = ()
     tenants: TenantSettings = field(init=False, repr=False, compare=False)
-    """What the last four say, made once."""
+    """The last four settings in the form that requests need."""
 
     def __post_init__(self) -> None:
         if self.max_batch_size < 1 or self.max_queue_size < self.max_batch_size:
@@ -83,7 +83,7 @@ class BatchSettings:
     def spare_rows(self) -> int:
         """Rows of the queue that one tenant alone does not get, so that another finds room.
 
-        An eighth, but what fills the model and stands behind it is never kept from anybody.
+        An eighth, but every tenant may fill the batches that run and those that follow them.
         """
         needed = _BATCHES_AT_ONCE * self.max_concurrent_batches * self.max_batch_size
         return max(0, min(self.max_queue_size // _SPARE, self.max_queue_size - needed))
@@ -116,7 +116,7 @@ class BatchSettings:
 
     def to_json(self) -> str:
         """The text of the settings file; equal settings give equal text."""
-        # 30 and 30.0 are equal settings, so they must not differ as text.
+        # 30 and 30.0 are equal settings and must be equal texts.
         values = asdict(self) | {"tenant_weights": dict(self.tenant_weights)}
         del values["tenants"]
         seconds = {
@@ -129,7 +129,7 @@ class BatchSettings:
         return json.dumps(told | seconds, sort_keys=True)
 
     def digest(self) -> str:
-        """Short hash by which everybody names these settings."""
+        """Short hash that names these settings."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
 
 
@@ -198,6 +198,6 @@ _ADDED_LATER: Final[Mapping[str, object]] = {
     "tenant_max_share": 1.0,
     "trusted_proxies": (),
 }
-"""Values that earlier sidecars do not know, with their defaults, by which they are left out. An
-upgrade restarts no pod: what runs on must name the same settings by the same hash as its operator.
+"""Values that earlier sidecars do not know; each is left out where it has this default. An upgrade
+restarts no pod, so a running sidecar must give the same settings the same hash as a new operator.
 """

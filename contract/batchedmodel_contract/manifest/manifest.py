@@ -1,8 +1,7 @@
 """Reads a whole BatchedModel manifest.
 
-Called with a mapping by `batchedmodel run` (from YAML) and by the operator (from the API server).
-What single fields may hold stands in `spec`, rules over several of them in `checks`. These judge a
-whole spec, so they run only once every field of it obeys its own rule.
+`batchedmodel run` calls it with a mapping from YAML, the operator with one from the API server. The
+rules over several fields, and the bound of the whole, are judged once every field keeps its own.
 """
 
 import json

@@ -21,7 +21,7 @@ HANDLER_NAME: Final = Text(
     form="hf, simulated or a class such as my_package.module:Class",
 )
 FILE_HANDLER: Final = ".py:"
-"""By this in its name a handler is a class of a file, and not of an installed module."""
+"""A handler with this in its name is a class of a file, and not of an installed module."""
 
 
 def is_file_handler(handler: str | None) -> bool:

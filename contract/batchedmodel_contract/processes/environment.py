@@ -30,11 +30,11 @@ HUB_FOLDER: Final = "hub"
 """What models from a hub lie in, below the cache folder; in a pod a volume of its own."""
 
 EXIT_WRONG_SETTINGS: Final = 2
-"""A process ends with it when its settings cannot be used; starting it again would not help."""
+"""Exit status of a process that cannot use its settings; to start it again would not help."""
 EXIT_CANNOT_LISTEN: Final = 3
-"""A process ends with it when its port or socket cannot be had."""
+"""Exit status of a process that cannot have its port or socket."""
 EXIT_DEVICE_LOST: Final = 4
-"""The model server ends with it when only a new process can use the device again."""
+"""Exit status of the model server when only a new process can use the device again."""
 
 UPSTREAM_PATTERN: Final = r"https?://[^/\s]+"
 UPSTREAM_FORM: Final = "a URL such as http://127.0.0.1:8080 or https://models.example.com"
@@ -45,14 +45,14 @@ Settings = TypeVar("Settings")
 
 
 class AcceleratorNeed(StrEnum):
-    """What becomes of a model that computes where we say, if torch finds no accelerator."""
+    """What our model server does if torch finds no accelerator."""
 
     NONE = "None"
-    """It computes on the CPU, as its manifest has it."""
+    """It computes on the CPU: the manifest asks for no accelerator."""
     WANTED = "Wanted"
-    """It computes on the CPU, and that is said."""
+    """It computes on the CPU and logs that as an error."""
     REQUIRED = "Required"
-    """It fails: a pod that is many times slower than its manifest has it would be scaled out."""
+    """It fails: a pod that is many times slower than expected would be scaled out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,8 +216,7 @@ def to_environment(
 def source_to_json(source: Source | None) -> str:
     """`spec.model.source` as one variable; empty when there is none.
 
-    What a process needs of it: token and volumes are the pod's business, which mounts a volume and
-    names its folder as the path.
+    Tokens and volumes are left out: the pod mounts a volume and names its folder as the path.
     """
     if source is None:
         return ""

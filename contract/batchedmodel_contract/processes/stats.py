@@ -1,10 +1,10 @@
 """What a sidecar tells the autoscaler: the work offered to it and the work that waits.
 
-Work is in seconds of the device. Sums over a pod's whole life and one bucket per second of the last
-minute: an autoscaler that starts anew is exact at once, and a poll that is missed loses nothing.
+Work is in seconds of the device. It is told as one bucket for each of the last seconds, so that a
+new autoscaler is exact at once and a missed poll loses nothing.
 
-Whoever is in a pod can answer in the sidecar's place, so every number is bounded where it is read:
-from what is let through here sums, quotients and squares stay finite.
+Another process in a pod can answer in the sidecar's place. So every number is bounded where it is
+read: sums, quotients and squares of them stay finite.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from batchedmodel_contract.schema.rules import Real
 BUCKETS: Final = 60
 BUCKET_SECONDS: Final = 1.0
 
-# Far from what there can be on both sides, and small enough to be counted with.
+# Far beyond all real values, and small enough to be counted with.
 _WORK: Final = Real(minimum=0, maximum=1e9)
 _ROWS: Final = Real(minimum=0, maximum=1e9)
 _SIZE: Final = Real(minimum=1, maximum=1e6)
@@ -69,15 +69,15 @@ class SidecarStats:
     max_concurrent_batches: int = 1
     """How many of them the server runs side by side."""
     sustainable_share: float | None = None
-    """Of what full batches would answer, the part that this server can answer within its latency
-    target; None without a target, a profile, or a target that it can meet."""
+    """What the server can answer within its latency target, as a share of what full batches would
+    answer; None without a target, a profile, or a target that it can meet."""
     waited_row_seconds: float | None = None
-    """Seconds that rows have waited since the start, of all rows together."""
+    """Sum of the seconds that all rows have waited since the start."""
     released_rows: int | None = None
     """Rows that have waited since the start and wait no more."""
     rows_per_second: float | None = None
-    """What this server can answer within its latency target; None without a profile, and where it
-    can answer nothing within it."""
+    """What the server can answer within its latency target; None without a profile, and where it
+    can answer nothing in time."""
     shortest_latency_seconds: float | None = None
     """What a row of usual length takes on an idle server; None without a profile."""
 
