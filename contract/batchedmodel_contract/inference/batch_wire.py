@@ -66,11 +66,15 @@ class Ragged(NamedTuple):
         data = self.data
         if self.datatype is Datatype.BYTES:
             return self._byte_items(sizes, data)
-        view, each = memoryview(data), self.datatype.size
-        edges = [0, *accumulate(size * each for size in sizes)]
-        if edges[-1] != len(view):
-            raise InvalidInput(self.name, f"is {len(view)} bytes long; its shapes need {edges[-1]}")
-        return [view[start:end] for start, end in pairwise(edges)]
+        view, position, each = memoryview(data), 0, self.datatype.size
+        items: list[Buffer] = []
+        for size in sizes:
+            end = position + size * each
+            items.append(view[position:end])
+            position = end
+        if position != len(view):
+            raise InvalidInput(self.name, f"is {len(view)} bytes long; its shapes need {position}")
+        return items
 
     def _byte_items(self, sizes: list[int], data: Buffer) -> list[Buffer]:
         elements = split_byte_elements(data)

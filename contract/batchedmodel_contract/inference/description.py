@@ -5,7 +5,7 @@ measures lengths by it and shows it to its own callers.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ from batchedmodel_contract.inference.batch_wire import EXTENSION
 from batchedmodel_contract.inference.params import Param, param_from_mapping
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_contract.schema.reading import camel_case
 from batchedmodel_contract.schema.rules import Truth, Whole
 
 RAGGED: Final = -1
@@ -119,17 +120,6 @@ class ModelDescription:
 
     def to_metadata(self) -> dict[str, Any]:
         """The v2 metadata document; what v2 has no word for stands under a key of our own."""
-        text = self.text and {
-            "name": self.text.name,
-            "tokens": self.text.tokens,
-            "maxTokens": self.text.max_tokens,
-            "segments": self.text.segments,
-        }
-        classification = self.classification and {
-            "output": self.classification.output,
-            "labels": self.classification.labels,
-            "activation": self.classification.activation,
-        }
         lengths = {
             spec.name: spec.max_length for spec in self.inputs if spec.max_length is not None
         }
@@ -144,10 +134,10 @@ class ModelDescription:
                 "costRule": self.cost_rule,
                 "equalLengths": self.equal_lengths,
                 "maxLengths": lengths,
-                "text": text,
+                "text": _document(self.text),
                 "embedding": self.embedding,
                 "shortestEmbedding": self.shortest_embedding,
-                "classification": classification,
+                "classification": _document(self.classification),
                 "ranking": self.ranking,
                 "idempotent": self.idempotent,
                 "parameters": {name: param.to_mapping() for name, param in self.params.items()},
@@ -223,6 +213,12 @@ def _shape_of(description: ModelDescription, role: str, output: str) -> tuple[in
         if spec.name == output:
             return spec.shape
     raise InvalidInput(role, "names an output that the model does not have", output)
+
+
+def _document(role: TextInput | Classification | None) -> dict[str, Any] | None:
+    if role is None:
+        return None
+    return {camel_case(name): value for name, value in asdict(role).items()}
 
 
 def _size(value: object) -> int | None:

@@ -5,13 +5,13 @@ Schedulers start from it and correct it by what they observe; the simulator repl
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.spec import MAX_BATCH_SIZE
 from batchedmodel_contract.schema.reading import ruled
-from batchedmodel_contract.schema.rules import Real, Rule, Whole
+from batchedmodel_contract.schema.rules import AnyText, Real, Rule, Truth, Whole
 
 # Within these bounds no product or quotient of a point's numbers leaves the range of a float, and
 # no list that a scheduler makes of them fills the memory.
@@ -25,9 +25,9 @@ _POINT: Final[Mapping[str, Rule]] = {
 _MAX_COST: Final = Whole(minimum=1, maximum=2**40)
 _CURVE: Final = ("fixed", "per_row", "per_token", "per_square", "mean_error", "p95_error")
 _MAX_PHASES: Final = 64
-_JSON_NAMES: Final[Mapping[type, str]] = {str: "string", bool: "boolean"}
+_TEXT: Final = AnyText()
+_TRUTH: Final = Truth()
 _CLOCK_TICK: Final = 1e-9  # seconds; a shorter time was not measured, and to divide by it is unsafe
-Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,10 +106,10 @@ def profile_from_mapping(mapping: Mapping[str, Any]) -> Profile:
         points=points,
         max_cost=_cost(mapping, "profile.max_cost"),
         curve=_curve(mapping.get("curve")),
-        sharing=_of_type(str, mapping, "sharing", ""),
-        sharing_reason=_of_type(str, mapping, "sharing_reason", ""),
+        sharing=ruled(_TEXT, mapping.get("sharing", ""), "profile.sharing"),
+        sharing_reason=ruled(_TEXT, mapping.get("sharing_reason", ""), "profile.sharing_reason"),
         start_up=_start_up(mapping.get("start_up")),
-        cached=_of_type(bool, mapping, "cached", False),
+        cached=ruled(_TRUTH, mapping.get("cached", False), "profile.cached"),
     )
 
 
@@ -136,13 +136,6 @@ def _start_up(entry: object) -> tuple[tuple[str, float], ...]:
         (str(name), ruled(_NUMBER, seconds, f"profile.start_up.{name}"))
         for name, seconds in entry.items()
     )
-
-
-def _of_type(kind: type[Value], mapping: Mapping[str, Any], name: str, otherwise: Value) -> Value:
-    value = mapping.get(name, otherwise)
-    if not isinstance(value, kind):
-        raise InvalidInput(f"profile.{name}", f"is not a {_JSON_NAMES[kind]}", value)
-    return value
 
 
 def _point(entry: object, field: str) -> ProfilePoint:

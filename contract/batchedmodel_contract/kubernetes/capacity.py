@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from batchedmodel_contract.schema.rules import Schema
-
 FIELD: Final = "capacity"
 _DIGITS: Final = 3
 _LEAST: Final = 1e-6
@@ -52,29 +50,6 @@ def capacity_of(status: Mapping[str, Any]) -> Capacity | None:
         startup_seconds=_positive(found.get("startupSeconds")),
         shortest_latency_seconds=None if latency is None else latency / 1000,
     )
-
-
-def capacity_schema() -> Schema:
-    """The schema of the status's field."""
-
-    def number(description: str) -> Schema:
-        return {"description": description, "type": "number", "minimum": 0}
-
-    return {
-        "description": "What the autoscaler learnt of the pods, and remembers.",
-        "type": "object",
-        "properties": {
-            "revision": {"description": "Of which pods it was learnt.", "type": "string"},
-            "rowsPerSecond": number("Rows a second that a pod can answer within the target."),
-            "startupSeconds": number("Time from a pod's creation to its readiness."),
-            "shortestLatencyMilliseconds": number("Time that a row takes on an idle pod."),
-            "learntAt": {
-                "description": "When it was written; small changes are not.",
-                "type": "string",
-                "format": "date-time",
-            },
-        },
-    }
 
 
 def _positive(found: object) -> float | None:

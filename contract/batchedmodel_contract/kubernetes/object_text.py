@@ -158,7 +158,7 @@ class ItemSplitter:
     """Takes a list as it arrives and gives its items as they are written; it holds one item."""
 
     def __init__(self) -> None:
-        self._buffer = b""
+        self._buffer = bytearray()
         self._at = 0
         self._depth = 0
         self._begin: int | None = None
@@ -180,7 +180,7 @@ class ItemSplitter:
                 continue
             self._depth -= 1
             if self._within and self._depth == 2 and self._begin is not None:
-                item = self._buffer[self._begin : self._at]
+                item = bytes(self._buffer[self._begin : self._at])
                 self._begin = None
                 yield item
             elif self._within and self._depth == 1:
@@ -247,7 +247,7 @@ class ItemSplitter:
         self._drop(at)
 
     def _drop(self, at: int) -> None:
-        self._buffer = self._buffer[at:]
+        del self._buffer[:at]
         self._at -= at
         self._near -= at
         if self._begin is not None:
@@ -299,7 +299,7 @@ def _end(text: bytes, at: int) -> int:
     return at
 
 
-def _leapt(text: bytes, at: int, depth: int, *, floor: int) -> tuple[int, int]:
+def _leapt(text: bytes | bytearray, at: int, depth: int, *, floor: int) -> tuple[int, int]:
     """Where a block begins in which the depth comes down to `floor`, and the depth there.
 
     It begins outside of strings, as `at` is.
@@ -339,7 +339,7 @@ def _counted(brackets: bytes) -> tuple[int, int, int]:
     return closing, opening, passes + deepest
 
 
-def _passed(pattern: re.Pattern[bytes], text: bytes, at: int) -> int:
+def _passed(pattern: re.Pattern[bytes], text: bytes | bytearray, at: int) -> int:
     """Where the runs end that begin here."""
     while (run := pattern.match(text, at)) is not None and run.end() > at:
         at = run.end()

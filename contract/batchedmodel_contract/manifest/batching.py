@@ -54,10 +54,6 @@ class BatchSettings:
     def __post_init__(self) -> None:
         if self.max_batch_size < 1 or self.max_queue_size < self.max_batch_size:
             raise InvalidInput("maxBatchSize", "must be 1 to maxQueueSize", self.max_batch_size)
-        if self.max_concurrent_batches < 1:
-            raise InvalidInput(
-                "maxConcurrentBatches", "must be 1 or more", self.max_concurrent_batches
-            )
         if not 0 <= self.max_wait_seconds < self.request_timeout_seconds:
             raise InvalidInput(
                 "maxWait", "must be 0 to the request time-out", self.max_wait_seconds
@@ -67,10 +63,6 @@ class BatchSettings:
             raise InvalidInput("targetLatency", "must be 0 to the request time-out", target)
         if target is None and self.lateness is Lateness.REFUSE:
             raise InvalidInput("lateness", "is Refuse, which needs a target latency")
-        if self.max_batch_tokens is not None and self.max_batch_tokens < 1:
-            raise InvalidInput("maxBatchTokens", "must be 1 or more", self.max_batch_tokens)
-        if list(self.length_buckets) != sorted(set(self.length_buckets)):
-            raise InvalidInput("lengthBuckets", "must ascend", self.length_buckets)
         tenants = TenantSettings(
             header=self.tenant_header,
             weights=dict(self.tenant_weights),

@@ -11,9 +11,7 @@ from batchedmodel_contract.schema.rules import LONGEST_OBJECT_NAME, Text
 
 _OBJECT_NAME: Final = r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?"
 _CLAIM_NAME: Final = Text(
-    pattern=_OBJECT_NAME,
-    form="a name of a PersistentVolumeClaim",
-    at_most=LONGEST_OBJECT_NAME,
+    pattern=_OBJECT_NAME, form="a name of a PersistentVolumeClaim", at_most=LONGEST_OBJECT_NAME
 )
 
 HANDLER_NAME: Final = Text(

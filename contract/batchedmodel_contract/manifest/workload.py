@@ -14,8 +14,8 @@ from batchedmodel_contract.schema.kubernetes_types import (
     CONTAINER,
     TOLERATION,
     TOPOLOGY_SPREAD_CONSTRAINT,
+    VOLUME,
 )
-from batchedmodel_contract.schema.kubernetes_volumes import VOLUME
 from batchedmodel_contract.schema.reading import setting
 from batchedmodel_contract.schema.rules import Choice, CountOrPercent, Text, Truth, Whole
 from batchedmodel_contract.schema.shapes import TEXT_MAP, ListOf, NamedEntries, Names

@@ -9,15 +9,10 @@ import json
 from enum import StrEnum
 from typing import Any, Final
 
-from batchedmodel_contract.kubernetes.capacity import FIELD, capacity_schema
+from batchedmodel_contract.kubernetes.capacity import FIELD
 from batchedmodel_contract.kubernetes.names import GROUP, PLURAL, VERSION
 from batchedmodel_contract.manifest.cross_field_rules import CHECKS
-from batchedmodel_contract.manifest.manifest import (
-    KIND,
-    NAME_PATTERN,
-    NAME_RULE,
-    size_validation,
-)
+from batchedmodel_contract.manifest.manifest import KIND, NAME_PATTERN, NAME_RULE, size_validation
 from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_contract.schema.reading import Section, Setting, declarations, is_filled_in
 from batchedmodel_contract.schema.rules import LONGEST_OBJECT_NAME, Schema, Text, anchored
@@ -212,6 +207,21 @@ def _status_schema() -> Schema:
     }
 
 
+def capacity_schema() -> Schema:
+    """The schema of the status's field `capacity`."""
+    return {
+        "description": "What the autoscaler learnt of the pods, and remembers.",
+        "type": "object",
+        "properties": {
+            "revision": _text("Of which pods it was learnt."),
+            "rowsPerSecond": _number("Rows a second that a pod can answer within the target."),
+            "startupSeconds": _number("Time from a pod's creation to its readiness."),
+            "shortestLatencyMilliseconds": _number("Time that a row takes on an idle pod."),
+            "learntAt": _text("When it was written; small changes are not.", format="date-time"),
+        },
+    }
+
+
 def _condition_schema() -> Schema:
     why_pattern = "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"
     return {
@@ -238,3 +248,7 @@ def _text(description: str, **rules: object) -> Schema:
 
 def _count(description: str) -> Schema:
     return {"description": description, "type": "integer"}
+
+
+def _number(description: str) -> Schema:
+    return {"description": description, "type": "number", "minimum": 0}

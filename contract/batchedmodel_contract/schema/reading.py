@@ -9,6 +9,7 @@ import dataclasses
 import difflib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeAlias, TypeVar
 
 from batchedmodel_contract.invalid_input import InvalidInput, Mistake, shown
@@ -60,8 +61,13 @@ def section(of: type[Any], doc: str, *, required: bool = False, default: Any = N
 
 def declarations(of: type[Any]) -> tuple[Declared, ...]:
     """The declared fields of a record, in the order they were written."""
+    return _declarations(of)  # type: ignore[arg-type]  # mypy takes type[Any] for unhashable
+
+
+@cache
+def _declarations(of: type[Any]) -> tuple[Declared, ...]:
     return tuple(
-        (field, dataclasses.replace(field.metadata[_DECLARATION], name=_camel_case(field.name)))
+        (field, dataclasses.replace(field.metadata[_DECLARATION], name=camel_case(field.name)))
         for field in dataclasses.fields(of)
         if _DECLARATION in field.metadata
     )
@@ -151,6 +157,7 @@ def unknown_field(name: object, known: Collection[str], path: str) -> Mistake:
     return Mistake(field=path, rule=f"is not a known field{hint}")
 
 
-def _camel_case(name: str) -> str:
+def camel_case(name: str) -> str:
+    """The name of a field as JSON has it."""
     first, *words = name.split("_")
     return first + "".join(word.title() for word in words)

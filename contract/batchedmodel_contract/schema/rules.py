@@ -151,9 +151,6 @@ class AnyText:
     def schema(self) -> Schema:
         return {"type": "string", "maxLength": self.longest}
 
-    def __str__(self) -> str:
-        return "a text"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
@@ -211,9 +208,6 @@ class Quantity:
             "pattern": anchored(_QUANTITY),
         }
 
-    def __str__(self) -> str:
-        return "a quantity such as 500m or 2Gi"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amount:
@@ -235,9 +229,6 @@ class Amount:
             "maximum": _LARGEST,
             "maxLength": self.longest,
         }
-
-    def __str__(self) -> str:
-        return "an integer or a text"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 Some parts of a manifest have the form of one of Kubernetes' own types (`shape`, `ListOf`). What
 such a part means Kubernetes judges, when the operator applies it; here it is judged by its fields,
 their kinds and their bounds. So an API server takes no part that is nested deeper, or is wider,
-than its type allows. `kubernetes_types` and `kubernetes_volumes` hold the types.
+than its type allows. `kubernetes_types` holds the types.
 """
 
 import itertools
