@@ -51,23 +51,18 @@ DRAIN_MARGIN_SECONDS: Final = 5
 
 
 class PolicyName(StrEnum):
-    """How batches are formed."""
+    """How batches are formed; `Batching.policy` tells what each does."""
 
     DEADLINE = "Deadline"
-    """The earliest deadline leads, and a batch waits for company only when that pays."""
     GREEDY = "Greedy"
-    """Whatever waits when the model is free; the first request never waits for company."""
     WINDOW = "Window"
-    """A batch leaves when it is full or when its oldest member has waited long enough."""
 
 
 class Lateness(StrEnum):
-    """What becomes of work that will miss the latency target."""
+    """What becomes of work that will miss the latency target; see `Batching.lateness`."""
 
     SERVE = "Serve"
-    """It is served when that makes nobody else late, until the request's time is over."""
     REFUSE = "Refuse"
-    """It is refused, or given up, as soon as that is known."""
 
 
 class ServerProtocol(StrEnum):

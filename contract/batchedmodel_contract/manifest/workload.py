@@ -55,18 +55,13 @@ class Accelerator:
 
 
 class ScalingMetric(StrEnum):
-    """What the number of pods follows."""
+    """What the number of pods follows; see `Autoscaling.metric`."""
 
     LOAD = "Load"
-    """Offered work and backlog, in replicas."""
     QUEUE_LENGTH = "QueueLength"
-    """Rows that wait, per replica."""
     OUTSTANDING = "Outstanding"
-    """Rows that wait or are under way, per replica."""
     QUEUE_WAIT = "QueueWait"
-    """How long rows wait."""
     CPU = "CPU"
-    """Of the model's container, as the kubelet measures it."""
 
 
 class ScalingProfile(StrEnum):
@@ -127,14 +122,11 @@ class Autoscaling:
 
 
 class RolloutStrategy(StrEnum):
-    """Which pods go first."""
+    """Which pods go first; see `Rollout.strategy`."""
 
     AUTO = "Auto"
-    """`Surge`, unless there may be no accelerator to spare."""
     SURGE = "Surge"
-    """New pods come beside the old ones."""
     IN_PLACE = "InPlace"
-    """Old pods make room for the new ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,10 +186,9 @@ class Service:
 
 
 class BudgetMode(StrEnum):
-    """When a PodDisruptionBudget is made."""
+    """When a PodDisruptionBudget is made; see `Disruption.pod_disruption_budget`."""
 
     AUTO = "Auto"
-    """Where there may be two pods or more."""
     NEVER = "Never"
 
 
