@@ -13,6 +13,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from batchedmodel_contract.inference.tensors import (
+    ARRAY_CODES,
     Datatype,
     Tensor,
     bytes_to_values,
@@ -36,7 +37,6 @@ _LARGEST: Final = {Datatype.INT64: 2**63 - 1, Datatype.FP32: (2 - 2**-23) * 2.0*
 _SMALLEST: Final = {Datatype.INT64: -(2**63), Datatype.FP32: -_LARGEST[Datatype.FP32]}
 _FIELDS: Final = ("datatype", "default", "min", "max", "choices")
 _SINGLE: Final = struct.Struct("<f")
-_CODES: Final = {Datatype.BOOL: "B", Datatype.INT64: "q", Datatype.FP32: "f"}
 _KINDS: Final[Mapping[Datatype, tuple[str, tuple[type, ...]]]] = {
     Datatype.BOOL: ("true or false", (bool,)),
     Datatype.INT64: ("a whole number", (int,)),
@@ -179,5 +179,5 @@ def _column(name: str, param: Param, values: Sequence[Any]) -> Tensor:
     if datatype is Datatype.BYTES:
         data = join_byte_elements(value.encode(errors="replace") for value in values)
     else:
-        data = array(_CODES[datatype], values).tobytes()
+        data = array(ARRAY_CODES[datatype], values).tobytes()
     return Tensor(name, datatype, (len(values),), data)
