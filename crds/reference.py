@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_contract.schema.custom_resource import custom_resource
-from batchedmodel_contract.schema.reading import Setting, declaration_at
+from batchedmodel_contract.schema.reading import Setting, declared_at
 
 Schema = dict[str, Any]
 
@@ -89,7 +89,7 @@ def _rule(path: str, kind: str, description: str) -> str:
     """What the manifest's reader asks of a value, where neither type nor description says it."""
     if not path.startswith("spec."):
         return ""
-    declared = declaration_at(Spec, path.removeprefix("spec."))
+    _, declared = declared_at(Spec, path.removeprefix("spec."))[-1]
     rule = str(declared.rule) if isinstance(declared, Setting) else ""
     return "" if _said(rule, kind) or rule in description else f" Must be {rule}."
 

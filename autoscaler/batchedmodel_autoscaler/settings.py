@@ -4,54 +4,45 @@ from dataclasses import dataclass
 
 from batchedmodel_contract.manifest.spec import LogLevel
 from batchedmodel_contract.schema.reading import setting
-from batchedmodel_contract.schema.rules import Choice, Names, Real, Text, Whole
+from batchedmodel_contract.schema.rules import Choice, Real, Text, Whole
+from batchedmodel_contract.schema.shapes import Names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AutoscalerSettings:
     """The environment's variables, each with the prefix `BATCHEDMODEL_`."""
 
-    namespace: str = setting("NAMESPACE", Text(), "Namespace it runs in.", required=True)
+    namespace: str = setting(Text(), "Namespace it runs in.", required=True)
     service_name: str = setting(
-        "SERVICE_NAME",
         Text(),
         "Service that the APIServices name; its DNS name stands in the certificate.",
         required=True,
     )
     deployment_name: str = setting(
-        "DEPLOYMENT_NAME",
-        Text(),
-        "Its own Deployment: when that is deleted, the APIServices go too.",
-        required=True,
+        Text(), "Its own Deployment: when that is deleted, the APIServices go too.", required=True
     )
     lease_name: str = setting(
-        "LEASE_NAME",
         Text(),
         "Of all autoscalers with the same Lease one writes what was learnt.",
         default="batchedmodel-autoscaler",
     )
     watch_namespaces: tuple[str, ...] = setting(
-        "WATCH_NAMESPACES",
         Names(at_most=64),
         "Namespaces whose BatchedModels it measures, as a JSON list; absent: all of them.",
         default=(),
     )
-    host: str = setting("HOST", Text(), "Address to listen on.", default="0.0.0.0")
+    host: str = setting(Text(), "Address to listen on.", default="0.0.0.0")
     port: int = setting(
-        "PORT", Whole(minimum=0, maximum=65535), "Port of the metrics API, TLS.", default=10250
+        Whole(minimum=0, maximum=65535), "Port of the metrics API, TLS.", default=10250
     )
     admin_port: int = setting(
-        "ADMIN_PORT",
         Whole(minimum=0, maximum=65535),
         "Port for probes and its own metrics, plain HTTP.",
         default=8080,
     )
     poll_seconds: float = setting(
-        "POLL_SECONDS",
         Real(minimum=0.2, maximum=15),
         "Time between two questions to one sidecar; longer where there are very many.",
         default=2.0,
     )
-    log_level: LogLevel = setting(
-        "LOG_LEVEL", Choice(of=LogLevel), "How much to log.", default=LogLevel.INFO
-    )
+    log_level: LogLevel = setting(Choice(of=LogLevel), "How much to log.", default=LogLevel.INFO)

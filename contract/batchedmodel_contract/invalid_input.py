@@ -1,7 +1,6 @@
 """How bad input is named: the field, the value and the rule it breaks.
 
-Used by the manifest reader and by the parsers of requests, so that a person meets one form of
-complaint everywhere. Knows nothing of HTTP or of the process that shows the message.
+The reader of manifests and the parsers of requests complain in this one form.
 """
 
 import json
@@ -43,7 +42,7 @@ class InvalidInput(ValueError):
 
     @classmethod
     def of(cls, mistake: Mistake) -> Self:
-        """The same complaint once more, as another process told it."""
+        """The complaint that another process told."""
         error = cls(mistake.field, mistake.rule)
         error.mistake = mistake
         error.args = (str(mistake),)
@@ -51,7 +50,7 @@ class InvalidInput(ValueError):
 
 
 class Unbatchable(InvalidInput):
-    """A request that may make sense to some server, but not as rows that share a batch."""
+    """A request that some server may understand, but not as rows of a batch."""
 
 
 class InvalidManifest(ValueError):

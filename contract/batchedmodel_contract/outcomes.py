@@ -14,16 +14,16 @@ class Rejection(StrEnum):
     TOO_LARGE = "too_large"
     QUEUE_FULL = "queue_full"
     OVER_SHARE = "over_share"
-    """The queue is full, and its tenant has more than its part of it."""
+    """The queue is full, and the tenant has more than its share of it."""
     DRAINING = "draining"
     NOT_READY = "not_ready"
-    """The model behind cannot be asked at present."""
+    """The model cannot be asked now."""
     EXPIRED = "expired"
-    """Its time ran out before it was understood: a slow body, a long text."""
+    """Its time ran out before it was read: a slow body, a long text."""
     ABANDONED = "abandoned"
-    """The caller left before it could be told anything."""
+    """The caller left before there was an answer."""
     PREDICTED_LATE = "predicted_late"
-    """It would miss its deadline whatever is done, and lateness is not served."""
+    """It would miss its deadline, and the settings refuse late requests."""
 
 
 class Outcome(StrEnum):
@@ -35,9 +35,9 @@ class Outcome(StrEnum):
     """Its deadline passed."""
     CANCELLED = "cancelled"
     SHED = "shed"
-    """It was given up before its deadline, which it would have missed."""
+    """It was given up before its deadline, because it would have missed it."""
     EVICTED = "evicted"
-    """It was late already, and the queue was full when others came that could be on time."""
+    """It was late, and the queue was full when a request came that could be on time."""
 
 
 class ReleaseReason(StrEnum):
@@ -54,11 +54,11 @@ class ReleaseReason(StrEnum):
     GROUP_COMPLETE = "group_complete"
     """All members of an announced group are here."""
     PRESSURE = "pressure"
-    """Others were given up so that these are on time."""
+    """Other requests were given up so that these are on time."""
     SPARE = "spare"
-    """Late ones, which leave while nobody on time needs the model."""
+    """Late requests, which leave while no request on time needs the model."""
     FLOOR = "floor"
-    """The turn of a priority that others have kept waiting."""
+    """The turn of a priority that higher ones have kept waiting."""
 
 
 class HoldReason(StrEnum):
@@ -69,4 +69,4 @@ class HoldReason(StrEnum):
     BUSY = "busy"
     """The model cannot take another batch."""
     GATHERING = "gathering"
-    """What waits is held for company."""
+    """Rows are held back until others join them."""

@@ -41,13 +41,12 @@ Check = Callable[[], Awaitable[str]]
 class CheckupSettings:
     """What is told of the installation."""
 
-    namespace: str = setting("NAMESPACE", Text(), "Namespace of the operator.", required=True)
-    lease_name: str = setting("LEASE_NAME", Text(), "Lease of the operator.", required=True)
+    namespace: str = setting(Text(), "Namespace of the operator.", required=True)
+    lease_name: str = setting(Text(), "Lease of the operator.", required=True)
     custom_metrics: bool = setting(
-        "CUSTOM_METRICS", Truth(), "Whether the autoscaler serves the metrics API.", default=True
+        Truth(), "Whether the autoscaler serves the metrics API.", default=True
     )
     patience_seconds: float = setting(
-        "PATIENCE_SECONDS",
         Real(minimum=0, maximum=600),
         "How long something may take to come right, after an installation.",
         default=60.0,

@@ -5,7 +5,8 @@ from typing import Final
 
 from batchedmodel_contract.manifest.spec import LogLevel, PullPolicy
 from batchedmodel_contract.schema.reading import setting
-from batchedmodel_contract.schema.rules import Choice, Names, Text, Whole
+from batchedmodel_contract.schema.rules import Choice, Text, Whole
+from batchedmodel_contract.schema.shapes import Names
 
 _IMAGE: Final = Text(pattern=r"\S+", form="an image reference")
 
@@ -14,42 +15,25 @@ _IMAGE: Final = Text(pattern=r"\S+", form="an image reference")
 class OperatorSettings:
     """The settings of one process; read with the contract's `from_environment`."""
 
-    sidecar_image: str = setting(
-        "SIDECAR_IMAGE", _IMAGE, "Image of the batching sidecar.", required=True
-    )
+    sidecar_image: str = setting(_IMAGE, "Image of the batching sidecar.", required=True)
     model_server_image: str = setting(
-        "MODEL_SERVER_IMAGE",
-        _IMAGE,
-        "Image of the model server, for handlers whose manifest names none.",
-        required=True,
+        _IMAGE, "Image of the model server, for handlers whose manifest names none.", required=True
     )
-    namespace: str = setting(
-        "NAMESPACE", Text(), "Namespace it runs in, where its Lease is.", required=True
-    )
+    namespace: str = setting(Text(), "Namespace it runs in, where its Lease is.", required=True)
     lease_name: str = setting(
-        "LEASE_NAME",
-        Text(),
-        "Of all operators with the same Lease one works.",
-        default="batchedmodel-operator",
+        Text(), "Of all operators with the same Lease one works.", default="batchedmodel-operator"
     )
     watch_namespaces: tuple[str, ...] = setting(
-        "WATCH_NAMESPACES",
         Names(at_most=64),
         "Namespaces whose BatchedModels it looks after, as a JSON list; absent: all of them.",
         default=(),
     )
     image_pull_policy: PullPolicy = setting(
-        "IMAGE_PULL_POLICY",
         Choice(of=PullPolicy),
         "When nodes fetch the images of the pods.",
         default=PullPolicy.IF_NOT_PRESENT,
     )
     probe_port: int = setting(
-        "PROBE_PORT",
-        Whole(minimum=1, maximum=65535),
-        "Port of probes and metrics.",
-        default=8080,
+        Whole(minimum=1, maximum=65535), "Port of probes and metrics.", default=8080
     )
-    log_level: LogLevel = setting(
-        "LOG_LEVEL", Choice(of=LogLevel), "How much to log.", default=LogLevel.INFO
-    )
+    log_level: LogLevel = setting(Choice(of=LogLevel), "How much to log.", default=LogLevel.INFO)

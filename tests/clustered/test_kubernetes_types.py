@@ -12,9 +12,8 @@ from typing import Any, Final
 import pytest
 
 from batchedmodel_contract.invalid_input import InvalidManifest
-from batchedmodel_contract.manifest.manifest import read_manifest
-from batchedmodel_contract.manifest.spec_size import LARGEST_SPEC
-from batchedmodel_contract.schema.openapi import spec_schema
+from batchedmodel_contract.manifest.manifest import LARGEST_SPEC, read_manifest
+from batchedmodel_contract.schema.custom_resource import spec_schema
 from cluster.errors import CommandFailed
 from cluster.kubernetes import ControlPlane
 from support.described_types import DescribedTypes

@@ -8,22 +8,28 @@ from random import Random
 from typing import Any, Final
 
 from batchedmodel_contract.manifest.spec import Spec
-from batchedmodel_contract.schema.object_rules import CountOrPercent, Texts
 from batchedmodel_contract.schema.reading import Section, declarations
 from batchedmodel_contract.schema.rules import (
-    AscendingWholes,
+    Amount,
+    AnyText,
     Choice,
-    Names,
-    Numbers,
-    Quantities,
+    CountOrPercent,
+    Quantity,
     Real,
     Rule,
     Text,
-    TextMap,
     Truth,
     Whole,
 )
-from batchedmodel_contract.schema.shapes import Amount, AnyText, ListOf, NamedEntries, Shape
+from batchedmodel_contract.schema.shapes import (
+    AscendingWholes,
+    ListOf,
+    MapOf,
+    NamedEntries,
+    Names,
+    Shape,
+    Texts,
+)
 
 # Not 2.0: a number of JSON, in which it is the same as 2, but a float to a reader of YAML.
 _SENSELESS: Final[tuple[object, ...]] = (
@@ -115,7 +121,7 @@ def _fitting(random: Random, rule: Rule) -> Any:
         case AscendingWholes():
             edges = [random.randint(1, 99) for _ in range(random.randint(0, 3))]
             return sorted(edges) if random.random() < 0.8 else edges
-        case Quantities():
+        case MapOf(each=Quantity()):
             return {random.choice(_RESOURCES): random.choice(_QUANTITIES)}
         case Shape(fields=fields):
             names = random.sample(sorted(fields), min(len(fields), random.randint(0, 3)))
@@ -139,12 +145,12 @@ def _fitting(random: Random, rule: Rule) -> Any:
             return random.choice((["10.0.0.0/8"], ["10.0.0.1", "fd00::/8"], ["10.0.0.0/33"], []))
         case Names():
             return random.choice((["a"], ["a", "b"], ["a", "a"], []))
-        case TextMap():
+        case MapOf(each=AnyText()):
             return random.choice(({}, {"a": "b"}, {"": "x"}, {"a": ""}))
         case Text():
             return random.choice(_TEXTS)
         case Real(minimum=least, maximum=most):
             return random.choice((least, most, least / 2, most * 2, (least + most) / 2, "1"))
-        case Numbers():
+        case MapOf(each=Real()):
             return random.choice(({}, {"a": 1.5}, {"a": 1, "b": 0.5}, {"a": 0}, {"a": "1"}, []))
     raise TypeError(f"no values are known for {rule!r}")

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from batchedmodel_contract.manifest.cross_field_rules import CHECKS
 from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_contract.schema.reading import Section, declarations
-from batchedmodel_contract.schema.rules import Quantities, TextMap
+from batchedmodel_contract.schema.shapes import MapOf
 
 _Record = TypeVar("_Record")
 
@@ -97,6 +97,5 @@ def _shown(declared: Any, value: object) -> object:
     if isinstance(declared, Section):
         return _mapping(declared.of, value)
     if isinstance(value, tuple):
-        of_names = isinstance(declared.rule, TextMap | Quantities)
-        return dict(value) if of_names else list(value)
+        return dict(value) if isinstance(declared.rule, MapOf) else list(value)
     return value.value if isinstance(value, StrEnum) else value

@@ -12,6 +12,7 @@ import math
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any, Final, NamedTuple
 
 from batchedmodel_contract.inference.tensors import (
@@ -52,27 +53,28 @@ class Ragged(NamedTuple):
     datatype: Datatype
     shapes: tuple[Shape, ...]
     parts: tuple[Buffer, ...]
-    """All items' bytes, one behind the other, in as many buffers as they happen to lie in."""
+    """All items' bytes, one behind the other, in any number of buffers."""
 
     @property
     def data(self) -> Buffer:
-        """All items' bytes in one buffer, which costs a copy unless they lie in one."""
+        """All items' bytes in one buffer; a copy unless they are in one already."""
         return contiguous(self.parts)
 
     def items(self) -> list[Buffer]:
-        """The bytes of each item; raises `InvalidInput` when they do not add up to the data."""
+        """The bytes of each item; raises `InvalidInput` when shapes and data do not agree."""
         sizes = [math.prod(shape) for shape in self.shapes]
         data = self.data
         if self.datatype is Datatype.BYTES:
             return self._byte_items(sizes, data)
-        view, position, items, each = memoryview(data), 0, [], self.datatype.size
+        view, position, each = memoryview(data), 0, self.datatype.size
+        items: list[Buffer] = []
         for size in sizes:
             end = position + size * each
             items.append(view[position:end])
             position = end
         if position != len(view):
             raise InvalidInput(self.name, f"is {len(view)} bytes long; its shapes need {position}")
-        return list(items)
+        return items
 
     def _byte_items(self, sizes: list[int], data: Buffer) -> list[Buffer]:
         elements = split_byte_elements(data)
@@ -80,12 +82,10 @@ class Ragged(NamedTuple):
             raise InvalidInput(
                 self.name, f"has {len(elements)} elements; its shapes need {sum(sizes)}"
             )
-        items: list[Buffer] = []
-        position = 0
-        for size in sizes:
-            items.append(join_byte_elements(bytes(e) for e in elements[position : position + size]))
-            position += size
-        return items
+        return [
+            join_byte_elements(bytes(element) for element in elements[start:end])
+            for start, end in pairwise([0, *accumulate(sizes)])
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,9 +96,9 @@ class BatchRequest:
     params: tuple[Tensor, ...] = ()
     """One value for each item, of those parameters that any item's request sets."""
     wanted_seconds: float | None = None
-    """From its sending on, for how long anybody waits for any of its items; None: not told."""
+    """How long after the request was sent somebody waits for one of its items; None: not told."""
     version: str | None = None
-    """Which version of the model its items were checked for; a part of the path."""
+    """The version of the model that its items were checked for; a part of the path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,19 +117,15 @@ class BatchReply:
     padded_tokens: int
     """What the device was given: rows x longest when padded, the sum when packed."""
     passes: int = 1
-    """Forward passes that it took. `compute_seconds` is the time of all of them, and that of a
-    batch of this size only when it was one."""
+    """How many forward passes it took; `compute_seconds` is the time of all of them."""
     max_cost: int | None = None
-    """What the server's memory holds at present, as `Profile.max_cost`."""
+    """What the server's memory holds now; see `Profile.max_cost`."""
 
 
 def ragged(name: str, datatype: Datatype, items: Sequence[tuple[Shape, Buffer]]) -> Ragged:
     """String the items' buffers together without looking into them."""
     return Ragged(
-        name=name,
-        datatype=datatype,
-        shapes=tuple(shape for shape, _ in items),
-        parts=tuple(data for _, data in items),
+        name, datatype, tuple(shape for shape, _ in items), tuple(data for _, data in items)
     )
 
 
@@ -147,7 +143,7 @@ def write_request(request: BatchRequest, dumps: Dumps = _dumps) -> tuple[int, li
 def to_request(head: dict[str, Any], tensors: Sequence[Tensor]) -> BatchRequest:
     """The batch in a body that was read already; raises `InvalidInput`.
 
-    Its items are counted before anything is made of them: those that hold nothing cost no bytes.
+    Its items are counted first, for empty items cost no bytes and could be any number.
     """
     for tensor in tensors:
         if tensor.name.endswith(SHAPES) and tensor.shape:
@@ -174,32 +170,23 @@ def check_items(name: str, count: int) -> None:
 def write_reply(reply: BatchReply, dumps: Dumps = _dumps) -> tuple[int, list[Buffer]]:
     """Length of the JSON head and the body's parts."""
     count = (len(reply.statuses),)
-    head = {
-        "parameters": {
-            "compute_us": round(reply.compute_seconds * 1e6),
-            "queue_us": round(reply.queue_seconds * 1e6),
-            "tokens": reply.tokens,
-            "padded_tokens": reply.padded_tokens,
-            "passes": reply.passes,
-        }
+    parameters = {
+        "compute_us": round(reply.compute_seconds * 1e6),
+        "queue_us": round(reply.queue_seconds * 1e6),
+        "tokens": reply.tokens,
+        "padded_tokens": reply.padded_tokens,
+        "passes": reply.passes,
     }
     if reply.max_cost is not None:
-        head["parameters"]["max_cost"] = reply.max_cost
+        parameters["max_cost"] = reply.max_cost
+    errors = (error.encode(errors="replace") for error in reply.errors)
     settled = [
-        Tensor(
-            name=STATUS,
-            datatype=Datatype.INT32,
-            shape=count,
-            data=array("i", reply.statuses).tobytes(),
-        ),
-        Tensor(
-            name=ERROR,
-            datatype=Datatype.BYTES,
-            shape=count,
-            data=join_byte_elements(error.encode(errors="replace") for error in reply.errors),
-        ),
+        Tensor(STATUS, Datatype.INT32, count, array("i", reply.statuses).tobytes()),
+        Tensor(ERROR, Datatype.BYTES, count, join_byte_elements(errors)),
     ]
-    return write_body(head, [*flattened(reply.outputs), *settled], "outputs", dumps)
+    return write_body(
+        {"parameters": parameters}, [*flattened(reply.outputs), *settled], "outputs", dumps
+    )
 
 
 def read_reply(body: Buffer, header_length: str | None, loads: Loads = json.loads) -> BatchReply:
@@ -220,6 +207,7 @@ def read_reply(body: Buffer, header_length: str | None, loads: Loads = json.load
     counts = {len(statuses), len(errors), *(len(output.shapes) for output in outputs)}
     if len(counts) != 1:
         raise InvalidInput("outputs", f"disagree about the number of items: {sorted(counts)}")
+    parameters = head.get("parameters") or ()
     return BatchReply(
         outputs=outputs,
         statuses=tuple(statuses),
@@ -229,14 +217,8 @@ def read_reply(body: Buffer, header_length: str | None, loads: Loads = json.load
         tokens=int(_number(head, "tokens")),
         padded_tokens=int(_number(head, "padded_tokens")),
         passes=int(_number(head, "passes")),
-        max_cost=_max_cost(head),
+        max_cost=max(1, int(_number(head, "max_cost"))) if "max_cost" in parameters else None,
     )
-
-
-def _max_cost(head: dict[str, Any]) -> int | None:
-    if "max_cost" not in head["parameters"]:
-        return None
-    return max(1, int(_number(head, "max_cost")))
 
 
 def _number(head: dict[str, Any], name: str) -> float:
@@ -255,19 +237,10 @@ def flattened(tensors: Sequence[Ragged]) -> list[Tensor | Scattered]:
         count, rank = len(tensor.shapes), len(tensor.shapes[0]) if tensor.shapes else 0
         total = sum(math.prod(shape) for shape in tensor.shapes)
         sizes = array("q", [size for shape in tensor.shapes for size in shape])
-        flat.append(
-            Scattered(
-                name=tensor.name, datatype=tensor.datatype, shape=(total,), parts=tensor.parts
-            )
-        )
-        flat.append(
-            Tensor(
-                name=tensor.name + SHAPES,
-                datatype=Datatype.INT64,
-                shape=(count, rank),
-                data=sizes.tobytes(),
-            )
-        )
+        flat += [
+            Scattered(tensor.name, tensor.datatype, (total,), tensor.parts),
+            Tensor(tensor.name + SHAPES, Datatype.INT64, (count, rank), sizes.tobytes()),
+        ]
     return flat
 
 
@@ -299,9 +272,5 @@ def _ragged_of(tensor: Tensor, described: Tensor) -> Ragged:
     sizes = array("q", bytes(described.data)).tolist()
     if any(size < 0 for size in sizes):
         raise InvalidInput(described.name, "has a negative size")
-    return Ragged(
-        name=tensor.name,
-        datatype=tensor.datatype,
-        shapes=tuple(tuple(sizes[row * rank : (row + 1) * rank]) for row in range(count)),
-        parts=(tensor.data,),
-    )
+    shapes = tuple(tuple(sizes[row * rank : (row + 1) * rank]) for row in range(count))
+    return Ragged(tensor.name, tensor.datatype, shapes, (tensor.data,))

@@ -5,7 +5,7 @@ measures lengths by it and shows it to its own callers.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
@@ -13,6 +13,8 @@ from batchedmodel_contract.inference.batch_wire import EXTENSION
 from batchedmodel_contract.inference.params import Param, param_from_mapping
 from batchedmodel_contract.inference.tensors import Datatype
 from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_contract.schema.reading import camel_case
+from batchedmodel_contract.schema.rules import Truth, Whole
 
 RAGGED: Final = -1
 """A dimension that differs from item to item."""
@@ -98,8 +100,8 @@ class ModelDescription:
     embedding: str | None = None
     """The output that answers embedding requests."""
     shortest_embedding: int | None = None
-    """Embeddings may be cut to any number of dimensions from this on, as those of models that were
-    trained for it (Matryoshka); None: they may not."""
+    """The least number of dimensions to which embeddings may be cut, of models that were trained
+    for it (Matryoshka); None: they may not be cut."""
     classification: Classification | None = None
     ranking: str | None = None
     """The FP32 output that gives one raw score (logit) for a pair of texts, query and document."""
@@ -117,18 +119,7 @@ class ModelDescription:
         )
 
     def to_metadata(self) -> dict[str, Any]:
-        """The v2 metadata document, with what v2 has no word for under a key of our own."""
-        text = self.text and {
-            "name": self.text.name,
-            "tokens": self.text.tokens,
-            "maxTokens": self.text.max_tokens,
-            "segments": self.text.segments,
-        }
-        classification = self.classification and {
-            "output": self.classification.output,
-            "labels": self.classification.labels,
-            "activation": self.classification.activation,
-        }
+        """The v2 metadata document; what v2 has no word for stands under a key of our own."""
         lengths = {
             spec.name: spec.max_length for spec in self.inputs if spec.max_length is not None
         }
@@ -143,10 +134,10 @@ class ModelDescription:
                 "costRule": self.cost_rule,
                 "equalLengths": self.equal_lengths,
                 "maxLengths": lengths,
-                "text": text,
+                "text": _document(self.text),
                 "embedding": self.embedding,
                 "shortestEmbedding": self.shortest_embedding,
-                "classification": classification,
+                "classification": _document(self.classification),
                 "ranking": self.ranking,
                 "idempotent": self.idempotent,
                 "parameters": {name: param.to_mapping() for name, param in self.params.items()},
@@ -165,13 +156,13 @@ def description_from_metadata(metadata: Mapping[str, Any]) -> ModelDescription:
             inputs=tuple(_spec(entry, ours["maxLengths"]) for entry in metadata["inputs"]),
             outputs=tuple(_spec(entry, {}) for entry in metadata["outputs"]),
             cost_rule=CostRule(ours["costRule"]),
-            equal_lengths=_truth(ours["equalLengths"]),
-            text=None if ours["text"] is None else _text(ours["text"]),
+            equal_lengths=Truth().read(ours["equalLengths"]),
+            text=_text(ours["text"]),
             embedding=ours["embedding"],
             shortest_embedding=_size(ours["shortestEmbedding"]),
             classification=_classification(ours["classification"]),
             ranking=ours["ranking"],
-            idempotent=_truth(ours["idempotent"]),
+            idempotent=Truth().read(ours["idempotent"]),
             params={name: param_from_mapping(one) for name, one in ours["parameters"].items()},
         )
     except (AttributeError, KeyError, IndexError, OverflowError, TypeError, ValueError) as error:
@@ -181,10 +172,7 @@ def description_from_metadata(metadata: Mapping[str, Any]) -> ModelDescription:
 
 
 def check_roles(description: ModelDescription) -> None:
-    """Refuse a description by which requests would be answered from tensors that do not fit.
-
-    Raises `InvalidInput`, which names the role.
-    """
+    """Raise `InvalidInput` where a role, such as embedding, names a tensor that does not fit."""
     text, classes, ranking = description.text, description.classification, description.ranking
     shortest = description.shortest_embedding
     for name in (text.tokens, text.segments) if text else ():
@@ -210,7 +198,6 @@ def check_roles(description: ModelDescription) -> None:
 
 
 def _check_tokens(description: ModelDescription, name: str, max_tokens: int) -> None:
-    """Tokens of texts go into INT64 inputs that are as long as they."""
     spec = next((spec for spec in description.inputs if spec.name == name), None)
     if spec is None:
         raise InvalidInput("text", "names an input that the model does not have", name)
@@ -228,19 +215,19 @@ def _shape_of(description: ModelDescription, role: str, output: str) -> tuple[in
     raise InvalidInput(role, "names an output that the model does not have", output)
 
 
-def _truth(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"{value!r} is neither true nor false")
-    return value
+def _document(role: TextInput | Classification | None) -> dict[str, Any] | None:
+    if role is None:
+        return None
+    return {camel_case(name): value for name, value in asdict(role).items()}
 
 
 def _size(value: object) -> int | None:
-    if value is not None and type(value) is not int:
-        raise TypeError(f"{value!r} is not a size")
-    return value
+    return None if value is None else Whole().read(value)
 
 
-def _text(mapping: Mapping[str, Any]) -> TextInput:
+def _text(mapping: Mapping[str, Any] | None) -> TextInput | None:
+    if mapping is None:
+        return None
     return TextInput(
         name=mapping["name"],
         tokens=mapping["tokens"],

@@ -1,12 +1,13 @@
 """Finds the rows that spoil a batch: what fails as a whole is tried again in parts.
 
-Pure; its caller asks which rows to try next and says what became of them. A batch that is refused
-is cut in two until those to blame are alone, calls staying whole; where one half was answered, the
-other is known to be bad and is cut without being asked. One bad row of 32 costs at most 11 tries
-(1 + 2 log2 32). The idea is that of group testing (Dorfman, 1943; Hwang's halving, 1972).
+Pure: the caller asks which rows to send next, sends them, and reports what became of them. A batch
+that is refused is cut in two, between calls, until the calls to blame are alone. Where one half was
+answered, the other is known to be bad and is cut without being sent. One bad row of 32 costs at
+most 11 requests (1 + 2 log2 32). The idea is that of group testing (Dorfman, 1943; Hwang's halving,
+1972).
 
-Used where a batch meets something that has one verdict for all of it: by the model server for a
-forward pass, by the sidecar for a foreign server's answer.
+Used where a server gives one verdict for a whole batch: by the model server for a forward pass, by
+the sidecar for a foreign server's answer.
 """
 
 import math
@@ -20,9 +21,9 @@ Rows = tuple[int, ...]
 """Positions in the batch."""
 
 _PATIENCE: Final = 20
-"""Refusals in the same words, with no answer between, after which a search ends, or what it does
-for one caller. All of 10 calls are told apart within these; of more, some may suffer for many
-others of their own caller that are bad alike."""
+"""So many refusals in the same words, with no answer between them, end a search, or end it for one
+caller. Up to 10 calls are told apart within them. Of more, good calls may be refused with the bad
+ones of the same caller."""
 _SEVERAL: Final = 4
 
 
@@ -30,9 +31,9 @@ _SEVERAL: Final = 4
 class _Part:
     rows: Rows
     bad: bool = False
-    """Something in it is known to be refused."""
+    """Whether the server is known to refuse something in it."""
     twin: "_Part | None" = None
-    """The other half of what is bad: if this one is fine, that one is not."""
+    """The other half of a part that is bad: if this half is fine, the other is bad."""
 
 
 class Isolation:
@@ -49,16 +50,15 @@ class Isolation:
         gives_up: bool = True,
         trial: Callable[[Rows], bool] = lambda rows: False,
     ) -> None:
-        """`owners` is the call of each row; no row is sent again after its deadline.
+        """`owners` is the call of each row, `deadlines` when nobody waits for it any longer.
 
-        `callers` is who asks for each row; unless it is given all are one's. What one of them
-        meets says nothing of the server that others would have to suffer for. Rows that do not
-        `fits` are cut without being tried. A search `gives_up` on what refuses everything in the
-        same words: that is broken, and no row is to blame. One that does not tells every call
-        apart; when more parts fail than a search for one bad call meets, it
-        goes on call by call, which is cheaper for many. Of several calls whose rows want a
-        `trial` when their turn comes, one goes before the others, if possible one that has not
-        as many rows as these.
+        `callers` is who asked for each row; unless it is given, one caller asked for all. Refusals
+        of one caller's rows end the search for this caller alone. Rows that do not `fits` are cut
+        without being sent. A search that `gives_up` ends when the server refuses everything in the
+        same words: the server is broken then, and no row is to blame. Any other search tells every
+        call apart; once more parts were refused than a search for one bad call meets, it sends the
+        calls one by one, which is cheaper when many are bad. Where rows of several calls want a
+        `trial`, one call is sent before the others, if possible one that is not half of the rows.
         """
         self._owners = owners
         self._callers = callers or [None] * len(owners)
@@ -70,21 +70,19 @@ class Isolation:
         ordered = sorted(range(len(owners)), key=lambda row: owners[row])
         self._parts = [_Part(rows=tuple(ordered))]
         self._sent = self._parts[0]
-        members = len(set(owners))
-        self._members = members
-        depth = math.ceil(math.log2(max(2, members)))
+        self._members = len(set(owners))
+        depth = math.ceil(math.log2(max(2, self._members)))
         self._patience = max(_PATIENCE, 2 * depth + 2)
         self._of_one_search = depth + 1
-        # Parts of several callers that are cut on the way to one whose rows are good.
+        # So many parts of several callers are cut on the way to a caller whose rows are good.
         self._of_a_descent = 2 * math.ceil(math.log2(max(2, len(owners)))) + 2
         self._refusals = 0
-        self._alike = 0
-        self._alike_of: Counter[Hashable] = Counter()
-        """The same refusals by the caller who was alone in what was refused."""
+        self._alike: list[set[Hashable]] = []
+        """The callers of each refusal in the present words, since the last answer."""
         self._words: Hashable = None
         self._answered: set[int] = set()
         self.largest_fine = 0
-        """Most rows that were answered in one request."""
+        """The most rows that were answered in one request."""
         self._outgrown: list[Rows] = []
         self.calls = 0
         self.expired: list[int] = []
@@ -116,75 +114,74 @@ class Isolation:
 
     def fine(self) -> None:
         """The rows were answered."""
-        self._forget_refusals()
-        self._answered.update(self._sent.rows)
-        self.largest_fine = max(self.largest_fine, len(self._sent.rows))
+        self._answer()
         if self._sent.twin is not None:
             self._sent.twin.bad = True
 
     def doubted(self) -> Rows:
-        """The rows were answered, but whose part is whose is not known; returns who is told so.
+        """The rows were answered, but nobody knows whose part is whose; returns who is told so.
 
-        Nobody is to blame: neither half is known to be bad, whatever becomes of the other.
+        Neither half counts as bad afterwards, whatever becomes of the other.
         """
-        self._forget_refusals()
-        part = self._sent
-        self._answered.update(part.rows)
-        self.largest_fine = max(self.largest_fine, len(part.rows))
-        if not self._idempotent or self._of_one_call(part.rows):
-            return part.rows
-        self._split(part, self._boundary(part.rows), bad=False)
+        self._answer()
+        rows = self._sent.rows
+        if not self._idempotent or self._of_one_call(rows):
+            return rows
+        self._split(self._sent, self._boundary(rows), bad=False)
         return ()
+
+    def _answer(self) -> None:
+        self._alike.clear()
+        self._answered.update(self._sent.rows)
+        self.largest_fine = max(self.largest_fine, len(self._sent.rows))
 
     def spoilt(self, words: Hashable) -> Rows:
         """The rows were refused, in these words; returns the rows whose answer that is."""
         if words != self._words:
-            self._forget_refusals()
+            self._alike.clear()
         self._words = words
-        self._alike += 1
         self._refusals += 1
         callers = {self._callers[row] for row in self._sent.rows}
-        if len(callers) == 1:
-            self._alike_of.update(callers)
-        if not self._gives_up or self._alike < self._patience:
+        self._alike.append(callers)
+        if not self._gives_up or len(self._alike) < self._patience:
             return self._refused(by_rows=False)
-        ((caller, most),) = self._alike_of.most_common(1) or [(None, 0)]
-        if self._alike - most > self._of_a_descent:
+        alone = Counter(caller for one in self._alike if len(one) == 1 for caller in one)
+        ((caller, most),) = alone.most_common(1) or [(None, 0)]
+        if len(self._alike) - most > self._of_a_descent:
             return self.whole()
         if most >= self._patience and callers == {caller}:
             return self._sent.rows + self._taken_out(caller)
         return self._refused(by_rows=False)
 
     def outgrown(self) -> Rows:
-        """The rows were too many for the server's memory; returns those whose answer that is."""
+        """The server's memory did not hold the rows; returns those whose answer that is."""
         self._outgrown.append(self._sent.rows)
         return self._refused(by_rows=True)
 
     def whole(self) -> Rows:
-        """Nothing more is to be tried; returns all rows that have no answer yet."""
+        """The search is over; returns all rows that have no answer yet."""
         rows = self._sent.rows + tuple(row for part in self._parts for row in part.rows)
         self._parts.clear()
         return rows
 
     @property
     def broken(self) -> bool:
-        """Whether the server refused all of several calls, and alike: it is that and not a row."""
-        settled = not self._parts
-        return settled and self._alike == self.calls and self._members >= _SEVERAL
+        """Whether the server refused all of several calls in the same words: no row is to blame."""
+        return not self._parts and len(self._alike) == self.calls and self._members >= _SEVERAL
 
     @property
     def room(self) -> int | None:
-        """Rows that the server's memory seems to hold; None when it was never too small."""
+        """How many rows the server's memory seems to hold; None when it was never too small."""
         if not any(map(self._was_too_many, self._outgrown)):
             return None
-        # A search that ended before anything was answered has learnt only what is too much.
+        # A search without any answer has learnt only what is too much.
         return max(1, self.largest_fine or len(self._sent.rows) // 2)
 
     def _was_too_many(self, outgrown: Rows) -> bool:
-        """Whether it was their number that did not fit, and not one of them by its size.
+        """Whether their number did not fit, and not the size of one of them.
 
-        Of rows that were not tried again, because their caller's time was over, that is not known:
-        then it takes several callers.
+        Where unanswered rows were not sent again, because their time was over, this is believed of
+        the rows of several callers only.
         """
         giants = {rows[0] for rows in self._outgrown if len(rows) == 1}
         if not giants.isdisjoint(outgrown):
@@ -192,21 +189,15 @@ class Isolation:
         unanswered = {self._callers[row] for row in outgrown if row not in self._answered}
         return not self._idempotent or len(unanswered) != 1
 
-    def _forget_refusals(self) -> None:
-        self._alike = 0
-        self._alike_of.clear()
-
     def _taken_out(self, caller: Hashable) -> Rows:
-        """What a caller has left in the search, which goes on without it."""
-        theirs: list[int] = []
-        # Nothing is known to be bad any more: it may have been bad by what is taken out.
-        parts, self._parts = self._parts, []
-        for part in parts:
-            theirs += [row for row in part.rows if self._callers[row] == caller]
-            others = tuple(row for row in part.rows if self._callers[row] != caller)
-            if others:
-                self._parts.append(_Part(rows=others))
-        return tuple(theirs)
+        """The rows that a caller has left in the search, which goes on without them.
+
+        No part is known to be bad any more, for these rows may have been the bad ones.
+        """
+        left = [part.rows for part in self._parts]
+        others = [tuple(row for row in rows if self._callers[row] != caller) for rows in left]
+        self._parts = [_Part(rows=rows) for rows in others if rows]
+        return tuple(row for rows in left for row in rows if self._callers[row] == caller)
 
     def _refused(self, *, by_rows: bool) -> Rows:
         part = self._sent

@@ -8,10 +8,12 @@ import math
 import struct
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from operator import itemgetter
 from typing import Any, Final
 
 from batchedmodel_contract.inference.tensors import (
+    ARRAY_CODES,
     Datatype,
     Tensor,
     bytes_to_values,
@@ -33,8 +35,8 @@ Values = Mapping[str, Scalar]
 
 _LARGEST: Final = {Datatype.INT64: 2**63 - 1, Datatype.FP32: (2 - 2**-23) * 2.0**127}
 _SMALLEST: Final = {Datatype.INT64: -(2**63), Datatype.FP32: -_LARGEST[Datatype.FP32]}
+_FIELDS: Final = ("datatype", "default", "min", "max", "choices")
 _SINGLE: Final = struct.Struct("<f")
-_CODES: Final = {Datatype.BOOL: "B", Datatype.INT64: "q", Datatype.FP32: "f"}
 _KINDS: Final[Mapping[Datatype, tuple[str, tuple[type, ...]]]] = {
     Datatype.BOOL: ("true or false", (bool,)),
     Datatype.INT64: ("a whole number", (int,)),
@@ -113,31 +115,19 @@ class Param:
 
     def to_mapping(self) -> dict[str, Any]:
         """The form that it has in metadata."""
-        return {
-            "datatype": self.datatype,
-            "default": self.default,
-            "min": self.min,
-            "max": self.max,
-            "choices": self.choices,
-        }
+        return asdict(self)
 
 
 def param_from_mapping(mapping: Mapping[str, Any]) -> Param:
     """What `to_mapping` gave; raises `KeyError`, `TypeError` or `ValueError`."""
-    return Param(
-        datatype=mapping["datatype"],
-        default=mapping["default"],
-        min=mapping["min"],
-        max=mapping["max"],
-        choices=tuple(mapping["choices"]),
-    )
+    datatype, default, least, most, choices = itemgetter(*_FIELDS)(mapping)
+    return Param(datatype, default, least, most, tuple(choices))
 
 
 def read_values(given: Mapping[str, Any] | None, known: Mapping[str, Param]) -> Values | None:
-    """What a request's parameters set of the known ones; None when that is nothing.
+    """The known parameters that a request sets; None when it sets none. Raises `InvalidInput`.
 
-    Others are nothing here: whoever reads the request knows what else it may hold, and refuses the
-    rest. Raises `InvalidInput`.
+    Other parameters are passed over; the reader of the request refuses those.
     """
     if not given or known.keys().isdisjoint(given):
         return None
@@ -162,7 +152,7 @@ def columns(rows: Sequence[Values | None], known: Mapping[str, Param]) -> tuple[
 
 
 def column_values(column: Tensor, param: Param) -> list[Scalar]:
-    """The values in a column; raises `InvalidInput` when it is none of this parameter's."""
+    """The values in a column; raises `InvalidInput` when it has another datatype."""
     field = f"parameters.{column.name}"
     if column.datatype != param.datatype:
         raise InvalidInput(field, f"is not {param.datatype}", column.datatype)
@@ -171,9 +161,9 @@ def column_values(column: Tensor, param: Param) -> list[Scalar]:
 
 
 def _held(number: float, datatype: Datatype) -> float:
-    """The number as it travels: of FP32 the nearest that it holds, infinity beyond them.
+    """The number as it travels: the nearest single-precision one for FP32, or infinity.
 
-    Both ends judge this one. As a double 0.8 is on the bound 0.8, as it arrives it is above it.
+    Both ends compare this one: 0.8 as it travels is above the double 0.8.
     """
     if datatype is not Datatype.FP32:
         return number
@@ -189,5 +179,5 @@ def _column(name: str, param: Param, values: Sequence[Any]) -> Tensor:
     if datatype is Datatype.BYTES:
         data = join_byte_elements(value.encode(errors="replace") for value in values)
     else:
-        data = array(_CODES[datatype], values).tobytes()
-    return Tensor(name=name, datatype=datatype, shape=(len(values),), data=data)
+        data = array(ARRAY_CODES[datatype], values).tobytes()
+    return Tensor(name, datatype, (len(values),), data)

@@ -5,28 +5,29 @@ Schedulers start from it and correct it by what they observe; the simulator repl
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.spec import MAX_BATCH_SIZE
-from batchedmodel_contract.schema.rules import Broken, Real, Rule, Whole
+from batchedmodel_contract.schema.reading import ruled
+from batchedmodel_contract.schema.rules import AnyText, Real, Rule, Truth, Whole
 
 # Within these bounds no product or quotient of a point's numbers leaves the range of a float, and
 # no list that a scheduler makes of them fills the memory.
 _MAX_POINTS: Final = 1024
-_RULES: Final[Mapping[str, Rule]] = {
+_NUMBER: Final = Real(minimum=0.0, maximum=2.0**31)
+_POINT: Final[Mapping[str, Rule]] = {
     "rows": Whole(minimum=1, maximum=MAX_BATCH_SIZE),
     "length": Whole(minimum=0, maximum=2**31),
-    "seconds": Real(minimum=0.0, maximum=2.0**31),
+    "seconds": _NUMBER,
 }
 _MAX_COST: Final = Whole(minimum=1, maximum=2**40)
 _CURVE: Final = ("fixed", "per_row", "per_token", "per_square", "mean_error", "p95_error")
-_NUMBER: Final = Real(minimum=0.0, maximum=2.0**31)
 _MAX_PHASES: Final = 64
-_JSON_NAMES: Final[Mapping[type, str]] = {str: "string", bool: "boolean"}
+_TEXT: Final = AnyText()
+_TRUTH: Final = Truth()
 _CLOCK_TICK: Final = 1e-9  # seconds; a shorter time was not measured, and to divide by it is unsafe
-Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,11 +91,8 @@ def profile_from_mapping(mapping: Mapping[str, Any]) -> Profile:
     (`curve`, `sharing`, `sharing_reason`, `start_up`, `cached`) may be absent.
     """
     try:
-        cost_rule, device, listed = (
-            CostRule(mapping["cost_rule"]),
-            mapping["device"],
-            mapping["points"],
-        )
+        cost_rule = CostRule(mapping["cost_rule"])
+        device, listed = mapping["device"], mapping["points"]
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidInput("profile", f"cannot be read: {error!r}") from error
     if not isinstance(device, str) or not device.isprintable():
@@ -102,19 +100,16 @@ def profile_from_mapping(mapping: Mapping[str, Any]) -> Profile:
     if not isinstance(listed, list) or len(listed) > _MAX_POINTS:
         raise InvalidInput("profile.points", f"is not a list of at most {_MAX_POINTS}", listed)
     points = tuple(_point(entry, f"profile.points[{n}]") for n, entry in enumerate(listed))
-    max_cost = mapping.get("max_cost")
-    if max_cost is not None:
-        max_cost = _ruled(_MAX_COST, max_cost, "profile.max_cost")
     return Profile(
         cost_rule=cost_rule,
         device=device,
         points=points,
-        max_cost=max_cost,
+        max_cost=_cost(mapping, "profile.max_cost"),
         curve=_curve(mapping.get("curve")),
-        sharing=_of_type(str, mapping, "sharing", ""),
-        sharing_reason=_of_type(str, mapping, "sharing_reason", ""),
+        sharing=ruled(_TEXT, mapping.get("sharing", ""), "profile.sharing"),
+        sharing_reason=ruled(_TEXT, mapping.get("sharing_reason", ""), "profile.sharing_reason"),
         start_up=_start_up(mapping.get("start_up")),
-        cached=_of_type(bool, mapping, "cached", False),
+        cached=ruled(_TRUTH, mapping.get("cached", False), "profile.cached"),
     )
 
 
@@ -123,11 +118,13 @@ def _curve(entry: object) -> FittedCurve | None:
         return None
     if not isinstance(entry, Mapping):
         raise InvalidInput("profile.curve", "is not an object", entry)
-    numbers = {name: _ruled(_NUMBER, entry.get(name), f"profile.curve.{name}") for name in _CURVE}
-    knee = entry.get("knee")
-    if knee is not None:
-        knee = _ruled(_MAX_COST, knee, "profile.curve.knee")
-    return FittedCurve(**numbers, knee=knee)
+    numbers = {name: ruled(_NUMBER, entry.get(name), f"profile.curve.{name}") for name in _CURVE}
+    return FittedCurve(**numbers, knee=_cost(entry, "profile.curve.knee"))
+
+
+def _cost(entry: Mapping[str, Any], field: str) -> int | None:
+    given = entry.get(field.rpartition(".")[2])
+    return None if given is None else ruled(_MAX_COST, given, field)
 
 
 def _start_up(entry: object) -> tuple[tuple[str, float], ...]:
@@ -136,31 +133,15 @@ def _start_up(entry: object) -> tuple[tuple[str, float], ...]:
     if not isinstance(entry, Mapping) or len(entry) > _MAX_PHASES:
         raise InvalidInput("profile.start_up", f"is not an object of {_MAX_PHASES} phases", entry)
     return tuple(
-        (str(name), _ruled(_RULES["seconds"], seconds, f"profile.start_up.{name}"))
+        (str(name), ruled(_NUMBER, seconds, f"profile.start_up.{name}"))
         for name, seconds in entry.items()
     )
-
-
-def _of_type(kind: type[Value], mapping: Mapping[str, Any], name: str, otherwise: Value) -> Value:
-    value = mapping.get(name, otherwise)
-    if not isinstance(value, kind):
-        raise InvalidInput(f"profile.{name}", f"is not a {_JSON_NAMES[kind]}", value)
-    return value
 
 
 def _point(entry: object, field: str) -> ProfilePoint:
     if not isinstance(entry, Mapping):
         raise InvalidInput(field, "is not an object", entry)
-    found: dict[str, Any] = {}
-    for name, rule in _RULES.items():
-        found[name] = _ruled(rule, entry.get(name), f"{field}.{name}")
+    found = {name: ruled(rule, entry.get(name), f"{field}.{name}") for name, rule in _POINT.items()}
     if found["seconds"] < _CLOCK_TICK:
         found["seconds"] = 0.0
     return ProfilePoint(**found)
-
-
-def _ruled(rule: Rule, value: object, field: str) -> Any:
-    try:
-        return rule.read(value)
-    except Broken as broken:
-        raise InvalidInput(field, str(broken), value) from broken

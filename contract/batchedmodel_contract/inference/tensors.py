@@ -44,19 +44,17 @@ class Datatype(StrEnum):
         return _SIZES[self]
 
 
-_SIZES: Final = {
-    Datatype.BOOL: 1, Datatype.UINT8: 1, Datatype.UINT16: 2, Datatype.UINT32: 4,
-    Datatype.UINT64: 8, Datatype.INT8: 1, Datatype.INT16: 2, Datatype.INT32: 4,
-    Datatype.INT64: 8, Datatype.FP16: 2, Datatype.BF16: 2, Datatype.FP32: 4, Datatype.FP64: 8,
-    Datatype.BYTES: 0,
-}  # fmt: skip
-
-# array's type codes, which know neither half precision nor BYTES.
-_CODES: Final = {
+ARRAY_CODES: Final = {
     Datatype.BOOL: "B", Datatype.UINT8: "B", Datatype.UINT16: "H", Datatype.UINT32: "I",
     Datatype.UINT64: "Q", Datatype.INT8: "b", Datatype.INT16: "h", Datatype.INT32: "i",
     Datatype.INT64: "q", Datatype.FP32: "f", Datatype.FP64: "d",
 }  # fmt: skip
+"""Type codes of `array`, which knows neither half precision nor BYTES."""
+_SIZES: Final = {datatype: array(code).itemsize for datatype, code in ARRAY_CODES.items()} | {
+    Datatype.FP16: 2,
+    Datatype.BF16: 2,
+    Datatype.BYTES: 0,
+}
 _WHOLE: Final[set[type]] = {int}
 _KINDS: Final[dict[Datatype, set[type]]] = {
     Datatype.BOOL: {bool},
@@ -93,8 +91,7 @@ class Scattered(NamedTuple):
 
     def joined(self) -> Tensor:
         """The same in one buffer, which costs a copy unless it was one already."""
-        data = contiguous(self.parts)
-        return Tensor(name=self.name, datatype=self.datatype, shape=self.shape, data=data)
+        return Tensor(self.name, self.datatype, self.shape, contiguous(self.parts))
 
 
 def values_to_bytes(values: object, datatype: Datatype, shape: Shape, field: str) -> bytes:
@@ -119,7 +116,7 @@ def values_to_bytes(values: object, datatype: Datatype, shape: Shape, field: str
         if datatype is Datatype.FP32:
             # `array` would make infinity of a number that is too large.
             return struct.pack(f"<{len(flat)}f", *flat)
-        return array(_CODES[datatype], flat).tobytes()
+        return array(ARRAY_CODES[datatype], flat).tobytes()
     except (OverflowError, struct.error) as error:
         raise InvalidInput(field, f"has a value outside the range of {datatype}") from error
 
@@ -218,7 +215,7 @@ def _numbers(data: Buffer, datatype: Datatype) -> list[Any]:
         halves = array("H", bytes(data))
         data = array("I", [half << _BF16_SHIFT for half in halves]).tobytes()
         datatype = Datatype.FP32
-    elements = array(_CODES[datatype])
+    elements = array(ARRAY_CODES[datatype])
     elements.frombytes(data)
     return elements.tolist()
 

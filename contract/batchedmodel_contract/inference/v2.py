@@ -27,7 +27,7 @@ BINARY_EXTENSION: Final = "binary_tensor_data"
 """How a server says in its metadata that it takes and gives binary tensor data."""
 BINARY_SIZE: Final = "binary_data_size"
 BINARY_OUTPUT: Final = "binary_data_output"
-"""A request's parameter: whether outputs are wanted as binary data unless they say otherwise."""
+"""A request's parameter: whether outputs are wanted as binary data, unless one says otherwise."""
 BINARY: Final = "binary_data"
 """An output's parameter: whether it is wanted as binary data."""
 _ALIGNMENT: Final = 8
@@ -49,9 +49,9 @@ class Options:
     id: str | None
     """To be given back with the answer."""
     outputs: Mapping[str, bool] | None
-    """The outputs to answer, each with whether it is wanted as binary data; None: all of them."""
+    """The wanted outputs, each with whether it is wanted as binary data; None: all outputs."""
     binary: bool
-    """Whether outputs of which nothing is said are wanted as binary data."""
+    """Whether the other outputs are wanted as binary data."""
 
     def selects(self, output: str) -> bool:
         """Whether the output belongs into the answer."""
@@ -100,9 +100,8 @@ def read_options(
 ) -> Options:
     """The options in the JSON head of a request that `read_body` has read; raises `InvalidInput`.
 
-    `known_parameters` are those that the caller itself takes beside `BINARY_OUTPUT`; others are
-    refused, on the request, its inputs and its outputs alike: an answer that silently ignored one
-    would not be what was asked for, and a batch cannot have one caller's parameters.
+    `known_parameters` are taken beside `BINARY_OUTPUT`. Any other parameter of the request, its
+    inputs or its outputs is refused: to ignore it would answer another question.
     """
     identifier = head.get("id")
     if identifier is not None and not isinstance(identifier, str):

@@ -1,14 +1,12 @@
 """What was learnt of a model's pods, as the resource's `status.capacity` keeps it.
 
-Written by the autoscaler, which so remembers it beyond its own restart, and read by the operator,
-whose scaling behaviour and `TargetFeasible` rest on it. Numbers in it are rounded, for people too.
+The autoscaler writes it and reads it again after a restart. The operator makes the scaling
+behaviour and the condition `TargetFeasible` from it. Its numbers are rounded.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
-
-from batchedmodel_contract.schema.rules import Schema
 
 FIELD: Final = "capacity"
 _DIGITS: Final = 3
@@ -18,7 +16,7 @@ _MOST: Final = 1e12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """Of the pods of one revision; what nobody has measured is None."""
+    """What is known of the pods of one revision; None is not measured yet."""
 
     revision: str
     rows_per_second: float | None = None
@@ -41,7 +39,7 @@ class Capacity:
 
 
 def capacity_of(status: Mapping[str, Any]) -> Capacity | None:
-    """What a resource's status says; None where it says nothing, or nothing that makes sense."""
+    """What a resource's status says; None where it says nothing that makes sense."""
     found = status.get(FIELD)
     if not isinstance(found, Mapping) or not isinstance(found.get("revision"), str):
         return None
@@ -54,31 +52,8 @@ def capacity_of(status: Mapping[str, Any]) -> Capacity | None:
     )
 
 
-def capacity_schema() -> Schema:
-    """The schema of the status's field."""
-
-    def number(description: str) -> Schema:
-        return {"description": description, "type": "number", "minimum": 0}
-
-    return {
-        "description": "What the autoscaler learnt of the pods, and remembers.",
-        "type": "object",
-        "properties": {
-            "revision": {"description": "Of which pods it was learnt.", "type": "string"},
-            "rowsPerSecond": number("Rows a second that a pod can answer within the target."),
-            "startupSeconds": number("Time from a pod's creation to its readiness."),
-            "shortestLatencyMilliseconds": number("Time that a row takes on an idle pod."),
-            "learntAt": {
-                "description": "When it was written; small changes are not.",
-                "type": "string",
-                "format": "date-time",
-            },
-        },
-    }
-
-
 def _positive(found: object) -> float | None:
-    """A number that can be counted with: whoever may write a status may write any other."""
+    """The number, if it can be counted with: a status may hold anything."""
     if isinstance(found, int | float) and _LEAST <= found <= _MOST:
         return float(found)
     return None

@@ -13,15 +13,15 @@ REVISION_LABEL: Final = f"{GROUP}/revision"
 MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY: Final = "batchedmodel-operator"
 BATCHING_HASH_ANNOTATION: Final = f"{GROUP}/batching-hash"
-"""On pods: the settings they should have; its change makes the kubelet refresh the mount."""
+"""On pods: the hash of their settings; a change makes the kubelet refresh the mount."""
 
 PRODUCT_LABEL: Final = "nvidia.com/gpu.product"
 """On nodes: what NVIDIA's feature discovery calls their devices."""
 PRODUCT_MAKER: Final = "nvidia.com/"
-"""What begins the names of the resources whose nodes have that label."""
+"""The beginning of the names of resources whose nodes have that label."""
 
 RESERVED_PREFIX: Final = f"{GROUP}/"
-"""Of labels and annotations that are the operator's to give."""
+"""Of labels and annotations that only the operator gives."""
 
 SOCKET_VOLUME: Final = "socket"
 SETTINGS_VOLUME: Final = "batching"
@@ -30,29 +30,24 @@ TEMPORARY_VOLUME: Final = "temporary"
 BATCHER_TEMPORARY_VOLUME: Final = "batcher-temporary"
 MEMORY_VOLUME: Final = "memory"
 FILES_VOLUME: Final = "model-files"
-"""Holds the model's files, fetched or there before; the model's container only reads it."""
+"""Holds the model's files; the model's container only reads it."""
 VOLUMES: Final = (
-    SOCKET_VOLUME,
-    SETTINGS_VOLUME,
-    CACHE_VOLUME,
-    TEMPORARY_VOLUME,
-    BATCHER_TEMPORARY_VOLUME,
-    MEMORY_VOLUME,
-    FILES_VOLUME,
+    *(SOCKET_VOLUME, SETTINGS_VOLUME, CACHE_VOLUME, TEMPORARY_VOLUME),
+    *(BATCHER_TEMPORARY_VOLUME, MEMORY_VOLUME, FILES_VOLUME),
 )
-"""Volumes of a pod that are the operator's to make."""
+"""Volumes of a pod that only the operator makes."""
 SIDECAR_VOLUMES: Final = (SOCKET_VOLUME, SETTINGS_VOLUME, BATCHER_TEMPORARY_VOLUME)
-"""Those of them that the sidecar relies on."""
+"""Those of them that the sidecar needs."""
 
 BATCHER_CONTAINER: Final = "batcher"
 MODEL_CONTAINER: Final = "model"
 FETCH_CONTAINER: Final = "fetch-model"
 CONTAINERS: Final = (BATCHER_CONTAINER, MODEL_CONTAINER, FETCH_CONTAINER)
-"""Containers of a pod that are the operator's to make."""
+"""Containers of a pod that only the operator makes."""
 DATA_PORT: Final = 8000
 ADMIN_PORT: Final = 9090
 POD_UID_VARIABLE: Final = "BATCHEDMODEL_POD_UID"
-"""Of the sidecar's container: a pod that has it is asked for its uid in every answer."""
+"""Of the sidecar's container: every answer of a sidecar that has it names the pod's uid."""
 SETTINGS_PATH: Final = "/etc/batchedmodel"
 SOCKET_FOLDER: Final = "/run/batchedmodel"
 SOCKET_PATH: Final = f"{SOCKET_FOLDER}/model.sock"
@@ -63,4 +58,4 @@ QUEUE_LENGTH_METRIC: Final = "batchedmodel_queue_length"
 OUTSTANDING_METRIC: Final = "batchedmodel_outstanding"
 QUEUE_WAIT_METRIC: Final = "batchedmodel_queue_wait_seconds"
 BLIND: Final = "the model cannot be seen"
-"""How an HPA is refused a metric for want of anything that a size could rest on; it says so on."""
+"""What an HPA is told, and repeats, when nothing is known by which to size a model."""

@@ -1,11 +1,10 @@
 """Reads parts of Kubernetes' objects out of their JSON, whatever else stands in it.
 
-Used by the operator and the autoscaler for all that an API server hands out. Python's parser ends
-with `RecursionError` at a thousand nested brackets, of which API servers take nine thousand, and
-makes 34 MiB of 1.4 MB of empty lists. So values that nobody asks for are passed over as bytes, and
-those that somebody asks for are parsed within bounds. Every byte is looked at a few times at most:
-the patterns go back over a bounded part. Large values are passed over block by block, without a
-look at their single brackets.
+Operator and autoscaler read with it all that an API server hands out. Python's parser fails at a
+thousand nested brackets, of which API servers take nine thousand, and makes 34 MiB of 1.4 MB of
+empty lists. So values that nobody asks for are skipped as bytes, and the others are parsed within
+bounds. All of it takes linear time: patterns go back over a bounded part, and large values are
+skipped block by block.
 """
 
 import json
@@ -50,11 +49,11 @@ _SMALL: Final = 32
 """Brackets after which a value is taken for a large one."""
 _PAIRS: Final = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"{}[]"))
-_SAME: Final = re.compile(rb"\[+|\]+")
-_MOST_PASSES: Final = 16
-_SHORT_ROWS: Final = 8
+_ROW: Final = re.compile(rb"\[+|\]+")
+_FEW_PAIRS: Final = 16
+"""Of so many brackets less than one pair is left when they are counted row by row."""
 _NO_TEXT: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
-"""A string, or all that follows one quote: no other quote of it is tried."""
+"""A string, or all behind a quote without an end: no other quote is tried then."""
 _IN_STRING: Final = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 
 Wanted: TypeAlias = Mapping[str, "Wanted | None"]
@@ -92,7 +91,7 @@ def parsed(text: bytes, *, largest: int = LARGEST_PART) -> Any:
     if len(text) > largest:
         raise Unreadable(f"has {len(text)} bytes as JSON, more than the {largest} that are read")
     brackets = _NO_TEXT.sub(b"", text).translate(_PAIRS, _NO_BRACKETS)
-    depth = _depth(brackets)
+    *_, depth = _counted(brackets)
     if depth > DEEPEST:
         raise Unreadable(f"is nested {depth} deep, more than the {DEEPEST} that are read")
     containers = brackets.count(b"[")
@@ -114,8 +113,7 @@ def pick(text: bytes, wanted: Wanted, *, largest: int = LARGEST_PART) -> dict[st
             continue
         inner = wanted[name]
         try:
-            whole = inner is None or not value.startswith(b"{")
-            if whole or inner is None:
+            if inner is None or not value.startswith(b"{"):
                 found[name] = parsed(value, largest=largest)
             else:
                 found[name] = pick(value, inner, largest=largest)
@@ -125,9 +123,9 @@ def pick(text: bytes, wanted: Wanted, *, largest: int = LARGEST_PART) -> dict[st
 
 
 def pick_owned(text: bytes, wanted: Wanted, *, largest: int = LARGEST_PART) -> dict[str, Any]:
-    """The same, but without owners where they are too many: users may name thousands.
+    """The same, but without owners where they are too many, for users may name thousands.
 
-    Nobody owns such an object, but it is there, and hears of its end as others do.
+    Such an object counts as nobody's, and its changes and its end are followed all the same.
     """
     try:
         return pick(text, wanted, largest=largest)
@@ -157,13 +155,10 @@ def all_but(
 
 
 class ItemSplitter:
-    """Takes a list as it arrives and gives its items one at a time, as they are written.
-
-    So no more than one item is held, however many there are.
-    """
+    """Takes a list as it arrives and gives its items as they are written; it holds one item."""
 
     def __init__(self) -> None:
-        self._buffer = b""
+        self._buffer = bytearray()
         self._at = 0
         self._depth = 0
         self._begin: int | None = None
@@ -171,9 +166,9 @@ class ItemSplitter:
         self._within = False
         """Whether it is in the list of items."""
         self._near = 0
-        """Up to where in the buffer something may end that is looked for."""
+        """Up to here in the buffer the present item may end."""
         self._in_string = False
-        """Whether the buffer is read up to within a string."""
+        """Whether the part that was read ends within a string."""
         self._envelope = bytearray()
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
@@ -185,7 +180,7 @@ class ItemSplitter:
                 continue
             self._depth -= 1
             if self._within and self._depth == 2 and self._begin is not None:
-                item = self._buffer[self._begin : self._at]
+                item = bytes(self._buffer[self._begin : self._at])
                 self._begin = None
                 yield item
             elif self._within and self._depth == 1:
@@ -199,7 +194,7 @@ class ItemSplitter:
             raise Unreadable(f"has more than {LARGEST_OBJECT} bytes as JSON")
 
     def rest(self) -> dict[str, Any]:
-        """The list without its items, at the end. Raises `Unreadable` where it is not all here."""
+        """The list without its items. Raises `Unreadable` where its end has not come."""
         if self._depth or self._within or not self._envelope:
             raise Unreadable("ends in its middle")
         found = parsed(bytes(self._envelope + self._buffer))
@@ -252,7 +247,7 @@ class ItemSplitter:
         self._drop(at)
 
     def _drop(self, at: int) -> None:
-        self._buffer = self._buffer[at:]
+        del self._buffer[:at]
         self._at -= at
         self._near -= at
         if self._begin is not None:
@@ -304,7 +299,7 @@ def _end(text: bytes, at: int) -> int:
     return at
 
 
-def _leapt(text: bytes, at: int, depth: int, *, floor: int) -> tuple[int, int]:
+def _leapt(text: bytes | bytearray, at: int, depth: int, *, floor: int) -> tuple[int, int]:
     """Where a block begins in which the depth comes down to `floor`, and the depth there.
 
     It begins outside of strings, as `at` is.
@@ -319,47 +314,32 @@ def _leapt(text: bytes, at: int, depth: int, *, floor: int) -> tuple[int, int]:
         if not block:
             return at, depth
         outside = b"".join(block.split(b'"')[::2])
-        closing, opening = _unpaired(outside.translate(_PAIRS, _NO_BRACKETS))
+        closing, opening, _ = _counted(outside.translate(_PAIRS, _NO_BRACKETS))
         if depth - closing <= floor:
             return at, depth
         at, depth = at + len(block), depth + opening - closing
 
 
-def _unpaired(brackets: bytes) -> tuple[int, int]:
-    """How many close something that was opened before, and how many open what goes on behind."""
-    for _ in range(_MOST_PASSES):
-        if b"[]" not in brackets:
-            closing = brackets.count(b"]")
-            return closing, len(brackets) - closing
+def _counted(brackets: bytes) -> tuple[int, int, int]:
+    """How many brackets close what was opened before, how many stay open, and how deep they go."""
+    passes = 0
+    while _FEW_PAIRS * brackets.count(b"[]") > len(brackets):
+        # Each time a good part goes, so that all of it takes linear time.
         brackets = brackets.replace(b"[]", b"")
-    # What is left is deep, so that its brackets stand in few long rows.
-    closing = opening = 0
-    for row in _SAME.findall(brackets):
+        passes += 1
+    # What is left stands in few long rows.
+    closing = opening = deepest = 0
+    for row in _ROW.findall(brackets):
         if row.startswith(b"["):
             opening += len(row)
+            deepest = max(deepest, opening)
         else:
             closing += max(0, len(row) - opening)
             opening = max(0, opening - len(row))
-    return closing, opening
+    return closing, opening, passes + deepest
 
 
-def _depth(brackets: bytes) -> int:
-    """How deep a value of these brackets is; what is no JSON may be told any number."""
-    depth = 0
-    while _SHORT_ROWS * len(rows := _SAME.findall(brackets)) > len(brackets):
-        # Of short rows each time a good part goes, so that all of it takes linear time.
-        shorter = brackets.replace(b"[]", b"")
-        if len(shorter) == len(brackets):
-            break
-        brackets, depth = shorter, depth + 1
-    deepest = open_ones = 0
-    for row in rows:
-        open_ones += len(row) if row.startswith(b"[") else -len(row)
-        deepest = max(deepest, open_ones)
-    return depth + deepest
-
-
-def _passed(pattern: re.Pattern[bytes], text: bytes, at: int) -> int:
+def _passed(pattern: re.Pattern[bytes], text: bytes | bytearray, at: int) -> int:
     """Where the runs end that begin here."""
     while (run := pattern.match(text, at)) is not None and run.end() > at:
         at = run.end()

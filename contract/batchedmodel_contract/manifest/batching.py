@@ -13,8 +13,8 @@ from typing import Any, Final
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.spec import Batching, Lateness, PolicyName
 from batchedmodel_contract.manifest.tenants import Tenants, TenantSettings
-from batchedmodel_contract.schema.reading import Setting, declarations
-from batchedmodel_contract.schema.rules import Broken, Real, Rule, Whole
+from batchedmodel_contract.schema.reading import Setting, declarations, ruled
+from batchedmodel_contract.schema.rules import Real, Rule, Whole
 
 FILE_NAME: Final = "batching.json"
 """The file in the watched folder; in a pod, the key of the ConfigMap."""
@@ -34,10 +34,10 @@ class BatchSettings:
     max_batch_tokens: int | None = None
     """Rows x longest when the device pads, the sum of lengths when it packs; None: no bound."""
     max_concurrent_batches: int = 1
-    """That the server runs side by side, one on each of its workers."""
+    """How many the server runs side by side, one on each of its workers."""
     max_wait_seconds: float = 0.005
     target_seconds: float | None = None
-    """From a request's arrival to its answer; None: only callers say when they want theirs."""
+    """From a request's arrival to its answer; None: only callers set deadlines."""
     lateness: Lateness = Lateness.SERVE
     trust_priority: bool = False
     max_queue_size: int = _SMALLEST_QUEUE
@@ -49,15 +49,11 @@ class BatchSettings:
     tenant_max_share: float = 1.0
     trusted_proxies: tuple[str, ...] = ()
     tenants: TenantSettings = field(init=False, repr=False, compare=False)
-    """What the last four say, made once."""
+    """The last four settings in the form that requests need."""
 
     def __post_init__(self) -> None:
         if self.max_batch_size < 1 or self.max_queue_size < self.max_batch_size:
             raise InvalidInput("maxBatchSize", "must be 1 to maxQueueSize", self.max_batch_size)
-        if self.max_concurrent_batches < 1:
-            raise InvalidInput(
-                "maxConcurrentBatches", "must be 1 or more", self.max_concurrent_batches
-            )
         if not 0 <= self.max_wait_seconds < self.request_timeout_seconds:
             raise InvalidInput(
                 "maxWait", "must be 0 to the request time-out", self.max_wait_seconds
@@ -67,10 +63,6 @@ class BatchSettings:
             raise InvalidInput("targetLatency", "must be 0 to the request time-out", target)
         if target is None and self.lateness is Lateness.REFUSE:
             raise InvalidInput("lateness", "is Refuse, which needs a target latency")
-        if self.max_batch_tokens is not None and self.max_batch_tokens < 1:
-            raise InvalidInput("maxBatchTokens", "must be 1 or more", self.max_batch_tokens)
-        if list(self.length_buckets) != sorted(set(self.length_buckets)):
-            raise InvalidInput("lengthBuckets", "must ascend", self.length_buckets)
         tenants = TenantSettings(
             header=self.tenant_header,
             weights=dict(self.tenant_weights),
@@ -83,7 +75,7 @@ class BatchSettings:
     def spare_rows(self) -> int:
         """Rows of the queue that one tenant alone does not get, so that another finds room.
 
-        An eighth, but what fills the model and stands behind it is never kept from anybody.
+        An eighth, but every tenant may fill the batches that run and those that follow them.
         """
         needed = _BATCHES_AT_ONCE * self.max_concurrent_batches * self.max_batch_size
         return max(0, min(self.max_queue_size // _SPARE, self.max_queue_size - needed))
@@ -116,7 +108,7 @@ class BatchSettings:
 
     def to_json(self) -> str:
         """The text of the settings file; equal settings give equal text."""
-        # 30 and 30.0 are equal settings, so they must not differ as text.
+        # 30 and 30.0 are equal settings and must be equal texts.
         values = asdict(self) | {"tenant_weights": dict(self.tenant_weights)}
         del values["tenants"]
         seconds = {
@@ -129,7 +121,7 @@ class BatchSettings:
         return json.dumps(told | seconds, sort_keys=True)
 
     def digest(self) -> str:
-        """Short hash by which everybody names these settings."""
+        """Short hash that names these settings."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
 
 
@@ -155,56 +147,39 @@ def _read(mapping: Mapping[str, object], name: str) -> Any:
         raise InvalidInput(f"{FILE_NAME}: {name}", "is required")
     if mapping[name] is None and name in _OPTIONAL:
         return None
-    try:
-        return _RULES[name].read(mapping[name])
-    except Broken as broken:
-        raise InvalidInput(f"{FILE_NAME}: {name}", str(broken), mapping[name]) from broken
+    if name in _TIMES:
+        return _seconds(*_TIMES[name], mapping[name], f"{FILE_NAME}: {name}")
+    return ruled(_RULES[name], mapping[name], f"{FILE_NAME}: {name}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Seconds:
-    """A time that a manifest gives as a whole number of some unit, in seconds."""
-
-    of: Whole
-    unit: str
-    per_second: int
-
-    def read(self, value: object) -> float:
-        bounds = Real(
-            minimum=self.of.minimum / self.per_second, maximum=self.of.maximum / self.per_second
-        )
-        seconds = bounds.read(value)
-        if round(seconds * self.per_second) / self.per_second != seconds:
-            raise Broken(f"is not a whole number of {self.unit}")
-        return seconds
+def _seconds(setting: str, per_second: int, value: object, field: str) -> float:
+    """A time, in seconds, that the manifest gives as a whole number of milliseconds or seconds."""
+    of = _RULES[setting]
+    assert isinstance(of, Whole), "the manifest counts times in whole units"
+    bounds = Real(minimum=of.minimum / per_second, maximum=of.maximum / per_second)
+    seconds: float = ruled(bounds, value, field)
+    if round(seconds * per_second) / per_second != seconds:
+        unit = "seconds" if per_second == 1 else "milliseconds"
+        raise InvalidInput(field, f"is not a whole number of {unit}", value)
+    return seconds
 
 
-def _rules() -> dict[str, Rule | _Seconds]:
-    """The rule of each value in the file, by its name there."""
-    declared = {
-        field.name: declaration.rule
-        for field, declaration in declarations(Batching)
-        if isinstance(declaration, Setting)
-    } | {
-        f"tenant_{field.name}": declaration.rule
-        for field, declaration in declarations(Tenants)
+def _rules(of: type[Any], prefix: str = "") -> dict[str, Rule]:
+    """The rule of each value of a section, by its name in the file."""
+    return {
+        f"{prefix}{field.name}": declaration.rule
+        for field, declaration in declarations(of)
         if isinstance(declaration, Setting)
     }
 
-    def seconds(name: str, unit: str, per_second: int) -> _Seconds:
-        rule = declared.pop(name)
-        assert isinstance(rule, Whole), "the manifest counts times in whole units"
-        return _Seconds(of=rule, unit=unit, per_second=per_second)
 
-    times = {
-        "max_wait_seconds": seconds("max_wait_milliseconds", "milliseconds", 1000),
-        "target_seconds": seconds("target_latency_milliseconds", "milliseconds", 1000),
-        "request_timeout_seconds": seconds("request_timeout_seconds", "seconds", 1),
-    }
-    return declared | times
-
-
-_RULES: Final = _rules()
+_RULES: Final = _rules(Batching) | _rules(Tenants, "tenant_")
+_TIMES: Final = {
+    "max_wait_seconds": ("max_wait_milliseconds", 1000),
+    "target_seconds": ("target_latency_milliseconds", 1000),
+    "request_timeout_seconds": ("request_timeout_seconds", 1),
+}
+"""For each time in the file the manifest's setting, and how many of its units a second has."""
 _OPTIONAL: Final = frozenset({"max_batch_tokens", "target_seconds", "tenant_header"})
 """Values that a file may give as null."""
 
@@ -215,6 +190,6 @@ _ADDED_LATER: Final[Mapping[str, object]] = {
     "tenant_max_share": 1.0,
     "trusted_proxies": (),
 }
-"""Values that earlier sidecars do not know, with their defaults, by which they are left out. An
-upgrade restarts no pod: what runs on must name the same settings by the same hash as its operator.
+"""Values that earlier sidecars do not know; each is left out where it has this default. An upgrade
+restarts no pod, so a running sidecar must give the same settings the same hash as a new operator.
 """

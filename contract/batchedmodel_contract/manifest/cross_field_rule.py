@@ -1,8 +1,8 @@
-"""One rule over several fields of a manifest, in the two languages that judge it.
+"""A rule over several fields of a manifest, stated once for the two languages that judge it.
 
-`checks` makes them. `manifest` applies them where a file is read, `openapi` states them to an API
-server in CEL. Both halves of a rule stand side by side, and their sentence exists once, so that an
-author hears the same on one machine and in a cluster.
+A `Condition` is a predicate in Python and the same in CEL; both grow together from small ones. A
+`Check` says which condition is a fault, and what its author is told. `cross_field_rules` makes
+them, `manifest` applies them where a file is read, `custom_resource` states them to an API server.
 """
 
 import json
@@ -14,10 +14,95 @@ from typing import Final
 
 from batchedmodel_contract.invalid_input import Mistake, shown
 from batchedmodel_contract.manifest.spec import Spec
-from batchedmodel_contract.schema.reading import Setting, declaration_at, value_at
-from batchedmodel_contract.schema.rules import Schema, Whole
+from batchedmodel_contract.schema.reading import (
+    Setting,
+    declared_at,
+    getter,
+    is_filled_in,
+    value_at,
+)
+from batchedmodel_contract.schema.rules import Schema, Truth, Whole
 
 _PLACEHOLDER: Final = re.compile(r"\{([\w.]+)\}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """Something that may be so in a spec; `&`, `|` and `~` mean what they say."""
+
+    holds: Callable[[Spec], bool]
+    cel: str
+    """The same in CEL, as an operand. `self` is the spec with its defaults."""
+
+    def __and__(self, other: "Condition") -> "Condition":
+        return Condition(
+            holds=lambda spec: self.holds(spec) and other.holds(spec),
+            cel=f"({self.cel} && {other.cel})",
+        )
+
+    def __or__(self, other: "Condition") -> "Condition":
+        return Condition(
+            holds=lambda spec: self.holds(spec) or other.holds(spec),
+            cel=f"({self.cel} || {other.cel})",
+        )
+
+    def __invert__(self) -> "Condition":
+        cel = self.cel[1:] if self.cel.startswith("!") else f"!{self.cel}"
+        return Condition(holds=lambda spec: not self.holds(spec), cel=cel)
+
+
+def where(test: Callable[..., bool], cel: str, *paths: str) -> Condition:
+    """Whether the values under some paths, such as ``batching.policy``, pass a test.
+
+    `cel` is the test of ``{0}``, ``{1}`` and so on. Where one of the values, or a section on the
+    way to it, is absent, the condition does not hold.
+    """
+    tests = [guard for path in paths for guard in _guards(path)]
+    tests += [cel.format(*(f"self.{path}" for path in paths))] if cel else []
+    getters = [getter(Spec, path) for path in paths]
+
+    def holds(spec: Spec) -> bool:
+        values = [value(spec) for value in getters]
+        return all(value is not None for value in values) and test(*values)
+
+    assert tests, f"always holds: {paths}"
+    joined = " && ".join(dict.fromkeys(tests))
+    return Condition(holds=holds, cel=f"({joined})" if " " in joined else joined)
+
+
+def _guards(path: str) -> Iterator[str]:
+    """What CEL must ask before it may read the value under a path."""
+    below = "self"
+    for field, declared in declared_at(Spec, path):
+        below = f"{below}.{declared.name}"
+        if not declared.required and not is_filled_in(field, declared):
+            yield f"has({below})"
+
+
+def given(path: str) -> Condition:
+    """Whether a field says something: a list is not empty, a truth is true, others are there."""
+    field, declared = declared_at(Spec, path)[-1]
+    if isinstance(declared, Setting) and isinstance(declared.rule, Truth):
+        return where(bool, "{0}", path)
+    if field.default == ():
+        return where(bool, "size({0}) != 0", path)
+    return where(lambda value: True, "", path)
+
+
+def one_given(*paths: str) -> Condition:
+    """Whether exactly one of the fields says something."""
+    each = [given(path) for path in paths]
+    return Condition(
+        holds=lambda spec: sum(one.holds(spec) for one in each) == 1,
+        cel=f"[{', '.join(one.cel for one in each)}].exists_one(given, given)",
+    )
+
+
+def among(path: str, *values: int | str) -> Condition:
+    """Whether a field has one of these values."""
+    literals = [value if isinstance(value, int) else str(value) for value in values]
+    cel = " || ".join(f"{{0}} == {literal!r}" for literal in literals)
+    return where(lambda value: value in values, cel if len(values) == 1 else f"({cel})", path)
 
 
 class Reason(StrEnum):
@@ -32,16 +117,16 @@ class Reason(StrEnum):
 class Check:
     """One rule over several fields."""
 
-    name: str
-    """The fault that it finds."""
     field: str
     """Where the fault is shown: a path below `spec`."""
-    broken: Callable[[Spec], bool]
-    holds: str
-    """The same in CEL, true when the rule is kept; `self` is the spec with its defaults."""
+    fault: Condition
     rule: str
     """End of the sentence; ``{drain.timeoutSeconds}`` stands for the value of that field."""
     reason: Reason = Reason.INVALID
+
+    def broken(self, spec: Spec) -> bool:
+        """Whether the spec breaks the rule."""
+        return self.fault.holds(spec)
 
     def mistakes(self, spec: Spec) -> Iterator[Mistake]:
         """The mistake, if the spec breaks the rule."""
@@ -64,7 +149,7 @@ class Check:
             values = ", ".join(f"self.{field}" for field in fields)
             said = {"messageExpression": f"{json.dumps(sentence)}.format([{values}])"}
         return {
-            "rule": self.holds,
+            "rule": (~self.fault).cel,
             **said,
             "fieldPath": f".{self.field}",
             "reason": self.reason.value,
@@ -72,5 +157,25 @@ class Check:
 
     def _shows_its_value(self) -> bool:
         # A text may be long and a section has no one value; a number says it all.
-        declared = declaration_at(Spec, self.field)
+        _, declared = declared_at(Spec, self.field)[-1]
         return isinstance(declared, Setting) and isinstance(declared.rule, Whole)
+
+
+def invalid(field: str, fault: Condition, rule: str) -> Check:
+    """A rule that is broken where the fault holds."""
+    return Check(field=field, fault=fault, rule=rule)
+
+
+def required(field: str, when: Condition, rule: str) -> Check:
+    """A rule that a field is given where the condition holds."""
+    return Check(field=field, fault=when & ~given(field), rule=rule, reason=Reason.REQUIRED)
+
+
+def forbidden(field: str, when: Condition, rule: str) -> Check:
+    """A rule that a field is not given where the condition holds."""
+    return Check(field=field, fault=given(field) & when, rule=rule, reason=Reason.FORBIDDEN)
+
+
+def reserved(field: str, fault: Condition, rule: str) -> Check:
+    """A rule that is broken where a field takes what is not its author's to give."""
+    return Check(field=field, fault=fault, rule=rule, reason=Reason.FORBIDDEN)

@@ -1,8 +1,7 @@
 """Values in force of fields whose default depends on other fields.
 
-The declarations in `spec` say the same in words. Used by the operator, the autoscaler and
-`batchedmodel run`; takes single values, because the autoscaler reads no whole spec. The limit of
-the queue is part of the batch settings, see `batching`.
+The declarations in `spec` say the same in words. The functions take single values, because the
+autoscaler reads no whole spec. The limit of the queue is in `batching`.
 """
 
 from batchedmodel_contract.manifest.spec import DRAIN_MARGIN_SECONDS
@@ -13,10 +12,7 @@ from batchedmodel_contract.manifest.workload import (
 
 
 def drain_timeout_seconds(given: int | None, *, request_timeout_seconds: int) -> int:
-    """How long accepted requests may take once a pod was told to stop.
-
-    Whatever was accepted may use its whole time-out, and the drain outlasts it.
-    """
+    """How long accepted requests may take once a pod was told to stop."""
     return request_timeout_seconds + DRAIN_MARGIN_SECONDS if given is None else given
 
 
@@ -35,8 +31,7 @@ def target_outstanding(
 ) -> int:
     """Rows that may wait or be under way per pod, for metric `Outstanding`.
 
-    A full batch for each that may run: what is offered then keeps a pod busy by seven to eight and
-    a half tenths, the more the less of a batch's time is the same for any number of rows.
+    By default a full batch for each that may run, which keeps a pod busy by 70 to 85 %.
     """
     return max_batch_size * max_concurrent_batches if given is None else given
 

@@ -1,10 +1,10 @@
 """Reads a whole BatchedModel manifest.
 
-Called with a mapping by `batchedmodel run` (from YAML) and by the operator (from the API server).
-What single fields may hold stands in `spec`, rules over several of them in `checks`. These judge a
-whole spec, so they run only once every field of it obeys its own rule.
+`batchedmodel run` calls it with a mapping from YAML, the operator with one from the API server. The
+rules over several fields, and the bound of the whole, are judged once every field keeps its own.
 """
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from batchedmodel_contract.invalid_input import InvalidManifest, Mistake, shown
 from batchedmodel_contract.kubernetes.names import GROUP, VERSION
 from batchedmodel_contract.manifest.cross_field_rules import CHECKS
 from batchedmodel_contract.manifest.spec import Spec
-from batchedmodel_contract.manifest.spec_size import too_large
 from batchedmodel_contract.schema.reading import read, unknown_field
+from batchedmodel_contract.schema.rules import Schema
 
 API_VERSION: Final = f"{GROUP}/{VERSION}"
 KIND: Final = "BatchedModel"
@@ -26,6 +26,10 @@ NAME_RULE: Final = (
     f"is not a name of 1 to {LONGEST_NAME} lower-case letters, digits and '-' "
     "that starts with a letter"
 )
+LARGEST_SPEC: Final = 65_536
+"""Bytes as JSON. An API server counts the defaults too, as it fills them in before it judges."""
+_SIZE_RULE: Final = f"has more than {LARGEST_SPEC} bytes as JSON"
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(", ", ":"))
 _TOP: Final = ("apiVersion", "kind", "metadata", "spec", "status")
 
 
@@ -78,3 +82,27 @@ def _wrong_header(manifest: Mapping[str, object]) -> Iterator[Mistake]:
     for field in manifest:
         if field not in _TOP:
             yield unknown_field(field, _TOP, str(field))
+
+
+def too_large(spec: object) -> str:
+    """The end of the sentence about a spec that is too large; empty when it is not."""
+    size = 0
+    # Part by part: a spec that holds one part many times is far larger as JSON than in memory.
+    for part in _ENCODER.iterencode(spec):
+        size += len(part.encode(errors="replace"))
+        if size > LARGEST_SPEC:
+            return _SIZE_RULE
+    return ""
+
+
+def size_validation() -> Schema:
+    """The rule as an entry of the spec's `x-kubernetes-validations`."""
+    # A formatted object is JSON but for some escapes. Two hexadecimal digits stand for each byte:
+    # `bytes()` and `size()` of a text whose length nobody declared would exceed the cost that an
+    # API server allows.
+    text = "'%s'.format([dyn(self)])"
+    return {
+        "rule": f"size('%x'.format([{text}])) <= {2 * LARGEST_SPEC}",
+        "message": _SIZE_RULE,
+        "reason": "FieldValueForbidden",
+    }

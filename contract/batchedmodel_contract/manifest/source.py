@@ -1,6 +1,6 @@
-"""Where the files of a model come from: `spec.model.source` of a manifest.
+"""How a manifest names a model: the handler that runs it, and where its files come from.
 
-Part of `spec`, and read by whoever brings the files. Knows neither hubs nor volumes themselves.
+Part of `spec`, and read by the model server, which makes the handler and brings the files.
 """
 
 from dataclasses import dataclass
@@ -11,10 +11,20 @@ from batchedmodel_contract.schema.rules import LONGEST_OBJECT_NAME, Text
 
 _OBJECT_NAME: Final = r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?"
 _CLAIM_NAME: Final = Text(
-    pattern=_OBJECT_NAME,
-    form="a name of a PersistentVolumeClaim",
-    at_most=LONGEST_OBJECT_NAME,
+    pattern=_OBJECT_NAME, form="a name of a PersistentVolumeClaim", at_most=LONGEST_OBJECT_NAME
 )
+
+HANDLER_NAME: Final = Text(
+    pattern=r"hf|simulated|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*",
+    form="hf, simulated or a class such as my_package.module:Class",
+)
+FILE_HANDLER: Final = ".py:"
+"""A handler with this in its name is a class of a file, and not of an installed module."""
+
+
+def is_file_handler(handler: str | None) -> bool:
+    """Whether a handler names a file among the model's own, such as handler.py:Class."""
+    return handler is not None and FILE_HANDLER in handler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,13 +32,11 @@ class SecretKey:
     """One entry of a Secret in the model's namespace."""
 
     name: str = setting(
-        "name",
         Text(pattern=_OBJECT_NAME, form="a name of a Secret", at_most=LONGEST_OBJECT_NAME),
         "Secret that holds the token, used on Kubernetes; elsewhere HF_TOKEN is read.",
         required=True,
     )
     key: str = setting(
-        "key",
         Text(pattern=r"[\w.-]+", form="a key of a Secret", at_most=LONGEST_OBJECT_NAME),
         "Its entry with the token.",
         default="token",
@@ -40,7 +48,6 @@ class HuggingFace:
     """A model repository on a Hugging Face hub."""
 
     repo: str = setting(
-        "repo",
         Text(
             pattern=r"[\w.-]+(/[\w.-]+)?",
             form="a repository name such as sentence-transformers/all-MiniLM-L6-v2",
@@ -49,16 +56,14 @@ class HuggingFace:
         required=True,
     )
     revision: str = setting(
-        "revision",
         Text(pattern=r"[\w./-]+", form="a branch, tag or commit"),
         "Branch, tag or commit. A commit makes the service reproducible.",
         default="main",
     )
     token_secret_ref: SecretKey | None = section(
-        "tokenSecretRef", SecretKey, "Token for a repository that not everybody may see."
+        SecretKey, "Token for a repository that not everybody may see."
     )
     cache_claim_name: str | None = setting(
-        "cacheClaimName",
         _CLAIM_NAME,
         "Volume on which fetched models are kept and shared by pods, used on Kubernetes; absent: "
         "every pod fetches its own.",
@@ -70,10 +75,9 @@ class Volume:
     """A folder on a volume of the cluster, mounted read-only."""
 
     claim_name: str = setting(
-        "claimName", _CLAIM_NAME, "Volume with the model's files, on Kubernetes.", required=True
+        _CLAIM_NAME, "Volume with the model's files, on Kubernetes.", required=True
     )
     sub_path: str | None = setting(
-        "subPath",
         Text(
             pattern=r"[\w-][\w.-]*(/[\w-][\w.-]*)*",
             form="a path within the volume such as models/minilm",
@@ -87,13 +91,11 @@ class Source:
     """Where the model's files come from; exactly one of the fields."""
 
     path: str | None = setting(
-        "path",
         Text(at_most=4096),
         "Folder with the model's files; relative to the manifest, in a cluster within the image.",
     )
-    volume: Volume | None = section("volume", Volume, "Volume of a cluster that holds the files.")
+    volume: Volume | None = section(Volume, "Volume of a cluster that holds the files.")
     python_package: str | None = setting(
-        "pythonPackage",
         Text(
             pattern=r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*",
             form="an importable name such as my_models.minilm",
@@ -101,5 +103,5 @@ class Source:
         "Installed package that carries the files: its get_model_path() or else its own folder.",
     )
     hugging_face: HuggingFace | None = section(
-        "huggingFace", HuggingFace, "Repository to download once and keep in the cache."
+        HuggingFace, "Repository to download once and keep in the cache."
     )

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from batchedmodel_contract.manifest.handler_names import HANDLER_NAME
-from batchedmodel_contract.manifest.source import Source
+from batchedmodel_contract.manifest.source import HANDLER_NAME, Source
 from batchedmodel_contract.manifest.tenants import NETWORKS, Tenants
 from batchedmodel_contract.manifest.workload import (
     Accelerator,
@@ -21,19 +20,17 @@ from batchedmodel_contract.manifest.workload import (
     Service,
 )
 from batchedmodel_contract.schema.kubernetes_types import ENV_FROM, SECURITY_CONTEXT, VOLUME_MOUNT
-from batchedmodel_contract.schema.object_rules import Texts
 from batchedmodel_contract.schema.reading import section, setting
-from batchedmodel_contract.schema.rules import (
+from batchedmodel_contract.schema.rules import Choice, Text, Truth, Whole
+from batchedmodel_contract.schema.shapes import (
+    QUANTITIES,
+    TEXT_MAP,
     AscendingWholes,
-    Choice,
+    ListOf,
+    NamedEntries,
     Names,
-    Quantities,
-    Text,
-    TextMap,
-    Truth,
-    Whole,
+    Texts,
 )
-from batchedmodel_contract.schema.shapes import ListOf, NamedEntries
 
 MAX_LENGTH: Final = 1_048_576
 MAX_BATCH_SIZE: Final = 4096
@@ -54,23 +51,18 @@ DRAIN_MARGIN_SECONDS: Final = 5
 
 
 class PolicyName(StrEnum):
-    """How batches are formed."""
+    """How batches are formed; `Batching.policy` tells what each does."""
 
     DEADLINE = "Deadline"
-    """The earliest deadline leads, and a batch waits for company only when that pays."""
     GREEDY = "Greedy"
-    """Whatever waits when the model is free; the first request never waits for company."""
     WINDOW = "Window"
-    """A batch leaves when it is full or when its oldest member has waited long enough."""
 
 
 class Lateness(StrEnum):
-    """What becomes of work that will miss the latency target."""
+    """What becomes of work that will miss the latency target; see `Batching.lateness`."""
 
     SERVE = "Serve"
-    """It is served when that makes nobody else late, until the request's time is over."""
     REFUSE = "Refuse"
-    """It is refused, or given up, as soon as that is known."""
 
 
 class ServerProtocol(StrEnum):
@@ -103,10 +95,10 @@ class Resources:
     """What a container asks for and may use at most."""
 
     requests: tuple[tuple[str, str], ...] = setting(
-        "requests", Quantities(), "What is reserved for the container.", default=()
+        QUANTITIES, "What is reserved for the container.", default=()
     )
     limits: tuple[tuple[str, str], ...] = setting(
-        "limits", Quantities(), "What the container may use at most.", default=()
+        QUANTITIES, "What the container may use at most.", default=()
     )
 
 
@@ -115,86 +107,70 @@ class Model:
     """What runs a batch: a handler of our model server, or a container of one's own."""
 
     handler: str | None = setting(
-        "handler",
         HANDLER_NAME,
         "How our server runs the model: `hf` serves a transformers checkpoint, `simulated` takes "
         "time instead of computing, a class is code: installed, or in a file (handler.py:Class).",
     )
-    source: Source | None = section("source", Source, "Where the model's files come from.")
+    source: Source | None = section(Source, "Where the model's files come from.")
     image: str | None = setting(
-        "image",
         Text(pattern=r"\S+", form="an image reference"),
         "Container image, used on Kubernetes.",
         effective="the chart's model server image when `handler` is set",
     )
     port: int | None = setting(
-        "port",
         Whole(minimum=1024, maximum=65535),
         "Port on which a container of one's own listens.",
         effective=f"{DEFAULT_MODEL_PORT} when `protocol` is set",
     )
     image_pull_policy: PullPolicy | None = setting(
-        "imagePullPolicy",
-        Choice(of=PullPolicy),
-        "When nodes fetch the image. Absent: as the chart says.",
+        Choice(of=PullPolicy), "When nodes fetch the image. Absent: as the chart says."
     )
     command: tuple[str, ...] = setting(
-        "command",
-        Texts(),
-        "What a container of one's own runs; absent: what its image says.",
-        default=(),
+        Texts(), "What a container of one's own runs; absent: what its image says.", default=()
     )
-    args: tuple[str, ...] = setting(
-        "args", Texts(), "Arguments of a container of one's own.", default=()
-    )
+    args: tuple[str, ...] = setting(Texts(), "Arguments of a container of one's own.", default=())
     protocol: ServerProtocol | None = setting(
-        "protocol",
         Choice(of=ServerProtocol),
         "What a container of one's own speaks: OIP v2, KServe v1 or OpenAI embeddings.",
     )
     replicated_outputs: tuple[str, ...] = setting(
-        "replicatedOutputs",
         OUTPUT_NAMES,
         "Outputs of a server of protocol V2 that have no batch dimension: each caller of a batch "
         "gets them whole.",
         default=(),
     )
     pass_paths: tuple[str, ...] = setting(
-        "passPaths",
         PASS_PATHS,
         "Paths that are passed on to a container of one's own beside its protocol's inference, "
         "metadata and health; /* at the end means all below.",
         default=(),
     )
     idempotent: bool = setting(
-        "idempotent", Truth(), "Whether a row may be run again if its batch failed.", default=True
+        Truth(), "Whether a row may be run again if its batch failed.", default=True
     )
     trust: bool = setting(
-        "trust", Truth(), "Whether code in the model's files, pickles too, may run.", default=False
+        Truth(), "Whether code in the model's files, pickles too, may run.", default=False
     )
     parameters: tuple[tuple[str, str], ...] = setting(
-        "parameters", TextMap(), "Parameters of the handler, strings by name.", default=()
+        TEXT_MAP, "Parameters of the handler, strings by name.", default=()
     )
     env: tuple[tuple[str, str], ...] = setting(
-        "env", TextMap(), "Environment variables of the model container, by name.", default=()
+        TEXT_MAP, "Environment variables of the model container, by name.", default=()
     )
     env_from: list[object] | None = setting(
-        "envFrom",
         ListOf(each=ENV_FROM, form="a list of core/v1 sources of environment variables"),
         "ConfigMaps and Secrets whose entries are variables of the model container.",
     )
     resources: Resources = section(
-        "resources", Resources, "Resources of the model container.", default=Resources()
+        Resources, "Resources of the model container.", default=Resources()
     )
     volume_mounts: list[object] | None = setting(
-        "volumeMounts",
         NamedEntries(
             each=VOLUME_MOUNT, form="a list of core/v1 volume mounts", at_most=64, unique=False
         ),
         "Where the model container sees the volumes of `pod.volumes`.",
     )
     security_context: dict[str, object] | None = setting(
-        "securityContext",
         SECURITY_CONTEXT,
         "Security context of the model container; its fields stand above those of "
         "`security.profile`.",
@@ -206,7 +182,6 @@ class Batching:
     """How requests share a forward pass."""
 
     policy: PolicyName = setting(
-        "policy",
         Choice(of=PolicyName),
         "`Deadline` serves in time as many as it can and waits for company only when that pays; "
         "`Greedy` takes whatever waits when the model is free; `Window` waits for a full batch "
@@ -214,63 +189,54 @@ class Batching:
         default=PolicyName.DEADLINE,
     )
     max_batch_size: int = setting(
-        "maxBatchSize", Whole(minimum=1, maximum=MAX_BATCH_SIZE), "Rows in one batch.", default=32
+        Whole(minimum=1, maximum=MAX_BATCH_SIZE), "Rows in one batch.", default=32
     )
     max_batch_tokens: int | None = setting(
-        "maxBatchTokens",
         Whole(minimum=1, maximum=MAX_BATCH_TOKENS),
         "Tokens in one batch: rows x longest row when the model pads, the sum of the rows' lengths "
         "when it packs. A row that is longer goes alone. Absent: no such bound. Without effect "
         "where all rows cost the same, whatever their length (the model's profile says so).",
     )
     max_concurrent_batches: int = setting(
-        "maxConcurrentBatches",
         Whole(minimum=1, maximum=64),
         "Batches that a container of one's own has at the same time: as many as its workers run "
         "side by side. A handler's server runs one after the other.",
         default=1,
     )
     max_wait_milliseconds: int = setting(
-        "maxWaitMilliseconds",
         Whole(minimum=0, maximum=60_000),
         "Longest time that a row is held back for company, from its arrival on; "
         "`Greedy` holds none.",
         default=5,
     )
     target_latency_milliseconds: int | None = setting(
-        "targetLatencyMilliseconds",
         Whole(minimum=1, maximum=600_000),
         "Time from a request's arrival in which its answer should be there. `Deadline` orders and "
         "sizes batches by it; absent, by the time that a caller gives itself.",
     )
     lateness: Lateness = setting(
-        "lateness",
         Choice(of=Lateness),
         "What will miss the target: `Serve` serves it with what capacity others leave, "
         "`Refuse` answers 429 or 503 at once.",
         default=Lateness.SERVE,
     )
     trust_priority: bool = setting(
-        "trustPriority",
         Truth(),
         "Whether a caller may raise the priority of its own request; it may always lower it.",
         default=False,
     )
     max_queue_size: int | None = setting(
-        "maxQueueSize",
         Whole(minimum=1, maximum=1_000_000),
         "Rows that may wait; more are refused with 429. An eighth is kept for tenants of whom none "
         "wait yet.",
         effective="the larger of 2048 and 16 x `maxBatchSize`",
     )
     request_timeout_seconds: int = setting(
-        "requestTimeoutSeconds",
         Whole(minimum=1, maximum=3600),
         "A request that is not answered by then gets 504.",
         default=30,
     )
     length_buckets: tuple[int, ...] = setting(
-        "lengthBuckets",
         AscendingWholes(each=Whole(minimum=1, maximum=MAX_LENGTH), at_most=64),
         "Upper edges of length classes. `Greedy` and `Window` batch each class by itself, all rows "
         "as one class if there are none; `Deadline` merges neighbours where that is cheaper, and "
@@ -278,13 +244,11 @@ class Batching:
         default=(),
     )
     tenants: Tenants | None = section(
-        "tenants",
         Tenants,
         "Who shares the model: service is fair between tenants, by the device time that their rows "
         "cost. Absent: each caller's address is one, and has an equal share.",
     )
     trusted_proxies: tuple[str, ...] = setting(
-        "trustedProxies",
         NETWORKS,
         "Networks of the gateways on whose connections the tenants' header is believed.",
         default=(),
@@ -296,15 +260,12 @@ class Sidecar:
     """The batching sidecar's container."""
 
     image: str | None = setting(
-        "image",
         Text(pattern=r"\S+", form="an image reference"),
         "Image of the sidecar, of the operator's own version. Absent: the chart's.",
     )
-    resources: Resources = section(
-        "resources", Resources, "Resources of the sidecar.", default=Resources()
-    )
+    resources: Resources = section(Resources, "Resources of the sidecar.", default=Resources())
     log_level: LogLevel = setting(
-        "logLevel", Choice(of=LogLevel), "How much the sidecar logs.", default=LogLevel.INFO
+        Choice(of=LogLevel), "How much the sidecar logs.", default=LogLevel.INFO
     )
 
 
@@ -313,7 +274,6 @@ class Startup:
     """How long a pod may take until its model is ready."""
 
     timeout_seconds: int = setting(
-        "timeoutSeconds",
         Whole(minimum=10, maximum=14_400),
         "A model that is not ready by then is restarted.",
         default=1200,
@@ -325,13 +285,11 @@ class Drain:
     """How a pod ends without losing a request."""
 
     delay_seconds: int = setting(
-        "delaySeconds",
         Whole(minimum=0, maximum=120),
         "How long a pod that is told to stop still accepts requests, while endpoints are updated.",
         default=5,
     )
     timeout_seconds: int | None = setting(
-        "timeoutSeconds",
         Whole(minimum=1, maximum=3600),
         "How long accepted requests may take after that.",
         effective=f"`requestTimeoutSeconds` + {DRAIN_MARGIN_SECONDS}",
@@ -343,41 +301,34 @@ class Spec:
     """The whole `spec`."""
 
     suspend: bool = setting(
-        "suspend",
         Truth(),
         "Whether the model rests: no pods, while its objects and its URL stay.",
         default=False,
     )
     replicas: int | None = setting(
-        "replicas",
         Whole(minimum=0, maximum=1000),
         "Pods, when nothing scales them.",
         effective="1 without `autoscaling`",
     )
-    model: Model = section("model", Model, "What runs a batch.", required=True)
-    batching: Batching = section(
-        "batching", Batching, "How requests share a forward pass.", default=Batching()
-    )
+    model: Model = section(Model, "What runs a batch.", required=True)
+    batching: Batching = section(Batching, "How requests share a forward pass.", default=Batching())
     accelerator: Accelerator | None = section(
-        "accelerator",
         Accelerator,
         "The device that each pod needs, as an extended resource; claims of dynamic resource "
         "allocation are not made. Absent: none.",
     )
     autoscaling: Autoscaling | None = section(
-        "autoscaling", Autoscaling, "How the number of pods follows the load; absent: it does not."
+        Autoscaling, "How the number of pods follows the load; absent: it does not."
     )
-    sidecar: Sidecar = section("sidecar", Sidecar, "The batching sidecar.", default=Sidecar())
-    startup: Startup = section("startup", Startup, "How a pod begins.", default=Startup())
-    drain: Drain = section("drain", Drain, "How a pod ends.", default=Drain())
+    sidecar: Sidecar = section(Sidecar, "The batching sidecar.", default=Sidecar())
+    startup: Startup = section(Startup, "How a pod begins.", default=Startup())
+    drain: Drain = section(Drain, "How a pod ends.", default=Drain())
     rollout: Rollout = section(
-        "rollout", Rollout, "How pods are replaced by those of a new revision.", default=Rollout()
+        Rollout, "How pods are replaced by those of a new revision.", default=Rollout()
     )
-    service: Service = section("service", Service, "The Service in front.", default=Service())
+    service: Service = section(Service, "The Service in front.", default=Service())
     disruption: Disruption = section(
-        "disruption", Disruption, "What those may do to pods who drain nodes.", default=Disruption()
+        Disruption, "What those may do to pods who drain nodes.", default=Disruption()
     )
-    security: Security = section(
-        "security", Security, "What the pods' containers may do.", default=Security()
-    )
-    pod: Pod = section("pod", Pod, "Where pods run and what they carry.", default=Pod())
+    security: Security = section(Security, "What the pods' containers may do.", default=Security())
+    pod: Pod = section(Pod, "Where pods run and what they carry.", default=Pod())

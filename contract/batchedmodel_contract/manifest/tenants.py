@@ -1,6 +1,6 @@
-"""Whose share of the model a request uses: what a manifest says of tenants, and who one is.
+"""Tenants: what a manifest says of them, and whose share of the model a request uses.
 
-Pure. The sidecar asks `tenant_of` once for every request; `spec` declares the records.
+Pure. The sidecar asks for the share of every request.
 """
 
 import ipaddress
@@ -10,14 +10,15 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from batchedmodel_contract.schema.reading import setting
-from batchedmodel_contract.schema.rules import Names, Numbers, Real, Text
+from batchedmodel_contract.schema.rules import Real, Text
+from batchedmodel_contract.schema.shapes import MapOf, Names
 
 UNLISTED: Final = "(unlisted)"
-"""The tenant of all whom no list names, on connections from trusted proxies."""
+"""The tenant of all callers that no list names, on connections from trusted proxies."""
 MOST_WEIGHTS: Final = 256
 _LONGEST_NAME: Final = 128
 _SITE: Final = 64
-"""Bits of an IPv6 address that one network of a customer's has: within it addresses are free."""
+"""Bits of an IPv6 address that name a customer's network, in which addresses cost nothing."""
 
 _BYTE: Final = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 _IPV4: Final = rf"{_BYTE}(\.{_BYTE}){{3}}(/(3[0-2]|[12]?[0-9]))?"
@@ -37,6 +38,8 @@ NETWORK: Final = Text(
     at_most=64,
 )
 NETWORKS: Final = Names(each=NETWORK, called="network", at_most=64)
+_WEIGHT: Final = Real(minimum=0.001, maximum=1000.0)
+_WEIGHTS: Final = MapOf(each=_WEIGHT, called=f"numbers by name, {_WEIGHT}", at_most=MOST_WEIGHTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,21 +47,18 @@ class Tenants:
     """Who shares the model, and how much of it."""
 
     header: str | None = setting(
-        "header",
         Text(pattern="[A-Za-z0-9_-]+", form="the name of a header", at_most=_LONGEST_NAME),
         "Request header that names the tenant. It is believed on connections from "
         "`trustedProxies`, who must replace what callers write there. Absent: each caller's "
         "address is a tenant.",
     )
     weights: tuple[tuple[str, float], ...] = setting(
-        "weights",
-        Numbers(each=Real(minimum=0.001, maximum=1000.0), at_most=MOST_WEIGHTS),
+        _WEIGHTS,
         "The tenants, each with the weight of its share. Tenants that are not listed share one of "
         "weight 1, as do requests without the header.",
         default=(),
     )
     max_share: float = setting(
-        "maxShare",
         Real(minimum=0.001, maximum=1.0),
         "Share of the queue's room, of the places of large bodies and of the memory of bodies "
         "that one tenant may have at most. It bounds no device time that nobody else wants.",
@@ -76,7 +76,7 @@ class Share(NamedTuple):
 
 
 NOBODY: Final = Share("")
-"""Of what is done for no caller."""
+"""For work that no caller asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,17 +94,17 @@ class TenantSettings:
 
 
 def tenant_of(address: str, headers: Mapping[str, str], settings: TenantSettings) -> str:
-    """Whose share a request uses that came from an address, with these headers.
+    """The tenant of a request that came from an address, with these headers.
 
-    The header counts on connections of trusted proxies alone: elsewhere whoever changes its value
-    would buy shares. All requests of any other address are one tenant.
+    The header counts only on connections of trusted proxies, for a caller could take many shares by
+    many values. All requests of any other address are one tenant.
     """
     header = settings.header
     if header is None or not _is_trusted(address, settings.trusted_proxies):
         return address_group(address)
     lowered = header.lower()
     names = {value for key, value in headers.items() if key.lower() == lowered}
-    # Of several one may be the caller's own, which a proxy has left beside its own.
+    # Of several, one may be the caller's own that a proxy did not remove.
     name = names.pop() if len(names) == 1 else UNLISTED
     return name if name in settings.weights else UNLISTED
 

@@ -14,15 +14,18 @@ from batchedmodel_contract.schema.kubernetes_types import (
     CONTAINER,
     TOLERATION,
     TOPOLOGY_SPREAD_CONSTRAINT,
+    VOLUME,
 )
-from batchedmodel_contract.schema.kubernetes_volumes import VOLUME
-from batchedmodel_contract.schema.object_rules import CountOrPercent
 from batchedmodel_contract.schema.reading import setting
-from batchedmodel_contract.schema.rules import Choice, Names, Text, TextMap, Truth, Whole
-from batchedmodel_contract.schema.shapes import ListOf, NamedEntries
+from batchedmodel_contract.schema.rules import Choice, CountOrPercent, Text, Truth, Whole
+from batchedmodel_contract.schema.shapes import TEXT_MAP, ListOf, NamedEntries, Names
 
 DEFAULT_TARGET_UTILIZATION_PERCENT: Final = 80
 DEFAULT_TARGET_QUEUE_WAIT_MILLISECONDS: Final = 500
+_LABEL: Final = r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?"
+_LABEL_VALUES: Final = Names(
+    each=Text(pattern=_LABEL, form="a label value", at_most=63), called="label value"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +33,6 @@ class Accelerator:
     """The device that each pod's model container needs."""
 
     resource: str = setting(
-        "resource",
         Text(
             pattern=r"[a-z0-9.-]+/[A-Za-z0-9._-]+",
             form="an extended resource such as nvidia.com/gpu",
@@ -38,18 +40,13 @@ class Accelerator:
         "Extended resource of the node.",
         default="nvidia.com/gpu",
     )
-    count: int = setting("count", Whole(minimum=1, maximum=16), "Devices per pod.", default=1)
+    count: int = setting(Whole(minimum=1, maximum=16), "Devices per pod.", default=1)
     product_labels: tuple[str, ...] = setting(
-        "productLabels",
-        Names(
-            each=Text(pattern=r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", at_most=63),
-            called="label value",
-        ),
+        _LABEL_VALUES,
         f"Products that will do, by the values of the nodes' label {PRODUCT_LABEL}. Empty: all.",
         default=(),
     )
     tolerate: bool = setting(
-        "tolerate",
         Truth(),
         "Whether pods tolerate a taint that has the resource's name for a key and keeps others "
         "off (NoSchedule).",
@@ -58,18 +55,13 @@ class Accelerator:
 
 
 class ScalingMetric(StrEnum):
-    """What the number of pods follows."""
+    """What the number of pods follows; see `Autoscaling.metric`."""
 
     LOAD = "Load"
-    """Offered work and backlog, in replicas."""
     QUEUE_LENGTH = "QueueLength"
-    """Rows that wait, per replica."""
     OUTSTANDING = "Outstanding"
-    """Rows that wait or are under way, per replica."""
     QUEUE_WAIT = "QueueWait"
-    """How long rows wait."""
     CPU = "CPU"
-    """Of the model's container, as the kubelet measures it."""
 
 
 class ScalingProfile(StrEnum):
@@ -84,14 +76,9 @@ class ScalingProfile(StrEnum):
 class Autoscaling:
     """How a stock HorizontalPodAutoscaler sizes the model."""
 
-    min_replicas: int = setting(
-        "minReplicas", Whole(minimum=1, maximum=1000), "Fewest pods.", default=1
-    )
-    max_replicas: int = setting(
-        "maxReplicas", Whole(minimum=1, maximum=1000), "Most pods.", required=True
-    )
+    min_replicas: int = setting(Whole(minimum=1, maximum=1000), "Fewest pods.", default=1)
+    max_replicas: int = setting(Whole(minimum=1, maximum=1000), "Most pods.", required=True)
     metric: ScalingMetric = setting(
-        "metric",
         Choice(of=ScalingMetric),
         "`Load` follows the work that is offered, `QueueLength` the rows that wait, `Outstanding` "
         "those under way too, `QueueWait` how long rows wait, `CPU` what the model's container "
@@ -99,33 +86,28 @@ class Autoscaling:
         default=ScalingMetric.LOAD,
     )
     target_utilization_percent: int | None = setting(
-        "targetUtilizationPercent",
         Whole(minimum=20, maximum=95),
         "Share that is to be used: of a pod's capacity with metric `Load`, of the requested cpu "
         "with metric `CPU`.",
         effective=f"{DEFAULT_TARGET_UTILIZATION_PERCENT} with metric `Load` or `CPU`",
     )
     target_queue_length: int | None = setting(
-        "targetQueueLength",
         Whole(minimum=1, maximum=1_000_000),
         "Rows that may wait per pod; for metric `QueueLength`.",
         effective="`maxBatchSize` with metric `QueueLength`",
     )
     target_outstanding: int | None = setting(
-        "targetOutstanding",
         Whole(minimum=1, maximum=1_000_000),
         "Rows that may wait or be under way per pod; for metric `Outstanding`.",
         effective="`maxBatchSize` x `maxConcurrentBatches` with metric `Outstanding`",
     )
     target_queue_wait_milliseconds: int | None = setting(
-        "targetQueueWaitMilliseconds",
         Whole(minimum=1, maximum=3_600_000),
         "How long a row may wait on average until its batch begins; for metric `QueueWait`.",
         effective="with metric `QueueWait` half of `targetLatencyMilliseconds`, or "
         f"{DEFAULT_TARGET_QUEUE_WAIT_MILLISECONDS} without one",
     )
     profile: ScalingProfile = setting(
-        "profile",
         Choice(of=ScalingProfile),
         "`Balanced` doubles within a minute and takes pods away slowly after five calm minutes, "
         "`Fast` trebles within 15 s and gives up pods after two, `Conservative` adds one pod a "
@@ -133,7 +115,6 @@ class Autoscaling:
         default=ScalingProfile.BALANCED,
     )
     behavior: dict[str, object] | None = setting(
-        "behavior",
         BEHAVIOR,
         "Scaling behaviour in the form of autoscaling/v2; its `scaleUp` and its `scaleDown` stand "
         "above the profile's.",
@@ -141,14 +122,11 @@ class Autoscaling:
 
 
 class RolloutStrategy(StrEnum):
-    """Which pods go first."""
+    """Which pods go first; see `Rollout.strategy`."""
 
     AUTO = "Auto"
-    """`Surge`, unless there may be no accelerator to spare."""
     SURGE = "Surge"
-    """New pods come beside the old ones."""
     IN_PLACE = "InPlace"
-    """Old pods make room for the new ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,41 +134,33 @@ class Rollout:
     """How pods are replaced by those of a new revision."""
 
     strategy: RolloutStrategy = setting(
-        "strategy",
         Choice(of=RolloutStrategy),
         "`Surge` puts new pods beside the old ones, `InPlace` takes old pods away first, `Auto` is "
         "`Surge` unless no accelerator may be to spare, and changes to `InPlace` where none comes.",
         default=RolloutStrategy.AUTO,
     )
     auto_rollback: bool = setting(
-        "autoRollback",
         Truth(),
         "Whether the last good revision comes back when containers of a new one start and fail.",
         default=True,
     )
     max_surge: int | str | None = setting(
-        "maxSurge",
         CountOrPercent(),
         "Pods that may be there beside those that are wanted.",
         effective="25%, 1 with an accelerator; 0 where old pods go first",
     )
     max_unavailable: int | str | None = setting(
-        "maxUnavailable",
         CountOrPercent(),
         "Pods that may be missing meanwhile.",
         effective="0; 1 where old pods go first",
     )
     min_ready_seconds: int = setting(
-        "minReadySeconds",
         Whole(minimum=0, maximum=3600),
         "How long a new pod must have been ready until the next is replaced.",
         default=0,
     )
     revision_history_limit: int = setting(
-        "revisionHistoryLimit",
-        Whole(minimum=1, maximum=20),
-        "Earlier revisions that the Deployment keeps.",
-        default=3,
+        Whole(minimum=1, maximum=20), "Earlier revisions that the Deployment keeps.", default=3
     )
 
 
@@ -207,19 +177,18 @@ class Service:
     """The Service in front of the pods."""
 
     type: ServiceType = setting(
-        "type", Choice(of=ServiceType), "How it is reached.", default=ServiceType.CLUSTER_IP
+        Choice(of=ServiceType), "How it is reached.", default=ServiceType.CLUSTER_IP
     )
-    port: int = setting("port", Whole(minimum=1, maximum=65535), "Its port.", default=80)
+    port: int = setting(Whole(minimum=1, maximum=65535), "Its port.", default=80)
     annotations: tuple[tuple[str, str], ...] = setting(
-        "annotations", TextMap(), "Its annotations, for load balancers and others.", default=()
+        TEXT_MAP, "Its annotations, for load balancers and others.", default=()
     )
 
 
 class BudgetMode(StrEnum):
-    """When a PodDisruptionBudget is made."""
+    """When a PodDisruptionBudget is made; see `Disruption.pod_disruption_budget`."""
 
     AUTO = "Auto"
-    """Where there may be two pods or more."""
     NEVER = "Never"
 
 
@@ -228,17 +197,13 @@ class Disruption:
     """What those may do who drain nodes."""
 
     pod_disruption_budget: BudgetMode = setting(
-        "podDisruptionBudget",
         Choice(of=BudgetMode),
         "`Auto` makes a PodDisruptionBudget where there may be two pods or more, `Never` makes "
         "none. Pods that are not ready are never protected.",
         default=BudgetMode.AUTO,
     )
     max_unavailable: int | str = setting(
-        "maxUnavailable",
-        CountOrPercent(minimum=1),
-        "Pods that may be evicted at the same time.",
-        default=1,
+        CountOrPercent(minimum=1), "Pods that may be evicted at the same time.", default=1
     )
 
 
@@ -254,7 +219,6 @@ class Security:
     """What the pods' containers may do."""
 
     profile: SecurityProfile = setting(
-        "profile",
         Choice(of=SecurityProfile),
         "Pod security standard that the pods meet. `Restricted` runs all containers as a user "
         "without rights; `Baseline` runs that of the model as the user its image names, root too.",
@@ -267,56 +231,43 @@ class Pod:
     """Where pods run and what they carry."""
 
     labels: tuple[tuple[str, str], ...] = setting(
-        "labels", TextMap(), "Labels of the pods; none of them selects pods.", default=()
+        TEXT_MAP, "Labels of the pods; none of them selects pods.", default=()
     )
     annotations: tuple[tuple[str, str], ...] = setting(
-        "annotations", TextMap(), "Annotations of the pods.", default=()
+        TEXT_MAP, "Annotations of the pods.", default=()
     )
     node_selector: tuple[tuple[str, str], ...] = setting(
-        "nodeSelector", TextMap(), "Labels that a node must have.", default=()
+        TEXT_MAP, "Labels that a node must have.", default=()
     )
     tolerations: list[object] | None = setting(
-        "tolerations",
         ListOf(each=TOLERATION, form="a list of core/v1 tolerations"),
         "Taints that are tolerated, beside that of the accelerator.",
     )
-    affinity: dict[str, object] | None = setting("affinity", AFFINITY, "Node and pod affinity.")
+    affinity: dict[str, object] | None = setting(AFFINITY, "Node and pod affinity.")
     topology_spread_constraints: list[object] | None = setting(
-        "topologySpreadConstraints",
         ListOf(
             each=TOPOLOGY_SPREAD_CONSTRAINT, form="a list of core/v1 topology spread constraints"
         ),
         "How pods are spread; one without a selector is about the model's pods. Absent: over "
         "zones and nodes, as far as that is possible. An empty list: no constraint.",
     )
-    priority_class_name: str | None = setting(
-        "priorityClassName", Text(at_most=253), "Priority class of the pods."
-    )
-    runtime_class_name: str | None = setting(
-        "runtimeClassName", Text(at_most=253), "Runtime class of the pods."
-    )
+    priority_class_name: str | None = setting(Text(at_most=253), "Priority class of the pods.")
+    runtime_class_name: str | None = setting(Text(at_most=253), "Runtime class of the pods.")
     scheduler_name: str | None = setting(
-        "schedulerName", Text(at_most=253), "Who places the pods; absent: the cluster's scheduler."
+        Text(at_most=253), "Who places the pods; absent: the cluster's scheduler."
     )
-    service_account_name: str | None = setting(
-        "serviceAccountName", Text(at_most=253), "Service account of the pods."
-    )
+    service_account_name: str | None = setting(Text(at_most=253), "Service account of the pods.")
     automount_service_account_token: bool = setting(
-        "automountServiceAccountToken",
-        Truth(),
-        "Whether the containers get the service account's token.",
-        default=False,
+        Truth(), "Whether the containers get the service account's token.", default=False
     )
     image_pull_secrets: tuple[str, ...] = setting(
-        "imagePullSecrets", Names(), "Secrets with which images are pulled.", default=()
+        Names(), "Secrets with which images are pulled.", default=()
     )
     volumes: list[object] | None = setting(
-        "volumes",
         NamedEntries(each=VOLUME, form="a list of core/v1 volumes"),
         "Volumes beside the operator's own; `model.volumeMounts` says where they are seen.",
     )
     init_containers: list[object] | None = setting(
-        "initContainers",
         NamedEntries(each=CONTAINER, form="a list of core/v1 containers", at_most=16),
         "What runs before the model, one after the other, when the sidecar is up and the model's "
         "files are fetched. They may see `pod.volumes` and the model's own, `cache` and "

@@ -1,7 +1,7 @@
 """The head of an answer of a sidecar's admin port, as operator and autoscaler read it.
 
-What stands at a pod's address is somebody else's server, so only the plain form that sidecars use
-is read: a status, headers, and a body whose length they say. Pure; who reads bounds the bytes.
+Another process may stand at a pod's address, so only the plain form that sidecars use is read: a
+status, headers, and a body whose length they say. Pure; the caller bounds the bytes.
 """
 
 import re
@@ -22,9 +22,9 @@ class Head:
 
     status: int
     headers: Mapping[str, str]
-    """By lower-case name; of several the last."""
+    """By lower-case name; of several with one name the last."""
     length: int | None
-    """Bytes of the body; None where its end is that of the connection."""
+    """Bytes of the body; None where the body ends with the connection."""
     stays: bool
     """Whether the connection is left open."""
 
@@ -34,7 +34,7 @@ class Head:
 
 
 def read_head(text: bytes) -> Head | None:
-    """The head in a text that ends with `END_OF_HEAD`; None where it is none of a sidecar's."""
+    """The head in a text that ends with `END_OF_HEAD`; None where no sidecar writes such a head."""
     first, *lines = text.decode("latin-1").removesuffix("\r\n\r\n").split("\r\n")
     status = _STATUS.match(first)
     parts = (line.partition(":") for line in lines)

@@ -1,4 +1,4 @@
-"""How many files and connections a process may have open, for those that serve or ask very many."""
+"""How many files and connections a process may have open."""
 
 import resource
 from typing import Final
@@ -15,7 +15,7 @@ def raise_descriptors() -> int:
 
 
 def wanted_descriptors(soft: int, hard: int) -> int:
-    """The soft limit to ask for, given both that there are: never a lower one."""
+    """The soft limit to ask for, by the present ones; never a lower one than now."""
     if resource.RLIM_INFINITY in (soft, hard):
         return soft if soft == resource.RLIM_INFINITY else max(soft, MOST_DESCRIPTORS)
     return max(soft, min(hard, MOST_DESCRIPTORS))

@@ -20,7 +20,8 @@ from batchedmodel_contract.manifest.spec import (
     ServerProtocol,
 )
 from batchedmodel_contract.schema.reading import Section, declarations, read, setting
-from batchedmodel_contract.schema.rules import Broken, Choice, Real, Text, TextMap, Truth, Whole
+from batchedmodel_contract.schema.rules import Broken, Choice, Real, Text, Truth, Whole
+from batchedmodel_contract.schema.shapes import TEXT_MAP, MapOf
 
 PREFIX: Final = "BATCHEDMODEL_"
 """What the names of all these variables begin with."""
@@ -29,11 +30,11 @@ HUB_FOLDER: Final = "hub"
 """What models from a hub lie in, below the cache folder; in a pod a volume of its own."""
 
 EXIT_WRONG_SETTINGS: Final = 2
-"""A process ends with it when its settings cannot be used; starting it again would not help."""
+"""Exit status of a process that cannot use its settings; to start it again would not help."""
 EXIT_CANNOT_LISTEN: Final = 3
-"""A process ends with it when its port or socket cannot be had."""
+"""Exit status of a process that cannot have its port or socket."""
 EXIT_DEVICE_LOST: Final = 4
-"""The model server ends with it when only a new process can use the device again."""
+"""Exit status of the model server when only a new process can use the device again."""
 
 UPSTREAM_PATTERN: Final = r"https?://[^/\s]+"
 UPSTREAM_FORM: Final = "a URL such as http://127.0.0.1:8080 or https://models.example.com"
@@ -44,95 +45,80 @@ Settings = TypeVar("Settings")
 
 
 class AcceleratorNeed(StrEnum):
-    """What becomes of a model that computes where we say, if torch finds no accelerator."""
+    """What our model server does if torch finds no accelerator."""
 
     NONE = "None"
-    """It computes on the CPU, as its manifest has it."""
+    """It computes on the CPU: the manifest asks for no accelerator."""
     WANTED = "Wanted"
-    """It computes on the CPU, and that is said."""
+    """It computes on the CPU and logs that as an error."""
     REQUIRED = "Required"
-    """It fails: a pod that is many times slower than its manifest has it would be scaled out."""
+    """It fails: a pod that is many times slower than expected would be scaled out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SidecarSettings:
     """What the sidecar is told. Batch settings come from the watched folder instead."""
 
-    model_name: str = setting("MODEL_NAME", Text(), "Name that callers use.", required=True)
+    model_name: str = setting(Text(), "Name that callers use.", required=True)
     model_socket: str = setting(
-        "MODEL_SOCKET", Text(), "Unix socket of our model server; or else UPSTREAM_URL.", default=""
+        Text(), "Unix socket of our model server; or else UPSTREAM_URL.", default=""
     )
     upstream_url: str = setting(
-        "UPSTREAM_URL",
         Text(pattern=UPSTREAM_PATTERN, form=UPSTREAM_FORM),
         "Where a server of one's own listens; or else MODEL_SOCKET.",
         default="",
     )
     upstream_protocol: ServerProtocol = setting(
-        "UPSTREAM_PROTOCOL",
         Choice(of=ServerProtocol),
         "What the server at UPSTREAM_URL speaks.",
         default=ServerProtocol.V2,
     )
     replicated_outputs: tuple[str, ...] = setting(
-        "REPLICATED_OUTPUTS",
         OUTPUT_NAMES,
         "Outputs without rows of the server at UPSTREAM_URL, as a JSON list.",
         default=(),
     )
     pass_paths: tuple[str, ...] = setting(
-        "PASS_PATHS",
         PASS_PATHS,
         "What is passed on to UPSTREAM_URL beside its protocol's paths, as a JSON list.",
         default=(),
     )
     idempotent: bool = setting(
-        "IDEMPOTENT",
-        Truth(),
-        "Whether a row may be run again after its batch failed.",
-        default=True,
+        Truth(), "Whether a row may be run again after its batch failed.", default=True
     )
     settings_folder: str = setting(
-        "SETTINGS_FOLDER", Text(), "Folder that holds the batch settings; watched.", required=True
+        Text(), "Folder that holds the batch settings; watched.", required=True
     )
-    host: str = setting("HOST", Text(), "Address to listen on.", default="0.0.0.0")
-    port: int = setting("PORT", Whole(minimum=0, maximum=65535), "Port for callers.", default=8000)
+    host: str = setting(Text(), "Address to listen on.", default="0.0.0.0")
+    port: int = setting(Whole(minimum=0, maximum=65535), "Port for callers.", default=8000)
     admin_port: int = setting(
-        "ADMIN_PORT",
-        Whole(minimum=0, maximum=65535),
-        "Port for probes, metrics, drain.",
-        default=9090,
+        Whole(minimum=0, maximum=65535), "Port for probes, metrics, drain.", default=9090
     )
     token_file: str = setting(
-        "TOKEN_FILE",
         Text(),
         "Where to write what /drain, load and unload must be called with, made up at each start; "
         "empty: nobody may call them.",
         default="",
     )
     pod_uid: str = setting(
-        "POD_UID", Text(), "Uid of the pod, which every answer of the admin port names.", default=""
+        Text(), "Uid of the pod, which every answer of the admin port names.", default=""
     )
     drain_delay_seconds: float = setting(
-        "DRAIN_DELAY_SECONDS",
         Real(minimum=0, maximum=120),
         "How long a drain still accepts requests, while endpoints are updated elsewhere.",
         default=0.0,
     )
     drain_timeout_seconds: float = setting(
-        "DRAIN_TIMEOUT_SECONDS",
         Real(minimum=0, maximum=3700),  # the longest time-out of a request, and some
         "How long a drain waits for accepted requests.",
         default=35.0,
     )
     max_body_bytes: int = setting(
-        "MAX_BODY_BYTES",
         Whole(minimum=1024, maximum=1024 * _MEBIBYTE),
         "Largest request body; larger ones are refused with 413.",
         default=64 * _MEBIBYTE,
     )
     max_queue_bytes: int = setting(
-        "MAX_QUEUE_BYTES",
         Whole(minimum=1024, maximum=1024 * 1024 * _MEBIBYTE),
         "Bytes that all callers together may make the process hold: bodies, as they came and as "
         "they were inflated, until they are answered (more are refused with 429), and in up to "
@@ -140,78 +126,52 @@ class SidecarSettings:
         default=256 * _MEBIBYTE,
     )
     connection_age_seconds: float = setting(
-        "CONNECTION_AGE_SECONDS",
         Real(minimum=1, maximum=86_400),
         "Mean age at which a caller's connection is closed after an answer, so that pooled "
         "connections reach added pods; +-20 % by connection.",
         default=60.0,
     )
-    log_level: LogLevel = setting(
-        "LOG_LEVEL", Choice(of=LogLevel), "How much to log.", default=LogLevel.INFO
-    )
+    log_level: LogLevel = setting(Choice(of=LogLevel), "How much to log.", default=LogLevel.INFO)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelServerSettings:
     """What the model server is told."""
 
-    model_name: str = setting("MODEL_NAME", Text(), "Name of the model.", required=True)
-    model_socket: str = setting("MODEL_SOCKET", Text(), "Unix socket to serve.", required=True)
-    handler: str = setting("HANDLER", Text(), "How to run the model.", required=True)
-    source: str = setting(
-        "SOURCE", Text(at_most=65_536), "`spec.model.source` as JSON.", default=""
-    )
+    model_name: str = setting(Text(), "Name of the model.", required=True)
+    model_socket: str = setting(Text(), "Unix socket to serve.", required=True)
+    handler: str = setting(Text(), "How to run the model.", required=True)
+    source: str = setting(Text(at_most=65_536), "`spec.model.source` as JSON.", default="")
     parameters: tuple[tuple[str, str], ...] = setting(
-        "PARAMETERS", TextMap(), "`spec.model.parameters` as JSON.", default=()
+        TEXT_MAP, "`spec.model.parameters` as JSON.", default=()
     )
     trust: bool = setting(
-        "TRUST", Truth(), "Whether code among the model's files may be run.", default=False
+        Truth(), "Whether code among the model's files may be run.", default=False
     )
     max_batch_size: int = setting(
-        "MAX_BATCH_SIZE",
-        Whole(minimum=1, maximum=MAX_BATCH_SIZE),
-        "Largest batch to warm up.",
-        default=32,
+        Whole(minimum=1, maximum=MAX_BATCH_SIZE), "Largest batch to warm up.", default=32
     )
     idempotent: bool = setting(
-        "IDEMPOTENT",
-        Truth(),
-        "Whether a row may be run again after its batch failed.",
-        default=True,
+        Truth(), "Whether a row may be run again after its batch failed.", default=True
     )
     accelerator: AcceleratorNeed = setting(
-        "ACCELERATOR",
         Choice(of=AcceleratorNeed),
         "Whether the manifest asks for one, and whether the model fails without.",
         default=AcceleratorNeed.NONE,
     )
-    cache_folder: str = setting(
-        "CACHE_FOLDER", Text(), "Folder for downloaded models.", required=True
-    )
-    log_level: LogLevel = setting(
-        "LOG_LEVEL", Choice(of=LogLevel), "How much to log.", default=LogLevel.INFO
-    )
+    cache_folder: str = setting(Text(), "Folder for downloaded models.", required=True)
+    log_level: LogLevel = setting(Choice(of=LogLevel), "How much to log.", default=LogLevel.INFO)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSettings:
     """What the program is told that fetches a model's files before the model server starts."""
 
-    source: str = setting(
-        "SOURCE", Text(at_most=65_536), "`spec.model.source` as JSON.", required=True
-    )
-    trust: bool = setting(
-        "TRUST", Truth(), "Whether code and pickles are fetched as well.", default=False
-    )
-    cache_folder: str = setting(
-        "CACHE_FOLDER", Text(), "Folder for downloaded models.", required=True
-    )
-    report_file: str = setting(
-        "REPORT_FILE", Text(), "Where to write why nothing could be fetched.", default=""
-    )
-    log_level: LogLevel = setting(
-        "LOG_LEVEL", Choice(of=LogLevel), "How much to log.", default=LogLevel.INFO
-    )
+    source: str = setting(Text(at_most=65_536), "`spec.model.source` as JSON.", required=True)
+    trust: bool = setting(Truth(), "Whether code and pickles are fetched as well.", default=False)
+    cache_folder: str = setting(Text(), "Folder for downloaded models.", required=True)
+    report_file: str = setting(Text(), "Where to write why nothing could be fetched.", default="")
+    log_level: LogLevel = setting(Choice(of=LogLevel), "How much to log.", default=LogLevel.INFO)
 
 
 def from_environment(of: type[Settings], environ: Mapping[str, str]) -> Settings:
@@ -221,7 +181,7 @@ def from_environment(of: type[Settings], environ: Mapping[str, str]) -> Settings
     for field, declared in declarations(of):
         if isinstance(declared, Section):
             raise TypeError(f"{of.__name__}.{field.name}: a process setting cannot be a section")
-        variable = PREFIX + declared.name
+        variable = PREFIX + field.name.upper()
         text = environ.get(variable, "")
         if not text:
             if declared.required:
@@ -247,17 +207,16 @@ def to_environment(
         value: Any = getattr(settings, field.name)
         if isinstance(declared, Section) or value in ("", ()):
             continue
-        is_map = isinstance(declared.rule, TextMap)
+        is_map = isinstance(declared.rule, MapOf)
         text = value if isinstance(value, str) else json.dumps(dict(value) if is_map else value)
-        variables[PREFIX + declared.name] = text
+        variables[PREFIX + field.name.upper()] = text
     return variables
 
 
 def source_to_json(source: Source | None) -> str:
     """`spec.model.source` as one variable; empty when there is none.
 
-    What a process needs of it: token and volumes are the pod's business, which mounts a volume and
-    names its folder as the path.
+    Tokens and volumes are left out: the pod mounts a volume and names its folder as the path.
     """
     if source is None:
         return ""

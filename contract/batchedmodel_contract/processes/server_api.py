@@ -1,7 +1,7 @@
 """Paths and states by which the sidecar follows our model server.
 
-The events stream is the life line between the two: the sidecar keeps it open, each line tells a
-state, and its end tells the server's death at once, without anybody asking.
+The sidecar keeps the events stream open. Each line tells a state, and the end of the stream tells
+at once that the server is dead.
 """
 
 from dataclasses import dataclass
@@ -24,8 +24,7 @@ class ModelState(StrEnum):
     FAILED = "FAILED"
     """It cannot be loaded; the process stays, so that the reason can be read."""
     HUNG = "HUNG"
-    """A forward pass takes far too long. If it ends after all READY follows, else only a restart
-    helps."""
+    """A forward pass takes far too long. READY follows if it ends, else only a restart helps."""
     LOST = "LOST"
     """The device is gone, and the process ends to be started anew."""
     UNLOADED = "UNLOADED"
@@ -39,8 +38,8 @@ class StateEvent:
     state: ModelState
     detail: str
     version: str | None = None
-    """Which one is READY. Where another was before, that one is asked on by whoever has read
-    requests for it, until `release_path` is called or nobody has asked it for a while."""
+    """The version that is READY. The one before it goes on answering requests that were read for
+    it, until `release_path` is called or nothing has come for a while."""
 
     def to_mapping(self) -> dict[str, str]:
         """The JSON object of the line."""
@@ -62,9 +61,7 @@ def state_event_from_mapping(mapping: Any) -> StateEvent:
 
 
 AT_WORK: Final = "x-batch-at-work"
-"""Header of a 503: the device was lost over this batch. Without it a 503 says that nothing was done
-for the batch."""
-
+"""Header of a 503: the device was lost during this batch. Without it the batch was not begun."""
 
 INDEX: Final = "/v2/repository/index"
 """POST: the versions that the process knows, each with its state and the reason."""
@@ -101,7 +98,7 @@ def tokenizer_path(name: str, version: str | None = None) -> str:
 
 
 def release_path(name: str, version: str) -> str:
-    """POST: who followed the model needs this version no more, which another has replaced."""
+    """POST: the sidecar needs this version no longer, which another one has replaced."""
     return f"{model_path(name, version)}/release"
 
 

@@ -17,7 +17,7 @@ DRAIN: Final = "/drain"
 DRAINED: Final = "/drained"
 """GET: answered when a drain has ended, or soon when none begins; it changes nothing."""
 TOKEN_HEADER: Final = "X-Admin-Token"
-"""Of a request for what takes the pod out of service: what stands in the sidecar's token file."""
+"""Of a request that takes the pod out of service: the content of the sidecar's token file."""
 MODEL_HEADER: Final = "X-Sidecar-Model"
 """Of every answer: the model that the sidecar serves."""
 POD_HEADER: Final = "X-Sidecar-Pod"
@@ -25,7 +25,7 @@ POD_HEADER: Final = "X-Sidecar-Pod"
 STATS: Final = "/v1/stats"
 """GET: `SidecarStats` as JSON, what the autoscaler polls."""
 IDLE_SECONDS: Final = 75.0
-"""How long a connection is kept on which nothing is asked; who keeps one gives it up earlier."""
+"""How long the sidecar keeps an idle connection; callers close theirs earlier."""
 ARRIVALS: Final = "/arrivals"
 """GET: the flight recorder as CSV with a head line, oldest row first."""
 ARRIVALS_COLUMNS: Final = ("seconds", "length", "priority", "outcome")
@@ -37,21 +37,21 @@ _LONGEST_NAMES: Final = 256
 MODEL_STARTUP: Final = "/model/startup"
 """GET: 200 once the model server behind has been ready; probed for the model's container."""
 MODEL_LIVE: Final = "/model/live"
-"""GET: 503 only when the model server is known to be dead or stuck, never for ignorance."""
+"""GET: 503 only when the model server is known to be dead or stuck."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Whom:
-    """Whose sidecar is meant by a question to an address, which another pod may have by now."""
+    """The sidecar that a question is for; another pod may have its address by now."""
 
     model: str
     pod: str
     """Its uid."""
 
     def other(self, header: Callable[[str], str | None]) -> str | None:
-        """Who answers instead, by the headers of an answer; None where nobody else says so.
+        """Who answered instead, by the headers of an answer; None if it was this sidecar.
 
-        A sidecar of an earlier version names nobody and is believed.
+        An answer without these headers, as of a sidecar of an earlier version, is believed.
         """
         model, pod = header(MODEL_HEADER), header(POD_HEADER)
         if pod not in (None, self.pod) or model not in (None, self.model):

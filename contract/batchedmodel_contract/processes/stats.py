@@ -1,10 +1,10 @@
 """What a sidecar tells the autoscaler: the work offered to it and the work that waits.
 
-Work is in seconds of the device. Sums over a pod's whole life and one bucket per second of the last
-minute: an autoscaler that starts anew is exact at once, and a poll that is missed loses nothing.
+Work is in seconds of the device. It is told as one bucket for each of the last seconds, so that a
+new autoscaler is exact at once and a missed poll loses nothing.
 
-Whoever is in a pod can answer in the sidecar's place, so every number is bounded where it is read:
-from what is let through here sums, quotients and squares stay finite.
+Another process in a pod can answer in the sidecar's place. So every number is bounded where it is
+read: sums, quotients and squares of them stay finite.
 """
 
 from collections.abc import Mapping
@@ -12,21 +12,36 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_contract.schema.rules import Broken, Real
+from batchedmodel_contract.schema.reading import ruled
+from batchedmodel_contract.schema.rules import Real
 
 BUCKETS: Final = 60
 BUCKET_SECONDS: Final = 1.0
 
-# Far from what there can be on both sides, and small enough to be counted with.
+# Far beyond all real values, and small enough to be counted with.
 _WORK: Final = Real(minimum=0, maximum=1e9)
-_SECONDS: Final = Real(minimum=0, maximum=1e9)
-_LATENCY: Final = Real(minimum=0, maximum=1e6)
 _ROWS: Final = Real(minimum=0, maximum=1e9)
 _SIZE: Final = Real(minimum=1, maximum=1e6)
-_SHARE: Final = Real(minimum=1e-6, maximum=1)
-_RATE: Final = Real(minimum=1e-6, maximum=1e12)
 _EVER: Final = Real(minimum=0, maximum=1e15)
 """What only grows while a sidecar runs."""
+_NUMBERS: Final[Mapping[str, Real]] = {
+    "age_seconds": Real(minimum=0, maximum=1e9),
+    "backlog_work": _WORK,
+    "queue_length": _ROWS,
+    "outstanding": _ROWS,
+    "max_batch_size": _SIZE,
+    "max_concurrent_batches": _SIZE,
+    "sustainable_share": Real(minimum=1e-6, maximum=1),
+    "waited_row_seconds": _EVER,
+    "released_rows": _EVER,
+    "rows_per_second": Real(minimum=1e-6, maximum=1e12),
+    "shortest_latency_seconds": Real(minimum=0, maximum=1e6),
+}
+_COUNTS: Final = (
+    "queue_length", "outstanding", "max_batch_size", "max_concurrent_batches", "released_rows",
+)  # fmt: skip
+_REQUIRED: Final = ("age_seconds", "backlog_work", "queue_length", "outstanding", "max_batch_size")
+"""Numbers that sidecars of every version tell; the others have their defaults."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,15 +69,15 @@ class SidecarStats:
     max_concurrent_batches: int = 1
     """How many of them the server runs side by side."""
     sustainable_share: float | None = None
-    """Of what full batches would answer, the part that this server can answer within its latency
-    target; None without a target, a profile, or a target that it can meet."""
+    """What the server can answer within its latency target, as a share of what full batches would
+    answer; None without a target, a profile, or a target that it can meet."""
     waited_row_seconds: float | None = None
-    """Seconds that rows have waited since the start, of all rows together."""
+    """Sum of the seconds that all rows have waited since the start."""
     released_rows: int | None = None
     """Rows that have waited since the start and wait no more."""
     rows_per_second: float | None = None
-    """What this server can answer within its latency target; None without a profile, and where it
-    can answer nothing within it."""
+    """What the server can answer within its latency target; None without a profile, and where it
+    can answer nothing in time."""
     shortest_latency_seconds: float | None = None
     """What a row of usual length takes on an idle server; None without a profile."""
 
@@ -74,55 +89,26 @@ class SidecarStats:
 def stats_from_mapping(mapping: Mapping[str, Any]) -> SidecarStats:
     """The stats in a document; raises `InvalidInput`."""
     try:
-        work = tuple(_read("offered_work", bucket, _WORK) for bucket in mapping["offered_work"])
+        work = tuple(ruled(_WORK, bucket, "offered_work") for bucket in mapping["offered_work"])
         if len(work) != BUCKETS:
             raise InvalidInput("offered_work", f"is not {BUCKETS} amounts of work")
+        numbers: dict[str, Any] = {
+            name: ruled(rule, mapping[name], name)
+            for name, rule in _NUMBERS.items()
+            if name in _REQUIRED or mapping.get(name) is not None
+            # A sidecar of an earlier version says 0 where it can answer nothing within its target.
+            if name != "rows_per_second" or mapping[name] != 0
+        }
         return SidecarStats(
             instance=str(mapping["instance"]),
             model_ready=bool(mapping["model_ready"]),
             draining=bool(mapping["draining"]),
             profile_known=bool(mapping["profile_known"]),
-            offered_work=work,
-            age_seconds=_number(mapping, "age_seconds", _SECONDS),
-            backlog_work=_number(mapping, "backlog_work", _WORK),
-            queue_length=int(_number(mapping, "queue_length", _ROWS)),
-            outstanding=int(_number(mapping, "outstanding", _ROWS)),
             settings_hash=str(mapping["settings_hash"]),
-            max_batch_size=int(_number(mapping, "max_batch_size", _SIZE)),
-            # Sidecars of an earlier version do not tell what follows. They send one batch at a
-            # time.
-            max_concurrent_batches=int(_later(mapping, "max_concurrent_batches", _SIZE) or 1),
-            sustainable_share=_later(mapping, "sustainable_share", _SHARE),
-            waited_row_seconds=_later(mapping, "waited_row_seconds", _EVER),
-            released_rows=_whole(_later(mapping, "released_rows", _EVER)),
-            rows_per_second=_rate(mapping, "rows_per_second"),
-            shortest_latency_seconds=_later(mapping, "shortest_latency_seconds", _LATENCY),
+            offered_work=work,
+            **numbers | {name: int(numbers[name]) for name in _COUNTS if name in numbers},
         )
+    except InvalidInput:
+        raise
     except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, InvalidInput):
-            raise
         raise InvalidInput("stats", f"cannot be read: {error!r}") from error
-
-
-def _read(name: str, found: object, rule: Real) -> float:
-    try:
-        return rule.read(found)
-    except Broken as broken:
-        raise InvalidInput(name, str(broken), found) from broken
-
-
-def _number(mapping: Mapping[str, Any], name: str, rule: Real) -> float:
-    return _read(name, mapping[name], rule)
-
-
-def _later(mapping: Mapping[str, Any], name: str, rule: Real) -> float | None:
-    return None if mapping.get(name) is None else _number(mapping, name, rule)
-
-
-def _rate(mapping: Mapping[str, Any], name: str) -> float | None:
-    # A sidecar of an earlier version says 0 where it can answer nothing within its target.
-    return _later(mapping, name, _RATE) if mapping.get(name) != 0 else None
-
-
-def _whole(amount: float | None) -> int | None:
-    return None if amount is None else int(amount)

@@ -1,20 +1,26 @@
 """The definition of the custom resource `BatchedModel`, as the mapping that `crds/` holds.
 
-Pure. `crds/generate.py` writes it to a file, and a test holds the file to it.
+Pure. `crds/generate.py` writes it to a file, and a test holds the file to it. The schema of `spec`
+follows from its declarations: names, rules, descriptions and defaults come from the records, rules
+over several fields from `cross_field_rules`.
 """
 
 import json
-from typing import Final
+from enum import StrEnum
+from typing import Any, Final
 
-from batchedmodel_contract.kubernetes.capacity import FIELD, capacity_schema
+from batchedmodel_contract.kubernetes.capacity import FIELD
 from batchedmodel_contract.kubernetes.names import GROUP, PLURAL, VERSION
-from batchedmodel_contract.manifest.manifest import KIND, NAME_PATTERN, NAME_RULE
+from batchedmodel_contract.manifest.cross_field_rules import CHECKS
+from batchedmodel_contract.manifest.manifest import KIND, NAME_PATTERN, NAME_RULE, size_validation
 from batchedmodel_contract.manifest.spec import Spec
-from batchedmodel_contract.schema.openapi import effective_schema, spec_schema
-from batchedmodel_contract.schema.rules import LONGEST_OBJECT_NAME, Schema, anchored
+from batchedmodel_contract.schema.reading import Section, Setting, declarations, is_filled_in
+from batchedmodel_contract.schema.rules import LONGEST_OBJECT_NAME, Schema, Text, anchored
 
 _WIDE: Final = 1
 """Priority of columns that only `kubectl get --output wide` shows."""
+_KINDS: Final = ("type", "x-kubernetes-int-or-string")
+"""The keywords of which a value's schema has one."""
 
 
 def custom_resource() -> Schema:
@@ -33,6 +39,60 @@ def custom_resource() -> Schema:
         "metadata": {"name": f"{PLURAL}.{GROUP}"},
         "spec": {"group": GROUP, "scope": "Namespaced", "names": names, "versions": [_version()]},
     }
+
+
+def spec_schema() -> Schema:
+    """The schema of `spec`."""
+    validations = [size_validation(), *(check.validation() for check in CHECKS)]
+    return _record_schema(Spec) | {"x-kubernetes-validations": validations}
+
+
+def effective_schema(of: type[Any]) -> Schema:
+    """The fields whose value depends on others when the author gives none, as a status shows them.
+
+    Without bounds: what follows from two values may exceed the limits that hold for one.
+    """
+    properties: Schema = {}
+    for _, declared in declarations(of):
+        if isinstance(declared, Section):
+            below = effective_schema(declared.of)
+            if below["properties"]:
+                properties[declared.name] = {"description": declared.doc, **below}
+        elif declared.effective:
+            bounded = declared.rule.schema()
+            kind = {name: bounded[name] for name in _KINDS if name in bounded}
+            properties[declared.name] = {"description": declared.doc, **kind}
+    return {"type": "object", "properties": properties}
+
+
+def _record_schema(of: type[Any]) -> Schema:
+    required = [declared.name for _, declared in declarations(of) if declared.required]
+    properties: Schema = {}
+    for field, declared in declarations(of):
+        schema: Schema = {"description": _described(declared)}
+        if isinstance(declared, Section):
+            # An API server fills in defaults only below what is there.
+            default: object = {}
+            below = _record_schema(declared.of)
+        else:
+            default = str(field.default) if isinstance(field.default, StrEnum) else field.default
+            below = declared.rule.schema()
+        if is_filled_in(field, declared):
+            schema["default"] = default
+        properties[declared.name] = schema | below
+    needed = {"required": required} if required else {}
+    return {"type": "object", **needed, "properties": properties}
+
+
+def _described(declared: Setting | Section) -> str:
+    if isinstance(declared, Section):
+        return declared.doc
+    sentences = [declared.doc]
+    if isinstance(declared.rule, Text) and declared.rule.pattern is not None:
+        sentences.append(f"Must be {declared.rule.form}.")
+    if declared.effective:
+        sentences.append(f"When absent: {declared.effective}.")
+    return " ".join(sentences)
 
 
 def _version() -> Schema:
@@ -117,19 +177,12 @@ def _rollout_schema() -> Schema:
     }
 
 
-def _text(description: str) -> Schema:
-    return {"description": description, "type": "string"}
-
-
 def _status_schema() -> Schema:
-    def count(description: str) -> Schema:
-        return {"description": description, "type": "integer"}
-
     return {
         "description": "What the operator found when it looked last, and what was learnt.",
         "type": "object",
         "properties": {
-            "observedGeneration": count("Generation of the spec that this status is about."),
+            "observedGeneration": _count("Generation of the spec that this status is about."),
             "observedSpec": _text("Digest of that spec, to tell when it is altered unseen."),
             "conditions": {
                 "description": "Ready is the summary; each of the others has its reason.",
@@ -138,10 +191,10 @@ def _status_schema() -> Schema:
                 "x-kubernetes-list-map-keys": ["type"],
                 "items": _condition_schema(),
             },
-            "replicas": count("Pods that exist."),
-            "readyReplicas": count("Pods that serve."),
-            "updatedReplicas": count("Pods of the newest revision."),
-            "desiredReplicas": count("Pods that are wanted, by replicas or by the autoscaler."),
+            "replicas": _count("Pods that exist."),
+            "readyReplicas": _count("Pods that serve."),
+            "updatedReplicas": _count("Pods of the newest revision."),
+            "desiredReplicas": _count("Pods that are wanted, by replicas or by the autoscaler."),
             "selector": _text("Label selector of the pods."),
             "rollout": _rollout_schema(),
             "url": _text("Where callers inside the cluster reach the model."),
@@ -154,39 +207,48 @@ def _status_schema() -> Schema:
     }
 
 
+def capacity_schema() -> Schema:
+    """The schema of the status's field `capacity`."""
+    return {
+        "description": "What the autoscaler learnt of the pods, and remembers.",
+        "type": "object",
+        "properties": {
+            "revision": _text("Of which pods it was learnt."),
+            "rowsPerSecond": _number("Rows a second that a pod can answer within the target."),
+            "startupSeconds": _number("Time from a pod's creation to its readiness."),
+            "shortestLatencyMilliseconds": _number("Time that a row takes on an idle pod."),
+            "learntAt": _text("When it was written; small changes are not.", format="date-time"),
+        },
+    }
+
+
 def _condition_schema() -> Schema:
+    why_pattern = "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"
     return {
         "description": "One observation, in the form of meta/v1 Condition.",
         "type": "object",
         "required": ["type", "status", "reason", "message", "lastTransitionTime"],
         "properties": {
-            "type": {"description": "What is observed.", "type": "string", "maxLength": 316},
-            "status": {
-                "description": "Whether it is so.",
-                "type": "string",
-                "enum": ["True", "False", "Unknown"],
-            },
-            "reason": {
-                "description": "Why, for programs.",
-                "type": "string",
-                "minLength": 1,
-                "maxLength": 1024,
-                "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
-            },
-            "message": {
-                "description": "Why, for people.",
-                "type": "string",
-                "maxLength": 32_768,
-            },
-            "lastTransitionTime": {
-                "description": "When the status changed last.",
-                "type": "string",
-                "format": "date-time",
-            },
+            "type": _text("What is observed.", maxLength=316),
+            "status": _text("Whether it is so.", enum=["True", "False", "Unknown"]),
+            "reason": _text("Why, for programs.", minLength=1, maxLength=1024, pattern=why_pattern),
+            "message": _text("Why, for people.", maxLength=32_768),
+            "lastTransitionTime": _text("When the status changed last.", format="date-time"),
             "observedGeneration": {
-                "description": "Generation of the spec that was observed.",
-                "type": "integer",
+                **_count("Generation of the spec that was observed."),
                 "minimum": 0,
             },
         },
     }
+
+
+def _text(description: str, **rules: object) -> Schema:
+    return {"description": description, "type": "string", **rules}
+
+
+def _count(description: str) -> Schema:
+    return {"description": description, "type": "integer"}
+
+
+def _number(description: str) -> Schema:
+    return {"description": description, "type": "number", "minimum": 0}

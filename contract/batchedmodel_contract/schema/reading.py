@@ -7,11 +7,12 @@ stopping at the first, because an author wants to mend a manifest in one go.
 
 import dataclasses
 import difflib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import cache
+from typing import Any, TypeAlias, TypeVar
 
-from batchedmodel_contract.invalid_input import Mistake, shown
+from batchedmodel_contract.invalid_input import InvalidInput, Mistake, shown
 from batchedmodel_contract.schema.rules import Broken, Rule
 
 _DECLARATION = "batchedmodel"
@@ -23,6 +24,7 @@ class Setting:
     """The declaration of one field that holds a value."""
 
     name: str
+    """As a manifest writes it: `maxBatchSize` of the field `max_batch_size`."""
     rule: Rule
     doc: str
     required: bool
@@ -40,56 +42,77 @@ class Section:
     required: bool
 
 
+Declared: TypeAlias = tuple[dataclasses.Field[Any], Setting | Section]
+
+
 def setting(
-    name: str,
-    rule: Rule,
-    doc: str,
-    *,
-    required: bool = False,
-    effective: str = "",
-    default: Any = None,
+    rule: Rule, doc: str, *, required: bool = False, effective: str = "", default: Any = None
 ) -> Any:
     """Declare a field. Absent and without a default it is None; `effective` says what holds."""
-    declared = Setting(name=name, rule=rule, doc=doc, required=required, effective=effective)
+    declared = Setting(name="", rule=rule, doc=doc, required=required, effective=effective)
     return dataclasses.field(default=default, metadata={_DECLARATION: declared})
 
 
-def section(
-    name: str, of: type[Any], doc: str, *, required: bool = False, default: Any = None
-) -> Any:
+def section(of: type[Any], doc: str, *, required: bool = False, default: Any = None) -> Any:
     """Declare a field that holds another record."""
-    declared = Section(name=name, of=of, doc=doc, required=required)
+    declared = Section(name="", of=of, doc=doc, required=required)
     return dataclasses.field(default=default, metadata={_DECLARATION: declared})
 
 
-def declarations(of: type[Any]) -> Iterator[tuple[dataclasses.Field[Any], Setting | Section]]:
+def declarations(of: type[Any]) -> tuple[Declared, ...]:
     """The declared fields of a record, in the order they were written."""
-    for field in dataclasses.fields(of):
-        if _DECLARATION in field.metadata:
-            yield field, field.metadata[_DECLARATION]
+    return _declarations(of)  # type: ignore[arg-type]  # mypy takes type[Any] for unhashable
 
 
-def declaration_at(of: type[Any], path: str) -> Setting | Section:
-    """The declaration under a path of manifest names such as ``batching.maxBatchSize``."""
-    *parents, last = path.split(".")
-    for name in parents:
-        section = _declared(of, name)[1]
-        assert isinstance(section, Section), f"a path of ours leads through {name}, a single value"
-        of = section.of
-    return _declared(of, last)[1]
+@cache
+def _declarations(of: type[Any]) -> tuple[Declared, ...]:
+    return tuple(
+        (field, dataclasses.replace(field.metadata[_DECLARATION], name=camel_case(field.name)))
+        for field in dataclasses.fields(of)
+        if _DECLARATION in field.metadata
+    )
 
 
-def value_at(record: object, path: str) -> object:
-    """The value under such a path; None when it, or a section on the way to it, is absent."""
+def declared_at(of: type[Any], path: str) -> tuple[Declared, ...]:
+    """The fields on a path of manifest names such as ``batching.maxBatchSize``."""
+    found: list[Declared] = []
     for name in path.split("."):
-        if record is None:
-            return None
-        record = getattr(record, _declared(type(record), name)[0].name)
-    return record
+        found.append(next(pair for pair in declarations(of) if pair[1].name == name))
+        of = getattr(found[-1][1], "of", of)
+    return tuple(found)
 
 
-def _declared(of: type[Any], name: str) -> tuple[dataclasses.Field[Any], Setting | Section]:
-    return next(pair for pair in declarations(of) if pair[1].name == name)
+def getter(of: type[Any], path: str) -> Callable[[object], Any]:
+    """What takes the value under such a path out of a record; None where it, or a section, is not.
+
+    The path is looked up once, and not for each record.
+    """
+    names = [field.name for field, _ in declared_at(of, path)]
+
+    def value(record: object) -> Any:
+        for name in names:
+            if record is None:
+                return None
+            record = getattr(record, name)
+        return record
+
+    return value
+
+
+def value_at(record: object, path: str) -> Any:
+    """The value under such a path; None where it, or a section on the way to it, is absent."""
+    return getter(type(record), path)(record)
+
+
+def is_filled_in(field: dataclasses.Field[Any], declared: Setting | Section) -> bool:
+    """Whether an API server writes a default where the author gives nothing.
+
+    An empty list or mapping says no more than its absence, and would clutter every object.
+    """
+    if declared.required or field.default in (None, ()):
+        return False
+    below = declarations(declared.of) if isinstance(declared, Section) else ()
+    return isinstance(declared, Setting) or any(is_filled_in(*one) for one in below)
 
 
 def read(of: type[Record], value: object, path: str, mistakes: list[Mistake]) -> Record | None:
@@ -104,25 +127,27 @@ def read(of: type[Record], value: object, path: str, mistakes: list[Mistake]) ->
     )
     found: dict[str, object] = {}
     for name, (field, declared) in known.items():
-        given = value.get(name)
+        given, below = value.get(name), f"{path}.{name}"
         if given is None:
             # An explicit null reads as absent, as it does to a Kubernetes API server.
             if declared.required:
-                mistakes.append(Mistake(field=f"{path}.{name}", rule="is required"))
-            continue
-        if isinstance(declared, Section):
-            found[field.name] = read(declared.of, given, f"{path}.{name}", mistakes)
+                mistakes.append(Mistake(field=below, rule="is required"))
+        elif isinstance(declared, Section):
+            found[field.name] = read(declared.of, given, below, mistakes)
         else:
-            found[field.name] = _value(declared, given, f"{path}.{name}", mistakes)
+            try:
+                found[field.name] = declared.rule.read(given)
+            except Broken as broken:
+                mistakes.append(Mistake(field=below, rule=str(broken), value=shown(given)))
     return of(**found) if len(mistakes) == before else None
 
 
-def _value(declared: Setting, given: object, path: str, mistakes: list[Mistake]) -> object:
+def ruled(rule: Rule, value: object, field: str) -> Any:
+    """The value of a field of a message, by its rule; raises `InvalidInput`."""
     try:
-        return declared.rule.read(given)
+        return rule.read(value)
     except Broken as broken:
-        mistakes.append(Mistake(field=path, rule=str(broken), value=shown(given)))
-        return None
+        raise InvalidInput(field, str(broken), value) from broken
 
 
 def unknown_field(name: object, known: Collection[str], path: str) -> Mistake:
@@ -130,3 +155,9 @@ def unknown_field(name: object, known: Collection[str], path: str) -> Mistake:
     near = difflib.get_close_matches(str(name), known, n=1)
     hint = f"; did you mean {near[0]}?" if near else f"; known here: {', '.join(known)}"
     return Mistake(field=path, rule=f"is not a known field{hint}")
+
+
+def camel_case(name: str) -> str:
+    """The name of a field as JSON has it."""
+    first, *words = name.split("_")
+    return first + "".join(word.title() for word in words)

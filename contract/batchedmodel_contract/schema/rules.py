@@ -1,25 +1,22 @@
-"""The kinds of values a manifest field may hold, each with its rule and its message.
+"""The kinds of single values that a manifest field may hold, each with its rule and its message.
 
-`reading` applies them to a manifest, `openapi` states them to an API server, and the settings table
-of the README is drawn from them. A rule either returns the value in its final form or raises
+`reading` applies them to a manifest, `custom_resource` states them to an API server, and
+docs/reference.md is drawn from them. A rule either returns the value in its final form or raises
 `Broken` with the end of the sentence. Whatever `read` refuses its `schema` must refuse too, and the
 other way round: one manifest serves on one machine and in a cluster.
 """
 
-import itertools
 import re
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
-_MOST_RESOURCES: Final = 16
-_LONGEST_QUANTITY: Final = 32
-_QUANTITY: Final = r"[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+|[KMGTPE]i|[numkMGTPE])?"
 LONGEST_OBJECT_NAME: Final = 253
 """Characters in the name of a Kubernetes object."""
-_NOT_ASCENDING: Final = "is not in ascending order without repeats"
+_LONGEST_QUANTITY: Final = 32
+_QUANTITY: Final = r"[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+|[KMGTPE]i|[numkMGTPE])?"
+_LARGEST: Final = 10**15
+"""Above all that Kubernetes counts, and the same to all who read JSON."""
 
 Schema = dict[str, Any]
 """A part of a structural OpenAPI v3 schema, as a custom resource's definition holds it."""
@@ -31,14 +28,15 @@ def anchored(pattern: str) -> str:
 
 
 class Broken(ValueError):
-    """The value breaks the rule; the message completes ``<field>: <value> ...``."""
+    """The value breaks the rule; the message completes ``<field>: <value> ...``.
 
+    `where` leads from the value to the part of it that is wrong, empty for the value itself.
+    """
 
-def refuse_repeats(names: Iterable[object]) -> None:
-    """Raises `Broken` with the first name that is there more than once."""
-    repeated = [name for name, times in Counter(names).items() if times > 1]
-    if repeated:
-        raise Broken(f"names {repeated[0]} more than once")
+    def __init__(self, why: str, where: str = "") -> None:
+        self.why = why
+        self.where = where
+        super().__init__(f"has at {where} a value that {why}" if where else why)
 
 
 class Rule(Protocol):
@@ -61,8 +59,8 @@ class Rule(Protocol):
 class Whole:
     """An integer within bounds, both included."""
 
-    minimum: int
-    maximum: int
+    minimum: int = -_LARGEST
+    maximum: int = _LARGEST
 
     def read(self, value: object) -> int:
         # bool is an int to Python, but `maxBatchSize: true` is a slip of the pen.
@@ -110,44 +108,6 @@ class Real:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AscendingWholes:
-    """A list of integers, each greater than the one before."""
-
-    each: Whole
-    at_most: int
-
-    def read(self, value: object) -> tuple[int, ...]:
-        if not isinstance(value, list | tuple):
-            raise Broken("is not a list")
-        if len(value) > self.at_most:
-            raise Broken(f"has {len(value)} entries, more than the {self.at_most} allowed")
-        for index, entry in enumerate(value):
-            try:
-                self.each.read(entry)
-            except Broken as broken:
-                raise Broken(f"has at [{index}] a value that {broken}") from broken
-        if any(later <= earlier for earlier, later in itertools.pairwise(value)):
-            raise Broken(_NOT_ASCENDING)
-        return tuple(value)
-
-    def schema(self) -> Schema:
-        ascending = {
-            "rule": "self.isSorted() && self.all(edge, self.exists_one(one, one == edge))",
-            "messageExpression": f"'%s {_NOT_ASCENDING}'.format([self])",
-        }
-        return {
-            "type": "array",
-            "items": self.each.schema(),
-            "maxItems": self.at_most,
-            "x-kubernetes-list-type": "atomic",
-            "x-kubernetes-validations": [ascending],
-        }
-
-    def __str__(self) -> str:
-        return f"up to {self.at_most} ascending integers, {self.each}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Text:
     """A string of a given form, never empty."""
 
@@ -162,12 +122,10 @@ class Text:
             raise Broken("is not a string")
         if len(value) > self.at_most:
             raise Broken(f"is longer than {self.at_most} characters")
-        if not value or not self._matches(value):
+        fits = self.pattern is None or re.fullmatch(self.pattern, value, re.ASCII) is not None
+        if not value or not fits:
             raise Broken(f"is not {self.form}")
         return value
-
-    def _matches(self, value: str) -> bool:
-        return self.pattern is None or re.fullmatch(self.pattern, value, re.ASCII) is not None
 
     def schema(self) -> Schema:
         bounds: Schema = {"type": "string", "minLength": 1, "maxLength": self.at_most}
@@ -175,6 +133,23 @@ class Text:
 
     def __str__(self) -> str:
         return self.form
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnyText:
+    """A string, which may be empty."""
+
+    longest: int = 32_768
+
+    def read(self, value: object) -> str:
+        if not isinstance(value, str):
+            raise Broken("is not a string (quote numbers)")
+        if len(value) > self.longest:
+            raise Broken(f"is longer than {self.longest} characters")
+        return value
+
+    def schema(self) -> Schema:
+        return {"type": "string", "maxLength": self.longest}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +168,7 @@ class Choice:
         return {"type": "string", "enum": [member.value for member in self.of]}
 
     def __str__(self) -> str:
-        return ", ".join(member.value for member in self.of)
+        return ", ".join(self.of)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,139 +188,74 @@ class Truth:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quantities:
-    """Kubernetes quantities by resource name, kept as they are written."""
+class Quantity:
+    """A quantity of Kubernetes', as a text."""
 
-    def read(self, value: object) -> tuple[tuple[str, str], ...]:
-        if not isinstance(value, dict):
-            raise Broken("is not a mapping")
-        if len(value) > _MOST_RESOURCES:
-            raise Broken(f"has {len(value)} entries, more than the {_MOST_RESOURCES} allowed")
-        for name, quantity in value.items():
-            if not isinstance(name, str):
-                raise Broken(f"has a name that is not a string: {name}")
-            # `cpu: 1` is a number in YAML and as good as "1" to Kubernetes. A custom resource can
-            # allow integers beside strings, but no fractions.
-            good = isinstance(quantity, str | int) and not isinstance(quantity, bool)
-            if not good or not self._is_quantity(str(quantity)):
-                raise Broken(
-                    f"has under {name} a value that is not a quantity such as 500m or 2Gi "
-                    "(quote fractions)"
-                )
-        return tuple(sorted((name, str(quantity)) for name, quantity in value.items()))
-
-    @staticmethod
-    def _is_quantity(text: str) -> bool:
-        return len(text) <= _LONGEST_QUANTITY and re.fullmatch(_QUANTITY, text) is not None
+    def read(self, value: object) -> str:
+        # `cpu: 1` is a number in YAML and as good as "1" to Kubernetes. A custom resource can allow
+        # integers beside strings, but no fractions.
+        good = isinstance(value, str | int) and not isinstance(value, bool)
+        text = str(value)
+        if not good or len(text) > _LONGEST_QUANTITY or not re.fullmatch(_QUANTITY, text):
+            raise Broken("is not a quantity such as 500m or 2Gi (quote fractions)")
+        return text
 
     def schema(self) -> Schema:
-        quantity = {
+        return {
             "x-kubernetes-int-or-string": True,
             "minimum": 0,
             "maxLength": _LONGEST_QUANTITY,
             "pattern": anchored(_QUANTITY),
         }
-        return {
-            "type": "object",
-            "additionalProperties": quantity,
-            "maxProperties": _MOST_RESOURCES,
-        }
-
-    def __str__(self) -> str:
-        return "quantities by resource, such as cpu: 500m"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Names:
-    """A list of names without repeats, usually of Kubernetes objects or no longer than theirs."""
+class Amount:
+    """A whole number or a string, such as a quantity, or a port by its number or its name."""
 
-    each: Text = Text(at_most=LONGEST_OBJECT_NAME)
-    called: str = "name"
-    at_most: int = 16
+    longest: int = 64
 
-    def read(self, value: object) -> tuple[str, ...]:
-        if not isinstance(value, list | tuple):
-            raise Broken("is not a list")
-        if len(value) > self.at_most:
-            raise Broken(f"has {len(value)} entries, more than the {self.at_most} allowed")
-        for name in value:
-            try:
-                self.each.read(name)
-            except Broken as broken:
-                raise Broken(f"has an entry that is not a {self.called}") from broken
-        refuse_repeats(value)
-        return tuple(value)
+    def read(self, value: object) -> int | str:
+        if isinstance(value, str):
+            return AnyText(longest=self.longest).read(value)
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise Broken("is neither an integer nor a string (quote fractions)")
+        return Whole().read(value)
 
     def schema(self) -> Schema:
         return {
-            "type": "array",
-            "items": self.each.schema(),
-            "maxItems": self.at_most,
-            "x-kubernetes-list-type": "set",
+            "x-kubernetes-int-or-string": True,
+            "minimum": -_LARGEST,
+            "maximum": _LARGEST,
+            "maxLength": self.longest,
         }
-
-    def __str__(self) -> str:
-        return f"up to {self.at_most} {self.called}s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Numbers:
-    """Numbers by name."""
+class CountOrPercent:
+    """A number of pods, or a share of them such as 25%."""
 
-    each: Real
-    at_most: int
+    minimum: int = 0
+    maximum: int = 1000
 
-    def read(self, value: object) -> tuple[tuple[str, float], ...]:
-        if not isinstance(value, dict):
-            raise Broken("is not a mapping")
-        if len(value) > self.at_most:
-            raise Broken(f"has {len(value)} entries, more than the {self.at_most} allowed")
-        found = {}
-        for name, number in value.items():
-            if not isinstance(name, str):
-                raise Broken(f"has a name that is not a string: {name}")
-            try:
-                found[name] = self.each.read(number)
-            except Broken as broken:
-                raise Broken(f"has under {name} a value that {broken}") from broken
-        return tuple(sorted(found.items()))
+    def read(self, value: object) -> int | str:
+        if isinstance(value, str) and re.fullmatch(self._percent(), value, re.ASCII):
+            return value
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise Broken(f"is neither an integer nor a percentage from {self.minimum}% to 100%")
+        return Whole(minimum=self.minimum, maximum=self.maximum).read(value)
 
     def schema(self) -> Schema:
         return {
-            "type": "object",
-            "additionalProperties": self.each.schema(),
-            "maxProperties": self.at_most,
+            "x-kubernetes-int-or-string": True,
+            "minimum": self.minimum,
+            "maximum": self.maximum,
+            "maxLength": len("100%"),
+            "pattern": anchored(self._percent()),
         }
 
-    def __str__(self) -> str:
-        return f"up to {self.at_most} numbers by name, {self.each}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextMap:
-    """A mapping of names to strings."""
-
-    at_most: int = 64
-    longest: int = 32_768
-
-    def read(self, value: object) -> tuple[tuple[str, str], ...]:
-        if not isinstance(value, dict):
-            raise Broken("is not a mapping")
-        if len(value) > self.at_most:
-            raise Broken(f"has {len(value)} entries, more than the {self.at_most} allowed")
-        for name, text in value.items():
-            if not isinstance(name, str) or not isinstance(text, str):
-                raise Broken(f"has under {name} a value that is not a string (quote numbers)")
-            if len(text) > self.longest:
-                raise Broken(f"has under {name} more than {self.longest} characters")
-        return tuple(sorted(value.items()))
-
-    def schema(self) -> Schema:
-        return {
-            "type": "object",
-            "additionalProperties": {"type": "string", "maxLength": self.longest},
-            "maxProperties": self.at_most,
-        }
+    def _percent(self) -> str:
+        return "([1-9][0-9]?|100)%" if self.minimum else "([0-9]|[1-9][0-9]|100)%"
 
     def __str__(self) -> str:
-        return f"up to {self.at_most} strings by name"
+        return f"{self.minimum} to {self.maximum}, {self.minimum}% to 100%"

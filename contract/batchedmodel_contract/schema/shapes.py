@@ -1,35 +1,33 @@
-"""Rules for parts of a manifest that have the form of one of Kubernetes' own types.
+"""Rules for lists, mappings and objects; they follow the protocol of `rules`.
 
-They follow the protocol of `rules`. What such a part means Kubernetes judges, when the operator
-applies it; here it is judged by its fields, their kinds and their bounds. So an API server takes no
-part that is nested deeper, or is wider, than its type allows. `kubernetes_types` and
-`kubernetes_volumes` hold the types.
+Some parts of a manifest have the form of one of Kubernetes' own types (`shape`, `ListOf`). What
+such a part means Kubernetes judges, when the operator applies it; here it is judged by its fields,
+their kinds and their bounds. So an API server takes no part that is nested deeper, or is wider,
+than its type allows. `kubernetes_types` holds the types.
 """
 
-from collections.abc import Mapping
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from batchedmodel_contract.schema.rules import Broken, Rule, Schema, Truth, Whole, refuse_repeats
+from batchedmodel_contract.schema.rules import (
+    LONGEST_OBJECT_NAME,
+    Amount,
+    AnyText,
+    Broken,
+    Quantity,
+    Rule,
+    Schema,
+    Text,
+    Truth,
+    Whole,
+)
 
 _LABEL: Final = 63
 _SHOWN: Final = 64
-_LARGEST: Final = 10**15
-"""Above all that Kubernetes counts, and the same to all who read JSON."""
-_PREFIX_OF_ENTRIES: Final = "["
-
-
-class Misshapen(Broken):
-    """A part of the value breaks a rule; `where` leads to it from the value."""
-
-    def __init__(self, where: str, broken: Broken) -> None:
-        self.where = where
-        self.why = str(broken)
-        if isinstance(broken, Misshapen):
-            dot = "" if broken.where.startswith(_PREFIX_OF_ENTRIES) else "."
-            self.where = f"{where}{dot}{broken.where}"
-            self.why = broken.why
-        super().__init__(f"has at {self.where} a value that {self.why}")
+_NOT_ASCENDING: Final = "is not in ascending order without repeats"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,10 +42,10 @@ class Shape:
             raise Broken(f"is not {self.form}")
         for name, part in value.items():
             if name not in self.fields:
-                raise Misshapen(str(name)[:_SHOWN], Broken("belongs to no known field"))
+                raise Broken("belongs to no known field", str(name)[:_SHOWN])
             # null means what leaving it out means, as to an API server.
             if part is not None:
-                _read_at(str(name), self.fields[name], part)
+                _read_part(str(name), self.fields[name], part)
         return value
 
     def schema(self) -> Schema:
@@ -62,25 +60,17 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListOf:
-    """A list of such parts, in an order that matters."""
+    """A list in an order that matters; it is passed on as it is."""
 
     each: Rule
     at_most: int = 64
     form: str = "a list"
 
     def read(self, value: object) -> object:
-        entries = _list(value, form=self.form, at_most=self.at_most)
-        for index, entry in enumerate(entries):
-            _read_at(f"[{index}]", self.each, entry)
-        return value
+        return _read_list(value, self.each, self.at_most, self.form)
 
     def schema(self) -> Schema:
-        return {
-            "type": "array",
-            "items": self.each.schema(),
-            "maxItems": self.at_most,
-            "x-kubernetes-list-type": "atomic",
-        }
+        return _list_schema(self.each, self.at_most, "atomic")
 
     def __str__(self) -> str:
         return self.form
@@ -88,7 +78,7 @@ class ListOf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedEntries:
-    """A list of objects that have names."""
+    """A list of objects that have names; it is passed on as it is."""
 
     each: Shape
     form: str
@@ -96,113 +86,179 @@ class NamedEntries:
     unique: bool = True
     """Whether a name may be there only once."""
 
-    def read(self, value: object) -> list[object]:
-        entries = _list(value, form=self.form, at_most=self.at_most)
-        names = [entry.get("name") if isinstance(entry, dict) else None for entry in entries]
-        if not all(isinstance(name, str) and 0 < len(name) <= _LABEL for name in names):
+    def read(self, value: object) -> object:
+        entries = _read_list(value, self.each, self.at_most, self.form)
+        names = [entry.get("name") for entry in entries]
+        if not all(name is not None and 0 < len(name) <= _LABEL for name in names):
             raise Broken(f"has an entry without a name of 1 to {_LABEL} characters")
         if self.unique:
-            refuse_repeats(names)
-        for index, entry in enumerate(entries):
-            _read_at(f"[{index}]", self.each, entry)
+            _refuse_repeats(names)
         return entries
 
     def schema(self) -> Schema:
-        entry = self.each.schema()
+        whole = _list_schema(self.each, self.at_most, "map" if self.unique else "atomic")
+        entry = whole["items"]
         entry["properties"]["name"] = {"type": "string", "minLength": 1, "maxLength": _LABEL}
-        keys = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
-        return {
-            "type": "array",
-            "items": {"required": ["name"], **entry},
-            "maxItems": self.at_most,
-            **(keys if self.unique else {"x-kubernetes-list-type": "atomic"}),
-        }
+        keys = {"x-kubernetes-list-map-keys": ["name"]} if self.unique else {}
+        return {**whole, "items": {"required": ["name"], **entry}, **keys}
 
     def __str__(self) -> str:
         return self.form
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnyText:
-    """A string, which may be empty."""
+class Texts:
+    """A list of strings, any of which may be empty, in an order that matters."""
 
-    longest: int = 32_768
+    each: AnyText = AnyText(longest=8192)
+    at_most: int = 256
 
-    def read(self, value: object) -> str:
-        if not isinstance(value, str):
-            raise Broken("is not a string (quote numbers)")
-        if len(value) > self.longest:
-            raise Broken(f"is longer than {self.longest} characters")
-        return value
+    def read(self, value: object) -> tuple[str, ...]:
+        return tuple(_read_list(value, self.each, self.at_most))
 
     def schema(self) -> Schema:
-        return {"type": "string", "maxLength": self.longest}
+        return _list_schema(self.each, self.at_most, "atomic")
 
     def __str__(self) -> str:
-        return "a text"
+        return f"up to {self.at_most} strings"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Amount:
-    """A whole number or a string, such as a quantity, or a port by its number or its name."""
+class Names:
+    """A list of names without repeats, usually of Kubernetes objects or no longer than theirs."""
 
-    longest: int = 64
+    each: Text = Text(form="a name", at_most=LONGEST_OBJECT_NAME)
+    called: str = "name"
+    at_most: int = 16
 
-    def read(self, value: object) -> int | str:
-        if isinstance(value, str):
-            return AnyText(longest=self.longest).read(value)
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise Broken("is neither an integer nor a string (quote fractions)")
-        return WHOLE.read(value)
+    def read(self, value: object) -> tuple[str, ...]:
+        names = tuple(_read_list(value, self.each, self.at_most))
+        _refuse_repeats(names)
+        return names
+
+    def schema(self) -> Schema:
+        return _list_schema(self.each, self.at_most, "set")
+
+    def __str__(self) -> str:
+        return f"up to {self.at_most} {self.called}s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AscendingWholes:
+    """A list of integers, each greater than the one before."""
+
+    each: Whole
+    at_most: int
+
+    def read(self, value: object) -> tuple[int, ...]:
+        numbers = tuple(_read_list(value, self.each, self.at_most))
+        if any(later <= earlier for earlier, later in itertools.pairwise(numbers)):
+            raise Broken(_NOT_ASCENDING)
+        return numbers
+
+    def schema(self) -> Schema:
+        ascending = {
+            "rule": "self.isSorted() && self.all(edge, self.exists_one(one, one == edge))",
+            "messageExpression": f"'%s {_NOT_ASCENDING}'.format([self])",
+        }
+        whole = _list_schema(self.each, self.at_most, "atomic")
+        return {**whole, "x-kubernetes-validations": [ascending]}
+
+    def __str__(self) -> str:
+        return f"up to {self.at_most} ascending integers, {self.each}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapOf:
+    """A mapping of names to values of one kind; it is kept as pairs in the order of the names."""
+
+    each: Rule
+    called: str
+    at_most: int = 64
+
+    def read(self, value: object) -> tuple[tuple[str, Any], ...]:
+        if not isinstance(value, dict):
+            raise Broken("is not a mapping")
+        _refuse_too_many(len(value), self.at_most)
+        found = {}
+        for name, part in value.items():
+            if not isinstance(name, str):
+                raise Broken(f"has a name that is not a string: {name}")
+            found[name] = _read_part(name, self.each, part)
+        return tuple(sorted(found.items()))
 
     def schema(self) -> Schema:
         return {
-            "x-kubernetes-int-or-string": True,
-            "minimum": WHOLE.minimum,
-            "maximum": WHOLE.maximum,
-            "maxLength": self.longest,
+            "type": "object",
+            "additionalProperties": self.each.schema(),
+            "maxProperties": self.at_most,
         }
 
     def __str__(self) -> str:
-        return "an integer or a text"
+        return f"up to {self.at_most} {self.called}"
 
 
-WHOLE: Final = Whole(minimum=-_LARGEST, maximum=_LARGEST)
-_TEXT: Final = AnyText()
-_TRUTH: Final = Truth()
-_AMOUNT: Final = Amount()
-_TEXTS: Final = ListOf(each=_TEXT, at_most=256)
+TEXT_MAP: Final = MapOf(each=AnyText(), called="strings by name")
+QUANTITIES: Final = MapOf(
+    each=Quantity(), called="quantities by resource, such as cpu: 500m", at_most=16
+)
+WHOLE: Final = Whole()
+_KINDS: Final[Mapping[str, Rule]] = {
+    "text": AnyText(),
+    "whole": WHOLE,
+    "truth": Truth(),
+    "amount": Amount(),
+    "texts": ListOf(each=AnyText(), at_most=256),
+}
 
 
-def shape(
-    form: str = "a mapping",
-    *,
-    text: str = "",
-    whole: str = "",
-    truth: str = "",
-    amount: str = "",
-    texts: str = "",
-    **others: Rule,
-) -> Shape:
-    """A shape with the fields whose names are given by their kind, and others with a rule each."""
-    kinds = ((text, _TEXT), (whole, WHOLE), (truth, _TRUTH), (amount, _AMOUNT), (texts, _TEXTS))
-    fields: dict[str, Rule] = {}
-    for names, rule in kinds:
-        fields |= dict.fromkeys(names.split(), rule)
-    fields |= others
-    return Shape(form=form, fields=dict(sorted(fields.items())))
+def shape(form: str = "a mapping", **fields: str | Rule) -> Shape:
+    """A shape. `text`, `whole`, `truth`, `amount` and `texts` name the fields of these kinds.
+
+    Any other keyword is a field with its rule.
+    """
+    found: dict[str, Rule] = {}
+    for name, given in fields.items():
+        if isinstance(given, str):
+            found |= dict.fromkeys(given.split(), _KINDS[name])
+        else:
+            found[name] = given
+    return Shape(form=form, fields=dict(sorted(found.items())))
 
 
-def _list(value: object, *, form: str, at_most: int) -> list[object]:
-    if not isinstance(value, list):
+def _read_list(value: object, each: Rule, at_most: int, form: str = "a list") -> Any:
+    """The list as it is, when each of its entries keeps the rule."""
+    if not isinstance(value, list | tuple):
         raise Broken(f"is not {form}")
-    if len(value) > at_most:
-        raise Broken(f"has {len(value)} entries, more than the {at_most} allowed")
+    _refuse_too_many(len(value), at_most)
+    for index, entry in enumerate(value):
+        _read_part(f"[{index}]", each, entry)
     return value
 
 
-def _read_at(where: str, rule: Rule, part: object) -> None:
+def _list_schema(each: Rule, at_most: int, kind: str) -> Schema:
+    return {
+        "type": "array",
+        "items": each.schema(),
+        "maxItems": at_most,
+        "x-kubernetes-list-type": kind,
+    }
+
+
+def _refuse_too_many(count: int, at_most: int) -> None:
+    if count > at_most:
+        raise Broken(f"has {count} entries, more than the {at_most} allowed")
+
+
+def _refuse_repeats(names: Iterable[object]) -> None:
+    repeated = [name for name, times in Counter(names).items() if times > 1]
+    if repeated:
+        raise Broken(f"names {repeated[0]} more than once")
+
+
+def _read_part(where: str, rule: Rule, part: object) -> Any:
     try:
-        rule.read(part)
+        return rule.read(part)
     except Broken as broken:
-        raise Misshapen(where, broken) from broken
+        dot = "." if broken.where and not broken.where.startswith("[") else ""
+        raise Broken(broken.why, f"{where}{dot}{broken.where}") from broken

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from batchedmodel_contract.manifest.handler_names import is_file_handler
+from batchedmodel_contract.manifest.source import is_file_handler
 from batchedmodel_model_server.api.handler import PARAMETERS, Handler
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.handlers.file_modules import files_beside, forget, import_file

@@ -8,8 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_contract.manifest.handler_names import is_file_handler
-from batchedmodel_contract.manifest.source import Source
+from batchedmodel_contract.manifest.source import Source, is_file_handler
 from batchedmodel_contract.processes.environment import ModelServerSettings
 from batchedmodel_model_server.api.handler import Handler
 from batchedmodel_model_server.api.mapped_weights import while_files

@@ -22,7 +22,7 @@ from batchedmodel_contract.kubernetes.object_text import (
     parsed,
     pick,
 )
-from batchedmodel_contract.manifest.spec_size import LARGEST_SPEC
+from batchedmodel_contract.manifest.manifest import LARGEST_SPEC
 from batchedmodel_operator.interfaces import UNREAD, Body, Unread
 from batchedmodel_operator.kinds import CHILDREN, Kind
 

@@ -32,7 +32,7 @@ LONGEST_PAUSE = next(
     declared.rule.maximum
     for _, declared in declarations(AutoscalerSettings)
     if isinstance(declared, Setting)
-    and declared.name == "POLL_SECONDS"
+    and declared.name == "pollSeconds"
     and isinstance(declared.rule, Real)
 )
 """That can be set."""

@@ -119,7 +119,7 @@ def test_the_metadata_of_another_server_is_refused() -> None:
     [
         (
             {"equalLengths": 1},
-            "metadata: is not a description of a model: TypeError('1 is neither true nor false')",
+            "metadata: is not a description of a model: Broken('is not true or false')",
         ),
         ({"embedding": "other"}, 'embedding: "other" names an output that the model does not have'),
         ({"ranking": "other"}, 'ranking: "other" names an output that the model does not have'),

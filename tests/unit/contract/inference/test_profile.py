@@ -108,8 +108,8 @@ CURVE = as_sent(PROFILE)["curve"]
         ("start_up", [["load", 1.0]], 'start_up: [["load", 1.0]] is not an object'),
         ("start_up", {"load": -1.0}, "start_up.load: -1.0 is not within 0 to"),
         ("start_up", {"load": "1"}, 'start_up.load: "1" is not a number'),
-        ("cached", "yes", 'cached: "yes" is not a boolean'),
-        ("cached", 1, "cached: 1 is not a boolean"),
+        ("cached", "yes", 'cached: "yes" is not true or false'),
+        ("cached", 1, "cached: 1 is not true or false"),
     ],
 )
 def test_a_later_field_that_makes_no_sense_is_refused(

@@ -200,7 +200,7 @@ WRONG: list[tuple[str, object, str]] = [
     (
         "spec.model.parameters",
         {"layers": 3},
-        'spec.model.parameters: {"layers": 3} has under layers a value that is not a string '
+        'spec.model.parameters: {"layers": 3} has at layers a value that is not a string '
         "(quote numbers)",
     ),
     ("spec.model.source", "models", 'spec.model.source: "models" is not a mapping'),
@@ -370,7 +370,7 @@ def test_a_wrong_combination_is_named_once_every_field_is_right_by_itself() -> N
     )
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=[check.name for check in CHECKS])
+@pytest.mark.parametrize("check", CHECKS, ids=[f"{check.field}: {check.rule}" for check in CHECKS])
 def test_no_rule_over_several_fields_is_broken_by_a_right_spec(check: Check) -> None:
     assert list(check.mistakes(read_manifest(MINILM).spec)) == []
 

@@ -4,10 +4,15 @@ from typing import Any
 
 import pytest
 
-from batchedmodel_contract.schema.kubernetes_types import AFFINITY, BEHAVIOR, CONTAINER, TOLERATION
-from batchedmodel_contract.schema.kubernetes_volumes import VOLUME
-from batchedmodel_contract.schema.rules import Broken, Rule
-from batchedmodel_contract.schema.shapes import Amount, AnyText, ListOf, NamedEntries, shape
+from batchedmodel_contract.schema.kubernetes_types import (
+    AFFINITY,
+    BEHAVIOR,
+    CONTAINER,
+    TOLERATION,
+    VOLUME,
+)
+from batchedmodel_contract.schema.rules import Amount, AnyText, Broken, Rule
+from batchedmodel_contract.schema.shapes import ListOf, NamedEntries, shape
 
 
 def complaint(rule: Rule, value: object) -> str:

@@ -11,8 +11,11 @@ import pytest
 from batchedmodel_contract.kubernetes.object_text import DEEPEST
 from batchedmodel_contract.manifest.manifest import read_manifest
 from batchedmodel_contract.manifest.spec import Spec
-from batchedmodel_contract.schema.custom_resource import custom_resource
-from batchedmodel_contract.schema.openapi import effective_schema, spec_schema
+from batchedmodel_contract.schema.custom_resource import (
+    custom_resource,
+    effective_schema,
+    spec_schema,
+)
 from batchedmodel_contract.schema.reading import Section, Setting, declarations
 from batchedmodel_contract.schema.rules import Schema, anchored
 from support.manifest_table import right_manifests
