@@ -22,14 +22,13 @@ from batchedmodel_contract.processes.environment import (
     from_environment,
     source_from_json,
 )
-from batchedmodel_model_server.execution.device_thread import DeviceThread
-from batchedmodel_model_server.execution.futures import either
+from batchedmodel_model_server.execution.device_thread import DeviceThread, either
 from batchedmodel_model_server.http import unix_socket
 from batchedmodel_model_server.http.app import make_runner
 from batchedmodel_model_server.http.connections import Connections
+from batchedmodel_model_server.lifecycle.loading import StartUp, process_age
 from batchedmodel_model_server.lifecycle.service import ModelService
-from batchedmodel_model_server.lifecycle.startup import StartUp, process_age
-from batchedmodel_model_server.system.processor import bound_threads, read_processor
+from batchedmodel_model_server.machine import bound_threads, read_processor
 
 # A caller that finds a Unix socket's queue full is not made to wait, but refused.
 _BACKLOG: Final = 4096

@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from batchedmodel_contract.processes.server_api import ModelState, load_path
-from batchedmodel_model_server.api.weightless import weightless
+from batchedmodel_model_server.api.weights import weightless
 from support.checkpoints import image_checkpoint, text_checkpoint
 from support.model_server_process import NAME, model_server
 

@@ -22,9 +22,8 @@ from batchedmodel_model_server.batching.collate import Collated, Output, collate
 from batchedmodel_model_server.batching.reply import NOTHING, Computed, Part, Prepared, reply
 from batchedmodel_model_server.batching.validation import Examined, examine
 from batchedmodel_model_server.errors import DeviceLost, ForwardFailed, NotReady
-from batchedmodel_model_server.execution.device_thread import DeviceThread
+from batchedmodel_model_server.execution.device_thread import DeviceThread, fit_for_a_future
 from batchedmodel_model_server.execution.forward import LoadedModel, forward
-from batchedmodel_model_server.execution.futures import fit_for_a_future
 from batchedmodel_model_server.execution.memory import MemoryCap
 from batchedmodel_model_server.execution.retry_plan import RetryPlan
 from batchedmodel_model_server.execution.torch_errors import words

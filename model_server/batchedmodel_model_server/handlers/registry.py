@@ -1,8 +1,17 @@
-"""Makes the handler that the manifest names: one of ours, or a class of somebody's own."""
+"""Makes the handler that the manifest names: one of ours, or a class of somebody's own.
+
+A handler's own file is imported in a package that is made out of its folder anew for each load. So
+`from . import net` finds the file beside it and nowhere else, at once or later, and two versions
+beside each other share no module.
+"""
 
 import importlib
 import inspect
+import sys
 from collections.abc import Mapping
+from importlib.machinery import ModuleSpec
+from importlib.util import module_from_spec
+from itertools import count
 from pathlib import Path
 from types import ModuleType
 from typing import Final
@@ -10,13 +19,14 @@ from typing import Final
 from batchedmodel_contract.manifest.handler_names import is_file_handler
 from batchedmodel_model_server.api.handler import PARAMETERS, Handler
 from batchedmodel_model_server.errors import CannotLoad
-from batchedmodel_model_server.handlers.file_modules import files_beside, forget, import_file
 
 _OURS: Final = {
     "hf": "batchedmodel_model_server.handlers.hf:HuggingFace",
     "simulated": "batchedmodel_model_server.handlers.simulated:Simulated",
 }
 
+_PACKAGE: Final = "batchedmodel_handler_"
+_numbers: Final = count(1)
 _METHODS: Final = ("device", "load", "check", "forward", "predicted_seconds", "unload")
 
 
@@ -79,10 +89,42 @@ def _module_in(name: str, folder: Path | None, file_name: str, *, trust: bool) -
     if not file.is_file():
         raise CannotLoad(f"handler {name}: {folder} has no {file_name}")
     try:
-        return import_file(file)
+        return _imported(file)
     except BaseException as error:
-        hint = files_beside(file, error)
+        hint = _file_beside(file, error)
         raise CannotLoad(f"handler {name}: {file} cannot be run: {_shown(error)}{hint}") from error
+
+
+def _imported(file: Path) -> ModuleType:
+    """The module in a file with an identifier for a name; raises whatever its code raises."""
+    package = f"{_PACKAGE}{next(_numbers)}"
+    spec = ModuleSpec(package, None, is_package=True)
+    spec.submodule_search_locations = [str(file.parent)]
+    sys.modules[package] = module_from_spec(spec)
+    # A folder that was written to a moment ago may be remembered as it was.
+    importlib.invalidate_caches()
+    try:
+        return importlib.import_module(f"{package}.{file.stem}")
+    except BaseException:
+        forget(package)
+        raise
+
+
+def forget(module: str) -> None:
+    """Let go of all that came with a handler's file, if the module of this name is of such."""
+    package = module.partition(".")[0]
+    if not package.startswith(_PACKAGE):
+        return
+    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+        del sys.modules[name]
+
+
+def _file_beside(file: Path, error: BaseException) -> str:
+    """What helps where a file beside it was imported as if it were installed; else nothing."""
+    name = error.name if isinstance(error, ModuleNotFoundError) else None
+    if name is None or not name.isidentifier() or not file.with_name(f"{name}.py").is_file():
+        return ""
+    return f"; {name}.py lies beside it: from . import {name}"
 
 
 def _class_in(name: str, module: ModuleType, class_name: str) -> type[Handler]:

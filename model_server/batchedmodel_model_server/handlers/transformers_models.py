@@ -12,13 +12,12 @@ from typing import Any, Final
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_model_server.api.batch import Batch
 from batchedmodel_model_server.api.handler import PARAMETERS
-from batchedmodel_model_server.api.mapped_weights import on_device
-from batchedmodel_model_server.api.weightless import weightless
+from batchedmodel_model_server.api.weights import on_device, weightless
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.handlers import packed_attention
 from batchedmodel_model_server.handlers.lean_transformers import import_transformers
-from batchedmodel_model_server.sources.weight_files import check_folder
-from batchedmodel_model_server.system.processor import read_processor
+from batchedmodel_model_server.machine import read_processor
+from batchedmodel_model_server.sources.untrusted_files import check_folder
 
 TOKENS: Final = "input_ids"
 SEGMENTS: Final = "token_type_ids"

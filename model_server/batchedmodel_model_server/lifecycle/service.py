@@ -12,30 +12,32 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Final
 
-from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.manifest.source import Source
 from batchedmodel_contract.processes.environment import ModelServerSettings
 from batchedmodel_contract.processes.server_api import ModelState
 from batchedmodel_model_server.batching.declaration import FIRST_VERSION, describe
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost, NotReady, Overloaded
-from batchedmodel_model_server.execution.device_thread import DeviceThread
-from batchedmodel_model_server.execution.forward import LoadedModel, at_once
-from batchedmodel_model_server.execution.futures import either
+from batchedmodel_model_server.execution.device_thread import DeviceThread, TrialScheduling, either
+from batchedmodel_model_server.execution.forward import at_once
 from batchedmodel_model_server.execution.memory import MemoryCap
 from batchedmodel_model_server.execution.runner import Runner
 from batchedmodel_model_server.execution.torch_errors import words
-from batchedmodel_model_server.execution.trial_scheduling import TrialScheduling
 from batchedmodel_model_server.execution.watchdog import Watchdog
-from batchedmodel_model_server.lifecycle.changes import Changes
-from batchedmodel_model_server.lifecycle.loading import load, source_content
-from batchedmodel_model_server.lifecycle.startup import SELF_TESTS, WARM_UP, StartUp
-from batchedmodel_model_server.lifecycle.state import Lifecycle
-from batchedmodel_model_server.lifecycle.unloading import return_memory, unload
-from batchedmodel_model_server.lifecycle.version import Version
-from batchedmodel_model_server.lifecycle.versions import Versions
+from batchedmodel_model_server.lifecycle.loading import (
+    SELF_TESTS,
+    WARM_UP,
+    StartUp,
+    load,
+    return_memory,
+    unload,
+)
+from batchedmodel_model_server.lifecycle.state import Changes, Lifecycle
+from batchedmodel_model_server.lifecycle.versions import Version, Versions
 from batchedmodel_model_server.profiling.trial import Trial
+from batchedmodel_model_server.sources.folder import content_of
 
 MAX_IN_FLIGHT: Final = 64
 """Batches; the proxy hands over two, so more is somebody who does not wait for answers."""
@@ -151,7 +153,10 @@ class ModelService:
         try:
             async with asyncio.timeout(_GIVE_BACK_SECONDS):
                 for one in owing:
-                    await self._ended(one)
+                    if one.state is ModelState.READY:
+                        await self._give_back(one)
+                        one.enter(ModelState.UNLOADED, self.lifecycle.event.detail)
+                    await either(one.gone, self._hopeless)
         except TimeoutError:
             _log.warning("the handler takes more than %g s to unload", _GIVE_BACK_SECONDS)
 
@@ -175,9 +180,6 @@ class ModelService:
         try:
             await self._brought_up(version, start or StartUp())
             return
-        except CannotLoad as error:
-            # Another one: the frames of this hold the model whose memory is to be given back.
-            failure = CannotLoad(str(error))
         except DeviceLost as error:
             version.enter(ModelState.FAILED, str(error))
             self._lose(error)
@@ -185,60 +187,44 @@ class ModelService:
         except asyncio.CancelledError:
             version.enter(ModelState.FAILED, "the server was told to stop before it was loaded")
             raise
+        except CannotLoad as error:
+            # Another one: the frames of this hold the model whose memory is to be given back.
+            failure = CannotLoad(str(error))
         except BaseException as error:
             _log.exception("bringing up the model failed")
             failure = CannotLoad(words(error))
-        await self._failed(version, str(failure))
+        self._known.add(version)
+        await self._give_back(version)
+        self._tell(version, ModelState.FAILED, str(failure))
         raise failure
 
     async def _brought_up(self, version: Version, start: StartUp) -> None:
-        settings, serving = self._settings, self._known.serving
+        settings, source, serving = self._settings, self._source, self._known.serving
         thread, turns = self._compute, None
         if serving is not None:
             # The compute thread has answers to give meanwhile.
             thread = self._beside()
             turns = TrialScheduling(self._loop, self._compute, self._watchdog)
-            content = await thread.call(lambda: source_content(settings, self._source))
+            content = await thread.call(
+                lambda: content_of(source, Path(settings.cache_folder), trust=settings.trust)
+            )
             if content == serving.content:
                 _log.info("version %s is what the source holds, and is served", serving.name)
                 return
             await self._known.name(version, content)
         self._known.add(version)
         self._tell(version, ModelState.LOADING, f"loading with handler {settings.handler}")
-        loaded = await thread.call(lambda: load(settings, self._source, start))
-        version.loaded(loaded.handler)
+        loaded = await thread.call(lambda: load(settings, source, start))
+        version.handler = loaded.handler
         if version.content is None:
             await self._known.name(version, loaded.content)
         elif version.content != loaded.content:
             raise CannotLoad("the source changed while it was being read; load it again")
-        model, profile, cap = await self._tried(version, loaded, start, thread, turns)
-        runner = Runner(
-            model,
-            self._compute,
-            profile=profile,
-            cap=cap,
-            watchdog=self._watchdog,
-            lost=self._lose,
-        )
-        version.warm(profile, runner)
-        self._serve(version, f"ready on {model.device} after {start}")
-
-    async def _tried(
-        self,
-        version: Version,
-        loaded: LoadedModel,
-        start: StartUp,
-        thread: DeviceThread,
-        turns: TrialScheduling | None,
-    ) -> tuple[LoadedModel, Profile, MemoryCap]:
-        """The model as it is to be run, after it has shown how, and what it showed."""
         clock = time.monotonic if turns is None else turns.clock
         trying = loaded if turns is None else replace(loaded, turn=turns.take)
         with start.phase(SELF_TESTS):
-            trial = await thread.call(
-                lambda: Trial(trying, self._settings, clock, alone=turns is None)
-            )
-        model = trial.model
+            trial = await thread.call(lambda: Trial(trying, settings, clock, alone=turns is None))
+        model = replace(trial.model, turn=at_once)
         version.described(
             describe(
                 self.name,
@@ -252,7 +238,17 @@ class ModelService:
         cap = MemoryCap()
         with start.phase(WARM_UP):
             profile = await thread.call(lambda: trial.profile(cap))
-        return replace(model, turn=at_once), replace(profile, start_up=start.seconds), cap
+        profile = replace(profile, start_up=start.seconds)
+        runner = Runner(
+            model,
+            self._compute,
+            profile=profile,
+            cap=cap,
+            watchdog=self._watchdog,
+            lost=self._lose,
+        )
+        version.warm(profile, runner)
+        self._serve(version, f"ready on {model.device} after {start}")
 
     def _beside(self) -> DeviceThread:
         if self._loader is None:
@@ -268,11 +264,6 @@ class ModelService:
         else:
             level = logging.ERROR if state is ModelState.FAILED else logging.INFO
             _log.log(level, "version %s: %s: %s", version.name, state, reason)
-
-    async def _failed(self, version: Version, reason: str) -> None:
-        self._known.add(version)
-        await self._give_back(version)
-        self._tell(version, ModelState.FAILED, reason)
 
     def _serve(self, version: Version, reason: str) -> None:
         """From now on whoever names no version is answered by this one."""
@@ -310,13 +301,6 @@ class ModelService:
             old.release()
             await old.gone.wait()
         self.lifecycle.enter(ModelState.UNLOADED, reason)
-
-    async def _ended(self, version: Version) -> None:
-        """In a drain: end it, or see to its end where that has begun."""
-        if version.state is ModelState.READY:
-            await self._give_back(version)
-            version.enter(ModelState.UNLOADED, self.lifecycle.event.detail)
-        await either(version.gone, self._hopeless)
 
     async def _give_back(self, version: Version) -> None:
         """Unload what was loaded of it, once its batches are answered."""

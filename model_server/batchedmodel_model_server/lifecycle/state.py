@@ -1,4 +1,4 @@
-"""The state of the model, and everybody who follows it.
+"""The state of the model and everybody who follows it, and one change of it at a time.
 
 LOADING, WARMING, READY, DRAINING, UNLOADED; from there it may be loaded again. FAILED says why and
 stays, so that the reason can be read from the running process. A new version that is loaded beside
@@ -7,10 +7,13 @@ the one that serves changes nothing until it is READY. All on the event loop's t
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 
 from batchedmodel_contract.processes.server_api import ModelState, StateEvent
+from batchedmodel_model_server.errors import NotReady
 
+Work = Coroutine[None, None, None]
 _log = logging.getLogger(__name__)
 
 
@@ -58,3 +61,63 @@ class Lifecycle:
         """End every follower's stream."""
         for follower in self._followers:
             follower.put_nowait(None)
+
+
+class Changes:
+    """Changes of what is served: one at a time, each to its end unless the server is stopped."""
+
+    def __init__(self, refusal: Callable[[], NotReady]) -> None:
+        """`refusal` makes what is raised once no change is taken any more."""
+        self._refusal = refusal
+        self._one = asyncio.Lock()
+        self._loads: set[asyncio.Task[None]] = set()
+        self._ends: set[asyncio.Task[None]] = set()
+        self._has_stopped = False
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        """Around a change: those before it have ended. Raises the refusal."""
+        async with self._one:
+            if self._has_stopped:
+                raise self._refusal()
+            yield
+
+    async def load(self, work: Callable[[], Work]) -> None:
+        """Do work that a stop interrupts; raises the refusal, and what the work raises."""
+        await self._change(work, self._loads)
+
+    async def unload(self, work: Callable[[], Work]) -> None:
+        """Do work that a stop waits for; raises the refusal, and what the work raises."""
+        await self._change(work, self._ends)
+
+    def begin(self, end: Work) -> None:
+        """Have a version's end take its course, beside other changes."""
+        _begun(end, self._ends)
+
+    def stop(self) -> None:
+        """Interrupt what loads, and take no change any more."""
+        self._has_stopped = True
+        for load in self._loads:
+            load.cancel()
+
+    async def _change(self, work: Callable[[], Work], tasks: set[asyncio.Task[None]]) -> None:
+        async def changed() -> None:
+            async with self.alone():
+                await work()
+
+        change = _begun(changed(), tasks)
+        try:
+            # A caller that leaves must not stop it half-way.
+            await asyncio.shield(change)
+        except asyncio.CancelledError:
+            if not change.cancelled():
+                raise
+            raise self._refusal() from None
+
+
+def _begun(work: Work, tasks: set[asyncio.Task[None]]) -> asyncio.Task[None]:
+    task = asyncio.create_task(work)
+    # The loop itself refers to tasks but weakly.
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
+    return task

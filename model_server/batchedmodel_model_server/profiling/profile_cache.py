@@ -23,15 +23,15 @@ from batchedmodel_contract.processes.environment import ModelServerSettings
 from batchedmodel_model_server.batching.declaration import Sharing
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.execution.forward import LoadedModel
-from batchedmodel_model_server.profiling.self_test import Verdict
-from batchedmodel_model_server.sources.contents import stamp
-from batchedmodel_model_server.sources.untrusted_files import MOST_JSON_BYTES, read_bytes
-from batchedmodel_model_server.system import cgroup
-from batchedmodel_model_server.system.processor import (
+from batchedmodel_model_server.machine import (
     computing_threads,
     device_name,
+    limits,
     read_processor,
 )
+from batchedmodel_model_server.profiling.self_test import Verdict
+from batchedmodel_model_server.sources.folder import stamp
+from batchedmodel_model_server.sources.untrusted_files import MOST_JSON_BYTES, read_bytes
 
 FOLDER: Final = "profiles"
 _FORM: Final = 2  # of the file; another number makes other keys
@@ -100,7 +100,7 @@ def key_of(model: LoadedModel, settings: ModelServerSettings) -> dict[str, Any]:
         "code": _stamp(code),
         "files": model.content.digest,
         "device": device_name(model.device, read_processor()),
-        "memory": cgroup.limits("memory.max"),
+        "memory": limits("memory.max"),
         "precision": model.handler.precision,
         "threads": computing_threads(),
         "libraries": {name: _version(name) for name in _LIBRARIES},

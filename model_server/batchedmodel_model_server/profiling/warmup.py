@@ -19,9 +19,8 @@ from batchedmodel_contract.inference.profile import Profile, ProfilePoint
 from batchedmodel_model_server.batching.examples import examples
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost, ForwardFailed, OutOfMemory
 from batchedmodel_model_server.execution.forward import LoadedModel, forward
-from batchedmodel_model_server.execution.memory import MemoryCap
+from batchedmodel_model_server.execution.memory import MemoryBudget, MemoryCap, meter_of
 from batchedmodel_model_server.profiling.curve_fit import fitted
-from batchedmodel_model_server.profiling.memory_budget import MemoryBudget, meter_of
 
 BUDGET_SECONDS: Final = 15.0
 _SHORT: Final = 16

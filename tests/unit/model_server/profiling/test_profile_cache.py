@@ -12,6 +12,7 @@ import pytest
 
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import Profile, ProfilePoint
+from batchedmodel_contract.manifest.source import Source
 from batchedmodel_contract.processes.environment import ModelServerSettings
 from batchedmodel_model_server.batching.declaration import Sharing
 from batchedmodel_model_server.execution.forward import LoadedModel
@@ -24,7 +25,7 @@ from batchedmodel_model_server.profiling.trial import (
     BESIDE_PASS_SECONDS,
     Trial,
 )
-from batchedmodel_model_server.sources.contents import content_of
+from batchedmodel_model_server.sources.folder import content_of
 from batchedmodel_model_server.sources.untrusted_files import MOST_JSON_BYTES
 from support.model_server_handlers import Clock, Echo, Timed, loaded
 
@@ -231,7 +232,7 @@ class Precise(Echo):
 
 def of_folder(folder: Path, handler: Echo | None = None) -> LoadedModel:
     """The model as it was loaded from a folder."""
-    content = content_of(folder, numbered=False)
+    content = content_of(Source(path=str(folder)), folder)
     return replace(loaded(handler or Echo()), content=content)
 
 
@@ -257,7 +258,7 @@ def test_the_key_says_each_thing_on_which_the_findings_depend(
     cache = "batchedmodel_model_server.profiling.profile_cache"
     elsewhere: list[tuple[str, str, Callable[..., Any]]] = [
         ("threads", "computing_threads", lambda: 99),
-        ("memory", "cgroup.limits", lambda _: ("12345",)),
+        ("memory", "limits", lambda _: ("12345",)),
         ("libraries", "version", lambda _: "99"),
     ]
     for name, function, result in elsewhere:
