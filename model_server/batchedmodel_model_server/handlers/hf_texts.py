@@ -1,7 +1,8 @@
 """Texts: embeddings, classification and ranking of whole texts, classification of their tokens.
 
 Token ids in. Embeddings equal those of sentence-transformers for the same ids; the others equal
-what transformers' own class gives for an item by itself.
+what transformers' own class gives for an item by itself. Token vectors are pooled in float32: a
+bfloat16 sum over hundreds of tokens loses the small ones.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,17 +14,18 @@ from batchedmodel_model_server.api.batch import Batch
 from batchedmodel_model_server.api.handler import Spec
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.handlers.checkpoint import (
+    Pooling,
     TextFiles,
     classes_of,
     read_embedding,
     read_text_files,
 )
-from batchedmodel_model_server.handlers.pooling import POOLING
-from batchedmodel_model_server.handlers.tasks import Place, Task
 from batchedmodel_model_server.handlers.transformers_models import (
     SEGMENTS,
     TOKENS,
     Encoder,
+    Place,
+    Task,
     load_model,
 )
 
@@ -40,8 +42,8 @@ def text_embedding(path: Path, place: Place, shortest: int | None = None) -> Tas
     """
     checkpoint = read_embedding(path)
     files = checkpoint.files
-    model = load_model("AutoModel", files.folder, place.dtype, place.device, spare=_POOLER)
-    encoder, pool = Encoder(model, place.device), POOLING[checkpoint.pooling]
+    model, _ = load_model("AutoModel", files.folder, place, spare=_POOLER)
+    encoder, pool = Encoder(model, place.device), _POOLING[checkpoint.pooling]
     shortest = checkpoint.shortest if shortest is None else shortest
     if shortest is not None and shortest > encoder.hidden_size:
         raise CannotLoad(
@@ -132,7 +134,7 @@ def token_classifier(path: Path, place: Place) -> Task:
 
 
 def _with_head(files: TextFiles, place: Place) -> tuple[Any, Encoder]:
-    model = load_model(files.architecture, files.folder, place.dtype, place.device)
+    model, _ = load_model(files.architecture, files.folder, place)
     if model.base_model is model:
         raise CannotLoad(f"config.json: {files.architecture} is not a head on a base model")
     if model.config.pad_token_id is None:
@@ -199,3 +201,46 @@ def _longest(encoder: Encoder, files: TextFiles) -> int:
     if files.text_limit is None:
         raise CannotLoad("neither config.json nor the tokenizer's files say how long a text is")
     return files.text_limit
+
+
+def _mean(states: Any, lengths: Any) -> Any:
+    import torch
+
+    if states.is_cuda:
+        return _reduced(states, lengths, "mean")
+    # On a CPU 15 times as fast as a reduction by segments, and its order is fixed.
+    text = torch.arange(len(lengths)).repeat_interleave(lengths)
+    total = torch.zeros(len(lengths), states.shape[-1]).index_add_(0, text, states.float())
+    return total / lengths[:, None]
+
+
+def _max(states: Any, lengths: Any) -> Any:
+    import torch
+
+    if states.is_cuda:
+        return _reduced(states, lengths, "max")
+    return torch.stack([text.amax(0) for text in states.float().split(lengths.tolist())])
+
+
+def _cls(states: Any, lengths: Any) -> Any:
+    return states[lengths.cumsum(0) - lengths].float()
+
+
+def _last_token(states: Any, lengths: Any) -> Any:
+    return states[lengths.cumsum(0) - 1].float()
+
+
+def _reduced(states: Any, lengths: Any, how: str) -> Any:
+    import torch
+
+    # In one order, unlike a GPU's sums by index, whose rounding differs from run to run.
+    return torch.segment_reduce(states.float(), how, lengths=lengths, axis=0)
+
+
+_POOLING: Final[Mapping[Pooling, Callable[[Any, Any], Any]]] = {
+    Pooling.MEAN: _mean,
+    Pooling.CLS: _cls,
+    Pooling.MAX: _max,
+    Pooling.LAST_TOKEN: _last_token,
+}
+"""Tokens x hidden size and the number of tokens of each text, to texts x hidden size."""
