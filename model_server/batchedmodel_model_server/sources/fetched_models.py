@@ -188,7 +188,7 @@ class _Repository:
             _log.info("complete: %s", progress.line(time.monotonic()))
 
     def _remember(self, commit: str) -> None:
-        """For the time when no hub can be asked; replaced at once, because others may be reading."""
+        """For the time when no hub can be asked. Replaced at once: others may be reading."""
         self._remembered.parent.mkdir(exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=self._remembered.parent, prefix=".new-")
         with os.fdopen(descriptor, "w", encoding="ascii") as output:

@@ -185,11 +185,7 @@ class Hub:
     async def _stream(
         self, address: URL, file: HubFile, into: Path, received: Callable[[int], None]
     ) -> None:
-        if file.size == 0:
-            into.touch()
-        if _size(into) > file.size:
-            into.unlink()  # one that is too long is of something else
-        have = _size(into)
+        have = _present(into, file.size)
         if have == file.size:
             return
         headers = {"Range": f"bytes={have}-"} if have else {}
@@ -312,6 +308,15 @@ def _proxy(address: URL) -> str | None:
     if address.host is None or proxy_bypass(address.host):
         return None
     return getproxies().get(address.scheme)
+
+
+def _present(file: Path, size: int) -> int:
+    """How much of a file is there; one that is too long is of something else."""
+    if size == 0:
+        file.touch()
+    if _size(file) > size:
+        file.unlink()
+    return _size(file)
 
 
 def _size(file: Path) -> int:
