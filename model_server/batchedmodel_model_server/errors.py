@@ -1,4 +1,4 @@
-"""The model server's own errors, and nothing of HTTP beyond the meaning of each."""
+"""The model server's own errors."""
 
 
 class ModelServerError(Exception):
@@ -23,6 +23,14 @@ class TooSlow(ModelServerError):
 
 class UnknownModel(ModelServerError):
     """A model of another name was asked for."""
+
+
+class RowFailed(ModelServerError):
+    """A row of a plain request failed, and with it the request."""
+
+    def __init__(self, status: int, message: str) -> None:
+        self.status = status
+        super().__init__(message)
 
 
 class ForwardFailed(ModelServerError):

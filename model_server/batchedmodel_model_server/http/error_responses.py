@@ -16,11 +16,11 @@ from batchedmodel_model_server.errors import (
     DeviceLost,
     NotReady,
     Overloaded,
+    RowFailed,
     TooSlow,
     UnknownModel,
 )
 from batchedmodel_model_server.execution.torch_errors import words
-from batchedmodel_model_server.http.plain_v2 import RowFailed
 
 _log = logging.getLogger(__name__)
 
