@@ -6,6 +6,7 @@ classification of tokens, classification or embeddings of images.
 
 import logging
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -54,12 +55,10 @@ class HuggingFace(Handler):
         dtype = chosen_dtype(wanted, has_bfloat16=has_bfloat16(device))
         _log.info("computing in %s, as dtype is %s", dtype, wanted)
         self.precision = PRECISIONS[dtype]
-        self._task = task = self._made(path, Place(device=device, dtype=dtype))
-        self.inputs, self.outputs, self.packs = task.inputs, task.outputs, task.packs
-        self.text, self.tokenizer = task.text, task.tokenizer
-        self.embedding, self.ranking = task.embedding, task.ranking
-        self.shortest_embedding = task.shortest_embedding
-        self.classification = task.classification
+        self._task = self._made(path, Place(device=device, dtype=dtype))
+        for declared in fields(self._task):
+            if declared.name != "run":
+                setattr(self, declared.name, getattr(self._task, declared.name))
 
     def _made(self, path: Path, place: Place) -> Task:
         name, shortest = task_of(path), self._shortest()
