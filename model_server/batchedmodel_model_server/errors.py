@@ -37,7 +37,7 @@ class ForwardFailed(ModelServerError):
     """The handler raised in `forward`, or gave something other than it declared.
 
     It never has a cause: the frames of the original error hold the tensors of the failed pass, and
-    whoever splits the batch needs their memory.
+    the parts of the batch that run next need their memory.
     """
 
     def __init__(self, message: str, trace: str = "") -> None:

@@ -1,7 +1,6 @@
-"""Items that a declaration allows, made up: for the warm-up and for the self-test.
+"""Made-up items that a declaration allows, for the warm-up and the self-test. Pure.
 
-Pure. The numbers are drawn, always the same ones, because equal tokens would hide whatever gets
-mixed up between items.
+The numbers are drawn, always the same ones: equal tokens would hide it if items got mixed up.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,14 +21,8 @@ SEED: Final = 20
 
 def examples(declaration: Declaration, rows: int, length: int) -> Collated:
     """Valid items, each `length` long where the declaration allows it."""
-    return collate(declaration, examined_examples(declaration, [length] * rows))
-
-
-def examined_examples(declaration: Declaration, lengths: Sequence[int]) -> Examined:
-    """One valid item for each length, or for what the declaration allows of it."""
-    sizes = [declaration.sizes_of(length) for length in lengths]
-    by_letter = {letter: [one[letter] for one in sizes] for letter in declaration.bounds}
-    return _examined(declaration, len(lengths), by_letter)
+    sizes = {letter: [size] * rows for letter, size in declaration.sizes_of(length).items()}
+    return collate(declaration, _examined(declaration, rows, sizes))
 
 
 def unlike_examples(declaration: Declaration, lengths: Sequence[int], seed: int = SEED) -> Examined:

@@ -1,7 +1,4 @@
-"""Puts together what a batch is answered: outputs of one or several passes, and a status per item.
-
-Pure; called by the runner when the last pass of a batch is over.
-"""
+"""The answer to a batch: outputs of one or several passes, and a status for each item. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple

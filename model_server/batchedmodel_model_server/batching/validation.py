@@ -1,8 +1,7 @@
 """Judges every item of a batch against the declaration, before any item touches another.
 
 On a GPU an id outside the vocabulary is no exception but a device-side assert that costs the
-process; so nothing reaches `forward` that was not checked here. A fault of one item is that
-item's alone. Pure; called off the compute thread.
+process; so nothing reaches `forward` that was not checked here. Pure.
 """
 
 import math

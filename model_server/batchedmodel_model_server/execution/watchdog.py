@@ -1,8 +1,8 @@
 """Notices a forward pass that does not end.
 
-The compute thread says when a pass begins and ends; the event loop, which goes on while the pass
-hangs, looks at it when it should be over. Nobody asks in between: one timer stands at the moment at
-which the present pass, or one that could have begun since, would be overdue.
+The compute thread says when a pass begins and ends. The event loop, which goes on while the pass
+hangs, looks at it once it should be over: one timer stands at the earliest moment at which the
+present pass, or one that began since, can be overdue.
 """
 
 import asyncio
@@ -24,9 +24,7 @@ class _Pass(NamedTuple):
 
 
 class Watchdog:
-    """Watches one compute thread; `pass_begins` and `pass_ends` are that thread's, the rest is the
-    loop's.
-    """
+    """Watches one compute thread. That calls `pass_begins` and `pass_ends`, the loop all else."""
 
     def __init__(
         self,
@@ -35,8 +33,7 @@ class Watchdog:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`tell` is called on the loop: with a sentence when a pass is overdue, and with None when
-        it has ended after all. The clock is not the loop's own, which may stand still between two
-        turns of the loop.
+        it has ended after all. The loop's own clock may stand still between two of its turns.
         """
         self._loop = loop
         self._tell = tell

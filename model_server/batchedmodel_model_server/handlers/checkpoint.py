@@ -1,9 +1,8 @@
 """Reads what a transformers checkpoint says about itself, without torch and without its weights.
 
-An embedding checkpoint may carry the files of sentence-transformers, which say how token vectors
-become one vector (`modules.json`, the pooling folder's `config.json`, a normalising step) and how
-long texts may be. Without them: mean over the tokens, normalised. Whatever would make our vectors
-differ from the model's own is refused with a reason instead of being ignored.
+The files of sentence-transformers say how token vectors become one vector (`modules.json`, the
+pooling folder's `config.json`) and how long texts may be. Without them it is the normalised mean.
+Whatever would make our vectors differ from the model's own is refused with a reason.
 """
 
 import json
@@ -235,10 +234,9 @@ def _pooling(folder: Path) -> Pooling:
 
 
 def _shortest(config: Mapping[str, Any]) -> int | None:
-    """The least of the sizes for which the model was trained (Matryoshka).
+    """The least of the sizes for which the model was trained (Matryoshka), as its config says.
 
-    By the words that such checkpoints have in their config, as other servers read them too; whether
-    a model bears being cut cannot be seen from its weights.
+    Whether a model bears being cut cannot be seen from its weights.
     """
     listed = config.get("matryoshka_dimensions")
     if listed is None:

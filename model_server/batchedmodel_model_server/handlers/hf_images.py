@@ -1,8 +1,7 @@
 """Images: classification and embeddings, as pixels of the size that the model was made for.
 
-Images are decoded and cut to size by whoever sends them: decoders have a history of holes, and a
-resized image is smaller on the wire. What the checkpoint's processor says of size, scale, mean and
-deviation is read from its file.
+Whoever sends images decodes and cuts them: decoders have a history of holes, and a resized image
+is smaller on the wire. Size, scale, mean and deviation are those of the checkpoint's processor.
 """
 
 from collections.abc import Callable, Mapping
@@ -65,13 +64,17 @@ def image_embedding(path: Path, config: Mapping[str, Any], place: Place, pixels:
     processor = _processor(path, config)
     kind = _TOWERS.get(config["architectures"][0], "AutoModel")
     model, lacks = load_model(kind, path, place, spare=_POOLER)
-    vectors = _by_class_token if lacks else _pooled
     if lacks and not any(name.endswith(_CLASS_TOKEN) for name, _ in model.named_parameters()):
         raise CannotLoad(
             f"{path} lacks the weights of its pooler, and {type(model).__name__} has no class token"
         )
-    size = _vector_size(model, vectors, processor)
     read = _reader(processor, model, place, pixels)
+
+    def vectors(given: Any) -> Any:
+        if lacks:
+            return given.last_hidden_state[:, 0]
+        found = getattr(given, "image_embeds", None)
+        return getattr(given, "pooler_output", None) if found is None else found
 
     def run(batch: Batch) -> Mapping[str, Any]:
         import torch
@@ -81,18 +84,9 @@ def image_embedding(path: Path, config: Mapping[str, Any], place: Place, pixels:
 
     return Task(
         inputs={PIXELS: _spec(processor, pixels)},
-        outputs={EMBEDDING: Spec("FP32", (size,))},
+        outputs={EMBEDDING: Spec("FP32", (_vector_size(model, vectors, processor),))},
         run=run,
     )
-
-
-def _pooled(given: Any) -> Any:
-    found = getattr(given, "image_embeds", None)
-    return getattr(given, "pooler_output", None) if found is None else found
-
-
-def _by_class_token(given: Any) -> Any:
-    return given.last_hidden_state[:, 0]
 
 
 def _vector_size(model: Any, vectors: Callable[[Any], Any], processor: _Processor) -> int:

@@ -2,12 +2,11 @@
 
 A forward pass takes `fixedSeconds + rowSeconds x rows + tokenSeconds x tokens`, one pass after the
 other, without using a CPU. Like a GPU's queue it has its own timeline: a pass starts when the one
-before it ends, or when it is handed over if that is later, and the thread that waits for it may
-wake late without making the next pass late.
+before it ends, or when it is handed over if that is later. A thread that wakes late does not make
+the next pass late.
 
-It answers `y` = `x`, whatever the type and size of its rows (`datatype`, `elements`), or as many
-numbers as `floats` says, like a model of embeddings: what callers send and get costs the way to
-the device and nothing on it.
+It answers `y` = `x`, of whatever type and size (`datatype`, `elements`), or as many numbers as
+`floats` says, like a model of embeddings.
 """
 
 import ctypes
@@ -72,10 +71,6 @@ class Simulated(Handler):
             self.cost_rule = CostRule.ROWS
         else:
             self.cost_rule = CostRule.PADDED if padded == "true" else CostRule.PACKED
-        self._declare(given)
-        _wake_on_time()
-
-    def _declare(self, given: Mapping[str, str]) -> None:
         datatype = given.get(_DATATYPE, "INT64")
         if datatype not in DTYPES:
             rule = f"is not one of {', '.join(DTYPES)}"
@@ -90,6 +85,7 @@ class Simulated(Handler):
             # Numbers of as many digits as a model's.
             self._answer = np.sin(np.arange(1, size + 1)).astype(np.float32)
             self.outputs = {"y": Spec("FP32", (size,))}
+        _wake_on_time()
 
     def forward(self, batch: Batch) -> Mapping[str, Any]:
         """Sleep until the pass would have ended."""

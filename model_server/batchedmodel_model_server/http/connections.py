@@ -1,7 +1,7 @@
 """The connections of the socket. Batches with small bodies are answered on them directly.
 
-What aiohttp's application costs for a request is a quarter of a millisecond, which a caller that is
-alone waits for. It gets everything else, and large bodies, beside which that is little.
+aiohttp's application takes a quarter of a millisecond for a request, for which a lone caller waits.
+It answers everything else, and large bodies, beside which that is little.
 """
 
 import asyncio

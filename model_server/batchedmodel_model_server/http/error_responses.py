@@ -1,7 +1,4 @@
-"""Every error as an answer: a status and `{"error": ...}`.
-
-Asked by whoever received the request, the application or the connections.
-"""
+"""Every error as an answer: a status and `{"error": ...}`."""
 
 import logging
 from typing import Final

@@ -37,7 +37,7 @@ class Identity(NamedTuple):
     device: int
     inode: int
     changed_ns: int
-    """A file system gives the number of a removed file to a new one; the time tells them apart."""
+    """File systems use the number of a removed file again; the time tells the two apart."""
 
 
 def identity(path: Path) -> Identity:
@@ -54,11 +54,11 @@ def unlink(path: Path, bound: Identity) -> None:
 
 
 def leave_to_parent(path: Path) -> None:
-    """In a process that was forked off: close what listens at the path, and what came to it.
+    """In a forked process: close what listens at the path, and all connections to it.
 
-    Held there as well it would outlive this process: the next server could not have the path, and
-    whoever waits for an answer would not see it end. A connection may have been accepted a moment
-    before the fork, when nobody here knew of it, so all open sockets are asked.
+    Otherwise they would outlive the parent: the next server could not have the path, and callers
+    would wait for answers. The kernel may have accepted a connection just before the fork, so all
+    open sockets are asked.
     """
     for descriptor in map(int, os.listdir("/proc/self/fd")):
         with suppress(OSError):

@@ -1,8 +1,8 @@
 """The model as the HTTP edge sees it: brought up, asked, replaced, drained.
 
-Loading and warm-up run on the compute thread while the socket is up already, so that health and
-events answer from the first moment. A new version is loaded by a thread of its own beside the one
-that serves, and its trial passes take turns with that one's batches.
+The first version is loaded and warmed up on the compute thread while the socket is up already. A
+new version is loaded by a thread of its own beside the one that serves, and its trial passes take
+turns with that one's batches.
 """
 
 import asyncio
@@ -45,8 +45,8 @@ _LAST_ARRIVALS_SECONDS: Final = 0.05  # ample for a local socket and for the new
 _GIVE_BACK_SECONDS: Final = 5.0  # an end waits for the handler's own so long, and no longer
 
 QUIET_SECONDS: Final = 60.0
-"""For so long a replaced version waits for somebody who asks it still. The proxy says when it needs
-it no more; nobody else does."""
+"""A replaced version that nobody asks for so long is unloaded. The proxy says earlier that it does
+not need it any more; other callers do not."""
 _log = logging.getLogger(__name__)
 
 
@@ -131,8 +131,8 @@ class ModelService:
     async def drain(self) -> None:
         """Announce the end, accept nothing more, answer everything accepted, unload the model.
 
-        What a hung pass or a lost device will never answer is not waited for, nor is loading, which
-        cannot be interrupted, nor a handler that takes too long to unload.
+        Waits neither for a hung pass or a lost device, nor for loading, which cannot be
+        interrupted, nor for a handler that takes too long to unload.
         """
         self.lifecycle.end("the server was told to stop")
         self._changes.stop()
