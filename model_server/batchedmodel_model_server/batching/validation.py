@@ -155,17 +155,12 @@ def _wrong_shapes(column: Column) -> Iterator[Fault]:
     known: dict[Shape, str | None] = {}
     for index, shape in enumerate(column.shapes):
         if shape not in known:
-            known[shape] = _shape_fault(column, shape)
+            sizes = zip(column.spec.shape, shape, strict=True)
+            rules = (_size_rule(column.spec, declared, size) for declared, size in sizes)
+            rule = next(filter(None, rules), None)
+            known[shape] = rule and str(InvalidInput(column.name, rule, shape))
         if (fault := known[shape]) is not None:
             yield index, fault
-
-
-def _shape_fault(column: Column, shape: Shape) -> str | None:
-    for declared, size in zip(column.spec.shape, shape, strict=True):
-        rule = _size_rule(column.spec, declared, size)
-        if rule is not None:
-            return str(InvalidInput(column.name, rule, shape))
-    return None
 
 
 def _size_rule(spec: Spec, declared: int | str, size: int) -> str | None:

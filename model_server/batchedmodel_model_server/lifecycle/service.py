@@ -75,8 +75,7 @@ class ModelService:
     async def bring_up(self, start: StartUp | None = None) -> None:
         """Load and warm up; ends in READY or FAILED. `start` has what came before, if anything."""
         with contextlib.suppress(CannotLoad, DeviceLost, NotReady):
-            async with self._changes.alone():
-                await self._load(start)
+            await self._changes.do(partial(self._load, start), loads=True)
 
     async def load(self) -> None:
         """Serve what the source holds now, if that is not what is served.
@@ -87,14 +86,14 @@ class ModelService:
         """
         if self.lifecycle.state is ModelState.DRAINING:
             raise self._not_ready()
-        await self._changes.load(self._load)
+        await self._changes.do(self._load, loads=True)
 
     async def unload(self) -> None:
         """Answer everything accepted and give the memory back.
 
         Raises `NotReady` when a pass hangs and when the server is on its way out.
         """
-        await self._changes.unload(self._unload)
+        await self._changes.do(self._unload, loads=False)
 
     @contextlib.contextmanager
     def admitted(self, version: str | None = None) -> Iterator[Runner]:

@@ -8,7 +8,6 @@ the one that serves changes nothing until it is READY. All on the event loop's t
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
 
 from batchedmodel_contract.processes.server_api import ModelState, StateEvent
 from batchedmodel_model_server.errors import NotReady
@@ -74,21 +73,26 @@ class Changes:
         self._ends: set[asyncio.Task[None]] = set()
         self._has_stopped = False
 
-    @asynccontextmanager
-    async def alone(self) -> AsyncIterator[None]:
-        """Around a change: those before it have ended. Raises the refusal."""
-        async with self._one:
-            if self._has_stopped:
-                raise self._refusal()
-            yield
+    async def do(self, work: Callable[[], Work], *, loads: bool) -> None:
+        """Do work behind the changes before it; raises the refusal, and what the work raises.
 
-    async def load(self, work: Callable[[], Work]) -> None:
-        """Do work that a stop interrupts; raises the refusal, and what the work raises."""
-        await self._change(work, self._loads)
+        A stop interrupts what `loads`, and lets other work end.
+        """
 
-    async def unload(self, work: Callable[[], Work]) -> None:
-        """Do work that a stop waits for; raises the refusal, and what the work raises."""
-        await self._change(work, self._ends)
+        async def alone() -> None:
+            async with self._one:
+                if self._has_stopped:
+                    raise self._refusal()
+                await work()
+
+        change = _begun(alone(), self._loads if loads else self._ends)
+        try:
+            # A caller that leaves must not stop it half-way.
+            await asyncio.shield(change)
+        except asyncio.CancelledError:
+            if not change.cancelled():
+                raise
+            raise self._refusal() from None
 
     def begin(self, end: Work) -> None:
         """Have a version's end take its course, beside other changes."""
@@ -99,20 +103,6 @@ class Changes:
         self._has_stopped = True
         for load in self._loads:
             load.cancel()
-
-    async def _change(self, work: Callable[[], Work], tasks: set[asyncio.Task[None]]) -> None:
-        async def changed() -> None:
-            async with self.alone():
-                await work()
-
-        change = _begun(changed(), tasks)
-        try:
-            # A caller that leaves must not stop it half-way.
-            await asyncio.shield(change)
-        except asyncio.CancelledError:
-            if not change.cancelled():
-                raise
-            raise self._refusal() from None
 
 
 def _begun(work: Work, tasks: set[asyncio.Task[None]]) -> asyncio.Task[None]:

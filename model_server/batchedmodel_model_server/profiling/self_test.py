@@ -2,9 +2,8 @@
 
 Packed if the handler can and its answers stay the same, else padded if they do, else not at all:
 what would be a silently wrong answer becomes a rule of scheduling. A few made-up items are run
-alone, where nothing can go wrong between items, and together; nothing is concluded from the name
-of a model. Group norms, stacked convolutions, recurrences that run backwards and forgotten
-masks are what it finds. Called on the compute thread, before the warm-up.
+alone, where nothing can go wrong between items, and together. It finds group norms, stacked
+convolutions, recurrences that run backwards and forgotten masks. Called before the warm-up.
 """
 
 import logging

@@ -55,9 +55,8 @@ def warm_up(
 ) -> Profile:
     """The profile up to `max_rows`, on the compute thread; teaches `cap` what does not fit.
 
-    No pass is begun that is expected to take longer than `longest_pass` seconds, but for shapes
-    that are a few times the smallest at most: the curve goes on beyond what was measured, and needs
-    more than one point for that.
+    No pass is begun that is expected to take longer than `longest_pass` seconds, and than a few
+    times the smallest shape: the curve needs more than one point to go on beyond them.
 
     Raises `CannotLoad` when a batch of examples fails: real ones would, too; and `DeviceLost`.
     """
