@@ -84,8 +84,8 @@ async def _serve(settings: ModelServerSettings, source: Source | None) -> NoRetu
     bringing_up = asyncio.create_task(_bring_up(service))
     await either(told_to_stop, service.lost)
 
-    # Answers first, then the streams' ends, then the connections; the file last, so that nobody
-    # finds a socket that refuses while accepted batches are still being computed.
+    # Answers first, then the streams, then the connections. The file goes last: callers should not
+    # find a socket that refuses while accepted batches are still being computed.
     if not service.lost.is_set():
         await service.drain()
     service.lifecycle.close()

@@ -1,16 +1,15 @@
 """One forward pass, and whether what came of it is what the handler declared.
 
-Runs on the compute thread, or is handed over to it; called by the runner for batches and by the
-warm-up for examples. It answers for all rows or raises for all: finding the one row at fault is its
-callers' business. Outputs are brought to the host here, because a pass must be over before the next
-one may write to the same memory.
+Called by the runner for batches and by the warm-up for examples. It answers for all rows or raises
+for all: its callers find the row at fault. Outputs are brought to the host here, because a pass
+must be over before the next one may write to the same memory.
 """
 
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final
 
 import numpy as np
 
@@ -27,20 +26,7 @@ _HALVES: Final = 4  # bytes: below it torch has datatypes that numpy does not kn
 _FITTING: Final = {"f": "fiub", "i": "iub", "u": "iub", "b": "iub"}
 """By the kind that is declared, the kinds that may be given: a float is no integer, even if whole,
 and what is complex or a text is no number."""
-Result = TypeVar("Result")
-
-
-class Turn(Protocol):
-    """Has work done where passes run."""
-
-    def __call__(self, work: Callable[[], Result]) -> Result:
-        """The result of the work, or its exception."""
-        ...
-
-
-def at_once(work: Callable[[], Result]) -> Result:
-    """The turn of whoever is on the compute thread already."""
-    return work()
+Pass = Callable[[], dict[str, Output]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,12 +40,14 @@ class LoadedModel:
     """Whether an item may be run again after its batch failed."""
     content: Content = Content()
     """What it was loaded from."""
-    turn: Turn = at_once
-    """How its passes get to the compute thread."""
+    turn: Callable[[Pass], dict[str, Output]] | None = None
+    """Has passes done by the compute thread; None: whoever runs them is that thread."""
 
 
 def forward(model: LoadedModel, collated: Collated, handed_over: float) -> dict[str, Output]:
     """Every declared output on the host; raises `ForwardFailed`, `OutOfMemory`, `DeviceLost`."""
+    if model.turn is None:
+        return _run(model, collated, handed_over)
     return model.turn(lambda: _run(model, collated, handed_over))
 
 

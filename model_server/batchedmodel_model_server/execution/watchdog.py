@@ -87,7 +87,7 @@ class Watchdog:
             f"a forward pass has run for {took:.0f} s, and {present.allowed:.0f} s are the most "
             "that it should take"
         )
-        # Its end will call, unless it came just before it was known that it must.
+        # `pass_ends` calls again once a pass is known to be hung; this one may just have ended.
         if self._pass is not present:
             self._loop.call_soon(self._look)
 

@@ -85,7 +85,7 @@ class TextFiles:
 
 def task_of(path: Path) -> TaskName:
     """What the checkpoint is for; raises `CannotLoad` for what is missing or unsupported."""
-    folder = _modules(path).transformer
+    folder, _, _ = _modules(path)
     config = read_config(folder)
     if "auto_map" in config:
         raise CannotLoad("config.json: the model needs code of its own (auto_map); none is run")
@@ -126,8 +126,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def read_text_files(path: Path) -> TextFiles:
     """What the files in `path` say; raises `CannotLoad` for what is missing or unsupported."""
-    listed = _modules(path)
-    folder = listed.transformer
+    folder, pooling, normalize = _modules(path)
     config, text = read_config(folder), {}
     # Named after the architecture in old checkpoints: sentence_roberta_config.json.
     for file in sorted(folder.glob("sentence_*_config.json"))[:1]:
@@ -146,8 +145,8 @@ def read_text_files(path: Path) -> TextFiles:
         pad=config.get("pad_token_id") or 0,
         text_limit=int(limit) if limit is not None and limit < _SHORTEST_UNKNOWN else None,
         tokenizer=_tokenizer(path, folder, lower=bool(text.get("do_lower_case"))),
-        pooling=_pooling(listed.pooling) if listed.pooling else Pooling.MEAN,
-        normalize=listed.normalize,
+        pooling=_pooling(pooling) if pooling else Pooling.MEAN,
+        normalize=normalize,
         shortest=_shortest(config),
     )
 
@@ -175,18 +174,11 @@ def classes_of(config: Mapping[str, Any], output: str) -> Classification:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Modules:
-    transformer: Path
-    """A folder, as the next one."""
-    pooling: Path | None
-    normalize: bool
-
-
-def _modules(path: Path) -> _Modules:
+def _modules(path: Path) -> tuple[Path, Path | None, bool]:
+    """The folders of transformer and pooling, and whether vectors are normalised."""
     file = path / _MODULES
     if not file.is_file():
-        return _Modules(transformer=path, pooling=None, normalize=True)
+        return path, None, True
     prompt = read_json(path / _SENTENCE_CONFIG, {}).get("default_prompt_name")
     if prompt is not None:
         raise CannotLoad(f"{path}: the model's default prompt {prompt!r} is not supported")
@@ -201,7 +193,7 @@ def _modules(path: Path) -> _Modules:
             f"{file}: modules {', '.join(kinds)} are not supported, only Transformer, Pooling "
             "and, if wanted, Normalize"
         )
-    return _Modules(transformer=folders[0], pooling=folders[1], normalize=len(kinds) == 3)
+    return folders[0], folders[1], len(kinds) == 3
 
 
 def _architecture(config: Mapping[str, Any]) -> str:

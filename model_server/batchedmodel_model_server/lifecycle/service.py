@@ -21,7 +21,6 @@ from batchedmodel_contract.processes.server_api import ModelState
 from batchedmodel_model_server.batching.declaration import FIRST_VERSION, describe
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost, NotReady, Overloaded
 from batchedmodel_model_server.execution.device_thread import DeviceThread, TrialScheduling, either
-from batchedmodel_model_server.execution.forward import at_once
 from batchedmodel_model_server.execution.memory import MemoryCap
 from batchedmodel_model_server.execution.runner import Runner
 from batchedmodel_model_server.execution.torch_errors import words
@@ -140,7 +139,7 @@ class ModelService:
         owing = [one for one in self._known if one.state in (ModelState.READY, ModelState.DRAINING)]
         if not owing or not self.live:
             return
-        # What was sent before its sender could know lies in the sockets, perhaps unread.
+        # The sockets may hold requests whose senders could not know of the end.
         await asyncio.sleep(_LAST_ARRIVALS_SECONDS)
         self._takes_batches = False
         for one in owing:
@@ -187,7 +186,7 @@ class ModelService:
             version.enter(ModelState.FAILED, "the server was told to stop before it was loaded")
             raise
         except CannotLoad as error:
-            # Another one: the frames of this hold the model whose memory is to be given back.
+            # Another one: the frames of this hold the model, whose memory is to be given back.
             failure = CannotLoad(str(error))
         except BaseException as error:
             _log.exception("bringing up the model failed")
@@ -223,7 +222,7 @@ class ModelService:
         trying = loaded if turns is None else replace(loaded, turn=turns.take)
         with start.phase(SELF_TESTS):
             trial = await thread.call(lambda: Trial(trying, settings, clock, alone=turns is None))
-        model = replace(trial.model, turn=at_once)
+        model = replace(trial.model, turn=None)
         version.described(
             describe(
                 self.name,
@@ -270,7 +269,7 @@ class ModelService:
         version.enter(ModelState.READY, reason)
         if self.live:
             self.lifecycle.enter(ModelState.READY, reason, version.name)
-            # Not when the order to stop came first: nothing comes after DRAINING.
+            # The order to stop may have come first: nothing follows DRAINING.
             self._takes_batches = self.ready
         if old is not None:
             replaced = f"version {version.name} serves in its place"
@@ -278,7 +277,7 @@ class ModelService:
             self._changes.begin(self._retire(old, replaced))
 
     async def _retire(self, old: Version, reason: str) -> None:
-        # Requests that were read for it are under way to it still.
+        # Requests that were read for it may still be on their way.
         await old.forsaken(QUIET_SECONDS)
         await self._give_back(old)
         old.enter(ModelState.UNLOADED, reason)
@@ -316,7 +315,7 @@ class ModelService:
         except asyncio.CancelledError:
             raise
         except BaseException:
-            # Somebody waits for the version's end, whatever is left of it.
+            # Others wait for the version's end, whatever is left of it.
             _log.exception("version %s: not all of its memory was given back", version.name)
 
     def _lose(self, error: DeviceLost) -> None:
@@ -338,7 +337,7 @@ class ModelService:
                 self.lifecycle.enter(ModelState.READY, reason, serving.name)
             elif self._known.present is not None:
                 self.lifecycle.enter(self._known.present.state, self._known.present.reason)
-        # Not what was told to stop: that takes the last arrivals only.
+        # A server that was told to stop takes the last arrivals only.
         if not self.lifecycle.ended:
             self._takes_batches = self.live
 

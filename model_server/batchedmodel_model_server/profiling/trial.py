@@ -66,8 +66,8 @@ class Trial:
     ) -> None:
         """Runs the self-test unless its outcome is known.
 
-        Beside a version that serves, and so not `alone`, passes are short and few. What is found
-        there is not kept: that one's memory and passes are in it.
+        Where another version serves, so that this one is not `alone`, passes are short and few. The
+        profile is not kept then: the other one's memory and passes are in it.
 
         Raises `CannotLoad` for an unknown precision, and `DeviceLost`.
         """
