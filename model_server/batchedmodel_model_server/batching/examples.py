@@ -42,10 +42,7 @@ def unlike_examples(declaration: Declaration, lengths: Sequence[int], seed: int 
 
 
 def _examined(
-    declaration: Declaration,
-    count: int,
-    sizes: Mapping[str, Sequence[int]],
-    seed: int = SEED,
+    declaration: Declaration, count: int, sizes: Mapping[str, Sequence[int]], seed: int = SEED
 ) -> Examined:
     """Items by the sizes that each letter has in them."""
     numbers = np.random.default_rng(seed)

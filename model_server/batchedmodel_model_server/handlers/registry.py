@@ -19,6 +19,7 @@ from typing import Final
 from batchedmodel_contract.manifest.handler_names import is_file_handler
 from batchedmodel_model_server.api.handler import PARAMETERS, Handler
 from batchedmodel_model_server.errors import CannotLoad
+from batchedmodel_model_server.execution.torch_errors import words
 
 _OURS: Final = {
     "hf": "batchedmodel_model_server.handlers.hf:HuggingFace",
@@ -59,7 +60,7 @@ def _made(name: str, kind: type[Handler], parameters: Mapping[str, str], *, trus
     try:
         handler = kind()
     except BaseException as error:
-        raise CannotLoad(f"handler {name} cannot be made: {_shown(error)}") from error
+        raise CannotLoad(f"handler {name} cannot be made: {words(error)}") from error
     handler.parameters, handler.trusted = parameters, trust
     return handler
 
@@ -72,7 +73,7 @@ def _handler_class(name: str, path: str) -> type[Handler]:
         module = importlib.import_module(module_name)
     except BaseException as error:
         raise CannotLoad(
-            f"handler {name}: {module_name} cannot be imported: {_shown(error)}"
+            f"handler {name}: {module_name} cannot be imported: {words(error)}"
         ) from error
     return _class_in(name, module, class_name)
 
@@ -92,7 +93,7 @@ def _module_in(name: str, folder: Path | None, file_name: str, *, trust: bool) -
         return _imported(file)
     except BaseException as error:
         hint = _file_beside(file, error)
-        raise CannotLoad(f"handler {name}: {file} cannot be run: {_shown(error)}{hint}") from error
+        raise CannotLoad(f"handler {name}: {file} cannot be run: {words(error)}{hint}") from error
 
 
 def _imported(file: Path) -> ModuleType:
@@ -151,7 +152,3 @@ def _class_in(name: str, module: ModuleType, class_name: str) -> type[Handler]:
         if not isinstance(names, tuple) or not all(isinstance(one, str) for one in names):
             raise CannotLoad(f"handler {name}: {class_name}.{field} is not a tuple of names")
     return kind
-
-
-def _shown(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"

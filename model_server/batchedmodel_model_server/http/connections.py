@@ -35,13 +35,7 @@ class RequestHead(request_head.RequestHead):
     __slots__ = ("header_length", "infers", "version")
 
     def __init__(
-        self,
-        model: str,
-        *,
-        method: str,
-        target: str,
-        headers: Mapping[str, str],
-        declared: int,
+        self, model: str, *, method: str, target: str, headers: Mapping[str, str], declared: int
     ) -> None:
         super().__init__(method=method, target=target, headers=headers, declared=declared)
         named = re.fullmatch(infer_path(re.escape(model), "([^/]+)"), self.path)

@@ -8,9 +8,10 @@ status, so one bad row fails it.
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import orjson
+from aiohttp import web
 
 from batchedmodel_contract.inference.batch_wire import (
     OK,
@@ -36,27 +37,22 @@ _JSON: Final = "application/json"
 _BINARY: Final = "application/octet-stream"
 
 
-class Arriving(Protocol):
-    """A body that is still on its way."""
-
-    async def read(self) -> bytes:
-        """The whole of it."""
-        ...
-
-
-async def arrived(source: Arriving) -> bytes:
+async def arrived(request: web.Request) -> bytes:
     """The whole of a body; raises `TooSlow`. Needs a task of its own."""
     try:
         async with asyncio.timeout(BODY_SECONDS):
-            return await source.read()
+            return await request.read()
     except TimeoutError as error:
         raise TooSlow(f"the body did not arrive within {BODY_SECONDS:g} s") from error
 
 
 async def infer(
-    service: ModelService, version: str | None, header_length: str | None, source: Arriving | bytes
+    service: ModelService,
+    version: str | None,
+    header_length: str | None,
+    source: web.Request | bytes,
 ) -> Response:
-    """The answer to a batch, or to a plain request of the protocol.
+    """The answer to a batch, or to a plain request, whose body is the source or yet to arrive.
 
     `header_length`: the header of that name. Raises what `ModelService.admitted`, `arrived`,
     `read_body` and `Runner.run` do.

@@ -5,7 +5,7 @@ import socket
 import stat
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 _UMASK: Final = 0o117  # leaves 0660: the proxy runs as another user of the same group
 
@@ -31,22 +31,16 @@ def bind(path: Path) -> socket.socket:
     return bound
 
 
-class Identity(NamedTuple):
-    """One file, as distinct from any other that ever has its path."""
+def identity(path: Path) -> tuple[int, int, int]:
+    """By what `unlink` recognises the file as the one that was bound.
 
-    device: int
-    inode: int
-    changed_ns: int
-    """File systems use the number of a removed file again; the time tells the two apart."""
-
-
-def identity(path: Path) -> Identity:
-    """By what `unlink` recognises the file as the one that was bound."""
+    File systems use the number of a removed file again; the time tells the two apart.
+    """
     found = path.stat()
-    return Identity(device=found.st_dev, inode=found.st_ino, changed_ns=found.st_ctime_ns)
+    return found.st_dev, found.st_ino, found.st_ctime_ns
 
 
-def unlink(path: Path, bound: Identity) -> None:
+def unlink(path: Path, bound: tuple[int, int, int]) -> None:
     """Remove the file unless a successor has put its own there."""
     with suppress(FileNotFoundError):
         if identity(path) == bound:

@@ -6,10 +6,9 @@ turns with that one's batches.
 """
 
 import asyncio
-import contextlib
 import logging
 import time
-from collections.abc import Iterator
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -73,7 +72,7 @@ class ModelService:
 
     async def bring_up(self, start: StartUp | None = None) -> None:
         """Load and warm up; ends in READY or FAILED. `start` has what came before, if anything."""
-        with contextlib.suppress(CannotLoad, DeviceLost, NotReady):
+        with suppress(CannotLoad, DeviceLost, NotReady):
             await self._changes.do(partial(self._load, start), loads=True)
 
     async def load(self) -> None:
@@ -94,9 +93,8 @@ class ModelService:
         """
         await self._changes.do(self._unload, loads=False)
 
-    @contextlib.contextmanager
-    def admitted(self, version: str | None = None) -> Iterator[Runner]:
-        """Take one batch: the runner that answers it, and a drain that waits for it.
+    def admitted(self, version: str | None = None) -> AbstractContextManager[Runner]:
+        """Around one batch: the runner that answers it; a drain waits for its end.
 
         Entered when the batch begins to arrive, so that one which is still on its way when the
         server is told to stop is answered. Without a version the one that serves answers. Raises
@@ -106,8 +104,7 @@ class ModelService:
             raise self._not_ready()
         if sum(one.in_work for one in self._known) >= MAX_IN_FLIGHT:
             raise Overloaded(f"{MAX_IN_FLIGHT} batches are under way already")
-        with self.of(version).asked() as runner:
-            yield runner
+        return self.of(version).asked()
 
     def of(self, version: str | None = None) -> Version:
         """The version of that name, by default the one that serves or, before that, comes up.
@@ -201,7 +198,10 @@ class ModelService:
         thread, turns = self._compute, None
         if serving is not None:
             # The compute thread has answers to give meanwhile.
-            thread = self._beside()
+            if self._loader is None:
+                self._loader = DeviceThread(self._loop, "loading")
+                self._loader.start()
+            thread = self._loader
             turns = TrialScheduling(self._loop, self._compute, self._watchdog)
             content = await thread.call(
                 lambda: content_of(source, Path(settings.cache_folder), trust=settings.trust)
@@ -238,21 +238,10 @@ class ModelService:
             profile = await thread.call(lambda: trial.profile(cap))
         profile = replace(profile, start_up=start.seconds)
         runner = Runner(
-            model,
-            self._compute,
-            profile=profile,
-            cap=cap,
-            watchdog=self._watchdog,
-            lost=self._lose,
+            model, self._compute, profile=profile, cap=cap, watchdog=self._watchdog, lost=self._lose
         )
         version.warm(profile, runner)
         self._serve(version, f"ready on {model.device} after {start}")
-
-    def _beside(self) -> DeviceThread:
-        if self._loader is None:
-            self._loader = DeviceThread(self._loop, "loading")
-            self._loader.start()
-        return self._loader
 
     def _tell(self, version: Version, state: ModelState, reason: str) -> None:
         """A version's state is the model's as long as no other serves."""

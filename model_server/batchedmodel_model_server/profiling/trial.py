@@ -27,12 +27,7 @@ from batchedmodel_model_server.batching.declaration import Sharing
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.execution.forward import LoadedModel
 from batchedmodel_model_server.execution.memory import MemoryCap
-from batchedmodel_model_server.machine import (
-    computing_threads,
-    device_name,
-    limits,
-    read_processor,
-)
+from batchedmodel_model_server.machine import computing_threads, device_name, limits, read_processor
 from batchedmodel_model_server.profiling.self_test import Verdict, verdict, with_sharing
 from batchedmodel_model_server.profiling.warmup import BUDGET_SECONDS, Clock, still_holds, warm_up
 from batchedmodel_model_server.sources.folder import stamp

@@ -229,10 +229,7 @@ class Hub:
                 if self._access.token is not None and address.origin() == self._origin:
                     sent["Authorization"] = f"Bearer {self._access.token}"
                 async with self._session.get(
-                    address,
-                    headers=sent,
-                    proxy=_proxy(address),
-                    allow_redirects=False,
+                    address, headers=sent, proxy=_proxy(address), allow_redirects=False
                 ) as response:
                     location = response.headers.get("Location")
                     if response.status in _REDIRECTS and location:
@@ -277,9 +274,7 @@ class Hub:
         return f"is refused by the hub: {status} {said}"
 
     async def _patiently(
-        self,
-        attempt: Callable[[], Awaitable[Answer]],
-        position: Callable[[], int] = lambda: 0,
+        self, attempt: Callable[[], Awaitable[Answer]], position: Callable[[], int] = lambda: 0
     ) -> Answer:
         patience = self._access.patience
         failures, before = 0, position()
