@@ -98,8 +98,7 @@ def on_device(net: Module, device: str) -> Module:
     moved: Any = net
     moved = moved.to(device)
     if not _files_stay.get():
-        # One by one, so that never more than one is there twice. What has moved to another device
-        # is no file any more.
+        # One by one, so that never more than one is there twice. Other devices map no files.
         for tensor in (*moved.parameters(), *moved.buffers()):
             if tensor.device.type == "cpu":
                 tensor.data = tensor.data.clone()

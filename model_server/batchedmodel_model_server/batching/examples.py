@@ -26,14 +26,12 @@ def examples(declaration: Declaration, rows: int, length: int) -> Collated:
 
 
 def unlike_examples(declaration: Declaration, lengths: Sequence[int], seed: int = SEED) -> Examined:
-    """Valid items that differ in size as these lengths do, from the shortest that is allowed on.
-
-    The shortest and the longest differ wherever the declaration lets them.
-    """
+    """Valid items that differ in size as these lengths do, from the shortest that is allowed on."""
 
     def within(least: int, largest: int) -> list[int]:
         sizes = [min(least - 1 + length, largest) for length in lengths]
         if min(sizes) == largest:
+            # The shortest and the longest differ wherever the declaration lets them.
             return [least if length == min(lengths) else largest for length in lengths]
         return sizes
 

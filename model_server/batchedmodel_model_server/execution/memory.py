@@ -47,11 +47,7 @@ class MemoryCap:
         self._most: float = math.inf
 
     def begin_with(self, cost: int) -> None:
-        """Nothing has failed yet, but no more than this should fit; never grows beyond it.
-
-        Where the memory is the machine's own, what does not fit is no exception to learn from but
-        the end of the process.
-        """
+        """Nothing has failed yet, but no more than this should fit; never grows beyond it."""
         self.cost = cost
         self._most = cost
         self._step = max(1, int(_GROWS_BY * cost))

@@ -39,43 +39,35 @@ def make_handler(
     `folder` holds the model's files, among them the handler's if its name says so; code there is
     run only with `trust`.
     """
-    if is_file_handler(name):
-        file_name, _, class_name = name.partition(":")
-        module = _module_in(name, folder, file_name, trust=trust)
-        try:
-            return _made(name, _class_in(name, module, class_name), parameters, trust=trust)
-        except CannotLoad:
-            forget(module.__name__)
-            raise
-    return _made(name, _handler_class(name, _OURS.get(name, name)), parameters, trust=trust)
-
-
-def _made(name: str, kind: type[Handler], parameters: Mapping[str, str], *, trust: bool) -> Handler:
-    for given in parameters:
-        if given not in kind.parameter_names:
-            known = ", ".join(kind.parameter_names) or "none"
-            raise CannotLoad(
-                f"{PARAMETERS}.{given}: is not known to handler {name}; known: {known}"
-            )
-    try:
-        handler = kind()
-    except BaseException as error:
-        raise CannotLoad(f"handler {name} cannot be made: {words(error)}") from error
-    handler.parameters, handler.trusted = parameters, trust
-    return handler
-
-
-def _handler_class(name: str, path: str) -> type[Handler]:
-    module_name, colon, class_name = path.partition(":")
+    module_name, colon, class_name = _OURS.get(name, name).partition(":")
     if not colon:
         raise CannotLoad(f"handler {name} is not {', '.join(_OURS)} or package.module:Class")
+    if is_file_handler(name):
+        module = _module_in(name, folder, module_name, trust=trust)
+    else:
+        try:
+            module = importlib.import_module(module_name)
+        except BaseException as error:
+            raise CannotLoad(
+                f"handler {name}: {module_name} cannot be imported: {words(error)}"
+            ) from error
     try:
-        module = importlib.import_module(module_name)
-    except BaseException as error:
-        raise CannotLoad(
-            f"handler {name}: {module_name} cannot be imported: {words(error)}"
-        ) from error
-    return _class_in(name, module, class_name)
+        kind = _class_in(name, module, class_name)
+        for given in parameters:
+            if given not in kind.parameter_names:
+                known = ", ".join(kind.parameter_names) or "none"
+                raise CannotLoad(
+                    f"{PARAMETERS}.{given}: is not known to handler {name}; known: {known}"
+                )
+        try:
+            handler = kind()
+        except BaseException as error:
+            raise CannotLoad(f"handler {name} cannot be made: {words(error)}") from error
+    except CannotLoad:
+        forget(module.__name__)
+        raise
+    handler.parameters, handler.trusted = parameters, trust
+    return handler
 
 
 def _module_in(name: str, folder: Path | None, file_name: str, *, trust: bool) -> ModuleType:

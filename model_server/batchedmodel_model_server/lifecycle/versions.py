@@ -8,7 +8,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Final
 
@@ -89,16 +89,13 @@ class Version:
     async def forsaken(self, quiet_seconds: float) -> None:
         """Return once it is released, or nobody has asked it for so long."""
         began = self._clock()
-        while True:
+        while not self._released.is_set():
             left = max(began, self._asked_at) + quiet_seconds - self._clock()
             if left <= 0 and self.idle.is_set():
                 return
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(left if left > 0 else quiet_seconds):
                     await self._released.wait()
-                    return
-            except TimeoutError:
-                continue
 
     async def closed(self) -> Handler | None:
         """What is to be unloaded, once the batches at work are answered; no other is taken."""

@@ -85,7 +85,7 @@ def verdict(model: LoadedModel) -> Verdict:
     except DeviceLost:
         raise
     except ForwardFailed as error:
-        # The warm-up will fail as well, and say so, unless it is the made-up numbers.
+        # The warm-up fails as well, and says so, unless only these made-up numbers do.
         return Verdict(sharing=Sharing.APART, reason=f"an item by itself could not be run: {error}")
     reasons = []
     compared = sum(answer is not None for answer in alone.values())
@@ -125,7 +125,7 @@ Answer = dict[str, Array]
 Answers = Mapping[int, Answer | None]
 """By item; None where a number of it is not finite."""
 Pair = tuple[Answer, Answer | None]
-"""An item's answer by itself, and that beside others."""
+"""An item's answer by itself, and its answer beside others."""
 
 
 def _alone(

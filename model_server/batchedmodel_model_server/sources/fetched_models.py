@@ -210,7 +210,7 @@ async def _fetch_file(
         # From the disk and not as it came: this is what will be served.
         found = await asyncio.to_thread(_digest, part, file)
         if found == (file.sha256 or file.git_sha1):
-            # After a crash its name is believed unread, so it must not outlive its data.
+            # After a crash the name counts as proof of the data, so it must come after them.
             await asyncio.to_thread(_flush, part)
             part.rename(whole)
             return
