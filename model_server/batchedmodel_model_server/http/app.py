@@ -29,8 +29,7 @@ from batchedmodel_contract.processes.server_api import (
 )
 from batchedmodel_http.response import Response
 from batchedmodel_model_server.errors import UnknownModel
-from batchedmodel_model_server.http.error_responses import failure, told
-from batchedmodel_model_server.http.inference import arrived, infer
+from batchedmodel_model_server.http.inference import arrived, failure, infer, told
 from batchedmodel_model_server.lifecycle.service import ModelService
 
 MAX_BODY_BYTES: Final = 1 << 30

@@ -21,8 +21,7 @@ from batchedmodel_http.connection_set import ConnectionSet
 from batchedmodel_http.head_cache import HeadCache
 from batchedmodel_http.response import Response
 from batchedmodel_http.streaming import StreamingProtocol
-from batchedmodel_model_server.http.error_responses import failure, told
-from batchedmodel_model_server.http.inference import infer
+from batchedmodel_model_server.http.inference import failure, infer, told
 from batchedmodel_model_server.lifecycle.service import ModelService
 
 MOST_CONNECTIONS: Final = 512

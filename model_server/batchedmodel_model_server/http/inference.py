@@ -1,4 +1,4 @@
-"""A batch from its body to its answer's, whoever received it.
+"""A batch from its body to its answer's, whoever received it, and every error as an answer.
 
 Called by the application and by the connections, which read heads; knows nothing of sockets. Plain
 v2 requests, as any client of the standard sends them, are brought into the batch form: rows of a
@@ -7,6 +7,7 @@ status, so one bad row fails it.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -27,14 +28,34 @@ from batchedmodel_contract.inference.params import Param, columns, read_values
 from batchedmodel_contract.inference.tensors import Buffer, Tensor
 from batchedmodel_contract.inference.v2 import HEADER_LENGTH, read_body, read_options, write_answer
 from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_contract.processes.server_api import AT_WORK
 from batchedmodel_http.response import Response
-from batchedmodel_model_server.errors import RowFailed, TooSlow
+from batchedmodel_model_server.errors import (
+    CannotLoad,
+    DeviceLost,
+    NotReady,
+    Overloaded,
+    RowFailed,
+    TooSlow,
+    UnknownModel,
+)
+from batchedmodel_model_server.execution.torch_errors import words
 from batchedmodel_model_server.lifecycle.service import ModelService
 
 BODY_SECONDS: Final = 30.0
 """A body has so long from its head on: a gigabyte takes a second over this socket."""
 _JSON: Final = "application/json"
 _BINARY: Final = "application/octet-stream"
+_STATUSES: Final[dict[type[Exception], int]] = {
+    InvalidInput: 400,
+    CannotLoad: 400,
+    UnknownModel: 404,
+    TooSlow: 408,
+    NotReady: 503,
+    Overloaded: 503,
+    DeviceLost: 503,
+}
+_log = logging.getLogger(__name__)
 
 
 async def arrived(request: web.Request) -> bytes:
@@ -138,3 +159,21 @@ def items_as_rows(reply: BatchReply, selects: Callable[[str], bool]) -> list[Ten
             )
         )
     return tensors
+
+
+def failure(error: BaseException, asked: str) -> Response:
+    """The answer to a request, named by its method and path, that ended with this error."""
+    if isinstance(error, RowFailed):
+        return told(error.status, str(error))
+    for kind, status in _STATUSES.items():
+        # By kind and not by exact type: a subclass is one of these, too.
+        if isinstance(error, kind):
+            answer = told(status, str(error))
+            return answer.with_header(AT_WORK, "lost") if kind is DeviceLost else answer
+    _log.error("%s failed", asked, exc_info=error)
+    return told(500, words(error))
+
+
+def told(status: int, message: str) -> Response:
+    """An error's answer."""
+    return Response((orjson.dumps({"error": message}),), status=status)
