@@ -31,7 +31,7 @@ from batchedmodel_model_server.lifecycle.loading import StartUp, process_age
 from batchedmodel_model_server.lifecycle.service import ModelService
 from batchedmodel_model_server.machine import bound_threads, read_processor
 
-# A caller that finds a Unix socket's queue full is not made to wait, but refused.
+# A full queue of a Unix socket refuses callers instead of letting them wait.
 _BACKLOG: Final = 4096
 _LAST_WRITES_SECONDS: Final = 5.0
 _JOIN_SECONDS: Final = 0.5
@@ -40,8 +40,10 @@ _log = logging.getLogger("batchedmodel_model_server")
 
 
 def main() -> int:
-    """Serve until told to stop; 0 after a drain, 2 when nothing could be started, 4 when the
-    device was lost.
+    """Serve until told to stop.
+
+    The process ends with 0 after a drain, 2 when nothing could be started, 4 when the device was
+    lost.
     """
     try:
         settings = from_environment(ModelServerSettings, os.environ)

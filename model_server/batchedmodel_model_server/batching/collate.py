@@ -183,7 +183,7 @@ def _pad(column: Column, items: Sequence[int], sizes: Sizes) -> Array:
     longest = tuple(
         int(sizes[size].max()) if isinstance(size, str) else size for size in spec.shape
     )
-    # Neither cut nor in another order.
+    # All items, in their order.
     whole = list(items) == list(range(len(column.shapes)))
     if whole and all(shape == longest for shape in column.shapes):
         # Received bytes are read-only and torch wants arrays that it could write to: copy.

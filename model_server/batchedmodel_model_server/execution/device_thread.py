@@ -70,7 +70,7 @@ class DeviceThread:
             del job
 
     def _do(self, work: Callable[[], Any], waiter: asyncio.Future[Any]) -> None:
-        """Raises `RuntimeError` when nobody can be told any more."""
+        """Raises `RuntimeError` when the loop is closed and the waiter cannot be told."""
         if waiter.done():
             return
         try:

@@ -41,7 +41,7 @@ class LoadedModel:
     content: Content = Content()
     """What it was loaded from."""
     turn: Callable[[Pass], dict[str, Output]] | None = None
-    """Has passes done by the compute thread; None: whoever runs them is that thread."""
+    """Hands passes over to the compute thread; None where they run on it already."""
 
 
 def forward(model: LoadedModel, collated: Collated, handed_over: float) -> dict[str, Output]:

@@ -49,7 +49,6 @@ class RetryPlan:
         self._lengths = lengths
         self._cap = cap
         self._bound = cap.cost
-        self._idempotent = idempotent
         self._search = Isolation(
             range(len(lengths)),
             [wanted_until] * len(lengths),

@@ -56,9 +56,7 @@ class Runner:
         lost: Callable[[DeviceLost], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`lost` is called on the running loop when the device is, though nobody may wait for the
-        batch that did it.
-        """
+        """`lost` is called on the loop when the device is lost, even if the batch's caller left."""
         self._model = model
         self._compute = compute
         self._profile = profile

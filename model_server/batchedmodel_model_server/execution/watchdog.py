@@ -55,7 +55,7 @@ class Watchdog:
 
     @contextmanager
     def awaited(self) -> Iterator[None]:
-        """Around the time for which somebody waits for a pass, begun or not."""
+        """Around the wait for a pass, begun or not."""
         self._awaited += 1
         if self._timer is None:
             self._look_in(LEAST_SECONDS)

@@ -190,7 +190,7 @@ async def _events(request: web.Request, service: ModelService) -> web.StreamResp
             await stream.write(orjson.dumps(event.to_mapping()) + b"\n")
         except ConnectionResetError:
             break  # the reader has left, and this handler was not cancelled yet
-    # The server ends with its stream, and should not wait for whoever might ask for more.
+    # The stream ends with the server, which should not wait for another request behind it.
     stream.force_close()
     return stream
 

@@ -111,7 +111,7 @@ class Connections:
         return True
 
     def unread(self, connection: Connection[RequestHead]) -> None:
-        """A large answer was written; whoever can come here reads."""
+        """A large answer was written. The callers of this socket are trusted to read it."""
 
     def left(self, connection: Connection[RequestHead]) -> None:
         """A caller has gone."""

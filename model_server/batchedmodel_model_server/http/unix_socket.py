@@ -13,7 +13,7 @@ _UMASK: Final = 0o117  # leaves 0660: the proxy runs as another user of the same
 def bind(path: Path) -> socket.socket:
     """A listening socket at `path`; raises `OSError` when it cannot be had.
 
-    The file of a process that died is replaced, one that somebody serves is not.
+    The file of a process that died is replaced, that of a running server is not.
     """
     if path.exists():
         _remove_stale(path)

@@ -188,5 +188,5 @@ def return_memory(marks: Marks, *, beside: bool) -> None:
 
 
 def _is_markable(one: object) -> bool:
-    # Classes, functions and modules are somebody else's as well.
+    # Others may hold classes, functions and modules as well.
     return type(one).__weakrefoffset__ != 0 and not isinstance(one, _SHARED)

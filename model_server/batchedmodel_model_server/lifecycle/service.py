@@ -38,7 +38,7 @@ from batchedmodel_model_server.profiling.trial import Trial
 from batchedmodel_model_server.sources.folder import content_of
 
 MAX_IN_FLIGHT: Final = 64
-"""Batches; the proxy hands over two, so more is somebody who does not wait for answers."""
+"""Batches. The proxy hands over two; only a caller that does not wait for answers has more."""
 _LAST_ARRIVALS_SECONDS: Final = 0.05  # ample for a local socket and for the news of the end
 _GIVE_BACK_SECONDS: Final = 5.0  # an end waits for the handler's own so long, and no longer
 
@@ -253,7 +253,7 @@ class ModelService:
             _log.log(level, "version %s: %s: %s", version.name, state, reason)
 
     def _serve(self, version: Version, reason: str) -> None:
-        """From now on whoever names no version is answered by this one."""
+        """From now on this version answers requests that name none."""
         old, self._known.serving = self._known.serving, version
         version.enter(ModelState.READY, reason)
         if self.live:

@@ -135,7 +135,7 @@ class ProfileCache:
 
     def write(self, profile: Profile) -> None:
         """Keep it; a reader sees all of it or the one before."""
-        # How this process started is nothing that the next one could use.
+        # The start of this process says nothing of the next one.
         profile = replace(profile, start_up=(), cached=False)
         document = json.dumps({"key": self._key, "profile": profile.to_mapping()})
         folder = self._file.parent

@@ -55,7 +55,7 @@ def warm_up(
 ) -> Profile:
     """The profile up to `max_rows`, on the compute thread; teaches `cap` what does not fit.
 
-    No pass is begun that is expected to take longer than `longest_pass` seconds, and than a few
+    A pass is left out if it is expected to take longer than `longest_pass` seconds and than a few
     times the smallest shape: the curve needs more than one point to go on beyond them.
 
     Raises `CannotLoad` when a batch of examples fails: real ones would, too; and `DeviceLost`.

@@ -83,7 +83,7 @@ class Patience:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubAccess:
-    """Which hub is asked, and as whom."""
+    """Which hub is asked, and with which token."""
 
     endpoint: str
     token: str | None

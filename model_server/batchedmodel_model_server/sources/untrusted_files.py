@@ -1,4 +1,4 @@
-"""The files of a model, read as what they are: somebody's, who may lie.
+"""Reads the files of a model, which may lie.
 
 Used by whatever reads a checkpoint. A file is read up to a bound. A name that a file gives for
 another one leads to no other folder of the container. The headers of weights are judged before the
