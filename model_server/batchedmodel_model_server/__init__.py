@@ -1,6 +1,5 @@
 """The model server: runs one torch model for the batching proxy beside it.
 
-A handler is a declaration of tensors and one method, `forward`; see `handler`. Everything else,
-from the Unix socket to the padding, is done around it. Knows nothing of queues, policies,
-priorities or Kubernetes: it gets batches and answers them.
+A handler is a declaration of tensors and one method, `forward`; see `api.handler`. Everything else,
+from the Unix socket to the padding, is done around it.
 """

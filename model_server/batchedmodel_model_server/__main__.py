@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 import uvloop
+from aiohttp import web
 
 from batchedmodel_contract.invalid_input import InvalidInput, InvalidManifest
 from batchedmodel_contract.manifest.source import Source
@@ -22,16 +23,15 @@ from batchedmodel_contract.processes.environment import (
     from_environment,
     source_from_json,
 )
-from batchedmodel_model_server.execution.device_thread import DeviceThread
-from batchedmodel_model_server.execution.futures import either
+from batchedmodel_model_server.execution.device_thread import DeviceThread, either
 from batchedmodel_model_server.http import unix_socket
-from batchedmodel_model_server.http.app import make_runner
+from batchedmodel_model_server.http.app import make_app
 from batchedmodel_model_server.http.connections import Connections
+from batchedmodel_model_server.lifecycle.loading import StartUp, process_age
 from batchedmodel_model_server.lifecycle.service import ModelService
-from batchedmodel_model_server.lifecycle.startup import StartUp, process_age
-from batchedmodel_model_server.system.processor import bound_threads, read_processor
+from batchedmodel_model_server.machine import bound_threads, read_processor
 
-# A caller that finds a Unix socket's queue full is not made to wait, but refused.
+# A full queue of a Unix socket refuses callers instead of letting them wait.
 _BACKLOG: Final = 4096
 _LAST_WRITES_SECONDS: Final = 5.0
 _JOIN_SECONDS: Final = 0.5
@@ -40,14 +40,16 @@ _log = logging.getLogger("batchedmodel_model_server")
 
 
 def main() -> int:
-    """Serve until told to stop; 0 after a drain, 2 when nothing could be started, 4 when the
-    device was lost.
+    """Serve until told to stop.
+
+    The process ends with 0 after a drain, 2 when nothing could be started, 4 when the device was
+    lost.
     """
     try:
         settings = from_environment(ModelServerSettings, os.environ)
         source = source_from_json(settings.source)
     except (InvalidManifest, InvalidInput) as error:
-        return _mistaken(str(error))
+        return _refused(str(error))
     logging.basicConfig(
         stream=sys.stderr,
         level=settings.log_level.upper(),
@@ -58,7 +60,7 @@ def main() -> int:
     try:
         uvloop.run(_serve(settings, source))
     except OSError as error:
-        return _mistaken(f"{PREFIX}MODEL_SOCKET: {settings.model_socket}: {error}")
+        return _refused(f"{PREFIX}MODEL_SOCKET: {settings.model_socket}: {error}")
 
 
 async def _serve(settings: ModelServerSettings, source: Source | None) -> NoReturn:
@@ -72,7 +74,9 @@ async def _serve(settings: ModelServerSettings, source: Source | None) -> NoRetu
     compute = DeviceThread(loop)
     compute.start()
     service = ModelService(settings, source, compute)
-    runner = make_runner(service, shutdown_timeout=_LAST_WRITES_SECONDS)
+    runner = web.AppRunner(
+        make_app(service), access_log=None, shutdown_timeout=_LAST_WRITES_SECONDS
+    )
     await runner.setup()
     assert runner.server is not None, "an application that is set up has a server"
     connections = Connections(service, runner.server)
@@ -82,13 +86,13 @@ async def _serve(settings: ModelServerSettings, source: Source | None) -> NoRetu
     bringing_up = asyncio.create_task(_bring_up(service))
     await either(told_to_stop, service.lost)
 
-    # Answers first, then the streams' ends, then the connections; the file last, so that nobody
-    # finds a socket that refuses while accepted batches are still being computed.
+    # Answers first, then the streams, then the connections. The file goes last: callers should not
+    # find a socket that refuses while accepted batches are still being computed.
     if not service.lost.is_set():
         await service.drain()
     service.lifecycle.close()
     if not service.hung:
-        # Whoever was at work over a lost device is just being told; whom a hung pass keeps is not.
+        # Callers of a lost device are just being told so; those of a hung pass hear nothing more.
         server.close()
         await connections.close(_LAST_WRITES_SECONDS)
         await runner.cleanup()
@@ -98,18 +102,18 @@ async def _serve(settings: ModelServerSettings, source: Source | None) -> NoRetu
     compute.join(_JOIN_SECONDS)
     code = EXIT_DEVICE_LOST if service.lost.is_set() else 0
     _log.info("stopped")
-    # Not by the interpreter's own end: to take apart what the libraries have left costs a third of
-    # a second of CPU, for which a starved process waits many seconds, and under a thread inside
-    # torch, or over a lost device, it aborts or hangs. Nothing is owed to anybody any more.
+    # The interpreter's own end would take apart what the libraries have left. That costs a third of
+    # a second of CPU, for which a starved process waits many seconds, and it aborts or hangs while
+    # a thread is inside torch or the device is lost.
     logging.shutdown()
     os._exit(code)
 
 
 async def _bring_up(service: ModelService) -> None:
-    """Bring the model up without looking for garbage among what libraries leave behind for good.
+    """Bring the model up while the collector looks for garbage more rarely.
 
-    Half a million objects of theirs cost a fifth of the time that imports take, and later half a
-    second in which the event loop stands still.
+    Libraries leave half a million objects behind for good. To look through them costs a fifth of
+    the time that imports take; frozen, they cost no half second of the event loop later.
     """
     usual = gc.get_threshold()
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS, *usual[1:])
@@ -120,7 +124,7 @@ async def _bring_up(service: ModelService) -> None:
         gc.set_threshold(*usual)
 
 
-def _mistaken(message: str) -> int:
+def _refused(message: str) -> int:
     sys.stderr.write(f"{message}\n")
     return EXIT_WRONG_SETTINGS
 

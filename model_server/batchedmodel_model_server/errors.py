@@ -1,4 +1,4 @@
-"""The model server's own errors, and nothing of HTTP beyond the meaning of each."""
+"""The model server's own errors."""
 
 
 class ModelServerError(Exception):
@@ -25,11 +25,19 @@ class UnknownModel(ModelServerError):
     """A model of another name was asked for."""
 
 
+class RowFailed(ModelServerError):
+    """A row of a plain request failed, and with it the request."""
+
+    def __init__(self, status: int, message: str) -> None:
+        self.status = status
+        super().__init__(message)
+
+
 class ForwardFailed(ModelServerError):
     """The handler raised in `forward`, or gave something other than it declared.
 
     It never has a cause: the frames of the original error hold the tensors of the failed pass, and
-    whoever splits the batch needs their memory.
+    the parts of the batch that run next need their memory.
     """
 
     def __init__(self, message: str, trace: str = "") -> None:

@@ -1,6 +1,5 @@
 """The valid items of one batch as a handler's `forward` gets them: padded, or packed into one row.
 
-Made by `forward` from what was collated; beside the tensors, what each item's request set.
 Importable without torch, which is touched only when a handler asks for a tensor.
 """
 
@@ -116,8 +115,8 @@ class Batch:
     def packed(self) -> Packed | None:
         """The batch as one row; None when it is padded.
 
-        A handler that says `packs` must be able to do both: whether a model gives the same answers
-        packed is tried when it is loaded, and a single item that is compared with them is padded.
+        A handler that says `packs` must be able to do both: the self-test compares packed items
+        with padded ones.
         """
         if self._packed is None:
             return None

@@ -1,23 +1,28 @@
-"""Puts weights into a module of somebody's own, without making them twice.
+"""Puts weights into a torch module without making them twice.
 
 For handlers: `self.net = load_module(Net, path / "net.safetensors", device)`. The module is built
-without memory for its weights, which are then the mapped file itself: starting takes as long as the
-pages take to arrive, and several processes on a machine share them. Files that may be written over
-while they are served are read instead.
+without memory for its weights, which are then the mapped file itself: a start takes as long as the
+pages take to arrive, and several processes on a machine share them.
+
+Mapped weights are whatever the file is. A file that is written over in place changes the answers,
+and one that is cut short ends the process by SIGBUS, without a word. So only files that nobody
+writes to any more stay mapped: those of a numbered version, of a commit and of a package.
 """
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from batchedmodel_model_server.api.mapped_weights import on_device
-from batchedmodel_model_server.api.weightless import weightless
 from batchedmodel_model_server.errors import CannotLoad
-from batchedmodel_model_server.sources.weight_files import check_file
+from batchedmodel_model_server.sources.untrusted_files import check_file
 
 Module = TypeVar("Module")
 _PICKLES: Final = (".pt", ".pth")
+_META: Final = "meta"
+_files_stay: ContextVar[bool] = ContextVar("files_stay", default=True)
 
 
 def load_module(
@@ -32,7 +37,7 @@ def load_module(
     import torch
 
     tensors = _tensors(weights, trusted=trusted)
-    with weightless(), torch.device("meta"):
+    with weightless(), torch.device(_META):
         net = make()
     if not isinstance(net, torch.nn.Module):
         raise CannotLoad(f"load_module: {type(net).__name__} is not a torch.nn.Module")
@@ -40,11 +45,8 @@ def load_module(
         net.load_state_dict(tensors, assign=True)
     except RuntimeError as error:
         raise CannotLoad(f"{weights} does not fit {type(net).__name__}: {error}") from error
-    unset = [
-        name
-        for name, tensor in (*net.named_parameters(), *net.named_buffers())
-        if tensor.device.type == "meta"
-    ]
+    named = (*net.named_parameters(), *net.named_buffers())
+    unset = [name for name, tensor in named if tensor.is_meta]
     if unset:
         # Buffers that are no part of the state: without memory their values were never computed.
         raise CannotLoad(
@@ -79,3 +81,86 @@ def _tensors(weights: Path, *, trusted: bool) -> dict[str, Any]:
     if not isinstance(loaded, dict):
         raise CannotLoad(f"{weights} holds a {type(loaded).__name__}, not a state dict")
     return loaded
+
+
+@contextmanager
+def while_files(*, stay: bool) -> Iterator[None]:
+    """Within it `on_device` copies weights unless their files `stay` as they are."""
+    token = _files_stay.set(stay)
+    try:
+        yield
+    finally:
+        _files_stay.reset(token)
+
+
+def on_device(net: Module, device: str) -> Module:
+    """A torch module on the device, its weights in memory of its own if its files may change."""
+    moved: Any = net
+    moved = moved.to(device)
+    if not _files_stay.get():
+        # One by one, so that never more than one is there twice. Other devices map no files.
+        for tensor in (*moved.parameters(), *moved.buffers()):
+            if tensor.device.type == "cpu":
+                tensor.data = tensor.data.clone()
+    kept: Module = moved
+    return kept
+
+
+def weightless() -> AbstractContextManager[object]:
+    """Within it torch makes modules on the meta device without importing sympy or its compiler.
+
+    torch computes some operators on that device in Python, by symbolic shapes. The import takes
+    longer than loading a small model (a second; docs/performance.md, "Start"). The operators that
+    modules use when they are made are computed in a shorter way here, with the same result. All
+    others, and other devices, take torch's own way.
+    """
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    drawn = (torch.rand, torch.randn)
+    # By these a module makes its tables of positions, which are small.
+    small = (
+        torch.arange,
+        torch.div,
+        torch.Tensor.div,
+        torch.Tensor.__truediv__,
+        torch.Tensor.__rtruediv__,
+        torch.pow,
+        torch.Tensor.pow,
+        torch.Tensor.__pow__,
+        torch.Tensor.__rpow__,
+    )
+
+    def is_meta(given: Any) -> bool:
+        return isinstance(given, torch.Tensor) and bool(given.is_meta)
+
+    def on_cpu(given: Any) -> Any:
+        return torch.ones(given.shape, dtype=given.dtype) if is_meta(given) else given
+
+    class Weightless(TorchFunctionMode):  # type: ignore[misc]
+        def __torch_function__(
+            self,
+            func: Callable[..., Any],
+            types: Sequence[type],
+            args: Sequence[Any] = (),
+            kwargs: Mapping[str, Any] | None = None,
+        ) -> Any:
+            named = dict(kwargs or {})
+            first: Any = args[0] if args else named.get("tensor")
+            if is_meta(first) and getattr(func, "__module__", None) == torch.nn.init.__name__:
+                return first
+            device = named.get("device")
+            onto_meta = device is not None and torch.device(device).type == _META
+            if func in drawn and onto_meta:
+                named.pop("generator", None)
+                return torch.empty(*args, **named)
+            if func in small and (onto_meta or any(map(is_meta, args))):
+                if onto_meta:
+                    named["device"] = "cpu"
+                return func(*map(on_cpu, args), **named).to(_META)
+            if func is torch.empty_like and is_meta(first) and set(named) == {"device"}:
+                return torch.empty(first.shape, dtype=first.dtype, device=device)
+            return func(*args, **named)
+
+    made: AbstractContextManager[object] = Weightless()
+    return made

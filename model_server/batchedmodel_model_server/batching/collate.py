@@ -1,7 +1,4 @@
-"""Pads or packs the valid items of a batch, and cuts the answers apart again.
-
-Pure, numpy only. Both ways run off the compute thread.
-"""
+"""Pads or packs the valid items of a batch, and cuts the answers apart again. Pure, numpy only."""
 
 import itertools
 import math
@@ -62,13 +59,13 @@ def collate(declaration: Declaration, examined: Examined) -> Collated:
         order = np.lexsort(tuple(sizes.values())).tolist() if sizes else range(len(items))
         items = [items[row] for row in order]
         sizes = {letter: each[order] for letter, each in sizes.items()}
+    is_packed = declaration.sharing is Sharing.PACKED
     packed, padded = {}, {}
     for name, column in examined.columns.items():
-        if declaration.sharing is Sharing.PACKED and column.spec.letters:
-            packed[name] = _pack(column, items)
+        if is_packed and column.spec.letters:
+            packed[name] = np.concatenate([column.item(index) for index in items])
         else:
             padded[name] = _pad(column, items, sizes)
-    is_packed = declaration.sharing is Sharing.PACKED
     return Collated(
         items=tuple(items),
         sizes=sizes,
@@ -114,7 +111,7 @@ def split(
             faults.setdefault(items[row], f"{name}: the model's answer is not a finite number")
     kept = [row for row, index in enumerate(items) if index not in faults]
     ragged = tuple(
-        _string(name, declaration.outputs[name], flat, shapes, kept, items, count)
+        _ragged(name, declaration.outputs[name], flat, shapes, kept, items, count)
         for name, (flat, shapes) in cut.items()
     )
     return ragged, faults
@@ -123,7 +120,7 @@ def split(
 def no_outputs(declaration: Declaration, count: int) -> tuple[Ragged, ...]:
     """The outputs of a batch of which no item got an answer."""
     return tuple(
-        _string(name, spec, np.zeros(0, spec.dtype), (), (), (), count)
+        _ragged(name, spec, np.zeros(0, spec.dtype), (), (), (), count)
         for name, spec in declaration.outputs.items()
     )
 
@@ -155,10 +152,6 @@ def _params(
     return found
 
 
-def _pack(column: Column, items: Sequence[int]) -> Array:
-    return np.concatenate([column.item(index) for index in items])
-
-
 def _part(declaration: Declaration, collated: Collated, rows: slice) -> Collated:
     """Rows of equal sizes, cut to these."""
     sizes = {letter: each[rows] for letter, each in collated.sizes.items()}
@@ -173,7 +166,7 @@ def _part(declaration: Declaration, collated: Collated, rows: slice) -> Collated
 
 
 def _joined(outputs: Sequence[Output]) -> Output:
-    """Row below row, each filled up with zeros, which are cut off again as padding is."""
+    """Row below row, each filled up with zeros, which are cut off like padding."""
     arrays = [output.array for output in outputs]
     inner = np.max([array.shape[1:] for array in arrays], axis=0).astype(int)
     whole = np.zeros((sum(map(len, arrays)), *inner), dtype=arrays[0].dtype)
@@ -190,7 +183,7 @@ def _pad(column: Column, items: Sequence[int], sizes: Sizes) -> Array:
     longest = tuple(
         int(sizes[size].max()) if isinstance(size, str) else size for size in spec.shape
     )
-    # Neither cut nor in another order.
+    # All items, in their order.
     whole = list(items) == list(range(len(column.shapes)))
     if whole and all(shape == longest for shape in column.shapes):
         # Received bytes are read-only and torch wants arrays that it could write to: copy.
@@ -245,7 +238,7 @@ def _rows_not_finite(flat: Array, shapes: Sequence[Shape]) -> list[int]:
     return [int(row) for row in np.unique(owners(np.flatnonzero(bad), ends))]
 
 
-def _string(
+def _ragged(
     name: str,
     spec: Spec,
     flat: Array,

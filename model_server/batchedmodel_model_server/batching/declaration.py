@@ -80,7 +80,7 @@ class Declaration:
         return self.length_of({letter: int(each.max()) for letter, each in sizes.items()})
 
     def sizes_of(self, length: int) -> dict[str, int]:
-        """Equal sizes by letter, as far as bounds allow: of the longest item up to this length.
+        """Sizes by letter, as equal as bounds allow, of the longest item up to this length.
 
         Where no item is as short, those of the shortest.
         """
@@ -162,7 +162,7 @@ def declaration_of(handler: Handler) -> Declaration:
 
 
 def _check_roles(handler: Handler, declaration: Declaration) -> None:
-    """Refuse what callers would find out later, and the proxy with nobody to tell."""
+    """Refuse roles that do not fit the tensors: callers would find out only later."""
     kind = type(handler).__name__
     tokenizer: object = handler.tokenizer
     if handler.text is not None and not isinstance(tokenizer, bytes):

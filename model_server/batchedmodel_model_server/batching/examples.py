@@ -1,7 +1,6 @@
-"""Items that a declaration allows, made up: for the warm-up and for the self-test.
+"""Made-up items that a declaration allows, for the warm-up and the self-test. Pure.
 
-Pure. The numbers are drawn, always the same ones, because equal tokens would hide whatever gets
-mixed up between items.
+The numbers are drawn, always the same ones: equal tokens would hide it if items got mixed up.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,25 +21,17 @@ SEED: Final = 20
 
 def examples(declaration: Declaration, rows: int, length: int) -> Collated:
     """Valid items, each `length` long where the declaration allows it."""
-    return collate(declaration, examined_examples(declaration, [length] * rows))
-
-
-def examined_examples(declaration: Declaration, lengths: Sequence[int]) -> Examined:
-    """One valid item for each length, or for what the declaration allows of it."""
-    sizes = [declaration.sizes_of(length) for length in lengths]
-    by_letter = {letter: [one[letter] for one in sizes] for letter in declaration.bounds}
-    return _examined(declaration, len(lengths), by_letter)
+    sizes = {letter: [size] * rows for letter, size in declaration.sizes_of(length).items()}
+    return collate(declaration, _examined(declaration, rows, sizes))
 
 
 def unlike_examples(declaration: Declaration, lengths: Sequence[int], seed: int = SEED) -> Examined:
-    """Valid items that differ in size as these lengths do, from the shortest that is allowed on.
-
-    The shortest and the longest differ wherever the declaration lets them.
-    """
+    """Valid items that differ in size as these lengths do, from the shortest that is allowed on."""
 
     def within(least: int, largest: int) -> list[int]:
         sizes = [min(least - 1 + length, largest) for length in lengths]
         if min(sizes) == largest:
+            # The shortest and the longest differ wherever the declaration lets them.
             return [least if length == min(lengths) else largest for length in lengths]
         return sizes
 
@@ -49,10 +40,7 @@ def unlike_examples(declaration: Declaration, lengths: Sequence[int], seed: int 
 
 
 def _examined(
-    declaration: Declaration,
-    count: int,
-    sizes: Mapping[str, Sequence[int]],
-    seed: int = SEED,
+    declaration: Declaration, count: int, sizes: Mapping[str, Sequence[int]], seed: int = SEED
 ) -> Examined:
     """Items by the sizes that each letter has in them."""
     numbers = np.random.default_rng(seed)

@@ -1,7 +1,4 @@
-"""Puts together what a batch is answered: outputs of one or several passes, and a status per item.
-
-Pure; called by the runner when the last pass of a batch is over.
-"""
+"""The answer to a batch: outputs of one or several passes, and a status for each item. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
@@ -68,7 +65,12 @@ def reply(
             statuses[index], errors[index] = status, fault
     for index, failure in computed.failures.items():
         statuses[index], errors[index] = failure
-    tokens, padded_tokens = _tokens(declaration, prepared.collated)
+    tokens = padded_tokens = 0
+    if (collated := prepared.collated) is not None:
+        # As if the device had been given all of the batch at once.
+        tokens = int(declaration.lengths(collated.sizes, collated.rows).sum())
+        longest = declaration.padded_length(collated.sizes)
+        padded_tokens = declaration.padded_tokens(tokens, collated.rows, longest)
     return BatchReply(
         outputs=outputs,
         statuses=tuple(statuses),
@@ -103,12 +105,3 @@ def _outputs(
                 column[item] = (output.shapes[item], values[item])
     joined = zip(whole, columns, strict=True)
     return tuple(ragged(one.name, one.datatype, column) for one, column in joined), faults
-
-
-def _tokens(declaration: Declaration, collated: Collated | None) -> tuple[int, int]:
-    """Tokens in the batch, and tokens that the device was given had it taken all at once."""
-    if collated is None:
-        return 0, 0
-    tokens = int(declaration.lengths(collated.sizes, collated.rows).sum())
-    longest = declaration.padded_length(collated.sizes)
-    return tokens, declaration.padded_tokens(tokens, collated.rows, longest)

@@ -1,8 +1,7 @@
 """Judges every item of a batch against the declaration, before any item touches another.
 
 On a GPU an id outside the vocabulary is no exception but a device-side assert that costs the
-process; so nothing reaches `forward` that was not checked here. A fault of one item is that
-item's alone. Pure; called off the compute thread.
+process; so nothing reaches `forward` that was not checked here. Pure.
 """
 
 import math
@@ -156,17 +155,12 @@ def _wrong_shapes(column: Column) -> Iterator[Fault]:
     known: dict[Shape, str | None] = {}
     for index, shape in enumerate(column.shapes):
         if shape not in known:
-            known[shape] = _shape_fault(column, shape)
+            sizes = zip(column.spec.shape, shape, strict=True)
+            rules = (_size_rule(column.spec, declared, size) for declared, size in sizes)
+            rule = next(filter(None, rules), None)
+            known[shape] = rule and str(InvalidInput(column.name, rule, shape))
         if (fault := known[shape]) is not None:
             yield index, fault
-
-
-def _shape_fault(column: Column, shape: Shape) -> str | None:
-    for declared, size in zip(column.spec.shape, shape, strict=True):
-        rule = _size_rule(column.spec, declared, size)
-        if rule is not None:
-            return str(InvalidInput(column.name, rule, shape))
-    return None
 
 
 def _size_rule(spec: Spec, declared: int | str, size: int) -> str | None:

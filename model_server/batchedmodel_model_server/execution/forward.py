@@ -1,41 +1,32 @@
 """One forward pass, and whether what came of it is what the handler declared.
 
-Runs on the compute thread, or takes its turn there; called by the runner for batches and by the
-warm-up for examples. It answers for all rows or raises for all: finding the one row at fault is its
-callers' business.
+Called by the runner for batches and by the warm-up for examples. It answers for all rows or raises
+for all: its callers find the row at fault. Outputs are brought to the host here, because a pass
+must be over before the next one may write to the same memory.
 """
 
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final
 
 import numpy as np
 
+from batchedmodel_model_server.api.batch import Array
 from batchedmodel_model_server.api.handler import Batch, Handler, Spec
 from batchedmodel_model_server.batching.collate import Collated, Output, joined, parts
 from batchedmodel_model_server.batching.declaration import Declaration
 from batchedmodel_model_server.errors import ForwardFailed
-from batchedmodel_model_server.execution.host_arrays import to_host
 from batchedmodel_model_server.execution.torch_errors import translated
-from batchedmodel_model_server.sources.contents import Content
+from batchedmodel_model_server.sources.folder import Content
 
 _SIZES: Final = np.dtype(np.int64)
-Result = TypeVar("Result")
-
-
-class Turn(Protocol):
-    """Has work done where passes run."""
-
-    def __call__(self, work: Callable[[], Result]) -> Result:
-        """The result of the work, or its exception."""
-        ...
-
-
-def at_once(work: Callable[[], Result]) -> Result:
-    """The turn of whoever is on the compute thread already."""
-    return work()
+_HALVES: Final = 4  # bytes: below it torch has datatypes that numpy does not know
+_FITTING: Final = {"f": "fiub", "i": "iub", "u": "iub", "b": "iub"}
+"""By the kind that is declared, the kinds that may be given: a float is no integer, even if whole,
+and what is complex or a text is no number."""
+Pass = Callable[[], dict[str, Output]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +40,14 @@ class LoadedModel:
     """Whether an item may be run again after its batch failed."""
     content: Content = Content()
     """What it was loaded from."""
-    turn: Turn = at_once
-    """How its passes get to the compute thread."""
+    turn: Callable[[Pass], dict[str, Output]] | None = None
+    """Hands passes over to the compute thread; None where they run on it already."""
 
 
 def forward(model: LoadedModel, collated: Collated, handed_over: float) -> dict[str, Output]:
     """Every declared output on the host; raises `ForwardFailed`, `OutOfMemory`, `DeviceLost`."""
+    if model.turn is None:
+        return _run(model, collated, handed_over)
     return model.turn(lambda: _run(model, collated, handed_over))
 
 
@@ -109,13 +102,12 @@ def _output(name: str, spec: Spec, value: Any, collated: Collated) -> Output:
     if own is not None:
         if not isinstance(value, tuple) or len(value) != 2:
             raise ForwardFailed(f"output {name} is not a pair: a tensor and the {own} of each row")
-        value, sizes = value[0], to_host(f"{name}: the {own} of a row", value[1], _SIZES)
+        value, sizes = value[0], _to_host(f"{name}: the {own} of a row", value[1], _SIZES)
         if sizes.shape != (collated.rows,) or sizes.min() < 0:
             raise ForwardFailed(f"output {name} does not come with one {own} for each row")
         known[own] = int(sizes.max())
-    array = to_host(name, value, spec.dtype)
-    packed = collated.packed is not None and own is None and bool(spec.letters)
-    if packed:
+    array = _to_host(name, value, spec.dtype)
+    if collated.packed is not None and own is None and spec.letters:
         length = spec.letters[0]
         inner = [size for size in spec.shape if size != length]
         expected = [int(collated.sizes[length].sum()), *inner]
@@ -133,3 +125,42 @@ def _output(name: str, spec: Spec, value: Any, collated: Collated) -> Output:
     if not fits:
         raise ForwardFailed(f"output {name} has the shape {list(array.shape)}, not {expected}")
     return Output(array=array, sizes=sizes)
+
+
+def _to_host(field: str, value: Any, dtype: np.dtype[Any]) -> Array:
+    """The values in memory of their own; raises `ForwardFailed` for what the datatype cannot hold.
+
+    A handler may write its next answers to the same memory while these are still being sent. What
+    came from a device or was cast is a copy already.
+    """
+    is_copy = False
+    if hasattr(value, "detach"):
+        tensor = value.detach()
+        is_copy = tensor.device.type != "cpu"
+        value = tensor.cpu()
+        if value.is_floating_point() and value.element_size() < _HALVES:
+            value, is_copy = value.float(), True
+        value = value.numpy()
+    array: Array = np.asarray(value)
+    _check_fits(field, array, dtype)
+    return array.astype(dtype, copy=not is_copy)
+
+
+def _check_fits(field: str, array: Array, dtype: np.dtype[Any]) -> None:
+    if array.size == 0 or array.dtype == dtype:
+        return
+    declared = dtype.kind
+    if array.dtype.kind not in _FITTING[declared]:
+        raise ForwardFailed(
+            f"output {field} is {array.flat[0]!s} ({array.dtype}) at its first place, which is "
+            f"not of the declared {dtype}; cast it in forward"
+        )
+    if declared == "f" or np.can_cast(array.dtype, dtype):
+        return
+    least, largest = (0, 1) if declared == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    for value in (int(array.min()), int(array.max())):
+        if not least <= value <= largest:
+            raise ForwardFailed(
+                f"output {field} holds {value}, which is not within {least} to {largest}, as the "
+                f"declared {dtype} is"
+            )

@@ -1,18 +1,33 @@
-"""How much the device's memory is believed to hold at once, learnt from what did not fit.
+"""How large a batch may be for the device's memory: first guessed from smaller ones, then learnt.
 
-Falls at once and grows slowly (additive increase, multiplicative decrease: Chiu and Jain, 1989).
-Pure; the warm-up teaches it first, then the runner, which tells it how each batch went. In what
-the device pays for: rows x longest when padded, the sum of lengths when packed, or rows.
+`MemoryBudget` bounds the batches of the warm-up by what smaller ones took. On a GPU a batch that
+does not fit is run again in parts; in a container without one the kernel ends the process, so
+failing is no way to find the bound. `MemoryCap` goes on from there: it falls at once and grows
+slowly (additive increase, multiplicative decrease: Chiu and Jain, 1989), as the runner tells it how
+each batch went.
+
+A cost is what the device pays for: rows x longest when padded, the sum of lengths when packed, or
+rows.
 """
 
+import ctypes
 import math
+import sys
 from collections.abc import Iterable
-from typing import Final
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from batchedmodel_model_server.machine import limits, text_of
 
 _FALLS_TO: Final = 0.75  # of what did not fit
 _GROWS_BY: Final = 0.05  # of what did not fit
 _CLEAN_BATCHES: Final = 50
 _NEARLY_FULL: Final = 0.5  # of the cap: a smaller batch proves nothing about it
+_USABLE: Final = 0.8  # of the room: fragments, and shapes that take more than those measured
+_STATUS: Final = Path("/proc/self/status")
+_CLEAR_REFS: Final = Path("/proc/self/clear_refs")
+_FORGET_PEAK: Final = "5"
+_KIBIBYTE: Final = 1024
 
 
 def lowered(cap: int | None, cost: int) -> int:
@@ -22,7 +37,7 @@ def lowered(cap: int | None, cost: int) -> int:
 
 
 class MemoryCap:
-    """Believed of one device."""
+    """The largest cost that one device is believed to hold."""
 
     def __init__(self) -> None:
         self.cost: int | None = None
@@ -32,11 +47,7 @@ class MemoryCap:
         self._most: float = math.inf
 
     def begin_with(self, cost: int) -> None:
-        """Nothing has failed yet, but no more than this should fit; never grows beyond it.
-
-        Where the memory is the machine's own, what does not fit is no exception to learn from but
-        the end of the process.
-        """
+        """Nothing has failed yet, but no more than this should fit; never grows beyond it."""
         self.cost = cost
         self._most = cost
         self._step = max(1, int(_GROWS_BY * cost))
@@ -56,3 +67,119 @@ class MemoryCap:
         if self._clean == _CLEAN_BATCHES:
             self._clean = 0
             self.cost = int(min(self._most, self.cost + self._step))
+
+
+class MemoryMeter(Protocol):
+    """Memory of the device, as far as this process uses it."""
+
+    def begin(self) -> None:
+        """Count from here: what is in use now is the model itself."""
+
+    def taken(self) -> int:
+        """Bytes in use at the worst moment since `begin`, beyond those in use then."""
+
+    def room(self) -> int | None:
+        """Bytes that were free for batches at `begin`; None when there is no known bound."""
+
+
+class MemoryBudget:
+    """What a batch may cost, by what smaller ones have taken."""
+
+    def __init__(self, meter: MemoryMeter) -> None:
+        self._meter = meter
+        self._seen: list[tuple[int, int]] = []
+        meter.begin()
+
+    def ran(self, cost: int) -> None:
+        """A batch of this cost has just been run."""
+        self._seen.append((cost, self._meter.taken()))
+
+    @property
+    def cost(self) -> int | None:
+        """The largest cost that should fit; None when nothing speaks against any."""
+        room = self._meter.room()
+        return None if room is None else affordable(int(_USABLE * room), self._seen)
+
+
+def affordable(room: int, seen: list[tuple[int, int]]) -> int | None:
+    """The cost that fits into `room` bytes, by pairs of a cost and of the most bytes taken so far.
+
+    Goes by the slope between the largest cost and one of half that size or less: what libraries
+    take once and for all is in both. None when the two do not differ.
+    """
+    cost, taken = max(seen, default=(0, 0))
+    before, taken_before = max(
+        (pair for pair in seen if 2 * pair[0] <= cost), default=(cost, taken)
+    )
+    if taken <= taken_before:
+        return None
+    return max(cost, cost + (room - taken) * (cost - before) // (taken - taken_before))
+
+
+def meter_of(device: str) -> MemoryMeter:
+    """The meter of a device that torch knows, or of this process's own memory."""
+    torch = sys.modules.get("torch")
+    if torch is not None and device.startswith("cuda"):
+        return _Gpu(torch, device)
+    return _Host()
+
+
+class _Gpu:
+    """What torch's allocator holds. Unproven: no GPU has run it."""
+
+    def __init__(self, torch: Any, device: str) -> None:
+        self._cuda = torch.cuda
+        self._device = device
+        self._base = 0
+        self._room = 0
+
+    def begin(self) -> None:
+        self._base = int(self._cuda.memory_allocated(self._device))
+        # What loading has left in torch's own cache is free for batches, too.
+        cached = int(self._cuda.memory_reserved(self._device)) - self._base
+        free, _ = self._cuda.mem_get_info(self._device)
+        self._room = int(free) + cached
+        self._cuda.reset_peak_memory_stats(self._device)
+
+    def taken(self) -> int:
+        return int(self._cuda.max_memory_allocated(self._device)) - self._base
+
+    def room(self) -> int | None:
+        return self._room
+
+
+class _Host:
+    """This process, within the limit of its container."""
+
+    def __init__(self) -> None:
+        self._base = 0
+
+    def begin(self) -> None:
+        # The C library keeps what larger batches returned. Passes that find their memory there
+        # seem to take none, and nothing would bound the batches.
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)
+        try:
+            _CLEAR_REFS.write_text(_FORGET_PEAK)
+        except OSError:
+            # Then only what exceeds the worst moment of the loading is seen.
+            self._base = _status("VmHWM")
+        else:
+            self._base = _status("VmRSS")
+
+    def taken(self) -> int:
+        return _status("VmHWM") - self._base
+
+    def room(self) -> int | None:
+        bounds = [int(text) for text in limits("memory.max") if text.isdecimal()]
+        return max(0, min(bounds) - self._base) if bounds else None
+
+
+def _status(field: str) -> int:
+    """A size in bytes that the kernel tells of this process; 0 where it does not."""
+    for line in text_of(_STATUS).splitlines():
+        name, _, value = line.partition(":")
+        if name == field:
+            return int(value.split()[0]) * _KIBIBYTE
+    return 0

@@ -1,8 +1,8 @@
-"""Which items of a batch to run next, by what became of those before: the rungs below a crash.
+"""Which items of a batch to run next, by what became of those before.
 
 Pure; the runner asks it for rows, runs them and tells it how that went. An item whose pass fails
 is found by halving, an item that does not fit into memory even alone is told so, and neither costs
-the others their answers. Nothing here is done about a device that is lost.
+the others their answers.
 """
 
 import math
@@ -43,18 +43,17 @@ class RetryPlan:
     ) -> None:
         """`lengths` is that of each row; what is not `idempotent` is run once and never again.
 
-        After `wanted_until` nobody waits for an answer, and nothing is tried a second time.
+        Nothing is run a second time after `wanted_until`: nobody waits for the answer.
         """
         self._rule = rule
         self._lengths = lengths
         self._cap = cap
         self._bound = cap.cost
-        self._idempotent = idempotent
         self._search = Isolation(
             range(len(lengths)),
             [wanted_until] * len(lengths),
             idempotent=idempotent,
-            fits=self._fits,
+            fits=lambda rows: self._bound is None or self._cost(rows) <= self._bound,
             gives_up=False,
         )
         self._rows: Rows = ()
@@ -104,9 +103,6 @@ class RetryPlan:
         self._cap.outgrown(self._cost(rows) for rows in outgrown)
         if not self._outgrown and self._largest_fine:
             self._cap.fine(self._largest_fine)
-
-    def _fits(self, rows: Rows) -> bool:
-        return self._bound is None or self._cost(rows) <= self._bound
 
     def _cost(self, rows: Rows) -> int:
         lengths = [self._lengths[row] for row in rows]

@@ -2,8 +2,7 @@
 
 Examining and collating happen on arrival, off the compute thread, so that a batch handed over
 early starts right when the one before it ends. What fails is run again in parts, each behind the
-batches that were handed over meanwhile. Called by the HTTP edge with parsed batches; knows nothing
-of HTTP but the statuses that items travel with.
+batches that were handed over meanwhile.
 """
 
 import asyncio
@@ -22,9 +21,8 @@ from batchedmodel_model_server.batching.collate import Collated, Output, collate
 from batchedmodel_model_server.batching.reply import NOTHING, Computed, Part, Prepared, reply
 from batchedmodel_model_server.batching.validation import Examined, examine
 from batchedmodel_model_server.errors import DeviceLost, ForwardFailed, NotReady
-from batchedmodel_model_server.execution.device_thread import DeviceThread
+from batchedmodel_model_server.execution.device_thread import DeviceThread, fit_for_a_future
 from batchedmodel_model_server.execution.forward import LoadedModel, forward
-from batchedmodel_model_server.execution.futures import fit_for_a_future
 from batchedmodel_model_server.execution.memory import MemoryCap
 from batchedmodel_model_server.execution.retry_plan import RetryPlan
 from batchedmodel_model_server.execution.torch_errors import words
@@ -58,9 +56,7 @@ class Runner:
         lost: Callable[[DeviceLost], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`lost` is called on the running loop when the device is, though nobody may wait for the
-        batch that did it.
-        """
+        """`lost` is called on the loop when the device is lost, even if the batch's caller left."""
         self._model = model
         self._compute = compute
         self._profile = profile
@@ -87,33 +83,27 @@ class Runner:
         declaration = self._model.declaration
         received = sum(len(ragged.data) for ragged in request.inputs)
         items = max((len(ragged.shapes) for ragged in request.inputs), default=0)
-        prepared = await _do(
-            lambda: prepare(self._model, request),
-            aside=received > _BIG or items > _MANY or declaration.checks_items,
-        )
-        wanted = math.inf if request.wanted_seconds is None else request.wanted_seconds
+        is_big = received > _BIG
+        takes_long = is_big or items > _MANY or declaration.checks_items
+        judge = partial(prepare, self._model, request)
+        prepared = await _aside(judge) if takes_long else judge()
         computed = NOTHING
         if prepared.collated is not None:
+            wanted = math.inf if request.wanted_seconds is None else request.wanted_seconds
             computed = await self._computed(
-                prepared.examined,
-                prepared.collated,
-                arrived,
-                wanted_until=arrived + wanted,
-                aside=received > _BIG,
+                prepared.examined, prepared.collated, arrived, arrived + wanted, is_big=is_big
             )
-        return await _do(
-            lambda: reply(declaration, prepared, computed, self.max_cost),
-            aside=computed.size > _BIG,
-        )
+        answer = partial(reply, declaration, prepared, computed, self.max_cost)
+        return await _aside(answer) if computed.size > _BIG else answer()
 
     async def _computed(
         self,
         examined: Examined,
         whole: Collated,
         arrived: float,
-        *,
         wanted_until: float,
-        aside: bool,
+        *,
+        is_big: bool,
     ) -> Computed:
         """Run the whole and, if that fails, parts of it until every item has its own verdict."""
         declaration, items = self._model.declaration, whole.items
@@ -130,24 +120,29 @@ class Runner:
             while (rows := retry_plan.next(self._clock())) is not None:
                 collated = whole
                 if len(rows) < len(items):
-                    members = {items[row] for row in rows}
-                    again = partial(collate, declaration, examined.only(members))
-                    collated = await _do(again, aside=aside)
+                    again = partial(
+                        collate, declaration, examined.only({items[row] for row in rows})
+                    )
+                    collated = await _aside(again) if is_big else again()
                 done = await self._forward(collated)
                 passes.append(done)
-                if isinstance(done.outcome, ForwardFailed):
-                    _tell(done.outcome, len(rows), is_first=len(passes) == 1)
-                    retry_plan.failed(done.outcome)
+                if not isinstance(done.outcome, ForwardFailed):
+                    retry_plan.answered()
+                    parts.append(Part(collated=collated, outputs=done.outcome))
                     continue
-                retry_plan.answered()
-                parts.append(Part(collated=collated, outputs=done.outcome))
+                retry_plan.failed(done.outcome)
+                if len(passes) == 1:
+                    told = f"{done.outcome}\n{done.outcome.trace}"
+                    _log.error("a batch of %d rows failed: %s", len(rows), told)
+                else:
+                    _log.info("%d rows of it failed: %s", len(rows), done.outcome)
         finally:
             # Also when the caller leaves in the middle: the next batch should fit.
             retry_plan.learn()
         return Computed(
             parts=tuple(parts),
             failures={items[row]: failure for row, failure in retry_plan.failures.items()},
-            passes=len(passes),
+            passes=retry_plan.passes,
             compute_seconds=sum(done.ended - done.began for done in passes),
             queue_seconds=passes[0].began - arrived,
         )
@@ -191,16 +186,16 @@ def prepare(model: LoadedModel, request: BatchRequest) -> Prepared:
     return Prepared(examined=examined, crashed=crashed, collated=collated)
 
 
-async def _do(work: Callable[[], Result], *, aside: bool) -> Result:
-    """Small work costs less than handing it to another thread."""
-    return await asyncio.to_thread(_done, work) if aside else work()
+async def _aside(work: Callable[[], Result]) -> Result:
+    """The result of work that takes longer than handing it to another thread."""
 
+    def done() -> Result:
+        try:
+            return work()
+        except BaseException as error:
+            raise fit_for_a_future(error) from error
 
-def _done(work: Callable[[], Result]) -> Result:
-    try:
-        return work()
-    except BaseException as error:
-        raise fit_for_a_future(error) from error
+    return await asyncio.to_thread(done)
 
 
 def _check(handler: Handler, examined: Examined) -> tuple[dict[int, str], dict[int, str]]:
@@ -217,10 +212,3 @@ def _check(handler: Handler, examined: Examined) -> tuple[dict[int, str], dict[i
             _log.exception("the handler's check failed")
             crashed[index] = f"the model's check failed: {words(error)}"
     return refused, crashed
-
-
-def _tell(failure: ForwardFailed, rows: int, *, is_first: bool) -> None:
-    if is_first:
-        _log.error("a batch of %d rows failed: %s\n%s", rows, failure, failure.trace)
-    else:
-        _log.info("%d rows of it failed: %s", rows, failure)

@@ -1,7 +1,6 @@
 """What an exception out of a forward pass means; the one place that knows torch's.
 
-Called by `forward` on the compute thread. torch is looked up and not imported: an exception of its
-own can only have been raised where it is loaded already.
+torch is looked up and not imported: only where it is loaded can it have raised an exception.
 """
 
 import re
@@ -32,7 +31,7 @@ def translated(error: BaseException) -> ForwardFailed:
 
 
 def words(error: BaseException, *, named: bool = True) -> str:
-    """What an exception of a handler's says, which may be long, and may be another exception."""
+    """The text of a handler's exception, cut short. Asking for it may raise another one."""
     kind = type(error).__name__
     try:
         return (f"{kind}: {error}" if named else str(error))[:_MESSAGE_CHARACTERS]
@@ -41,7 +40,7 @@ def words(error: BaseException, *, named: bool = True) -> str:
 
 
 def _bounded(trace: str) -> str:
-    """The beginning of what a log is told, and its end, where the cause stands."""
+    """The beginning of a long trace, and its end, where the cause stands."""
     if len(trace) <= _TRACE_CHARACTERS:
         return trace
     half = _TRACE_CHARACTERS // 2

@@ -1,8 +1,8 @@
 """Notices a forward pass that does not end.
 
-The compute thread says when a pass begins and ends; the event loop, which goes on while the pass
-hangs, looks at it when it should be over. Nobody asks in between: one timer stands at the moment at
-which the present pass, or one that could have begun since, would be overdue.
+The compute thread says when a pass begins and ends. The event loop, which goes on while the pass
+hangs, looks at it once it should be over: one timer stands at the earliest moment at which the
+present pass, or one that began since, can be overdue.
 """
 
 import asyncio
@@ -24,9 +24,7 @@ class _Pass(NamedTuple):
 
 
 class Watchdog:
-    """Watches one compute thread; `pass_begins` and `pass_ends` are that thread's, the rest is the
-    loop's.
-    """
+    """Watches one compute thread. That calls `pass_begins` and `pass_ends`, the loop all else."""
 
     def __init__(
         self,
@@ -35,8 +33,7 @@ class Watchdog:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`tell` is called on the loop: with a sentence when a pass is overdue, and with None when
-        it has ended after all. The clock is not the loop's own, which may stand still between two
-        turns of the loop.
+        it has ended after all. The loop's own clock may stand still between two of its turns.
         """
         self._loop = loop
         self._tell = tell
@@ -58,7 +55,7 @@ class Watchdog:
 
     @contextmanager
     def awaited(self) -> Iterator[None]:
-        """Around the time for which somebody waits for a pass, begun or not."""
+        """Around the wait for a pass, begun or not."""
         self._awaited += 1
         if self._timer is None:
             self._look_in(LEAST_SECONDS)
@@ -90,7 +87,7 @@ class Watchdog:
             f"a forward pass has run for {took:.0f} s, and {present.allowed:.0f} s are the most "
             "that it should take"
         )
-        # Its end will call, unless it came just before it was known that it must.
+        # `pass_ends` calls again once a pass is known to be hung; this one may just have ended.
         if self._pass is not present:
             self._loop.call_soon(self._look)
 

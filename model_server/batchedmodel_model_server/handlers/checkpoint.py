@@ -1,9 +1,8 @@
 """Reads what a transformers checkpoint says about itself, without torch and without its weights.
 
-An embedding checkpoint may carry the files of sentence-transformers, which say how token vectors
-become one vector (`modules.json`, the pooling folder's `config.json`, a normalising step) and how
-long texts may be. Without them: mean over the tokens, normalised. Whatever would make our vectors
-differ from the model's own is refused with a reason instead of being ignored.
+The files of sentence-transformers say how token vectors become one vector (`modules.json`, the
+pooling folder's `config.json`) and how long texts may be. Without them it is the normalised mean.
+Whatever would make our vectors differ from the model's own is refused with a reason.
 """
 
 import json
@@ -65,7 +64,7 @@ class TaskName(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextFiles:
-    """What the files of a text model say, whatever it is for."""
+    """What the files of a text model say."""
 
     folder: Path
     """Holds the weights and `config.json`; below the model's folder in older layouts."""
@@ -77,14 +76,8 @@ class TextFiles:
     text_limit: int | None
     """Texts are truncated to this many tokens; None when only the positions limit them."""
     tokenizer: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmbeddingFiles:
-    """What the files of an embedding model say."""
-
-    files: TextFiles
     pooling: Pooling
+    """Of an embedding, as the next two."""
     normalize: bool
     shortest: int | None
     """From how many numbers on a vector is of use without the others; None: nothing is said."""
@@ -92,8 +85,7 @@ class EmbeddingFiles:
 
 def task_of(path: Path) -> TaskName:
     """What the checkpoint is for; raises `CannotLoad` for what is missing or unsupported."""
-    listed = _modules(path)
-    folder = listed.transformer
+    folder, _, _ = _modules(path)
     config = read_config(folder)
     if "auto_map" in config:
         raise CannotLoad("config.json: the model needs code of its own (auto_map); none is run")
@@ -101,7 +93,10 @@ def task_of(path: Path) -> TaskName:
         raise CannotLoad("config.json: encoder-decoder models are not supported by handler hf")
     if isinstance(config.get("backbone"), str):
         raise CannotLoad("config.json: backbone names another model; none is read")
-    _require_sizes(config)
+    for name, value in config.items():
+        # A module is made for each layer before any weight is looked at.
+        if name.endswith(("layers", "n_layer")) and type(value) is int and value > _MOST_LAYERS:
+            raise CannotLoad(f"config.json: {name} is {value}; at most {_MOST_LAYERS} are made")
     if not any(folder.glob("*.safetensors")):
         raise CannotLoad(f"{folder} holds no *.safetensors file; other weights are not loaded")
     if (folder / _ADAPTER).is_file():
@@ -131,28 +126,28 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def read_text_files(path: Path) -> TextFiles:
     """What the files in `path` say; raises `CannotLoad` for what is missing or unsupported."""
-    folder = _modules(path).transformer
-    config, text = read_config(folder), _text_settings(folder)
+    folder, pooling, normalize = _modules(path)
+    config, text = read_config(folder), {}
+    # Named after the architecture in old checkpoints: sentence_roberta_config.json.
+    for file in sorted(folder.glob("sentence_*_config.json"))[:1]:
+        text = read_json(file)
+    limit = text.get("max_seq_length")
+    if limit is None:
+        limit = read_json(folder / "tokenizer_config.json", {}).get("model_max_length")
+    vocabulary = config.get("vocab_size")
+    if not isinstance(vocabulary, int) or vocabulary < 1:
+        raise CannotLoad(f"{folder / 'config.json'}: vocab_size is not a positive integer")
     return TextFiles(
         folder=folder,
         config=config,
         architecture=_architecture(config),
-        vocabulary=_whole(config, "vocab_size", folder),
+        vocabulary=vocabulary,
         pad=config.get("pad_token_id") or 0,
-        text_limit=_text_limit(text, folder),
+        text_limit=int(limit) if limit is not None and limit < _SHORTEST_UNKNOWN else None,
         tokenizer=_tokenizer(path, folder, lower=bool(text.get("do_lower_case"))),
-    )
-
-
-def read_embedding(path: Path) -> EmbeddingFiles:
-    """What the files in `path` say; raises `CannotLoad` for what is missing or unsupported."""
-    listed = _modules(path)
-    files = read_text_files(path)
-    return EmbeddingFiles(
-        files=files,
-        pooling=_pooling(listed.pooling) if listed.pooling else Pooling.MEAN,
-        normalize=listed.normalize,
-        shortest=_shortest(files.config),
+        pooling=_pooling(pooling) if pooling else Pooling.MEAN,
+        normalize=normalize,
+        shortest=_shortest(config),
     )
 
 
@@ -179,18 +174,11 @@ def classes_of(config: Mapping[str, Any], output: str) -> Classification:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Modules:
-    transformer: Path
-    """A folder, as the next one."""
-    pooling: Path | None
-    normalize: bool
-
-
-def _modules(path: Path) -> _Modules:
+def _modules(path: Path) -> tuple[Path, Path | None, bool]:
+    """The folders of transformer and pooling, and whether vectors are normalised."""
     file = path / _MODULES
     if not file.is_file():
-        return _Modules(transformer=path, pooling=None, normalize=True)
+        return path, None, True
     prompt = read_json(path / _SENTENCE_CONFIG, {}).get("default_prompt_name")
     if prompt is not None:
         raise CannotLoad(f"{path}: the model's default prompt {prompt!r} is not supported")
@@ -205,14 +193,7 @@ def _modules(path: Path) -> _Modules:
             f"{file}: modules {', '.join(kinds)} are not supported, only Transformer, Pooling "
             "and, if wanted, Normalize"
         )
-    return _Modules(transformer=folders[0], pooling=folders[1], normalize=len(kinds) == 3)
-
-
-def _require_sizes(config: Mapping[str, Any]) -> None:
-    """A module is made for each layer before any weight is looked at."""
-    for name, value in config.items():
-        if name.endswith(("layers", "n_layer")) and type(value) is int and value > _MOST_LAYERS:
-            raise CannotLoad(f"config.json: {name} is {value}; at most {_MOST_LAYERS} are made")
+    return folders[0], folders[1], len(kinds) == 3
 
 
 def _architecture(config: Mapping[str, Any]) -> str:
@@ -245,35 +226,20 @@ def _pooling(folder: Path) -> Pooling:
 
 
 def _shortest(config: Mapping[str, Any]) -> int | None:
-    """The least of the sizes for which the model was trained (Matryoshka).
+    """The least of the sizes for which the model was trained (Matryoshka), as its config says.
 
-    By the words that such checkpoints have in their config, as other servers read them too; whether
-    a model bears being cut cannot be seen from its weights.
+    Whether a model bears being cut cannot be seen from its weights.
     """
     listed = config.get("matryoshka_dimensions")
     if listed is None:
         return 1 if config.get("is_matryoshka") is True else None
-    if not isinstance(listed, list) or not listed or not all(_is_size(one) for one in listed):
+    if (
+        not isinstance(listed, list)
+        or not listed
+        or not all(type(one) is int and one >= 1 for one in listed)
+    ):
         raise CannotLoad("config.json: matryoshka_dimensions is not a list of sizes")
     return int(min(listed))
-
-
-def _is_size(value: object) -> bool:
-    return type(value) is int and value >= 1
-
-
-def _text_settings(folder: Path) -> dict[str, Any]:
-    # Named after the architecture in old checkpoints: sentence_roberta_config.json.
-    for file in sorted(folder.glob("sentence_*_config.json")):
-        return read_json(file)
-    return {}
-
-
-def _text_limit(text: dict[str, Any], folder: Path) -> int | None:
-    limit = text.get("max_seq_length")
-    if limit is None:
-        limit = read_json(folder / "tokenizer_config.json", {}).get("model_max_length")
-    return int(limit) if limit is not None and limit < _SHORTEST_UNKNOWN else None
 
 
 def _tokenizer(path: Path, folder: Path, *, lower: bool) -> bytes:
@@ -295,10 +261,3 @@ def lowercasing(tokenizer: bytes) -> bytes:
         return tokenizer
     document["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, *steps]}
     return json.dumps(document, ensure_ascii=False).encode()
-
-
-def _whole(config: dict[str, Any], field: str, folder: Path) -> int:
-    value = config.get(field)
-    if not isinstance(value, int) or value < 1:
-        raise CannotLoad(f"{folder / 'config.json'}: {field} is not a positive integer")
-    return value

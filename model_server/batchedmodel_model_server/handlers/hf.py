@@ -6,6 +6,7 @@ classification of tokens, classification or embeddings of images.
 
 import logging
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -20,12 +21,13 @@ from batchedmodel_model_server.handlers.hf_texts import (
     text_embedding,
     token_classifier,
 )
-from batchedmodel_model_server.handlers.lean_transformers import import_transformers
-from batchedmodel_model_server.handlers.tasks import Place, Task
 from batchedmodel_model_server.handlers.transformers_models import (
+    PRECISIONS,
+    Place,
+    Task,
     chosen_dtype,
     has_bfloat16,
-    precision_of,
+    import_transformers,
 )
 
 _SHORTEST: Final = "shortestEmbedding"
@@ -52,13 +54,11 @@ class HuggingFace(Handler):
         wanted = self.parameters.get("dtype", "auto")
         dtype = chosen_dtype(wanted, has_bfloat16=has_bfloat16(device))
         _log.info("computing in %s, as dtype is %s", dtype, wanted)
-        self.precision = precision_of(dtype)
-        self._task = task = self._made(path, Place(device=device, dtype=dtype))
-        self.inputs, self.outputs, self.packs = task.inputs, task.outputs, task.packs
-        self.text, self.tokenizer = task.text, task.tokenizer
-        self.embedding, self.ranking = task.embedding, task.ranking
-        self.shortest_embedding = task.shortest_embedding
-        self.classification = task.classification
+        self.precision = PRECISIONS[dtype]
+        self._task = self._made(path, Place(device=device, dtype=dtype))
+        for declared in fields(self._task):
+            if declared.name != "run":
+                setattr(self, declared.name, getattr(self._task, declared.name))
 
     def _made(self, path: Path, place: Place) -> Task:
         name, shortest = task_of(path), self._shortest()

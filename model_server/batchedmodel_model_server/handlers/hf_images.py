@@ -1,8 +1,7 @@
 """Images: classification and embeddings, as pixels of the size that the model was made for.
 
-Images are decoded and cut to size by whoever sends them: decoders have a history of holes, and a
-resized image is smaller on the wire. What the checkpoint's processor says of size, scale, mean and
-deviation is read from its file.
+Whoever sends images decodes and cuts them: decoders have a history of holes, and a resized image
+is smaller on the wire. Size, scale, mean and deviation are those of the checkpoint's processor.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,8 +14,7 @@ from batchedmodel_model_server.api.batch import Batch
 from batchedmodel_model_server.api.handler import PARAMETERS, Spec
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.handlers.checkpoint import classes_of
-from batchedmodel_model_server.handlers.tasks import Place, Task
-from batchedmodel_model_server.handlers.transformers_models import load_model, load_model_without
+from batchedmodel_model_server.handlers.transformers_models import Place, Task, load_model
 from batchedmodel_model_server.sources.untrusted_files import read_json
 
 PIXELS: Final = "pixel_values"
@@ -47,7 +45,7 @@ class _Processor:
 def image_classifier(path: Path, config: Mapping[str, Any], place: Place, pixels: str) -> Task:
     """A raw score for each label; raises `CannotLoad` or `InvalidInput`."""
     processor = _processor(path, config)
-    model = load_model(config["architectures"][0], path, place.dtype, place.device)
+    model, _ = load_model(config["architectures"][0], path, place)
     classes, read = classes_of(config, LOGITS), _reader(processor, model, place, pixels)
     return Task(
         inputs={PIXELS: _spec(processor, pixels)},
@@ -65,14 +63,18 @@ def image_embedding(path: Path, config: Mapping[str, Any], place: Place, pixels:
     """
     processor = _processor(path, config)
     kind = _TOWERS.get(config["architectures"][0], "AutoModel")
-    model, lacks = load_model_without(kind, path, place.dtype, place.device, _POOLER)
-    vectors = _by_class_token if lacks else _pooled
+    model, lacks = load_model(kind, path, place, spare=_POOLER)
     if lacks and not any(name.endswith(_CLASS_TOKEN) for name, _ in model.named_parameters()):
         raise CannotLoad(
             f"{path} lacks the weights of its pooler, and {type(model).__name__} has no class token"
         )
-    size = _vector_size(model, vectors, processor)
     read = _reader(processor, model, place, pixels)
+
+    def vectors(given: Any) -> Any:
+        if lacks:
+            return given.last_hidden_state[:, 0]
+        found = getattr(given, "image_embeds", None)
+        return getattr(given, "pooler_output", None) if found is None else found
 
     def run(batch: Batch) -> Mapping[str, Any]:
         import torch
@@ -82,18 +84,9 @@ def image_embedding(path: Path, config: Mapping[str, Any], place: Place, pixels:
 
     return Task(
         inputs={PIXELS: _spec(processor, pixels)},
-        outputs={EMBEDDING: Spec("FP32", (size,))},
+        outputs={EMBEDDING: Spec("FP32", (_vector_size(model, vectors, processor),))},
         run=run,
     )
-
-
-def _pooled(given: Any) -> Any:
-    found = getattr(given, "image_embeds", None)
-    return getattr(given, "pooler_output", None) if found is None else found
-
-
-def _by_class_token(given: Any) -> Any:
-    return given.last_hidden_state[:, 0]
 
 
 def _vector_size(model: Any, vectors: Callable[[Any], Any], processor: _Processor) -> int:
@@ -156,18 +149,14 @@ def _processor(path: Path, config: Mapping[str, Any]) -> _Processor:
 
 
 def _size(said: object, path: Path) -> tuple[int, int]:
-    found: list[object] = []
+    found: object = said
     if isinstance(said, int):
-        found = [said, said]
-    elif isinstance(said, list):
-        found = said
+        found = (said, said)
     elif isinstance(said, dict) and "shortest_edge" in said:
-        found = [said["shortest_edge"]] * 2
+        found = (said["shortest_edge"], said["shortest_edge"])
     elif isinstance(said, dict):
-        found = [said.get("height"), said.get("width")]
-    if len(found) != 2 or not all(isinstance(one, int) and one >= 1 for one in found):
-        raise CannotLoad(f"{path}: neither {_PROCESSOR} nor config.json says how large images are")
-    height, width = found
-    assert isinstance(height, int)
-    assert isinstance(width, int)
-    return height, width
+        found = (said.get("height"), said.get("width"))
+    match found:
+        case (int(height), int(width)) if height >= 1 and width >= 1:
+            return height, width
+    raise CannotLoad(f"{path}: neither {_PROCESSOR} nor config.json says how large images are")

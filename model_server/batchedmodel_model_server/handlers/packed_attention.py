@@ -1,16 +1,15 @@
 """Attention over one row of concatenated items, registered with transformers.
 
-All contact with transformers' attention registry is here. A model whose attention runs through the
-registry is switched over by `use`, once; from then on it computes as it did before, but within
-`packed` each item attends to its own tokens only. Whether a model really gives the same answers so
-is not known here: the self-test at load time tries it.
+`use` switches a model over whose attention runs through transformers' registry. It computes as it
+did before, but within `packed` each item attends to its own tokens only. Whether the answers stay
+the same is tried by the self-test.
 
-The spans travel beside the call and not as an argument of the model, because models differ in which
-arguments they hand down, and because the mask, too, must not be made: it would be total x total.
+The spans of the items are handed over by a context variable: models differ in which arguments they
+hand down to their attention, and the mask, which would be total x total, must not be made either.
 
 On a CPU each run of equal lengths is a call of its own. On a GPU, where many small calls cost more
-than padding, one kernel of torch's takes them all, or the row is refused and the self-test says why
-the model is padded.
+than padding, one kernel of torch's takes them all. If it cannot, the row is refused, and the
+self-test says why the model is padded.
 """
 
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from batchedmodel_model_server.api.batch import Packed
 
@@ -66,8 +65,7 @@ def use(model: Any) -> bool:
         return False
     AttentionInterface.register(NAME, _attention)
     AttentionMaskInterface.register(NAME, _mask)
-    if not model._can_set_attn_implementation():
-        return False
+    # It leaves a model as it is whose attention does not go through the registry.
     model.set_attn_implementation(NAME)
     return bool(model.config._attn_implementation == NAME)
 
@@ -135,15 +133,27 @@ def _attention(
     causal = bool(getattr(module, "is_causal", True)) if is_causal is None else is_causal
     # Counted as flash kernels count it: so many tokens to the left and, unless causal, the right.
     window = None if sliding_window is None else sliding_window - 1
-    terms = _Terms(scaling, causal, window)
     if spans.capability is None:
-        return _by_runs(spans, query, key, value, terms), None
+        return _by_runs(spans, query, key, value, scaling, window, causal=causal), None
     obstacle = flash_obstacle(
         spans.capability, str(query.dtype), head=query.shape[-1], value_head=value.shape[-1]
     )
     if obstacle is not None:
         raise NotImplementedError(f"torch's varlen_attn cannot be used: {obstacle}")
-    return _by_flash_kernel(spans, query, key, value, terms), None
+    from torch.nn.attention.varlen import varlen_attn
+
+    left = -1 if window is None else window
+    output = varlen_attn(
+        *(part[0].transpose(0, 1) for part in (query, key, value)),
+        spans.ends,
+        spans.ends,
+        spans.longest,
+        spans.longest,
+        scale=scaling,
+        window_size=(left, 0 if causal else left),
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+    return output[None], None
 
 
 def flash_obstacle(
@@ -166,37 +176,20 @@ def flash_obstacle(
     return None
 
 
-class _Terms(NamedTuple):
-    """What holds for every span."""
-
-    scaling: float | None
-    causal: bool
-    window: int | None
-    """How many tokens to the left and, unless causal, to the right are seen; None: all."""
-
-
-def _by_flash_kernel(spans: _Spans, query: Any, key: Any, value: Any, terms: _Terms) -> Any:
-    from torch.nn.attention.varlen import varlen_attn
-
-    left = -1 if terms.window is None else terms.window
-    output = varlen_attn(
-        *(part[0].transpose(0, 1) for part in (query, key, value)),
-        spans.ends,
-        spans.ends,
-        spans.longest,
-        spans.longest,
-        scale=terms.scaling,
-        window_size=(left, 0 if terms.causal else left),
-        enable_gqa=query.shape[1] != key.shape[1],
-    )
-    return output[None]
-
-
-def _by_runs(spans: _Spans, query: Any, key: Any, value: Any, terms: _Terms) -> Any:
+def _by_runs(
+    spans: _Spans,
+    query: Any,
+    key: Any,
+    value: Any,
+    scaling: float | None,
+    window: int | None,
+    *,
+    causal: bool,
+) -> Any:
+    """Each token sees `window` tokens to the left and, unless causal, to the right; None: all."""
     import torch
     from torch.nn.functional import scaled_dot_product_attention
 
-    _, causal, window = terms
     pieces = []
     for run in spans.runs:
         q, k, v = (
@@ -204,25 +197,22 @@ def _by_runs(spans: _Spans, query: Any, key: Any, value: Any, terms: _Terms) -> 
             part[0, :, run.start : run.end].unflatten(1, (run.count, run.length)).transpose(0, 1)
             for part in (query, key, value)
         )
-        windowed = window is not None and run.length > window + 1
+        seen = None
+        if window is not None and run.length > window + 1:
+            # Tokens at most a window away, and none to the right when causal.
+            at = torch.arange(run.length, device=query.device)
+            distance = at[:, None] - at[None, :]
+            seen = distance.abs() <= window
+            if causal:
+                seen &= distance >= 0
         found = scaled_dot_product_attention(
             q,
             k,
             v,
-            attn_mask=_band(run.length, window, causal, query.device) if windowed else None,
-            is_causal=causal and not windowed,
-            scale=terms.scaling,
+            attn_mask=seen,
+            is_causal=causal and seen is None,
+            scale=scaling,
             enable_gqa=query.shape[1] != key.shape[1],
         )
         pieces.append(found.transpose(1, 2).flatten(0, 1))
     return torch.cat(pieces)[None] if len(pieces) > 1 else pieces[0][None]
-
-
-def _band(length: int, window: int | None, causal: bool, device: Any) -> Any:
-    """Which tokens see which: those at most a window away, and none to the right when causal."""
-    import torch
-
-    at = torch.arange(length, device=device)
-    distance = at[:, None] - at[None, :]
-    seen = distance.abs() <= (length if window is None else window)
-    return seen & (distance >= 0) if causal else seen

@@ -1,8 +1,17 @@
-"""Makes the handler that the manifest names: one of ours, or a class of somebody's own."""
+"""Makes the handler that the manifest names: one of ours, or a class of somebody's own.
+
+A handler's own file is imported in a package that is made out of its folder anew for each load. So
+`from . import net` finds the file beside it and nowhere else, at once or later, and two versions
+beside each other share no module.
+"""
 
 import importlib
 import inspect
+import sys
 from collections.abc import Mapping
+from importlib.machinery import ModuleSpec
+from importlib.util import module_from_spec
+from itertools import count
 from pathlib import Path
 from types import ModuleType
 from typing import Final
@@ -10,13 +19,15 @@ from typing import Final
 from batchedmodel_contract.manifest.source import is_file_handler
 from batchedmodel_model_server.api.handler import PARAMETERS, Handler
 from batchedmodel_model_server.errors import CannotLoad
-from batchedmodel_model_server.handlers.file_modules import files_beside, forget, import_file
+from batchedmodel_model_server.execution.torch_errors import words
 
 _OURS: Final = {
     "hf": "batchedmodel_model_server.handlers.hf:HuggingFace",
     "simulated": "batchedmodel_model_server.handlers.simulated:Simulated",
 }
 
+_PACKAGE: Final = "batchedmodel_handler_"
+_numbers: Final = count(1)
 _METHODS: Final = ("device", "load", "check", "forward", "predicted_seconds", "unload")
 
 
@@ -28,43 +39,35 @@ def make_handler(
     `folder` holds the model's files, among them the handler's if its name says so; code there is
     run only with `trust`.
     """
-    if is_file_handler(name):
-        file_name, _, class_name = name.partition(":")
-        module = _module_in(name, folder, file_name, trust=trust)
-        try:
-            return _made(name, _class_in(name, module, class_name), parameters, trust=trust)
-        except CannotLoad:
-            forget(module.__name__)
-            raise
-    return _made(name, _handler_class(name, _OURS.get(name, name)), parameters, trust=trust)
-
-
-def _made(name: str, kind: type[Handler], parameters: Mapping[str, str], *, trust: bool) -> Handler:
-    for given in parameters:
-        if given not in kind.parameter_names:
-            known = ", ".join(kind.parameter_names) or "none"
-            raise CannotLoad(
-                f"{PARAMETERS}.{given}: is not known to handler {name}; known: {known}"
-            )
-    try:
-        handler = kind()
-    except BaseException as error:
-        raise CannotLoad(f"handler {name} cannot be made: {_shown(error)}") from error
-    handler.parameters, handler.trusted = parameters, trust
-    return handler
-
-
-def _handler_class(name: str, path: str) -> type[Handler]:
-    module_name, colon, class_name = path.partition(":")
+    module_name, colon, class_name = _OURS.get(name, name).partition(":")
     if not colon:
         raise CannotLoad(f"handler {name} is not {', '.join(_OURS)} or package.module:Class")
+    if is_file_handler(name):
+        module = _module_in(name, folder, module_name, trust=trust)
+    else:
+        try:
+            module = importlib.import_module(module_name)
+        except BaseException as error:
+            raise CannotLoad(
+                f"handler {name}: {module_name} cannot be imported: {words(error)}"
+            ) from error
     try:
-        module = importlib.import_module(module_name)
-    except BaseException as error:
-        raise CannotLoad(
-            f"handler {name}: {module_name} cannot be imported: {_shown(error)}"
-        ) from error
-    return _class_in(name, module, class_name)
+        kind = _class_in(name, module, class_name)
+        for given in parameters:
+            if given not in kind.parameter_names:
+                known = ", ".join(kind.parameter_names) or "none"
+                raise CannotLoad(
+                    f"{PARAMETERS}.{given}: is not known to handler {name}; known: {known}"
+                )
+        try:
+            handler = kind()
+        except BaseException as error:
+            raise CannotLoad(f"handler {name} cannot be made: {words(error)}") from error
+    except CannotLoad:
+        forget(module.__name__)
+        raise
+    handler.parameters, handler.trusted = parameters, trust
+    return handler
 
 
 def _module_in(name: str, folder: Path | None, file_name: str, *, trust: bool) -> ModuleType:
@@ -79,10 +82,42 @@ def _module_in(name: str, folder: Path | None, file_name: str, *, trust: bool) -
     if not file.is_file():
         raise CannotLoad(f"handler {name}: {folder} has no {file_name}")
     try:
-        return import_file(file)
+        return _imported(file)
     except BaseException as error:
-        hint = files_beside(file, error)
-        raise CannotLoad(f"handler {name}: {file} cannot be run: {_shown(error)}{hint}") from error
+        hint = _file_beside(file, error)
+        raise CannotLoad(f"handler {name}: {file} cannot be run: {words(error)}{hint}") from error
+
+
+def _imported(file: Path) -> ModuleType:
+    """The module in a file with an identifier for a name; raises whatever its code raises."""
+    package = f"{_PACKAGE}{next(_numbers)}"
+    spec = ModuleSpec(package, None, is_package=True)
+    spec.submodule_search_locations = [str(file.parent)]
+    sys.modules[package] = module_from_spec(spec)
+    # A folder that was written to a moment ago may be remembered as it was.
+    importlib.invalidate_caches()
+    try:
+        return importlib.import_module(f"{package}.{file.stem}")
+    except BaseException:
+        forget(package)
+        raise
+
+
+def forget(module: str) -> None:
+    """Let go of all that came with a handler's file, if the module of this name is of such."""
+    package = module.partition(".")[0]
+    if not package.startswith(_PACKAGE):
+        return
+    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+        del sys.modules[name]
+
+
+def _file_beside(file: Path, error: BaseException) -> str:
+    """What helps where a file beside it was imported as if it were installed; else nothing."""
+    name = error.name if isinstance(error, ModuleNotFoundError) else None
+    if name is None or not name.isidentifier() or not file.with_name(f"{name}.py").is_file():
+        return ""
+    return f"; {name}.py lies beside it: from . import {name}"
 
 
 def _class_in(name: str, module: ModuleType, class_name: str) -> type[Handler]:
@@ -109,7 +144,3 @@ def _class_in(name: str, module: ModuleType, class_name: str) -> type[Handler]:
         if not isinstance(names, tuple) or not all(isinstance(one, str) for one in names):
             raise CannotLoad(f"handler {name}: {class_name}.{field} is not a tuple of names")
     return kind
-
-
-def _shown(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"

@@ -2,12 +2,11 @@
 
 A forward pass takes `fixedSeconds + rowSeconds x rows + tokenSeconds x tokens`, one pass after the
 other, without using a CPU. Like a GPU's queue it has its own timeline: a pass starts when the one
-before it ends, or when it is handed over if that is later, and the thread that waits for it may
-wake late without making the next pass late.
+before it ends, or when it is handed over if that is later. A thread that wakes late does not make
+the next pass late.
 
-It answers `y` = `x`, whatever the type and size of its rows (`datatype`, `elements`), or as many
-numbers as `floats` says, like a model of embeddings: what callers send and get costs the way to
-the device and nothing on it.
+It answers `y` = `x`, of whatever type and size (`datatype`, `elements`), or as many numbers as
+`floats` says, like a model of embeddings.
 """
 
 import ctypes
@@ -26,10 +25,6 @@ from batchedmodel_contract.manifest.spec import MAX_LENGTH
 from batchedmodel_model_server.api.handler import DTYPES, PARAMETERS, Array, Batch, Handler, Spec
 
 _DEFAULTS: Final = {"fixedSeconds": "0.005", "rowSeconds": "0.0001", "tokenSeconds": "0"}
-_PADDED: Final = "padded"
-_DATATYPE: Final = "datatype"
-_ELEMENTS: Final = "elements"
-_FLOATS: Final = "floats"
 _PR_SET_TIMERSLACK: Final = 29  # from the kernel's prctl.h
 _log = logging.getLogger(__name__)
 
@@ -42,10 +37,10 @@ class Simulated(Handler):
     platform = "simulated"
     parameter_names: ClassVar[tuple[str, ...]] = (
         *_DEFAULTS,
-        _PADDED,
-        _DATATYPE,
-        _ELEMENTS,
-        _FLOATS,
+        "padded",
+        "datatype",
+        "elements",
+        "floats",
     )
 
     def __init__(
@@ -65,31 +60,28 @@ class Simulated(Handler):
         """Read the parameters; raises `InvalidInput`."""
         given = {**_DEFAULTS, **self.parameters}
         self._fixed, self._row, self._token = (_seconds(name, given[name]) for name in _DEFAULTS)
-        padded = given.get(_PADDED, "false")
+        padded = given.get("padded", "false")
         if padded not in ("true", "false"):
-            raise InvalidInput(f"{PARAMETERS}.{_PADDED}", "is neither true nor false", padded)
+            raise InvalidInput(f"{PARAMETERS}.padded", "is neither true nor false", padded)
         if self._token == 0:
             self.cost_rule = CostRule.ROWS
         else:
             self.cost_rule = CostRule.PADDED if padded == "true" else CostRule.PACKED
-        self._declare(given)
-        _wake_on_time()
-
-    def _declare(self, given: Mapping[str, str]) -> None:
-        datatype = given.get(_DATATYPE, "INT64")
+        datatype = given.get("datatype", "INT64")
         if datatype not in DTYPES:
             rule = f"is not one of {', '.join(DTYPES)}"
-            raise InvalidInput(f"{PARAMETERS}.{_DATATYPE}", rule, datatype)
+            raise InvalidInput(f"{PARAMETERS}.datatype", rule, datatype)
         x = Spec(datatype, ("L",), max=MAX_LENGTH)
-        if _ELEMENTS in given:
-            x = Spec(datatype, (_size(_ELEMENTS, given[_ELEMENTS]),))
+        if "elements" in given:
+            x = Spec(datatype, (_size("elements", given["elements"]),))
         self.inputs, self.outputs = {"x": x}, {"y": Spec(datatype, x.shape)}
         self._answer: Array | None = None
-        if _FLOATS in given:
-            size = _size(_FLOATS, given[_FLOATS])
+        if "floats" in given:
+            size = _size("floats", given["floats"])
             # Numbers of as many digits as a model's.
             self._answer = np.sin(np.arange(1, size + 1)).astype(np.float32)
             self.outputs = {"y": Spec("FP32", (size,))}
+        _wake_on_time()
 
     def forward(self, batch: Batch) -> Mapping[str, Any]:
         """Sleep until the pass would have ended."""

@@ -1,8 +1,8 @@
 """Whether the library that reads tokenizers survives a model's own.
 
-It is written in Rust. Over files that lie it panics, and over some it ends its process, which would
-be the proxy's, again and again. So a process of its own, bounded in memory and time, reads each
-file first, when the model is loaded. Takes a tenth of a second.
+The library panics over files that lie, and some end its process, which would be the proxy's. So a
+process of its own, bounded in memory and time, reads each file first, when the model is loaded. It
+takes a tenth of a second.
 """
 
 import contextlib

@@ -4,30 +4,121 @@ All contact with transformers but for the attention function is here. The token 
 one text behind the other in either case; what is made of them is the tasks' business.
 """
 
+import importlib
 import inspect
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
+from batchedmodel_contract.inference.description import Classification, TextInput
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_model_server.api.batch import Batch
-from batchedmodel_model_server.api.handler import PARAMETERS
-from batchedmodel_model_server.api.mapped_weights import on_device
-from batchedmodel_model_server.api.weightless import weightless
+from batchedmodel_model_server.api.handler import PARAMETERS, Spec
+from batchedmodel_model_server.api.weights import on_device, weightless
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.handlers import packed_attention
-from batchedmodel_model_server.handlers.lean_transformers import import_transformers
-from batchedmodel_model_server.sources.weight_files import check_folder
-from batchedmodel_model_server.system.processor import read_processor
+from batchedmodel_model_server.machine import read_processor
+from batchedmodel_model_server.sources.untrusted_files import check_folder
 
 TOKENS: Final = "input_ids"
 SEGMENTS: Final = "token_type_ids"
+PRECISIONS: Final[Mapping[str, str]] = {"float32": "FP32", "float16": "FP16", "bfloat16": "BF16"}
+"""By the name of torch's dtype, what `Handler.precision` calls it."""
 _AUTO: Final = "auto"
-_PRECISIONS: Final[Mapping[str, str]] = {
-    "float32": "FP32",
-    "float16": "FP16",
-    "bfloat16": "BF16",
-}
+_CLASSES: Final = (
+    "transformers",
+    "transformers.masking_utils",
+    "transformers.modeling_utils",
+    "transformers.models.auto",
+)
+COMPILER: Final = "torch._dynamo"
+_MARKS: Final = ("disable", "allow_in_graph", "assume_constant_result")
+_TRACING: Final = f"{COMPILER}._trace_wrapped_higher_order_op"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where and in what a model computes: names that torch knows."""
+
+    device: str
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A loaded model as a handler's declaration, whose fields these are, and its forward pass."""
+
+    inputs: Mapping[str, Spec]
+    outputs: Mapping[str, Spec]
+    run: Callable[[Batch], Mapping[str, Any]]
+    packs: bool = False
+    text: TextInput | None = None
+    tokenizer: bytes | None = field(default=None, repr=False)
+    embedding: str | None = None
+    shortest_embedding: int | None = None
+    classification: Classification | None = None
+    ranking: str | None = None
+
+
+def import_transformers() -> ModuleType:
+    """transformers with its model classes, without the parts of torch that this server never uses.
+
+    transformers imports torch's compiler for one name, and the tensors of several machines to ask
+    whether a model is such. Both, and sympy with them, take as long as the rest of transformers
+    (a second; docs/adr/0029). What has been imported before stays as it is.
+    """
+    try:
+        with _without_compiler():
+            _import_classes()
+    except (ImportError, AttributeError):
+        # Another version of transformers wants more of the compiler.
+        _import_classes()
+    return sys.modules["transformers"]
+
+
+def _import_classes() -> None:
+    import torch
+    from transformers.utils.import_utils import is_torch_distributed_available
+
+    real = torch.distributed.is_available
+    torch.distributed.is_available = lambda: False
+    try:
+        # It remembers the answer, so that all parts of transformers hear the same.
+        is_torch_distributed_available()
+    finally:
+        torch.distributed.is_available = real
+    for name in _CLASSES:
+        importlib.import_module(name)
+
+
+@contextmanager
+def _without_compiler() -> Iterator[None]:
+    """Within it modules stand in for the compiler, unless it has been imported before."""
+    if COMPILER in sys.modules:
+        yield
+        return
+    compiler, tracing = ModuleType(COMPILER), ModuleType(_TRACING)
+    compiler.__path__ = []
+
+    def real(*args: Any, **kwargs: Any) -> Any:
+        return importlib.import_module(_TRACING).TransformGetItemToIndex(*args, **kwargs)
+
+    vars(compiler).update(dict.fromkeys(_MARKS, _unmarked))
+    vars(tracing)["TransformGetItemToIndex"] = real
+    sys.modules.update({COMPILER: compiler, _TRACING: tracing})
+    try:
+        yield
+    finally:
+        del sys.modules[COMPILER], sys.modules[_TRACING]
+
+
+def _unmarked(function: Any = None, *args: Any, **kwargs: Any) -> Any:
+    """The function as it is; also for a mark that is given its function in a second call."""
+    return _unmarked if function is None else function
 
 
 def chosen_dtype(given: str, *, has_bfloat16: bool) -> str:
@@ -36,10 +127,10 @@ def chosen_dtype(given: str, *, has_bfloat16: bool) -> str:
     `auto` is bfloat16 where the device has instructions for it, as every model trained in this
     decade bears that and it halves memory and time. Elsewhere it would be slower than float32.
     """
-    if given in _PRECISIONS:
+    if given in PRECISIONS:
         return given
     if given != _AUTO:
-        rule = f"is not one of {', '.join([_AUTO, *_PRECISIONS])}"
+        rule = f"is not one of {', '.join([_AUTO, *PRECISIONS])}"
         raise InvalidInput(f"{PARAMETERS}.dtype", rule, given)
     return "bfloat16" if has_bfloat16 else "float32"
 
@@ -53,23 +144,11 @@ def has_bfloat16(device: str) -> bool:
     return bool(torch.cuda.is_bf16_supported(including_emulation=False))
 
 
-def precision_of(dtype: str) -> str:
-    """What `Handler.precision` calls it."""
-    return _PRECISIONS[dtype]
-
-
-def load_model(kind: str, folder: Path, dtype: str, device: str, spare: str | None = None) -> Any:
+def load_model(kind: str, folder: Path, place: Place, spare: str | None = None) -> tuple[Any, bool]:
     """The model that transformers' class of this name makes of the folder; raises `CannotLoad`.
 
-    Weights whose names begin with `spare` may be missing.
+    Weights whose names begin with `spare` may be missing; the second value says whether any is.
     """
-    return load_model_without(kind, folder, dtype, device, spare)[0]
-
-
-def load_model_without(
-    kind: str, folder: Path, dtype: str, device: str, spare: str | None
-) -> tuple[Any, bool]:
-    """The same, and whether any of the `spare` weights is missing."""
     import torch
     from safetensors import SafetensorError
 
@@ -86,7 +165,7 @@ def load_model_without(
         with weightless():
             model, info = made.from_pretrained(
                 folder,
-                dtype=getattr(torch, dtype),
+                dtype=getattr(torch, place.dtype),
                 use_safetensors=True,
                 local_files_only=True,
                 trust_remote_code=False,
@@ -98,7 +177,7 @@ def load_model_without(
     missing = sorted(key for key in info["missing_keys"] if not spare or not key.startswith(spare))
     if missing:
         raise CannotLoad(f"{folder} lacks weights: {', '.join(missing[:5])}")
-    return on_device(model.eval(), device), bool(info["missing_keys"])
+    return on_device(model.eval(), place.device), bool(info["missing_keys"])
 
 
 class Encoder:

@@ -29,14 +29,16 @@ from batchedmodel_contract.processes.server_api import (
 )
 from batchedmodel_http.response import Response
 from batchedmodel_model_server.errors import UnknownModel
-from batchedmodel_model_server.http.error_responses import failure, told
-from batchedmodel_model_server.http.inference import arrived, infer
+from batchedmodel_model_server.http.inference import arrived, failure, infer, told
 from batchedmodel_model_server.lifecycle.service import ModelService
 
 MAX_BODY_BYTES: Final = 1 << 30
 _SERVICE: Final = web.AppKey("service", ModelService)
 _NAME: Final = "{name}"
 _VERSION: Final = "{version}"
+
+ServiceHandler = Callable[[web.Request, ModelService], Awaitable[web.StreamResponse]]
+RequestHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def make_app(service: ModelService) -> web.Application:
@@ -53,35 +55,19 @@ def make_app(service: ModelService) -> web.Application:
             web.post(load_path(_NAME), _of_model(_load)),
             web.post(unload_path(_NAME), _of_model(_unload)),
             web.post(release_path(_NAME, _VERSION), _of_model(_release)),
-            *_of_version(None),
-            *_of_version(_VERSION),
         ]
     )
+    for asked in (None, _VERSION):  # the version that serves, or one by name
+        app.add_routes(
+            [
+                web.get(model_path(_NAME, asked), _of_model(_metadata)),
+                web.get(f"{model_path(_NAME, asked)}/ready", _of_model(_model_ready)),
+                web.get(profile_path(_NAME, asked), _of_model(_profile)),
+                web.get(tokenizer_path(_NAME, asked), _of_model(_tokenizer)),
+                web.post(infer_path(_NAME, asked), _of_model(_infer)),
+            ]
+        )
     return app
-
-
-def _of_version(version: str | None) -> list[web.RouteDef]:
-    """What is asked of the version that serves, or of one by name."""
-    return [
-        web.get(model_path(_NAME, version), _of_model(_metadata)),
-        web.get(f"{model_path(_NAME, version)}/ready", _of_model(_model_ready)),
-        web.get(profile_path(_NAME, version), _of_model(_profile)),
-        web.get(tokenizer_path(_NAME, version), _of_model(_tokenizer)),
-        web.post(infer_path(_NAME, version), _of_model(_infer)),
-    ]
-
-
-def make_runner(service: ModelService, *, shutdown_timeout: float) -> web.AppRunner:
-    """aiohttp around the application, for `connections`; `shutdown_timeout` is in seconds."""
-    return web.AppRunner(
-        make_app(service),
-        access_log=None,
-        shutdown_timeout=shutdown_timeout,
-    )
-
-
-ServiceHandler = Callable[[web.Request, ModelService], Awaitable[web.StreamResponse]]
-RequestHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def _of_model(handle: ServiceHandler) -> RequestHandler:
@@ -153,19 +139,19 @@ async def _tokenizer(request: web.Request, service: ModelService) -> web.Respons
 
 
 async def _index(request: web.Request) -> web.Response:
-    wishes = await _wishes(request, ("ready",))
+    wishes = await _wishes(request, "ready")
     return _json(request.app[_SERVICE].index(ready_only=wishes.get("ready") is True))
 
 
 async def _load(request: web.Request, service: ModelService) -> web.Response:
-    await _wishes(request, ())
+    await _wishes(request)
     await service.load()
     return _json({})
 
 
 async def _unload(request: web.Request, service: ModelService) -> web.Response:
     # Stock clients send whether dependent models should go, too; there are none.
-    await _wishes(request, ("unload_dependents",))
+    await _wishes(request, "unload_dependents")
     await service.unload()
     return _json({})
 
@@ -175,7 +161,7 @@ async def _release(request: web.Request, service: ModelService) -> web.Response:
     return _json({})
 
 
-async def _wishes(request: web.Request, known: tuple[str, ...]) -> dict[str, object]:
+async def _wishes(request: web.Request, *known: str) -> dict[str, object]:
     """What a body of the repository API asks for, as itself or as parameters.
 
     Raises `TooSlow`, and `InvalidInput` for what is not known: a configuration or files that are
@@ -204,7 +190,7 @@ async def _events(request: web.Request, service: ModelService) -> web.StreamResp
             await stream.write(orjson.dumps(event.to_mapping()) + b"\n")
         except ConnectionResetError:
             break  # the reader has left, and this handler was not cancelled yet
-    # The server ends with its stream, and should not wait for whoever might ask for more.
+    # The stream ends with the server, which should not wait for another request behind it.
     stream.force_close()
     return stream
 

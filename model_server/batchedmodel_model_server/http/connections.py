@@ -1,7 +1,7 @@
 """The connections of the socket. Batches with small bodies are answered on them directly.
 
-What aiohttp's application costs for a request is a quarter of a millisecond, which a caller that is
-alone waits for. It gets everything else, and large bodies, beside which that is little.
+aiohttp's application takes a quarter of a millisecond for a request, for which a lone caller waits.
+It answers everything else, and large bodies, beside which that is little.
 """
 
 import asyncio
@@ -21,8 +21,7 @@ from batchedmodel_http.connection_set import ConnectionSet
 from batchedmodel_http.head_cache import HeadCache
 from batchedmodel_http.response import Response
 from batchedmodel_http.streaming import StreamingProtocol
-from batchedmodel_model_server.http.error_responses import failure, told
-from batchedmodel_model_server.http.inference import infer
+from batchedmodel_model_server.http.inference import failure, infer, told
 from batchedmodel_model_server.lifecycle.service import ModelService
 
 MOST_CONNECTIONS: Final = 512
@@ -35,13 +34,7 @@ class RequestHead(request_head.RequestHead):
     __slots__ = ("header_length", "infers", "version")
 
     def __init__(
-        self,
-        model: str,
-        *,
-        method: str,
-        target: str,
-        headers: Mapping[str, str],
-        declared: int,
+        self, model: str, *, method: str, target: str, headers: Mapping[str, str], declared: int
     ) -> None:
         super().__init__(method=method, target=target, headers=headers, declared=declared)
         named = re.fullmatch(infer_path(re.escape(model), "([^/]+)"), self.path)
@@ -118,7 +111,7 @@ class Connections:
         return True
 
     def unread(self, connection: Connection[RequestHead]) -> None:
-        """A large answer was written; whoever can come here reads."""
+        """A large answer was written. The callers of this socket are trusted to read it."""
 
     def left(self, connection: Connection[RequestHead]) -> None:
         """A caller has gone."""

@@ -1,48 +1,79 @@
-"""A batch from its body to its answer's, whoever received it.
+"""A batch from its body to its answer's, whoever received it, and every error as an answer.
 
-Called by the application and by the connections, which read heads; knows nothing of sockets.
+Called by the application and by the connections, which read heads; knows nothing of sockets. Plain
+v2 requests, as any client of the standard sends them, are brought into the batch form: rows of a
+rectangular tensor become items, and the answer is rectangular again. A plain request has one
+status, so one bad row fails it.
 """
 
 import asyncio
-from typing import Final, Protocol
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import orjson
+from aiohttp import web
 
-from batchedmodel_contract.inference.batch_wire import to_request, write_reply
-from batchedmodel_contract.inference.tensors import Buffer
+from batchedmodel_contract.inference.batch_wire import (
+    OK,
+    SHAPES,
+    BatchReply,
+    BatchRequest,
+    Ragged,
+    check_items,
+    to_request,
+    write_reply,
+)
+from batchedmodel_contract.inference.params import Param, columns, read_values
+from batchedmodel_contract.inference.tensors import Buffer, Tensor
 from batchedmodel_contract.inference.v2 import HEADER_LENGTH, read_body, read_options, write_answer
+from batchedmodel_contract.invalid_input import InvalidInput
+from batchedmodel_contract.processes.server_api import AT_WORK
 from batchedmodel_http.response import Response
-from batchedmodel_model_server.errors import TooSlow
-from batchedmodel_model_server.http.plain_v2 import is_batch, items_as_rows, rows_as_items
+from batchedmodel_model_server.errors import (
+    CannotLoad,
+    DeviceLost,
+    NotReady,
+    Overloaded,
+    RowFailed,
+    TooSlow,
+    UnknownModel,
+)
+from batchedmodel_model_server.execution.torch_errors import words
 from batchedmodel_model_server.lifecycle.service import ModelService
 
 BODY_SECONDS: Final = 30.0
 """A body has so long from its head on: a gigabyte takes a second over this socket."""
 _JSON: Final = "application/json"
 _BINARY: Final = "application/octet-stream"
+_STATUSES: Final[dict[type[Exception], int]] = {
+    InvalidInput: 400,
+    CannotLoad: 400,
+    UnknownModel: 404,
+    TooSlow: 408,
+    NotReady: 503,
+    Overloaded: 503,
+    DeviceLost: 503,
+}
+_log = logging.getLogger(__name__)
 
 
-class Arriving(Protocol):
-    """A body that is still on its way."""
-
-    async def read(self) -> bytes:
-        """The whole of it."""
-        ...
-
-
-async def arrived(source: Arriving) -> bytes:
+async def arrived(request: web.Request) -> bytes:
     """The whole of a body; raises `TooSlow`. Needs a task of its own."""
     try:
         async with asyncio.timeout(BODY_SECONDS):
-            return await source.read()
+            return await request.read()
     except TimeoutError as error:
         raise TooSlow(f"the body did not arrive within {BODY_SECONDS:g} s") from error
 
 
 async def infer(
-    service: ModelService, version: str | None, header_length: str | None, source: Arriving | bytes
+    service: ModelService,
+    version: str | None,
+    header_length: str | None,
+    source: web.Request | bytes,
 ) -> Response:
-    """The answer to a batch, or to a plain request of the protocol.
+    """The answer to a batch, or to a plain request, whose body is the source or yet to arrive.
 
     `header_length`: the header of that name. Raises what `ModelService.admitted`, `arrived`,
     `read_body` and `Runner.run` do.
@@ -70,3 +101,79 @@ def _response(head_length: int | None, parts: list[Buffer]) -> Response:
     if head_length is None:
         return Response(parts, _JSON)
     return Response(parts, _BINARY, headers=((HEADER_LENGTH, str(head_length)),))
+
+
+def is_batch(tensors: Sequence[Tensor]) -> bool:
+    """Whether the request speaks the batch extension."""
+    return any(tensor.name.endswith(SHAPES) for tensor in tensors)
+
+
+def rows_as_items(
+    tensors: Sequence[Tensor],
+    parameters: Mapping[str, Any] | None = None,
+    known: Mapping[str, Param] | None = None,
+) -> BatchRequest:
+    """Each row of the tensors as one item; raises `InvalidInput`.
+
+    What the request's `parameters` set of the `known` ones holds for each of its items.
+    """
+    inputs = []
+    for tensor in tensors:
+        if not tensor.shape or tensor.elements == 0:
+            # Rows that hold nothing are refused too: a few bytes could claim billions of them.
+            rule = "has no rows that hold a value; the first dimension counts rows"
+            raise InvalidInput(tensor.name, rule, tensor.shape)
+        count, inner = tensor.shape[0], tensor.shape[1:]
+        check_items(tensor.name, count)
+        inputs.append(
+            Ragged(
+                name=tensor.name,
+                datatype=tensor.datatype,
+                shapes=(inner,) * count,
+                parts=(tensor.data,),
+            )
+        )
+    values = read_values(parameters, known or {})
+    sent = columns([values] * len(inputs[0].shapes), known) if known and values else ()
+    return BatchRequest(inputs=tuple(inputs), params=sent)
+
+
+def items_as_rows(reply: BatchReply, selects: Callable[[str], bool]) -> list[Tensor]:
+    """The selected outputs as rectangular tensors; raises `RowFailed`, `InvalidInput`."""
+    for row, status in enumerate(reply.statuses):
+        if status != OK:
+            raise RowFailed(status, f"row {row}: {reply.errors[row]}")
+    tensors = []
+    for output in reply.outputs:
+        if not selects(output.name):
+            continue
+        if len(set(output.shapes)) > 1:
+            rule = "differs in shape from row to row; ask for the rows one by one"
+            raise InvalidInput(output.name, rule)
+        tensors.append(
+            Tensor(
+                name=output.name,
+                datatype=output.datatype,
+                shape=(len(output.shapes), *output.shapes[0]),
+                data=output.data,
+            )
+        )
+    return tensors
+
+
+def failure(error: BaseException, asked: str) -> Response:
+    """The answer to a request, named by its method and path, that ended with this error."""
+    if isinstance(error, RowFailed):
+        return told(error.status, str(error))
+    for kind, status in _STATUSES.items():
+        # By kind and not by exact type: a subclass is one of these, too.
+        if isinstance(error, kind):
+            answer = told(status, str(error))
+            return answer.with_header(AT_WORK, "lost") if kind is DeviceLost else answer
+    _log.error("%s failed", asked, exc_info=error)
+    return told(500, words(error))
+
+
+def told(status: int, message: str) -> Response:
+    """An error's answer."""
+    return Response((orjson.dumps({"error": message}),), status=status)

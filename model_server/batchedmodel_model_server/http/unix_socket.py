@@ -5,7 +5,7 @@ import socket
 import stat
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 _UMASK: Final = 0o117  # leaves 0660: the proxy runs as another user of the same group
 
@@ -13,7 +13,7 @@ _UMASK: Final = 0o117  # leaves 0660: the proxy runs as another user of the same
 def bind(path: Path) -> socket.socket:
     """A listening socket at `path`; raises `OSError` when it cannot be had.
 
-    The file of a process that died is replaced, one that somebody serves is not.
+    The file of a process that died is replaced, that of a running server is not.
     """
     if path.exists():
         _remove_stale(path)
@@ -31,22 +31,16 @@ def bind(path: Path) -> socket.socket:
     return bound
 
 
-class Identity(NamedTuple):
-    """One file, as distinct from any other that ever has its path."""
+def identity(path: Path) -> tuple[int, int, int]:
+    """By what `unlink` recognises the file as the one that was bound.
 
-    device: int
-    inode: int
-    changed_ns: int
-    """A file system gives the number of a removed file to a new one; the time tells them apart."""
-
-
-def identity(path: Path) -> Identity:
-    """By what `unlink` recognises the file as the one that was bound."""
+    File systems use the number of a removed file again; the time tells the two apart.
+    """
     found = path.stat()
-    return Identity(device=found.st_dev, inode=found.st_ino, changed_ns=found.st_ctime_ns)
+    return found.st_dev, found.st_ino, found.st_ctime_ns
 
 
-def unlink(path: Path, bound: Identity) -> None:
+def unlink(path: Path, bound: tuple[int, int, int]) -> None:
     """Remove the file unless a successor has put its own there."""
     with suppress(FileNotFoundError):
         if identity(path) == bound:
@@ -54,11 +48,11 @@ def unlink(path: Path, bound: Identity) -> None:
 
 
 def leave_to_parent(path: Path) -> None:
-    """In a process that was forked off: close what listens at the path, and what came to it.
+    """In a forked process: close what listens at the path, and all connections to it.
 
-    Held there as well it would outlive this process: the next server could not have the path, and
-    whoever waits for an answer would not see it end. A connection may have been accepted a moment
-    before the fork, when nobody here knew of it, so all open sockets are asked.
+    Otherwise they would outlive the parent: the next server could not have the path, and callers
+    would wait for answers. The kernel may have accepted a connection just before the fork, so all
+    open sockets are asked.
     """
     for descriptor in map(int, os.listdir("/proc/self/fd")):
         with suppress(OSError):

@@ -1,50 +1,50 @@
 """The model as the HTTP edge sees it: brought up, asked, replaced, drained.
 
-Loading and warm-up run on the compute thread while the socket is up already, so that health and
-events answer from the first moment. A new version is loaded by a thread of its own beside the one
-that serves, and its trial passes take turns with that one's batches.
+The first version is loaded and warmed up on the compute thread while the socket is up already. A
+new version is loaded by a thread of its own beside the one that serves, and its trial passes take
+turns with that one's batches.
 """
 
 import asyncio
-import contextlib
 import logging
 import time
-from collections.abc import Iterator
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Final
 
-from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.manifest.source import Source
 from batchedmodel_contract.processes.environment import ModelServerSettings
 from batchedmodel_contract.processes.server_api import ModelState
 from batchedmodel_model_server.batching.declaration import FIRST_VERSION, describe
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost, NotReady, Overloaded
-from batchedmodel_model_server.execution.device_thread import DeviceThread
-from batchedmodel_model_server.execution.forward import LoadedModel, at_once
-from batchedmodel_model_server.execution.futures import either
+from batchedmodel_model_server.execution.device_thread import DeviceThread, TrialScheduling, either
 from batchedmodel_model_server.execution.memory import MemoryCap
 from batchedmodel_model_server.execution.runner import Runner
 from batchedmodel_model_server.execution.torch_errors import words
-from batchedmodel_model_server.execution.trial_scheduling import TrialScheduling
 from batchedmodel_model_server.execution.watchdog import Watchdog
-from batchedmodel_model_server.lifecycle.changes import Changes
-from batchedmodel_model_server.lifecycle.loading import load, source_content
-from batchedmodel_model_server.lifecycle.startup import SELF_TESTS, WARM_UP, StartUp
-from batchedmodel_model_server.lifecycle.state import Lifecycle
-from batchedmodel_model_server.lifecycle.unloading import return_memory, unload
-from batchedmodel_model_server.lifecycle.version import Version
-from batchedmodel_model_server.lifecycle.versions import Versions
+from batchedmodel_model_server.lifecycle.loading import (
+    SELF_TESTS,
+    WARM_UP,
+    StartUp,
+    load,
+    return_memory,
+    unload,
+)
+from batchedmodel_model_server.lifecycle.state import Changes, Lifecycle
+from batchedmodel_model_server.lifecycle.versions import Version, Versions
 from batchedmodel_model_server.profiling.trial import Trial
+from batchedmodel_model_server.sources.folder import content_of
 
 MAX_IN_FLIGHT: Final = 64
-"""Batches; the proxy hands over two, so more is somebody who does not wait for answers."""
+"""Batches. The proxy hands over two; only a caller that does not wait for answers has more."""
 _LAST_ARRIVALS_SECONDS: Final = 0.05  # ample for a local socket and for the news of the end
 _GIVE_BACK_SECONDS: Final = 5.0  # an end waits for the handler's own so long, and no longer
 
 QUIET_SECONDS: Final = 60.0
-"""For so long a replaced version waits for somebody who asks it still. The proxy says when it needs
-it no more; nobody else does."""
+"""A replaced version that nobody asks for so long is unloaded. The proxy says earlier that it does
+not need it any more; other callers do not."""
 _log = logging.getLogger(__name__)
 
 
@@ -72,9 +72,8 @@ class ModelService:
 
     async def bring_up(self, start: StartUp | None = None) -> None:
         """Load and warm up; ends in READY or FAILED. `start` has what came before, if anything."""
-        with contextlib.suppress(CannotLoad, DeviceLost, NotReady):
-            async with self._changes.alone():
-                await self._load(start)
+        with suppress(CannotLoad, DeviceLost, NotReady):
+            await self._changes.do(partial(self._load, start), loads=True)
 
     async def load(self) -> None:
         """Serve what the source holds now, if that is not what is served.
@@ -85,18 +84,17 @@ class ModelService:
         """
         if self.lifecycle.state is ModelState.DRAINING:
             raise self._not_ready()
-        await self._changes.load(self._load)
+        await self._changes.do(self._load, loads=True)
 
     async def unload(self) -> None:
         """Answer everything accepted and give the memory back.
 
         Raises `NotReady` when a pass hangs and when the server is on its way out.
         """
-        await self._changes.unload(self._unload)
+        await self._changes.do(self._unload, loads=False)
 
-    @contextlib.contextmanager
-    def admitted(self, version: str | None = None) -> Iterator[Runner]:
-        """Take one batch: the runner that answers it, and a drain that waits for it.
+    def admitted(self, version: str | None = None) -> AbstractContextManager[Runner]:
+        """Around one batch: the runner that answers it; a drain waits for its end.
 
         Entered when the batch begins to arrive, so that one which is still on its way when the
         server is told to stop is answered. Without a version the one that serves answers. Raises
@@ -106,8 +104,7 @@ class ModelService:
             raise self._not_ready()
         if sum(one.in_work for one in self._known) >= MAX_IN_FLIGHT:
             raise Overloaded(f"{MAX_IN_FLIGHT} batches are under way already")
-        with self.of(version).asked() as runner:
-            yield runner
+        return self.of(version).asked()
 
     def of(self, version: str | None = None) -> Version:
         """The version of that name, by default the one that serves or, before that, comes up.
@@ -129,8 +126,8 @@ class ModelService:
     async def drain(self) -> None:
         """Announce the end, accept nothing more, answer everything accepted, unload the model.
 
-        What a hung pass or a lost device will never answer is not waited for, nor is loading, which
-        cannot be interrupted, nor a handler that takes too long to unload.
+        Waits neither for a hung pass or a lost device, nor for loading, which cannot be
+        interrupted, nor for a handler that takes too long to unload.
         """
         self.lifecycle.end("the server was told to stop")
         self._changes.stop()
@@ -139,7 +136,7 @@ class ModelService:
         owing = [one for one in self._known if one.state in (ModelState.READY, ModelState.DRAINING)]
         if not owing or not self.live:
             return
-        # What was sent before its sender could know lies in the sockets, perhaps unread.
+        # The sockets may hold requests whose senders could not know of the end.
         await asyncio.sleep(_LAST_ARRIVALS_SECONDS)
         self._takes_batches = False
         for one in owing:
@@ -151,7 +148,10 @@ class ModelService:
         try:
             async with asyncio.timeout(_GIVE_BACK_SECONDS):
                 for one in owing:
-                    await self._ended(one)
+                    if one.state is ModelState.READY:
+                        await self._give_back(one)
+                        one.enter(ModelState.UNLOADED, self.lifecycle.event.detail)
+                    await either(one.gone, self._hopeless)
         except TimeoutError:
             _log.warning("the handler takes more than %g s to unload", _GIVE_BACK_SECONDS)
 
@@ -175,9 +175,6 @@ class ModelService:
         try:
             await self._brought_up(version, start or StartUp())
             return
-        except CannotLoad as error:
-            # Another one: the frames of this hold the model whose memory is to be given back.
-            failure = CannotLoad(str(error))
         except DeviceLost as error:
             version.enter(ModelState.FAILED, str(error))
             self._lose(error)
@@ -185,60 +182,47 @@ class ModelService:
         except asyncio.CancelledError:
             version.enter(ModelState.FAILED, "the server was told to stop before it was loaded")
             raise
+        except CannotLoad as error:
+            # Another one: the frames of this hold the model, whose memory is to be given back.
+            failure = CannotLoad(str(error))
         except BaseException as error:
             _log.exception("bringing up the model failed")
             failure = CannotLoad(words(error))
-        await self._failed(version, str(failure))
+        self._known.add(version)
+        await self._give_back(version)
+        self._tell(version, ModelState.FAILED, str(failure))
         raise failure
 
     async def _brought_up(self, version: Version, start: StartUp) -> None:
-        settings, serving = self._settings, self._known.serving
+        settings, source, serving = self._settings, self._source, self._known.serving
         thread, turns = self._compute, None
         if serving is not None:
             # The compute thread has answers to give meanwhile.
-            thread = self._beside()
+            if self._loader is None:
+                self._loader = DeviceThread(self._loop, "loading")
+                self._loader.start()
+            thread = self._loader
             turns = TrialScheduling(self._loop, self._compute, self._watchdog)
-            content = await thread.call(lambda: source_content(settings, self._source))
+            content = await thread.call(
+                lambda: content_of(source, Path(settings.cache_folder), trust=settings.trust)
+            )
             if content == serving.content:
                 _log.info("version %s is what the source holds, and is served", serving.name)
                 return
             await self._known.name(version, content)
         self._known.add(version)
         self._tell(version, ModelState.LOADING, f"loading with handler {settings.handler}")
-        loaded = await thread.call(lambda: load(settings, self._source, start))
-        version.loaded(loaded.handler)
+        loaded = await thread.call(lambda: load(settings, source, start))
+        version.handler = loaded.handler
         if version.content is None:
             await self._known.name(version, loaded.content)
         elif version.content != loaded.content:
             raise CannotLoad("the source changed while it was being read; load it again")
-        model, profile, cap = await self._tried(version, loaded, start, thread, turns)
-        runner = Runner(
-            model,
-            self._compute,
-            profile=profile,
-            cap=cap,
-            watchdog=self._watchdog,
-            lost=self._lose,
-        )
-        version.warm(profile, runner)
-        self._serve(version, f"ready on {model.device} after {start}")
-
-    async def _tried(
-        self,
-        version: Version,
-        loaded: LoadedModel,
-        start: StartUp,
-        thread: DeviceThread,
-        turns: TrialScheduling | None,
-    ) -> tuple[LoadedModel, Profile, MemoryCap]:
-        """The model as it is to be run, after it has shown how, and what it showed."""
         clock = time.monotonic if turns is None else turns.clock
         trying = loaded if turns is None else replace(loaded, turn=turns.take)
         with start.phase(SELF_TESTS):
-            trial = await thread.call(
-                lambda: Trial(trying, self._settings, clock, alone=turns is None)
-            )
-        model = trial.model
+            trial = await thread.call(lambda: Trial(trying, settings, clock, alone=turns is None))
+        model = replace(trial.model, turn=None)
         version.described(
             describe(
                 self.name,
@@ -252,13 +236,12 @@ class ModelService:
         cap = MemoryCap()
         with start.phase(WARM_UP):
             profile = await thread.call(lambda: trial.profile(cap))
-        return replace(model, turn=at_once), replace(profile, start_up=start.seconds), cap
-
-    def _beside(self) -> DeviceThread:
-        if self._loader is None:
-            self._loader = DeviceThread(self._loop, "loading")
-            self._loader.start()
-        return self._loader
+        profile = replace(profile, start_up=start.seconds)
+        runner = Runner(
+            model, self._compute, profile=profile, cap=cap, watchdog=self._watchdog, lost=self._lose
+        )
+        version.warm(profile, runner)
+        self._serve(version, f"ready on {model.device} after {start}")
 
     def _tell(self, version: Version, state: ModelState, reason: str) -> None:
         """A version's state is the model's as long as no other serves."""
@@ -269,18 +252,13 @@ class ModelService:
             level = logging.ERROR if state is ModelState.FAILED else logging.INFO
             _log.log(level, "version %s: %s: %s", version.name, state, reason)
 
-    async def _failed(self, version: Version, reason: str) -> None:
-        self._known.add(version)
-        await self._give_back(version)
-        self._tell(version, ModelState.FAILED, reason)
-
     def _serve(self, version: Version, reason: str) -> None:
-        """From now on whoever names no version is answered by this one."""
+        """From now on this version answers requests that name none."""
         old, self._known.serving = self._known.serving, version
         version.enter(ModelState.READY, reason)
         if self.live:
             self.lifecycle.enter(ModelState.READY, reason, version.name)
-            # Not when the order to stop came first: nothing comes after DRAINING.
+            # The order to stop may have come first: nothing follows DRAINING.
             self._takes_batches = self.ready
         if old is not None:
             replaced = f"version {version.name} serves in its place"
@@ -288,7 +266,7 @@ class ModelService:
             self._changes.begin(self._retire(old, replaced))
 
     async def _retire(self, old: Version, reason: str) -> None:
-        # Requests that were read for it are under way to it still.
+        # Requests that were read for it may still be on their way.
         await old.forsaken(QUIET_SECONDS)
         await self._give_back(old)
         old.enter(ModelState.UNLOADED, reason)
@@ -311,13 +289,6 @@ class ModelService:
             await old.gone.wait()
         self.lifecycle.enter(ModelState.UNLOADED, reason)
 
-    async def _ended(self, version: Version) -> None:
-        """In a drain: end it, or see to its end where that has begun."""
-        if version.state is ModelState.READY:
-            await self._give_back(version)
-            version.enter(ModelState.UNLOADED, self.lifecycle.event.detail)
-        await either(version.gone, self._hopeless)
-
     async def _give_back(self, version: Version) -> None:
         """Unload what was loaded of it, once its batches are answered."""
         handler = await version.closed()
@@ -333,7 +304,7 @@ class ModelService:
         except asyncio.CancelledError:
             raise
         except BaseException:
-            # Somebody waits for the version's end, whatever is left of it.
+            # Others wait for the version's end, whatever is left of it.
             _log.exception("version %s: not all of its memory was given back", version.name)
 
     def _lose(self, error: DeviceLost) -> None:
@@ -355,7 +326,7 @@ class ModelService:
                 self.lifecycle.enter(ModelState.READY, reason, serving.name)
             elif self._known.present is not None:
                 self.lifecycle.enter(self._known.present.state, self._known.present.reason)
-        # Not what was told to stop: that takes the last arrivals only.
+        # A server that was told to stop takes the last arrivals only.
         if not self.lifecycle.ended:
             self._takes_batches = self.live
 

@@ -1,4 +1,4 @@
-"""The state of the model, and everybody who follows it.
+"""The state of the model and everybody who follows it, and one change of it at a time.
 
 LOADING, WARMING, READY, DRAINING, UNLOADED; from there it may be loaded again. FAILED says why and
 stays, so that the reason can be read from the running process. A new version that is loaded beside
@@ -7,10 +7,12 @@ the one that serves changes nothing until it is READY. All on the event loop's t
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 
 from batchedmodel_contract.processes.server_api import ModelState, StateEvent
+from batchedmodel_model_server.errors import NotReady
 
+Work = Coroutine[None, None, None]
 _log = logging.getLogger(__name__)
 
 
@@ -58,3 +60,54 @@ class Lifecycle:
         """End every follower's stream."""
         for follower in self._followers:
             follower.put_nowait(None)
+
+
+class Changes:
+    """Changes of what is served: one at a time, each to its end unless the server is stopped."""
+
+    def __init__(self, refusal: Callable[[], NotReady]) -> None:
+        """`refusal` makes what is raised once no change is taken any more."""
+        self._refusal = refusal
+        self._one = asyncio.Lock()
+        self._loads: set[asyncio.Task[None]] = set()
+        self._ends: set[asyncio.Task[None]] = set()
+        self._has_stopped = False
+
+    async def do(self, work: Callable[[], Work], *, loads: bool) -> None:
+        """Do work behind the changes before it; raises the refusal, and what the work raises.
+
+        A stop interrupts what `loads`, and lets other work end.
+        """
+
+        async def alone() -> None:
+            async with self._one:
+                if self._has_stopped:
+                    raise self._refusal()
+                await work()
+
+        change = _begun(alone(), self._loads if loads else self._ends)
+        try:
+            # A caller that leaves must not stop it half-way.
+            await asyncio.shield(change)
+        except asyncio.CancelledError:
+            if not change.cancelled():
+                raise
+            raise self._refusal() from None
+
+    def begin(self, end: Work) -> None:
+        """Have a version's end take its course, beside other changes."""
+        _begun(end, self._ends)
+
+    def stop(self) -> None:
+        """Interrupt what loads, and take no change any more."""
+        self._has_stopped = True
+        for load in self._loads:
+            load.cancel()
+
+
+def _begun(work: Work, tasks: set[asyncio.Task[None]]) -> asyncio.Task[None]:
+    task = asyncio.create_task(work)
+    # The loop itself refers to tasks but weakly.
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
+    return task

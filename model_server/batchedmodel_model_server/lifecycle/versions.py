@@ -1,23 +1,147 @@
 """The versions of the model that the process knows: one that serves, others that come or go.
 
-Owned by the service, which decides; this keeps order among them: their names, which are never those
-of two at a time, and how many of those that have ended are remembered.
+The service decides what becomes of them. A version counts the batches in work for it, so that its
+end can wait for their answers. All on the event loop's thread.
 """
 
-from collections.abc import Iterator
+import asyncio
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Final
 
+from batchedmodel_contract.inference.description import ModelDescription
+from batchedmodel_contract.inference.profile import Profile
+from batchedmodel_contract.processes.server_api import ModelState
+from batchedmodel_model_server.api.handler import Handler
 from batchedmodel_model_server.batching.declaration import FIRST_VERSION
-from batchedmodel_model_server.errors import CannotLoad, UnknownModel
-from batchedmodel_model_server.lifecycle.version import Version
-from batchedmodel_model_server.sources.contents import Content
+from batchedmodel_model_server.errors import CannotLoad, NotReady, UnknownModel
+from batchedmodel_model_server.execution.runner import Runner
+from batchedmodel_model_server.sources.folder import Content
 
 _MOST_ENDED: Final = 8
 """Remembered, for the reasons why they ended."""
 
 
+class Version:
+    """One version, from the order to load it to its end."""
+
+    def __init__(self, model: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._model = model
+        self._clock = clock
+        self.name: str | None = None
+        """None until its source has been read."""
+        self.content: Content | None = None
+        self.state = ModelState.LOADING
+        self.reason = ""
+        self.handler: Handler | None = None
+        """What is to be unloaded at its end."""
+        self._description: ModelDescription | None = None
+        self._profile: Profile | None = None
+        self._runner: Runner | None = None
+        self._is_closed = False
+        self.in_work = 0
+        """Batches that have no answer yet."""
+        self._asked_at = -math.inf
+        self.idle = asyncio.Event()
+        """Set while no batch is in work for it."""
+        self.idle.set()
+        self._released = asyncio.Event()
+        self.gone = asyncio.Event()
+        """Set when its end has come: it failed, or its memory was given back."""
+
+    def enter(self, state: ModelState, reason: str) -> None:
+        """Change its state."""
+        self.state, self.reason = state, reason
+        if state in (ModelState.FAILED, ModelState.UNLOADED):
+            self.gone.set()
+
+    def described(self, description: ModelDescription) -> None:
+        """Its callers can know what it takes from now on."""
+        self._description = description
+
+    def warm(self, profile: Profile, runner: Runner) -> None:
+        """It can be asked from now on."""
+        self._profile, self._runner = profile, runner
+
+    @contextmanager
+    def asked(self) -> Iterator[Runner]:
+        """Around one batch: the runner that answers it; raises `NotReady`."""
+        if self._runner is None or self._is_closed:
+            raise self._not_ready()
+        self.in_work += 1
+        self.idle.clear()
+        try:
+            yield self._runner
+        finally:
+            self.in_work -= 1
+            self._asked_at = self._clock()
+            if self.in_work == 0:
+                self.idle.set()
+
+    def release(self) -> None:
+        """Whoever followed the model does not need this version any more, as another serves."""
+        if self.state is not ModelState.READY:
+            self._released.set()
+
+    async def forsaken(self, quiet_seconds: float) -> None:
+        """Return once it is released, or nobody has asked it for so long."""
+        began = self._clock()
+        while not self._released.is_set():
+            left = max(began, self._asked_at) + quiet_seconds - self._clock()
+            if left <= 0 and self.idle.is_set():
+                return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left if left > 0 else quiet_seconds):
+                    await self._released.wait()
+
+    async def closed(self) -> Handler | None:
+        """What is to be unloaded, once the batches at work are answered; no other is taken."""
+        self._is_closed = True
+        while self.in_work:
+            await self.idle.wait()
+        self._profile = self._runner = self._description = None
+        handler, self.handler = self.handler, None
+        return handler
+
+    @property
+    def description(self) -> ModelDescription:
+        """What the model takes and gives; raises `NotReady` until it is loaded."""
+        if self._description is None:
+            raise self._not_ready()
+        return self._description
+
+    @property
+    def tokenizer(self) -> bytes | None:
+        """The tokenizer.json, if the model has one; raises `NotReady` until it is loaded."""
+        if self.handler is None:
+            raise self._not_ready()
+        return self.handler.tokenizer
+
+    @property
+    def profile(self) -> Profile:
+        """The latency curve, and the largest batch that the memory is known to hold by now.
+
+        Raises `NotReady` until the warm-up has ended.
+        """
+        if self._profile is None or self._runner is None:
+            raise self._not_ready()
+        return replace(self._profile, max_cost=self._runner.max_cost)
+
+    def row(self) -> dict[str, str]:
+        """Its row in the index of the repository."""
+        version = {} if self.name is None else {"version": self.name}
+        return {"name": self._model, **version, "state": self.state, "reason": self.reason}
+
+    def _not_ready(self) -> NotReady:
+        called = "" if self.name is None else f" version {self.name}"
+        return NotReady(f"model {self._model}{called} is {self.state}: {self.reason}")
+
+
 class Versions:
-    """In the order in which they came."""
+    """All of them, in the order in which they came. No two have one name at a time."""
 
     def __init__(self, model: str) -> None:
         self._model = model

@@ -2,9 +2,8 @@
 
 Packed if the handler can and its answers stay the same, else padded if they do, else not at all:
 what would be a silently wrong answer becomes a rule of scheduling. A few made-up items are run
-alone, where nothing can go wrong between items, and together; nothing is concluded from the name
-of a model. Group norms, stacked convolutions, recurrences that run backwards and forgotten
-masks are what it finds. Called on the compute thread, before the warm-up.
+alone, where nothing can go wrong between items, and together. It finds group norms, stacked
+convolutions, recurrences that run backwards and forgotten masks. Called before the warm-up.
 """
 
 import logging
@@ -86,7 +85,7 @@ def verdict(model: LoadedModel) -> Verdict:
     except DeviceLost:
         raise
     except ForwardFailed as error:
-        # The warm-up will fail as well, and say so, unless it is the made-up numbers.
+        # The warm-up fails as well, and says so, unless only these made-up numbers do.
         return Verdict(sharing=Sharing.APART, reason=f"an item by itself could not be run: {error}")
     reasons = []
     compared = sum(answer is not None for answer in alone.values())
@@ -126,19 +125,26 @@ Answer = dict[str, Array]
 Answers = Mapping[int, Answer | None]
 """By item; None where a number of it is not finite."""
 Pair = tuple[Answer, Answer | None]
-"""An item's answer by itself, and that beside others."""
+"""An item's answer by itself, and its answer beside others."""
 
 
-def _alone(model: LoadedModel) -> Answers:
-    return {
-        index: _answers(model, Sharing.PADDED, (index,))[index] for index in range(len(_LENGTHS))
-    }
+def _alone(
+    model: LoadedModel, members: Sequence[int] = range(len(_LENGTHS)), seed: int = SEED
+) -> Answers:
+    """Of each of these items by itself."""
+    return {index: _answers(model, Sharing.PADDED, (index,), seed)[index] for index in members}
 
 
-def _pairs(model: LoadedModel, sharing: Sharing, alone: Answers) -> list[Pair]:
+def _pairs(
+    model: LoadedModel,
+    sharing: Sharing,
+    alone: Answers,
+    groups: Sequence[Sequence[int]] = _TOGETHER,
+    seed: int = SEED,
+) -> list[Pair]:
     pairs: list[Pair] = []
-    for members in _TOGETHER:
-        together = _answers(model, sharing, members)
+    for members in groups:
+        together = _answers(model, sharing, members, seed)
         for index in members:
             one = alone[index]
             if one is not None:
@@ -147,14 +153,9 @@ def _pairs(model: LoadedModel, sharing: Sharing, alone: Answers) -> list[Pair]:
 
 
 def _more_pairs(model: LoadedModel, sharing: Sharing) -> list[Pair]:
-    pairs: list[Pair] = []
+    short, pairs = _TOGETHER[0], list[Pair]()
     for seed in range(SEED + 1, SEED + 1 + _ROUNDS):
-        members = _TOGETHER[0]
-        together = _answers(model, sharing, members, seed)
-        for index in members:
-            one = _answers(model, Sharing.PADDED, (index,), seed)[index]
-            if one is not None:
-                pairs.append((one, together[index]))
+        pairs += _pairs(model, sharing, _alone(model, short, seed), (short,), seed)
     return pairs
 
 
@@ -184,27 +185,23 @@ def _difference(pairs: Sequence[Pair], floor: float) -> float:
     """The largest difference, as a share of the largest number that the output has in any item.
 
     Not of the item's own: a score near 0 is rounded as its neighbours far from 0 are. What is
-    smaller than `floor` is measured by that.
+    smaller than `floor` is measured by that. Infinite for other shapes; of integers `_flipped`
+    judges.
     """
     both = [(one, other) for one, other in pairs if other is not None]
     if len(both) < len(pairs):
         return np.inf
-    return max(
-        _of_output([(one[name], other[name]) for one, other in both], floor) for name in pairs[0][0]
-    )
-
-
-def _of_output(pairs: Sequence[tuple[Array, Array]], floor: float) -> float:
-    """Infinite for other shapes; of integers `_flipped` judges."""
-    if any(one.shape != other.shape for one, other in pairs):
-        return np.inf
-    if pairs[0][0].dtype.kind != "f":
-        return 0.0
-    scale = max(floor, *(float(np.abs(one).max(initial=0.0)) for one, _ in pairs))
-    return max(
-        float(np.abs(one.astype(np.float64) - other).max(initial=0.0)) / scale
-        for one, other in pairs
-    )
+    worst = 0.0
+    for name, first in pairs[0][0].items():
+        arrays = [(one[name], other[name]) for one, other in both]
+        if any(one.shape != other.shape for one, other in arrays):
+            return np.inf
+        if first.dtype.kind == "f":
+            scale = max(floor, *(float(np.abs(one).max(initial=0.0)) for one, _ in arrays))
+            for one, other in arrays:
+                away = float(np.abs(one.astype(np.float64) - other).max(initial=0.0))
+                worst = max(worst, away / scale)
+    return worst
 
 
 def _flipped(pairs: Sequence[Pair]) -> float:

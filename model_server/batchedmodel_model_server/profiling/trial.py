@@ -1,32 +1,55 @@
 """A loaded model's first passes: how items may share one, and how long they take.
 
-What an earlier start has found out is taken over where it was kept and still holds. Used by the
-service while the model is brought up, on the compute thread.
+What they show is kept, so that a restart need not find it again: one file for each combination of
+all that it depends on (the model's files, the handler and its parameters, the device, the
+arithmetic, the threads, the libraries). Whatever is wrong with a file or the folder costs a warm-up
+and a line in the log, never the start.
 """
 
+import hashlib
+import json
+import logging
 import math
+import os
+import sys
+import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from batchedmodel_contract.inference.profile import Profile
+from batchedmodel_contract.inference.profile import Profile, profile_from_mapping
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.processes.environment import ModelServerSettings
 from batchedmodel_model_server.batching.declaration import Sharing
+from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.execution.forward import LoadedModel
 from batchedmodel_model_server.execution.memory import MemoryCap
-from batchedmodel_model_server.profiling.profile_cache import ProfileCache, TrialFindings, key_of
-from batchedmodel_model_server.profiling.self_test import verdict, with_sharing
+from batchedmodel_model_server.machine import computing_threads, device_name, limits, read_processor
+from batchedmodel_model_server.profiling.self_test import Verdict, verdict, with_sharing
 from batchedmodel_model_server.profiling.warmup import BUDGET_SECONDS, Clock, still_holds, warm_up
+from batchedmodel_model_server.sources.folder import stamp
+from batchedmodel_model_server.sources.untrusted_files import MOST_JSON_BYTES, read_bytes
 
 BESIDE_PASS_SECONDS: Final = 0.1
 """A batch of the version that serves may wait behind a trial pass; longer ones are not tried."""
 BESIDE_BUDGET_SECONDS: Final = 5.0
 """For so long every other pass may be a trial."""
+FOLDER: Final = "profiles"
+_FORM: Final = 3  # of the file; another number makes other keys
+_KEPT: Final = 64  # files: one for each combination, of which a volume may see many
+_LIBRARIES: Final = ("batchedmodel", "numpy", "torch", "transformers")
+_USELESS: Final = (
+    OSError, ValueError, KeyError, TypeError, RecursionError, InvalidInput, CannotLoad
+)  # fmt: skip
+"""What is raised over a file that holds no profile."""
+_log = logging.getLogger(__name__)
 
 
 class Trial:
-    """First finds out how items share a pass, then how long passes take."""
+    """First finds out how items share a pass, then how long passes take. On the compute thread."""
 
     def __init__(
         self,
@@ -38,21 +61,25 @@ class Trial:
     ) -> None:
         """Runs the self-test unless its outcome is known.
 
-        Beside a version that serves, and so not `alone`, passes are short and few. What is found
-        there is not kept: that one's memory and passes are in it.
+        Where another version serves, so that this one is not `alone`, passes are short and few. The
+        profile is not kept then: the other one's memory and passes are in it.
 
         Raises `CannotLoad` for an unknown precision, and `DeviceLost`.
         """
         self._clock = clock
         self._alone = alone
         self._max_rows = settings.max_batch_size
-        self._kept: ProfileCache | None = None
-        self._known: TrialFindings | None = None
+        self._cache: ProfileCache | None = None
+        self._known: Profile | None = None
         # Times that are predicted need not be kept.
         if loaded.handler.predicted_seconds(1, 1) is None:
-            self._kept = ProfileCache(Path(settings.cache_folder), key_of(loaded, settings))
-            self._known = _usable(self._kept.read(), loaded)
-        self._verdict = verdict(loaded) if self._known is None else self._known.verdict
+            self._cache = ProfileCache(Path(settings.cache_folder), key_of(loaded, settings))
+            self._known = self._cache.read()
+        if self._known is None:
+            self._verdict = verdict(loaded)
+        else:
+            sharing = Sharing(self._known.sharing)
+            self._verdict = Verdict(sharing=sharing, reason=self._known.sharing_reason)
         self.model = with_sharing(loaded, self._verdict)
         """The model as it is to be run."""
 
@@ -61,27 +88,104 @@ class Trial:
 
         Raises `CannotLoad` when a batch of examples fails: real ones would, too; and `DeviceLost`.
         """
-        known = None if self._known is None else self._known.profile
+        known = self._known
         if known is not None and still_holds(self.model, known, self._clock):
             if known.max_cost is not None:
                 cap.begin_with(known.max_cost)
-            profile = replace(known, cached=True)
-        else:
-            profile = warm_up(
-                self.model,
-                self._max_rows,
-                cap,
-                BUDGET_SECONDS if self._alone else BESIDE_BUDGET_SECONDS,
-                self._clock,
-                longest_pass=math.inf if self._alone else BESIDE_PASS_SECONDS,
-            )
-            if self._kept is not None and self._alone:
-                self._kept.write(TrialFindings(profile=profile, verdict=self._verdict))
+            return replace(known, cached=True)
+        profile = warm_up(
+            self.model,
+            self._max_rows,
+            cap,
+            BUDGET_SECONDS if self._alone else BESIDE_BUDGET_SECONDS,
+            self._clock,
+            longest_pass=math.inf if self._alone else BESIDE_PASS_SECONDS,
+        )
         found = self._verdict
-        return replace(profile, sharing=found.sharing.value, sharing_reason=found.reason)
+        profile = replace(profile, sharing=found.sharing.value, sharing_reason=found.reason)
+        if self._cache is not None and self._alone:
+            self._cache.write(profile)
+        return profile
 
 
-def _usable(known: TrialFindings | None, model: LoadedModel) -> TrialFindings | None:
-    """Nothing, if the model now says that it cannot do what it did then."""
-    packed = known is not None and known.verdict.sharing is Sharing.PACKED
-    return None if packed and not model.declaration.packs else known
+class ProfileCache:
+    """The profile for one key."""
+
+    def __init__(self, folder: Path, key: Mapping[str, Any]) -> None:
+        self._key = json.dumps({**key, "form": _FORM}, sort_keys=True)
+        name = hashlib.sha256(self._key.encode()).hexdigest()[:32]
+        self._file = folder / FOLDER / f"{name}.json"
+
+    def read(self) -> Profile | None:
+        """What was kept under the key; None when there is nothing that could be used."""
+        try:
+            document = json.loads(read_bytes(self._file, MOST_JSON_BYTES))
+            if document["key"] != self._key:
+                raise ValueError("it was kept for another model or machine")
+            profile = profile_from_mapping(document["profile"])
+            if not profile.points:
+                raise ValueError("it holds no measurement")
+            Sharing(profile.sharing)
+        except FileNotFoundError:
+            return None
+        except _USELESS as error:
+            _log.warning("the kept profile is ignored: %s: %s", self._file, error)
+            return None
+        return profile
+
+    def write(self, profile: Profile) -> None:
+        """Keep it; a reader sees all of it or the one before."""
+        # The start of this process says nothing of the next one.
+        profile = replace(profile, start_up=(), cached=False)
+        document = json.dumps({"key": self._key, "profile": profile.to_mapping()})
+        folder = self._file.parent
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            descriptor, part = tempfile.mkstemp(dir=folder, prefix=".", suffix=".part")
+            try:
+                with os.fdopen(descriptor, "w") as stream:
+                    stream.write(document)
+                os.replace(part, self._file)
+            except OSError:
+                os.unlink(part)
+                raise
+            latest = sorted(folder.iterdir(), key=lambda file: _stamp(file)[1], reverse=True)
+            for file in latest[_KEPT:]:
+                file.unlink(missing_ok=True)
+        except OSError as error:
+            _log.warning("the profile cannot be kept, the next start measures again: %s", error)
+
+
+def key_of(model: LoadedModel, settings: ModelServerSettings) -> dict[str, Any]:
+    """All that the findings about a loaded model depend on, as a JSON object."""
+    handler = type(model.handler)
+    code = getattr(sys.modules.get(handler.__module__), "__file__", None)
+    return {
+        "handler": f"{settings.handler} {handler.__qualname__}",
+        "packs": model.declaration.packs,
+        "parameters": dict(settings.parameters),
+        "source": settings.source,
+        "code": (0, 0) if code is None else _stamp(code),
+        "files": model.content.digest,
+        "device": device_name(model.device, read_processor()),
+        "memory": limits("memory.max"),
+        "precision": model.handler.precision,
+        "threads": computing_threads(),
+        "libraries": {name: _version(name) for name in _LIBRARIES},
+        "max_batch_size": settings.max_batch_size,
+    }
+
+
+def _stamp(file: str | Path) -> tuple[int, int]:
+    """Zeros for what is no file any more."""
+    try:
+        return stamp(file)
+    except OSError:
+        return 0, 0
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""

@@ -11,17 +11,17 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from itertools import combinations, islice
 from typing import Final
 
+import numpy as np
+
 from batchedmodel_contract.inference.description import CostRule
-from batchedmodel_contract.inference.profile import Profile, ProfilePoint
+from batchedmodel_contract.inference.profile import FittedCurve, Profile, ProfilePoint
 from batchedmodel_model_server.batching.examples import examples
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost, ForwardFailed, OutOfMemory
 from batchedmodel_model_server.execution.forward import LoadedModel, forward
-from batchedmodel_model_server.execution.memory import MemoryCap
-from batchedmodel_model_server.profiling.curve_fit import fitted
-from batchedmodel_model_server.profiling.memory_budget import MemoryBudget, meter_of
+from batchedmodel_model_server.execution.memory import MemoryBudget, MemoryCap, meter_of
 
 BUDGET_SECONDS: Final = 15.0
 _SHORT: Final = 16
@@ -32,6 +32,10 @@ _CHEAP_SECONDS: Final = 0.1  # shapes below it are sampled more than once: short
 _FEW_TIMES: Final = 4.0  # the smallest shape: what batches of even a slow model are longer than
 _DRIFT: Final = 2.0  # a machine that is this much slower or faster than its profile is another one
 _CHECKED_SECONDS: Final = 0.05  # a shape that takes about as long is long enough to be judged by
+_TERMS: Final = 4  # of the curve
+_BETTER: Final = 1e-9  # of squared relative errors: what rounding alone may gain
+_PERCENTILE: Final = 95
+_FARTHEST: Final = 2**40  # as the contract bounds it; a slope of rounding errors has no knee
 _log = logging.getLogger(__name__)
 
 Shape = tuple[int, int]
@@ -51,9 +55,8 @@ def warm_up(
 ) -> Profile:
     """The profile up to `max_rows`, on the compute thread; teaches `cap` what does not fit.
 
-    No pass is begun that is expected to take longer than `longest_pass` seconds, but for shapes
-    that are a few times the smallest at most: the curve goes on beyond what was measured, and needs
-    more than one point for that.
+    A pass is left out if it is expected to take longer than `longest_pass` seconds and than a few
+    times the smallest shape: the curve needs more than one point to go on beyond them.
 
     Raises `CannotLoad` when a batch of examples fails: real ones would, too; and `DeviceLost`.
     """
@@ -195,3 +198,46 @@ def _passes(model: LoadedModel, rows: int, length: int, clock: Clock) -> Iterato
             _log.error("the warm-up failed: %s", error.trace)
             raise CannotLoad(f"a batch of {rows} x {length} failed in warm-up: {error}") from error
         yield clock() - began
+
+
+def fitted(rule: CostRule, points: Sequence[ProfilePoint]) -> FittedCurve | None:
+    """The curve through a warm-up's points; None when nothing was measured.
+
+    seconds = a + b*rows + c*rows*length + d*rows*length^2, and no term is below zero. The last one
+    is attention, whose work grows with the square of the length. Schedulers go by the points
+    themselves; people and dashboards read the curve, and its knee says how large a batch is worth
+    being.
+
+    Least squares on relative errors, for a long batch must not drown the short ones. Of curves
+    that are equally good the one with fewer terms is taken: what the points cannot tell apart, such
+    as rows and tokens where there is one length, stays zero.
+    """
+    known = [point for point in points if point.seconds > 0]
+    if not known:
+        return None
+    rows = np.array([point.rows for point in known], dtype=float)
+    lengths = np.array([1 if rule is CostRule.ROWS else p.length for p in known], dtype=float)
+    seconds = np.array([point.seconds for point in known])
+    tokens = rows * lengths
+    columns = np.stack([np.ones_like(rows), rows, tokens, tokens * lengths], 1) / seconds[:, None]
+    best, least = np.array([float(np.median(seconds)), 0.0, 0.0, 0.0]), math.inf
+    for count in range(1, _TERMS + 1):
+        for used in map(list, combinations(range(_TERMS), count)):
+            solution, *_ = np.linalg.lstsq(columns[:, used], np.ones(len(known)), rcond=None)
+            error = float(np.sum((columns[:, used] @ solution - 1) ** 2))
+            if np.all(solution >= 0) and error < least - _BETTER:
+                best, least = np.zeros(_TERMS), error
+                best[used] = solution
+    errors = np.abs(columns @ best - 1)
+    fixed, per_row, per_token, per_square = best.tolist()
+    slope = per_token or per_row
+    return FittedCurve(
+        fixed=fixed,
+        per_row=per_row,
+        per_token=per_token,
+        per_square=per_square,
+        mean_error=float(errors.mean()),
+        p95_error=float(np.percentile(errors, _PERCENTILE)),
+        # Where what grows with the batch has become as much as what every batch costs.
+        knee=min(_FARTHEST, max(1, round(fixed / slope))) if slope > 0 else None,
+    )

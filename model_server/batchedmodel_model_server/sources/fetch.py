@@ -1,8 +1,7 @@
 """The program that fetches a model's files before the model server starts: the init container.
 
-`python -m batchedmodel_model_server.sources.fetch` ends with 0 once the folder is whole, where the
-model server finds it without a network. Whoever ends it may start it again: it goes on where it
-was.
+`python -m batchedmodel_model_server.sources.fetch` ends with 0 once the folder is whole. Started
+again after an early end, it goes on where it was.
 """
 
 import logging
@@ -49,7 +48,7 @@ def main() -> int:
     except CannotLoad as error:
         return _failed(settings, str(error))
     except Exception as error:
-        # Whoever looks at the model reads the report; a traceback is read by nobody.
+        # People read the report at the model's resource, not a traceback.
         _log.exception("fetching failed")
         return _failed(settings, f"fetching failed: {type(error).__name__}: {error}")
     _log.info("the model's files are in %s", folder)

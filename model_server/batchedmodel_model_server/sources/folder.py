@@ -1,11 +1,16 @@
-"""Finds the folder with a model's files, from whichever source the manifest names.
+"""The folder with a model's files, and what it holds: which version, and whether it has changed.
 
+A source that is a folder may hold versions side by side, each in a sub-folder with a number for its
+name, as Triton's model repositories do; the highest number counts. Otherwise the source is one
+version, and another one as soon as its files differ. Only names, sizes and times of files tell.
 Called for every load, on a thread that may block, since downloads do, and by the program `fetch`.
-The only module that knows of packages that carry models; what a hub holds is brought by `fetching`.
 """
 
+import hashlib
 import importlib
 import os
+import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -17,14 +22,43 @@ from batchedmodel_model_server.sources.fetched_models import fetched
 # Weights as safetensors only: the other formats of a repository are pickles or for other runtimes.
 _WANTED: Final = ("*.safetensors", "*.json", "*.txt")
 _TRUSTED: Final = ("*.py", "*.pt", "*.pth")
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}(-[0-9a-f]+)?")  # with a key where we fetched it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """What can be loaded. Equal contents need not be loaded twice."""
+
+    folder: Path | None = None
+    """None when the manifest has no source."""
+    number: int | None = None
+    """Of the version, where versions have sub-folders."""
+    digest: str = ""
+    """Differs when a file was added, removed or written."""
+    stays: bool = True
+    """Whether the files stay as they are. Those of a version with a number, of a commit and of a
+    package do; other files may be copied over those of a folder without numbers."""
+
+
+def content_of(source: Source | None, cache_folder: Path, *, trust: bool = False) -> Content:
+    """What the source holds now, fetched if need be; raises `CannotLoad`."""
+    folder = model_folder(source, cache_folder, trust=trust)
+    if source is None or folder is None:
+        return Content()
+    try:
+        number = None if source.path is None else max(_numbers(folder), default=None)
+        chosen = folder if number is None else folder / str(number)
+        stays = number is not None or source.path is None
+        return Content(folder=chosen, number=number, digest=_digest(chosen), stays=stays)
+    except OSError as error:
+        raise CannotLoad(f"{folder} cannot be read: {error}") from error
 
 
 def model_folder(source: Source | None, cache_folder: Path, *, trust: bool = False) -> Path | None:
-    """The folder, None without a source; raises `CannotLoad`.
-
-    Code and pickles are fetched only with `trust`.
+    """The source's folder, None without a source; raises `CannotLoad`.
 
     Downloads go to a folder of their own in `cache_folder`, and are found there the next time.
+    Code and pickles are fetched only with `trust`.
     """
     if source is None:
         return None
@@ -36,6 +70,12 @@ def model_folder(source: Source | None, cache_folder: Path, *, trust: bool = Fal
         wanted = (*_WANTED, *_TRUSTED) if trust else _WANTED
         return fetched(source.hugging_face, cache_folder / HUB_FOLDER, wanted, os.environ)
     raise CannotLoad("source names neither path nor pythonPackage nor huggingFace")
+
+
+def stamp(path: str | Path) -> tuple[int, int]:
+    """A file's size in bytes, and when it was last written in nanoseconds; raises `OSError`."""
+    found = os.stat(path)
+    return found.st_size, found.st_mtime_ns
 
 
 def _existing(folder: Path, field: str) -> Path:
@@ -61,3 +101,29 @@ def _of_package(name: str) -> Path:
     raise CannotLoad(
         f"{field}: {name} has neither get_model_path() nor a config.json in its folder"
     )
+
+
+def _numbers(folder: Path) -> list[int]:
+    names = [entry.name for entry in folder.iterdir() if entry.is_dir()]
+    # A leading zero would give two folders one number.
+    return [int(name) for name in names if name.isascii() and name.isdigit() and name[0] != "0"]
+
+
+def _digest(folder: Path) -> str:
+    """Of all files: their paths, sizes and times of the last writing.
+
+    Times are left out below a folder that is named by a commit, as hubs lay files out: the commit
+    says it all, and the same files may have been fetched anew.
+    """
+    whole = folder.resolve()
+    timed = not any(_COMMIT.fullmatch(part) for part in whole.parts)
+    digest = hashlib.sha256(str(whole).encode(errors="surrogateescape"))
+    for parent, folders, files in os.walk(folder):
+        # What the interpreter writes beside a handler when it is imported is no change.
+        folders[:] = sorted(name for name in folders if name != "__pycache__")
+        for name in sorted(files):
+            path = os.path.join(parent, name)
+            size, written = stamp(path)
+            told = f"{os.path.relpath(path, folder)}\0{size}\0{written if timed else ''}\0"
+            digest.update(told.encode(errors="surrogateescape"))
+    return digest.hexdigest()

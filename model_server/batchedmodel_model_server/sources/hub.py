@@ -1,18 +1,16 @@
 """The protocol of a Hugging Face hub, as far as fetching the files of one commit needs it.
 
-Called by `fetching`; the only module that talks to a hub. Knows addresses, headers, error codes and
-when to ask again, and nothing of how fetched files are kept. Why not by the hub's own library:
+The only module that talks to a hub. Why not by the hub's own library:
 `docs/adr/0008-files-of-a-hub-are-fetched-by-ourselves.md`.
 """
 
 import asyncio
-import dataclasses
 import logging
 import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -64,7 +62,7 @@ class _Passing(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long a hub that fails is asked again. What did move in between starts the count anew."""
+    """How long a hub that fails is asked again; bytes that came meanwhile start the count anew."""
 
     tries: int = 8
     first_pause_seconds: float = 1.0
@@ -85,7 +83,7 @@ class Patience:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubAccess:
-    """Which hub is asked, and as whom."""
+    """Which hub is asked, and with which token."""
 
     endpoint: str
     token: str | None
@@ -93,7 +91,7 @@ class HubAccess:
 
     def impatient(self) -> Self:
         """The same for a question that may stay without an answer."""
-        return dataclasses.replace(self, patience=dataclasses.replace(self.patience, tries=1))
+        return replace(self, patience=replace(self.patience, tries=1))
 
 
 def is_offline(environ: Mapping[str, str]) -> bool:
@@ -181,10 +179,8 @@ class Hub:
         `received` is told of bytes as they come.
         """
         text = f"{self._access.endpoint}/{self._repo}/resolve/{commit}/{quote(file.path)}"
-        address = URL(text, encoded=True)
-        await self._patiently(
-            lambda: self._stream(address, file, into, received), lambda: _size(into)
-        )
+        stream = partial(self._stream, URL(text, encoded=True), file, into, received)
+        await self._patiently(stream, lambda: _size(into))
 
     async def _stream(
         self, address: URL, file: HubFile, into: Path, received: Callable[[int], None]
@@ -194,7 +190,9 @@ class Hub:
             return
         headers = {"Range": f"bytes={have}-"} if have else {}
         async with self._answer(address, headers) as response:
-            begin = _begin(response)
+            # A server may send all of a file when asked for its end.
+            found = re.match(r"bytes ([0-9]{1,18})-", response.headers.get("Content-Range", ""))
+            begin = int(found[1]) if found and response.status == _PARTIAL else 0
             if begin not in (0, have):
                 raise _Passing(f"{file.path} came from byte {begin} on, not from {have}")
             # Never shortened: another process that writes the same bytes is not disturbed.
@@ -227,11 +225,11 @@ class Hub:
         try:
             for _ in range(_MOST_REDIRECTS):
                 # Followed by hand: each host gets its own proxy, and only the hub gets the token.
+                sent = dict(headers)
+                if self._access.token is not None and address.origin() == self._origin:
+                    sent["Authorization"] = f"Bearer {self._access.token}"
                 async with self._session.get(
-                    address,
-                    headers={**headers, **self._authorization(address)},
-                    proxy=_proxy(address),
-                    allow_redirects=False,
+                    address, headers=sent, proxy=_proxy(address), allow_redirects=False
                 ) as response:
                     location = response.headers.get("Location")
                     if response.status in _REDIRECTS and location:
@@ -247,12 +245,6 @@ class Hub:
             raise CannotLoad(f"{address.host}: its certificate is not to be trusted") from error
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
             raise _Passing(f"{address.host}: {str(error) or type(error).__name__}") from error
-
-    def _authorization(self, address: URL) -> Mapping[str, str]:
-        token = self._access.token
-        if token is None or address.origin() != self._origin:
-            return {}
-        return {"Authorization": f"Bearer {token}"}
 
     def _judge(self, response: aiohttp.ClientResponse) -> None:
         status, code = response.status, response.headers.get(_ERROR_CODE, "")
@@ -282,9 +274,7 @@ class Hub:
         return f"is refused by the hub: {status} {said}"
 
     async def _patiently(
-        self,
-        attempt: Callable[[], Awaitable[Answer]],
-        position: Callable[[], int] = lambda: 0,
+        self, attempt: Callable[[], Awaitable[Answer]], position: Callable[[], int] = lambda: 0
     ) -> Answer:
         patience = self._access.patience
         failures, before = 0, position()
@@ -313,12 +303,6 @@ def _proxy(address: URL) -> str | None:
     if address.host is None or proxy_bypass(address.host):
         return None
     return getproxies().get(address.scheme)
-
-
-def _begin(response: aiohttp.ClientResponse) -> int:
-    """The first byte that comes; a server may send all of a file when asked for its end."""
-    found = re.match(r"bytes ([0-9]{1,18})-", response.headers.get("Content-Range", ""))
-    return int(found[1]) if found and response.status == _PARTIAL else 0
 
 
 def _present(file: Path, size: int) -> int:

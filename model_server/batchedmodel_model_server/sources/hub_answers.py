@@ -1,7 +1,6 @@
-"""What a hub says, judged before anything is done with it: how much, of which form.
+"""What a hub says, judged before anything is done with it.
 
-Called by `hub`, which asks. A hub may be anybody's, and lie: whatever it says is bounded here by
-bytes, entries and pages. Pure, apart from what a response still has to bring.
+A hub may be anybody's, and lie: whatever it says is bounded here by bytes, entries and pages.
 """
 
 import json

@@ -21,7 +21,7 @@ from batchedmodel_model_server.batching.declaration import Sharing, declaration_
 from batchedmodel_model_server.batching.validation import examine
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.execution.device_thread import DeviceThread
-from batchedmodel_model_server.http.plain_v2 import rows_as_items
+from batchedmodel_model_server.http.inference import rows_as_items
 from support.model_server_handlers import Echo, Scaled, arrays_of, batch_of, loaded
 from support.model_server_runner import runner_of
 

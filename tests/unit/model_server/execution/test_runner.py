@@ -13,8 +13,7 @@ from batchedmodel_model_server.api.handler import Batch, Handler, Spec
 from batchedmodel_model_server.batching.validation import examine
 from batchedmodel_model_server.errors import ModelServerError
 from batchedmodel_model_server.execution import runner
-from batchedmodel_model_server.execution.device_thread import DeviceThread
-from batchedmodel_model_server.execution.futures import settle
+from batchedmodel_model_server.execution.device_thread import DeviceThread, settle
 from support.hostile_tokenizers import Panic
 from support.model_server_handlers import Echo, Failing, Giving, arrays_of, batch_of, loaded
 from support.model_server_runner import runner_of

@@ -5,8 +5,11 @@ import threading
 from collections.abc import Callable
 from typing import cast
 
-from batchedmodel_model_server.execution.device_thread import DeviceThread
-from batchedmodel_model_server.execution.trial_scheduling import LONGEST_SECONDS, TrialScheduling
+from batchedmodel_model_server.execution.device_thread import (
+    LONGEST_TRIAL_SECONDS,
+    DeviceThread,
+    TrialScheduling,
+)
 from batchedmodel_model_server.execution.watchdog import Watchdog
 
 
@@ -77,7 +80,7 @@ async def test_a_trial_pass_that_hangs_is_noticed_by_whoever_waits_behind_it(
     turns = TrialScheduling(loop, compute, watchdog)
     loading = asyncio.create_task(asyncio.to_thread(turns.take, trial))
     await begun.wait()
-    now = LONGEST_SECONDS + 1
+    now = LONGEST_TRIAL_SECONDS + 1
     with watchdog.awaited():  # by a batch behind it
         await asyncio.wait_for(told.wait(), 5)
     assert heard[0] is not None

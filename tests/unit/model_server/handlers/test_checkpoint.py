@@ -10,12 +10,12 @@ import pytest
 from batchedmodel_contract.inference.description import Activation, Classification
 from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.handlers.checkpoint import (
-    EmbeddingFiles,
     Pooling,
     TaskName,
+    TextFiles,
     classes_of,
     lowercasing,
-    read_embedding,
+    read_text_files,
     task_of,
 )
 
@@ -34,10 +34,10 @@ TOKENIZER = {"normalizer": None}
 Write = Callable[..., Path]
 
 
-def read(path: Path) -> EmbeddingFiles:
+def read(path: Path) -> TextFiles:
     """As the handler reads it: what it is for, then the rest."""
     task_of(path)
-    return read_embedding(path)
+    return read_text_files(path)
 
 
 @pytest.fixture
@@ -63,8 +63,8 @@ def test_without_files_of_its_own_a_model_is_mean_pooled_and_normalised(write: W
     checkpoint = read(write())
     assert checkpoint.pooling is Pooling.MEAN
     assert checkpoint.normalize
-    assert (checkpoint.files.vocabulary, checkpoint.files.pad) == (100, 3)
-    assert checkpoint.files.text_limit is None
+    assert (checkpoint.vocabulary, checkpoint.pad) == (100, 3)
+    assert checkpoint.text_limit is None
 
 
 @pytest.mark.parametrize(
@@ -103,19 +103,19 @@ def test_weights_in_a_folder_of_their_own_are_found(write: Write, tmp_path: Path
         weights="0_Transformer/model.safetensors",
     )
     checkpoint = read(path)
-    assert checkpoint.files.folder == path / "0_Transformer"
-    assert checkpoint.files.text_limit == 32
+    assert checkpoint.folder == path / "0_Transformer"
+    assert checkpoint.text_limit == 32
     assert checkpoint.normalize
 
 
 def test_the_tokenizers_own_limit_counts_when_nothing_else_does(write: Write) -> None:
     path = write({"tokenizer_config.json": {"model_max_length": 48}})
-    assert read(path).files.text_limit == 48
+    assert read(path).text_limit == 48
 
 
 def test_a_tokenizers_absurd_limit_is_none(write: Write) -> None:
     path = write({"tokenizer_config.json": {"model_max_length": int(1e30)}})
-    assert read(path).files.text_limit is None
+    assert read(path).text_limit is None
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_the_tokenizer_that_is_handed_out_lowers_case_where_the_model_wants_it(
     write: Write,
 ) -> None:
     path = write({"sentence_bert_config.json": {"max_seq_length": 9, "do_lower_case": True}})
-    assert b"Lowercase" in read(path).files.tokenizer
+    assert b"Lowercase" in read(path).tokenizer
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from batchedmodel_model_server.errors import CannotLoad
 from batchedmodel_model_server.execution.forward import forward
 from batchedmodel_model_server.handlers.registry import make_handler
 from batchedmodel_model_server.handlers.simulated import Simulated
-from batchedmodel_model_server.lifecycle.unloading import unload
+from batchedmodel_model_server.lifecycle.loading import unload
 from support.model_server_handlers import Echo, loaded
 
 HERE = "support.model_server_handlers"

@@ -8,10 +8,11 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
+from aiohttp import web
 
 from batchedmodel_contract.processes.environment import ModelServerSettings
 from batchedmodel_model_server.execution.device_thread import DeviceThread
-from batchedmodel_model_server.http.app import make_runner
+from batchedmodel_model_server.http.app import make_app
 from batchedmodel_model_server.http.connections import MOST_CONNECTIONS, Connections
 from batchedmodel_model_server.http.inference import BODY_SECONDS
 from batchedmodel_model_server.lifecycle.service import ModelService
@@ -30,7 +31,7 @@ async def test_what_the_application_answered_once_is_kept_however_long_it_is_not
     make_versions: MakeService,
 ) -> None:
     service = make_versions()
-    runner = make_runner(service, shutdown_timeout=1.0)
+    runner = web.AppRunner(make_app(service), access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     assert runner.server is not None
     connections = Connections(service, runner.server)
@@ -74,7 +75,7 @@ async def opened(tmp_path: Path) -> AsyncIterator[tuple[Open, Connections]]:
         cache_folder=str(tmp_path),
     )
     service = Open(settings, None, DeviceThread(asyncio.get_running_loop()))
-    runner = make_runner(service, shutdown_timeout=1.0)
+    runner = web.AppRunner(make_app(service), access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     assert runner.server is not None
     connections = Connections(service, runner.server)

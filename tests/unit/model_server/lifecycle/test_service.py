@@ -17,9 +17,8 @@ from batchedmodel_contract.processes.server_api import ModelState
 from batchedmodel_model_server.api.handler import Batch, Handler
 from batchedmodel_model_server.errors import CannotLoad, DeviceLost, NotReady, Overloaded
 from batchedmodel_model_server.execution.device_thread import DeviceThread
-from batchedmodel_model_server.lifecycle.loading import load
+from batchedmodel_model_server.lifecycle.loading import StartUp, load
 from batchedmodel_model_server.lifecycle.service import MAX_IN_FLIGHT, ModelService
-from batchedmodel_model_server.lifecycle.startup import StartUp
 from support.hostile_tokenizers import Panic
 from support.model_server_handlers import Echo, batch_of
 

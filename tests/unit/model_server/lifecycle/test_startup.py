@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from batchedmodel_model_server.lifecycle.startup import PROCESS, StartUp, process_age
+from batchedmodel_model_server.lifecycle.loading import PROCESS, StartUp, process_age
 from support.model_server_handlers import Clock
 
 

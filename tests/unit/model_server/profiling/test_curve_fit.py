@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import FittedCurve, ProfilePoint
-from batchedmodel_model_server.profiling.curve_fit import fitted
+from batchedmodel_model_server.profiling.warmup import fitted
 from support.examples import examples
 
 ROWS = (1, 3, 10, 32)

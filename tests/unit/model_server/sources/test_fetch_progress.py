@@ -2,8 +2,8 @@
 
 import pytest
 
+from batchedmodel_model_server.sources.fetched_models import Progress, shown_bytes
 from batchedmodel_model_server.sources.hub import Patience, is_offline
-from batchedmodel_model_server.sources.progress import Progress, shown_bytes
 
 
 def test_progress_is_told_every_few_seconds() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from batchedmodel_model_server.errors import CannotLoad
-from batchedmodel_model_server.sources.weight_files import (
+from batchedmodel_model_server.sources.untrusted_files import (
     MOST_HEADER_BYTES,
     MOST_TENSORS,
     check_file,

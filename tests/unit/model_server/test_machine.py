@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from batchedmodel_model_server.system import cgroup
-from batchedmodel_model_server.system.processor import (
+from batchedmodel_model_server import machine
+from batchedmodel_model_server.machine import (
     THREADS,
     Processor,
     bound_threads,
@@ -37,20 +37,20 @@ def test_the_limits_of_every_group_around_the_process_are_read(tmp_path: Path) -
     (inner.parent / "memory.max").write_text("max\n")
     (tmp_path / "memory.max").write_text("outside\n")
     own = own_group(tmp_path, "0::/kubepods/pod\n")
-    assert cgroup.limits("memory.max", groups, own) == ("1000", "max")
+    assert machine.limits("memory.max", groups, own) == ("1000", "max")
 
 
 def test_a_container_that_sees_itself_as_the_root_has_the_limits_there(tmp_path: Path) -> None:
     (tmp_path / "cpu.max").write_text("200000 100000\n")
     own = own_group(tmp_path, "0::/\n")
-    assert cgroup.limits("cpu.max", tmp_path, own) == ("200000 100000",)
+    assert machine.limits("cpu.max", tmp_path, own) == ("200000 100000",)
 
 
 def test_beside_version_1_the_line_of_version_2_is_found(tmp_path: Path) -> None:
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner" / "memory.max").write_text("7")
     own = own_group(tmp_path, "12:memory:/docker/abc\n1:name=systemd:/x\n0::/inner\n")
-    assert cgroup.limits("memory.max", tmp_path, own) == ("7",)
+    assert machine.limits("memory.max", tmp_path, own) == ("7",)
 
 
 def test_version_1_alone_has_no_limit_that_is_known(tmp_path: Path) -> None:
@@ -58,12 +58,12 @@ def test_version_1_alone_has_no_limit_that_is_known(tmp_path: Path) -> None:
     (groups / "memory" / "docker").mkdir(parents=True)
     (groups / "memory" / "docker" / "memory.limit_in_bytes").write_text("1000")
     own = own_group(tmp_path, "5:memory:/docker\n4:cpu,cpuacct:/docker\n")
-    assert cgroup.limits("memory.max", groups, own) == ()
-    assert cgroup.limits("cpu.max", groups, own) == ()
+    assert machine.limits("memory.max", groups, own) == ()
+    assert machine.limits("cpu.max", groups, own) == ()
 
 
 def test_where_there_are_no_control_groups_there_is_no_limit(tmp_path: Path) -> None:
-    assert cgroup.limits("cpu.max", tmp_path / "none", tmp_path / "neither") == ()
+    assert machine.limits("cpu.max", tmp_path / "none", tmp_path / "neither") == ()
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_where_there_are_no_control_groups_there_is_no_limit(tmp_path: Path) -> 
 def test_there_are_as_many_threads_as_the_quota_lets_compute_all_the_time(
     tmp_path: Path, limits: list[str], quota: float | None, threads: int
 ) -> None:
-    processor = read_processor(cores=64, limits=limits, description=tmp_path / "none")
+    processor = read_processor(cores=64, quotas=limits, description=tmp_path / "none")
     assert (processor.quota, processor.threads) == (quota, threads)
 
 
@@ -93,19 +93,19 @@ def test_a_processor_says_whether_it_computes_in_bfloat16(
 ) -> None:
     description = tmp_path / "cpuinfo"
     description.write_text(XEON.format(more=more))
-    processor = read_processor(cores=2, limits=(), description=description)
+    processor = read_processor(cores=2, quotas=(), description=description)
     assert (processor.name, processor.bfloat16) == ("Some Xeon", has)
 
 
 def test_an_arm_processor_is_known_by_its_part(tmp_path: Path) -> None:
     description = tmp_path / "cpuinfo"
     description.write_text("processor : 0\nFeatures : fp asimd bf16\nCPU part : 0xd40\n")
-    processor = read_processor(cores=2, limits=(), description=description)
+    processor = read_processor(cores=2, quotas=(), description=description)
     assert (processor.name, processor.bfloat16) == ("0xd40", True)
 
 
 def test_a_processor_that_says_nothing_is_unknown(tmp_path: Path) -> None:
-    processor = read_processor(cores=2, limits=(), description=tmp_path / "none")
+    processor = read_processor(cores=2, quotas=(), description=tmp_path / "none")
     assert (processor.name, processor.bfloat16) == ("unknown", False)
 
 

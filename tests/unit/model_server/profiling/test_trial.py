@@ -12,29 +12,29 @@ import pytest
 
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import Profile, ProfilePoint
+from batchedmodel_contract.manifest.source import Source
 from batchedmodel_contract.processes.environment import ModelServerSettings
 from batchedmodel_model_server.batching.declaration import Sharing
 from batchedmodel_model_server.execution.forward import LoadedModel
 from batchedmodel_model_server.execution.memory import MemoryCap
 from batchedmodel_model_server.handlers.simulated import Simulated
-from batchedmodel_model_server.profiling.profile_cache import ProfileCache, TrialFindings, key_of
-from batchedmodel_model_server.profiling.self_test import Verdict
 from batchedmodel_model_server.profiling.trial import (
     BESIDE_BUDGET_SECONDS,
     BESIDE_PASS_SECONDS,
+    ProfileCache,
     Trial,
+    key_of,
 )
-from batchedmodel_model_server.sources.contents import content_of
+from batchedmodel_model_server.sources.folder import content_of
 from batchedmodel_model_server.sources.untrusted_files import MOST_JSON_BYTES
 from support.model_server_handlers import Clock, Echo, Timed, loaded
 
-FINDINGS = TrialFindings(
-    profile=Profile(
-        cost_rule=CostRule.PADDED,
-        device="host",
-        points=(ProfilePoint(rows=1, length=16, seconds=0.005),),
-    ),
-    verdict=Verdict(sharing=Sharing.PADDED, reason="tried"),
+FINDINGS = Profile(
+    cost_rule=CostRule.PADDED,
+    device="host",
+    points=(ProfilePoint(rows=1, length=16, seconds=0.005),),
+    sharing=Sharing.PADDED.value,
+    sharing_reason="tried",
 )
 
 
@@ -167,8 +167,7 @@ def test_a_bound_that_a_start_has_met_binds_the_next_one(tmp_path: Path) -> None
     """From its first batch on, without meeting it again."""
     cache = ProfileCache(tmp_path, key_of(loaded(Timed(Clock())), settings_in(tmp_path)))
     points = (ProfilePoint(rows=1, length=16, seconds=0.016),)
-    bounded = replace(FINDINGS.profile, points=points, max_cost=900)
-    cache.write(replace(FINDINGS, profile=bounded))
+    cache.write(replace(FINDINGS, points=points, max_cost=900))
     clock, cap = Clock(), MemoryCap()
     handler = Timed(clock, 1e-3)
     assert Trial(loaded(handler), settings_in(tmp_path), clock.read).profile(cap).cached
@@ -185,8 +184,9 @@ def test_predicted_times_are_not_kept(tmp_path: Path) -> None:
 
 def test_a_kept_verdict_is_not_used_for_a_model_that_can_no_longer_do_it(tmp_path: Path) -> None:
     model, settings = loaded(Echo()), settings_in(tmp_path)
-    packed = Verdict(sharing=Sharing.PACKED, reason="tried")
-    ProfileCache(tmp_path, key_of(model, settings)).write(replace(FINDINGS, verdict=packed))
+    packing = replace(model, declaration=replace(model.declaration, packs=True))
+    packed = replace(FINDINGS, sharing=Sharing.PACKED.value)
+    ProfileCache(tmp_path, key_of(packing, settings)).write(packed)
     assert Trial(model, settings).model.declaration.sharing is Sharing.PADDED
 
 
@@ -199,8 +199,8 @@ def test_a_write_that_fails_half_way_leaves_what_was_there(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "no space left")
 
-    monkeypatch.setattr("batchedmodel_model_server.profiling.profile_cache.os.replace", full)
-    cache.write(replace(FINDINGS, verdict=Verdict(sharing=Sharing.APART, reason="tried")))
+    monkeypatch.setattr("batchedmodel_model_server.profiling.trial.os.replace", full)
+    cache.write(replace(FINDINGS, sharing=Sharing.APART.value))
     assert "the profile cannot be kept" in caplog.text
     assert cache.read() == FINDINGS
     assert len(list((tmp_path / "profiles").iterdir())) == 1
@@ -208,8 +208,7 @@ def test_a_write_that_fails_half_way_leaves_what_was_there(
 
 def test_how_a_process_started_is_not_kept(tmp_path: Path) -> None:
     cache = ProfileCache(tmp_path, {})
-    profile = replace(FINDINGS.profile, start_up=(("load", 3.0),), cached=True)
-    cache.write(replace(FINDINGS, profile=profile))
+    cache.write(replace(FINDINGS, start_up=(("load", 3.0),), cached=True))
     assert cache.read() == FINDINGS
 
 
@@ -231,7 +230,7 @@ class Precise(Echo):
 
 def of_folder(folder: Path, handler: Echo | None = None) -> LoadedModel:
     """The model as it was loaded from a folder."""
-    content = content_of(folder, numbered=False)
+    content = content_of(Source(path=str(folder)), folder)
     return replace(loaded(handler or Echo()), content=content)
 
 
@@ -254,10 +253,10 @@ def test_the_key_says_each_thing_on_which_the_findings_depend(
     assert changed(key_of(replace(model, device="cpu"), settings)) == {"device"}
     precise = of_folder(tmp_path, Precise())
     assert {"handler", "precision"} <= changed(key_of(precise, settings))
-    cache = "batchedmodel_model_server.profiling.profile_cache"
+    cache = "batchedmodel_model_server.profiling.trial"
     elsewhere: list[tuple[str, str, Callable[..., Any]]] = [
         ("threads", "computing_threads", lambda: 99),
-        ("memory", "cgroup.limits", lambda _: ("12345",)),
+        ("memory", "limits", lambda _: ("12345",)),
         ("libraries", "version", lambda _: "99"),
     ]
     for name, function, result in elsewhere:

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from batchedmodel_model_server.api.handler import Batch
-from batchedmodel_model_server.execution.memory import MemoryCap
-from batchedmodel_model_server.profiling.memory_budget import MemoryBudget, affordable, meter_of
+from batchedmodel_model_server.execution.memory import MemoryBudget, MemoryCap, affordable, meter_of
 from batchedmodel_model_server.profiling.warmup import warm_up
 from support.model_server_handlers import Clock, Timed, loaded
 
@@ -127,7 +126,7 @@ def test_the_memory_of_this_process_is_seen_to_be_taken() -> None:
 def test_the_room_is_what_the_least_limit_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     meter = meter_of("host")
     meter.begin()
-    limits = "batchedmodel_model_server.profiling.memory_budget.cgroup.limits"
+    limits = "batchedmodel_model_server.execution.memory.limits"
     monkeypatch.setattr(limits, lambda _: ("max",))
     assert meter.room() is None
     monkeypatch.setattr(limits, lambda _: ())

@@ -1,8 +1,9 @@
-"""What the processor allows this process: how many threads, and which arithmetic.
+"""What the machine and the container allow this process: memory, threads, arithmetic, accelerators.
 
 Left alone, torch starts a thread for each core of the node. In a container that may use two of 64
-these take turns within the quota, and every operator waits for the last of them. Called at the
-start of the process, before torch is imported, since OpenMP reads its variable only then.
+these take turns within the quota, and every operator waits for the last of them. So the number of
+threads is set at the start of the process, before torch is imported: OpenMP reads its variable only
+then.
 """
 
 import logging
@@ -13,14 +14,38 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from batchedmodel_model_server.system import cgroup
-from batchedmodel_model_server.system.cgroup import text_of
+from batchedmodel_contract.processes.environment import AcceleratorNeed
+from batchedmodel_contract.processes.server_api import ON_THE_CPU
+from batchedmodel_model_server.errors import CannotLoad
 
 THREADS: Final = "OMP_NUM_THREADS"
+CGROUPS: Final = Path("/sys/fs/cgroup")
+OWN_CGROUP: Final = Path("/proc/self/cgroup")
+_UNIFIED: Final = "0::/"  # begins the line of version 2; in a container nothing follows
 _PROCESSOR: Final = Path("/proc/cpuinfo")
 _BFLOAT16: Final = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 """Of x86, and of Arm."""
 _log = logging.getLogger(__name__)
+
+
+def limits(name: str, cgroups: Path = CGROUPS, own: Path = OWN_CGROUP) -> tuple[str, ...]:
+    """What the cgroup files (version 2) of this name hold, in the own group and in those around it.
+
+    All of them bind. Empty where there is no such controller.
+    """
+    lines = text_of(own).splitlines()
+    inner = next((line[len(_UNIFIED) :] for line in lines if line.startswith(_UNIFIED)), "")
+    folder = cgroups / inner
+    within = [each for each in (folder, *folder.parents) if each.is_relative_to(cgroups)]
+    return tuple(found for each in within if (found := text_of(each / name)))
+
+
+def text_of(file: Path) -> str:
+    """What a file of the kernel holds; nothing if it cannot be read."""
+    try:
+        return file.read_text(errors="replace").strip()
+    except OSError:
+        return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +70,7 @@ class Processor:
 
 
 def read_processor(
-    *, cores: int | None = None, limits: Iterable[str] | None = None, description: Path = _PROCESSOR
+    *, cores: int | None = None, quotas: Iterable[str] | None = None, description: Path = _PROCESSOR
 ) -> Processor:
     """The processor as Linux describes it; what it does not say counts as unbounded or absent."""
     lines = text_of(description).splitlines()
@@ -53,24 +78,18 @@ def read_processor(
     return Processor(
         name=next(iter(_values(lines, ("model name", "CPU part"))), "unknown"),
         cores=len(os.sched_getaffinity(0)) if cores is None else cores,
-        quota=_quota(cgroup.limits("cpu.max") if limits is None else limits),
+        quota=_quota(limits("cpu.max") if quotas is None else quotas),
         bfloat16=any(_BFLOAT16 & set(value.split()) for value in flags[:1]),
     )
 
 
 def bound_threads(processor: Processor, environ: MutableMapping[str, str]) -> None:
     """Tell the libraries how many threads to start, unless the manifest's `env` does."""
-    if not environ.get(THREADS):
-        environ[THREADS] = str(processor.threads)
+    environ[THREADS] = environ.get(THREADS) or str(processor.threads)
     quota = "no quota" if processor.quota is None else f"a quota of {processor.quota:.4g}"
-    _log.info(
-        "%s, %d cores, %s, %s bfloat16: computing with %s threads",
-        processor.name,
-        processor.cores,
-        quota,
-        "with" if processor.bfloat16 else "without",
-        environ[THREADS],
-    )
+    has = "with" if processor.bfloat16 else "without"
+    machine = f"{processor.name}, {processor.cores} cores, {quota}, {has} bfloat16"
+    _log.info("%s: computing with %s threads", machine, environ[THREADS])
 
 
 def bound_operators() -> None:
@@ -103,10 +122,32 @@ def device_name(device: str, processor: Processor) -> str:
     return f"{device}: {properties.name}, {properties.total_memory} bytes"
 
 
-def _quota(limits: Iterable[str]) -> float | None:
+def require_accelerator(need: AcceleratorNeed, device: str) -> None:
+    """Raise `CannotLoad` where one is required and the device is the CPU.
+
+    Where it is only wanted, the log says so.
+    """
+    if need is AcceleratorNeed.NONE or device != "cpu":
+        return
+    import torch
+
+    if torch.version.cuda is None and torch.version.hip is None:
+        why = f"torch {torch.__version__} is built for CPUs only"
+    else:
+        why = f"no device is visible to torch {torch.__version__} in this container"
+    lack = f"spec.accelerator asks for an accelerator, and torch finds none: {why}"
+    if need is AcceleratorNeed.REQUIRED:
+        raise CannotLoad(
+            f"{lack}; it would compute on the CPU, many times slower. A handler that is to do so "
+            "says it by device()"
+        )
+    _log.error("%s: %s", ON_THE_CPU, lack)
+
+
+def _quota(maxima: Iterable[str]) -> float | None:
     """The least of the limits, in cores."""
     quotas: list[float] = []
-    for limit in limits:
+    for limit in maxima:
         # Two numbers of microseconds, the first of which may be the word max.
         quota, _, period = limit.partition(" ")
         if quota.isdecimal() and period.isdecimal() and int(period) > 0:

@@ -1,1 +1,0 @@
-"""What the machine and the container allow."""
