@@ -17,7 +17,7 @@ from batchedmodel_sidecar.codec.process.wire import Job, News, Reply
 
 logger: Final = logging.getLogger(__name__)
 
-_MODULE: Final = "batchedmodel_sidecar.codec.process"
+_MODULE: Final = "batchedmodel_sidecar.codec.process.worker"
 _LARGEST_MESSAGE: Final = 64 * 1024
 
 
@@ -50,13 +50,16 @@ class CodecProcess:
         self._loop.add_reader(self._pidfd, self._reap)
         logger.info("started a helper for large bodies, process %d", self._child.pid)
 
-    def tell(self, news: News, memory: SharedMemory) -> None:
-        """Send what is not answered; raises `CodecProcessEnded`."""
-        self._send(news, memory)
+    def tell(self, message: News | Job, memory: SharedMemory) -> None:
+        """Send a message; raises `CodecProcessEnded`."""
+        try:
+            socket.send_fds(self._socket, [pickle.dumps(message)], [memory.descriptor])
+        except OSError as error:
+            raise CodecProcessEnded(f"nothing can be sent to it: {error.strerror}") from error
 
     async def ask(self, job: Job, memory: SharedMemory) -> tuple[Reply, SharedMemory]:
         """The reply to a job; raises `CodecProcessEnded`."""
-        self._send(job, memory)
+        self.tell(job, memory)
         self._answer = self._loop.create_future()
         return await self._answer
 
@@ -65,12 +68,6 @@ class CodecProcess:
         if not self._ended.done():
             self._child.kill()
         await asyncio.shield(self._ended)
-
-    def _send(self, message: News | Job, memory: SharedMemory) -> None:
-        try:
-            socket.send_fds(self._socket, [pickle.dumps(message)], [memory.descriptor])
-        except OSError as error:
-            raise CodecProcessEnded(f"nothing can be sent to it: {error.strerror}") from error
 
     def _readable(self) -> None:
         try:
