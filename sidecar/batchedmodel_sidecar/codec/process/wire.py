@@ -211,11 +211,15 @@ def _unpacked(memory: Buffer, head: int) -> Any:
 def _result(memory: Buffer, head: int) -> Any:
     content = _unpacked(memory, head)
     if isinstance(content, _Refused):
-        # Not by way of `__init__`, whose arguments are not known any more.
-        error = content.kind.__new__(content.kind, *content.args)
-        vars(error).update(content.state)
-        raise error
+        raise _error(content)
     return content
+
+
+def _error(refused: _Refused) -> Refusal:
+    # Not by way of `__init__`, whose arguments are not known any more.
+    error = refused.kind.__new__(refused.kind, *refused.args)
+    vars(error).update(refused.state)
+    return error
 
 
 def _apart(data: Buffer) -> Any:
