@@ -28,9 +28,16 @@ from batchedmodel_sidecar.codec.codec import Codec
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
 from batchedmodel_sidecar.errors import CallError, Rejected, TooLate
 from batchedmodel_sidecar.http.body_reader import BodyReader, Received, Source
-from batchedmodel_sidecar.http.info_responses import RETRY_NOT_READY, other_version, told
 from batchedmodel_sidecar.http.passthrough import GoesAlone, Passthrough
-from batchedmodel_sidecar.http.responses import as_web, error_response, gzipped, model_response
+from batchedmodel_sidecar.http.responses import (
+    RETRY_NOT_READY,
+    as_web,
+    error_response,
+    gzipped,
+    info_response,
+    model_response,
+    other_version,
+)
 from batchedmodel_sidecar.http.routed_head import HeaderOptions, RequestHead, Route, options_of
 from batchedmodel_sidecar.http.time_out import within
 from batchedmodel_sidecar.lifecycle import Lifecycle
@@ -71,9 +78,7 @@ class DataHandler:
         repository: Repository | None,
         clock: Callable[[], float],
     ) -> None:
-        """`foreign` and `passthrough`: of a server of one's own; ours has paths not public, and a
-        `repository`, which is read here and never told anything.
-        """
+        """`foreign` and `passthrough` are those of a server of one's own, `repository` of ours."""
         self._name = name
         self._batcher = batcher
         self._link = link
@@ -120,7 +125,7 @@ class DataHandler:
         except GoesAlone as alone:
             try:
                 return await self._forwarded(request, alone)
-            except CallError as error:
+            except (CallError, InvalidInput) as error:
                 response = self._named(asked, self._refused(asked, error))
         return as_web(response)
 
@@ -131,24 +136,24 @@ class DataHandler:
         """
         route = asked.route or self._route(asked)
         try:
-            if self._passthrough is not None and self._goes_alone(asked, route):
-                raise GoesAlone
             if isinstance(route.found, Lost):
                 response = self._lost(asked, route.found)
+            elif self._passthrough is not None and (
+                route.found.endpoint is Endpoint.PASSED_ON or declines_batching(asked.headers)
+            ):
+                raise GoesAlone
             elif route.found.endpoint is Endpoint.INDEX and self._repository is not None:
                 response = await self._index(self._repository, asked, source)
             elif route.adapter is None:
-                response = self._told(asked, route.found)
+                works = self._batcher.closed is None and not self._lifecycle.draining
+                status = self._link.status
+                response = info_response(self._name, route.found, status, open_for_work=works)
             else:
                 response = await self._infer(asked, route.found, route.adapter, source, caller)
         except GoesAlone:
             raise
-        except CallError as error:
+        except (CallError, InvalidInput) as error:
             response = self._refused(asked, error)
-        except InvalidInput as error:
-            # The model's answer has no form in which the caller asked for it.
-            unfit = CallError(str(error), status=400, field=error.mistake.field)
-            response = self._refused(asked, unfit)
         except (asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as bug:
@@ -171,19 +176,21 @@ class DataHandler:
         return self._foreign.adapter(asked.path, asked.query, asked.headers)
 
     def _named(self, asked: RequestHead, response: Response) -> Response:
-        """With the name that its caller gave the request."""
+        """The response with the name that its caller gave the request."""
         if asked.request_id is None:
             return response
         return response.with_header(REQUEST_ID_HEADER, asked.request_id)
 
-    def _refused(self, asked: RequestHead, error: CallError) -> Response:
+    def _refused(self, asked: RequestHead, error: CallError | InvalidInput) -> Response:
+        if isinstance(error, InvalidInput):
+            error = invalid(error)
         if isinstance(error, Rejected):
             self._ledger.rejected[error.reason] += 1
             # Not in the words that its caller reads, which may quote the body.
             logger.debug("refused: %s, %d", error.reason, error.status)
         adapter = asked.route.adapter if asked.route else None
         if adapter is None:
-            # Of no protocol's own path: in the form that callers of its like expect.
+            # The path is no protocol's own: the error has the form that such callers expect.
             path = asked.path
             family = Endpoint.V1_PREDICT if path.endswith(":predict") else Endpoint.EMBEDDINGS
             adapter = self._adapters[family if path.startswith("/v1/") else Endpoint.V2_INFER]
@@ -205,7 +212,13 @@ class DataHandler:
             parsed, model, options = understood
             answer = await self._batcher.submit(parsed.call, arrived, options, share)
             self._bodies.hold_answer(answer.size, held)
-            body = await self._codec.render(found.endpoint, adapter, parsed, answer, model, share)
+            try:
+                body = await self._codec.render(
+                    found.endpoint, adapter, parsed, answer, model, share
+                )
+            except InvalidInput as error:
+                # The model's answer has no form in which the caller asked for it.
+                raise CallError(str(error), status=400, field=error.mistake.field) from error
         timing = answer.timing if options.timing else None
         response = model_response(body, timing)
         accepted = asked.header_options.accepted if asked.header_options else None
@@ -223,7 +236,10 @@ class DataHandler:
         arrived: float,
         source: Source,
     ) -> tuple[Parsed, ReadyModel, RequestOptions]:
-        """Everything before the verdict; whoever leaves or fails here is counted as rejected."""
+        """All that comes before the batcher decides.
+
+        Who leaves or fails here is counted as rejected.
+        """
         body: Received = b""
         limit = 0.0
         head = asked.header_length if found.endpoint is Endpoint.V2_INFER else None
@@ -243,7 +259,7 @@ class DataHandler:
                 model = self._open_for_work()
                 if other := other_version(version, model):
                     raise other
-            # From now on this version is asked, even if another takes its place meanwhile.
+            # This version answers from now on, even if another takes its place meanwhile.
             need.turn_to(model.users)
             parsed, waited = await within(
                 limit - (self._clock() - arrived),
@@ -252,7 +268,7 @@ class DataHandler:
             if waited:
                 self._open_for_work()
         except asyncio.CancelledError:
-            # Nothing was promised yet, but the books must know of everyone who came.
+            # Nothing was promised, but the ledger counts everyone who came.
             self._ledger.rejected[Rejection.ABANDONED] += 1
             raise
         except InvalidInput as error:
@@ -299,7 +315,7 @@ class DataHandler:
 
         Raises `InvalidInput`, and `Rejected` for a form that is not known.
         """
-        if self._passthrough is None and self._declines(asked):
+        if self._passthrough is None and declines_batching(asked.headers):
             raise InvalidInput(BATCH_HEADER, "is taken only in front of a foreign server", "off")
         asked.header_options = options_of(asked.headers, traced=logger.isEnabledFor(logging.DEBUG))
         return asked.header_options
@@ -314,13 +330,6 @@ class DataHandler:
         if self._batcher.closed is not None:
             raise Rejected(Rejection.NOT_READY, self._batcher.closed, retry_after=RETRY_NOT_READY)
         return model
-
-    def _declines(self, asked: RequestHead) -> bool:
-        """Whether it should not be batched; raises `Rejected`."""
-        try:
-            return declines_batching(asked.headers)
-        except InvalidInput as error:
-            raise invalid(error) from error
 
     def _require_open(self) -> None:
         if self._lifecycle.refusing:
@@ -346,14 +355,8 @@ class DataHandler:
             raise refusal
         return model
 
-    def _goes_alone(self, asked: RequestHead, route: Route) -> bool:
-        """Whether a foreign server gets the request as it is; raises `Rejected`."""
-        if isinstance(route.found, Lost):
-            return False
-        return route.found.endpoint is Endpoint.PASSED_ON or self._declines(asked)
-
     async def _forwarded(self, request: web.BaseRequest, alone: GoesAlone) -> web.StreamResponse:
-        """The foreign server's own answer; raises `CallError`."""
+        """The foreign server's own answer; raises `CallError` or `InvalidInput`."""
         assert self._passthrough is not None, "there is nowhere to go to: our bug"
         # Behind the reading of a body as well: a drain may have ended meanwhile.
         self._require_open()
@@ -363,11 +366,8 @@ class DataHandler:
             with self._bodies.hold(alone.share) as held:
                 held.regain(len(alone.body))
                 return await self._passthrough.forward(request, alone.seconds, share, alone.body)
-        try:
-            options = options_of_headers(request.headers)
-        except InvalidInput as error:
-            raise invalid(error) from error
-        return await self._passthrough.forward(request, limit_of(options, settings), share)
+        limit = limit_of(options_of_headers(request.headers), settings)
+        return await self._passthrough.forward(request, limit, share)
 
     def _lost(self, asked: RequestHead, lost: Lost) -> Response:
         error = CallError(lost.message, status=lost.status)
@@ -385,11 +385,6 @@ class DataHandler:
             body = await self._bodies.read(asked, source, held, seconds)
             answer = await repository.index(body if isinstance(body, bytes) else b"")
         return Response([answer.body], status=answer.status)
-
-    def _told(self, asked: RequestHead, found: Found) -> Response:
-        """What can be asked about the server and its model. No call, so no refusal is counted."""
-        works = self._batcher.closed is None and not self._lifecycle.draining
-        return told(self._name, found, self._link.status, open_for_work=works)
 
 
 def _ours(doing: str, bug: BaseException) -> str:
