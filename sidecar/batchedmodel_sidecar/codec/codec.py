@@ -1,7 +1,7 @@
 """Bodies into calls and answers into bodies: here when they are small, in the helper when not.
 
-Called by the data handler, and by the link to a foreign server for that server's answers. Both ways
-use the same adapters and dialects, and end in the same calls and errors.
+The data handler calls it, and the link to a foreign server for that server's answers. The helper
+uses the same adapters and protocols, so calls and errors are the same.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ from batchedmodel_sidecar.codec.process.client import CodecClient, CodecFailed, 
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
 from batchedmodel_sidecar.codec.process.wire import DealJob, Kept, ParseJob, RenderJob
 from batchedmodel_sidecar.codec.tokenizer import INLINE_CHARACTERS
-from batchedmodel_sidecar.errors import Rejected, Unserved
+from batchedmodel_sidecar.errors import RETRY_SOON, Rejected, Unserved
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Adapter, Body, Parsed
 from batchedmodel_sidecar.protocols.routes import Endpoint
@@ -31,23 +31,22 @@ from batchedmodel_sidecar.protocols.table import adapters
 
 LARGE_ANSWER: Final = 64 * 1024
 """Bytes of tensors that become about four times as many of JSON, and two milliseconds."""
-_SMALL_ANSWER: Final = 4 * 1024  # of whatever it is, made sooner than it is told of what
-_RETRY_SOON: Final = 1.0
+_SMALL_ANSWER: Final = 4 * 1024  # sooner made than it is found out how much of it is JSON
 
 Result = TypeVar("Result")
 
 
 class Codec:
-    """Knows every protocol, and who does the work."""
+    """Knows every protocol, and which process does the work."""
 
     def __init__(self, helper: CodecClient, *, most_rows: Callable[[], int]) -> None:
-        """`most_rows`: how many of one call are taken at present, at most."""
+        """`most_rows`: how many rows of one call are taken at present, at most."""
         self.adapters: Final = adapters()
         self._process = helper
         self._most_rows = most_rows
 
     def refuse_large(self, share: Share) -> None:
-        """Raise `Rejected` when a body for the helper would find no place there."""
+        """Raise `Rejected` when the helper has no place for one more body."""
         refusal = self._process.refusal(share)
         if refusal is not None:
             message = "as many large bodies are being read as may be at once"
@@ -81,7 +80,7 @@ class Codec:
         try:
             view, head = await self._process.do(job, body, told, urgent=False, share=share)
         except CodecFailed as failure:
-            raise Rejected(Rejection.NOT_READY, str(failure), retry_after=_RETRY_SOON) from failure
+            raise Rejected(Rejection.NOT_READY, str(failure), retry_after=RETRY_SOON) from failure
         draft = wire.read_parsed(view, head)
         if foreign:
             return foreign.parsed(draft, model)
@@ -134,7 +133,7 @@ class Codec:
         try:
             return read(*await self._process.do(job, memory, model, urgent=True, share=share))
         except CodecFailed as failure:
-            raise Unserved(str(failure), status=503, retry_after=_RETRY_SOON) from failure
+            raise Unserved(str(failure), status=503, retry_after=RETRY_SOON) from failure
         except Rejected as error:
             raise Unserved(error.message, status=500) from error
         finally:
@@ -142,7 +141,7 @@ class Codec:
 
 
 def _is_kept(parsed: Parsed, answer: Answer) -> bool:
-    """Whether something of the question or of the answer can be read by the helper alone."""
+    """Whether only the helper can read a part of the question or of the answer."""
     if isinstance(parsed.memo, Kept):
         return True
     return bool(answer.said) and any(isinstance(said.frame, Kept) for said in answer.said)

@@ -22,7 +22,7 @@ from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.tenants import NOBODY, Share
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_sidecar.body.fair_threads import FairThreads
-from batchedmodel_sidecar.errors import Rejected
+from batchedmodel_sidecar.errors import RETRY_SOON, Rejected
 
 logger: Final = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ class Tokens:
         refusal = self._threads.refusal(self.share, characters)
         if refusal is not None:
             message = f"{self._threads.room.taken} characters are being tokenised; no more fit"
-            raise Rejected(refusal, message, retry_after=1.0)
+            raise Rejected(refusal, message, retry_after=RETRY_SOON)
         work = partial(self._encode, texts, whole, marked)
         return await self._threads.do(self.share, characters, work)
 

@@ -1,7 +1,7 @@
 """The data port: admission, reading, parsing, submitting, answering, for every public protocol.
 
-Callers' requests come in here and nothing of HTTP goes further in. Refusals come as early as they
-can be known: the gate and the queue before the body is read, the body's size before it is parsed.
+Nothing of HTTP goes further in. A refusal comes as early as it can be known: for the lifecycle and
+the queue before the body is read, for the body's size before it is parsed.
 """
 
 import asyncio
@@ -132,7 +132,7 @@ class DataHandler:
     async def respond(self, asked: RequestHead, source: Source, caller: str = "") -> Response:
         """Answer one request, whose body comes from `source`, to the address `caller`.
 
-        Raises nothing but `GoesAlone`. It runs without a task of its own until it has to wait.
+        Raises nothing but `GoesAlone`. No task is needed before it has to wait.
         """
         route = asked.route or self._route(asked)
         try:
@@ -161,7 +161,7 @@ class DataHandler:
         return self._named(asked, response)
 
     def _route(self, asked: RequestHead) -> Route:
-        """Where a request belongs, found once for all that have the same head."""
+        """The route of a request, found once for all that have the same head."""
         found = self._routes.find(asked.method, asked.path)
         asked.route = Route(found, self._adapter(asked, found))
         return asked.route
@@ -311,9 +311,9 @@ class DataHandler:
         return parsed
 
     def _header_options(self, asked: RequestHead) -> HeaderOptions:
-        """How the headers want it, understood once for all that have the same head.
+        """What the headers ask for, read once for all requests that have the same head.
 
-        Raises `InvalidInput`, and `Rejected` for a form that is not known.
+        Raises `InvalidInput`, and `Rejected` for an encoding that is not known.
         """
         if self._passthrough is None and declines_batching(asked.headers):
             raise InvalidInput(BATCH_HEADER, "is taken only in front of a foreign server", "off")
@@ -339,9 +339,9 @@ class DataHandler:
     def _admit(
         self, declared: int | None, head: str | None, version: str | None, by: Share
     ) -> ReadyModel:
-        """Refuse what can be refused before the body is read; raises `Rejected`.
+        """The model, if nothing forbids to read the body; raises `Rejected`.
 
-        `declared`: its size, as far as it is said; None for a small one that is here.
+        `declared` is the body's size; None for a small one that is here.
         """
         model = self._open_for_work()
         if version is not None and (other := other_version(version, model)):
@@ -358,7 +358,7 @@ class DataHandler:
     async def _forwarded(self, request: web.BaseRequest, alone: GoesAlone) -> web.StreamResponse:
         """The foreign server's own answer; raises `CallError` or `InvalidInput`."""
         assert self._passthrough is not None, "there is nowhere to go to: our bug"
-        # Behind the reading of a body as well: a drain may have ended meanwhile.
+        # A drain may have ended while the body was read.
         self._require_open()
         settings = self._batcher.settings
         share = share_of(request.remote or "", request.headers, settings.tenants)
@@ -377,7 +377,7 @@ class DataHandler:
         return response if lost.allow is None else response.with_header("Allow", lost.allow)
 
     async def _index(self, repository: Repository, asked: RequestHead, source: Source) -> Response:
-        """The model server's answer; raises `CallError`. No call either."""
+        """The model server's list of versions; raises `CallError`. Not counted as a call."""
         if asked.declared > MOST_BYTES:
             raise CallError(f"the body is larger than {MOST_BYTES} bytes", status=413)
         with self._bodies.hold(NOBODY) as held:
@@ -388,6 +388,6 @@ class DataHandler:
 
 
 def _ours(doing: str, bug: BaseException) -> str:
-    """An error of our own while answering one call: logged whole, told in a few words."""
+    """What a caller is told of an error of ours; the log has all of it."""
     logger.error("error while %s a call", doing, exc_info=bug)
     return f"error in the sidecar while {doing} this call: {type(bug).__name__}"

@@ -34,7 +34,7 @@ _BATCH_SIZE_HEADER: Final = "x-batch-size"
 _QUEUE_TIME_HEADER: Final = "x-queue-time-ms"
 _MODEL_TIME_HEADER: Final = "x-model-time-ms"
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-_RETRY_SPREAD: Final = 0.1  # callers that were refused together should not all come back together
+_RETRY_SPREAD: Final = 0.1  # callers who were refused together should not come back together
 
 
 def as_web(response: Response) -> web.Response:
@@ -50,7 +50,7 @@ def as_web(response: Response) -> web.Response:
 
 
 def model_response(body: Body, timing: Timing | None) -> Response:
-    """An answer of the model; `timing`: how it was served, for a caller that wants to know."""
+    """An answer of the model; `timing` is for a caller that wants to know how it was served."""
     parts: Sequence[Buffer] = (body.data, *body.tail)
     headers = body.headers
     if timing is not None:
@@ -72,7 +72,7 @@ async def gzipped(response: Response, compression: Compression, share: Share) ->
 
 
 def error_response(error: CallError, body: Body) -> Response:
-    """An error in its protocol's form, with its reason and, where that makes sense, a delay."""
+    """An error in its protocol's form, with its reason and, where to try again helps, a delay."""
     headers = body.headers
     if error.counted_as is not None:
         headers = (*headers, (_OUTCOME_HEADER, error.counted_as))
@@ -128,10 +128,9 @@ def _json(document: Any, status: int = 200) -> Response:
 
 
 def writable(value: str) -> str:
-    """A header's value, or a reason, as aiohttp can write it.
+    """A header's value, or a reason, that aiohttp can write: UTF-8 without control characters.
 
-    That is UTF-8; other bytes stand for Latin-1. A control character becomes a space (RFC 9110,
-    5.5): aiohttp would write nothing at all.
+    Other bytes are read as Latin-1. A control character becomes a space (RFC 9110, 5.5).
     """
     try:
         value.encode()

@@ -143,8 +143,10 @@ class CodecClient:
         if self._closed:
             raise CodecFailed("this pod is stopping")
         if self._process is None:
-            self._told, self._process = None, CodecProcess()
+            self._told, self._process = None, await CodecProcess.start()
         process = self._process
+        if self._closed:
+            raise CodecProcessEnded("it is not wanted any more")
         if task.model is not None and self._told is not task.model:
             await self._introduce(process, task.model)
         if not task.wanted:

@@ -50,6 +50,10 @@ class NoProcess:
         self._answer = asyncio.get_running_loop().create_future()
         return await self._answer
 
+    @classmethod
+    async def start(cls) -> "NoProcess":
+        return cls()
+
     async def end(self) -> None:
         self.ended = True
 
