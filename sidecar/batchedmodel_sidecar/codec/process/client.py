@@ -5,7 +5,11 @@ tenants, by their bytes. Tenants share the places of questions.
 """
 
 import asyncio
+import contextlib
 import logging
+import socket
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,8 +20,7 @@ from batchedmodel_contract.manifest.tenants import NOBODY, Share
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_sidecar.body.fair_threads import FairTurns
 from batchedmodel_sidecar.codec.process import wire
-from batchedmodel_sidecar.codec.process.process import CodecProcess, CodecProcessEnded
-from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
+from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory, received, send
 from batchedmodel_sidecar.codec.process.wire import Job, News, Reply
 from batchedmodel_sidecar.model import ReadyModel
 
@@ -25,12 +28,73 @@ logger: Final = logging.getLogger(__name__)
 
 MOST_BODIES: Final = 16
 """Bodies that wait for the helper or are in it; more are refused."""
+_MODULE: Final = "batchedmodel_sidecar.codec.process.worker"
 _STEP: Final = 256 * 1024
 _SECONDS: Final = 10.0
 _BYTES_PER_SECOND: Final = 1 << 20  # a tenth of what a slow core parses
 _MOST_TRIES: Final = 2
 _LEAST_DELAY: Final = 1.0
 _WEIGHT: Final = 0.2
+
+
+class CodecProcessEnded(Exception):
+    """The process is gone, or takes nothing any more."""
+
+
+class CodecProcess:
+    """A running helper; one job at a time."""
+
+    def __init__(self, connection: socket.socket, child: asyncio.subprocess.Process) -> None:
+        """Call `start`."""
+        self._socket = connection
+        self._child = child
+
+    @classmethod
+    async def start(cls) -> "CodecProcess":
+        """A new one; raises `OSError`."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            child = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", _MODULE, str(theirs.fileno())),
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                # What is sent to the sidecar's process group does not concern it.
+                start_new_session=True,
+            )
+        ours.setblocking(False)
+        logger.info("started a helper for large bodies, process %d", child.pid)
+        return cls(ours, child)
+
+    def tell(self, message: News | Job, memory: SharedMemory) -> None:
+        """Send a message; raises `CodecProcessEnded`."""
+        try:
+            send(self._socket, message, memory)
+        except OSError as error:
+            raise CodecProcessEnded(f"nothing can be sent to it: {error.strerror}") from error
+
+    async def ask(self, job: Job, memory: SharedMemory) -> tuple[Reply, SharedMemory]:
+        """The reply to a job; raises `CodecProcessEnded`."""
+        self.tell(job, memory)
+        loop, readable = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self._socket, readable.set)
+        try:
+            await readable.wait()
+            replied = received(self._socket)
+        except OSError as error:
+            raise CodecProcessEnded(f"nothing comes from it: {error.strerror}") from error
+        finally:
+            loop.remove_reader(self._socket)
+        if replied is None:
+            raise CodecProcessEnded("it hung up")
+        return replied
+
+    async def end(self) -> None:
+        """Kill it, if it is alive, and return when nothing of it is left."""
+        with contextlib.suppress(ProcessLookupError):
+            self._child.kill()
+        code = await self._child.wait()
+        self._socket.close()
+        logger.info("the helper for large bodies ended with %d", code)
 
 
 class CodecFailed(Exception):

@@ -7,14 +7,17 @@ socket. Who maps it keeps it as long as anything refers to the mapping.
 import contextlib
 import mmap
 import os
+import pickle
+import socket
 import threading
 import weakref
 from queue import SimpleQueue
-from typing import Final
+from typing import Any, Final
 
 from batchedmodel_contract.inference.tensors import Buffer
 
 _NAME: Final = "batchedmodel-body"  # as /proc shows it
+_LARGEST_MESSAGE: Final = 64 * 1024
 
 
 class SharedMemory:
@@ -94,3 +97,18 @@ class Closer:
 
 
 _closer: Final = Closer()
+
+
+def send(connection: socket.socket, message: object, memory: SharedMemory) -> None:
+    """Send a small message with its memory; raises `OSError`."""
+    socket.send_fds(connection, [pickle.dumps(message)], [memory.descriptor])
+
+
+def received(connection: socket.socket) -> tuple[Any, SharedMemory] | None:
+    """The next message with its memory; None when the other end is gone. Raises `OSError`."""
+    content, descriptors, _, _ = socket.recv_fds(
+        connection, _LARGEST_MESSAGE, 1, socket.MSG_CMSG_CLOEXEC
+    )
+    if not content:
+        return None
+    return pickle.loads(content), SharedMemory(descriptors[0])

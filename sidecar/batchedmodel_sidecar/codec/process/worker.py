@@ -9,7 +9,6 @@ import asyncio
 import gc
 import logging
 import os
-import pickle
 import signal
 import socket
 import sys
@@ -21,8 +20,7 @@ from batchedmodel_sidecar.backends.foreign.protocol import ForeignRequest, Parse
 from batchedmodel_sidecar.batching.rejections import too_many
 from batchedmodel_sidecar.calls import Call, Row
 from batchedmodel_sidecar.codec.process import wire
-from batchedmodel_sidecar.codec.process.process import received
-from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
+from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory, received, send
 from batchedmodel_sidecar.codec.process.wire import Content, DealJob, Job, News, ParseJob, RenderJob
 from batchedmodel_sidecar.codec.tokenizer import Tokens, text_threads
 from batchedmodel_sidecar.errors import Rejected, Unserved
@@ -154,7 +152,7 @@ def main() -> None:
             memory.close()
             if answered is not None:
                 reply, filled = answered
-                socket.send_fds(connection, [pickle.dumps(reply)], [filled.descriptor])
+                send(connection, reply, filled)
                 filled.close()
             # Let go of it before the next body comes, and not after.
             del taken, memory, answered

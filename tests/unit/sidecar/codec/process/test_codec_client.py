@@ -9,8 +9,12 @@ from typing import Any, Final
 import pytest
 
 from batchedmodel_sidecar.codec.process import client
-from batchedmodel_sidecar.codec.process.client import CodecClient, CodecFailed, patience
-from batchedmodel_sidecar.codec.process.process import CodecProcessEnded
+from batchedmodel_sidecar.codec.process.client import (
+    CodecClient,
+    CodecFailed,
+    CodecProcessEnded,
+    patience,
+)
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
 from batchedmodel_sidecar.codec.process.wire import Job, News, ParseJob, Reply
 from batchedmodel_sidecar.codec.tokenizer import Tokens, text_threads
