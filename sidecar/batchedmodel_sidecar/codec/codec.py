@@ -42,6 +42,7 @@ class Codec:
     def __init__(self, helper: CodecClient, *, most_rows: Callable[[], int]) -> None:
         """`most_rows`: how many rows of one call are taken at present, at most."""
         self.adapters: Final = adapters()
+        self._endpoints = {type(adapter): endpoint for endpoint, adapter in self.adapters.items()}
         self._process = helper
         self._most_rows = most_rows
 
@@ -54,14 +55,13 @@ class Codec:
 
     async def parse(
         self,
-        endpoint: Endpoint,
         adapter: Adapter,
         body: Buffer | SharedMemory,
         header_length: str | None,
         model: ReadyModel,
         share: Share = NOBODY,
     ) -> Parsed:
-        """The call in a body for that endpoint's adapter; raises `InvalidInput` or `Rejected`."""
+        """The call in a body; raises `InvalidInput` or `Rejected`."""
         foreign = adapter if isinstance(adapter, ForeignAdapter) else None
         if not isinstance(body, SharedMemory):
             if foreign is None or foreign.protocol.converts(len(body), header_length) <= LARGE:
@@ -71,11 +71,11 @@ class Codec:
             self.refuse_large(share)
             memory = await stored([body])
             try:
-                return await self.parse(endpoint, adapter, memory, header_length, model, share)
+                return await self.parse(adapter, memory, header_length, model, share)
             finally:
                 memory.close()
         self.refuse_large(share)
-        job = ParseJob(foreign.protocol if foreign else endpoint, header_length, self._most_rows())
+        job = ParseJob(self._by(adapter), header_length, self._most_rows())
         told = None if foreign else model
         try:
             view, head = await self._process.do(job, body, told, urgent=False, share=share)
@@ -89,7 +89,6 @@ class Codec:
 
     async def render(
         self,
-        endpoint: Endpoint,
         adapter: Adapter,
         parsed: Parsed,
         answer: Answer,
@@ -103,7 +102,7 @@ class Codec:
             return adapter.render(parsed, answer, model)
         foreign = adapter if isinstance(adapter, ForeignAdapter) else None
         head, parts = wire.write_question(parsed.call.lengths, answer, parsed.memo)
-        job = RenderJob(foreign.protocol if foreign else endpoint, head)
+        job = RenderJob(self._by(adapter), head)
         memory = await stored(parts)
         known = None if foreign else model
         body = await self._answered(wire.read_rendered, job, memory, known, share)
@@ -120,6 +119,12 @@ class Codec:
         for part in parts:
             memory.write(part)
         return await self._answered(wire.read_dealt, DealJob(protocol, head), memory)
+
+    def _by(self, adapter: Adapter) -> Endpoint | BackendProtocol:
+        """How the helper is told of the adapter."""
+        if isinstance(adapter, ForeignAdapter):
+            return adapter.protocol
+        return self._endpoints[type(adapter)]
 
     async def _answered(
         self,

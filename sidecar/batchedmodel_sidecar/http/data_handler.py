@@ -213,9 +213,7 @@ class DataHandler:
             answer = await self._batcher.submit(parsed.call, arrived, options, share)
             self._bodies.hold_answer(answer.size, held)
             try:
-                body = await self._codec.render(
-                    found.endpoint, adapter, parsed, answer, model, share
-                )
+                body = await self._codec.render(adapter, parsed, answer, model, share)
             except InvalidInput as error:
                 # The model's answer has no form in which the caller asked for it.
                 raise CallError(str(error), status=400, field=error.mistake.field) from error
@@ -263,7 +261,7 @@ class DataHandler:
             need.turn_to(model.users)
             parsed, waited = await within(
                 limit - (self._clock() - arrived),
-                self._parsed(found, adapter, body, header_options.encoding, held, head, model),
+                self._parsed(adapter, body, header_options.encoding, held, head, model),
             )
             if waited:
                 self._open_for_work()
@@ -289,7 +287,6 @@ class DataHandler:
 
     async def _parsed(
         self,
-        found: Found,
         adapter: Adapter,
         body: Received,
         encoding: Encoding | None,
@@ -301,9 +298,7 @@ class DataHandler:
         if encoding is not None:
             plain = await self._bodies.decoded(body, encoding, held, head)
         try:
-            parsed = await self._codec.parse(
-                found.endpoint, adapter, plain, head, model, held.share
-            )
+            parsed = await self._codec.parse(adapter, plain, head, model, held.share)
             self._bodies.settled(plain, parsed.call, held)
         finally:
             if plain is not body and isinstance(plain, SharedMemory):

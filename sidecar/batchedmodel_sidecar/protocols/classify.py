@@ -49,7 +49,7 @@ class _Form:
     tei: bool
     """A list of labels with scores, the likeliest first; otherwise vLLM's list of objects."""
     single: bool
-    """In TEI's form: one text was asked about, not a list of them."""
+    """In TEI's form: the question holds one text, not a list."""
     raw: bool
     marks: tuple[Marks, ...] | None = None
     """Of each text, where its tokens come from; None where texts are classified, not tokens."""
@@ -85,7 +85,7 @@ class ClassifyAdapter(ScoreAdapter):
         return Parsed(call=model.call_of(rows), memo=form)
 
     def texts(self, parsed: Parsed, answer: Answer) -> int:
-        """All of them, and of tokens what an entry is beside its scores."""
+        """All scores, and for each token what its entry holds beside them."""
         form: _Form = parsed.memo
         entries = sum(len(marks.places) for marks in form.marks or ())
         return answer.size + _TOKEN * entries
@@ -124,7 +124,7 @@ def labelled(
         own = scores[place * width : (place + 1) * width]
         highest = max(own)
         label = labels[own.index(highest)]
-        # Before its probability is looked for: most tokens are part of nothing.
+        # Its probability is computed last: most tokens are part of nothing.
         if label != _OUTSIDE:
             score = highest if raw else probability(highest, own, classes.activation)
             span = {"index": place, "word": word, "start": start, "end": end}

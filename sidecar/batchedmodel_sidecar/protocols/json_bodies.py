@@ -18,8 +18,8 @@ _MOST_ENTRIES: Final = 2048
 def json_object(body: Buffer, known: Collection[str]) -> dict[str, Any]:
     """The object in a body.
 
-    Raises `InvalidInput`, also for a field that is not known: an answer that silently ignored one
-    would not be what was asked for.
+    Raises `InvalidInput`, also for a field that is not known: the answer would not be what was
+    asked for.
     """
     try:
         asked = orjson.loads(body)
@@ -86,7 +86,7 @@ def usage(rows: tuple[Row, ...]) -> dict[str, int]:
 
 
 def nested(value: Value, datatype: Datatype, name: str) -> Any:
-    """A value as JSON: a number or text where it has no dimensions, else lists in lists.
+    """A value as JSON: a number or text if it has no dimensions, or lists in lists.
 
     Raises `InvalidInput`, naming the output, when JSON cannot say it.
     """

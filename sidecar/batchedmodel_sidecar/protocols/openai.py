@@ -145,7 +145,7 @@ def _dimensions(given: object, description: ModelDescription) -> int | None:
 
 def _vector(value: Value, datatype: Datatype, form: _Form) -> Any:
     if form.base64 and form.dimensions is None and datatype is Datatype.FP32:
-        # Little-endian FP32, which is what the clients decode.
+        # The clients decode little-endian FP32.
         return base64.b64encode(value.data).decode()
     vector = bytes_to_values(value.data, datatype, "embedding")
     if form.dimensions is not None:
@@ -154,7 +154,7 @@ def _vector(value: Value, datatype: Datatype, form: _Form) -> Any:
 
 
 def _cut(vector: list[float], dimensions: int) -> list[float]:
-    """The first numbers at length 1 again, as OpenAI documents it, in FP32 as the whole vector."""
+    """The first numbers, scaled to length 1 as OpenAI documents it, in FP32."""
     vector = vector[:dimensions]
     # A vector of zeros has no direction that could be kept.
     length = math.hypot(*vector) or 1.0

@@ -35,7 +35,7 @@ from batchedmodel_sidecar.protocols.adapter import Adapter, Body, Parsed
 from batchedmodel_sidecar.protocols.headers import PARAMETERS, RequestOptions, options_of_parameters
 
 _SMALL: Final = 16 * 1024
-"""Bytes of a body up to which its form is worth more than its numbers."""
+"""Bytes of a body up to which it is worth while to look for its form."""
 _DATA: Final = b'"data"'
 _NUMBERS: Final = re.compile(rb'"data": ?(\[[][\d\s.,eE+-]*\])')
 _LONGEST_FORM: Final = 2048
@@ -114,12 +114,12 @@ class V2Adapter(Adapter):
 
 
 def server_metadata(version: str) -> dict[str, Any]:
-    """What v2 says about the server, whatever it serves."""
+    """The v2 metadata of the server, whatever it serves."""
     return {"name": "batchedmodel", "version": version, "extensions": [BINARY_EXTENSION]}
 
 
 def metadata(model: ReadyModel) -> dict[str, Any]:
-    """The public metadata: what the server says, and the text input that the sidecar adds."""
+    """The v2 metadata of the model: the server's, with the text input that the sidecar adds."""
     document = model.description.to_metadata()
     text = model.description.text
     if text is not None:
@@ -209,7 +209,8 @@ class Forms:
         if found is None or len(tensors) > 1 or tensor.datatype is Datatype.BYTES:
             return
         before, behind = body[: found.start(1)], body[found.end(1) :]
-        # Of two keys one would be the tensor's, and so of one whose name is written in escapes.
+        # The data found must be the tensor's: with two such keys, or with one that is written in
+        # escapes, it may be another's.
         if (
             len(before) + len(behind) > _LONGEST_FORM
             or body.count(_DATA) != 1
