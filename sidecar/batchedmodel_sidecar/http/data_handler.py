@@ -26,11 +26,10 @@ from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.body.encodings import Encoding, wants_gzip
 from batchedmodel_sidecar.codec.codec import Codec
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
-from batchedmodel_sidecar.errors import CallError, Rejected, TooLate
+from batchedmodel_sidecar.errors import RETRY_SOON, CallError, Rejected, TooLate
 from batchedmodel_sidecar.http.body_reader import BodyReader, Received, Source
 from batchedmodel_sidecar.http.passthrough import GoesAlone, Passthrough
 from batchedmodel_sidecar.http.responses import (
-    RETRY_NOT_READY,
     as_web,
     error_response,
     gzipped,
@@ -321,15 +320,15 @@ class DataHandler:
         model = self._batcher.model
         if model is None:
             reason = self._link.status.reason
-            raise Rejected(Rejection.NOT_READY, reason, retry_after=RETRY_NOT_READY)
+            raise Rejected(Rejection.NOT_READY, reason, retry_after=RETRY_SOON)
         if self._batcher.closed is not None:
-            raise Rejected(Rejection.NOT_READY, self._batcher.closed, retry_after=RETRY_NOT_READY)
+            raise Rejected(Rejection.NOT_READY, self._batcher.closed, retry_after=RETRY_SOON)
         return model
 
     def _require_open(self) -> None:
         if self._lifecycle.refusing:
             message = "this pod is stopping; another one will answer"
-            raise Rejected(Rejection.DRAINING, message, retry_after=RETRY_NOT_READY)
+            raise Rejected(Rejection.DRAINING, message, retry_after=RETRY_SOON)
 
     def _admit(
         self, declared: int | None, head: str | None, version: str | None, by: Share

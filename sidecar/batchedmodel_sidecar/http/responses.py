@@ -21,13 +21,12 @@ from batchedmodel_sidecar.backends.base import LinkStatus
 from batchedmodel_sidecar.body.buffers import body_of
 from batchedmodel_sidecar.body.encodings import Compression
 from batchedmodel_sidecar.calls import Timing
-from batchedmodel_sidecar.errors import CallError, ModelNotFound
+from batchedmodel_sidecar.errors import RETRY_SOON, CallError, ModelNotFound
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols import openai, v2
 from batchedmodel_sidecar.protocols.adapter import Body
 from batchedmodel_sidecar.protocols.routes import Endpoint, Found
 
-RETRY_NOT_READY: Final = 1.0
 VERSION: Final = metadata.version("batchedmodel")
 _OUTCOME_HEADER: Final = "x-request-outcome"
 _BATCH_SIZE_HEADER: Final = "x-batch-size"
@@ -106,7 +105,7 @@ def info_response(name: str, found: Found, status: LinkStatus, *, open_for_work:
     if found.endpoint is Endpoint.MODEL_READY:
         return _json({"name": name, "ready": ready}, code)
     if status.model is None:
-        raise CallError(status.reason, status=503, retry_after=RETRY_NOT_READY)
+        raise CallError(status.reason, status=503, retry_after=RETRY_SOON)
     match found.endpoint:
         case Endpoint.V2_MODEL:
             return _json(v2.metadata(status.model))

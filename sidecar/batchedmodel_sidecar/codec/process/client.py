@@ -218,8 +218,7 @@ class CodecClient:
         return await process.ask(task.job, task.memory)
 
     async def _introduce(self, process: CodecProcess, model: ReadyModel) -> None:
-        tokenizer = model.tokens.tokenizer_json if model.tokens is not None else b""
-        head, parts = wire.write_model(wire.Model(model.description, model.rows_pad, tokenizer))
+        head, parts = wire.write_model(model)
         memory = await stored(parts)
         process.tell(News(head), memory)
         memory.close()

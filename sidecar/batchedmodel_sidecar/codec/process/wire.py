@@ -12,7 +12,6 @@ from itertools import accumulate
 from pickle import PickleBuffer
 from typing import Any, Final, NamedTuple
 
-from batchedmodel_contract.inference.description import ModelDescription
 from batchedmodel_contract.inference.tensors import Buffer, Shape
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_sidecar.backends.foreign.protocol import (
@@ -21,8 +20,10 @@ from batchedmodel_sidecar.backends.foreign.protocol import (
     Response,
     SplitReply,
 )
+from batchedmodel_sidecar.backends.native.version_lease import VersionUsers
 from batchedmodel_sidecar.calls import Answer, Row, Value
 from batchedmodel_sidecar.errors import Rejected, Unserved
+from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Body
 from batchedmodel_sidecar.protocols.routes import Endpoint
 
@@ -90,38 +91,23 @@ class Kept:
         return pickle.loads, (PickleBuffer(self.data),)
 
 
-class Model(NamedTuple):
-    """What the codec process must know of a model."""
-
-    description: ModelDescription
-    rows_pad: bool
-    tokenizer: Buffer
-    """Its file; empty when the model takes no text."""
-
-
-class Question(NamedTuple):
-    """An answer to be rendered, with what must be known of its call."""
-
-    lengths: list[int]
-    answer: Answer
-    memo: Any
-
-
 class _Refused(NamedTuple):
     kind: type[Refusal]
     args: tuple[Any, ...]
     state: dict[str, Any]
 
 
-def write_model(model: Model) -> Content:
+def write_model(model: ReadyModel) -> Content:
     """The content for `News`."""
-    return _packed(model._replace(tokenizer=_apart(model.tokenizer)))
+    tokenizer = model.tokens.tokenizer_json if model.tokens is not None else b""
+    bare = replace(model, profile=None, tokens=None, users=VersionUsers())
+    return _packed((bare, _apart(tokenizer)))
 
 
-def read_model(memory: Buffer, head: int) -> Model:
-    """What `write_model` wrote."""
-    model: Model = _unpacked(memory, head)
-    return model
+def read_model(memory: Buffer, head: int) -> tuple[ReadyModel, Buffer]:
+    """The model without its tokenizer, and the tokenizer's file; empty where it takes no text."""
+    model, tokenizer = _unpacked(memory, head)
+    return model, tokenizer
 
 
 def write_parsed(draft: ParsedRequest) -> Content:
@@ -146,10 +132,10 @@ def write_question(lengths: list[int], answer: Answer, memo: Any) -> Content:
     return _packed((lengths, _columns(answer.rows), answer._replace(rows=()), memo))
 
 
-def read_question(memory: Buffer, head: int) -> Question:
-    """What `write_question` wrote."""
+def read_question(memory: Buffer, head: int) -> tuple[list[int], Answer, Any]:
+    """What `write_question` was given."""
     lengths, columns, answer, memo = _unpacked(memory, head)
-    return Question(lengths, answer._replace(rows=_rows(columns)), memo)
+    return lengths, answer._replace(rows=_rows(columns)), memo
 
 
 def write_rendered(body: Body) -> Content:

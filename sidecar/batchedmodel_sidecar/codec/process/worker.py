@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import sys
+from dataclasses import replace
 from typing import Final
 
 from batchedmodel_contract.invalid_input import InvalidInput
@@ -91,13 +92,12 @@ class Worker:
         )
 
     def _rendered(self, job: RenderJob, view: memoryview) -> Body:
-        asked = wire.read_question(view, job.head)
+        lengths, answer, memo = wire.read_question(view, job.head)
         if not isinstance(job.by, Endpoint):
-            return job.by.render(asked.memo, asked.answer)
+            return job.by.render(memo, answer)
         model = self._known()
-        call = Call(rows=_rows(asked.lengths), description=model.description, key=None)
-        parsed = Parsed(call=call, memo=asked.memo)
-        return self._adapters[job.by].render(parsed, asked.answer, model)
+        call = Call(rows=_rows(lengths), description=model.description, key=None)
+        return self._adapters[job.by].render(Parsed(call=call, memo=memo), answer, model)
 
     def _known(self) -> ReadyModel:
         if self._unreadable:
@@ -109,17 +109,10 @@ class Worker:
         """Take the model. News has no answer: if the model cannot be read, its jobs are told so."""
         self._unreadable = ""
         try:
-            model = wire.read_model(view, message.head)
-            text = model.description.text
-            self._model = ReadyModel(
-                description=model.description,
-                profile=None,
-                tokens=Tokens(bytes(model.tokenizer), text, self._threads)
-                if text and model.tokenizer
-                else None,
-                depth=1,
-                rows_pad=model.rows_pad,
-            )
+            model, tokenizer = wire.read_model(view, message.head)
+            if (text := model.description.text) and tokenizer:
+                model = replace(model, tokens=Tokens(bytes(tokenizer), text, self._threads))
+            self._model = model
         except BaseException as error:
             logger.error("the model cannot be read: %s", type(error).__name__)
             self._unreadable = f"the model cannot be read in the sidecar: {type(error).__name__}"

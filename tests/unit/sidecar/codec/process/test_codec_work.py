@@ -1,10 +1,15 @@
 """What the helper makes of bodies and answers is what the sidecar's own process makes of them."""
 
+import contextlib
+import gc
 import pickle
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final
+from types import SimpleNamespace
+from typing import Any, Final, cast
 
+import numpy as np
 import orjson
 import pytest
 from hypothesis import given, settings
@@ -39,8 +44,7 @@ ADAPTERS: Final = adapters()
 
 async def informed(model: ReadyModel) -> Worker:
     worker = Worker()
-    tokenizer = model.tokens.tokenizer_json if model.tokens is not None else b""
-    head, parts = wire.write_model(wire.Model(model.description, model.rows_pad, tokenizer))
+    head, parts = wire.write_model(model)
     assert await worker.work(News(head), filled(parts)) is None
     return worker
 
@@ -171,6 +175,20 @@ def everything(body: Body) -> tuple[bytes, str, object]:
     return bytes(body.data) + b"".join(body.tail), body.content_type, body.headers
 
 
+def test_a_refusal_lets_go_of_the_memory_that_brought_it() -> None:
+    head, parts = wire.write_refusal(Rejected(Rejection.INVALID, "odd"))
+    memory = np.frombuffer(b"".join(parts), np.uint8)
+    kept = weakref.ref(memory)
+    gc.disable()
+    try:
+        with contextlib.suppress(Rejected):
+            wire.read_parsed(memory.data, head)
+        del memory
+        assert kept() is None
+    finally:
+        gc.enable()
+
+
 def answer_of(description: ModelDescription, data: st.DataObject, count: int) -> Answer:
     rows = []
     for _ in range(count):
@@ -266,7 +284,8 @@ async def test_tokenizer_that_panics_fails_its_jobs_and_not_the_helper() -> None
 async def test_model_that_cannot_be_read_is_what_its_jobs_are_told_until_there_is_another() -> None:
     worker = Worker()
     for tokenizer, status in ((PANICS_WHEN_READ, 500), (tokenizer_json(), 400)):
-        head, parts = wire.write_model(wire.Model(TEXTS.description, True, tokenizer))
+        tokens = cast("Any", SimpleNamespace(tokenizer_json=tokenizer))
+        head, parts = wire.write_model(replace(TEXTS, tokens=tokens))
         assert await worker.work(News(head), filled(parts)) is None
         error = await asked(worker, Endpoint.EMBEDDINGS, {"model": "m", "input": 7})
         assert (getattr(error, "status", 400)) == status
