@@ -72,9 +72,8 @@ class Rejected(CallError):
 class TooLate(Rejected):
     """The call's time was over before it was parsed."""
 
-    def __init__(self, seconds: float, *, status: int | None = None) -> None:
-        message = f"not understood within {seconds:g} s"
-        super().__init__(Rejection.EXPIRED, message, status=status)
+    def __init__(self, seconds: float) -> None:
+        super().__init__(Rejection.EXPIRED, f"not understood within {seconds:g} s")
 
 
 class ModelNotFound(Rejected):
@@ -128,7 +127,7 @@ class Busy(Unserved):
         message: str,
         *,
         status: int = 503,
-        retry_after: float = 1.0,
+        retry_after: float = RETRY_SOON,
         said: Said | None = None,
         answered: bool = False,
     ) -> None:
