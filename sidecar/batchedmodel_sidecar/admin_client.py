@@ -1,21 +1,24 @@
 """Tells the sidecar in the same container to do what nobody else may: drain, load, unload.
 
 `python -m batchedmodel_sidecar.admin_client drain` is the hook by which the kubelet ends a pod. It
-finds the sidecar by the same variables as the sidecar its settings, and the token in the sidecar's
-file.
+finds the sidecar by the variables from which the sidecar has its settings. It proves itself by a
+token that the sidecar makes up at its start and writes to a file. The token stands in no object of
+the cluster: only who may run a program in the container can read it.
 
 Exit codes: 0 when it is done, or begun in the case of `drain`; 1 when it was refused; 2 for a wrong
 command or settings; 3 when no sidecar answers.
 """
 
+import contextlib
 import http.client
 import os
+import secrets
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
-from batchedmodel_contract.invalid_input import InvalidManifest
+from batchedmodel_contract.invalid_input import InvalidInput, InvalidManifest
 from batchedmodel_contract.processes import server_api, sidecar_api
 from batchedmodel_contract.processes.environment import (
     EXIT_WRONG_SETTINGS,
@@ -23,32 +26,53 @@ from batchedmodel_contract.processes.environment import (
     SidecarSettings,
     from_environment,
 )
-from batchedmodel_sidecar.http.admin_token import read_token
 
 EXIT_REFUSED: Final = 1
 EXIT_NO_ANSWER: Final = 3
 _HOOK_SECONDS: Final = 5.0
 _LOAD_SECONDS: Final = 3600.0
 _LONGEST_ANSWER: Final = 65_536
+_TOKEN_BYTES: Final = 32
+_LONGEST_TOKEN: Final = 4 * _TOKEN_BYTES
 _EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """Where a process is reached that listens on all addresses."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
-    """What can be told."""
+def new_token(path: str) -> str:
+    """Make a token up and write it to the file, in place of an earlier one; empty without a path.
 
-    path: str
-    seconds: float
-    """How long its answer may take."""
+    Raises `InvalidInput` when it cannot be written.
+    """
+    if not path:
+        return ""
+    token = secrets.token_urlsafe(_TOKEN_BYTES)
+    # Written elsewhere and renamed: a reader finds it whole, and no link there is followed.
+    draft = f"{path}.{secrets.token_hex(8)}"
+    try:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(token)
+        Path(draft).rename(path)
+    except OSError as error:
+        # On a full disk each start would leave one more draft.
+        with contextlib.suppress(OSError):
+            Path(draft).unlink()
+        raise InvalidInput("TOKEN_FILE", f"cannot be written: {error.strerror}", path) from error
+    return token
 
 
-def commands(model: str) -> Mapping[str, Command]:
-    """By the words for them."""
+def read_token(path: str) -> str:
+    """What stands in the file; raises `OSError`."""
+    with Path(path).open() as file:
+        return file.read(_LONGEST_TOKEN)
+
+
+def commands(model: str) -> Mapping[str, tuple[str, float]]:
+    """By the words for them: the path, and how many seconds the answer may take."""
     return {
-        "drain": Command(path=sidecar_api.DRAIN, seconds=_HOOK_SECONDS),
-        "load": Command(path=server_api.load_path(model), seconds=_LOAD_SECONDS),
-        "unload": Command(path=server_api.unload_path(model), seconds=_LOAD_SECONDS),
+        "drain": (sidecar_api.DRAIN, _HOOK_SECONDS),
+        "load": (server_api.load_path(model), _LOAD_SECONDS),
+        "unload": (server_api.unload_path(model), _LOAD_SECONDS),
     }
 
 
@@ -64,18 +88,18 @@ def main(words: Sequence[str], environ: Mapping[str, str]) -> int:
     if not settings.token_file:
         return _ended(f"{PREFIX}TOKEN_FILE is not set: nobody may do this", EXIT_WRONG_SETTINGS)
     try:
-        status, text = _post(settings, known[words[0]])
+        status, text = _post(settings, *known[words[0]])
     except (OSError, http.client.HTTPException) as error:
         return _ended(f"no answer: {error!r}", EXIT_NO_ANSWER)
     return _ended(text.strip(), 0 if status < 300 else EXIT_REFUSED)
 
 
-def _post(settings: SidecarSettings, command: Command) -> tuple[int, str]:
+def _post(settings: SidecarSettings, path: str, seconds: float) -> tuple[int, str]:
     headers = {sidecar_api.TOKEN_HEADER: read_token(settings.token_file)}
     host = _EVERYWHERE.get(settings.host, settings.host)
-    connection = http.client.HTTPConnection(host, settings.admin_port, timeout=command.seconds)
+    connection = http.client.HTTPConnection(host, settings.admin_port, timeout=seconds)
     try:
-        connection.request("POST", command.path, headers=headers)
+        connection.request("POST", path, headers=headers)
         answer = connection.getresponse()
         return answer.status, answer.read(_LONGEST_ANSWER).decode(errors="replace")
     finally:

@@ -1,6 +1,6 @@
-"""What a call asks and what it is answered, once no protocol is visible any more.
+"""A call and its answer, without any protocol.
 
-Adapters make a `Call` of a body and a body of an `Answer`; the batcher sees only these.
+Adapters make a `Call` of a body and a body of an `Answer`. The batcher sees only these.
 """
 
 from collections.abc import Hashable, Sequence
@@ -28,21 +28,21 @@ class Row(NamedTuple):
 
 
 class Call(NamedTuple):
-    """Rows that are settled together."""
+    """Rows that are accepted and answered together."""
 
     rows: tuple[Row, ...]
     description: ModelDescription
-    """What the rows were checked against; a server that takes other rows must not get them."""
+    """The rows were checked against it; a server that takes other rows must not get them."""
     key: Hashable
     """Only rows of equal keys may share a batch."""
     equal_shapes: bool = False
-    """Whether, beside that, only rows of equal shapes may, even within the call."""
+    """Whether rows that share a batch must have equal shapes too, even within the call."""
     params: Values | None = None
-    """What the call sets of the model's parameters; nothing that keeps its rows from others'."""
+    """The model's parameters that the call sets; rows with others may share its batch."""
     envelope: Hashable = None
     """What a foreign server is asked beside the rows; a part of the key. None for our server."""
     trace: tuple[tuple[str, str], ...] = ()
-    """Headers that a request of this call alone carries: others' rows would be in a wrong trace."""
+    """Headers that go with the rows only where no other call's rows go with them."""
 
     @property
     def size(self) -> int:
@@ -67,9 +67,9 @@ def request_of(
     wanted_seconds: float,
     params: Sequence[Values | None] = (),
 ) -> BatchRequest:
-    """Rows of any number of calls as one batch for the model that is described.
+    """A batch of rows of any number of calls, for the model that is described.
 
-    `params`: for each row what its call sets, for a model that has parameters.
+    `params`: what each row's call sets, for a model that has parameters.
     """
     return BatchRequest(
         inputs=tuple(
@@ -84,19 +84,19 @@ def request_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawBatch(BatchRequest):
-    """A batch for a foreign server: its rows as they came, `inputs` being empty."""
+    """A batch for a foreign server: the rows as they came. Its `inputs` are empty."""
 
     rows: tuple[Row, ...]
     envelope: Any
-    """That of every call in it."""
+    """The envelope of every call in the batch."""
     owners: tuple[int, ...]
-    """For each row, the number of its call: rows with one caller are answered together."""
+    """For each row, the number of its call: rows of one call are answered together."""
     callers: tuple[str, ...]
     """For each row, who asks."""
     traces: tuple[tuple[tuple[str, str], ...], ...]
-    """For each row, the headers that it brings where its call is alone in a request."""
+    """For each row, the `trace` of its call."""
     deadlines: tuple[float, ...]
-    """For each row, until when it may be sent again, in seconds of the batcher's clock."""
+    """For each row, the time after which it is not sent again, by the batcher's clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,10 +105,10 @@ class Said:
 
     status: int
     headers: tuple[tuple[str, str], ...] = ()
-    """Those that may pass to whoever shares the answer."""
+    """The headers that may pass to whoever shares the answer."""
     content_type: str = "application/json"
     body: bytes = b""
-    """The whole body, where it is one caller's as it stands."""
+    """The whole body, where one caller gets it as it is."""
     frame: Any = None
     """What the protocol keeps of the answer, such as the model's version."""
 
@@ -157,10 +157,10 @@ class Answer(NamedTuple):
         return [row[index] for row in self.rows]
 
     def tensors(self) -> list[Tensor | Scattered]:
-        """Each output as one tensor with a batch dimension, its rows where they happen to lie.
+        """Each output as one tensor with a batch dimension; the rows stay where they lie.
 
-        Rows of differing shapes make no rectangle: such an output is flat, and its shapes follow
-        in a tensor of their own, as in the batch extension.
+        An output whose rows differ in shape is flat. A tensor with the shapes follows it, as in the
+        batch extension.
         """
         tensors: list[Tensor | Scattered] = []
         for index, output in enumerate(self.outputs):

@@ -1,7 +1,7 @@
-"""Every way in which a call can go wrong, in our words, and the HTTP status of each.
+"""Every way in which a call can go wrong, and the HTTP status of each.
 
-Foreign exceptions are translated where they occur: those of the HTTP client in `model_link`, those
-of the HTTP server in `ports`, broken input in the protocol adapters.
+Exceptions of libraries are translated where they occur: the HTTP client's in `backends`, the HTTP
+server's in `http`.
 """
 
 from typing import Final
@@ -20,7 +20,8 @@ _STATUS_OF_REJECTION: Final = {
     Rejection.ABANDONED: 499,
     Rejection.PREDICTED_LATE: 429,
 }
-_RETRY_SOON: Final = 1.0
+RETRY_SOON: Final = 1.0
+"""Seconds."""
 _GIVEN_UP: Final = {
     Outcome.SHED: "given up: it would not have been answered in time",
     Outcome.EVICTED: "given up: it was late, and the queue was full of others that are not",
@@ -31,7 +32,7 @@ class CallError(Exception):
     """A call that ends without an answer of the model."""
 
     counted_as: Rejection | Outcome | None = None
-    """Its reason as metrics, logs and a header name it; None for what is no call to the model."""
+    """The reason as metrics, logs and a header name it; None for what is no call to the model."""
 
     def __init__(
         self,
@@ -47,7 +48,7 @@ class CallError(Exception):
         self.retry_after: Final = retry_after
         """Seconds after which trying again makes sense; None when it does not."""
         self.field: Final = field
-        """What in the request is wrong, where one field is."""
+        """The field of the request that is wrong, where it is one."""
 
 
 class Rejected(CallError):
@@ -69,11 +70,10 @@ class Rejected(CallError):
 
 
 class TooLate(Rejected):
-    """The call's time was over before it was understood."""
+    """The call's time was over before it was parsed."""
 
-    def __init__(self, seconds: float, *, status: int | None = None) -> None:
-        message = f"not understood within {seconds:g} s"
-        super().__init__(Rejection.EXPIRED, message, status=status)
+    def __init__(self, seconds: float) -> None:
+        super().__init__(Rejection.EXPIRED, f"not understood within {seconds:g} s")
 
 
 class ModelNotFound(Rejected):
@@ -99,13 +99,13 @@ class Unserved(CallError):
     ) -> None:
         super().__init__(message, status=status, retry_after=retry_after)
         self.said: Final = said
-        """The words of a foreign server, which its caller gets as they are."""
+        """A foreign server's answer, which the caller gets as it is."""
         self.answered: Final = answered
-        """Whether a server is there and said so to this request: others may fare better."""
+        """Whether the server is there and refused this request: it may answer others."""
 
 
 class Fatal(Unserved):
-    """The server went away twice over this row, the second time with nothing else to do."""
+    """The server died twice with this row, the second time with no other row beside it."""
 
     def __init__(self) -> None:
         message = "the model server died twice with this in work; it is not sent again"
@@ -116,18 +116,18 @@ class Lost(Unserved):
     """The server went away while it worked on the call's batch."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(message, status=503, retry_after=_RETRY_SOON)
+        super().__init__(message, status=503, retry_after=RETRY_SOON)
 
 
 class Busy(Unserved):
-    """The server did nothing for the call's batch and asks to be left alone for a while."""
+    """The server did nothing for the call's batch, and asks to be left alone for `seconds`."""
 
     def __init__(
         self,
         message: str,
         *,
         status: int = 503,
-        retry_after: float = 1.0,
+        retry_after: float = RETRY_SOON,
         said: Said | None = None,
         answered: bool = False,
     ) -> None:
@@ -150,7 +150,7 @@ class GivenUp(CallError):
     """The call was accepted, and then others were served in its place."""
 
     def __init__(self, outcome: Outcome, seconds: float, *, retry_after: float) -> None:
-        """`outcome` is `SHED` or `EVICTED`; `seconds` the time that the call had."""
+        """`outcome` is `SHED` or `EVICTED`; `seconds` is the time that the call had."""
         message = f"{_GIVEN_UP[outcome]} (it had {seconds:g} s)"
         super().__init__(message, status=503, retry_after=retry_after)
         self.counted_as = outcome

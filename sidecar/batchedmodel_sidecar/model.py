@@ -1,4 +1,4 @@
-"""The model behind, as far as the sidecar knows it once its server is ready."""
+"""What the sidecar knows of a model whose server is ready."""
 
 from dataclasses import dataclass, field, replace
 
@@ -14,7 +14,7 @@ from batchedmodel_sidecar.codec.tokenizer import Tokens
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadyModel:
-    """What was learnt from a server that says it is ready."""
+    """A model that can be asked."""
 
     description: ModelDescription
     profile: Profile | None
@@ -22,21 +22,21 @@ class ReadyModel:
     tokens: Tokens | None
     """None when the model takes no text."""
     depth: int
-    """Batches that each worker of the server takes at once: one that runs, and perhaps one handed
-    over early."""
+    """Batches that each worker of the server takes at once: the one that runs, and perhaps the
+    next."""
     rows_pad: bool
-    """Whether rows of different shapes may share a batch: the server pads or packs them, and the
-    model's answers stay the same when it does."""
+    """Whether rows of different shapes may share a batch: the server pads or packs them, which
+    leaves the model's answers as they are."""
     users: VersionUsers = field(default_factory=VersionUsers, compare=False, repr=False)
-    """The requests that are read for it."""
+    """The requests that were parsed for this version."""
 
     def asked_by(self, share: Share) -> "ReadyModel":
-        """The same model, whose long texts are tokenised as this tenant's."""
+        """The same model, which tokenises long texts in this tenant's turn."""
         return self if self.tokens is None else replace(self, tokens=self.tokens.asked_by(share))
 
     def takes(self, call: Call) -> bool:
         """Whether the call's rows were checked for such a model."""
-        # Nearly always the very same description, and comparing all of it takes a microsecond.
+        # It is nearly always the very same description. To compare all of it takes a microsecond.
         mine = self.description
         return call.description is mine or call.description == mine
 
@@ -49,7 +49,7 @@ class ReadyModel:
         return Call(
             rows=rows,
             description=self.description,
-            # Two versions may be asked at a time, and each batch goes to one of them.
+            # Two versions may serve at a time, and each batch goes to one of them.
             key=self.description.version,
             equal_shapes=not self.rows_pad,
             params=params,
@@ -57,10 +57,10 @@ class ReadyModel:
 
 
 def take(call: Call, *models: ReadyModel) -> bool:
-    """Whether one of them does."""
+    """Whether one of the models takes the call."""
     return any(model.takes(call) for model in models)
 
 
 def still_needed(*replaced: ReadyModel | None) -> tuple[ReadyModel, ...]:
-    """Those that requests which were read for them will ask."""
+    """The replaced versions that requests still need: those that were parsed for them."""
     return tuple(model for model in replaced if model is not None and model.users.any)

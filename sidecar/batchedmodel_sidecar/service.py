@@ -15,6 +15,7 @@ from batchedmodel_contract.processes.descriptors import raise_descriptors
 from batchedmodel_contract.processes.environment import SidecarSettings
 from batchedmodel_contract.processes.sidecar_api import IDLE_SECONDS
 from batchedmodel_scheduling.core.policy import MemoryCap
+from batchedmodel_sidecar.admin_client import new_token
 from batchedmodel_sidecar.backends.base import Link
 from batchedmodel_sidecar.backends.foreign.catalogue import foreign
 from batchedmodel_sidecar.backends.foreign.client import Client
@@ -27,7 +28,6 @@ from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.codec.codec import Codec
 from batchedmodel_sidecar.codec.process.client import CodecClient
 from batchedmodel_sidecar.http.admin import Admin
-from batchedmodel_sidecar.http.admin_token import new_token
 from batchedmodel_sidecar.http.body_reader import BodyReader
 from batchedmodel_sidecar.http.connections import Connections
 from batchedmodel_sidecar.http.data_handler import DataHandler

@@ -1,8 +1,7 @@
 """Large bodies without large copies: several buffers written as one body, one body read in steps.
 
-Used where a body leaves or enters the process: by the links, the data handler's answers and the
-body reader. Joining ten megabytes takes milliseconds in which the loop does nothing else, so a
-large body is copied piece by piece as it arrives, once, and is sent from where it lies.
+To join ten megabytes takes milliseconds in which the loop does nothing else. So a large body is
+copied once, piece by piece as it arrives, and is sent from where it lies.
 """
 
 import asyncio
@@ -33,14 +32,14 @@ class BuffersBody(Payload):
         self._size = size_of(parts)
 
     async def write(self, writer: AbstractStreamWriter) -> None:
-        """Part by part; between two the loop may do something else.
+        """Write piece by piece; the loop goes on between two.
 
-        Nothing waits for the reader: what it has not read is in memory either way, and is counted
-        where the connection keeps it.
+        It does not wait for the reader: what is unread is in memory either way, and the connection
+        counts it.
         """
         for piece in pieces_of(self._parts):
             await _at_once(writer, piece)
-            # A fast reader takes everything at once, and the loop would not come back before.
+            # A fast reader takes all at once, and nothing else would have a turn meanwhile.
             await asyncio.sleep(0)
 
     def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
@@ -58,8 +57,7 @@ async def _at_once(writer: AbstractStreamWriter, piece: Buffer) -> None:
 class Room:
     """Memory of this process for one body whose largest size is known, filled as it arrives.
 
-    Memory that nothing was written to is only an address: a caller that declares much and sends
-    nothing holds nothing.
+    Only what was written takes memory, however much a caller declares.
     """
 
     def __init__(self, size: int) -> None:
@@ -89,7 +87,7 @@ def json_bytes(size: int, head: str | None) -> int:
 
 
 def body_of(parts: Sequence[Buffer], content_type: str) -> bytes | BuffersBody:
-    """What the HTTP library is given: a small body in one piece, a large one where it lies."""
+    """A body for the HTTP library: a small one in one piece, a large one where it lies."""
     if size_of(parts) > LARGE:
         return BuffersBody(parts, content_type)
     return b"".join(parts)

@@ -1,6 +1,6 @@
 """How many bytes of bodies and unread answers are held at once, shared between tenants.
 
-What counts is what has arrived: a caller that declares much and sends nothing holds nothing.
+Only what has arrived counts: a caller that declares much and sends nothing holds nothing.
 """
 
 from types import TracebackType
@@ -30,11 +30,11 @@ class ByteBudget:
         return self._room.refusal(share, size, already=already)
 
     def hold(self, share: Share) -> "Hold":
-        """A part that grows with what is received and is given back behind a `with` block."""
+        """A part that grows with what is received. The end of a `with` block gives it back."""
         return Hold(self._room, share)
 
     def hold_answers(self, size: int) -> None:
-        """So many bytes more of answers are unread, or less."""
+        """Count so many bytes more of unread answers, or less."""
         if size > 0:
             self._room.take(_ANSWERS, size)
         else:
@@ -75,7 +75,7 @@ class Hold:
         return True
 
     def regain(self, size: int) -> None:
-        """Take what was given back only now, so there is room, or what must fit."""
+        """Take so many bytes without asking: they were given back just now, or must fit."""
         self._room.take(self.share, size)
         self._size += size
 

@@ -1,7 +1,6 @@
-"""Compressed bodies: what callers may send, and what large answers become when they ask for it.
+"""Compressed bodies of callers, and large answers that callers want compressed.
 
-Called by the data handler and the body reader. Anything that could take long runs in a thread; zlib
-gives the interpreter's lock free while it works.
+What could take long runs in a thread: zlib releases the interpreter's lock while it works.
 """
 
 import re
@@ -106,7 +105,7 @@ class Compression:
 
     def __init__(self) -> None:
         threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="codec")
-        # Whoever waits holds a body, so what may wait has its bound already.
+        # What waits is bounded already: it is held in the byte budget.
         self._work = FairThreads(threads, at_once=_THREADS, room=0)
 
     async def inflated(
@@ -117,20 +116,20 @@ class Compression:
         place: Callable[[bytes], Plain],
         share: Share,
     ) -> Plain:
-        """As `inflated`, and put in the place where it is needed, off the loop as well.
+        """What `place` makes of the inflated body, off the loop where that takes long.
 
-        Tenants take turns, by what their bodies may become.
+        Tenants take turns, by the sizes that their bodies may have.
         """
-        if len(data) <= _INLINE_BYTES:
-            return place(inflated(data, encoding, limit))
 
         def work() -> Plain:
             return place(inflated(data, encoding, limit))
 
+        if len(data) <= _INLINE_BYTES:
+            return work()
         return await self._work.do(share, min(limit, len(data) * _MOST_TIMES), work)
 
     async def gzipped(self, parts: Sequence[Buffer], share: Share) -> bytes:
-        """The answer in less bytes, as far as that is quick; tenants take turns here as well."""
+        """The answer, compressed at the fastest level; tenants take turns."""
         return await self._work.do(share, size_of(parts), partial(_gzipped, parts))
 
 

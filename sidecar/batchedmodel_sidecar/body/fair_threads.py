@@ -1,6 +1,6 @@
-"""Threads for work that is long and lets go of the interpreter's lock, in fair turns of tenants.
+"""Long works, a few at a time, in fair turns of tenants: of any kind, or in threads.
 
-As much may wait as its room holds, which tenants share. Work that has begun goes on when its caller
+As much may wait as the room holds, which tenants share. Work that has begun goes on when its caller
 leaves, so it counts until it is done.
 """
 
@@ -23,47 +23,60 @@ class WorkFailed(Exception):
     """Work raised what no future takes, or what would end the loop; the message names it."""
 
 
-class FairThreads:
-    """A few threads, and the line in front of them; used by one loop."""
+class FairTurns:
+    """The line in front of what does the works; used by one loop."""
 
-    def __init__(self, executor: Executor, *, at_once: int, room: int) -> None:
-        """`at_once`: how many threads the executor has; `room`: work that may wait or be done."""
-        self._executor = executor
+    def __init__(self, *, at_once: int, room: int) -> None:
+        """`at_once`: works that are done at a time; `room`: work that may wait or be done."""
         self._idle = at_once
-        self._line: FairQueue[int] = FairQueue()
+        self._urgent: FairQueue[int] = FairQueue()
+        self._others: FairQueue[int] = FairQueue()
         self._turns: dict[int, asyncio.Future[None]] = {}
         self._numbers = count()
         self.room: Final = SharedRoom(room)
+
+    @property
+    def waiting(self) -> int:
+        """How many works wait for their turn, urgent ones not counted."""
+        return self._others.unseen
 
     def refusal(self, share: Share, size: int) -> Rejection | None:
         """Why so much work may not come; None if it may."""
         return self.room.refusal(share, size)
 
-    async def do(self, share: Share, size: int, work: Callable[[], Result]) -> Result:
-        """What `work` returns or raises, which there is room for, once it is its tenant's turn.
+    async def take_turn(
+        self,
+        share: Share,
+        size: int,
+        begin: Callable[[], asyncio.Future[Result]],
+        *,
+        room: int,
+        urgent: bool = False,
+    ) -> Result:
+        """What a work gives that is begun once it is its tenant's turn; urgent ones go first.
 
-        Raises `WorkFailed` in the place of what is no `Exception`, and of `StopIteration`.
+        Tenants take turns by `size`. There must be as much `room`.
         """
-        number = next(self._numbers)
-        self.room.take(share, size)
-        self._line.add(share.tenant, number, work=size, rank=number, weight=share.weight)
+        number, line = next(self._numbers), self._urgent if urgent else self._others
+        self.room.take(share, room)
+        line.add(share.tenant, number, work=size, rank=number, weight=share.weight)
         turn = self._turns[number] = asyncio.get_running_loop().create_future()
         self._begin()
         try:
             await turn
         except asyncio.CancelledError:
             if self._turns.pop(number, None) is None:
-                self._done(share, size, number)  # its turn had come, and it did not begin
+                self._done(share, room)  # its turn had come, and it did not begin
             else:
-                self._line.discard(number)
-                self.room.give_back(share.tenant, size)
+                line.discard(number)
+                self.room.give_back(share.tenant, room)
             raise
-        doing = asyncio.get_running_loop().run_in_executor(self._executor, partial(_done, work))
+        doing = begin()
 
         def done(work: asyncio.Future[Result]) -> None:
             if not work.cancelled():
                 work.exception()  # looked at, or asyncio logs it where the caller has left
-            self._done(share, size, number)
+            self._done(share, room)
 
         doing.add_done_callback(done)
         try:
@@ -73,24 +86,43 @@ class FairThreads:
             # had in its hands until somebody looks for garbage.
             del doing
 
-    def close(self) -> None:
-        """What has begun goes on to its end."""
-        self._executor.shutdown(wait=False)
-
     def _begin(self) -> None:
         while self._idle and self._turns:
-            (number,) = self._line.show(0.0)
-            # It was served once it has a thread: the next one may be shown.
-            self._line.left(number)
+            line = self._urgent if self._urgent.unseen else self._others
+            (number,) = line.show(0.0)
+            # As if it had been served already, so that the next one may be shown.
+            line.left(number)
             self._idle -= 1
             turn = self._turns.pop(number)
             if not turn.cancelled():
                 turn.set_result(None)
 
-    def _done(self, share: Share, size: int, number: int) -> None:
+    def _done(self, share: Share, room: int) -> None:
         self._idle += 1
-        self.room.give_back(share.tenant, size)
+        self.room.give_back(share.tenant, room)
         self._begin()
+
+
+class FairThreads(FairTurns):
+    """Threads for work that lets go of the interpreter's lock."""
+
+    def __init__(self, executor: Executor, *, at_once: int, room: int) -> None:
+        """`at_once`: how many threads the executor has; `room`: work that may wait or be done."""
+        super().__init__(at_once=at_once, room=room)
+        self._executor = executor
+
+    async def do(self, share: Share, size: int, work: Callable[[], Result]) -> Result:
+        """What `work` returns or raises, which there is room for, once it is its tenant's turn.
+
+        Raises `WorkFailed` in the place of what is no `Exception`, and of `StopIteration`.
+        """
+        loop = asyncio.get_running_loop()
+        begin = partial(loop.run_in_executor, self._executor, partial(_done, work))
+        return await self.take_turn(share, size, begin, room=size)
+
+    def close(self) -> None:
+        """What has begun goes on to its end."""
+        self._executor.shutdown(wait=False)
 
 
 def _done(work: Callable[[], Result]) -> Result:

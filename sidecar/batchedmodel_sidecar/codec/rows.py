@@ -1,7 +1,7 @@
 """Checks a request's tensors against the model's description and cuts them into rows.
 
-Used by the protocol adapters. A request that does not fit is refused here, alone, before it could
-meet anybody else's rows; the model server checks again what only it can know.
+A request that does not fit is refused here, before its rows share a batch with others. The model
+server checks again what only it can know.
 """
 
 from __future__ import annotations  # array.array takes no type argument at run time
@@ -20,7 +20,7 @@ from batchedmodel_sidecar.model import ReadyModel
 def rows_of_tensors(
     tensors: Sequence[Tensor], description: ModelDescription, field: str = "inputs"
 ) -> tuple[Row, ...]:
-    """The rows of a request, in which `field` holds the tensors; raises `InvalidInput`."""
+    """The rows of a request whose `field` holds the tensors; raises `InvalidInput`."""
     given = {tensor.name: tensor for tensor in tensors}
     ordered = [given[spec.name] for spec in description.inputs if spec.name in given]
     if len(ordered) != len(tensors) or len(ordered) != len(description.inputs):
@@ -124,7 +124,7 @@ def _part(tokenised: Tokenised, index: int) -> array[int]:
 
 
 def _checked_length(tensor: Tensor, spec: TensorSpec, field: str) -> int:
-    """Product of a row's ragged sizes, as the server has it; 1 where every row has the same."""
+    """A row's length: the product of its ragged sizes; 1 where no size is ragged."""
     shape = tensor.shape
     if tensor.datatype is not spec.datatype:
         raise InvalidInput(f"{field}.datatype", f"is not {spec.datatype}", tensor.datatype)

@@ -1,8 +1,8 @@
 """Turns text into token ids while the request waits for its turn anyway.
 
-Exact lengths are what the scheduler needs, and 32 texts of 128 tokens take 11 to 13 ms that a GPU
-should not wait for. The tokenizer releases the interpreter lock, so long inputs go to a thread; a
-short one is done sooner than a thread could be woken.
+The scheduler needs exact lengths, and 32 texts of 128 tokens take 11 to 13 ms for which a GPU
+should not wait. The tokenizer releases the interpreter's lock, so long texts go to a thread. Short
+ones are done sooner than a thread wakes.
 """
 
 from __future__ import annotations  # array.array takes no type argument at run time
@@ -22,7 +22,7 @@ from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_contract.manifest.tenants import NOBODY, Share
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_sidecar.body.fair_threads import FairThreads
-from batchedmodel_sidecar.errors import Rejected
+from batchedmodel_sidecar.errors import RETRY_SOON, Rejected
 
 logger: Final = logging.getLogger(__name__)
 
@@ -36,13 +36,13 @@ Text = str | tuple[str, str]
 
 
 class Marks(NamedTuple):
-    """The tokens that stand for parts of a text, in order; those that the tokenizer adds do not.
+    """The tokens of a text, in order, without those that the tokenizer adds.
 
-    By columns, which are pickled in a fraction of the time that records take.
+    They are columns, which are pickled in a fraction of the time that records take.
     """
 
     places: array[int]
-    """Of each token among all of them."""
+    """The index of each among all tokens."""
     words: tuple[str, ...]
     """As the vocabulary has them."""
     starts: array[int]
@@ -70,7 +70,7 @@ class Tokens:
     """A model's tokenizer, cut to the length that its server takes."""
 
     def __init__(self, tokenizer_json: bytes, text: TextInput, threads: FairThreads) -> None:
-        """The threads outlive the model, whose server may restart while a text is at work.
+        """The threads outlive the model: its server may restart while a text is tokenised.
 
         Raises `InvalidInput` when the file is not a tokenizer.
         """
@@ -81,7 +81,7 @@ class Tokens:
             said = f"{type(error).__name__}: {error}"[:_SAID_CHARACTERS]
             raise InvalidInput("tokenizer", f"cannot be read: {said}") from error
         self.tokenizer_json: Final = tokenizer_json
-        """The file, for whoever makes the same tokenizer once more."""
+        """The file, from which the codec process makes the same tokenizer."""
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(text.max_tokens)
         self._with_segments = text.segments is not None
@@ -90,7 +90,7 @@ class Tokens:
         self.share = NOBODY
 
     def asked_by(self, share: Share) -> Tokens:
-        """The same tokenizer, whose long texts take their turn and their room as this tenant's."""
+        """The same tokenizer, whose long texts take this tenant's turns and room."""
         theirs = copy(self)
         theirs.share = share
         return theirs
@@ -112,12 +112,12 @@ class Tokens:
         refusal = self._threads.refusal(self.share, characters)
         if refusal is not None:
             message = f"{self._threads.room.taken} characters are being tokenised; no more fit"
-            raise Rejected(refusal, message, retry_after=1.0)
+            raise Rejected(refusal, message, retry_after=RETRY_SOON)
         work = partial(self._encode, texts, whole, marked)
         return await self._threads.do(self.share, characters, work)
 
     def _encode(self, texts: Sequence[Text], whole: bool, marked: bool) -> list[Tokenised]:
-        # The fast way keeps no places.
+        # The fast form does not say where in the text a token is.
         encode = self._tokenizer.encode_batch if marked else self._tokenizer.encode_batch_fast
         try:
             encodings = encode(list(texts))

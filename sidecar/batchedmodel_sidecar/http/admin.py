@@ -59,41 +59,33 @@ class Admin:
         """The routes."""
         application = web.Application(client_max_size=MOST_BYTES)
         application.on_response_prepare.append(self._say_who_answers)
-        application.router.add_get(sidecar_api.LIVE, self._live)
-        application.router.add_get(sidecar_api.READY, self._ready)
-        application.router.add_get(sidecar_api.METRICS, self._metrics)
-        application.router.add_get(sidecar_api.SETTINGS, self._settings)
-        application.router.add_post(sidecar_api.DRAIN, self._guarded(self._drain))
-        application.router.add_get(sidecar_api.DRAINED, self._drained)
-        application.router.add_get(sidecar_api.STATS, self._stats)
-        application.router.add_get(sidecar_api.ARRIVALS, self._arrivals)
-        application.router.add_get(server_api.profile_path(self._name), self._profile)
-        application.router.add_get(sidecar_api.MODEL_STARTUP, self._model_startup)
-        application.router.add_get(sidecar_api.MODEL_LIVE, self._model_live)
+        get, post = application.router.add_get, application.router.add_post
+        get(sidecar_api.LIVE, self._live)
+        get(sidecar_api.READY, self._ready)
+        get(sidecar_api.METRICS, self._metrics)
+        get(sidecar_api.SETTINGS, self._settings)
+        get(sidecar_api.DRAINED, self._drained)
+        get(sidecar_api.STATS, self._stats)
+        get(sidecar_api.ARRIVALS, self._arrivals)
+        get(server_api.profile_path(self._name), self._profile)
+        get(sidecar_api.MODEL_STARTUP, self._model_startup)
+        get(sidecar_api.MODEL_LIVE, self._model_live)
+        post(sidecar_api.DRAIN, self._guarded(self._drain))
         if self._repository is not None:
-            application.router.add_post(server_api.INDEX, _told_by(self._repository.index))
-            commands = {
-                server_api.load_path(self._name): self._repository.load,
-                server_api.unload_path(self._name): self._repository.unload,
-            }
-            for path, command in commands.items():
-                application.router.add_post(path, self._guarded(_told_by(command)))
+            load, unload = self._repository.load, self._repository.unload
+            post(server_api.INDEX, _asking(self._repository.index))
+            post(server_api.load_path(self._name), self._guarded(_asking(load)))
+            post(server_api.unload_path(self._name), self._guarded(_asking(unload)))
         return application
 
     async def _live(self, request: web.Request) -> web.Response:
-        ailment = self._batcher.ailment()
-        if ailment is not None:
-            return web.Response(status=503, text=f"{ailment}\n")
-        return web.Response(text="live\n")
+        return _verdict("live", self._batcher.ailment())
 
     async def _ready(self, request: web.Request) -> web.Response:
         if self._lifecycle.draining:
-            return web.Response(status=503, text="draining\n")
-        if self._link.status.model is None:
-            return web.Response(status=503, text=f"{self._link.status.reason}\n")
-        if self._batcher.closed is not None:
-            return web.Response(status=503, text=f"{self._batcher.closed}\n")
-        return web.Response(text="ready\n")
+            return _verdict("ready", "draining")
+        status = self._link.status
+        return _verdict("ready", status.reason if status.model is None else self._batcher.closed)
 
     async def _metrics(self, request: web.Request) -> web.Response:
         body = generate_latest(self._registry)
@@ -101,19 +93,17 @@ class Admin:
 
     async def _settings(self, request: web.Request) -> web.Response:
         settings = self._batcher.settings
-        document = {"hash": settings.digest(), "settings": asdict(settings)}
-        return web.Response(body=orjson.dumps(document), content_type="application/json")
+        return _json({"hash": settings.digest(), "settings": asdict(settings)})
 
     async def _stats(self, request: web.Request) -> web.Response:
-        stats = self._batcher.stats(draining=self._lifecycle.draining)
-        return web.Response(body=orjson.dumps(stats.to_mapping()), content_type="application/json")
+        return _json(self._batcher.stats(draining=self._lifecycle.draining).to_mapping())
 
     async def _arrivals(self, request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/csv; charset=utf-8"})
         await response.prepare(request)
         for piece in self._recorder.csv():
             await response.write(piece)
-            # A reader that keeps up would never make the line above wait, and callers come first.
+            # The line above never waits for a reader that keeps up, and callers come first.
             await asyncio.sleep(0)
         return response
 
@@ -121,23 +111,19 @@ class Admin:
         # At the model server's own path, so that whoever asks need not know which of the two it is.
         model = self._link.status.model
         if model is None:
-            return web.Response(status=503, text=f"{self._link.status.reason}\n")
+            return _verdict("", self._link.status.reason)
         if model.profile is None:
             return web.Response(status=404, text="the server behind measures no profile\n")
-        body = orjson.dumps(model.profile.to_mapping())
-        return web.Response(body=body, content_type="application/json")
+        return _json(model.profile.to_mapping())
 
     async def _model_startup(self, request: web.Request) -> web.Response:
         status = self._link.status
-        if status.model is None:
-            return web.Response(status=503, text=f"{status.reason}\n")
-        return web.Response(text="ready\n")
+        return _verdict("ready", status.reason if status.model is None else None)
 
     async def _model_live(self, request: web.Request) -> web.Response:
-        # Ignorance is no verdict: a sidecar that was just restarted must not restart the model.
-        if self._link.status.stuck:
-            return web.Response(status=503, text="the model server answers nothing\n")
-        return web.Response(text="not known to be dead\n")
+        # A sidecar that was just restarted knows nothing, and must not restart the model.
+        stuck = "the model server answers nothing" if self._link.status.stuck else None
+        return _verdict("not known to be dead", stuck)
 
     async def _drain(self, request: web.Request) -> web.Response:
         self._lifecycle.begin_drain()
@@ -147,39 +133,47 @@ class Admin:
         return web.Response(text=f"{await self._lifecycle.drained()}\n")
 
     async def _say_who_answers(self, request: web.Request, response: web.StreamResponse) -> None:
-        # The pod that had this address before may be the one that is asked.
+        # Whoever asks may take this pod for the one that had its address before.
         response.headers[sidecar_api.MODEL_HEADER] = self._name
         if self._pod_uid:
             response.headers[sidecar_api.POD_HEADER] = self._pod_uid
 
     def _guarded(self, handler: Handler) -> Handler:
-        """What takes a pod out of service is not for everybody who reaches the port."""
+        """The handler, for those who have the token."""
 
         async def guarded(request: web.Request) -> web.Response:
-            return self._refusal(request) or await handler(request)
+            if not self._token:
+                return web.Response(status=403, text="there is no token, so nobody may do this\n")
+            given = request.headers.get(sidecar_api.TOKEN_HEADER, "")
+            # As bytes: a header may hold what a comparison of texts refuses.
+            given_bytes = given.encode("utf-8", "surrogateescape")
+            if not hmac.compare_digest(given_bytes, self._token.encode()):
+                return web.Response(status=403, text=f"{sidecar_api.TOKEN_HEADER} is wrong\n")
+            return await handler(request)
 
         return guarded
 
-    def _refusal(self, request: web.Request) -> web.Response | None:
-        if not self._token:
-            return web.Response(status=403, text="there is no token, so nobody may do this\n")
-        given = request.headers.get(sidecar_api.TOKEN_HEADER, "")
-        # As bytes: a header may hold what a comparison of texts refuses.
-        expected = self._token.encode()
-        if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), expected):
-            return web.Response(status=403, text=f"{sidecar_api.TOKEN_HEADER} is wrong\n")
-        return None
 
+def _asking(ask: Callable[[bytes], Awaitable[Told]]) -> Handler:
+    """A handler that gives what the model server answers, as it is."""
 
-def _told_by(ask: Callable[[bytes], Awaitable[Told]]) -> Handler:
-    """What the model server answers, as it is."""
-
-    async def told(request: web.Request) -> web.Response:
+    async def asked(request: web.Request) -> web.Response:
         try:
             answer = await ask(await request.read())
         except Unserved as error:
-            body = orjson.dumps({"error": error.message})
-            return web.Response(status=error.status, body=body, content_type="application/json")
+            return _json({"error": error.message}, error.status)
         return web.Response(status=answer.status, body=answer.body, content_type="application/json")
 
-    return told
+    return asked
+
+
+def _verdict(fine: str, trouble: str | None) -> web.Response:
+    """The answer to a probe: 503 with what is wrong, if anything is."""
+    if trouble is None:
+        return web.Response(text=f"{fine}\n")
+    return web.Response(status=503, text=f"{trouble}\n")
+
+
+def _json(document: object, status: int = 200) -> web.Response:
+    body = orjson.dumps(document)
+    return web.Response(status=status, body=body, content_type="application/json")

@@ -1,6 +1,6 @@
 """Reads request bodies within bounds of size, of memory for all callers together, and of time.
 
-Called by the data handler after admission. What aiohttp raises about bodies ends here.
+The data handler calls it after admission. It translates what aiohttp raises about bodies.
 """
 
 import asyncio
@@ -18,18 +18,17 @@ from batchedmodel_sidecar.body.byte_budget import ByteBudget, Hold
 from batchedmodel_sidecar.body.encodings import Compression, Encoding
 from batchedmodel_sidecar.calls import Call
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
-from batchedmodel_sidecar.errors import CallError, Rejected
+from batchedmodel_sidecar.errors import RETRY_SOON, CallError, Rejected
 from batchedmodel_sidecar.http.routed_head import RequestHead
 from batchedmodel_sidecar.http.unread_answers import SMALL, UnreadAnswers
 
-_RETRY_SOON: Final = 1.0
 _TIMES_AN_ANSWER: Final = 2
-"""The outputs themselves, and what becomes of them; of numbers in JSON it is more."""
+"""An answer is held as outputs and as a body; numbers in JSON are larger still."""
 UNDECODABLE: Final = "body: cannot be decoded as its headers say"
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 Received = Buffer | SharedMemory
-"""A body; one whose JSON is large lies where the helper can reach it."""
+"""A body; one whose JSON is large lies where the codec process can read it."""
 Source = bytes | web.BaseRequest
 """The whole body, or the request with which it arrives."""
 
@@ -38,7 +37,7 @@ class BodyReader:
     """The bounds on bodies, and their reading."""
 
     def __init__(self, *, max_bytes: int, max_held_bytes: int) -> None:
-        """One body's bound, and that of all bodies held at once."""
+        """The bounds of one body, and of all that are held at once."""
         self.max_bytes: Final = max_bytes
         self.compression: Final = Compression()
         self._budget = ByteBudget(max_held_bytes)
@@ -65,7 +64,7 @@ class BodyReader:
     ) -> Received:
         """The whole body as it was sent, charged to `held` as it arrives; raises `Rejected`.
 
-        `head` says how long the JSON at its beginning is, where not all of it is JSON.
+        `head`: how long the JSON at its beginning is, where not all of it is JSON.
         """
         if isinstance(source, bytes):
             return self.whole(source, asked, held, head)
@@ -88,9 +87,9 @@ class BodyReader:
     async def decoded(
         self, body: Received, encoding: Encoding | None, held: Hold, head: str | None = None
     ) -> Received:
-        """The body as it was before it was compressed, held beside it.
+        """The inflated body, bounded and held as the compressed one is.
 
-        The bound holds for what it becomes as well. Raises `Rejected` and `InvalidInput`.
+        Raises `Rejected` and `InvalidInput`.
         """
         if encoding is None or isinstance(body, SharedMemory):
             return body
@@ -104,19 +103,17 @@ class BodyReader:
         return plain
 
     def settled(self, body: Received, call: Call, held: Hold) -> None:
-        """The body was understood: hold what became of it in its place; raises `Rejected`.
-
-        Rows of other bodies are views of these bodies, and are held with them.
-        """
+        """The body was parsed: hold its rows in its place; raises `Rejected`."""
+        # Rows of other bodies are views of these bodies.
         if isinstance(body, SharedMemory):
             held.shrink(len(body))
             if not held.grow(call.size):
                 raise self._no_room(held.refused)
 
     def hold_answer(self, size: int, held: Hold) -> None:
-        """Outputs of so many bytes are made into a body; raises `CallError` where there is no room.
+        """Hold outputs of so many bytes and their body until they are written.
 
-        One alone always fits: to ask again would not help. What is written is counted by `unread`.
+        An answer that is alone always fits, since to ask again would not help. Raises `CallError`.
         """
         if size <= SMALL:
             return
@@ -124,7 +121,7 @@ class BodyReader:
             held.regain(_TIMES_AN_ANSWER * size)
         elif not held.grow(_TIMES_AN_ANSWER * size):
             message = f"callers' bodies and answers take {self._budget.held} bytes; no more fit"
-            raise CallError(message, status=503, retry_after=_RETRY_SOON)
+            raise CallError(message, status=503, retry_after=RETRY_SOON)
 
     def whole(self, body: bytes, asked: RequestHead, held: Hold, head: str | None) -> Received:
         """A body that is here, charged to `held`; raises `Rejected`."""
@@ -153,7 +150,7 @@ class BodyReader:
                         large.write(part)
                     pieces.clear()
         except BaseException:
-            # Nobody counts it from here on, so it must not wait for whoever keeps the exception.
+            # It is not counted any more, so it must not live as long as the exception does.
             if isinstance(large, SharedMemory):
                 large.close()
             large = None
@@ -174,16 +171,16 @@ class BodyReader:
 
     def _no_room(self, refusal: Rejection) -> Rejected:
         message = f"the bodies held take {self._budget.held} bytes; no more fit at present"
-        return Rejected(refusal, message, retry_after=_RETRY_SOON)
+        return Rejected(refusal, message, retry_after=RETRY_SOON)
 
 
 def _bare(error: Exception) -> Exception:
-    """The error of a stream, which keeps it, without the frames that hold the stream."""
+    """The error without its frames, which hold the stream that keeps the error."""
     return error.with_traceback(None)
 
 
 def placed(body: bytes, head: str | None) -> Received:
-    """A body that came as a whole, moved to where it will be parsed."""
+    """A whole body, in shared memory if its JSON is large."""
     if json_bytes(len(body), head) <= LARGE:
         return body
     memory = SharedMemory()
@@ -192,7 +189,7 @@ def placed(body: bytes, head: str | None) -> Received:
 
 
 def answer_expectation(request: web.BaseRequest) -> None:
-    """Let a caller that waits for permission to send its body go on, now that it has it.
+    """Tell a caller that waits for `100 Continue` to send its body.
 
     Raises `Rejected` (417) when it expects anything else.
     """
@@ -203,6 +200,6 @@ def answer_expectation(request: web.BaseRequest) -> None:
         raise Rejected(
             Rejection.INVALID, f"Expect: {shown(expectation)} is not understood", status=417
         )
-    # One that has left may be told nothing: to write to it is an error.
+    # To write to a caller that has left is an error.
     if request.transport is not None and not request.transport.is_closing():
         request.transport.write(_CONTINUE)

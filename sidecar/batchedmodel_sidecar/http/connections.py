@@ -1,9 +1,8 @@
 """The connections of the data port: of bounded number, age and idleness.
 
-A pooled client keeps its connections for ever and would never reach a pod that was added later;
-so a connection that has reached its age is closed behind its next answer. When nearly as many are
-open as may be, the address that holds most of them loses its idle ones. Put together by the
-service; what is asked on a connection is judged by the data handler.
+A pooled client keeps its connections for ever and would never reach a pod that was added later. So
+a connection that has reached its age is closed behind its next answer. When nearly as many are open
+as may be, the address that holds most of them loses its idle ones.
 """
 
 import asyncio
@@ -28,9 +27,9 @@ from batchedmodel_sidecar.http.unread_answers import UnreadAnswers
 _SPREAD: Final = 0.2
 _IDLE_SECONDS: Final = 75.0
 _NEARLY_ALL: Final = 0.9
-"""The share of connections above which each that comes ends an idle one."""
+"""Above this share of connections each new one ends an idle one."""
 _LOOKED_AT: Final = 1000
-"""Connections of an address among which an idle one is looked for."""
+"""An idle connection is looked for among so many of an address."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,13 +41,13 @@ class _Term:
     idle: asyncio.TimerHandle
     address: str
     behind: Hold | None = None
-    """What it sent ahead, behind a request that is being answered."""
+    """Memory for what the caller sent behind a request that is being answered."""
     unread: float = math.inf
-    """Bytes of answers that its caller had not read when it was found idle."""
+    """Bytes of answers that were unread when the connection was last found idle."""
 
 
 class Connections:
-    """Knows when each connection should end, and admits no more of them than it may."""
+    """Bounds the connections in number, and ends each in time."""
 
     def __init__(
         self,
@@ -60,13 +59,13 @@ class Connections:
         at_most: int,
         max_body_bytes: int,
     ) -> None:
-        """Needs a running loop. `mean_age` is in seconds; `hold` gives memory of an address."""
+        """Needs a running loop. `mean_age` is in seconds; `hold` charges memory to an address."""
         self._loop = asyncio.get_running_loop()
         self._data_handler = front
         self._unread = unread
         self._hold = hold
         self._of_address: dict[str, dict[Connection[RequestHead], None]] = {}
-        """The connections of each address, or network of one, in the order in which they came."""
+        """The connections of each address or network, in the order in which they came."""
         self._mean_age = mean_age
         self._at_most = at_most
         self._terms: dict[Connection[RequestHead], _Term] = {}
@@ -179,9 +178,9 @@ class Connections:
     def _retire(self, connection: Connection[RequestHead]) -> None:
         """End a connection that has reached its age and will not end behind an answer.
 
-        A caller that asks is met with `Connection: close` on its next answer, which it cannot
-        mistake. Closing under its hands could cross a request on the wire, so it is done only to a
-        caller that never finished one, or that let a second age pass.
+        A caller that still asks finds `Connection: close` on its next answer. To close earlier
+        could cross a request on the wire. So a connection is closed here only if no request on it
+        was ever answered, or if none came for a second age.
         """
         term = self._terms.get(connection)
         if term is None or connection.at_work:
@@ -195,7 +194,7 @@ class Connections:
     def _look_for_life(self, connection: Connection[RequestHead]) -> None:
         """End a connection that nobody used for long.
 
-        It goes when its caller has read the last answer; who reads nothing more of it has gone.
+        A caller that still reads the last answer gets all of it; any other has gone.
         """
         term = self._terms.get(connection)
         if term is None:
@@ -212,6 +211,6 @@ class Connections:
 
 
 def _address(connection: Connection[RequestHead]) -> str:
-    """Where a caller's connection comes from; empty when nobody says so."""
+    """The caller's address; empty when it is not known."""
     name = connection.transport.get_extra_info("peername")
     return str(name[0]) if isinstance(name, tuple) else ""

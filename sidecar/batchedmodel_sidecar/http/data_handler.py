@@ -1,7 +1,7 @@
 """The data port: admission, reading, parsing, submitting, answering, for every public protocol.
 
-Callers' requests come in here and nothing of HTTP goes further in. Refusals come as early as they
-can be known: the gate and the queue before the body is read, the body's size before it is parsed.
+Nothing of HTTP goes further in. A refusal comes as early as it can be known: for the lifecycle and
+the queue before the body is read, for the body's size before it is parsed.
 """
 
 import asyncio
@@ -26,11 +26,17 @@ from batchedmodel_sidecar.body.byte_budget import Hold
 from batchedmodel_sidecar.body.encodings import Encoding, wants_gzip
 from batchedmodel_sidecar.codec.codec import Codec
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
-from batchedmodel_sidecar.errors import CallError, Rejected, TooLate
+from batchedmodel_sidecar.errors import RETRY_SOON, CallError, Rejected, TooLate
 from batchedmodel_sidecar.http.body_reader import BodyReader, Received, Source
-from batchedmodel_sidecar.http.info_responses import RETRY_NOT_READY, other_version, told
 from batchedmodel_sidecar.http.passthrough import GoesAlone, Passthrough
-from batchedmodel_sidecar.http.responses import as_web, error_response, gzipped, model_response
+from batchedmodel_sidecar.http.responses import (
+    as_web,
+    error_response,
+    gzipped,
+    info_response,
+    model_response,
+    other_version,
+)
 from batchedmodel_sidecar.http.routed_head import HeaderOptions, RequestHead, Route, options_of
 from batchedmodel_sidecar.http.time_out import within
 from batchedmodel_sidecar.lifecycle import Lifecycle
@@ -71,9 +77,7 @@ class DataHandler:
         repository: Repository | None,
         clock: Callable[[], float],
     ) -> None:
-        """`foreign` and `passthrough`: of a server of one's own; ours has paths not public, and a
-        `repository`, which is read here and never told anything.
-        """
+        """`foreign` and `passthrough` are those of a server of one's own, `repository` of ours."""
         self._name = name
         self._batcher = batcher
         self._link = link
@@ -120,35 +124,35 @@ class DataHandler:
         except GoesAlone as alone:
             try:
                 return await self._forwarded(request, alone)
-            except CallError as error:
+            except (CallError, InvalidInput) as error:
                 response = self._named(asked, self._refused(asked, error))
         return as_web(response)
 
     async def respond(self, asked: RequestHead, source: Source, caller: str = "") -> Response:
         """Answer one request, whose body comes from `source`, to the address `caller`.
 
-        Raises nothing but `GoesAlone`. It runs without a task of its own until it has to wait.
+        Raises nothing but `GoesAlone`. No task is needed before it has to wait.
         """
         route = asked.route or self._route(asked)
         try:
-            if self._passthrough is not None and self._goes_alone(asked, route):
-                raise GoesAlone
             if isinstance(route.found, Lost):
                 response = self._lost(asked, route.found)
+            elif self._passthrough is not None and (
+                route.found.endpoint is Endpoint.PASSED_ON or declines_batching(asked.headers)
+            ):
+                raise GoesAlone
             elif route.found.endpoint is Endpoint.INDEX and self._repository is not None:
                 response = await self._index(self._repository, asked, source)
             elif route.adapter is None:
-                response = self._told(asked, route.found)
+                works = self._batcher.closed is None and not self._lifecycle.draining
+                status = self._link.status
+                response = info_response(self._name, route.found, status, open_for_work=works)
             else:
                 response = await self._infer(asked, route.found, route.adapter, source, caller)
         except GoesAlone:
             raise
-        except CallError as error:
+        except (CallError, InvalidInput) as error:
             response = self._refused(asked, error)
-        except InvalidInput as error:
-            # The model's answer has no form in which the caller asked for it.
-            unfit = CallError(str(error), status=400, field=error.mistake.field)
-            response = self._refused(asked, unfit)
         except (asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as bug:
@@ -156,7 +160,7 @@ class DataHandler:
         return self._named(asked, response)
 
     def _route(self, asked: RequestHead) -> Route:
-        """Where a request belongs, found once for all that have the same head."""
+        """The route of a request, found once for all that have the same head."""
         found = self._routes.find(asked.method, asked.path)
         asked.route = Route(found, self._adapter(asked, found))
         return asked.route
@@ -171,19 +175,21 @@ class DataHandler:
         return self._foreign.adapter(asked.path, asked.query, asked.headers)
 
     def _named(self, asked: RequestHead, response: Response) -> Response:
-        """With the name that its caller gave the request."""
+        """The response with the name that its caller gave the request."""
         if asked.request_id is None:
             return response
         return response.with_header(REQUEST_ID_HEADER, asked.request_id)
 
-    def _refused(self, asked: RequestHead, error: CallError) -> Response:
+    def _refused(self, asked: RequestHead, error: CallError | InvalidInput) -> Response:
+        if isinstance(error, InvalidInput):
+            error = invalid(error)
         if isinstance(error, Rejected):
             self._ledger.rejected[error.reason] += 1
             # Not in the words that its caller reads, which may quote the body.
             logger.debug("refused: %s, %d", error.reason, error.status)
         adapter = asked.route.adapter if asked.route else None
         if adapter is None:
-            # Of no protocol's own path: in the form that callers of its like expect.
+            # The path is no protocol's own: the error has the form that such callers expect.
             path = asked.path
             family = Endpoint.V1_PREDICT if path.endswith(":predict") else Endpoint.EMBEDDINGS
             adapter = self._adapters[family if path.startswith("/v1/") else Endpoint.V2_INFER]
@@ -205,7 +211,11 @@ class DataHandler:
             parsed, model, options = understood
             answer = await self._batcher.submit(parsed.call, arrived, options, share)
             self._bodies.hold_answer(answer.size, held)
-            body = await self._codec.render(found.endpoint, adapter, parsed, answer, model, share)
+            try:
+                body = await self._codec.render(adapter, parsed, answer, model, share)
+            except InvalidInput as error:
+                # The model's answer has no form in which the caller asked for it.
+                raise CallError(str(error), status=400, field=error.mistake.field) from error
         timing = answer.timing if options.timing else None
         response = model_response(body, timing)
         accepted = asked.header_options.accepted if asked.header_options else None
@@ -223,7 +233,10 @@ class DataHandler:
         arrived: float,
         source: Source,
     ) -> tuple[Parsed, ReadyModel, RequestOptions]:
-        """Everything before the verdict; whoever leaves or fails here is counted as rejected."""
+        """All that comes before the batcher decides.
+
+        Who leaves or fails here is counted as rejected.
+        """
         body: Received = b""
         limit = 0.0
         head = asked.header_length if found.endpoint is Endpoint.V2_INFER else None
@@ -243,16 +256,16 @@ class DataHandler:
                 model = self._open_for_work()
                 if other := other_version(version, model):
                     raise other
-            # From now on this version is asked, even if another takes its place meanwhile.
+            # This version answers from now on, even if another takes its place meanwhile.
             need.turn_to(model.users)
             parsed, waited = await within(
                 limit - (self._clock() - arrived),
-                self._parsed(found, adapter, body, header_options.encoding, held, head, model),
+                self._parsed(adapter, body, header_options.encoding, held, head, model),
             )
             if waited:
                 self._open_for_work()
         except asyncio.CancelledError:
-            # Nothing was promised yet, but the books must know of everyone who came.
+            # Nothing was promised, but the ledger counts everyone who came.
             self._ledger.rejected[Rejection.ABANDONED] += 1
             raise
         except InvalidInput as error:
@@ -273,7 +286,6 @@ class DataHandler:
 
     async def _parsed(
         self,
-        found: Found,
         adapter: Adapter,
         body: Received,
         encoding: Encoding | None,
@@ -285,9 +297,7 @@ class DataHandler:
         if encoding is not None:
             plain = await self._bodies.decoded(body, encoding, held, head)
         try:
-            parsed = await self._codec.parse(
-                found.endpoint, adapter, plain, head, model, held.share
-            )
+            parsed = await self._codec.parse(adapter, plain, head, model, held.share)
             self._bodies.settled(plain, parsed.call, held)
         finally:
             if plain is not body and isinstance(plain, SharedMemory):
@@ -295,11 +305,11 @@ class DataHandler:
         return parsed
 
     def _header_options(self, asked: RequestHead) -> HeaderOptions:
-        """How the headers want it, understood once for all that have the same head.
+        """What the headers ask for, read once for all requests that have the same head.
 
-        Raises `InvalidInput`, and `Rejected` for a form that is not known.
+        Raises `InvalidInput`, and `Rejected` for an encoding that is not known.
         """
-        if self._passthrough is None and self._declines(asked):
+        if self._passthrough is None and declines_batching(asked.headers):
             raise InvalidInput(BATCH_HEADER, "is taken only in front of a foreign server", "off")
         asked.header_options = options_of(asked.headers, traced=logger.isEnabledFor(logging.DEBUG))
         return asked.header_options
@@ -310,29 +320,22 @@ class DataHandler:
         model = self._batcher.model
         if model is None:
             reason = self._link.status.reason
-            raise Rejected(Rejection.NOT_READY, reason, retry_after=RETRY_NOT_READY)
+            raise Rejected(Rejection.NOT_READY, reason, retry_after=RETRY_SOON)
         if self._batcher.closed is not None:
-            raise Rejected(Rejection.NOT_READY, self._batcher.closed, retry_after=RETRY_NOT_READY)
+            raise Rejected(Rejection.NOT_READY, self._batcher.closed, retry_after=RETRY_SOON)
         return model
-
-    def _declines(self, asked: RequestHead) -> bool:
-        """Whether it should not be batched; raises `Rejected`."""
-        try:
-            return declines_batching(asked.headers)
-        except InvalidInput as error:
-            raise invalid(error) from error
 
     def _require_open(self) -> None:
         if self._lifecycle.refusing:
             message = "this pod is stopping; another one will answer"
-            raise Rejected(Rejection.DRAINING, message, retry_after=RETRY_NOT_READY)
+            raise Rejected(Rejection.DRAINING, message, retry_after=RETRY_SOON)
 
     def _admit(
         self, declared: int | None, head: str | None, version: str | None, by: Share
     ) -> ReadyModel:
-        """Refuse what can be refused before the body is read; raises `Rejected`.
+        """The model, if nothing forbids to read the body; raises `Rejected`.
 
-        `declared`: its size, as far as it is said; None for a small one that is here.
+        `declared` is the body's size; None for a small one that is here.
         """
         model = self._open_for_work()
         if version is not None and (other := other_version(version, model)):
@@ -346,16 +349,10 @@ class DataHandler:
             raise refusal
         return model
 
-    def _goes_alone(self, asked: RequestHead, route: Route) -> bool:
-        """Whether a foreign server gets the request as it is; raises `Rejected`."""
-        if isinstance(route.found, Lost):
-            return False
-        return route.found.endpoint is Endpoint.PASSED_ON or self._declines(asked)
-
     async def _forwarded(self, request: web.BaseRequest, alone: GoesAlone) -> web.StreamResponse:
-        """The foreign server's own answer; raises `CallError`."""
+        """The foreign server's own answer; raises `CallError` or `InvalidInput`."""
         assert self._passthrough is not None, "there is nowhere to go to: our bug"
-        # Behind the reading of a body as well: a drain may have ended meanwhile.
+        # A drain may have ended while the body was read.
         self._require_open()
         settings = self._batcher.settings
         share = share_of(request.remote or "", request.headers, settings.tenants)
@@ -363,11 +360,8 @@ class DataHandler:
             with self._bodies.hold(alone.share) as held:
                 held.regain(len(alone.body))
                 return await self._passthrough.forward(request, alone.seconds, share, alone.body)
-        try:
-            options = options_of_headers(request.headers)
-        except InvalidInput as error:
-            raise invalid(error) from error
-        return await self._passthrough.forward(request, limit_of(options, settings), share)
+        limit = limit_of(options_of_headers(request.headers), settings)
+        return await self._passthrough.forward(request, limit, share)
 
     def _lost(self, asked: RequestHead, lost: Lost) -> Response:
         error = CallError(lost.message, status=lost.status)
@@ -377,7 +371,7 @@ class DataHandler:
         return response if lost.allow is None else response.with_header("Allow", lost.allow)
 
     async def _index(self, repository: Repository, asked: RequestHead, source: Source) -> Response:
-        """The model server's answer; raises `CallError`. No call either."""
+        """The model server's list of versions; raises `CallError`. Not counted as a call."""
         if asked.declared > MOST_BYTES:
             raise CallError(f"the body is larger than {MOST_BYTES} bytes", status=413)
         with self._bodies.hold(NOBODY) as held:
@@ -386,13 +380,8 @@ class DataHandler:
             answer = await repository.index(body if isinstance(body, bytes) else b"")
         return Response([answer.body], status=answer.status)
 
-    def _told(self, asked: RequestHead, found: Found) -> Response:
-        """What can be asked about the server and its model. No call, so no refusal is counted."""
-        works = self._batcher.closed is None and not self._lifecycle.draining
-        return told(self._name, found, self._link.status, open_for_work=works)
-
 
 def _ours(doing: str, bug: BaseException) -> str:
-    """An error of our own while answering one call: logged whole, told in a few words."""
+    """What a caller is told of an error of ours; the log has all of it."""
     logger.error("error while %s a call", doing, exc_info=bug)
     return f"error in the sidecar while {doing} this call: {type(bug).__name__}"

@@ -1,8 +1,8 @@
 """Requests that go to a foreign server as they are: unbatched, streamed both ways, yet counted.
 
 The data handler hands over what it cannot batch, and what asks not to be batched. The server's
-answer goes back untouched, errors included. It knows nothing of models; its client session is its
-own, so that streams never wait for batches nor batches for streams.
+answer goes back untouched, errors included. The client session is its own, so that streams and
+batches never wait for each other.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from batchedmodel_sidecar.backends.foreign.client import end_with_connection
 from batchedmodel_sidecar.backends.foreign.connector import Connector
 from batchedmodel_sidecar.backends.foreign.headers import of_this_hop
 from batchedmodel_sidecar.body.buffers import BuffersBody, body_of
-from batchedmodel_sidecar.errors import CallError, Expired, Rejected, Unserved
+from batchedmodel_sidecar.errors import RETRY_SOON, CallError, Expired, Rejected, Unserved
 from batchedmodel_sidecar.http.body_reader import UNDECODABLE, answer_expectation
 from batchedmodel_sidecar.http.responses import writable
 from batchedmodel_sidecar.protocols.headers import REQUEST_ID_HEADER, request_id
@@ -35,19 +35,17 @@ from batchedmodel_sidecar.telemetry.ledger import Ledger
 logger: Final = logging.getLogger(__name__)
 
 MOST_AT_ONCE: Final = 128
-"""Requests that pass through at a time, those of one tenant alone seven eighths of that; more are
-refused with 429."""
-_RETRY_SOON: Final = 1.0
+"""Requests that pass through at a time, seven eighths of them of one tenant; more get 429."""
 _TOO_LARGE: Final = "the body is larger than the {} bytes taken here"
 _SENT_BY_ITSELF: Final = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 _BETWEEN_US: Final = ("host", "expect")
-"""Of a request, what the sidecar says or answers itself."""
+"""Headers of a request that the sidecar writes or answers itself."""
 
 
 class GoesAlone(NotHere):
-    """A request that a foreign server should get as it is, with what was read of it, if anything.
+    """A foreign server should get the request as it is, with what was read of it, if anything.
 
-    Raised to whoever received the request, who alone can stream it.
+    Raised to who received the request and can stream it.
     """
 
     def __init__(
@@ -85,10 +83,8 @@ class Passthrough:
     ) -> web.StreamResponse:
         """The server's answer, streamed; `body` is what was read of the request already.
 
-        The places for such requests are shared by tenants.
-
-        Raises `Rejected` before anything was forwarded, `Unserved` or `Expired` before the answer
-        began. Afterwards a failure can only be told by breaking the connection off.
+        Tenants share the places. Raises `Rejected` before anything was forwarded, `Unserved` or
+        `Expired` before the answer began. A later failure breaks the connection off.
         """
         target = self._admitted(request, share)
         if body is None and request.body_exists:
@@ -112,7 +108,7 @@ class Passthrough:
             if request.transport is None or request.transport.is_closing():
                 outcome = Outcome.CANCELLED
             message = "the server behind cannot be reached, or broke off"
-            unserved = Unserved(message, status=502, retry_after=_RETRY_SOON)
+            unserved = Unserved(message, status=502, retry_after=RETRY_SOON)
             passage.broken_off(passage.refusal or unserved, error)
         finally:
             self._room.give_back(share.tenant, 1)
@@ -133,7 +129,7 @@ class Passthrough:
         """Where the request goes; raises `Rejected`."""
         if (refusal := self._room.refusal(share, 1)) is not None:
             message = f"{self._room.taken} requests pass through to the server already"
-            raise Rejected(refusal, message, retry_after=_RETRY_SOON)
+            raise Rejected(refusal, message, retry_after=RETRY_SOON)
         if (request.content_length or 0) > self._max_body_bytes:
             message = _TOO_LARGE.format(self._max_body_bytes)
             raise Rejected(Rejection.TOO_LARGE, message)
@@ -149,11 +145,11 @@ class _Passage:
     ) -> None:
         self.response = web.StreamResponse()
         self.refusal: CallError | None = None
-        """What is wrong with the request's body."""
+        """The error of the request's body; the HTTP client wraps it."""
         self._request = request
         self._body = body
         self._max_bytes = max_bytes
-        # A worker that serves one connection until its end would have no turn for batches.
+        # A server's worker may serve one connection until its end, and would do no batches.
         self._ends = [] if keeps else [("Connection", "close")]
 
     async def run(self, session: aiohttp.ClientSession, target: URL) -> int:
@@ -173,7 +169,7 @@ class _Passage:
         ) as answer:
             end_with_connection(answer)
             if answer.status < HTTPStatus.OK:
-                # Its caller would wait for what follows, or take the connection for another's.
+                # The caller would wait for another answer behind it.
                 raise Unserved(f"the server behind answers {answer.status}", status=502)
             headers = _end_to_end(answer.headers)
             empty = is_empty(answer.status)
@@ -195,7 +191,7 @@ class _Passage:
         return answer.status
 
     def broken_off(self, error: CallError, cause: BaseException) -> None:
-        """Tell the caller: by the error while the answer has not begun, and else by a reset."""
+        """Raise the error, or reset the connection if the answer has begun."""
         logger.debug("passing through: %s", type(cause).__name__)
         if not self.response.prepared:
             raise error from cause
@@ -204,7 +200,6 @@ class _Passage:
             self._request.transport.abort()
 
     async def _pieces(self) -> AsyncIterator[bytes]:
-        # The client wraps whatever is raised here, so it is kept.
         size = 0
         try:
             async for piece in self._request.content.iter_any():

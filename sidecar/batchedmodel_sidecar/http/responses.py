@@ -1,32 +1,39 @@
-"""HTTP answers of the data port: an adapter's body, a document, an error with when to come back.
+"""HTTP answers of the data port: an adapter's body, an error, what is said of server and model.
 
-Made by the data handler. The connections write them.
+Made by the data handler. The connections write them. Pure.
 """
 
 import math
 import random
 import re
 from collections.abc import Sequence
+from importlib import metadata
 from typing import Any, Final
 
 import orjson
 from aiohttp import web
 
 from batchedmodel_contract.inference.tensors import Buffer
+from batchedmodel_contract.invalid_input import shown
 from batchedmodel_contract.manifest.tenants import Share
 from batchedmodel_http.response import SERVER, Response, is_empty
+from batchedmodel_sidecar.backends.base import LinkStatus
 from batchedmodel_sidecar.body.buffers import body_of
 from batchedmodel_sidecar.body.encodings import Compression
 from batchedmodel_sidecar.calls import Timing
-from batchedmodel_sidecar.errors import CallError
+from batchedmodel_sidecar.errors import RETRY_SOON, CallError, ModelNotFound
+from batchedmodel_sidecar.model import ReadyModel
+from batchedmodel_sidecar.protocols import openai, v2
 from batchedmodel_sidecar.protocols.adapter import Body
+from batchedmodel_sidecar.protocols.routes import Endpoint, Found
 
+VERSION: Final = metadata.version("batchedmodel")
 _OUTCOME_HEADER: Final = "x-request-outcome"
 _BATCH_SIZE_HEADER: Final = "x-batch-size"
 _QUEUE_TIME_HEADER: Final = "x-queue-time-ms"
 _MODEL_TIME_HEADER: Final = "x-model-time-ms"
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-_RETRY_SPREAD: Final = 0.1  # callers that were refused together should not all come back together
+_RETRY_SPREAD: Final = 0.1  # callers who were refused together should not come back together
 
 
 def as_web(response: Response) -> web.Response:
@@ -42,7 +49,7 @@ def as_web(response: Response) -> web.Response:
 
 
 def model_response(body: Body, timing: Timing | None) -> Response:
-    """An answer of the model; `timing`: how it was served, for a caller that wants to know."""
+    """An answer of the model; `timing` is for a caller that wants to know how it was served."""
     parts: Sequence[Buffer] = (body.data, *body.tail)
     headers = body.headers
     if timing is not None:
@@ -64,7 +71,7 @@ async def gzipped(response: Response, compression: Compression, share: Share) ->
 
 
 def error_response(error: CallError, body: Body) -> Response:
-    """An error in its protocol's form, with its reason and, where that makes sense, a delay."""
+    """An error in its protocol's form, with its reason and, where to try again helps, a delay."""
     headers = body.headers
     if error.counted_as is not None:
         headers = (*headers, (_OUTCOME_HEADER, error.counted_as))
@@ -78,16 +85,51 @@ def error_response(error: CallError, body: Body) -> Response:
     return Response((body.data,), body.content_type, error.status, headers)
 
 
-def json_response(document: Any, status: int = 200) -> Response:
-    """A document about the server or its model."""
+def info_response(name: str, found: Found, status: LinkStatus, *, open_for_work: bool) -> Response:
+    """What is said of the server, or of the one model of this name; raises `CallError`.
+
+    `open_for_work`: whether nothing but the model's absence keeps requests from being taken.
+    """
+    ready = open_for_work and status.model is not None
+    code = 200 if ready else 503
+    match found.endpoint:
+        case Endpoint.SERVER:
+            return _json(v2.server_metadata(VERSION))
+        case Endpoint.LIVE:
+            return _json({"live": True})
+        case Endpoint.READY:
+            return _json({"ready": ready}, code)
+    other = other_version(found.version, status.model)
+    if other is not None:
+        raise other
+    if found.endpoint is Endpoint.MODEL_READY:
+        return _json({"name": name, "ready": ready}, code)
+    if status.model is None:
+        raise CallError(status.reason, status=503, retry_after=RETRY_SOON)
+    match found.endpoint:
+        case Endpoint.V2_MODEL:
+            return _json(v2.metadata(status.model))
+        case Endpoint.MODEL:
+            return _json(openai.about_model(status.model))
+    return _json(openai.models(status.model))
+
+
+def other_version(version: str | None, model: ReadyModel | None) -> ModelNotFound | None:
+    """The error of a request that names a version of the model which is not served; or None."""
+    served = version if model is None else model.description.version
+    if version in (None, served):
+        return None
+    return ModelNotFound(f"version: {shown(version)} is not served here; {served} is")
+
+
+def _json(document: Any, status: int = 200) -> Response:
     return Response((orjson.dumps(document),), status=status)
 
 
 def writable(value: str) -> str:
-    """A header's value, or a reason, as aiohttp can write it.
+    """A header's value, or a reason, that aiohttp can write: UTF-8 without control characters.
 
-    That is UTF-8; other bytes stand for Latin-1. A control character becomes a space (RFC 9110,
-    5.5): aiohttp would write nothing at all.
+    Other bytes are read as Latin-1. A control character becomes a space (RFC 9110, 5.5).
     """
     try:
         value.encode()

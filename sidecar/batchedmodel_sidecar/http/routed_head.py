@@ -1,7 +1,7 @@
 """What the head of a request says, and what the data handler concluded from it.
 
-Made by whoever received the request. Clients send the same head again and again, so a head and
-what follows from it are kept and used for many requests: nothing here belongs to one of them.
+Clients send the same head again and again, so a head and what follows from it are kept and used for
+many requests: nothing here belongs to one of them.
 """
 
 from collections.abc import Mapping
@@ -39,9 +39,9 @@ class HeaderOptions(NamedTuple):
 
 
 def options_of(headers: Mapping[str, str], *, traced: bool) -> HeaderOptions:
-    """How the headers want it; raises `InvalidInput`, and `Rejected` for a form that is not known.
+    """What the headers ask for; `traced`: also who asks.
 
-    `traced`: whether it is noted who asks.
+    Raises `InvalidInput`, and `Rejected` for an encoding that is not known.
     """
     encoding = encoding_of(only(headers, "Content-Encoding"))
     only(headers, HEADER_LENGTH)
@@ -57,13 +57,13 @@ class RequestHead(request_head.RequestHead):
     def __init__(
         self, *, method: str, target: str, headers: Mapping[str, str], declared: int
     ) -> None:
-        """As of every request; what is asked of each of them again is looked up once."""
+        """As of every request. What each request with this head needs is looked up here, once."""
         super().__init__(method=method, target=target, headers=headers, declared=declared)
         self.header_length: Final = headers.get(HEADER_LENGTH)
         self.packed: Final = "Content-Encoding" in headers
         """Whether the body must be inflated before anything can be known about it."""
         self.request_id: Final = request_id(headers)
-        """Its caller's own name of the request, which its answer repeats."""
+        """The caller's own name of the request, which the answer repeats."""
         self.route: Route | None = None
         self.header_options: HeaderOptions | None = None
-        """Both None until the data handler has found them out."""
+        """Both are None until the data handler has found them."""

@@ -1,8 +1,7 @@
-"""Bounds in time what is mostly done at once, and pays for a timer only where it is not.
+"""Bounds in time what is mostly done at once, and sets a timer only where it is not.
 
-Called by the data handler around the reading of bodies: most are parsed without waiting for
-anything, and a timer that is set and cancelled costs as much as parsing a small one. Its caller
-need not be a task; what has to wait becomes one.
+Most bodies are parsed without waiting for anything, and a timer that is set and cancelled costs as
+much as parsing a small one. The caller need not be a task; work that has to wait becomes one.
 """
 
 import asyncio
@@ -15,7 +14,7 @@ Result = TypeVar("Result")
 async def within(seconds: float, work: Coroutine[Any, Any, Result]) -> tuple[Result, bool]:
     """What the work returns, and whether it had to wait, so that others ran meanwhile.
 
-    Raises `TimeoutError` when it has to wait and that lasts longer.
+    Raises `TimeoutError` when the wait is longer.
     """
     try:
         begun = _Rest(work.send(None), work)
@@ -34,8 +33,8 @@ async def within(seconds: float, work: Coroutine[Any, Any, Result]) -> tuple[Res
         await _cut_short(rest)
         raise
     finally:
-        # An error keeps this frame, which must not keep the error, in no name and no set of tasks:
-        # all that the work held would stay until cycles are collected.
+        # An error keeps this frame. If the frame kept the error too, all that the work held would
+        # stay until cycles are collected.
         del rest
 
 
@@ -59,9 +58,8 @@ class _Rest:
         awaited, self._awaited = self._awaited, None
         while True:
             try:
-                # Each error goes straight on: kept in a name of this frame it would, by its
-                # traceback, keep the frame, and so all that the work held. A future that is
-                # awaited no more may have it as well.
+                # No name of this frame keeps an error, nor a future that may have it: the error's
+                # traceback keeps the frame, and so all that the work held.
                 try:
                     sent = yield awaited
                 except BaseException as error:

@@ -1,7 +1,7 @@
 """Answers that their callers have not read: counted in the memory budget, and bounded in time.
 
-Told by the connections what is written and asked by the data handler whether another large answer
-fits. Answers take at most half of the budget, so that whoever does not read keeps no bodies out.
+The connections tell it what is written; the data handler asks it whether a large answer fits.
+Answers take at most half of the budget, so that callers who do not read keep no bodies out.
 """
 
 import asyncio
@@ -11,18 +11,17 @@ from typing import Final
 
 from batchedmodel_http.response import Response, size_of
 from batchedmodel_sidecar.body.byte_budget import ByteBudget
-from batchedmodel_sidecar.errors import CallError
+from batchedmodel_sidecar.errors import RETRY_SOON, CallError
 
 SMALL: Final = 64 * 1024
-"""Bytes of an answer that always fits; that many are also what a reader at work reads in time."""
+"""Bytes of an answer that always fits, and what a caller must read within `PATIENCE`."""
 PATIENCE: Final = 9.0
-"""Seconds for `SMALL` bytes when answers take half of their room; looked at each second."""
+"""Seconds for `SMALL` bytes, once answers take half of their room."""
 _LONGEST: Final = 150.0
-"""Seconds without a byte read, however much room there is."""
+"""Seconds without a byte read after which a caller is cut off, however much room there is."""
 _MAKES_ROOM: Final = 2.0
 """Seconds after which a caller that does not read gives way to the next answer."""
 _EACH: Final = 1.0
-_RETRY_SOON: Final = 1.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,10 +88,10 @@ class UnreadAnswers:
             self._grow(-answer.size)
 
     def admitted(self, response: Response, holder: str = "") -> Response:
-        """The same, if it can be kept until its caller has read it; raises `CallError` (503).
+        """The same response, if there is room for it; raises `CallError` (503).
 
-        Whoever holds most gives way, the slowest reader first; to its own answers only what has
-        not been read for some seconds does.
+        The holder of most bytes gives way: the connection that reads slowest is cut off. To an
+        answer of the same holder it gives way only if nothing was read for some seconds.
         """
         if self.size < self._room or size_of(response.parts) <= SMALL:
             return response
@@ -107,7 +106,7 @@ class UnreadAnswers:
             transport, slowest = min(theirs, key=lambda item: item[1].since)
             if held[holder] >= most and now - slowest.since < _MAKES_ROOM:
                 message = f"callers have not read {self.size} bytes of answers; no more fit"
-                raise CallError(message, status=503, retry_after=_RETRY_SOON)
+                raise CallError(message, status=503, retry_after=RETRY_SOON)
             self._cut(transport)
         return response
 

@@ -2,6 +2,8 @@
 
 from typing import Any, NamedTuple, Protocol
 
+import orjson
+
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_sidecar.calls import Answer, Call
 from batchedmodel_sidecar.errors import CallError
@@ -32,17 +34,17 @@ class Adapter(Protocol):
     """One public protocol."""
 
     async def parse(self, body: Buffer, header_length: str | None, model: ReadyModel) -> Parsed:
-        """Raises `InvalidInput` or `Rejected`."""
+        """The call in a body; raises `InvalidInput` or `Rejected`."""
         ...
 
     def texts(self, parsed: Parsed, answer: Answer) -> int:
         """How many bytes of tensors `render` turns into JSON, or what takes it as long."""
-        ...
+        return answer.size
 
     def render(self, parsed: Parsed, answer: Answer, model: ReadyModel) -> Body:
-        """The body that answers the call."""
+        """The body that answers the call; raises `InvalidInput` when JSON cannot say it."""
         ...
 
     def error(self, error: CallError) -> Body:
-        """The protocol's own form of an error."""
-        ...
+        """An error in the protocol's own form."""
+        return Body(data=orjson.dumps({"error": error.message}))

@@ -1,6 +1,8 @@
 """Classification: TEI's `/predict` and vLLM's `/classify`, by the form of the question.
 
-Models that classify tokens are asked in TEI's form and answer in transformers'.
+Models that classify tokens are asked in TEI's form and answer in transformers'. Of each token the
+likeliest label is told, with the token's place in the text. What the tokenizer added, and tokens
+that are part of nothing, are left out as transformers leaves them out.
 """
 
 from dataclasses import dataclass, replace
@@ -8,31 +10,36 @@ from typing import Any, Final
 
 import orjson
 
+from batchedmodel_contract.inference.description import Classification
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_sidecar.calls import Answer
 from batchedmodel_sidecar.codec.rows import rows_of_texts, rows_of_tokens, tokens_of
 from batchedmodel_sidecar.codec.tokenizer import Marks, Text
-from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Body, Parsed
 from batchedmodel_sidecar.protocols.json_bodies import (
     flag,
     json_object,
+    optional_text,
+    require_few,
     require_model,
-    require_text,
+    usage,
 )
 from batchedmodel_sidecar.protocols.scores import (
-    MAX_INPUTS,
     TRUNCATION,
-    error_body,
+    ScoreAdapter,
     must_stay_whole,
     probabilities,
+    probability,
     raw_scores,
 )
-from batchedmodel_sidecar.protocols.token_labels import TOKEN, labelled, one_by_one
 
 _KNOWN: Final = TRUNCATION | {"inputs", "input", "model", "raw_scores", "user"}
+_OUTSIDE: Final = "O"
+"""By convention the label of tokens that are part of nothing."""
+_TOKEN: Final = 64
+"""Bytes of tensors that take as long to become JSON as an entry does beside its own scores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,13 +49,13 @@ class _Form:
     tei: bool
     """A list of labels with scores, the likeliest first; otherwise vLLM's list of objects."""
     single: bool
-    """In TEI's form: one text was asked about, not a list of them."""
+    """In TEI's form: the question holds one text, not a list."""
     raw: bool
     marks: tuple[Marks, ...] | None = None
     """Of each text, where its tokens come from; None where texts are classified, not tokens."""
 
 
-class ClassifyAdapter:
+class ClassifyAdapter(ScoreAdapter):
     """`POST /classify` and `POST /predict`."""
 
     async def parse(self, body: Buffer, header_length: str | None, model: ReadyModel) -> Parsed:
@@ -59,8 +66,7 @@ class ClassifyAdapter:
             raise InvalidInput("model", "does not classify", model.description.name)
         if ("inputs" in asked) == ("input" in asked):
             raise InvalidInput("inputs", "or input is required, and not both")
-        if asked.get("user") is not None:
-            require_text(asked, "user")
+        optional_text(asked, "user")
         tei = "inputs" in asked
         single, texts = _sequences(asked["inputs"]) if tei else _texts(asked["input"])
         field = "inputs" if tei else "input"
@@ -70,7 +76,7 @@ class ClassifyAdapter:
             if not tei:
                 rule = "is for models that classify texts; this one classifies tokens: send inputs"
                 raise InvalidInput("input", rule)
-            one_by_one(texts)
+            _refuse_pairs(texts)
             tokens = await tokens_of(model, field).encode(texts, whole=whole, marked=True)
             rows = rows_of_tokens(tokens, model.description, field)
             form = replace(form, marks=tuple(one.marks for one in tokens if one.marks))
@@ -79,10 +85,10 @@ class ClassifyAdapter:
         return Parsed(call=model.call_of(rows), memo=form)
 
     def texts(self, parsed: Parsed, answer: Answer) -> int:
-        """All of them, and of tokens what an entry is beside its scores."""
+        """All scores, and for each token what its entry holds beside them."""
         form: _Form = parsed.memo
         entries = sum(len(marks.places) for marks in form.marks or ())
-        return answer.size + TOKEN * entries
+        return answer.size + _TOKEN * entries
 
     def render(self, parsed: Parsed, answer: Answer, model: ReadyModel) -> Body:
         """The labels of each text, or of its tokens, with scores, in the form of the question."""
@@ -100,18 +106,30 @@ class ClassifyAdapter:
         if form.tei:
             ranked = [_ranked(row, classes.labels) for row in scores]
             return Body(data=orjson.dumps(ranked[0] if form.single else ranked))
-        tokens = sum(row.length for row in parsed.call.rows)
         document = {
             "object": "list",
             "model": model.description.name,
             "data": [_entry(index, row, classes.labels) for index, row in enumerate(scores)],
-            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+            "usage": usage(parsed.call.rows),
         }
         return Body(data=orjson.dumps(document))
 
-    def error(self, error: CallError) -> Body:
-        """As TEI's clients read it."""
-        return error_body(error)
+
+def labelled(
+    scores: list[float], marks: Marks, classes: Classification, *, raw: bool
+) -> list[dict[str, Any]]:
+    """An entry for each token of interest; `scores` are those of all tokens, one after another."""
+    entries, labels, width = [], classes.labels, len(classes.labels)
+    for place, word, start, end in zip(*marks, strict=True):
+        own = scores[place * width : (place + 1) * width]
+        highest = max(own)
+        label = labels[own.index(highest)]
+        # Its probability is computed last: most tokens are part of nothing.
+        if label != _OUTSIDE:
+            score = highest if raw else probability(highest, own, classes.activation)
+            span = {"index": place, "word": word, "start": start, "end": end}
+            entries.append({"entity": label, "score": score, **span})
+    return entries
 
 
 def _ranked(scores: list[float], labels: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -129,7 +147,7 @@ def _entry(index: int, scores: list[float], labels: tuple[str, ...]) -> dict[str
 def _sequences(given: object) -> tuple[bool, list[Text]]:
     """TEI's inputs: a text, a pair of texts, or a list of lists of one or two texts."""
     if isinstance(given, list) and given and all(isinstance(one, list) for one in given):
-        _bound(given, "inputs")
+        require_few(given, "inputs")
         return False, [_sequence(one, f"inputs[{index}]") for index, one in enumerate(given)]
     return True, [_sequence(given if isinstance(given, list) else [given], "inputs")]
 
@@ -146,10 +164,13 @@ def _texts(given: object) -> tuple[bool, list[Text]]:
     texts: Any = [given] if isinstance(given, str) else given
     if not isinstance(texts, list) or not texts or not all(isinstance(t, str) for t in texts):
         raise InvalidInput("input", "is not a text or a list of texts", given)
-    _bound(texts, "input")
+    require_few(texts, "input")
     return False, texts
 
 
-def _bound(given: list[Any], field: str) -> None:
-    if len(given) > MAX_INPUTS:
-        raise InvalidInput(field, f"has {len(given)} entries; at most {MAX_INPUTS} are taken")
+def _refuse_pairs(texts: list[Text]) -> None:
+    for text in texts:
+        if not isinstance(text, str):
+            # Its tokens' places could be in either text.
+            rule = "is a pair of texts, whose tokens this model does not classify; send [[a], [b]]"
+            raise InvalidInput("inputs", rule, list(text))

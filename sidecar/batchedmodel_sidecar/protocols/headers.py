@@ -1,7 +1,7 @@
-"""Until when a caller wants its answer, how much it counts, and whose rows come with its own.
+"""What a caller says of its own request: its time-out, its priority and its request group.
 
-The data handler reads the headers, the v2 adapter its parameters; the batcher agrees to what the
-settings allow and tells the policy. Pure: it knows neither HTTP nor the clock.
+The data handler reads the headers, the v2 adapter its parameters. The batcher agrees to what the
+settings allow and tells the policy. Pure.
 """
 
 import re
@@ -46,7 +46,7 @@ class RequestOptions:
     priority: Priority | None = None
     request_group: RequestGroup | None = None
     trace: str | None = None
-    """How its caller's logs call it: the trace id, or else the request id."""
+    """The trace id, or else the request id, by which the caller's logs name the request."""
     timing: bool = False
     """Whether the answer should say how it was served."""
 
@@ -69,9 +69,8 @@ class AgreedTerms(NamedTuple):
 def in_force(settings: BatchSettings, *, one_by_one: bool, flushing: bool = False) -> BatchSettings:
     """The settings as they are followed here and now.
 
-    A server of ours runs one batch after the other: pods have the settings of a server that is
-    about to take its place, or keep them when that is rolled back. While flushing nothing waits for
-    company.
+    `one_by_one`: our server runs one batch after the other, whatever the settings say: they may be
+    meant for a server that replaces it, or is rolled back. `flushing`: no row waits for others.
     """
     return replace(
         settings,
@@ -81,7 +80,7 @@ def in_force(settings: BatchSettings, *, one_by_one: bool, flushing: bool = Fals
 
 
 def agreed(options: RequestOptions, settings: BatchSettings) -> AgreedTerms:
-    """The terms under these settings: a caller may only ask for less, unless it is trusted."""
+    """The terms under these settings: without trust a caller can only ask for less."""
     limit = due = limit_of(options, settings)
     if settings.target_seconds is not None:
         due = min(limit, settings.target_seconds)
@@ -106,9 +105,9 @@ def limit_of(options: RequestOptions, settings: BatchSettings) -> float:
 
 
 def combined(headers: RequestOptions, body: RequestOptions) -> RequestOptions:
-    """Both together: the tighter time holds, and for the rest the body, which is the caller's own.
+    """Both together: the tighter time holds, and for the rest the body.
 
-    Headers may have been added on the way, by a gateway that speaks for all of its callers.
+    A gateway may have added the headers for all of its callers. The body is the caller's own.
     """
     if headers is NO_OPTIONS:
         return body
@@ -165,7 +164,7 @@ def wants_timing(headers: Mapping[str, str]) -> bool:
 def only(headers: Mapping[str, str], name: str) -> str | None:
     """The one value of a header, None if it was not sent.
 
-    Raises `InvalidInput` if it was sent with several: whoever is on the way may read another one.
+    Raises `InvalidInput` if it was sent with several: a proxy on the way may have read another.
     """
     given = headers.get(name)
     if given is not None:
@@ -193,7 +192,7 @@ def request_id(headers: Mapping[str, str]) -> str | None:
 
 
 def trace_of(headers: Mapping[str, str]) -> str | None:
-    """The trace id, or else the request id. What is neither is ignored, as the standard asks."""
+    """The trace id, or else the request id; an invalid one is ignored, as the standard asks."""
     found = _TRACE.fullmatch(headers.get(TRACE_HEADER, ""))
     return found[1] if found else request_id(headers)
 

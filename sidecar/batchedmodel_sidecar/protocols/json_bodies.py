@@ -1,22 +1,25 @@
 """What the JSON protocols share: bodies that are objects, and values nested as their shapes say."""
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
 from batchedmodel_contract.inference.tensors import Buffer, Datatype, bytes_to_values
 from batchedmodel_contract.invalid_input import InvalidInput, shown
-from batchedmodel_sidecar.calls import Value
+from batchedmodel_contract.schema.rules import Broken, Whole
+from batchedmodel_sidecar.calls import Row, Value
 from batchedmodel_sidecar.errors import ModelNotFound
 from batchedmodel_sidecar.model import ReadyModel
+
+_MOST_ENTRIES: Final = 2048
 
 
 def json_object(body: Buffer, known: Collection[str]) -> dict[str, Any]:
     """The object in a body.
 
-    Raises `InvalidInput`, also for a field that is not known: an answer that silently ignored one
-    would not be what was asked for.
+    Raises `InvalidInput`, also for a field that is not known: the answer would not be what was
+    asked for.
     """
     try:
         asked = orjson.loads(body)
@@ -46,6 +49,26 @@ def require_text(asked: dict[str, Any], field: str) -> str:
     return value
 
 
+def optional_text(asked: dict[str, Any], field: str) -> None:
+    """Check a field that means nothing here, and may be left out; raises `InvalidInput`."""
+    if asked.get(field) is not None:
+        require_text(asked, field)
+
+
+def require_few(given: list[Any], field: str) -> None:
+    """Raise `InvalidInput` for more entries than a protocol takes in one request."""
+    if len(given) > _MOST_ENTRIES:
+        raise InvalidInput(field, f"has {len(given)} entries; at most {_MOST_ENTRIES} are taken")
+
+
+def whole_number(rule: Whole, given: object, field: str) -> int:
+    """A number that follows the rule; raises `InvalidInput`."""
+    try:
+        return rule.read(given)
+    except Broken as broken:
+        raise InvalidInput(field, str(broken), given) from broken
+
+
 def flag(asked: dict[str, Any], field: str, *, default: bool) -> bool:
     """A field that is true or false; raises `InvalidInput`."""
     value = asked.get(field)
@@ -56,8 +79,14 @@ def flag(asked: dict[str, Any], field: str, *, default: bool) -> bool:
     return value
 
 
+def usage(rows: tuple[Row, ...]) -> dict[str, int]:
+    """How many tokens the rows were, as OpenAI's clients read it."""
+    tokens = sum(row.length for row in rows)
+    return {"prompt_tokens": tokens, "total_tokens": tokens}
+
+
 def nested(value: Value, datatype: Datatype, name: str) -> Any:
-    """A value as JSON: a number or text where it has no dimensions, else lists in lists.
+    """A value as JSON: a number or text if it has no dimensions, or lists in lists.
 
     Raises `InvalidInput`, naming the output, when JSON cannot say it.
     """

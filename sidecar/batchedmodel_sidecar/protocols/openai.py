@@ -13,16 +13,22 @@ import orjson
 from batchedmodel_contract.inference.description import ModelDescription
 from batchedmodel_contract.inference.tensors import Buffer, Datatype, bytes_to_values
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_contract.schema.rules import Broken, Whole
+from batchedmodel_contract.schema.rules import Whole
 from batchedmodel_sidecar.calls import Answer, Row, Value
 from batchedmodel_sidecar.codec.rows import rows_of_ids, rows_of_texts
 from batchedmodel_sidecar.errors import CallError, ModelNotFound
 from batchedmodel_sidecar.model import ReadyModel
-from batchedmodel_sidecar.protocols.adapter import Body, Parsed
-from batchedmodel_sidecar.protocols.json_bodies import json_object, require_model, require_text
+from batchedmodel_sidecar.protocols.adapter import Adapter, Body, Parsed
+from batchedmodel_sidecar.protocols.json_bodies import (
+    json_object,
+    optional_text,
+    require_few,
+    require_model,
+    usage,
+    whole_number,
+)
 
 _KNOWN: Final = frozenset({"model", "input", "encoding_format", "dimensions", "user"})
-_MAX_INPUTS: Final = 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +40,7 @@ class _Form:
     """None: all of them, as the model gives them."""
 
 
-class EmbeddingsAdapter:
+class EmbeddingsAdapter(Adapter):
     """`POST /v1/embeddings`."""
 
     async def parse(self, body: Buffer, header_length: str | None, model: ReadyModel) -> Parsed:
@@ -46,27 +52,18 @@ class EmbeddingsAdapter:
         encoding = asked.get("encoding_format") or "float"
         if encoding not in ("float", "base64"):
             raise InvalidInput("encoding_format", "is not one of float, base64", encoding)
-        if asked.get("user") is not None:
-            require_text(asked, "user")
+        optional_text(asked, "user")
         dimensions = _dimensions(asked.get("dimensions"), model.description)
         rows = await _rows(asked.get("input"), model)
         form = _Form(base64=encoding == "base64", dimensions=dimensions)
         return Parsed(call=model.call_of(rows), memo=form)
 
-    def texts(self, parsed: Parsed, answer: Answer) -> int:
-        """All of them."""
-        return answer.size
-
     def render(self, parsed: Parsed, answer: Answer, model: ReadyModel) -> Body:
-        """Vectors in the order of the inputs, and how many tokens they were.
-
-        Raises `InvalidInput` when JSON cannot say what a vector holds.
-        """
+        """Vectors in the order of the inputs, and how many tokens they were."""
         form: _Form = parsed.memo
         names = [output.name for output in answer.outputs]
         index = names.index(model.description.embedding or "")
         datatype = answer.outputs[index].datatype
-        tokens = sum(row.length for row in parsed.call.rows)
         data = [
             {"object": "embedding", "index": i, "embedding": _vector(value, datatype, form)}
             for i, value in enumerate(answer.column(index))
@@ -75,7 +72,7 @@ class EmbeddingsAdapter:
             "object": "list",
             "data": data,
             "model": model.description.name,
-            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+            "usage": usage(parsed.call.rows),
         }
         return Body(data=orjson.dumps(document))
 
@@ -112,8 +109,7 @@ async def _rows(given: object, model: ReadyModel) -> tuple[Row, ...]:
         raise InvalidInput("input", rule, given)
     if isinstance(inputs[0], int):
         inputs = [inputs]
-    if len(inputs) > _MAX_INPUTS:
-        raise InvalidInput("input", f"has {len(inputs)} entries; at most {_MAX_INPUTS} are taken")
+    require_few(inputs, "input")
     texts = [one for one in inputs if isinstance(one, str)]
     if len(texts) != len(inputs):
         ids = [_ids(one, f"input[{index}]") for index, one in enumerate(inputs)]
@@ -144,15 +140,12 @@ def _dimensions(given: object, description: ModelDescription) -> int | None:
             return None
         rule = f"cannot be chosen: this model's embeddings have {whole} and may not be cut"
         raise InvalidInput("dimensions", rule, given)
-    try:
-        return Whole(minimum=shortest, maximum=whole).read(given)
-    except Broken as broken:
-        raise InvalidInput("dimensions", str(broken), given) from broken
+    return whole_number(Whole(minimum=shortest, maximum=whole), given, "dimensions")
 
 
 def _vector(value: Value, datatype: Datatype, form: _Form) -> Any:
     if form.base64 and form.dimensions is None and datatype is Datatype.FP32:
-        # Little-endian FP32, which is what the clients decode.
+        # The clients decode little-endian FP32.
         return base64.b64encode(value.data).decode()
     vector = bytes_to_values(value.data, datatype, "embedding")
     if form.dimensions is not None:
@@ -161,7 +154,7 @@ def _vector(value: Value, datatype: Datatype, form: _Form) -> Any:
 
 
 def _cut(vector: list[float], dimensions: int) -> list[float]:
-    """The first numbers at length 1 again, as OpenAI documents it, in FP32 as the whole vector."""
+    """The first numbers, scaled to length 1 as OpenAI documents it, in FP32."""
     vector = vector[:dimensions]
     # A vector of zeros has no direction that could be kept.
     length = math.hypot(*vector) or 1.0

@@ -7,22 +7,23 @@ import orjson
 
 from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_contract.schema.rules import Broken, Whole
+from batchedmodel_contract.schema.rules import Whole
 from batchedmodel_sidecar.calls import Answer
 from batchedmodel_sidecar.codec.rows import rows_of_texts
-from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.adapter import Body, Parsed
 from batchedmodel_sidecar.protocols.json_bodies import (
     flag,
     json_object,
+    require_few,
     require_model,
     require_text,
+    usage,
+    whole_number,
 )
 from batchedmodel_sidecar.protocols.scores import (
-    MAX_INPUTS,
     TRUNCATION,
-    error_body,
+    ScoreAdapter,
     must_stay_whole,
     raw_scores,
     sigmoid,
@@ -45,7 +46,7 @@ class _Form:
     """How many of the best are wanted; None: all."""
 
 
-class RerankAdapter:
+class RerankAdapter(ScoreAdapter):
     """`POST /rerank`, `/v1/rerank` and `/v2/rerank`."""
 
     async def parse(self, body: Buffer, header_length: str | None, model: ReadyModel) -> Parsed:
@@ -64,17 +65,14 @@ class RerankAdapter:
         pairs = [(query, document) for document in documents]
         rows = await rows_of_texts(pairs, model, field, whole=must_stay_whole(asked))
         shown = flag(asked, "return_text" if tei else "return_documents", default=False)
+        top_n = asked.get("top_n")
         form = _Form(
             documents=documents if shown else None,
             tei=tei,
             raw=flag(asked, "raw_scores", default=False),
-            first=_count(asked.get("top_n")),
+            first=None if top_n is None else whole_number(_COUNT, top_n, "top_n"),
         )
         return Parsed(call=model.call_of(rows), memo=form)
-
-    def texts(self, parsed: Parsed, answer: Answer) -> int:
-        """All of them."""
-        return answer.size
 
     def render(self, parsed: Parsed, answer: Answer, model: ReadyModel) -> Body:
         """The documents' places in the question, the most relevant first."""
@@ -82,37 +80,27 @@ class RerankAdapter:
         raw = [row[0] for row in raw_scores(answer, model.description.ranking or "")]
         ranked = sorted(range(len(raw)), key=lambda index: -raw[index])[: form.first]
         scores = raw if form.raw else [sigmoid(score) for score in raw]
-        if form.tei:
-            return Body(data=orjson.dumps([_rank(i, scores[i], form.documents) for i in ranked]))
-        tokens = sum(row.length for row in parsed.call.rows)
+        entries: list[dict[str, Any]] = [
+            {"index": index, "score" if form.tei else "relevance_score": scores[index]}
+            for index in ranked
+        ]
+        if form.documents is not None:
+            for entry in entries:
+                text = form.documents[entry["index"]]
+                entry |= {"text": text} if form.tei else {"document": {"text": text}}
         document = {
             "model": model.description.name,
-            "results": [_result(index, scores[index], form.documents) for index in ranked],
-            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+            "results": entries,
+            "usage": usage(parsed.call.rows),
         }
-        return Body(data=orjson.dumps(document))
-
-    def error(self, error: CallError) -> Body:
-        """As TEI's and Cohere's clients read it."""
-        return error_body(error)
-
-
-def _rank(index: int, score: float, texts: list[str] | None) -> dict[str, Any]:
-    rank = {"index": index, "score": score}
-    return rank if texts is None else {**rank, "text": texts[index]}
-
-
-def _result(index: int, score: float, documents: list[str] | None) -> dict[str, Any]:
-    result = {"index": index, "relevance_score": score}
-    return result if documents is None else {**result, "document": {"text": documents[index]}}
+        return Body(data=orjson.dumps(entries if form.tei else document))
 
 
 def _documents(given: object, field: str, *, plain: bool) -> list[str]:
     """Texts; in Cohere's form an object with a text stands for it as well."""
     if not isinstance(given, list) or not given:
         raise InvalidInput(field, "must be a list of at least one text", given)
-    if len(given) > MAX_INPUTS:
-        raise InvalidInput(field, f"has {len(given)} entries; at most {MAX_INPUTS} are taken")
+    require_few(given, field)
     found = [
         one["text"] if not plain and isinstance(one, dict) and one.keys() == {"text"} else one
         for one in given
@@ -121,12 +109,3 @@ def _documents(given: object, field: str, *, plain: bool) -> list[str]:
         if not isinstance(one, str):
             raise InvalidInput(f"{field}[{index}]", "is not a text", one)
     return found
-
-
-def _count(given: object) -> int | None:
-    if given is None:
-        return None
-    try:
-        return _COUNT.read(given)
-    except Broken as broken:
-        raise InvalidInput("top_n", str(broken), given) from broken

@@ -1,7 +1,6 @@
 """Which path of the data port means what, for the one model that is served. Pure.
 
-Paths are compared as they were sent: nothing is decoded, so nothing can become another path. The
-front asks for every request; all paths that have no version are one look-up.
+Paths are compared as they were sent: nothing is decoded, so no path can become another.
 """
 
 import re
@@ -33,7 +32,7 @@ class Endpoint(Enum):
     INDEX = auto()
     """The versions of the model that its server knows."""
     PASSED_ON = auto()
-    """What a server of one's own answers, asked as the caller asked."""
+    """What a server of one's own answers; it gets the request as it is."""
 
 
 class Found(NamedTuple):

@@ -1,4 +1,4 @@
-"""Classification and ranking: what the two have in common. Pure."""
+"""Scores of classification and ranking: what they mean, and what both protocols have in common."""
 
 import math
 from typing import Any, Final
@@ -10,13 +10,22 @@ from batchedmodel_contract.inference.tensors import bytes_to_values
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_sidecar.calls import Answer
 from batchedmodel_sidecar.errors import CallError
-from batchedmodel_sidecar.protocols.adapter import Body
+from batchedmodel_sidecar.protocols.adapter import Adapter, Body
 from batchedmodel_sidecar.protocols.json_bodies import flag
 
 TRUNCATION: Final = frozenset({"truncate", "truncation_direction"})
 """TEI's fields about long texts."""
-MAX_INPUTS: Final = 2048
 _KINDS: Final = {429: "Overloaded", 503: "Unhealthy"}
+
+
+class ScoreAdapter(Adapter):
+    """A protocol whose errors are read by clients of TEI and of Cohere."""
+
+    def error(self, error: CallError) -> Body:
+        """TEI's `error` and `error_type` beside Cohere's `message`."""
+        kind = _KINDS.get(error.status) or ("Validation" if error.status < 500 else "Backend")
+        document = {"error": error.message, "error_type": kind, "message": error.message}
+        return Body(data=orjson.dumps(document))
 
 
 def probabilities(raw: list[float], activation: Activation) -> list[float]:
@@ -57,10 +66,3 @@ def must_stay_whole(asked: dict[str, Any]) -> bool:
     if direction is not None and direction not in ("right", "Right"):
         raise InvalidInput("truncation_direction", "is not right: texts are cut there", direction)
     return not flag(asked, "truncate", default=True)
-
-
-def error_body(error: CallError) -> Body:
-    """An error as TEI's clients (`error`, `error_type`) and Cohere's (`message`) read it."""
-    kind = _KINDS.get(error.status) or ("Validation" if error.status < 500 else "Backend")
-    document = {"error": error.message, "error_type": kind, "message": error.message}
-    return Body(data=orjson.dumps(document))

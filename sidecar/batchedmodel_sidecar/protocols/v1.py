@@ -21,9 +21,8 @@ from batchedmodel_contract.inference.tensors import (
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_sidecar.calls import Answer
 from batchedmodel_sidecar.codec.rows import rows_of_tensors, rows_of_texts
-from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.model import ReadyModel
-from batchedmodel_sidecar.protocols.adapter import Body, Parsed
+from batchedmodel_sidecar.protocols.adapter import Adapter, Body, Parsed
 from batchedmodel_sidecar.protocols.json_bodies import json_object, nested
 
 _FIELDS: Final = frozenset({"instances"})
@@ -32,7 +31,7 @@ _MAX_RANK: Final = 16
 _BASE64: Final = "b64"
 
 
-class PredictAdapter:
+class PredictAdapter(Adapter):
     """`POST /v1/models/{name}:predict`."""
 
     async def parse(self, body: Buffer, header_length: str | None, model: ReadyModel) -> Parsed:
@@ -59,10 +58,6 @@ class PredictAdapter:
             )
         return Parsed(call=model.call_of(rows, params), memo=None)
 
-    def texts(self, parsed: Parsed, answer: Answer) -> int:
-        """All of them."""
-        return answer.size
-
     def render(self, parsed: Parsed, answer: Answer, model: ReadyModel) -> Body:
         """A prediction for each instance: the output's value, or an object of several by name."""
         names = [output.name for output in answer.outputs]
@@ -74,10 +69,6 @@ class PredictAdapter:
             return Body(data=orjson.dumps({"predictions": columns[0]}))
         predictions = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
         return Body(data=orjson.dumps({"predictions": predictions}))
-
-    def error(self, error: CallError) -> Body:
-        """`{"error": text}`."""
-        return Body(data=orjson.dumps({"error": error.message}))
 
 
 def _params(given: object, known: Mapping[str, Param]) -> Values | None:

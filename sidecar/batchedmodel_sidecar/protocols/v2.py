@@ -1,12 +1,23 @@
 """Open Inference Protocol v2 over REST: JSON and binary tensors."""
 
-from typing import Any, Final
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import orjson
 
 from batchedmodel_contract.inference.batch_wire import SHAPES
-from batchedmodel_contract.inference.params import read_values
-from batchedmodel_contract.inference.tensors import Buffer, Datatype, Tensor, split_byte_elements
+from batchedmodel_contract.inference.description import ModelDescription
+from batchedmodel_contract.inference.params import Values, read_values
+from batchedmodel_contract.inference.tensors import (
+    Buffer,
+    Datatype,
+    Shape,
+    Tensor,
+    rows,
+    split_byte_elements,
+    values_to_bytes,
+)
 from batchedmodel_contract.inference.v2 import (
     BINARY_EXTENSION,
     HEADER_LENGTH,
@@ -17,19 +28,22 @@ from batchedmodel_contract.inference.v2 import (
     write_answer,
 )
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_sidecar.calls import Answer
+from batchedmodel_sidecar.calls import Answer, Row, Value
 from batchedmodel_sidecar.codec.rows import rows_of_tensors, rows_of_texts
-from batchedmodel_sidecar.errors import CallError
 from batchedmodel_sidecar.model import ReadyModel
-from batchedmodel_sidecar.protocols.adapter import Body, Parsed
-from batchedmodel_sidecar.protocols.headers import PARAMETERS, options_of_parameters
-from batchedmodel_sidecar.protocols.v2_forms import Forms
+from batchedmodel_sidecar.protocols.adapter import Adapter, Body, Parsed
+from batchedmodel_sidecar.protocols.headers import PARAMETERS, RequestOptions, options_of_parameters
 
 _SMALL: Final = 16 * 1024
-"""Bytes of a body up to which its form is worth more than its numbers."""
+"""Bytes of a body up to which it is worth while to look for its form."""
+_DATA: Final = b'"data"'
+_NUMBERS: Final = re.compile(rb'"data": ?(\[[][\d\s.,eE+-]*\])')
+_LONGEST_FORM: Final = 2048
+"""In bytes."""
+_MOST_FORMS: Final = 256
 
 
-class V2Adapter:
+class V2Adapter(Adapter):
     """`POST /v2/models/{name}/infer`."""
 
     def __init__(self) -> None:
@@ -49,10 +63,10 @@ class V2Adapter:
         params = read_values(given, declared) if declared else None
         text = model.description.text
         if text is not None and len(tensors) == 1 and tensors[0].name == text.name:
-            rows = await rows_of_texts(_texts(tensors[0]), model, f"inputs.{text.name}")
+            found = await rows_of_texts(_texts(tensors[0]), model, f"inputs.{text.name}")
         else:
-            rows = rows_of_tensors(tensors, model.description)
-        parsed = Parsed(call=model.call_of(rows, params), memo=output_options, options=options)
+            found = rows_of_tensors(tensors, model.description)
+        parsed = Parsed(call=model.call_of(found, params), memo=output_options, options=options)
         if formed:
             self.forms.learn(bytes(body), tensors, parsed, head)
         return parsed
@@ -98,18 +112,14 @@ class V2Adapter:
             headers=((HEADER_LENGTH, str(length)),),
         )
 
-    def error(self, error: CallError) -> Body:
-        """`{"error": text}`: the protocol has nothing finer."""
-        return Body(data=orjson.dumps({"error": error.message}))
-
 
 def server_metadata(version: str) -> dict[str, Any]:
-    """What v2 says about the server, whatever it serves."""
+    """The v2 metadata of the server, whatever it serves."""
     return {"name": "batchedmodel", "version": version, "extensions": [BINARY_EXTENSION]}
 
 
 def metadata(model: ReadyModel) -> dict[str, Any]:
-    """The public metadata: what the server says, and the text input that the sidecar adds."""
+    """The v2 metadata of the model: the server's, with the text input that the sidecar adds."""
     document = model.description.to_metadata()
     text = model.description.text
     if text is not None:
@@ -133,3 +143,89 @@ def _texts(tensor: Tensor) -> list[str]:
         return [str(element, "utf-8") for element in split_byte_elements(tensor.data)]
     except UnicodeDecodeError as error:
         raise InvalidInput(field, "holds a text that is not UTF-8") from error
+
+
+class _Form(NamedTuple):
+    name: str
+    datatype: Datatype
+    shape: Shape
+    length: int
+    """Of each row."""
+    output_options: Options
+    options: RequestOptions
+    params: Values | None
+
+
+class Forms:
+    """Forms of JSON bodies: of two that differ in one tensor's numbers only, one is read fast.
+
+    A client sends the same text again and again with other numbers in its data. Where a body of the
+    same form was understood before, only the numbers are read: what JSON means behind a text
+    depends on that text alone. Forms are of one model, bounded, and forgotten as a whole.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[bytes, bytes], _Form] = {}
+        self._of: ModelDescription | None = None
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def parsed(self, body: bytes, model: ReadyModel) -> Parsed | None:
+        """The call in a body of a known form; None if it has none, or its numbers are none.
+
+        Raises `InvalidInput` for numbers that do not fit the form.
+        """
+        if self._of is not model.description:
+            self._known.clear()
+            self._of = model.description
+        found = _NUMBERS.search(body)
+        if found is None:
+            return None
+        form = self._known.get((body[: found.start(1)], body[found.end(1) :]))
+        if form is None:
+            return None
+        try:
+            values = orjson.loads(found[1])
+        except orjson.JSONDecodeError:
+            return None  # its error is told with its place in the whole body
+        data = values_to_bytes(values, form.datatype, form.shape, "inputs[0].data")
+        each = form.shape[1:]
+        if form.shape[0] == 1:
+            parts: Sequence[Any] = (data,)
+        else:
+            parts = rows(
+                Tensor(name=form.name, datatype=form.datatype, shape=form.shape, data=data)
+            )
+        of_rows = tuple([Row(values=(Value(each, part),), length=form.length) for part in parts])
+        call = model.call_of(of_rows, form.params)
+        return Parsed(call=call, memo=form.output_options, options=form.options)
+
+    def learn(
+        self, body: bytes, tensors: Sequence[Tensor], parsed: Parsed, head: Mapping[str, Any]
+    ) -> None:
+        """Remember the form of a body that was understood, if it is one."""
+        tensor, found = tensors[0], _NUMBERS.search(body)
+        if found is None or len(tensors) > 1 or tensor.datatype is Datatype.BYTES:
+            return
+        before, behind = body[: found.start(1)], body[found.end(1) :]
+        # The data found must be the tensor's: with two such keys, or with one that is written in
+        # escapes, it may be another's.
+        if (
+            len(before) + len(behind) > _LONGEST_FORM
+            or body.count(_DATA) != 1
+            or b"\\" in body
+            or head["inputs"][0].get("data") != orjson.loads(found[1])
+        ):
+            return
+        if len(self._known) >= _MOST_FORMS:
+            self._known.clear()
+        self._known[before, behind] = _Form(
+            name=tensor.name,
+            datatype=tensor.datatype,
+            shape=tensor.shape,
+            length=parsed.call.rows[0].length,
+            output_options=parsed.memo,
+            options=parsed.options,
+            params=parsed.call.params,
+        )

@@ -1,29 +1,100 @@
-"""The sidecar's side of the helper: bounded, supervised, and started when first needed.
+"""The sidecar's side of the codec process: bounded, supervised, and started when first needed.
 
-Used by the translator. Every job is settled exactly once, by `_settle`, whatever becomes of the
-process or of the caller.
+Answers go before questions: they are for callers who were accepted. Both come in fair turns of
+tenants, by their bytes. Tenants share the places of questions.
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
+from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.manifest.tenants import NOBODY, Share
 from batchedmodel_contract.outcomes import Rejection
+from batchedmodel_sidecar.body.fair_threads import FairTurns
 from batchedmodel_sidecar.codec.process import wire
-from batchedmodel_sidecar.codec.process.job_queue import JobQueue, patience
-from batchedmodel_sidecar.codec.process.process import CodecProcess, CodecProcessEnded
-from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
-from batchedmodel_sidecar.codec.process.wire import Content, Job, News, Reply
+from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory, received, send
+from batchedmodel_sidecar.codec.process.wire import Job, News, Reply
 from batchedmodel_sidecar.model import ReadyModel
 
 logger: Final = logging.getLogger(__name__)
 
 MOST_BODIES: Final = 16
 """Bodies that wait for the helper or are in it; more are refused."""
+_MODULE: Final = "batchedmodel_sidecar.codec.process.worker"
 _STEP: Final = 256 * 1024
+_SECONDS: Final = 10.0
+_BYTES_PER_SECOND: Final = 1 << 20  # a tenth of what a slow core parses
+_MOST_TRIES: Final = 2
+_LEAST_DELAY: Final = 1.0
+_WEIGHT: Final = 0.2
+
+
+class CodecProcessEnded(Exception):
+    """The process is gone, or takes nothing any more."""
+
+
+class CodecProcess:
+    """A running helper; one job at a time."""
+
+    def __init__(self, connection: socket.socket, child: asyncio.subprocess.Process) -> None:
+        """Call `start`."""
+        self._socket = connection
+        self._child = child
+
+    @classmethod
+    async def start(cls) -> "CodecProcess":
+        """A new one; raises `OSError`."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            child = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", _MODULE, str(theirs.fileno())),
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                # What is sent to the sidecar's process group does not concern it.
+                start_new_session=True,
+            )
+        ours.setblocking(False)
+        logger.info("started a helper for large bodies, process %d", child.pid)
+        return cls(ours, child)
+
+    def tell(self, message: News | Job, memory: SharedMemory) -> None:
+        """Send a message; raises `CodecProcessEnded`."""
+        try:
+            send(self._socket, message, memory)
+        except OSError as error:
+            raise CodecProcessEnded(f"nothing can be sent to it: {error.strerror}") from error
+
+    async def ask(self, job: Job, memory: SharedMemory) -> tuple[Reply, SharedMemory]:
+        """The reply to a job; raises `CodecProcessEnded`."""
+        self.tell(job, memory)
+        loop, readable = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self._socket, readable.set)
+        try:
+            await readable.wait()
+            replied = received(self._socket)
+        except OSError as error:
+            raise CodecProcessEnded(f"nothing comes from it: {error.strerror}") from error
+        finally:
+            loop.remove_reader(self._socket)
+        if replied is None:
+            raise CodecProcessEnded("it hung up")
+        return replied
+
+    async def end(self) -> None:
+        """Kill it, if it is alive, and return when nothing of it is left."""
+        with contextlib.suppress(ProcessLookupError):
+            self._child.kill()
+        code = await self._child.wait()
+        self._socket.close()
+        logger.info("the helper for large bodies ended with %d", code)
 
 
 class CodecFailed(Exception):
@@ -35,20 +106,13 @@ class _Task:
     job: Job
     memory: SharedMemory
     model: ReadyModel | None
-    urgent: bool
-    share: Share
-    outcome: "asyncio.Future[tuple[Reply, SharedMemory]]"
-    losses: int = 0
+    wanted: bool = True
+    """Whether its caller still waits; one that left has closed the memory."""
 
-    @property
-    def size(self) -> int:
-        """Bytes of its body."""
-        return len(self.memory)
 
-    @property
-    def wanted(self) -> bool:
-        """Whether its caller still waits; one that left has closed the memory."""
-        return not self.outcome.done()
+def patience(size: int) -> float:
+    """Seconds after which a helper that has so many bytes to work on is taken for stuck."""
+    return _SECONDS + size / _BYTES_PER_SECOND
 
 
 class CodecClient:
@@ -57,20 +121,21 @@ class CodecClient:
     def __init__(self, clock: Callable[[], float]) -> None:
         """Starts nothing yet."""
         self._clock = clock
-        self._line: JobQueue[_Task] = JobQueue(MOST_BODIES)
+        self._turns = FairTurns(at_once=1, room=MOST_BODIES)
         self._process: CodecProcess | None = None
         self._told: ReadyModel | None = None
-        self._worker: asyncio.Task[None] | None = None
-        self._come = asyncio.Event()
+        self._seconds = 0.0
+        """How long a job takes, on average."""
+        self._closed = False
 
     def refusal(self, share: Share) -> Rejection | None:
         """Why one more body of a tenant would be refused; None if it would not."""
-        return self._line.refusal(share)
+        return self._turns.refusal(share, 1)
 
     @property
     def delay(self) -> float:
-        """Seconds after which a refused body may come again."""
-        return self._line.delay
+        """Seconds after which a refused body may come again: when half of what waits is done."""
+        return max(_LEAST_DELAY, self._seconds * self._turns.waiting / 2)
 
     async def do(
         self,
@@ -80,107 +145,93 @@ class CodecClient:
         *,
         urgent: bool,
         share: Share = NOBODY,
-    ) -> tuple[Reply, SharedMemory]:
-        """The reply to a job and its memory; raises `CodecFailed`.
+    ) -> tuple[memoryview, int]:
+        """The reply's memory, and how many bytes at its end are pickled; raises `CodecFailed`.
 
-        Without a model the job itself says all that must be known of one. Cancelling the await
-        takes the job out of the line.
+        Without a model the job itself says all that must be known of one. A job whose caller is
+        cancelled is not begun, and not tried again.
         """
-        outcome: asyncio.Future[tuple[Reply, SharedMemory]]
-        outcome = asyncio.get_running_loop().create_future()
-        task = _Task(job, memory, model, urgent, share, outcome)
-        self._line.join(task)
-        if self._worker is None:
-            self._worker = asyncio.create_task(self._work())
-        self._come.set()
+        task = _Task(job, memory, model)
+        begin = partial(self._begun, task)
+        room = 0 if urgent else 1
         try:
-            return await outcome
+            reply, filled = await self._turns.take_turn(
+                share, len(memory), begin, room=room, urgent=urgent
+            )
         finally:
-            self._line.leave(task)
+            task.wanted = False
+        view = filled.view()
+        filled.close()
+        return view, reply.head
 
     async def close(self) -> None:
         """End the process; what waits fails."""
-        if self._worker is not None:
-            self._worker.cancel()
-            await asyncio.gather(self._worker, return_exceptions=True)
-        while (task := self._line.next()) is not None:
-            self._settle(task, CodecFailed("this pod is stopping"))
-        if self._process is not None:
-            await self._process.end()
+        self._closed = True
+        await self._end()
 
-    async def _work(self) -> None:
-        while True:
-            task = self._line.next()
-            if task is None:
-                self._come.clear()
-                await self._come.wait()
-                continue
-            started = self._clock()
-            try:
-                result = await self._carried(task)
-            except asyncio.CancelledError:
-                self._settle(task, CodecFailed("this pod is stopping"))
-                raise
-            except CodecProcessEnded as error:
-                logger.warning("the helper for large bodies is lost: %s", error)
-                await self._end()
-                if self._line.lost():
-                    continue
-                self._settle(task, CodecFailed("the process that works on large bodies ended"))
-            except TimeoutError:
-                logger.warning("the helper for large bodies is stuck")
-                await self._end()
-                self._line.done(self._clock() - started)
-                self._settle(task, CodecFailed("the process that works on large bodies is stuck"))
-            except BaseException as bug:
-                logger.error("the helper for large bodies cannot be used", exc_info=bug)
-                await self._end()
-                self._line.done(self._clock() - started)
-                self._settle(task, CodecFailed("large bodies cannot be worked on at present"))
-            else:
-                if result is not None:
-                    self._line.done(self._clock() - started)
-                    self._settle(task, result)
+    def _begun(self, task: _Task) -> "asyncio.Task[tuple[Reply, SharedMemory]]":
+        return asyncio.create_task(self._carried(task))
 
-    async def _carried(self, task: _Task) -> tuple[Reply, SharedMemory] | None:
-        """Do one job, in the process that is there or in a new one; None: its caller has left."""
-        async with asyncio.timeout(patience(len(task.memory))):
-            if self._process is None:
-                self._told = None
-                self._process = CodecProcess()
-            if task.model is not None and self._told is not task.model:
-                await self._introduce(self._process, task.model)
-            if not task.wanted:
-                return None
-            return await self._process.ask(task.job, task.memory)
+    async def _carried(self, task: _Task) -> tuple[Reply, SharedMemory]:
+        """Do one job. When the process ends meanwhile, a fresh one tries it once more.
+
+        Once may be an accident. Twice is likely the job's own doing, and others wait.
+        """
+        started = self._clock()
+        try:
+            for _ in range(_MOST_TRIES):
+                try:
+                    async with asyncio.timeout(patience(len(task.memory))):
+                        return await self._asked(task)
+                except CodecProcessEnded as error:
+                    logger.warning("the helper for large bodies is lost: %s", error)
+                    await self._end()
+            raise CodecFailed("the process that works on large bodies ended")
+        except (CodecFailed, asyncio.CancelledError):
+            raise
+        except TimeoutError:
+            logger.warning("the helper for large bodies is stuck")
+            await self._end()
+            raise CodecFailed("the process that works on large bodies is stuck") from None
+        except BaseException as bug:
+            logger.error("the helper for large bodies cannot be used", exc_info=bug)
+            await self._end()
+            raise CodecFailed("large bodies cannot be worked on at present") from None
+        finally:
+            if task.wanted:
+                seconds = self._clock() - started
+                self._seconds += _WEIGHT * (seconds - self._seconds) if self._seconds else seconds
+
+    async def _asked(self, task: _Task) -> tuple[Reply, SharedMemory]:
+        """Do one job in the process that is there, or in a new one."""
+        if self._closed:
+            raise CodecFailed("this pod is stopping")
+        if self._process is None:
+            self._told, self._process = None, await CodecProcess.start()
+        process = self._process
+        if self._closed:
+            raise CodecProcessEnded("it is not wanted any more")
+        if task.model is not None and self._told is not task.model:
+            await self._introduce(process, task.model)
+        if not task.wanted:
+            raise CodecFailed("its caller has left")
+        return await process.ask(task.job, task.memory)
 
     async def _introduce(self, process: CodecProcess, model: ReadyModel) -> None:
-        known = wire.Model(description=model.description, rows_pad=model.rows_pad)
-        tokenizer = model.tokens.tokenizer_json if model.tokens is not None else b""
-        sizes, memory = await stored(wire.write_model(known, tokenizer))
-        process.tell(News(sizes), memory)
+        head, parts = wire.write_model(model)
+        memory = await stored(parts)
+        process.tell(News(head), memory)
         memory.close()
         self._told = model
 
     async def _end(self) -> None:
         if self._process is not None:
-            await self._process.end()
-            self._process = None
-
-    def _settle(self, task: _Task, result: tuple[Reply, SharedMemory] | CodecFailed) -> None:
-        if not task.wanted:
-            if not isinstance(result, CodecFailed):
-                result[1].close()
-            return
-        if isinstance(result, CodecFailed):
-            task.outcome.set_exception(result)
-        else:
-            task.outcome.set_result(result)
+            process, self._process = self._process, None
+            await process.end()
 
 
-async def stored(content: Content) -> tuple[wire.Sizes, SharedMemory]:
-    """The content in memory that can be sent, written in steps between which the loop goes on."""
-    sizes, parts = content
+async def stored(parts: Sequence[Buffer]) -> SharedMemory:
+    """The parts in memory that can be sent, written in steps between which the loop goes on."""
     memory = SharedMemory()
     since = 0
     for part in parts:
@@ -192,4 +243,4 @@ async def stored(content: Content) -> tuple[wire.Sizes, SharedMemory]:
             if since >= _STEP:
                 since = 0
                 await asyncio.sleep(0)
-    return sizes, memory
+    return memory

@@ -1,20 +1,23 @@
 """Memory that two processes share without copying: a file that lies in no file system.
 
-A body is written into it piece by piece as it arrives, and its descriptor travels over a Unix
-socket. Who maps it keeps it as long as anything refers to the mapping.
+A body is written into it piece by piece as it arrives, and its descriptor is sent over a Unix
+socket. A mapping lives as long as anything refers to it.
 """
 
 import contextlib
 import mmap
 import os
+import pickle
+import socket
 import threading
 import weakref
 from queue import SimpleQueue
-from typing import Final
+from typing import Any, Final
 
 from batchedmodel_contract.inference.tensors import Buffer
 
 _NAME: Final = "batchedmodel-body"  # as /proc shows it
+_LARGEST_MESSAGE: Final = 64 * 1024
 
 
 class SharedMemory:
@@ -35,8 +38,8 @@ class SharedMemory:
 
     @property
     def descriptor(self) -> int:
-        """To be sent; the other process gets one of its own. Raises `ValueError` once closed."""
-        # The number may be another file's by now, and must not be sent in its place.
+        """The descriptor to send. Raises `ValueError` once it is closed."""
+        # The number may be another file's by now.
         if not self._close.alive:
             raise ValueError("the memory was closed: our bug")
         return self._descriptor
@@ -54,7 +57,7 @@ class SharedMemory:
         if not self.size:
             return memoryview(b"")
         mapped = mmap.mmap(self.descriptor, self.size, prot=mmap.PROT_READ)
-        # Kept open beyond the mapping, so that it is the thread that gives the pages back.
+        # The thread closes this one behind the mapping, and so gives the pages back.
         weakref.finalize(mapped, _closer.close, os.dup(self.descriptor))
         return memoryview(mapped)
 
@@ -66,10 +69,9 @@ class SharedMemory:
 class Closer:
     """Closes descriptors in a thread of its own.
 
-    The kernel takes milliseconds to take ten megabytes back from whoever lets go of them last.
-    What hands them over is often the collector, which may run within any call of this very thread.
-    So it must not wait for a lock: an executor holds one while it takes work, and to be given work
-    within that would be the end of everything.
+    The last one to close ten megabytes waits some milliseconds for the kernel. `close` is often
+    called by the collector, which may run within any call of the same thread. So it must not take a
+    lock, as an executor would: the thread may hold that lock already.
     """
 
     def __init__(self) -> None:
@@ -77,7 +79,7 @@ class Closer:
         self._started = False
 
     def start(self) -> None:
-        """Have the thread; called where memory is made, because a start takes locks as well."""
+        """Start the thread, if there is none. Takes locks, unlike `close`."""
         if not self._started:
             # What is still open when the process ends is closed by the kernel.
             threading.Thread(target=self._work, name="memory", daemon=True).start()
@@ -94,3 +96,18 @@ class Closer:
 
 
 _closer: Final = Closer()
+
+
+def send(connection: socket.socket, message: object, memory: SharedMemory) -> None:
+    """Send a small message with its memory; raises `OSError`."""
+    socket.send_fds(connection, [pickle.dumps(message)], [memory.descriptor])
+
+
+def received(connection: socket.socket) -> tuple[Any, SharedMemory] | None:
+    """The next message with its memory; None when the other end is gone. Raises `OSError`."""
+    content, descriptors, _, _ = socket.recv_fds(
+        connection, _LARGEST_MESSAGE, 1, socket.MSG_CMSG_CLOEXEC
+    )
+    if not content:
+        return None
+    return pickle.loads(content), SharedMemory(descriptors[0])

@@ -1,9 +1,18 @@
-"""The helper's own work: jobs in, replies out, with the same adapters as in the sidecar's process.
+"""The codec process: jobs in, replies out, with the same adapters as in the sidecar's process.
 
-Run by `__main__` in the helper. It knows no socket, and one model at a time.
+It takes jobs from the socket that it was given, one model at a time, and ends when the other end of
+the socket does, however the sidecar ended. It outlives the signals that begin a drain: bodies are
+still read and answers written meanwhile.
 """
 
+import asyncio
+import gc
 import logging
+import os
+import signal
+import socket
+import sys
+from dataclasses import replace
 from typing import Final
 
 from batchedmodel_contract.invalid_input import InvalidInput
@@ -12,17 +21,8 @@ from batchedmodel_sidecar.backends.foreign.protocol import ForeignRequest, Parse
 from batchedmodel_sidecar.batching.rejections import too_many
 from batchedmodel_sidecar.calls import Call, Row
 from batchedmodel_sidecar.codec.process import wire
-from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
-from batchedmodel_sidecar.codec.process.wire import (
-    Content,
-    DealJob,
-    Job,
-    News,
-    ParseJob,
-    RenderJob,
-    Reply,
-    Result,
-)
+from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory, received, send
+from batchedmodel_sidecar.codec.process.wire import Content, DealJob, Job, News, ParseJob, RenderJob
 from batchedmodel_sidecar.codec.tokenizer import Tokens, text_threads
 from batchedmodel_sidecar.errors import Rejected, Unserved
 from batchedmodel_sidecar.model import ReadyModel
@@ -31,6 +31,8 @@ from batchedmodel_sidecar.protocols.routes import Endpoint
 from batchedmodel_sidecar.protocols.table import adapters
 
 logger: Final = logging.getLogger(__name__)
+
+_NICER: Final = 5  # the loop beside it should not wait for a core
 
 
 class Worker:
@@ -41,43 +43,41 @@ class Worker:
         self._threads = text_threads(1)
         self._model: ReadyModel | None = None
         self._unreadable = ""
-        """Why there is none, if it was told."""
+        """Why there is no model, where the sidecar sent one that cannot be read."""
 
     async def work(
         self, message: News | Job, memory: SharedMemory
-    ) -> tuple[Reply, SharedMemory] | None:
+    ) -> tuple[wire.Reply, SharedMemory] | None:
         """The reply to a message, with its memory; none for news."""
         view = memory.view()
         if isinstance(message, News):
-            self._learn_if_possible(view, message)
+            self._learn(view, message)
             return None
         try:
-            result, (sizes, parts) = await self._done(message, view)
+            head, parts = await self._done(message, view)
         except (InvalidInput, Rejected, Unserved) as error:
-            result, (sizes, parts) = Result.REFUSED, wire.write_refusal(error)
+            head, parts = wire.write_refusal(error)
         except BaseException as bug:
             logger.error("error in the helper: %s", message, exc_info=bug)
             text = f"error in the sidecar while reading or writing this: {type(bug).__name__}"
-            refusal = Rejected(Rejection.INVALID, text, status=500)
-            result, (sizes, parts) = Result.REFUSED, wire.write_refusal(refusal)
+            head, parts = wire.write_refusal(Rejected(Rejection.INVALID, text, status=500))
         filled = SharedMemory()
         for part in parts:
             filled.write(part)
-        return Reply(result, sizes), filled
+        return wire.Reply(head), filled
 
-    async def _done(self, job: Job, view: memoryview) -> tuple[Result, Content]:
+    async def _done(self, job: Job, view: memoryview) -> Content:
         match job:
             case ParseJob():
                 draft = await self._parsed(job, view)
                 if len(draft.rows) > job.most_rows:
                     raise too_many(len(draft.rows), job.most_rows)
-                return Result.PARSED, wire.write_parsed(draft)
+                return wire.write_parsed(draft)
             case RenderJob():
-                return Result.RENDERED, wire.write_rendered(self._rendered(job, view))
+                return wire.write_rendered(self._rendered(job, view))
             case DealJob():
-                given = wire.read_dealing(view, job.sizes)
-                dealt = job.by.dealt(given.response, _rows(given.lengths), alone=given.alone)
-                return Result.DEALT, wire.write_dealt(dealt)
+                response, lengths, alone = wire.read_dealing(view, job.head)
+                return wire.write_dealt(job.by.dealt(response, _rows(lengths), alone=alone))
 
     async def _parsed(self, job: ParseJob, view: memoryview) -> ParsedRequest:
         if not isinstance(job.by, Endpoint):
@@ -92,13 +92,12 @@ class Worker:
         )
 
     def _rendered(self, job: RenderJob, view: memoryview) -> Body:
-        asked = wire.read_question(view, job.sizes)
+        lengths, answer, memo = wire.read_question(view, job.head)
         if not isinstance(job.by, Endpoint):
-            return job.by.render(asked.memo, asked.answer)
+            return job.by.render(memo, answer)
         model = self._known()
-        call = Call(rows=_rows(asked.lengths), description=model.description, key=None)
-        parsed = Parsed(call=call, memo=asked.memo)
-        return self._adapters[job.by].render(parsed, asked.answer, model)
+        call = Call(rows=_rows(lengths), description=model.description, key=None)
+        return self._adapters[job.by].render(Parsed(call=call, memo=memo), answer, model)
 
     def _known(self) -> ReadyModel:
         if self._unreadable:
@@ -106,27 +105,52 @@ class Worker:
         assert self._model is not None, "a job came before the model: our bug"
         return self._model
 
-    def _learn_if_possible(self, view: memoryview, message: News) -> None:
-        """News is not answered: the jobs behind it are told why the model is not known here."""
+    def _learn(self, view: memoryview, message: News) -> None:
+        """Take the model. News has no answer: if the model cannot be read, its jobs are told so."""
         self._unreadable = ""
         try:
-            self._learn(*wire.read_model(view, message.sizes))
+            model, tokenizer = wire.read_model(view, message.head)
+            if (text := model.description.text) and tokenizer:
+                model = replace(model, tokens=Tokens(bytes(tokenizer), text, self._threads))
+            self._model = model
         except BaseException as error:
             logger.error("the model cannot be read: %s", type(error).__name__)
             self._unreadable = f"the model cannot be read in the sidecar: {type(error).__name__}"
-
-    def _learn(self, model: wire.Model, tokenizer: bytes) -> None:
-        text = model.description.text
-        tokens = Tokens(tokenizer, text, self._threads) if text and tokenizer else None
-        self._model = ReadyModel(
-            description=model.description,
-            profile=None,
-            tokens=tokens,
-            depth=1,
-            rows_pad=model.rows_pad,
-        )
 
 
 def _rows(lengths: list[int]) -> tuple[Row, ...]:
     """As much of a call's rows as its answer depends on."""
     return tuple(Row(values=(), length=length) for length in lengths)
+
+
+def main() -> None:
+    """Work until the socket ends."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    os.nice(_NICER)
+    logging.basicConfig(
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)s helper: %(message)s",
+        datefmt="%H:%M:%S",
+    )
+    worker = Worker()
+    # Bodies make millions of objects and no cycles: looking for some takes longer than parsing.
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    with socket.socket(fileno=int(sys.argv[1])) as connection, asyncio.Runner() as runner:
+        while (taken := received(connection)) is not None:
+            message, memory = taken
+            answered = runner.run(worker.work(message, memory))
+            memory.close()
+            if answered is not None:
+                reply, filled = answered
+                send(connection, reply, filled)
+                filled.close()
+            # Let go of it before the next body comes, and not after.
+            del taken, memory, answered
+            gc.collect()
+
+
+if __name__ == "__main__":
+    main()

@@ -84,7 +84,7 @@ async def test_a_body_that_the_helper_fails_at_may_come_again() -> None:
     memory = SharedMemory()
     memory.write(question())
     with pytest.raises(Rejected) as refused:
-        await codec(NoHelper()).parse(Endpoint.V2_INFER, OURS, memory, None, MODEL)
+        await codec(NoHelper()).parse(OURS, memory, None, MODEL)
     assert (refused.value.status, refused.value.retry_after) == (503, 1.0)
 
 
@@ -98,8 +98,8 @@ async def test_a_body_that_finds_no_place_may_come_later() -> None:
 async def test_small_bodies_and_answers_need_no_helper() -> None:
     helper = NoHelper()
     ours = codec(helper)
-    parsed = await ours.parse(Endpoint.V2_INFER, OURS, question(), None, MODEL)
-    await ours.render(Endpoint.V2_INFER, OURS, parsed, answer(LARGE_ANSWER), MODEL)
+    parsed = await ours.parse(OURS, question(), None, MODEL)
+    await ours.render(OURS, parsed, answer(LARGE_ANSWER), MODEL)
     assert helper.jobs == []
 
 
@@ -107,17 +107,17 @@ async def test_a_large_answer_in_binary_needs_no_helper() -> None:
     helper = NoHelper()
     ours = codec(helper)
     body = question(parameters={"binary_data_output": True})
-    parsed = await ours.parse(Endpoint.V2_INFER, OURS, body, None, MODEL)
-    rendered = await ours.render(Endpoint.V2_INFER, OURS, parsed, answer(LARGE_ANSWER + 1), MODEL)
+    parsed = await ours.parse(OURS, body, None, MODEL)
+    rendered = await ours.render(OURS, parsed, answer(LARGE_ANSWER + 1), MODEL)
     assert sum(map(len, rendered.tail)) == LARGE_ANSWER + 1
     assert helper.jobs == []
 
 
 async def test_a_large_answer_that_the_helper_fails_at_is_an_error_of_its_call() -> None:
     ours = codec(NoHelper())
-    parsed = await ours.parse(Endpoint.V2_INFER, OURS, question(), None, MODEL)
+    parsed = await ours.parse(OURS, question(), None, MODEL)
     with pytest.raises(Unserved) as failed:
-        await ours.render(Endpoint.V2_INFER, OURS, parsed, answer(LARGE_ANSWER + 1), MODEL)
+        await ours.render(OURS, parsed, answer(LARGE_ANSWER + 1), MODEL)
     assert (failed.value.status, failed.value.retry_after) == (503, 1.0)
 
 
@@ -137,7 +137,7 @@ async def test_labels_of_many_tokens_are_made_by_the_helper(words: int, helped: 
     helper = NoHelper()
     ours, classify = codec(helper), adapters()[Endpoint.CLASSIFY]
     body = orjson.dumps({"inputs": " ".join(["w1"] * words)})
-    parsed = await ours.parse(Endpoint.CLASSIFY, classify, body, None, tagger)
+    parsed = await ours.parse(classify, body, None, tagger)
     length = parsed.call.rows[0].length
     scores = Value((length, 2), array("f", [1, 3] * length).tobytes())
     # Of a size that is nothing to write when the numbers are all there is.
@@ -145,9 +145,9 @@ async def test_labels_of_many_tokens_are_made_by_the_helper(words: int, helped: 
     assert given.size < LARGE_ANSWER
     if helped:
         with pytest.raises(Unserved):
-            await ours.render(Endpoint.CLASSIFY, classify, parsed, given, tagger)
+            await ours.render(classify, parsed, given, tagger)
     else:
-        told = await ours.render(Endpoint.CLASSIFY, classify, parsed, given, tagger)
+        told = await ours.render(classify, parsed, given, tagger)
         entries = orjson.loads(bytes(told.data))
         assert len(entries) >= words
         assert {entry["entity"] for entry in entries} == {"B"}

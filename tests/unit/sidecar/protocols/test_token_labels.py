@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from batchedmodel_contract.inference.description import Activation, Classification
 from batchedmodel_sidecar.codec.tokenizer import Marks
+from batchedmodel_sidecar.protocols.classify import labelled
 from batchedmodel_sidecar.protocols.scores import probabilities
-from batchedmodel_sidecar.protocols.token_labels import labelled
 
 LABELS: Final = ("O", "PER", "LOC")
 SCORES: Final = st.lists(
@@ -59,7 +59,7 @@ def test_nothing_is_computed_for_tokens_that_are_part_of_nothing(
         asked.append(highest)
         return 1.0
 
-    monkeypatch.setattr("batchedmodel_sidecar.protocols.token_labels.probability", watched)
+    monkeypatch.setattr("batchedmodel_sidecar.protocols.classify.probability", watched)
     classes = Classification(output="y", labels=LABELS, activation=Activation.SOFTMAX)
     scores = [0.0, 9.0, 0.0, *(5.0, 1.0, 1.0), *(1.0, 7.0, 1.0), *(6.0, 1.0, 1.0)]
     assert len(labelled(scores, marks_of(3), classes, raw=False)) == 1

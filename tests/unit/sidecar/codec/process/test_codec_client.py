@@ -9,10 +9,14 @@ from typing import Any, Final
 import pytest
 
 from batchedmodel_sidecar.codec.process import client
-from batchedmodel_sidecar.codec.process.client import CodecClient, CodecFailed
-from batchedmodel_sidecar.codec.process.process import CodecProcessEnded
+from batchedmodel_sidecar.codec.process.client import (
+    CodecClient,
+    CodecFailed,
+    CodecProcessEnded,
+    patience,
+)
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
-from batchedmodel_sidecar.codec.process.wire import Job, News, ParseJob, Reply, Result, Sizes
+from batchedmodel_sidecar.codec.process.wire import Job, News, ParseJob, Reply
 from batchedmodel_sidecar.codec.tokenizer import Tokens, text_threads
 from batchedmodel_sidecar.model import ReadyModel
 from batchedmodel_sidecar.protocols.routes import Endpoint
@@ -23,7 +27,7 @@ from support.text_handlers import Ranker, tokenizer_json
 pytestmark = pytest.mark.looptime  # a machine that stands still for long makes nobody impatient
 
 JOB: Final = ParseJob(Endpoint.V2_INFER, None, most_rows=100)
-REPLY: Final = Reply(Result.PARSED, Sizes(memo=0, head=0))
+REPLY: Final = Reply(head=7)
 LARGE_MODEL: Final = replace(
     MODEL, tokens=Tokens(tokenizer_json() + b" " * 1_000_000, Ranker.text, text_threads(1))
 )
@@ -49,6 +53,10 @@ class NoProcess:
         self.asked.append(memory)
         self._answer = asyncio.get_running_loop().create_future()
         return await self._answer
+
+    @classmethod
+    async def start(cls) -> "NoProcess":
+        return cls()
 
     async def end(self) -> None:
         self.ended = True
@@ -91,14 +99,14 @@ class Caller:
         self.memory = SharedMemory()
         self._task = asyncio.create_task(self._asks(helper, model))
 
-    async def _asks(self, helper: CodecClient, model: ReadyModel) -> Reply:
+    async def _asks(self, helper: CodecClient, model: ReadyModel) -> int:
         try:
-            reply, _ = await helper.do(JOB, self.memory, model, urgent=False)
-            return reply
+            _, head = await helper.do(JOB, self.memory, model, urgent=False)
+            return head
         finally:
             self.memory.close()
 
-    def __await__(self) -> Generator[Any, None, Reply]:
+    def __await__(self) -> Generator[Any, None, int]:
         return self._task.__await__()
 
     def leave(self) -> None:
@@ -122,7 +130,7 @@ async def test_a_job_whose_caller_left_is_not_tried_by_a_second_helper(
         started[0].die()
         await turns()
         started[1].answer()
-        assert await stays is REPLY
+        assert await stays == REPLY.head
         assert [process.asked for process in started] == [[gone.memory], [stays.memory]]
 
 
@@ -137,7 +145,7 @@ async def test_a_caller_that_leaves_while_the_helper_learns_of_the_model_costs_n
         gone.leave()
         await turns()
         started[0].answer()
-        assert await stays is REPLY
+        assert await stays == REPLY.head
         assert [process.asked for process in started] == [[stays.memory]]
 
 
@@ -152,7 +160,7 @@ async def test_a_caller_that_leaves_before_its_turn_is_not_asked_for(
         gone.leave()
         await turns()
         started[0].answer()
-        assert [await first, await stays] == [REPLY, REPLY]
+        assert [await first, await stays] == [REPLY.head, REPLY.head]
         assert started[0].asked == [first.memory, stays.memory]
 
 
@@ -176,4 +184,57 @@ async def test_whatever_is_raised_over_a_job_its_caller_is_told_and_the_next_one
         job = Caller(helper)
         await turns()
         started[1].answer()
-        assert await job is REPLY
+        assert await job == REPLY.head
+
+
+async def test_a_job_is_tried_by_two_helpers_and_no_more(started: list[NoProcess]) -> None:
+    async with a_helper() as helper:
+        bad, other = Caller(helper), Caller(helper)
+        await turns()
+        started[0].die()
+        await turns()
+        assert started[1].asked == [bad.memory], "before those that came later"
+        started[1].die()
+        await turns()
+        with pytest.raises(CodecFailed, match="ended"):
+            await bad
+        started[2].answer()
+        assert await other == REPLY.head
+
+
+async def test_a_helper_that_gives_no_answer_in_its_time_is_ended(started: list[NoProcess]) -> None:
+    async with a_helper() as helper:
+        job = Caller(helper)
+        with pytest.raises(CodecFailed, match="is stuck"):
+            await job
+        assert started[0].ended
+
+
+async def test_all_that_waits_fails_when_the_pod_stops(started: list[NoProcess]) -> None:
+    helper = CodecClient(asyncio.get_running_loop().time)
+    jobs = [Caller(helper) for _ in range(3)]
+    await turns()
+    await helper.close()
+    started[0].die()
+    for job in jobs:
+        with pytest.raises(CodecFailed, match="this pod is stopping"):
+            await job
+    assert len(started) == 1
+
+
+async def test_who_is_refused_is_told_to_come_when_half_of_what_waits_is_done(
+    started: list[NoProcess],
+) -> None:
+    async with a_helper() as helper:
+        jobs = [Caller(helper) for _ in range(10)]
+        await turns()
+        assert helper.delay == 1.0
+        await asyncio.sleep(2.0)
+        started[0].answer()
+        assert await jobs[0] == REPLY.head
+        assert helper.delay == 8.0
+
+
+def test_a_large_body_may_take_longer() -> None:
+    assert patience(0) == 10.0
+    assert patience(13 << 20) == 23.0

@@ -1,23 +1,29 @@
 """What the helper makes of bodies and answers is what the sidecar's own process makes of them."""
 
+import contextlib
+import gc
 import pickle
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Final
+from types import SimpleNamespace
+from typing import Any, Final, cast
 
+import numpy as np
 import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedmodel_contract.inference.description import RAGGED, ModelDescription
+from batchedmodel_contract.inference.tensors import Buffer
 from batchedmodel_contract.invalid_input import InvalidInput, Unbatchable
 from batchedmodel_contract.outcomes import Rejection
 from batchedmodel_sidecar.backends.foreign.protocol import ParsedRequest
 from batchedmodel_sidecar.calls import Answer, Call, Output, Row, Value
 from batchedmodel_sidecar.codec.process import wire
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
-from batchedmodel_sidecar.codec.process.wire import Kept, News, ParseJob, RenderJob, Result
+from batchedmodel_sidecar.codec.process.wire import Kept, News, ParseJob, RenderJob
 from batchedmodel_sidecar.codec.process.worker import Worker
 from batchedmodel_sidecar.codec.tokenizer import Tokens, text_threads
 from batchedmodel_sidecar.errors import ModelNotFound, Rejected, Unserved
@@ -38,10 +44,8 @@ ADAPTERS: Final = adapters()
 
 async def informed(model: ReadyModel) -> Worker:
     worker = Worker()
-    known = wire.Model(description=model.description, rows_pad=model.rows_pad)
-    tokenizer = model.tokens.tokenizer_json if model.tokens is not None else b""
-    sizes, parts = wire.write_model(known, tokenizer)
-    assert await worker.work(News(sizes), filled(parts)) is None
+    head, parts = wire.write_model(model)
+    assert await worker.work(News(head), filled(parts)) is None
     return worker
 
 
@@ -50,6 +54,18 @@ def filled(parts: Sequence[Any]) -> SharedMemory:
     for part in parts:
         memory.write(part)
     return memory
+
+
+def behind_the_wire(error: wire.Refusal) -> wire.Refusal:
+    head, parts = wire.write_refusal(error)
+    return refusal(b"".join(parts), head)
+
+
+def refusal(memory: Buffer, head: int) -> wire.Refusal:
+    with pytest.raises((InvalidInput, Rejected, Unserved)) as refused:
+        wire.read_parsed(memory, head)
+    assert isinstance(refused.value, InvalidInput | Rejected | Unserved)
+    return refused.value
 
 
 def told(error: wire.Refusal) -> tuple[object, ...]:
@@ -87,9 +103,10 @@ async def there(endpoint: Endpoint, model: ReadyModel, body: bytes, head: str | 
     answered = await worker.work(ParseJob(endpoint, head, most_rows=100), filled([body]))
     assert answered is not None
     reply, memory = answered
-    if reply.result is Result.REFUSED:
-        return told(wire.read_refusal(memory.view(), reply.sizes))
-    draft = wire.read_parsed(memory.view(), reply.sizes)
+    try:
+        draft = wire.read_parsed(memory.view(), reply.head)
+    except (InvalidInput, Rejected) as error:
+        return told(error)
     call = model.call_of(draft.rows, draft.params)
     return seen(Parsed(call=call, memo=draft.memo, options=draft.options))
 
@@ -138,8 +155,7 @@ def test_a_complaint_is_the_same_behind_the_wire(
     kind: type[InvalidInput], field: str, rule: str, value: object
 ) -> None:
     for error in (kind(field, rule), kind(field, rule, value)):
-        sizes, parts = wire.write_refusal(error)
-        assert told(wire.read_refusal(b"".join(parts), sizes)) == told(error)
+        assert told(behind_the_wire(error)) == told(error)
 
 
 @pytest.mark.parametrize(
@@ -152,12 +168,25 @@ def test_a_complaint_is_the_same_behind_the_wire(
     ],
 )
 def test_a_refusal_is_the_same_behind_the_wire(error: Rejected | Unserved) -> None:
-    sizes, parts = wire.write_refusal(error)
-    assert told(wire.read_refusal(b"".join(parts), sizes)) == told(error)
+    assert told(behind_the_wire(error)) == told(error)
 
 
 def everything(body: Body) -> tuple[bytes, str, object]:
     return bytes(body.data) + b"".join(body.tail), body.content_type, body.headers
+
+
+def test_a_refusal_lets_go_of_the_memory_that_brought_it() -> None:
+    head, parts = wire.write_refusal(Rejected(Rejection.INVALID, "odd"))
+    memory = np.frombuffer(b"".join(parts), np.uint8)
+    kept = weakref.ref(memory)
+    gc.disable()
+    try:
+        with contextlib.suppress(Rejected):
+            wire.read_parsed(memory.data, head)
+        del memory
+        assert kept() is None
+    finally:
+        gc.enable()
 
 
 def answer_of(description: ModelDescription, data: st.DataObject, count: int) -> Answer:
@@ -189,15 +218,16 @@ async def test_an_answer_has_the_same_body(right: Right, data: st.DataObject) ->
         expected = told(error)
     for memo in (parsed.memo, Kept(pickle.dumps(parsed.memo))):
         lengths = [row.length for row in parsed.call.rows]
-        sizes, parts = wire.write_question(lengths, answer, memo)
+        head, parts = wire.write_question(lengths, answer, memo)
         worker = await informed(model)
-        answered = await worker.work(RenderJob(endpoint, sizes), filled(parts))
+        answered = await worker.work(RenderJob(endpoint, head), filled(parts))
         assert answered is not None
         reply, memory = answered
-        if reply.result is Result.REFUSED:
-            assert told(wire.read_refusal(memory.view(), reply.sizes)) == expected
-        else:
-            assert everything(wire.read_rendered(memory.view(), reply.sizes)) == expected
+        try:
+            rendered: object = everything(wire.read_rendered(memory.view(), reply.head))
+        except InvalidInput as error:
+            rendered = told(error)
+        assert rendered == expected
 
 
 async def test_a_large_memory_of_the_question_is_carried_unread() -> None:
@@ -208,25 +238,25 @@ async def test_a_large_memory_of_the_question_is_carried_unread() -> None:
     answered = await worker.work(ParseJob(Endpoint.RERANK, None, most_rows=100), memory)
     assert answered is not None
     reply, filled_with = answered
-    assert isinstance(wire.read_parsed(filled_with.view(), reply.sizes).memo, Kept)
+    assert isinstance(wire.read_parsed(filled_with.view(), reply.head).memo, Kept)
 
 
 async def test_an_error_of_ours_is_told_and_the_helper_works_on() -> None:
     worker = await informed(MODEL)
     answer = Answer(outputs=(), rows=((),))
-    sizes, parts = wire.write_question([1], answer, "what no adapter remembers")
-    answered = await worker.work(RenderJob(Endpoint.V2_INFER, sizes), filled(parts))
+    head, parts = wire.write_question([1], answer, "what no adapter remembers")
+    answered = await worker.work(RenderJob(Endpoint.V2_INFER, head), filled(parts))
     assert answered is not None
-    error = wire.read_refusal(answered[1].view(), answered[0].sizes)
+    error = refusal(answered[1].view(), answered[0].head)
     assert isinstance(error, Rejected)
     assert (error.status, "AttributeError" in error.message) == (500, True)
 
 
 def test_rows_lie_in_memory_that_outlives_its_owner() -> None:
     row = Row(values=(Value((2,), b"\x01\x02"), Value((), b"abc")), length=2)
-    sizes, parts = wire.write_parsed(ParsedRequest(rows=(row, row), frame=None))
+    head, parts = wire.write_parsed(ParsedRequest(rows=(row, row), frame=None))
     memory = filled(parts)
-    rows = wire.read_parsed(memory.view(), sizes).rows
+    rows = wire.read_parsed(memory.view(), head).rows
     memory.close()
     del memory
     assert [bytes(value.data) for value in rows[1].values] == [b"\x01\x02", b"abc"]
@@ -238,8 +268,7 @@ async def asked(worker: Worker, endpoint: Endpoint, document: object) -> object:
     answered = await worker.work(job, filled([orjson.dumps(document)]))
     assert answered is not None
     reply, memory = answered
-    assert reply.result is Result.REFUSED
-    return wire.read_refusal(memory.view(), reply.sizes)
+    return refusal(memory.view(), reply.head)
 
 
 async def test_tokenizer_that_panics_fails_its_jobs_and_not_the_helper() -> None:
@@ -253,9 +282,10 @@ async def test_tokenizer_that_panics_fails_its_jobs_and_not_the_helper() -> None
 
 
 async def test_model_that_cannot_be_read_is_what_its_jobs_are_told_until_there_is_another() -> None:
-    worker, known = Worker(), wire.Model(description=TEXTS.description, rows_pad=True)
+    worker = Worker()
     for tokenizer, status in ((PANICS_WHEN_READ, 500), (tokenizer_json(), 400)):
-        sizes, parts = wire.write_model(known, tokenizer)
-        assert await worker.work(News(sizes), filled(parts)) is None
+        tokens = cast("Any", SimpleNamespace(tokenizer_json=tokenizer))
+        head, parts = wire.write_model(replace(TEXTS, tokens=tokens))
+        assert await worker.work(News(head), filled(parts)) is None
         error = await asked(worker, Endpoint.EMBEDDINGS, {"model": "m", "input": 7})
         assert (getattr(error, "status", 400)) == status

@@ -25,7 +25,7 @@ from batchedmodel_sidecar.batching.rejections import too_many
 from batchedmodel_sidecar.calls import Answer, Said
 from batchedmodel_sidecar.codec.process import wire
 from batchedmodel_sidecar.codec.process.shared_memory import SharedMemory
-from batchedmodel_sidecar.codec.process.wire import DealJob, Job, ParseJob, RenderJob, Result, Sizes
+from batchedmodel_sidecar.codec.process.wire import DealJob, Job, ParseJob, RenderJob
 from batchedmodel_sidecar.codec.process.worker import Worker
 from batchedmodel_sidecar.errors import Rejected, Unserved
 from batchedmodel_sidecar.protocols.adapter import Body
@@ -74,14 +74,12 @@ async def outcome(done: Callable[[], Awaitable[object]]) -> object:
         return type(error), error.message, error.status
 
 
-async def there(job: Job, memory: SharedMemory) -> tuple[Result, memoryview, Sizes]:
-    """A worker's reply to a job that has been sent; raises what it refused with."""
+async def there(job: Job, memory: SharedMemory) -> tuple[memoryview, int]:
+    """A worker's reply to a job that has been sent."""
     answered = await Worker().work(pickle.loads(pickle.dumps(job)), memory)
     assert answered is not None
-    (result, sizes), filled = answered
-    if result is Result.REFUSED:
-        raise wire.read_refusal(filled.view(), sizes)
-    return result, filled.view(), sizes
+    reply, filled = answered
+    return filled.view(), reply.head
 
 
 def stored(*parts: Any) -> SharedMemory:
@@ -112,9 +110,8 @@ async def assert_asks_alike(kind: str, body: bytes, head: str | None = None) -> 
         return seen_of_draft(drafted(dialect, ForeignRequest(body=body, header_length=head)))
 
     async def elsewhere() -> object:
-        result, view, sizes = await there(ParseJob(dialect, head, most_rows=100), stored(body))
-        assert result is Result.PARSED
-        return seen_of_draft(wire.read_parsed(view, sizes))
+        replied = await there(ParseJob(dialect, head, most_rows=100), stored(body))
+        return seen_of_draft(wire.read_parsed(*replied))
 
     expected = await outcome(here)
     assert await outcome(elsewhere) == expected
@@ -139,10 +136,9 @@ async def assert_answers_alike(
         return seen_of_dealt(dealt[0])
 
     async def elsewhere() -> object:
-        sizes, parts = wire.write_dealing(response, [row.length for row in rows], alone=alone)
-        result, view, replied = await there(DealJob(dialect, sizes), stored(body, *parts))
-        assert result is Result.DEALT
-        return seen_of_dealt(wire.read_dealt(view, replied))
+        size, parts = wire.write_dealing(response, [row.length for row in rows], alone=alone)
+        replied = await there(DealJob(dialect, size), stored(body, *parts))
+        return seen_of_dealt(wire.read_dealt(*replied))
 
     assert await outcome(elsewhere) == await outcome(here)
     if not dealt:
@@ -165,9 +161,8 @@ async def test_what_is_large_beside_the_rows_is_carried_unread_and_renders_the_s
     body = ANSWERS[ServerProtocol.V1].replace(b'"m"', words)
     rows = drafted(dialect, ForeignRequest(body=PLAIN[ServerProtocol.V1])).rows
     response = Response(status=200, headers=(), content_type="x", header_length=None, body=body)
-    sizes, parts = wire.write_dealing(response, [1, 1], alone=True)
-    _, view, replied = await there(DealJob(dialect, sizes), stored(body, *parts))
-    dealt = wire.read_dealt(view, replied)
+    head, parts = wire.write_dealing(response, [1, 1], alone=True)
+    dealt = wire.read_dealt(*await there(DealJob(dialect, head), stored(body, *parts)))
     assert isinstance(dealt.frame, wire.Kept)
     said = [Said(status=200, frame=frame) for frame in (dealt.frame, None)]
     said[1] = Said(status=200, frame=dialect.dealt(response, rows, alone=True).frame)
@@ -176,9 +171,9 @@ async def test_what_is_large_beside_the_rows_is_carried_unread_and_renders_the_s
         answer = Answer(
             outputs=dealt.outputs, rows=tuple(dealt.rows), said=(said[first], said[second])
         )
-        sizes, parts = wire.write_question([1, 1], answer, None)
-        _, view, replied = await there(RenderJob(dialect, sizes), stored(*parts))
-        rendered.append(seen_of_body(wire.read_rendered(view, replied)))
+        head, parts = wire.write_question([1, 1], answer, None)
+        replied = await there(RenderJob(dialect, head), stored(*parts))
+        rendered.append(seen_of_body(wire.read_rendered(*replied)))
     assert rendered[0] == rendered[1] == rendered[2]
     assert words in str(rendered[0]).encode()
 
@@ -188,10 +183,9 @@ async def assert_renders_alike(dialect: BackendProtocol, memo: object, answer: A
         return seen_of_body(dialect.render(memo, answer))
 
     async def elsewhere() -> object:
-        sizes, parts = wire.write_question([1, 1], answer, memo)
-        result, view, replied = await there(RenderJob(dialect, sizes), stored(*parts))
-        assert result is Result.RENDERED
-        return seen_of_body(wire.read_rendered(view, replied))
+        head, parts = wire.write_question([1, 1], answer, memo)
+        replied = await there(RenderJob(dialect, head), stored(*parts))
+        return seen_of_body(wire.read_rendered(*replied))
 
     assert await outcome(elsewhere) == await outcome(here)
 
@@ -313,8 +307,8 @@ async def test_any_document_asks_the_same(
 
 async def test_more_rows_than_are_ever_taken_are_refused_before_the_loop_sees_them() -> None:
     job = ParseJob(await dialect_of(ServerProtocol.V1), None, most_rows=2)
-    assert (await there(job, stored(b'{"instances": [1, 2]}')))[0] is Result.PARSED
+    assert len(wire.read_parsed(*await there(job, stored(b'{"instances": [1, 2]}'))).rows) == 2
     with pytest.raises(Rejected) as refused:
-        await there(job, stored(b'{"instances": [1, 2, 3]}'))
+        wire.read_parsed(*await there(job, stored(b'{"instances": [1, 2, 3]}')))
     assert refused.value.message == too_many(3, 2).message
     assert refused.value.status == too_many(3, 2).status

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_sidecar.http.admin_token import new_token, read_token
+from batchedmodel_sidecar.admin_client import new_token, read_token
 
 
 def test_each_start_makes_up_another_that_its_owner_alone_may_read(tmp_path: Path) -> None:
