@@ -1,8 +1,8 @@
-"""Tells a person how to reach the service, once it can be reached, or why it never will be.
+"""Says how to reach the service once it is ready, or why the model cannot be served.
 
-Reads the batcher's log lines: only the batcher knows its ports and when it is ready, and no print
-of a handler can look like its words about the model. Of the model server's it reads where that
-computes. Pure: lines in, lines out. Called by `run`.
+Called by `run`. Pure: log lines in, lines to print out. The batcher's lines give ports, readiness
+and a failed model, because no handler can print among them. The model server's lines say whether
+the model computes on the CPU.
 """
 
 import json
@@ -16,7 +16,7 @@ from batchedmodel_contract.processes.server_api import ON_THE_CPU, ModelState
 
 _LISTENING: Final = re.compile(r"\blistening: data port (\d+), admin port (\d+)")
 _READY: Final = re.compile(r"\bready: (\S+) on http://")
-# From the line's start, as a caller's text may be quoted further on in any line.
+# Matched from the line's start, because any line may quote a caller's text further on.
 _CANNOT_SERVE: Final = re.compile(
     rf"(?:\S+ )?[A-Z]+ model not ready: the model is {ModelState.FAILED}(?:: (.*))?"
 )
@@ -61,13 +61,13 @@ class Announcer:
 
 
 def why_not_served(line: str) -> str | None:
-    """The reason in a batcher's line that says that its model failed; None in every other line."""
+    """The reason, if a batcher's line says that its model failed; otherwise None."""
     found = _CANNOT_SERVE.match(line)
     return None if found is None else found[1] or "it gives no reason"
 
 
 def why_on_the_cpu(line: str) -> str | None:
-    """The reason in a model server's line that says so; None in every other line."""
+    """The reason, if a model server's line says that its model computes there; otherwise None."""
     found = _ON_THE_CPU.match(line)
     return None if found is None else found[1]
 
@@ -94,8 +94,8 @@ def curl_line(manifest: BatchedModel, service: str) -> str:
     model = manifest.spec.model
     match model.handler or model.protocol:
         case "hf":
-            # Only its checkpoint knows whether it embeds, classifies or ranks. A text it takes in
-            # any case, unless it is for images.
+            # Whether it embeds, classifies or ranks depends on its checkpoint. Unless it is for
+            # images, it takes a text.
             text = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["A sentence."]}
             return _post(f"{service}/v2/models/{manifest.name}/infer", {"inputs": [text]})
         case ServerProtocol.OPENAI:
@@ -107,7 +107,7 @@ def curl_line(manifest: BatchedModel, service: str) -> str:
             tensor = {"name": "x", "datatype": "INT64", "shape": [1, 4], "data": [1, 2, 3, 4]}
             return _post(f"{service}/v2/models/{manifest.name}/infer", {"inputs": [tensor]})
         case _:
-            # Only its author knows what it takes; its metadata says so.
+            # Only its metadata says what it takes.
             return f"curl -s {service}/v2/models/{manifest.name}"
 
 
