@@ -1,7 +1,6 @@
-"""The live BatchedModel: from kubectl, or from a file that holds what kubectl said.
+"""The live BatchedModel: from kubectl, or from a file or stream that holds kubectl's output.
 
-kubectl knows the person's clusters, contexts and ways to log in, so nothing of it is repeated here.
-Called by `command`.
+kubectl knows the person's clusters, contexts and ways to log in. Called by `command`.
 """
 
 import re
@@ -11,14 +10,13 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from batchedmodel_cli.diff.dry_run import LiveModel
-from batchedmodel_cli.manifest_file import UnusableManifest, read_document, read_text
-from batchedmodel_cli.yaml_text import MOST_CHARACTERS
+from batchedmodel_cli.yaml_text import MOST_CHARACTERS, NotOneDocument, read_document, read_text
 from batchedmodel_contract.invalid_input import InvalidManifest
 from batchedmodel_contract.manifest.manifest import KIND, read_manifest
 
 _KUBECTL: Final = "kubectl"
 _LOG_LINE: Final = re.compile(r"[A-Z]\d{4} \d")
-"""Its library's log, which says the same before it in other words."""
+"""A log line of kubectl's library; it repeats the message in other words."""
 _SILENCE: Final = "failed without a word"
 _REQUEST_SECONDS: Final = 30
 _LONGEST_SECONDS: Final = 300
@@ -30,7 +28,7 @@ class Unavailable(ValueError):
 
 
 def from_cluster(manifest: Path, *, context: str | None, namespace: str | None) -> str:
-    """What kubectl says of the object that the manifest names; raises `Unavailable`."""
+    """kubectl's output about the object that the manifest names; raises `Unavailable`."""
     command = [_KUBECTL, "get", f"--filename={manifest}", "--output=yaml"]
     command.append(f"--request-timeout={_REQUEST_SECONDS}s")
     command += [] if context is None else [f"--context={context}"]
@@ -58,15 +56,15 @@ def from_cluster(manifest: Path, *, context: str | None, namespace: str | None) 
 
 
 def from_file(file: Path) -> str:
-    """What kubectl said earlier; raises `Unavailable`."""
+    """kubectl's output from a file; raises `Unavailable`."""
     try:
         return read_text(file)
-    except UnusableManifest as error:
+    except NotOneDocument as error:
         raise Unavailable(f"--live {file}: {error}") from error
 
 
 def from_stream(stream: TextIO) -> str:
-    """The same from standard input; raises `Unavailable`."""
+    """kubectl's output from standard input; raises `Unavailable`."""
     try:
         return stream.read(MOST_CHARACTERS + 1)
     except UnicodeDecodeError as error:
@@ -74,19 +72,19 @@ def from_stream(stream: TextIO) -> str:
 
 
 def read_live(text: str, name: str) -> LiveModel:
-    """The BatchedModel of that name in what kubectl said, as YAML or JSON; raises `Unavailable`."""
+    """The BatchedModel of that name in kubectl's output, YAML or JSON; raises `Unavailable`."""
     if not text.strip():
         raise Unavailable(f"the live object: nothing was given; is there a {KIND} {name}?")
     try:
         document = read_document(text)
-    except UnusableManifest as error:
+    except NotOneDocument as error:
         raise Unavailable(f"the live object: {error}") from error
     body = _of_the_name(document, name)
     metadata = body["metadata"]
     try:
         spec = read_manifest(body).spec
     except InvalidManifest as error:
-        # An earlier custom resource let it pass; the operator leaves its children as they are.
+        # An earlier custom resource definition allowed it; its children stay as they are.
         said = (f"the live object: {mistake}" for mistake in error.mistakes)
         raise Unavailable("\n".join(said)) from error
     status = body.get("status")
