@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from batchedmodel_cli.diff.dry_run import LiveModel
+from batchedmodel_cli.simulate.inputs import Refused
 from batchedmodel_cli.yaml_text import MOST_CHARACTERS, NotOneDocument, read_document, read_text
 from batchedmodel_contract.invalid_input import InvalidManifest
 from batchedmodel_contract.manifest.manifest import KIND, read_manifest
@@ -23,12 +24,8 @@ _LONGEST_SECONDS: Final = 300
 """A person may have to log in meanwhile."""
 
 
-class Unavailable(ValueError):
-    """The live object cannot be had; one message per line."""
-
-
 def from_cluster(manifest: Path, *, context: str | None, namespace: str | None) -> str:
-    """kubectl's output about the object that the manifest names; raises `Unavailable`."""
+    """kubectl's output about the object that the manifest names; raises `Refused`."""
     command = [_KUBECTL, "get", f"--filename={manifest}", "--output=yaml"]
     command.append(f"--request-timeout={_REQUEST_SECONDS}s")
     command += [] if context is None else [f"--context={context}"]
@@ -43,42 +40,42 @@ def from_cluster(manifest: Path, *, context: str | None, namespace: str | None) 
             timeout=_LONGEST_SECONDS,
         )
     except FileNotFoundError as error:
-        raise Unavailable(
+        raise Refused(
             f"{_KUBECTL} is not installed; --live FILE takes what it says elsewhere "
             "(kubectl get batchedmodel NAME -o yaml)"
         ) from error
     except subprocess.TimeoutExpired as error:
-        raise Unavailable(f"{_KUBECTL} has not answered within {_LONGEST_SECONDS} s") from error
+        raise Refused(f"{_KUBECTL} has not answered within {_LONGEST_SECONDS} s") from error
     if ran.returncode:
         said = [line for line in ran.stderr.splitlines() if not _LOG_LINE.match(line)]
-        raise Unavailable("\n".join(f"{_KUBECTL}: {line}" for line in said or [_SILENCE]))
+        raise Refused("\n".join(f"{_KUBECTL}: {line}" for line in said or [_SILENCE]))
     return ran.stdout
 
 
 def from_file(file: Path) -> str:
-    """kubectl's output from a file; raises `Unavailable`."""
+    """kubectl's output from a file; raises `Refused`."""
     try:
         return read_text(file)
     except NotOneDocument as error:
-        raise Unavailable(f"--live {file}: {error}") from error
+        raise Refused(f"--live {file}: {error}") from error
 
 
 def from_stream(stream: TextIO) -> str:
-    """kubectl's output from standard input; raises `Unavailable`."""
+    """kubectl's output from standard input; raises `Refused`."""
     try:
         return stream.read(MOST_CHARACTERS + 1)
     except UnicodeDecodeError as error:
-        raise Unavailable(f"--live -: is not UTF-8 text: {error.reason}") from error
+        raise Refused(f"--live -: is not UTF-8 text: {error.reason}") from error
 
 
 def read_live(text: str, name: str) -> LiveModel:
-    """The BatchedModel of that name in kubectl's output, YAML or JSON; raises `Unavailable`."""
+    """The BatchedModel of that name in kubectl's output, YAML or JSON; raises `Refused`."""
     if not text.strip():
-        raise Unavailable(f"the live object: nothing was given; is there a {KIND} {name}?")
+        raise Refused(f"the live object: nothing was given; is there a {KIND} {name}?")
     try:
         document = read_document(text)
     except NotOneDocument as error:
-        raise Unavailable(f"the live object: {error}") from error
+        raise Refused(f"the live object: {error}") from error
     body = _of_the_name(document, name)
     metadata = body["metadata"]
     try:
@@ -86,7 +83,7 @@ def read_live(text: str, name: str) -> LiveModel:
     except InvalidManifest as error:
         # An earlier custom resource definition allowed it; its children stay as they are.
         said = (f"the live object: {mistake}" for mistake in error.mistakes)
-        raise Unavailable("\n".join(said)) from error
+        raise Refused("\n".join(said)) from error
     status = body.get("status")
     return LiveModel(
         namespace=str(metadata.get("namespace") or "default"),
@@ -109,5 +106,5 @@ def _of_the_name(document: object, name: str) -> Mapping[str, Any]:
     }
     if name not in named:
         others = f", only {', '.join(sorted(named))}" if named else ""
-        raise Unavailable(f"the live object: there is no {KIND} {name}{others}")
+        raise Refused(f"the live object: there is no {KIND} {name}{others}")
     return named[name]

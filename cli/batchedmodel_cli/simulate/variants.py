@@ -1,13 +1,10 @@
-"""Which single settings are tried: one change each, and only such as a manifest may hold.
-
-Pure. Called by `study`; what a change is worth, the simulator says.
-"""
+"""The changes that a study tries: one setting each, with values that a manifest may hold. Pure."""
 
 import dataclasses
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
-from batchedmodel_cli.simulate.answers import Change
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.cross_field_rules import CHECKS
 from batchedmodel_contract.manifest.spec import Batching, Lateness, PolicyName, Spec
@@ -22,6 +19,18 @@ _RULES: Final = {
 _SOME_WAIT: Final = 5  # milliseconds, for those who have none
 _SHORTEST_EDGE: Final = 16
 _ABSENT: Final = "absent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One setting changed, everything else as it is."""
+
+    field: str
+    """As the manifest has it, below `spec.batching`."""
+    present: str
+    value: str
+    settings: BatchSettings
+    """The effective ones with the change."""
 
 
 def changes(spec: Spec, longest: int) -> Iterator[Change]:

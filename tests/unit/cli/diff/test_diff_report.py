@@ -7,7 +7,7 @@ import pytest
 
 from batchedmodel_cli.diff.dry_run import LiveModel
 from batchedmodel_cli.diff.effects import Difference, Effect, difference
-from batchedmodel_cli.diff.sentences import sentence
+from batchedmodel_cli.diff.report import sentence
 from support.drawn_edits import read_spec
 
 MODEL = {"handler": "simulated"}
