@@ -65,7 +65,7 @@ def _side(pods: SimulatedPods, outcome: Outcome, profile: Profile | None) -> Sid
     return Side(
         device=profile.device,
         pods=outcome.pods,
-        outlook=Study(spec=spec, replicas=outcome.pods, simulator=pods).outlook(),
+        outlook=Study(spec=spec, replicas=outcome.pods, pods=pods).outlook(),
         notes=tuple(notes(spec, pods)),
     )
 

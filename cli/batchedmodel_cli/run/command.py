@@ -24,7 +24,7 @@ from batchedmodel_cli.manifest_file import (
 )
 from batchedmodel_cli.run.announcement import Announcer, why_not_served, why_on_the_cpu
 from batchedmodel_cli.run.console import Console
-from batchedmodel_cli.run.pod import BATCHER, MODEL, Place, processes, shared_folder
+from batchedmodel_cli.run.pod import BATCHER, MODEL, processes, shared_folder
 from batchedmodel_cli.run.processes import ProcessSpec
 from batchedmodel_cli.run.supervisor import FAILED, WRONG, Supervisor
 from batchedmodel_contract.manifest.manifest import BatchedModel
@@ -104,10 +104,17 @@ def carry_out(arguments: argparse.Namespace) -> int:
         return FAILED
     for warning in without_effect(manifest):
         print(f"{file}: warning: {warning}", file=sys.stderr)
-    place = Place(host=arguments.host, port=arguments.port, admin_port=arguments.admin_port)
     with shared_folder() as folder:
-        specs = processes(manifest, place, folder, os.environ, upstream=arguments.upstream or "")
-        return asyncio.run(_serve(manifest, place.host, specs))
+        specs = processes(
+            manifest,
+            folder,
+            os.environ,
+            host=arguments.host,
+            port=arguments.port,
+            admin_port=arguments.admin_port,
+            upstream=arguments.upstream or "",
+        )
+        return asyncio.run(_serve(manifest, arguments.host, specs))
 
 
 async def _serve(manifest: BatchedModel, host: str, specs: Sequence[ProcessSpec]) -> int:

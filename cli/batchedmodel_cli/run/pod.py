@@ -9,7 +9,6 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -45,15 +44,6 @@ _MALLOC: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where the service listens; port 0 takes a free one."""
-
-    host: str
-    port: int
-    admin_port: int
-
-
 @contextmanager
 def shared_folder() -> Iterator[Path]:
     """A private folder whose path is short enough for a Unix socket in it; removed at the end."""
@@ -70,16 +60,18 @@ def shared_folder() -> Iterator[Path]:
 
 def processes(
     manifest: BatchedModel,
-    place: Place,
     folder: Path,
     inherited: Mapping[str, str],
     *,
+    host: str,
+    port: int,
+    admin_port: int,
     upstream: str = "",
 ) -> tuple[ProcessSpec, ...]:
     """Batcher and model server, in the order in which they are to be stopped.
 
-    With `upstream`, the address of a server that runs already, the batcher alone. Writes the batch
-    settings into `folder`, which must be empty.
+    With `upstream`, the address of a server that runs already, the batcher alone. Port 0 takes a
+    free port. Writes the batch settings into `folder`, which must be empty.
     """
     model = manifest.spec.model
     batching = manifest.spec.batching
@@ -99,9 +91,9 @@ def processes(
         pass_paths=model.pass_paths,
         idempotent=model.idempotent,
         settings_folder=str(settings),
-        host=place.host,
-        port=place.port,
-        admin_port=place.admin_port,
+        host=host,
+        port=port,
+        admin_port=admin_port,
         drain_timeout_seconds=drain,
     )
     in_front = ProcessSpec(

@@ -75,7 +75,7 @@ def carry_out(arguments: argparse.Namespace) -> int:
             )
         pods = inputs.pods(arguments, manifest, progress.advance)
         replicas = arguments.replicas or _replicas(manifest.spec, pods.traffic.of_one_pod)
-        answers = Study(spec=manifest.spec, replicas=replicas, simulator=pods).answers()
+        answers = Study(spec=manifest.spec, replicas=replicas, pods=pods).answers()
     except inputs.Refused as error:
         print(error, file=sys.stderr)
         return _WRONG

@@ -43,7 +43,7 @@ def document(manifest: BatchedModel, pods: SimulatedPods, answers: Answers) -> d
         "settings": asdict(BatchSettings.of(manifest.spec.batching)),
         "traffic": {
             "arrivals": pods.traffic.described,
-            "rate": answers.rate,
+            "rate": pods.traffic.rate,
             "typical_length": pods.traffic.typical_length,
             "seed": pods.seed,
         },
@@ -164,7 +164,7 @@ def _facts(spec: Spec, pods: SimulatedPods, answers: Answers) -> Iterator[tuple[
     within = settings.request_timeout_seconds if target is None else target
     yield (
         "offered",
-        f"{formatting.rate(answers.rate)}/s, {pods.traffic.described}, "
+        f"{formatting.rate(pods.traffic.rate)}/s, {pods.traffic.described}, "
         f"{offered.requests:,} requests",
     )
     in_time, *gone = _ends(offered)

@@ -79,7 +79,7 @@ class Trial:
 
 @dataclass(slots=True, kw_only=True)
 class SimulatedPods:
-    """A `study.Simulator`. Equal fields give equal answers."""
+    """Pods of one kind, each with a device of its own. Equal fields give equal results."""
 
     traffic: Traffic
     profile: Profile
@@ -94,22 +94,12 @@ class SimulatedPods:
     """Policies that know their device, and since when, in nanoseconds."""
 
     @property
-    def rate(self) -> float:
-        """See `Simulator`."""
-        return self.traffic.rate
-
-    @property
-    def longest(self) -> int:
-        """See `Simulator`."""
-        return self.traffic.longest
-
-    @property
     def largest_measured(self) -> int:
-        """See `Simulator`."""
+        """Rows of the largest batch in the profile."""
         return max(point.rows for point in self.profile.points)
 
     def run(self, settings: BatchSettings, replicas: int, rate: float) -> Trial:
-        """See `Simulator`."""
+        """The traffic at this rate, in requests a second, in front of so many replicas."""
         self.on_run()
         drawn, pods = self._drawn(settings, replicas, rate)
         fleet = [self._ready_pod(settings) for _ in range(pods)]
@@ -117,7 +107,7 @@ class SimulatedPods:
         return _trial(verdict(drawn, ran, pods=pods, workers=settings.max_concurrent_batches))
 
     def throughput(self, settings: BatchSettings) -> float:
-        """See `Simulator`."""
+        """Requests a second that one replica answers, however late, when more wait."""
         self.on_run()
         patient = dataclasses.replace(
             settings,
@@ -132,7 +122,7 @@ class SimulatedPods:
         return answered * NANOSECONDS / (ran.until - drawn[0].at) if answered else 0.0
 
     def alone_seconds(self) -> float:
-        """See `Simulator`."""
+        """The latency of a request of typical length on an idle replica."""
         return self.hand_off_seconds + curve_of(self.profile).seconds([self.traffic.typical_length])
 
     def _rate_of_full_batches(self, settings: BatchSettings) -> float:

@@ -9,10 +9,10 @@ import math
 from bisect import bisect_left
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final
 
 from batchedmodel_cli.simulate.inputs import MOST_REPLICAS
-from batchedmodel_cli.simulate.simulator import Trial
+from batchedmodel_cli.simulate.simulator import SimulatedPods, Trial
 from batchedmodel_cli.simulate.variants import Change, changes
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.effective import target_utilization_percent
@@ -30,37 +30,6 @@ _SATURATED: Final = (
 )
 _NEGLIGIBLE: Final = 0.001  # of the traffic
 _LEAST_SHARE: Final = 0.01  # of the traffic; a gain of less, or over less, means nothing
-
-
-class Simulator(Protocol):
-    """Runs simulations of one traffic on one kind of device."""
-
-    @property
-    def rate(self) -> float:
-        """Requests a second, as offered."""
-        ...
-
-    @property
-    def longest(self) -> int:
-        """The greatest length in the traffic."""
-        ...
-
-    @property
-    def largest_measured(self) -> int:
-        """Rows of the largest batch in the profile."""
-        ...
-
-    def run(self, settings: BatchSettings, replicas: int, rate: float) -> Trial:
-        """The same traffic at another rate, in front of so many replicas."""
-        ...
-
-    def throughput(self, settings: BatchSettings) -> float:
-        """Requests a second that one replica answers, however late, when more wait."""
-        ...
-
-    def alone_seconds(self) -> float:
-        """The latency of a request of typical length on an idle replica."""
-        ...
 
 
 class Measure(StrEnum):
@@ -121,8 +90,6 @@ class Answers:
     """The answers to a person's questions."""
 
     replicas: int
-    rate: float
-    """Requests a second, as offered."""
     outlook: Outlook
     replicas_needed: int | None
     """For the offered rate; None if `MOST_REPLICAS` are not enough."""
@@ -142,14 +109,13 @@ class Study:
 
     spec: Spec
     replicas: int
-    simulator: Simulator
+    pods: SimulatedPods
 
     def answers(self) -> Answers:
         """Every answer; some thirty simulations."""
         outlook = self.outlook()
         return Answers(
             replicas=self.replicas,
-            rate=self.simulator.rate,
             outlook=outlook,
             replicas_needed=self._replicas_needed(outlook.highest_rate),
             comparison=self._comparison(outlook),
@@ -157,9 +123,9 @@ class Study:
 
     def outlook(self) -> Outlook:
         """How the offered traffic does, and the highest rate; some ten simulations."""
-        throughput = self.simulator.throughput(self._settings)
+        throughput = self.pods.throughput(self._settings)
         return Outlook(
-            offered=self._run(self._settings, self.simulator.rate),
+            offered=self._run(self._settings, self.pods.traffic.rate),
             throughput=throughput,
             highest_rate=self._highest_rate(self._settings, throughput),
         )
@@ -169,7 +135,7 @@ class Study:
         return BatchSettings.of(self.spec.batching)
 
     def _run(self, settings: BatchSettings, rate: float) -> Trial:
-        return self.simulator.run(settings, self.replicas, rate)
+        return self.pods.run(settings, self.replicas, rate)
 
     def _highest_rate(
         self, settings: BatchSettings, throughput: float, *, at_least: float = 0.0
@@ -178,7 +144,7 @@ class Study:
         ceiling = self.replicas * throughput
         if settings.target_seconds is None or not ceiling:
             return ceiling * utilisation(self.spec)
-        if self.simulator.alone_seconds() > settings.target_seconds:
+        if self.pods.alone_seconds() > settings.target_seconds:
             return 0.0
 
         def share(rate: float) -> float:
@@ -193,12 +159,12 @@ class Study:
         return highest_rate_of_share(share, guess, wanted=IN_TIME, tolerance=_TOLERANCE)
 
     def _replicas_needed(self, highest: float) -> int | None:
-        settings, rate = self._settings, self.simulator.rate
+        settings, rate = self._settings, self.pods.traffic.rate
         if not highest:
             return None
 
         def enough(replicas: int) -> bool:
-            return self.simulator.run(settings, replicas, rate).in_time_share >= IN_TIME
+            return self.pods.run(settings, replicas, rate).in_time_share >= IN_TIME
 
         if settings.target_seconds is None:
             needed = math.ceil(rate * self.replicas / highest)
@@ -209,11 +175,11 @@ class Study:
     def _comparison(self, outlook: Outlook) -> Comparison:
         measure, rate = self._measure(outlook)
         present = outlook.offered
-        if rate != self.simulator.rate:
+        if rate != self.pods.traffic.rate:
             present = self._run(self._settings, rate)
         tried = [
             self._tried(change, measure, rate, present, outlook.throughput)
-            for change in changes(self.spec, self.simulator.longest)
+            for change in changes(self.spec, self.pods.traffic.longest)
         ]
         tried.sort(key=lambda one: -one.gain)
         advised, rate_with = None, None
@@ -234,7 +200,7 @@ class Study:
 
     def _measure(self, outlook: Outlook) -> tuple[Measure, float]:
         """How to compare changes, and at which rate, so that their gain shows."""
-        rate = self.simulator.rate
+        rate = self.pods.traffic.rate
         if self._settings.target_seconds is not None:
             if outlook.offered.in_time_share < IN_TIME or not outlook.highest_rate:
                 return Measure.IN_TIME, rate
@@ -247,12 +213,12 @@ class Study:
     ) -> Tried:
         trial = self._run(change.settings, rate)
         if measure is Measure.THROUGHPUT:
-            changed = self.simulator.throughput(change.settings)
+            changed = self.pods.throughput(change.settings)
             gain = changed / throughput - 1 if throughput else 0.0
         else:
             gain = _gain(measure, present, trial)
         rows = change.settings.max_batch_size
-        beyond = rows > max(self._settings.max_batch_size, self.simulator.largest_measured)
+        beyond = rows > max(self._settings.max_batch_size, self.pods.largest_measured)
         return Tried(change=change, gain=gain, beyond_profile=beyond, trial=trial)
 
     def _rate_with(self, tried: Tried, highest: float) -> float | None:
@@ -261,7 +227,7 @@ class Study:
         A change may gain in the comparison, where too much is offered, and still lower this rate.
         """
         settings = tried.change.settings
-        throughput = self.simulator.throughput(settings)
+        throughput = self.pods.throughput(settings)
         rate = self._highest_rate(settings, throughput, at_least=highest)
         return rate if rate >= highest * (1 - _NEGLIGIBLE) else None
 

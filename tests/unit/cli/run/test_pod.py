@@ -7,12 +7,8 @@ from stat import S_IMODE
 
 import pytest
 
-from batchedmodel_cli.run.pod import (
-    Place,
-    cache_folder,
-    processes,
-    shared_folder,
-)
+from batchedmodel_cli.run import pod
+from batchedmodel_cli.run.pod import cache_folder, shared_folder
 from batchedmodel_cli.run.processes import ProcessSpec
 from batchedmodel_contract.manifest.batching import BatchSettings, settings_from_json
 from batchedmodel_contract.manifest.manifest import BatchedModel, read_manifest
@@ -25,7 +21,6 @@ from batchedmodel_contract.processes.environment import (
 from support.repository import ROOT
 
 REPOSITORY = ROOT
-PLACE = Place(host="127.0.0.1", port=8000, admin_port=0)
 
 
 def manifest() -> BatchedModel:
@@ -42,8 +37,26 @@ def manifest() -> BatchedModel:
     )
 
 
+def processes(
+    manifest: BatchedModel,
+    folder: Path,
+    *,
+    inherited: Mapping[str, str] | None = None,
+    upstream: str = "",
+) -> tuple[ProcessSpec, ...]:
+    return pod.processes(
+        manifest,
+        folder,
+        inherited or {},
+        host="127.0.0.1",
+        port=8000,
+        admin_port=0,
+        upstream=upstream,
+    )
+
+
 def specs(folder: Path, inherited: Mapping[str, str]) -> tuple[ProcessSpec, ProcessSpec]:
-    batcher, server = processes(manifest(), PLACE, folder, inherited)
+    batcher, server = processes(manifest(), folder, inherited=inherited)
     return batcher, server
 
 
@@ -137,7 +150,7 @@ def test_the_cache_is_in_the_home_folder_unless_told_otherwise() -> None:
 
 def test_the_models_variables_reach_the_model_alone(tmp_path: Path) -> None:
     spec = Spec(model=Model(handler="simulated", env=(("GREETING", "hello"),)))
-    batcher, model = processes(BatchedModel(name="m", spec=spec), PLACE, tmp_path, {})
+    batcher, model = processes(BatchedModel(name="m", spec=spec), tmp_path)
     assert model.environment["GREETING"] == "hello"
     assert "GREETING" not in batcher.environment
 
@@ -150,7 +163,7 @@ def test_in_front_of_a_server_that_runs_the_batcher_is_alone(tmp_path: Path) -> 
         "spec": {"model": {"protocol": "OpenAI", "image": "own:1", "idempotent": False}},
     }
     url = "http://127.0.0.1:8080"
-    (batcher,) = processes(read_manifest(document), PLACE, tmp_path, {}, upstream=url)
+    (batcher,) = processes(read_manifest(document), tmp_path, upstream=url)
     settings = from_environment(SidecarSettings, batcher.environment)
     assert (settings.upstream_url, settings.model_socket) == (url, "")
     assert settings.upstream_protocol is ServerProtocol.OPENAI

@@ -56,7 +56,6 @@ def printed(trial: Trial) -> dict[str, str]:
     )
     answers = Answers(
         replicas=1,
-        rate=100.0,
         outlook=Outlook(offered=trial, throughput=100.0, highest_rate=80.0),
         replicas_needed=1,
         comparison=comparison,

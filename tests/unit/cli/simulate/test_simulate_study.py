@@ -5,23 +5,23 @@ from typing import Any
 import pytest
 
 from batchedmodel_cli.simulate import report
-from batchedmodel_cli.simulate.simulator import Latency, Trial
+from batchedmodel_cli.simulate.inputs import LengthsWish
+from batchedmodel_cli.simulate.simulator import Latency, SimulatedPods, Trial
 from batchedmodel_cli.simulate.study import Answers, Measure, Study
+from batchedmodel_cli.simulate.traffic import drawn
 from batchedmodel_cli.simulate.variants import changes
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import Batching, Lateness, Model, PolicyName, Spec
 from batchedmodel_contract.manifest.workload import Autoscaling
+from support.simulate_command import PROFILE
 
 
-@dataclass
-class PretendedPods:
+@dataclass(kw_only=True)
+class PretendedPods(SimulatedPods):
     """Each replica serves so many in time, by policy; whatever is above that is late."""
 
-    rate: float
     capacity: dict[PolicyName, float]
     alone: float = 0.01
-    longest: int = 64
-    largest_measured: int = 32
     asked: list[tuple[BatchSettings, int, float]] = field(default_factory=list)
     crowded: dict[int, float] = field(default_factory=dict)
     """In time a second, whatever is offered beyond 200/s, by rows of a batch."""
@@ -55,6 +55,14 @@ class PretendedPods:
         return self.alone
 
 
+def pretended(*, rate: float, **details: Any) -> PretendedPods:
+    wish = LengthsWish(median=64)
+    traffic = drawn(rate=rate, burstiness=1, wish=wish, profile=PROFILE, requests=1000)
+    return PretendedPods(
+        traffic=traffic, profile=PROFILE, foreign=False, hand_off_seconds=0.0, seed=0, **details
+    )
+
+
 EQUAL = dict.fromkeys(PolicyName, 100.0)
 DEADLINE_IS_BETTER = {**EQUAL, PolicyName.DEADLINE: 150.0}
 
@@ -64,7 +72,7 @@ def spec(**batching: Any) -> Spec:
 
 
 def answer(of: Spec, pods: PretendedPods, replicas: int = 1) -> Answers:
-    return Study(spec=of, replicas=replicas, simulator=pods).answers()
+    return Study(spec=of, replicas=replicas, pods=pods).answers()
 
 
 def fields(of: Spec, longest: int = 64) -> set[tuple[str, str]]:
@@ -132,37 +140,37 @@ def test_length_classes_are_tried_where_the_policy_chooses_none() -> None:
 
 
 def test_with_a_target_the_highest_rate_is_where_99_percent_are_in_time() -> None:
-    pods = PretendedPods(rate=50.0, capacity=EQUAL)
+    pods = pretended(rate=50.0, capacity=EQUAL)
     found = answer(spec(target_latency_milliseconds=50), pods, replicas=3)
     assert found.outlook.highest_rate == pytest.approx(300 / 0.99, rel=0.03)
     assert found.replicas_needed == 1
 
 
 def test_without_a_target_it_is_the_throughput_times_the_utilisation_that_is_meant() -> None:
-    found = answer(spec(), PretendedPods(rate=500.0, capacity=EQUAL), replicas=2)
+    found = answer(spec(), pretended(rate=500.0, capacity=EQUAL), replicas=2)
     assert found.outlook.highest_rate == pytest.approx(200)
     assert found.replicas_needed == 5
     scaled = dataclasses.replace(
         spec(), autoscaling=Autoscaling(max_replicas=4, target_utilization_percent=40)
     )
-    found = answer(scaled, PretendedPods(rate=500.0, capacity=EQUAL), replicas=2)
+    found = answer(scaled, pretended(rate=500.0, capacity=EQUAL), replicas=2)
     assert found.outlook.highest_rate == pytest.approx(100)
 
 
 def test_replicas_are_added_until_99_percent_are_in_time() -> None:
-    pods = PretendedPods(rate=995.0, capacity=EQUAL)
+    pods = pretended(rate=995.0, capacity=EQUAL)
     found = answer(spec(target_latency_milliseconds=50), pods)
     assert found.replicas_needed == 10
 
 
 def test_more_replicas_than_are_tried_are_no_number() -> None:
-    pods = PretendedPods(rate=10_000.0, capacity=EQUAL)
+    pods = pretended(rate=10_000.0, capacity=EQUAL)
     for batching in ({"target_latency_milliseconds": 50}, {}):
         assert answer(spec(**batching), pods).replicas_needed is None
 
 
 def test_a_target_below_the_time_of_a_lone_request_is_not_searched_for() -> None:
-    pods = PretendedPods(rate=10.0, capacity=dict.fromkeys(PolicyName, 0.0), alone=0.2)
+    pods = pretended(rate=10.0, capacity=dict.fromkeys(PolicyName, 0.0), alone=0.2)
     found = answer(spec(target_latency_milliseconds=50), pods)
     assert (found.outlook.highest_rate, found.replicas_needed) == (0.0, None)
     assert len(pods.asked) < 15
@@ -170,7 +178,7 @@ def test_a_target_below_the_time_of_a_lone_request_is_not_searched_for() -> None
 
 def test_a_better_policy_is_worth_changing_to() -> None:
     of = spec(policy=PolicyName.GREEDY, target_latency_milliseconds=50)
-    found = answer(of, PretendedPods(rate=150.0, capacity=DEADLINE_IS_BETTER))
+    found = answer(of, pretended(rate=150.0, capacity=DEADLINE_IS_BETTER))
     best = found.comparison.advised
     assert best is not None
     assert (best.change.field, best.change.value) == ("policy", "Deadline")
@@ -185,13 +193,13 @@ def test_a_better_policy_is_worth_changing_to() -> None:
 
 def test_settings_are_compared_where_they_matter_when_all_is_in_time() -> None:
     of = spec(policy=PolicyName.GREEDY, target_latency_milliseconds=50)
-    found = answer(of, PretendedPods(rate=20.0, capacity=DEADLINE_IS_BETTER))
+    found = answer(of, pretended(rate=20.0, capacity=DEADLINE_IS_BETTER))
     assert found.comparison.rate == pytest.approx(1.1 * found.outlook.highest_rate)
     assert found.comparison.advised is not None
 
 
 def test_nothing_is_advised_where_nothing_helps() -> None:
-    pods = PretendedPods(rate=150.0, capacity=EQUAL)
+    pods = pretended(rate=150.0, capacity=EQUAL)
     found = answer(spec(target_latency_milliseconds=50), pods)
     assert found.comparison.advised is None
     assert report.advice(found).startswith("nothing that was tried is worth changing")
@@ -199,7 +207,7 @@ def test_nothing_is_advised_where_nothing_helps() -> None:
 
 def test_nothing_is_advised_that_lowers_what_is_sustained() -> None:
     of = spec(target_latency_milliseconds=50)
-    pods = PretendedPods(rate=1000.0, capacity=EQUAL, crowded={16: 150.0}, fewer={16: 0.9})
+    pods = pretended(rate=1000.0, capacity=EQUAL, crowded={16: 150.0}, fewer={16: 0.9})
     found = answer(of, pods)
     best = found.comparison.tried[0]
     assert (best.change.field, best.change.value) == ("maxBatchSize", "16")
@@ -209,9 +217,7 @@ def test_nothing_is_advised_that_lowers_what_is_sustained() -> None:
 
 def test_the_next_best_is_advised_where_the_best_lowers_what_is_sustained() -> None:
     of = spec(target_latency_milliseconds=50)
-    pods = PretendedPods(
-        rate=1000.0, capacity=EQUAL, crowded={16: 150.0, 64: 130.0}, fewer={16: 0.9}
-    )
+    pods = pretended(rate=1000.0, capacity=EQUAL, crowded={16: 150.0, 64: 130.0}, fewer={16: 0.9})
     found = answer(of, pods).comparison
     assert found.advised is not None
     assert found.advised.change.value == "64"
@@ -220,24 +226,24 @@ def test_the_next_best_is_advised_where_the_best_lowers_what_is_sustained() -> N
 
 def test_next_to_nothing_more_is_not_worth_changing() -> None:
     of = spec(policy=PolicyName.GREEDY, target_latency_milliseconds=50)
-    found = answer(of, PretendedPods(rate=20_000.0, capacity=DEADLINE_IS_BETTER))
+    found = answer(of, pretended(rate=20_000.0, capacity=DEADLINE_IS_BETTER))
     assert found.comparison.tried[0].gain > 0.2
     assert found.comparison.advised is None
 
 
 def test_without_a_target_latency_decides_until_the_replicas_are_full() -> None:
     of = spec(policy=PolicyName.WINDOW)
-    calm = answer(of, PretendedPods(rate=50.0, capacity=EQUAL)).comparison
+    calm = answer(of, pretended(rate=50.0, capacity=EQUAL)).comparison
     assert calm.measure is Measure.P99
     assert calm.advised is not None
     assert (calm.advised.change.field, calm.advised.change.value) == ("maxWaitMilliseconds", "0")
-    full = answer(of, PretendedPods(rate=130.0, capacity=DEADLINE_IS_BETTER)).comparison
+    full = answer(of, pretended(rate=130.0, capacity=DEADLINE_IS_BETTER)).comparison
     assert full.measure is Measure.THROUGHPUT
     assert full.advised is not None
     assert full.advised.gain == pytest.approx(0.5)
 
 
 def test_a_batch_larger_than_any_measured_is_marked() -> None:
-    found = answer(spec(), PretendedPods(rate=50.0, capacity=EQUAL)).comparison
+    found = answer(spec(), pretended(rate=50.0, capacity=EQUAL)).comparison
     marked = {tried.change.value for tried in found.tried if tried.beyond_profile}
     assert marked == {"64"}
