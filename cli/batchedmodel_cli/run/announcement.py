@@ -7,7 +7,6 @@ the model computes on the CPU.
 
 import json
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from batchedmodel_contract.manifest.manifest import BatchedModel
@@ -24,22 +23,15 @@ _ON_THE_CPU: Final = re.compile(rf"\S+ ERROR {ON_THE_CPU}: (.*)")
 _EVERY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ports:
-    """Where the batcher listens."""
-
-    data: int
-    admin: int
-
-
 class Announcer:
     """Follows the batcher's lines; speaks when it is first ready, and again on other ports."""
 
     def __init__(self, manifest: BatchedModel, host: str) -> None:
         self._manifest = manifest
         self._host = host
-        self._bound: Ports | None = None
-        self._announced: Ports | None = None
+        self._bound: tuple[int, int] | None = None
+        self._announced: tuple[int, int] | None = None
+        """Data port and admin port."""
 
     @property
     def was_ready(self) -> bool:
@@ -50,14 +42,14 @@ class Announcer:
         """What to print after this line of the batcher's; mostly nothing."""
         listening = _LISTENING.search(line)
         if listening is not None:
-            self._bound = Ports(data=int(listening[1]), admin=int(listening[2]))
+            self._bound = int(listening[1]), int(listening[2])
         ready = _READY.search(line)
         if ready is None or ready[1] != self._manifest.name:
             return ()
         if self._bound is None or self._bound == self._announced:
             return ()
         self._announced = self._bound
-        return announcement(self._manifest, self._host, self._bound)
+        return announcement(self._manifest, self._host, *self._bound)
 
 
 def why_not_served(line: str) -> str | None:
@@ -72,14 +64,14 @@ def why_on_the_cpu(line: str) -> str | None:
     return None if found is None else found[1]
 
 
-def announcement(manifest: BatchedModel, host: str, ports: Ports) -> tuple[str, ...]:
-    """The block of lines that says where the service is and how to try it."""
-    service = url(host, ports.data)
+def announcement(manifest: BatchedModel, host: str, data: int, admin: int) -> tuple[str, ...]:
+    """The lines that say where the service is and how to try it; `data` and `admin` are ports."""
+    service = url(host, data)
     return (
         "",
         f"{manifest.name} is ready",
         f"  service  {service}",
-        f"  admin    {url(host, ports.admin)} (metrics: /metrics)",
+        f"  admin    {url(host, admin)} (metrics: /metrics)",
         "  try it:",
         "",
         curl_line(manifest, service),

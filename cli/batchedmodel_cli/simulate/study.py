@@ -5,31 +5,53 @@ is in time. Without one, it is sustained up to the utilisation at which the auto
 that part of what one replica answers when more requests always wait.
 """
 
+import dataclasses
 import math
 from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from batchedmodel_cli.simulate.inputs import MOST_REPLICAS
 from batchedmodel_cli.simulate.simulator import SimulatedPods, Trial
-from batchedmodel_cli.simulate.variants import Change, changes
 from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.cross_field_rules import CHECKS
 from batchedmodel_contract.manifest.effective import target_utilization_percent
-from batchedmodel_contract.manifest.spec import Spec
-from batchedmodel_scheduling.simulator.search import highest_rate_of_share
+from batchedmodel_contract.manifest.spec import Batching, Lateness, PolicyName, Spec
+from batchedmodel_contract.schema.reading import Setting, declarations
+from batchedmodel_contract.schema.rules import Broken
+from batchedmodel_scheduling.simulator.search import highest_rate
 
 IN_TIME: Final = 0.99
 """The part of the traffic that must be in time for a rate to count as sustained."""
 
+_RULES: Final = {
+    field.name: (declared.name, declared.rule)
+    for field, declared in declarations(Batching)
+    if isinstance(declared, Setting)
+}
+_SOME_WAIT: Final = 5  # milliseconds, for those who have none
+_SHORTEST_EDGE: Final = 16
+_ABSENT: Final = "absent"
 _FIRST_GUESS: Final = 0.7  # of the throughput; where the search for the highest rate begins
 _TOLERANCE: Final = 0.02
 _STRESS: Final = 1.1  # of the highest rate: there the settings differ most
-_SATURATED: Final = (
-    0.95  # of the throughput: beyond, latency only grows with the traffic's duration
-)
+_SATURATED: Final = 0.95  # of the throughput: beyond, latency grows with the traffic's duration
 _NEGLIGIBLE: Final = 0.001  # of the traffic
 _LEAST_SHARE: Final = 0.01  # of the traffic; a gain of less, or over less, means nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One setting changed, everything else as it is."""
+
+    field: str
+    """As the manifest has it, below `spec.batching`."""
+    present: str
+    value: str
+    settings: BatchSettings
+    """The effective ones with the change."""
 
 
 class Measure(StrEnum):
@@ -147,16 +169,15 @@ class Study:
         if self.pods.alone_seconds() > settings.target_seconds:
             return 0.0
 
-        def share(rate: float) -> float:
-            return self._run(settings, rate).in_time_share
+        def holds(rate: float) -> bool:
+            return self._run(settings, rate).in_time_share >= IN_TIME
 
-        if share(ceiling) >= IN_TIME:
+        if holds(ceiling):
             # At a higher rate more and more requests wait, but the traffic is too short to show it.
             return ceiling
-        if at_least and share(at_least) < IN_TIME:
+        if at_least and not holds(at_least):
             return 0.0
-        guess = at_least or _FIRST_GUESS * ceiling
-        return highest_rate_of_share(share, guess, wanted=IN_TIME, tolerance=_TOLERANCE)
+        return highest_rate(holds, at_least or _FIRST_GUESS * ceiling, tolerance=_TOLERANCE)
 
     def _replicas_needed(self, highest: float) -> int | None:
         settings, rate = self._settings, self.pods.traffic.rate
@@ -250,3 +271,67 @@ def _is_worth(tried: Tried, present: Trial, measure: Measure) -> bool:
     # Twice a tiny share is still a tiny share.
     more = tried.trial.in_time_share - present.in_time_share
     return measure is not Measure.IN_TIME or more >= _LEAST_SHARE
+
+
+def changes(spec: Spec, longest: int) -> Iterator[Change]:
+    """Every change that the manifest allows; `longest` is the greatest length in the traffic.
+
+    A field that is left out has the value "absent".
+    """
+    for name, value in _candidates(spec.batching, longest):
+        written, rule = _RULES[name]
+        try:
+            if value is not None:
+                rule.read(value)
+        except Broken:
+            continue
+        wanted: dict[str, Any] = {name: value}
+        batching = dataclasses.replace(spec.batching, **wanted)
+        changed = dataclasses.replace(spec, batching=batching)
+        if any(check.broken(changed) for check in CHECKS):
+            continue
+        yield Change(
+            field=written,
+            present=_shown(getattr(spec.batching, name)),
+            value=_shown(value),
+            settings=BatchSettings.of(batching),
+        )
+
+
+def _candidates(batching: Batching, longest: int) -> Iterator[tuple[str, Any]]:
+    yield "max_batch_size", batching.max_batch_size * 2
+    if batching.max_batch_size > 1:
+        yield "max_batch_size", batching.max_batch_size // 2
+    if batching.max_batch_tokens is not None:
+        yield "max_batch_tokens", None
+        yield "max_batch_tokens", batching.max_batch_tokens * 2
+    if batching.policy is not PolicyName.GREEDY:
+        wait = batching.max_wait_milliseconds
+        if wait:
+            yield "max_wait_milliseconds", 0
+        yield "max_wait_milliseconds", wait * 4 or _SOME_WAIT
+    for policy in PolicyName:
+        if policy is not batching.policy:
+            yield "policy", policy
+    if batching.target_latency_milliseconds is not None:
+        refuses = batching.lateness is Lateness.REFUSE
+        yield "lateness", Lateness.SERVE if refuses else Lateness.REFUSE
+    if batching.length_buckets:
+        yield "length_buckets", ()
+    elif batching.policy is not PolicyName.DEADLINE and longest > _SHORTEST_EDGE:
+        # Deadline chooses its own; the others put everything into one class.
+        yield "length_buckets", _edges(longest)
+
+
+def _edges(longest: int) -> tuple[int, ...]:
+    """16, 32, ... up to the first that is as long as the longest."""
+    edges = [_SHORTEST_EDGE]
+    while edges[-1] < longest:
+        edges.append(edges[-1] * 2)
+    return tuple(edges)
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return _ABSENT
+    return f"[{', '.join(map(str, value))}]" if isinstance(value, tuple) else str(value)

@@ -7,9 +7,8 @@ import pytest
 from batchedmodel_cli.simulate import report
 from batchedmodel_cli.simulate.inputs import LengthsWish
 from batchedmodel_cli.simulate.simulator import Latency, SimulatedPods, Trial
-from batchedmodel_cli.simulate.study import Answers, Measure, Study
+from batchedmodel_cli.simulate.study import Answers, Measure, Study, changes
 from batchedmodel_cli.simulate.traffic import drawn
-from batchedmodel_cli.simulate.variants import changes
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import Batching, Lateness, Model, PolicyName, Spec
 from batchedmodel_contract.manifest.workload import Autoscaling
