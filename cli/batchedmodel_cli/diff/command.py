@@ -45,22 +45,20 @@ def describe(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--live",
         metavar="FILE|-",
-        help="what `kubectl get batchedmodel NAME -o yaml` printed, - for standard input "
+        help="output of `kubectl get batchedmodel NAME -o yaml`, - for standard input "
         "(default: ask kubectl)",
     )
-    parser.add_argument("--context", metavar="NAME", help="context that kubectl is to use")
-    parser.add_argument(
-        "--namespace", "-n", metavar="NAME", help="namespace in which kubectl is to look"
-    )
+    parser.add_argument("--context", metavar="NAME", help="kubectl's context")
+    parser.add_argument("--namespace", "-n", metavar="NAME", help="kubectl's namespace")
     parser.add_argument(
         "--profile",
         metavar="FILE|URL",
-        help="latency curve of the device that there is, as for simulate",
+        help="latency curve of the present device, as for simulate",
     )
     parser.add_argument(
         "--new-profile",
         metavar="FILE|URL",
-        help="that of the device that there will be, where the accelerator changes",
+        help="latency curve of the new device, where the accelerator changes",
     )
     inputs.describe(parser, from_sidecar=False)
     parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
@@ -95,7 +93,7 @@ def carry_out(arguments: argparse.Namespace) -> int:
     else:
         print("\n".join(report.table(manifest.name, found, foretold)))
         if found.edited and pods is not None and foretold is None:
-            print("simulated: nothing, for batch settings, pods and accelerator stay as they are")
+            print("simulated: nothing, as batch settings, pods and accelerator stay the same")
     return _DIFFERENT if found.edited else _SAME
 
 

@@ -178,8 +178,8 @@ def sentence(effect: Effect, before: Outcome, after: Outcome) -> str:
             return _rolled(replacement(before, after))
         case Effect.MAY_ROLL_PODS:
             return (
-                f"the pods' template is made anew: {_pods(after.pods)} stay if operator and batch "
-                "settings are as they were when it was made last, and are replaced otherwise"
+                f"the pod template is made anew: {_pods(after.pods)} stay if operator and batch "
+                "settings are the same as when it was last made, and are replaced otherwise"
             )
         case Effect.SCALES_PODS:
             return _scaled(before, after)
@@ -190,33 +190,29 @@ def sentence(effect: Effect, before: Outcome, after: Outcome) -> str:
         case Effect.CHANGES_DISRUPTION:
             return _disruption(after)
         case Effect.CHANGES_ROLLOUT:
-            return "other rules for rollouts, this one's included; no pod is replaced for them"
+            return "the rules for rollouts change, for this one too; no pod is replaced for it"
         case Effect.NO_EFFECT:
             return "no object in the cluster changes"
 
 
 def _at_once(before: Outcome) -> str:
     if not before.pods:
-        return "holds for the pods to come; there is none now"
+        return "in force in new pods; there is none now"
     return f"in force in {_pods(before.pods)} within two seconds; none restarts for it"
 
 
 def _rolled(how: Replacement) -> str:
     if not how.pods:
-        return "the pods to come are others; none has to be replaced"
-    said = f"{_are(how.pods)} replaced"
-    if not how.more:
-        said += f" in place, {how.fewer} at a time"
-        left = how.pods - how.fewer
-        said += f": {_serve(left)} meanwhile"
-        return f"{said}; no {how.resource} has to be to spare" if how.resource else said
-    said += f", with up to {how.more} more"
-    if how.fewer:
-        said += f" and {how.fewer} fewer"
-    said += " meanwhile"
-    if how.resource:
-        said += f", which takes {_devices(how.devices, how.resource)} to spare"
-    return said
+        return "new pods will have another template; none has to be replaced now"
+    said = f"{_pods(how.pods)} {'is' if how.pods == 1 else 'are'} replaced"
+    if how.more:
+        fewer = f" and {how.fewer} fewer" if how.fewer else ""
+        said += f", with up to {how.more} more{fewer} meanwhile"
+        return f"{said}, which needs {how.devices} spare {how.resource}" if how.resource else said
+    left = how.pods - how.fewer
+    serve = f"{left} serve" if left > 1 else "1 serves" if left else "none serves"
+    said += f" in place, {how.fewer} at a time: {serve} meanwhile"
+    return f"{said}; no spare {how.resource} is needed" if how.resource else said
 
 
 def _scaled(before: Outcome, after: Outcome) -> str:
@@ -224,9 +220,9 @@ def _scaled(before: Outcome, after: Outcome) -> str:
     accelerator = after.spec.accelerator
     more = after.pods - before.pods
     if more > 0 and accelerator is not None:
-        return f"{said}: {_devices(more * accelerator.count, accelerator.resource)} more needed"
+        return f"{said}: {more * accelerator.count} more {accelerator.resource} needed"
     if more < 0:
-        return f"{said}; those that go answer first what they have accepted"
+        return f"{said}; pods that go first answer what they have accepted"
     return said
 
 
@@ -246,10 +242,10 @@ def _autoscaled(before: Outcome, after: Outcome) -> str:
 def _service(before: Outcome, after: Outcome) -> str:
     old, new = (one.children[Kind.SERVICE]["spec"] for one in (before, after))
     if old["ports"] != new["ports"]:
-        return "the Service changes at once: callers of its present port reach nothing any more"
+        return "the Service changes at once: its present port no longer answers callers"
     if old["type"] != new["type"]:
         return "the Service is reached in another way; its address within the cluster stays"
-    return "the Service is annotated otherwise; pods and its address within the cluster stay"
+    return "the Service gets other annotations; pods and its address within the cluster stay"
 
 
 def _disruption(after: Outcome) -> str:
@@ -267,17 +263,3 @@ def _share(given: int | str, pods: int) -> float:
 
 def _pods(count: int) -> str:
     return f"{count} pod" if count == 1 else f"{count} pods"
-
-
-def _are(count: int) -> str:
-    return "1 pod is" if count == 1 else f"{count} pods are"
-
-
-def _serve(left: int) -> str:
-    if not left:
-        return "none serves"
-    return "1 serves" if left == 1 else f"{left} serve"
-
-
-def _devices(count: int, resource: str) -> str:
-    return f"{count} {resource}"

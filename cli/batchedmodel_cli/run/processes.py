@@ -78,11 +78,6 @@ class Process:
         self._loop.add_reader(self._output, self._read)
         self._loop.add_reader(self._pidfd, self._reap)
 
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._popen.pid
-
     def send(self, signal_number: signal.Signals) -> None:
         """Send a signal; one that has ended takes none."""
         self._popen.send_signal(signal_number)

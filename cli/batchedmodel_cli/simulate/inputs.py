@@ -154,7 +154,7 @@ def describe(parser: argparse.ArgumentParser, *, from_sidecar: bool) -> None:
         metavar="S",
         type=whole(0, 2**31),
         default=0,
-        help="of the random numbers; equal seeds give equal answers (default: %(default)s)",
+        help="seed of the random numbers; equal seeds give equal answers (default: %(default)s)",
     )
 
 

@@ -90,7 +90,7 @@ def notes(spec: Spec, pods: SimulatedPods) -> Iterator[str]:
     if pods.foreign:
         yield (
             "a server of one's own tells its sidecar no profile: the policy learns the device from "
-            "the traffic. Here it has before anything counts; a new pod's first batches go worse"
+            "the traffic. Here it has learnt it already; a new pod's first batches do worse"
         )
     if traffic.of_one_pod:
         yield (
@@ -99,7 +99,7 @@ def notes(spec: Spec, pods: SimulatedPods) -> Iterator[str]:
         )
     if traffic.requests < _FEW:
         yield (
-            f"{traffic.requests} requests are few: percentiles and rates of so short a traffic "
+            f"{traffic.requests} requests are few: percentiles and rates of such short traffic "
             "say little"
         )
     by_length = profile.cost_rule is not CostRule.ROWS
@@ -111,14 +111,14 @@ def notes(spec: Spec, pods: SimulatedPods) -> Iterator[str]:
     longest = longest_measured(profile)
     if by_length and traffic.longest > longest:
         yield (
-            f"lengths go up to {traffic.longest}, the profile only to {longest}: what is longer "
-            "takes the time that a straight line foretells"
+            f"lengths go up to {traffic.longest}, the profile only to {longest}: the times of "
+            "longer requests are extrapolated in a straight line"
         )
     if batching.max_batch_size > pods.largest_measured:
         yield (
             f"maxBatchSize is {batching.max_batch_size}, the largest batch in the profile has "
-            f"{pods.largest_measured} rows: what is larger takes the time that a straight line "
-            "foretells"
+            f"{pods.largest_measured} rows: the times of larger ones are extrapolated in a "
+            "straight line"
         )
     target, alone = batching.target_latency_milliseconds, pods.alone_seconds() * 1000
     if target is not None and alone > target:
