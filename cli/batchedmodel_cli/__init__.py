@@ -1,5 +1,5 @@
-"""What a person types: `batchedmodel run`, `simulate` and `diff`.
+"""The command line: `batchedmodel run`, `simulate` and `diff`.
 
-It knows the contract and starts the other processes; of what these decide in a cluster `diff`
-imports the pure part (`diff/rehearsal`), and nothing else imports anything of them.
+It starts the other processes and imports none of them, but for the pure parts that `diff/dry_run`
+asks what an edit does.
 """

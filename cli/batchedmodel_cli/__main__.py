@@ -1,38 +1,21 @@
 """Entry of the command `batchedmodel`: chooses the subcommand and returns its exit code.
 
-Each subcommand is a module with a name, a help line and two functions, listed once in `_COMMANDS`;
-it is imported with the parser, so it must import what is heavy only when it is carried out.
+Each subcommand is a module with NAME, HELP, `describe(parser)` and `carry_out(arguments)`. The
+parser needs them all, so each imports what is heavy only when it is carried out.
 """
 
 import argparse
 import sys
 from collections.abc import Sequence
 from importlib import metadata
-from typing import Final, Protocol
+from typing import Final
 
 from batchedmodel_cli.diff import command as diff
 from batchedmodel_cli.run import command as run
-from batchedmodel_cli.run.console import lead_nowhere
+from batchedmodel_cli.run.console import discard
 from batchedmodel_cli.simulate import command as simulate
 
-
-class Command(Protocol):
-    """What a subcommand's module holds."""
-
-    NAME: str
-    HELP: str
-
-    def describe(self, parser: argparse.ArgumentParser) -> None:
-        """Add the arguments."""
-        ...
-
-    def carry_out(self, arguments: argparse.Namespace) -> int:
-        """Do it; the exit code."""
-        ...
-
-
-_NOT_READ: Final = 141  # as a shell has it of a tool that SIGPIPE ends
-_COMMANDS: Final[tuple[Command, ...]] = (run, simulate, diff)
+_OUTPUT_CLOSED: Final = 141  # as a shell reports a program that SIGPIPE ended
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,14 +23,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         try:
             arguments = _parser().parse_args(argv)
-            command: Command = arguments.command
-            return command.carry_out(arguments)
+            exit_code: int = arguments.carry_out(arguments)
+            return exit_code
         finally:
-            # At exit it would be too late to say anything but what the interpreter says then.
+            # At exit the interpreter would flush, and report a closed pipe in its own words.
             sys.stdout.flush()
     except BrokenPipeError:
-        lead_nowhere(sys.stdout)
-        return _NOT_READ
+        discard(sys.stdout)
+        return _OUTPUT_CLOSED
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -60,13 +43,13 @@ def _parser() -> argparse.ArgumentParser:
         "--version", action="version", version=f"batchedmodel {metadata.version('batchedmodel')}"
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in _COMMANDS:
+    for command in (run, simulate, diff):
         one = commands.add_parser(
             command.NAME,
             help=command.HELP,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        one.set_defaults(command=command)
+        one.set_defaults(carry_out=command.carry_out)
         command.describe(one)
     return parser
 

@@ -28,7 +28,7 @@ def percent(share: float) -> str:
 
 
 def tenths(count: int, share: float) -> str:
-    """Tenths of a percent; nothing and all are said only of what is exactly that."""
+    """Tenths of a percent; 0.0 % and 100.0 % only for a share that is exactly that."""
     if count == 0 and share > 0:
         return "<0.1%"
     return ">99.9%" if count == WHOLE and share < 1 else f"{count / 10:.1f}%"

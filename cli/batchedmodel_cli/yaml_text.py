@@ -1,10 +1,10 @@
-"""YAML (or JSON) text into one document, bounded by what it would be with its aliases written out.
+"""Reads one YAML (or JSON) document from a file or a text, within bounds.
 
-A few lines of aliases to aliases stand for billions of values, which whoever walks through the
-document later would meet one by one. So they are counted while the text is read, which ends where
-there are too many. Knows nothing of manifests.
+A few lines of aliases to aliases can stand for billions of values. So each alias is counted as the
+values that it stands for while the text is read, and reading ends where there are too many.
 """
 
+from pathlib import Path
 from typing import Any, Final
 
 import yaml
@@ -12,26 +12,42 @@ import yaml
 from batchedmodel_contract.invalid_input import shown
 
 MOST_CHARACTERS: Final = 4 * 1024 * 1024
-"""Of a text; an API server takes objects of 1.5 MiB."""
+"""In a text; an API server takes objects of up to 1.5 MiB."""
 MOST_VALUES: Final = 50_000
-"""Of a text, aliases written out; an object with the books of its managers has some hundreds."""
+"""In a text, aliases written out; a live object with its managed fields has some hundreds."""
 MOST_LEVELS: Final = 100
 _MOST_DIGITS: Final = 100
 _TIMESTAMP: Final = "tag:yaml.org,2002:timestamp"
 _NUMBERS: Final = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _UNREADABLE: Final = (
     *(yaml.YAMLError, RecursionError),
-    # What the library's constructors raise for a value that its explicit tag does not fit.
+    # The library's constructors raise these for a value that does not fit its explicit tag.
     *(ValueError, LookupError, AttributeError, TypeError, ArithmeticError),
 )
 
 
 class NotOneDocument(ValueError):
-    """The text is no YAML, holds not one document, or more than is read; the message says which."""
+    """A file or text that is not read as one YAML document; the message says why."""
 
 
 class _TooMuch(yaml.MarkedYAMLError):
-    """More than is read."""
+    """The text exceeds a bound."""
+
+
+def read_text(file: Path) -> str:
+    """A file's text; only the beginning of one that is too long. Raises `NotOneDocument`."""
+    try:
+        with file.open(encoding="utf-8") as text:
+            # One character more than the bound, so that `read_document` refuses the text.
+            return text.read(MOST_CHARACTERS + 1)
+    except FileNotFoundError:
+        raise NotOneDocument("no such file") from None
+    except IsADirectoryError:
+        raise NotOneDocument("is a folder; name the manifest in it") from None
+    except UnicodeDecodeError as error:
+        raise NotOneDocument(f"is not UTF-8 text: {error.reason}") from error
+    except OSError as error:
+        raise NotOneDocument(f"cannot be read: {error.strerror}") from error
 
 
 def read_document(text: str) -> object:
@@ -57,20 +73,17 @@ def read_document(text: str) -> object:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as Kubernetes reads it: a key given twice is a mistake, not a silent choice.
-
-    A date is a text, for there are none in JSON.
-    """
+    """YAML as Kubernetes reads it: a key given twice is a mistake, and a date is a text."""
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
         self._values = 0
-        """So far, each alias counted as what it stands for."""
+        """Values so far, aliases written out."""
         self._level = 0
         self._deepest = 0
-        """Below the node that is being composed."""
+        """The deepest level so far within the node that is being composed."""
         self._extents: dict[yaml.Node, tuple[int, int]] = {}
-        """Of each whole node: how many values it is, and how many levels."""
+        """Values and levels of each node that is complete."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         mark: yaml.Mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]

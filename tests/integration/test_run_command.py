@@ -15,7 +15,7 @@ from typing import Final
 
 import pytest
 
-from batchedmodel_cli.run.restarts import ONE_INTERRUPT_SECONDS
+from batchedmodel_cli.run.supervisor import ONE_INTERRUPT_SECONDS
 from batchedmodel_contract.processes.server_api import ON_THE_CPU
 
 STAND_IN: Final = """

@@ -1,5 +1,5 @@
 """`batchedmodel diff FILE`: what an edit of a live model would do, before it is applied.
 
-`command` reads and prints, `fields` finds what was edited, `dry_run` plays the edit through with
-the operator's own planning, `effects` says what follows from that, `forecast` asks the simulator.
+`command` reads and prints, `fields` finds the edited fields, `dry_run` plays the edit through with
+the operator's own planning, `effects` compares the results, `forecast` asks the simulator.
 """

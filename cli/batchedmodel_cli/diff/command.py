@@ -1,26 +1,21 @@
-"""`batchedmodel diff FILE`: reads manifest and live object, shows what applying would do.
+"""`batchedmodel diff FILE`: reads manifest and live object, shows what applying would do."""
 
-The shell of this folder: files, kubectl, terminal and exit code are dealt with here and in `live`.
-"""
+from __future__ import annotations
 
 import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from batchedmodel_cli.diff import live, report
-from batchedmodel_cli.diff.dry_run import LiveModel
-from batchedmodel_cli.diff.effects import Difference, difference
-from batchedmodel_cli.diff.forecast import (
-    Forecast,
-    Simulation,
-    concerns_the_simulator,
-    forecast,
-)
-from batchedmodel_cli.manifest_file import UnusableManifest, read_manifest_file
+from batchedmodel_cli.diff.effects import difference
 from batchedmodel_cli.simulate import inputs
-from batchedmodel_contract.manifest.manifest import BatchedModel
+
+if TYPE_CHECKING:
+    from batchedmodel_cli.diff.dry_run import LiveModel
+    from batchedmodel_cli.simulate.simulator import SimulatedPods
+    from batchedmodel_contract.manifest.manifest import BatchedModel
 
 NAME = "diff"
 HELP = "say what applying a manifest does to the live model: restarts, pods, accelerators, latency"
@@ -50,25 +45,22 @@ def describe(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--live",
         metavar="FILE|-",
-        help="what `kubectl get batchedmodel NAME -o yaml` printed, - for standard input "
+        help="output of `kubectl get batchedmodel NAME -o yaml`, - for standard input "
         "(default: ask kubectl)",
     )
-    parser.add_argument("--context", metavar="NAME", help="context that kubectl is to use")
-    parser.add_argument(
-        "--namespace", "-n", metavar="NAME", help="namespace in which kubectl is to look"
-    )
+    parser.add_argument("--context", metavar="NAME", help="kubectl's context")
+    parser.add_argument("--namespace", "-n", metavar="NAME", help="kubectl's namespace")
     parser.add_argument(
         "--profile",
         metavar="FILE|URL",
-        help="latency curve of the device that there is, as for simulate",
+        help="latency curve of the present device, as for simulate",
     )
     parser.add_argument(
         "--new-profile",
         metavar="FILE|URL",
-        help="that of the device that there will be, where the accelerator changes",
+        help="latency curve of the new device, where the accelerator changes",
     )
-    inputs.describe_traffic(parser.add_mutually_exclusive_group())
-    inputs.describe_details(parser)
+    inputs.describe(parser, from_sidecar=False)
     parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
 
 
@@ -76,15 +68,19 @@ def carry_out(arguments: argparse.Namespace) -> int:
     """Compare; the exit code."""
     progress = inputs.Progress()
     try:
-        manifest = read_manifest_file(arguments.file)
-        simulation = _simulation(arguments, manifest)
+        manifest = inputs.manifest(arguments.file)
+        pods = _pods(arguments, manifest, progress)
+        other = arguments.new_profile
+        if other is not None:
+            other = inputs.profile("--new-profile", other, manifest.name)
         found = difference(_live(arguments, manifest), manifest.spec)
-        foretold = _forecast(manifest, simulation, found, progress)
-    except UnusableManifest as error:
-        for message in error.messages:
-            print(f"{arguments.file}: {message}", file=sys.stderr)
-        return _WRONG
-    except (inputs.Refused, live.Unavailable) as error:
+        foretold = None
+        if pods is not None:
+            # Late, because the simulator needs numpy and a plain comparison does without.
+            from batchedmodel_cli.diff.forecast import forecast
+
+            foretold = forecast(pods, other, found)
+    except inputs.Refused as error:
         print(error, file=sys.stderr)
         return _WRONG
     except KeyboardInterrupt:
@@ -96,8 +92,8 @@ def carry_out(arguments: argparse.Namespace) -> int:
         print(json.dumps(document, indent=2, allow_nan=False))
     else:
         print("\n".join(report.table(manifest.name, found, foretold)))
-        if found.edited and simulation is not None and foretold is None:
-            print("simulated: nothing, for batch settings, pods and accelerator stay as they are")
+        if found.edited and pods is not None and foretold is None:
+            print("simulated: nothing, as batch settings, pods and accelerator stay the same")
     return _DIFFERENT if found.edited else _SAME
 
 
@@ -113,7 +109,10 @@ def _live(arguments: argparse.Namespace, manifest: BatchedModel) -> LiveModel:
     return live.read_live(text, manifest.name)
 
 
-def _simulation(arguments: argparse.Namespace, manifest: BatchedModel) -> Simulation | None:
+def _pods(
+    arguments: argparse.Namespace, manifest: BatchedModel, progress: inputs.Progress
+) -> SimulatedPods | None:
+    """The present pods as they are simulated; None: no simulation is wanted."""
     wanted = arguments.rate is not None or arguments.trace is not None
     if arguments.profile is None:
         if wanted or arguments.new_profile is not None:
@@ -124,26 +123,4 @@ def _simulation(arguments: argparse.Namespace, manifest: BatchedModel) -> Simula
     missing = inputs.missing_library()
     if missing:
         raise inputs.Refused(missing)
-    profile = inputs.profile("--profile", arguments.profile, manifest.name)
-    other = arguments.new_profile
-    return Simulation(
-        traffic=inputs.arriving(arguments, manifest.spec, profile),
-        profile=profile,
-        new_profile=None
-        if other is None
-        else inputs.profile("--new-profile", other, manifest.name),
-        hand_off_milliseconds=arguments.hand_off_ms,
-        seed=arguments.seed,
-        assumed_length=arguments.trace is None and arguments.lengths is None,
-    )
-
-
-def _forecast(
-    manifest: BatchedModel,
-    simulation: Simulation | None,
-    found: Difference,
-    progress: inputs.Progress,
-) -> Forecast | None:
-    if simulation is None or not concerns_the_simulator(found):
-        return None
-    return forecast(manifest.name, simulation, found, progress)
+    return inputs.pods(arguments, manifest, progress.advance)

@@ -1,9 +1,8 @@
-"""Plays an edit through with the operator's own planning, in memory; who else reads the manifest
-in a cluster is asked with its own reader.
+"""Plays an edit through in memory, by the operator's own planning and the autoscaler's reader.
 
-The only module here that knows the other processes, and it uses nothing of them but what is pure:
-no hand-kept list of what a field does could stay as true as what they do. Begins where the live
-spec has long been applied, so that what is kept from then on (pod templates) is kept here too.
+The only module here that knows the other processes; it uses only their pure parts. So no list of
+what each field does has to be kept. The live spec is applied first, as in the cluster, so that the
+pod templates that the operator keeps from then on are kept here too.
 """
 
 import copy
@@ -38,9 +37,9 @@ _MOST_LOOKS: Final = 10
 _IMAGE_IN_STATUS: Final = "status.effective.model.image"
 _NO_TIME: Final = ""
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)
-"""There are no pods that could have waited since any time."""
+"""Without pods nothing has waited since any time."""
 _CHART_IMAGE: Final = "the chart's"
-"""Stands for images that the operator is told by its chart: they are the same on both sides."""
+"""Stands for the images that the chart gives the operator; they are the same on both sides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,20 +55,20 @@ class LiveModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a cluster holds when all that follows from a spec has been done."""
+    """What a cluster holds when the operator has carried out a spec."""
 
     spec: Spec
     children: Mapping[Kind, Mapping[str, Any]]
     kept: frozenset[str]
     """Names of the pod templates that are kept."""
     wishes: Wishes
-    """What the autoscaler has read of how to scale."""
+    """The scaling rules as the autoscaler reads them."""
     in_force: Mapping[str, object]
-    """Values of fields that the manifest may leave to others, by their paths."""
+    """Effective values of fields that the manifest may leave out, by their paths."""
 
     @property
     def pods(self) -> int:
-        """How many there are, as far as this can be known before anything is measured."""
+        """Their number, as far as it is known before the autoscaler measures anything."""
         count: int = self.children[Kind.DEPLOYMENT]["spec"]["replicas"]
         autoscaler = self.children.get(Kind.AUTOSCALER)
         if autoscaler is None or not count:
@@ -80,7 +79,7 @@ class Outcome:
 
 
 class DryRun:
-    """One live model, and what would become of it."""
+    """One live model, and what edits would make of it."""
 
     def __init__(self, live: LiveModel) -> None:
         image = (
@@ -99,7 +98,7 @@ class DryRun:
             generation=1,
             spec=live.spec,
             mistakes=(),
-            # What was found out in rollouts is of pods, of which there are none here.
+            # The findings of rollouts are about pods, and there are none here.
             status={name: found for name, found in live.status.items() if name != "rollout"},
         )
         nothing = Observed(model=model, children={}, revisions=(), pods=(), memory=Memory())
@@ -129,8 +128,8 @@ class DryRun:
         model = observed.model
         assert model.spec is not None
         metadata = {"namespace": model.key.namespace, "name": model.key.name, "uid": model.uid}
-        # Of other sections the reader takes defaults of targets, whether or not the metric needs
-        # them; where it does, the HPA's manifest has them as well.
+        # The reader takes defaults of targets from other sections, whether or not the metric needs
+        # them. Where it does, the HPA's manifest has them as well.
         scaling = {"autoscaling": as_manifest(model.spec).get("autoscaling")}
         return Outcome(
             spec=model.spec,
@@ -142,7 +141,7 @@ class DryRun:
 
 
 def _scaled(observed: Observed, status: Mapping[str, Any]) -> Observed:
-    """With as many pods as an autoscaler has asked for."""
+    """The cluster with as many pods as the autoscaler has asked for."""
     spec = observed.model.spec
     found = status.get("desiredReplicas")
     if spec is None or spec.autoscaling is None or spec.suspend or not isinstance(found, int):
@@ -194,7 +193,7 @@ def _revision(manifest: Mapping[str, Any]) -> Revision:
 
 
 def _applied(live: Mapping[str, Any] | None, step: Apply) -> dict[str, Any]:
-    """What is in nobody else's hands is as the manifest has it; replicas may be in others'."""
+    """The object after this step: as its manifest says, but replicas may be the autoscaler's."""
     body: dict[str, Any] = copy.deepcopy(dict(step.manifest if live is None else live))
     before = body.get("spec", {}).get("replicas")
     if step.manager == SEED_MANAGER:

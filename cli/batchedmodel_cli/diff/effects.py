@@ -1,9 +1,8 @@
-"""What follows from the difference between two outcomes of a rehearsal, and from which edit. Pure.
+"""The effects of an edit, found by comparing the dry run's children before and after it. Pure.
 
-Which child differs, and in which part, decides; no field of the manifest is known here. An edit's
-part in it is what follows from it alone or, where that is nothing, what would not follow without
-it: a target for the queue comes to something only with the metric that is edited beside it.
-Edits that the contract allows only with each other are taken as one.
+No field of the manifest is known here. A field has the effects that its edit has alone. Where there
+are none, it has those that would be missing without it: a target for the queue has an effect only
+with the metric that is edited beside it. Edits that the contract allows only together count as one.
 """
 
 import copy
@@ -18,7 +17,7 @@ from batchedmodel_contract.manifest.spec import Spec
 
 
 class Effect(StrEnum):
-    """What an edit does in the cluster; the worst for those who are served comes first."""
+    """What an edit does in the cluster; the worst for callers comes first."""
 
     ROLLS_PODS = "RollsPods"
     MAY_ROLL_PODS = "MayRollPods"
@@ -37,14 +36,14 @@ EFFECT_OF_CHILD: Final = {
     Kind.AUTOSCALER: Effect.CHANGES_AUTOSCALING,
     Kind.DISRUPTION_BUDGET: Effect.CHANGES_DISRUPTION,
 }
-"""Of every child but the Deployment, which has several parts."""
+"""For each child but the Deployment, whose parts have different effects."""
 
 _OF_THE_SERVER: Final = ("uid", "resourceVersion", "managedFields")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edited:
-    """One field with what follows from its edit; never nothing."""
+    """One edited field with its effects, at least one."""
 
     edit: Edit
     effects: tuple[Effect, ...]
@@ -52,7 +51,7 @@ class Edited:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Followed:
-    """A field that nobody edited, whose value in force follows others that were."""
+    """A field that nobody edited; its effective value changes with one that was."""
 
     path: str
     old: object
@@ -61,7 +60,7 @@ class Followed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Everything that follows from a new spec."""
+    """A live model before and after a new spec."""
 
     before: Outcome
     after: Outcome
@@ -81,7 +80,7 @@ def difference(live: LiveModel, new: Spec) -> Difference:
     made = edits(live.spec, new)
     whole = effects(before, after)
     shares = _shares(made, dry_run, before, after)
-    # What shows of none of them takes several together, and is each one's doing.
+    # An effect that no edit explains comes from several together, and each of them has it.
     joint = whole.difference(*shares)
     return Difference(
         before=before,
@@ -95,7 +94,7 @@ def difference(live: LiveModel, new: Spec) -> Difference:
 
 
 def effects(before: Outcome, after: Outcome) -> frozenset[Effect]:
-    """What has to happen between the two; empty when nothing has."""
+    """What happens in the cluster between the two; empty if nothing does."""
     found = {
         EFFECT_OF_CHILD[kind]
         for kind in before.children.keys() | after.children.keys()
@@ -119,7 +118,7 @@ def effects(before: Outcome, after: Outcome) -> frozenset[Effect]:
 def _shares(
     made: Sequence[Edit], dry_run: DryRun, before: Outcome, after: Outcome
 ) -> list[frozenset[Effect]]:
-    """What follows from each edit."""
+    """The effects of each edit."""
 
     def share(parts: Sequence[Edit]) -> frozenset[Effect] | None:
         alone, without = before.spec, after.spec
@@ -140,7 +139,7 @@ def _shares(
 
 
 def _content(body: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What a manifest says, apart from the marks of whoever keeps the object."""
+    """The object without the fields that the API server adds."""
     content = copy.deepcopy(dict(body or {}))
     for name in _OF_THE_SERVER:
         content.get("metadata", {}).pop(name, None)

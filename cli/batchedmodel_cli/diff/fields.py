@@ -1,7 +1,7 @@
-"""Which fields of a spec an edit touches, and the spec with only some of them edited. Pure.
+"""Finds the fields of a spec that differ, and makes a spec with only some of them edited. Pure.
 
-It walks the contract's declarations and knows no single field. A section that is there on one side
-only counts as one field: its fields have no value on the other.
+It walks the contract's declarations and knows no single field. A section that only one side has
+counts as one field.
 """
 
 import dataclasses
@@ -41,7 +41,7 @@ def edits(old: Spec, new: Spec) -> tuple[Edit, ...]:
 
 
 def obeys(spec: Spec) -> bool:
-    """Whether it keeps the rules over several fields, as whatever reaches the operator does."""
+    """Whether the spec keeps the rules over several fields, which the API server enforces."""
     return not any(check.broken(spec) for check in CHECKS)
 
 

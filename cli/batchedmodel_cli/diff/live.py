@@ -1,7 +1,6 @@
-"""The live BatchedModel: from kubectl, or from a file that holds what kubectl said.
+"""The live BatchedModel: from kubectl, or from a file or stream that holds kubectl's output.
 
-kubectl knows the person's clusters, contexts and ways to log in, so nothing of it is repeated here.
-Called by `command`.
+kubectl knows the person's clusters, contexts and ways to log in. Called by `command`.
 """
 
 import re
@@ -11,26 +10,22 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from batchedmodel_cli.diff.dry_run import LiveModel
-from batchedmodel_cli.manifest_file import UnusableManifest, read_document, read_text
-from batchedmodel_cli.yaml_text import MOST_CHARACTERS
+from batchedmodel_cli.simulate.inputs import Refused
+from batchedmodel_cli.yaml_text import MOST_CHARACTERS, NotOneDocument, read_document, read_text
 from batchedmodel_contract.invalid_input import InvalidManifest
 from batchedmodel_contract.manifest.manifest import KIND, read_manifest
 
 _KUBECTL: Final = "kubectl"
 _LOG_LINE: Final = re.compile(r"[A-Z]\d{4} \d")
-"""Its library's log, which says the same before it in other words."""
+"""A log line of kubectl's library; it repeats the message in other words."""
 _SILENCE: Final = "failed without a word"
 _REQUEST_SECONDS: Final = 30
 _LONGEST_SECONDS: Final = 300
 """A person may have to log in meanwhile."""
 
 
-class Unavailable(ValueError):
-    """The live object cannot be had; one message per line."""
-
-
 def from_cluster(manifest: Path, *, context: str | None, namespace: str | None) -> str:
-    """What kubectl says of the object that the manifest names; raises `Unavailable`."""
+    """kubectl's output about the object that the manifest names; raises `Refused`."""
     command = [_KUBECTL, "get", f"--filename={manifest}", "--output=yaml"]
     command.append(f"--request-timeout={_REQUEST_SECONDS}s")
     command += [] if context is None else [f"--context={context}"]
@@ -45,50 +40,50 @@ def from_cluster(manifest: Path, *, context: str | None, namespace: str | None) 
             timeout=_LONGEST_SECONDS,
         )
     except FileNotFoundError as error:
-        raise Unavailable(
+        raise Refused(
             f"{_KUBECTL} is not installed; --live FILE takes what it says elsewhere "
             "(kubectl get batchedmodel NAME -o yaml)"
         ) from error
     except subprocess.TimeoutExpired as error:
-        raise Unavailable(f"{_KUBECTL} has not answered within {_LONGEST_SECONDS} s") from error
+        raise Refused(f"{_KUBECTL} has not answered within {_LONGEST_SECONDS} s") from error
     if ran.returncode:
         said = [line for line in ran.stderr.splitlines() if not _LOG_LINE.match(line)]
-        raise Unavailable("\n".join(f"{_KUBECTL}: {line}" for line in said or [_SILENCE]))
+        raise Refused("\n".join(f"{_KUBECTL}: {line}" for line in said or [_SILENCE]))
     return ran.stdout
 
 
 def from_file(file: Path) -> str:
-    """What kubectl said earlier; raises `Unavailable`."""
+    """kubectl's output from a file; raises `Refused`."""
     try:
         return read_text(file)
-    except UnusableManifest as error:
-        raise Unavailable(f"--live {file}: {error}") from error
+    except NotOneDocument as error:
+        raise Refused(f"--live {file}: {error}") from error
 
 
 def from_stream(stream: TextIO) -> str:
-    """The same from standard input; raises `Unavailable`."""
+    """kubectl's output from standard input; raises `Refused`."""
     try:
         return stream.read(MOST_CHARACTERS + 1)
     except UnicodeDecodeError as error:
-        raise Unavailable(f"--live -: is not UTF-8 text: {error.reason}") from error
+        raise Refused(f"--live -: is not UTF-8 text: {error.reason}") from error
 
 
 def read_live(text: str, name: str) -> LiveModel:
-    """The BatchedModel of that name in what kubectl said, as YAML or JSON; raises `Unavailable`."""
+    """The BatchedModel of that name in kubectl's output, YAML or JSON; raises `Refused`."""
     if not text.strip():
-        raise Unavailable(f"the live object: nothing was given; is there a {KIND} {name}?")
+        raise Refused(f"the live object: nothing was given; is there a {KIND} {name}?")
     try:
         document = read_document(text)
-    except UnusableManifest as error:
-        raise Unavailable(f"the live object: {error}") from error
+    except NotOneDocument as error:
+        raise Refused(f"the live object: {error}") from error
     body = _of_the_name(document, name)
     metadata = body["metadata"]
     try:
         spec = read_manifest(body).spec
     except InvalidManifest as error:
-        # An earlier custom resource let it pass; the operator leaves its children as they are.
+        # An earlier custom resource definition allowed it; its children stay as they are.
         said = (f"the live object: {mistake}" for mistake in error.mistakes)
-        raise Unavailable("\n".join(said)) from error
+        raise Refused("\n".join(said)) from error
     status = body.get("status")
     return LiveModel(
         namespace=str(metadata.get("namespace") or "default"),
@@ -111,5 +106,5 @@ def _of_the_name(document: object, name: str) -> Mapping[str, Any]:
     }
     if name not in named:
         others = f", only {', '.join(sorted(named))}" if named else ""
-        raise Unavailable(f"the live object: there is no {KIND} {name}{others}")
+        raise Refused(f"the live object: there is no {KIND} {name}{others}")
     return named[name]

@@ -1,13 +1,12 @@
-"""Tells a person how to reach the service, once it can be reached, or why it never will be.
+"""Says how to reach the service once it is ready, or why the model cannot be served.
 
-Reads the batcher's log lines: only the batcher knows its ports and when it is ready, and no print
-of a handler can look like its words about the model. Of the model server's it reads where that
-computes. Pure: lines in, lines out. Called by `run`.
+Called by `run`. Pure: log lines in, lines to print out. The batcher's lines give ports, readiness
+and a failed model, because no handler can print among them. The model server's lines say whether
+the model computes on the CPU.
 """
 
 import json
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from batchedmodel_contract.manifest.manifest import BatchedModel
@@ -16,20 +15,12 @@ from batchedmodel_contract.processes.server_api import ON_THE_CPU, ModelState
 
 _LISTENING: Final = re.compile(r"\blistening: data port (\d+), admin port (\d+)")
 _READY: Final = re.compile(r"\bready: (\S+) on http://")
-# From the line's start, as a caller's text may be quoted further on in any line.
+# Matched from the line's start, because any line may quote a caller's text further on.
 _CANNOT_SERVE: Final = re.compile(
     rf"(?:\S+ )?[A-Z]+ model not ready: the model is {ModelState.FAILED}(?:: (.*))?"
 )
 _ON_THE_CPU: Final = re.compile(rf"\S+ ERROR {ON_THE_CPU}: (.*)")
 _EVERY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ports:
-    """Where the batcher listens."""
-
-    data: int
-    admin: int
 
 
 class Announcer:
@@ -38,8 +29,9 @@ class Announcer:
     def __init__(self, manifest: BatchedModel, host: str) -> None:
         self._manifest = manifest
         self._host = host
-        self._bound: Ports | None = None
-        self._announced: Ports | None = None
+        self._bound: tuple[int, int] | None = None
+        self._announced: tuple[int, int] | None = None
+        """Data port and admin port."""
 
     @property
     def was_ready(self) -> bool:
@@ -50,36 +42,36 @@ class Announcer:
         """What to print after this line of the batcher's; mostly nothing."""
         listening = _LISTENING.search(line)
         if listening is not None:
-            self._bound = Ports(data=int(listening[1]), admin=int(listening[2]))
+            self._bound = int(listening[1]), int(listening[2])
         ready = _READY.search(line)
         if ready is None or ready[1] != self._manifest.name:
             return ()
         if self._bound is None or self._bound == self._announced:
             return ()
         self._announced = self._bound
-        return announcement(self._manifest, self._host, self._bound)
+        return announcement(self._manifest, self._host, *self._bound)
 
 
 def why_not_served(line: str) -> str | None:
-    """The reason in a batcher's line that says that its model failed; None in every other line."""
+    """The reason, if a batcher's line says that its model failed; otherwise None."""
     found = _CANNOT_SERVE.match(line)
     return None if found is None else found[1] or "it gives no reason"
 
 
 def why_on_the_cpu(line: str) -> str | None:
-    """The reason in a model server's line that says so; None in every other line."""
+    """The reason, if a model server's line says that its model computes there; otherwise None."""
     found = _ON_THE_CPU.match(line)
     return None if found is None else found[1]
 
 
-def announcement(manifest: BatchedModel, host: str, ports: Ports) -> tuple[str, ...]:
-    """The block of lines that says where the service is and how to try it."""
-    service = url(host, ports.data)
+def announcement(manifest: BatchedModel, host: str, data: int, admin: int) -> tuple[str, ...]:
+    """The lines that say where the service is and how to try it; `data` and `admin` are ports."""
+    service = url(host, data)
     return (
         "",
         f"{manifest.name} is ready",
         f"  service  {service}",
-        f"  admin    {url(host, ports.admin)} (metrics: /metrics)",
+        f"  admin    {url(host, admin)} (metrics: /metrics)",
         "  try it:",
         "",
         curl_line(manifest, service),
@@ -94,8 +86,8 @@ def curl_line(manifest: BatchedModel, service: str) -> str:
     model = manifest.spec.model
     match model.handler or model.protocol:
         case "hf":
-            # Only its checkpoint knows whether it embeds, classifies or ranks. A text it takes in
-            # any case, unless it is for images.
+            # Whether it embeds, classifies or ranks depends on its checkpoint. Unless it is for
+            # images, it takes a text.
             text = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["A sentence."]}
             return _post(f"{service}/v2/models/{manifest.name}/infer", {"inputs": [text]})
         case ServerProtocol.OPENAI:
@@ -107,7 +99,7 @@ def curl_line(manifest: BatchedModel, service: str) -> str:
             tensor = {"name": "x", "datatype": "INT64", "shape": [1, 4], "data": [1, 2, 3, 4]}
             return _post(f"{service}/v2/models/{manifest.name}/infer", {"inputs": [tensor]})
         case _:
-            # Only its author knows what it takes; its metadata says so.
+            # Only its metadata says what it takes.
             return f"curl -s {service}/v2/models/{manifest.name}"
 
 

@@ -1,7 +1,7 @@
 """`batchedmodel run FILE`: serves a manifest on this machine, wired as in a pod.
 
-Reads and judges the manifest first, so that a wrong one starts nothing; then hands the two
-processes to the supervisor and joins its output, the announcement and the signals.
+It checks the manifest first, so that a wrong one starts nothing. Then it hands the two processes to
+the supervisor, with the console, the announcement and the signals.
 """
 
 import argparse
@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -25,7 +24,7 @@ from batchedmodel_cli.manifest_file import (
 )
 from batchedmodel_cli.run.announcement import Announcer, why_not_served, why_on_the_cpu
 from batchedmodel_cli.run.console import Console
-from batchedmodel_cli.run.pod import BATCHER, MODEL, Place, processes, shared_folder
+from batchedmodel_cli.run.pod import BATCHER, MODEL, processes, shared_folder
 from batchedmodel_cli.run.processes import ProcessSpec
 from batchedmodel_cli.run.supervisor import FAILED, WRONG, Supervisor
 from batchedmodel_contract.manifest.manifest import BatchedModel
@@ -105,17 +104,17 @@ def carry_out(arguments: argparse.Namespace) -> int:
         return FAILED
     for warning in without_effect(manifest):
         print(f"{file}: warning: {warning}", file=sys.stderr)
-    place = Place(host=arguments.host, port=arguments.port, admin_port=arguments.admin_port)
     with shared_folder() as folder:
         specs = processes(
             manifest,
-            place,
             folder,
             os.environ,
-            datetime.now(UTC),
+            host=arguments.host,
+            port=arguments.port,
+            admin_port=arguments.admin_port,
             upstream=arguments.upstream or "",
         )
-        return asyncio.run(_serve(manifest, place.host, specs))
+        return asyncio.run(_serve(manifest, arguments.host, specs))
 
 
 async def _serve(manifest: BatchedModel, host: str, specs: Sequence[ProcessSpec]) -> int:
@@ -146,15 +145,11 @@ async def _serve(manifest: BatchedModel, host: str, specs: Sequence[ProcessSpec]
     loop = asyncio.get_running_loop()
     for number in _STOP_SIGNALS:
         loop.add_signal_handler(number, supervisor.interrupt)
-    console.tell(f"starting {manifest.name}{_patience(manifest)}")
-    return await supervisor.run()
-
-
-def _patience(manifest: BatchedModel) -> str:
     source = manifest.spec.model.source
-    if source is None or source.hugging_face is None:
-        return ""
-    return f"; the first start downloads {source.hugging_face.repo}"
+    repository = None if source is None else source.hugging_face
+    told = "" if repository is None else f"; the first start downloads {repository.repo}"
+    console.tell(f"starting {manifest.name}{told}")
+    return await supervisor.run()
 
 
 def _port(text: str) -> int:
@@ -165,7 +160,6 @@ def _port(text: str) -> int:
 
 def _server(text: str) -> str:
     try:
-        address = Text(pattern=UPSTREAM_PATTERN, form=UPSTREAM_FORM).read(text.rstrip("/"))
+        return Text(pattern=UPSTREAM_PATTERN, form=UPSTREAM_FORM).read(text.rstrip("/"))
     except Broken as broken:
         raise argparse.ArgumentTypeError(f"{text!r} {broken}") from broken
-    return address

@@ -1,6 +1,6 @@
-"""What a person sees of a run: lines of several processes, each with its name in front.
+"""The output of a run: lines of several processes, each with its name in front.
 
-The only owner of the output stream while processes run. Colours are for terminals.
+While processes run, nothing else writes to the output stream.
 """
 
 import os
@@ -18,8 +18,8 @@ _WIDEST: Final = 7
 class Console:
     """Writes whole lines; colours them on a terminal, unless `NO_COLOR` asks for none.
 
-    Once nobody can read them any more (terminal closed, reader of the pipe gone) it calls
-    `on_lost`, and from then on writes into nothing.
+    When nobody can read the stream any more (the terminal is closed, the pipe's reader is gone), it
+    calls `on_lost`. What is written later is dropped.
     """
 
     def __init__(
@@ -51,14 +51,14 @@ class Console:
             self._stream.write("".join(f"{line}\n" for line in lines))
             self._stream.flush()
         except OSError:
-            lead_nowhere(self._stream)
+            discard(self._stream)
             self._on_lost()
 
 
-def lead_nowhere(stream: TextIO) -> None:
-    """Have what is written to a stream vanish, now that nobody can read it.
+def discard(stream: TextIO) -> None:
+    """Drop what a stream still holds and what is written to it later.
 
-    What it still holds would otherwise fail again when the interpreter flushes it at exit.
+    Otherwise the interpreter's flush at exit would fail again.
     """
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())

@@ -1,7 +1,6 @@
-"""Lays out on this machine what a pod gives its two containers: a shared folder, settings, names.
+"""Gives the two processes of a run what a pod gives its containers: a folder, settings, names.
 
-Called by `run`. What the processes are told goes through the contract's settings records only, so
-that they cannot tell this machine from Kubernetes.
+Called by `run`. All that the processes are told goes through the contract's settings records.
 """
 
 import os
@@ -10,8 +9,6 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -34,10 +31,9 @@ MODEL: Final = "model"
 """The containers' names in a pod."""
 
 _SOCKET: Final = "model.sock"
-_SETTINGS: Final = "settings"
 _LONGEST_SOCKET_PATH: Final = 107  # sun_path holds 108 bytes, the closing zero included
-# At its drain limit the batcher refuses what is left, meets stragglers for 0.5 s and lets answers
-# leave for up to 5 s.
+# At its drain limit the batcher refuses what is left, waits 0.5 s for requests on their way and up
+# to 5 s until all answers are sent.
 _LAST_ANSWERS_SECONDS: Final = 10.0
 _WORK_LEFT: Final = 1
 _MODEL_STOP_SECONDS: Final = 10.0
@@ -48,18 +44,9 @@ _MALLOC: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where the service listens; port 0 takes a free one."""
-
-    host: str
-    port: int
-    admin_port: int
-
-
 @contextmanager
 def shared_folder() -> Iterator[Path]:
-    """A folder for this run alone, as short as a Unix socket in it must be; removed at the end."""
+    """A private folder whose path is short enough for a Unix socket in it; removed at the end."""
     parent = tempfile.gettempdir()
     sample = os.path.join(parent, "batchedmodel-12345678", _SOCKET)
     if len(os.fsencode(sample)) > _LONGEST_SOCKET_PATH:
@@ -71,38 +58,27 @@ def shared_folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def lay_out_config_map(folder: Path, files: Mapping[str, str], now: datetime) -> None:
-    """Write files as kubelet mounts a ConfigMap: every name leads through the link ``..data``.
-
-    A watcher written for that layout (one link swapped for all files) then works here unchanged.
-    """
-    version = folder / now.strftime("..%Y_%m_%d_%H_%M_%S.%f")
-    version.mkdir(parents=True)
-    for name, text in files.items():
-        (version / name).write_text(text, "utf-8")
-    (folder / "..data").symlink_to(version.name)
-    for name in files:
-        (folder / name).symlink_to(Path("..data", name))
-
-
 def processes(
     manifest: BatchedModel,
-    place: Place,
     folder: Path,
     inherited: Mapping[str, str],
-    now: datetime,
     *,
+    host: str,
+    port: int,
+    admin_port: int,
     upstream: str = "",
 ) -> tuple[ProcessSpec, ...]:
     """Batcher and model server, in the order in which they are to be stopped.
 
-    With `upstream`, the address of a server that runs already, it is the batcher alone. Writes the
-    batch settings into `folder`, which must be empty.
+    With `upstream`, the address of a server that runs already, the batcher alone. Port 0 takes a
+    free port. Writes the batch settings into `folder`, which must be empty.
     """
     model = manifest.spec.model
     batching = manifest.spec.batching
-    lay_out_config_map(folder / _SETTINGS, {FILE_NAME: BatchSettings.of(batching).to_json()}, now)
-    # What the manifest says of drains is about Kubernetes.
+    settings = folder / "settings"
+    settings.mkdir(parents=True)
+    (settings / FILE_NAME).write_text(BatchSettings.of(batching).to_json(), "utf-8")
+    # The manifest's own drain limit is for pods on Kubernetes.
     drain = float(
         drain_timeout_seconds(None, request_timeout_seconds=batching.request_timeout_seconds)
     )
@@ -114,10 +90,10 @@ def processes(
         replicated_outputs=model.replicated_outputs,
         pass_paths=model.pass_paths,
         idempotent=model.idempotent,
-        settings_folder=str(folder / _SETTINGS),
-        host=place.host,
-        port=place.port,
-        admin_port=place.admin_port,
+        settings_folder=str(settings),
+        host=host,
+        port=port,
+        admin_port=admin_port,
         drain_timeout_seconds=drain,
     )
     in_front = ProcessSpec(

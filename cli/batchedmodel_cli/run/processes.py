@@ -1,7 +1,7 @@
-"""One process of ours: started in a session of its own, its lines handed on, its end awaited.
+"""One child process: started in its own session, its lines handed on, its end awaited.
 
-Called by the supervisor. Everything hangs on the loop's readers (a pidfd for the end, a pipe for
-the lines), so there is no thread, and forking with a preparing function is safe.
+Called by the supervisor. The event loop watches a pipe for the lines and a pidfd for the end. So
+there is no other thread, and `preexec_fn` is safe.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from typing import Final
 _LONGEST_LINE: Final = 65_536
 _CHUNK: Final = 65_536
 _PR_SET_PDEATHSIG: Final = 1
-# Loaded before any fork: the child may do no more than call it.
+# Loaded before any fork: between fork and exec the child may only call it.
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
@@ -35,7 +35,7 @@ class ProcessSpec:
 
 
 class LineSplitter:
-    """Cuts a stream of bytes into lines of text, and holds no more than one of bounded length."""
+    """Cuts a stream of bytes into lines of text. It holds at most one line, of bounded length."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -78,11 +78,6 @@ class Process:
         self._loop.add_reader(self._output, self._read)
         self._loop.add_reader(self._pidfd, self._reap)
 
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._popen.pid
-
     def send(self, signal_number: signal.Signals) -> None:
         """Send a signal; one that has ended takes none."""
         self._popen.send_signal(signal_number)
@@ -115,8 +110,8 @@ class Process:
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
         returncode = self._popen.wait()
-        # Its last words come before the news of its end. Not until end of file: a process that it
-        # left behind may hold the pipe open.
+        # Hand on its last lines before its end. Read what is there, not up to the end of the file:
+        # a child that it left behind may hold the pipe open.
         try:
             while self._read():
                 pass
@@ -132,7 +127,7 @@ def _start(spec: ProcessSpec, output: int) -> subprocess.Popen[bytes]:
     parent = os.getpid()
 
     def die_with_parent() -> None:
-        # SIGKILL spares us the chance to stop our processes; the kernel then does it for us.
+        # If SIGKILL ends the command, it cannot stop its processes; the kernel then kills them.
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:  # it died before the line above
             os._exit(1)
@@ -143,7 +138,7 @@ def _start(spec: ProcessSpec, output: int) -> subprocess.Popen[bytes]:
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=output,
-        # Ctrl-C in the terminal goes to every process of its session: it must reach only us,
+        # Ctrl-C reaches every process of the terminal's session. It must reach only the command,
         # because the model server has to outlive the batcher.
         start_new_session=True,
         preexec_fn=die_with_parent,

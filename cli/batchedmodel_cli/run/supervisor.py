@@ -1,40 +1,85 @@
 """Keeps the processes of one service running, and stops them in order.
 
-The asyncio shell around `restarts`: it starts, waits and signals; what follows an end is decided
-there. Called by `run`. It knows names and commands, nothing of models or batches.
+Called by `run`. It knows names and commands, nothing of models or batches. `after_end` decides what
+follows when a process ends by itself; it is pure.
 """
 
 import asyncio
 import contextlib
 import signal
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from batchedmodel_cli.run.processes import Process, ProcessSpec
-from batchedmodel_cli.run.restarts import (
-    Ended,
-    Interrupt,
-    Verdict,
-    after_end,
-    after_interrupt,
-    described,
-)
+from batchedmodel_contract.processes.environment import EXIT_CANNOT_LISTEN, EXIT_WRONG_SETTINGS
 
 STOPPED: Final = 0
 FAILED: Final = 1
 WRONG: Final = 2
-"""Exit codes of the whole: stopped cleanly, something failed, told to do what cannot be done."""
+"""Exit codes of the run: stopped cleanly, something failed, the user gave something wrong."""
 
-# A process that SIGTERM found before it had a handler ends by it, which is as good.
+FIRST_PAUSE_SECONDS: Final = 0.2
+LONGEST_PAUSE_SECONDS: Final = 10.0
+STEADY_SECONDS: Final = 30.0
+"""A process that lived this long starts its count of failures anew."""
+ONE_INTERRUPT_SECONDS: Final = 0.5
+"""Signals within this time are one: a terminal, `make` and `timeout` may each send theirs."""
+
+# A process that gets SIGTERM before it has a handler ends by the signal, which is clean too.
 _CLEAN_ENDS: Final = {0, -signal.SIGTERM, 128 + signal.SIGTERM}
-_EXIT_CODES: Final = {Verdict.CANNOT_LISTEN: FAILED, Verdict.WRONG_SETTINGS: WRONG}
+_FINAL: Final = {
+    EXIT_CANNOT_LISTEN: (
+        FAILED,
+        "it cannot listen there. Is another program using the port? "
+        "--port chooses another, as PORT=8001 does with make",
+    ),
+    EXIT_WRONG_SETTINGS: (WRONG, "it cannot use its settings, see its message above"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What follows when a process has ended by itself."""
+
+    sentence: str
+    failures: int
+    """Ends in a row, this one included; handed in with the next end."""
+    pause_seconds: float = 0.0
+    """Time until it is started again."""
+    exit_code: int | None = None
+    """The run's, if the process would end the same way again; None: it is started again."""
+
+
+def after_end(name: str, returncode: int, lived_seconds: float, failures: int) -> Decision:
+    """What follows this end, which came after `failures` others in a row."""
+    ended = f"{name} ended with {described(returncode)}"
+    if returncode in _FINAL:
+        exit_code, advice = _FINAL[returncode]
+        return Decision(sentence=f"{ended}: {advice}", failures=failures + 1, exit_code=exit_code)
+    if lived_seconds >= STEADY_SECONDS:
+        failures = 0
+    # The exponent is bounded so that a process failing for days cannot overflow a float.
+    pause = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** min(failures, 16))
+    sentence = f"{ended}; starting it again in {pause:g} s"
+    return Decision(sentence=sentence, failures=failures + 1, pause_seconds=pause)
+
+
+def described(returncode: int) -> str:
+    """How a process ended, in words; `returncode` as `subprocess` gives it."""
+    if returncode >= 0:
+        return f"exit code {returncode}"
+    try:
+        return f"signal {signal.Signals(-returncode).name}"
+    except ValueError:
+        return f"signal {-returncode}"
 
 
 class Supervisor:
     """Runs processes until it is told to stop or one of them cannot go on.
 
-    `specs` are in the order in which they are stopped, each before the next: callers' side first.
-    `show(name, line)` gets every line of theirs; `tell(sentence)` what happens to them.
+    It stops each process of `specs` before the next: the callers' side comes first.
+    `show(name, line)` gets each line of a process, `tell(sentence)` what happens to the processes.
     """
 
     def __init__(
@@ -44,7 +89,7 @@ class Supervisor:
         show: Callable[[str, str], None],
         tell: Callable[[str], None],
     ) -> None:
-        self._specs = tuple(specs)
+        self._specs = specs
         self._show = show
         self._tell = tell
         self._running: dict[str, Process] = {}
@@ -66,25 +111,22 @@ class Supervisor:
         return self._exit_code
 
     def stop(self, exit_code: int = STOPPED) -> None:
-        """Stop in order, with this exit code unless more fails; asked again, go on with that."""
+        """Stop in order, with this exit code unless something fails; a second call does nothing."""
         if not self._stopping.is_set():
             self._exit_code = exit_code
             self._stopping.set()
 
     def interrupt(self) -> None:
-        """Do what a person's Ctrl-C means: stop in order, and the second time kill."""
+        """Handle a signal to stop: the first one stops in order, a later one kills."""
         now = asyncio.get_running_loop().time()
-        match after_interrupt(now, self._interrupted_at):
-            case Interrupt.STOP:
-                self._interrupted_at = now
-                self.stop()
-            case Interrupt.KILL:
-                self._tell("killing what still runs")
-                self._fail()
-                for process in self._running.values():
-                    process.send(signal.SIGKILL)
-            case Interrupt.REPEAT:
-                pass
+        if self._interrupted_at is None:
+            self._interrupted_at = now
+            self.stop()
+        elif now - self._interrupted_at >= ONE_INTERRUPT_SECONDS:
+            self._tell("killing what still runs")
+            self._fail()
+            for process in self._running.values():
+                process.send(signal.SIGKILL)
 
     async def _keep(self, spec: ProcessSpec) -> None:
         clock = asyncio.get_running_loop().time
@@ -93,27 +135,19 @@ class Supervisor:
             started_at = clock()
             process = Process(spec, lambda line: self._show(spec.name, line))
             self._running[spec.name] = process
-            # Shielded: were this task cancelled, the process must still be able to report its end.
+            # Shielded: if this task is cancelled, the process must still report its end.
             returncode = await asyncio.shield(process.ended)
             del self._running[spec.name]
             if self._stopping.is_set():
                 return
-            decision = after_end(
-                Ended(
-                    name=spec.name,
-                    started_at=started_at,
-                    ended_at=clock(),
-                    returncode=returncode,
-                ),
-                failures,
-            )
+            decision = after_end(spec.name, returncode, clock() - started_at, failures)
             failures = decision.failures
             self._tell(decision.sentence)
-            if decision.verdict is not Verdict.RESTART:
-                self.stop(_EXIT_CODES[decision.verdict])
+            if decision.exit_code is not None:
+                self.stop(decision.exit_code)
                 return
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), decision.start_at - clock())
+                await asyncio.wait_for(self._stopping.wait(), decision.pause_seconds)
 
     async def _stop_in_order(self) -> None:
         for spec in self._specs:

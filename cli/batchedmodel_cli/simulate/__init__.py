@@ -1,5 +1,4 @@
 """`batchedmodel simulate`: how a manifest would do, before anything is bought or rolled out.
 
-`command` reads and prints, `study` decides what is asked and what follows, and only `simulator`
-knows the simulator, which it imports when the first question is put.
+`command` reads and prints, `study` asks and concludes, `simulator` and `traffic` run what it asks.
 """

@@ -1,21 +1,14 @@
-"""`batchedmodel simulate MANIFEST`: reads what it is given, has it studied, shows the answers.
-
-The shell of this folder: files, URLs, terminal and exit code are dealt with here and in `sources`.
-"""
+"""`batchedmodel simulate MANIFEST`: reads what it is given, has it studied, shows the answers."""
 
 import argparse
 import json
 import sys
+import tempfile
 from pathlib import Path
 from typing import Final
 
-from batchedmodel_cli.manifest_file import UnusableManifest, read_manifest_file
-from batchedmodel_cli.simulate import inputs, notes, options, report, sources
-from batchedmodel_cli.simulate.simulator import SimulatedPods
-from batchedmodel_cli.simulate.study import MOST_REPLICAS, Question, answer, utilisation
-from batchedmodel_cli.simulate.traffic import Traffic
-from batchedmodel_contract.inference.profile import Profile
-from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_cli.simulate import inputs
+from batchedmodel_contract.kubernetes.names import ADMIN_PORT
 from batchedmodel_contract.manifest.manifest import BatchedModel
 from batchedmodel_contract.manifest.spec import Spec
 
@@ -48,21 +41,13 @@ def describe(parser: argparse.ArgumentParser) -> None:
         metavar="FILE|URL",
         help="the device's latency curve: a JSON file, a model server's socket or a URL",
     )
-    source = parser.add_mutually_exclusive_group(required=True)
-    inputs.describe_traffic(source)
-    source.add_argument(
-        "--from",
-        dest="sidecar",
-        metavar="URL",
-        help="the latest requests of a running pod: its admin port, such as http://127.0.0.1:9090",
-    )
+    inputs.describe(parser, from_sidecar=True)
     parser.add_argument(
         "--replicas",
         metavar="N",
-        type=options.whole(1, MOST_REPLICAS),
+        type=inputs.whole(1, inputs.MOST_REPLICAS),
         help="pods (default: the manifest's fewest; 1 with --from)",
     )
-    inputs.describe_details(parser)
     parser.add_argument(
         "--json",
         metavar="FILE|-",
@@ -72,95 +57,64 @@ def describe(parser: argparse.ArgumentParser) -> None:
 
 def carry_out(arguments: argparse.Namespace) -> int:
     """Answer; the exit code."""
+    missing = inputs.missing_library()
+    if missing:
+        print(missing, file=sys.stderr)
+        return _FAILED
+    # Late, because the simulator needs that library and other commands do without.
+    from batchedmodel_cli.simulate import report
+    from batchedmodel_cli.simulate.study import Study
+
+    progress = inputs.Progress()
     try:
-        missing = inputs.missing_library()
-        if missing:
-            print(missing, file=sys.stderr)
-            return _FAILED
-        manifest = _manifest(arguments.file)
-        profile = _profile(arguments.profile, manifest, arguments.file)
-        arriving = _traffic(arguments, manifest, profile)
+        manifest = inputs.manifest(arguments.file)
+        if arguments.profile is None:
+            raise inputs.Refused(
+                "--profile is missing: without the device's latency curve there is nothing to "
+                f"simulate.\n{_how_to_get_a_profile(manifest, arguments.file)}"
+            )
+        pods = inputs.pods(arguments, manifest, progress.advance)
+        replicas = arguments.replicas or _replicas(manifest.spec, pods.traffic.of_one_pod)
+        answers = Study(spec=manifest.spec, replicas=replicas, pods=pods).answers()
     except inputs.Refused as error:
         print(error, file=sys.stderr)
         return _WRONG
-    progress = inputs.Progress()
-    simulator = SimulatedPods(
-        traffic=arriving,
-        pod=inputs.pod(manifest.spec, profile, arguments.hand_off_ms),
-        seed=arguments.seed,
-        on_run=progress.advance,
-    )
-    question = Question(
-        spec=manifest.spec,
-        replicas=arguments.replicas or _replicas(manifest.spec, of_one_pod=_of_one_pod(arguments)),
-        longest=arriving.longest,
-        largest_measured=notes.largest_measured(profile),
-    )
-    try:
-        answers = answer(question, simulator)
     except KeyboardInterrupt:
         return inputs.INTERRUPTED
     finally:
         progress.done()
-    setup = report.Setup(
-        model=manifest.name,
-        settings=BatchSettings.of(manifest.spec.batching),
-        device=profile.device,
-        traffic=arriving.described,
-        typical_length=arriving.typical_length,
-        seed=arguments.seed,
-        utilisation=utilisation(manifest.spec),
-        notes=tuple(
-            notes.notes(
-                manifest,
-                arriving,
-                profile,
-                alone_seconds=simulator.alone_seconds(),
-                assumed_length=arguments.rate is not None and arguments.lengths is None,
-                of_one_pod=_of_one_pod(arguments),
-            )
-        ),
-    )
-    text = json.dumps(report.document(setup, answers), indent=2, allow_nan=False) + "\n"
+    document = report.document(manifest, pods, answers)
+    text = json.dumps(document, indent=2, allow_nan=False) + "\n"
     if arguments.json == _STANDARD_OUTPUT:
         print(text, end="")
         return 0
-    print("\n".join(report.table(setup, answers)))
+    print("\n".join(report.table(manifest, pods, answers)))
     return 0 if arguments.json is None else _written(Path(arguments.json), text)
 
 
-def _manifest(file: Path) -> BatchedModel:
-    try:
-        return read_manifest_file(file)
-    except UnusableManifest as error:
-        raise inputs.Refused("\n".join(f"{file}: {line}" for line in error.messages)) from error
-
-
-def _profile(place: str | None, manifest: BatchedModel, file: Path) -> Profile:
-    if place is None:
-        raise inputs.Refused(
-            "--profile is missing: without the device's latency curve there is nothing to "
-            f"simulate.\n{notes.how_to_get_a_profile(manifest, str(file))}"
-        )
-    return inputs.profile("--profile", place, manifest.name)
-
-
-def _traffic(arguments: argparse.Namespace, manifest: BatchedModel, profile: Profile) -> Traffic:
-    if not _of_one_pod(arguments):
-        return inputs.arriving(arguments, manifest.spec, profile)
-    url: str = arguments.sidecar
-    return inputs.replayed(
-        arguments, manifest.spec, profile, "--from", url, lambda: sources.trace_from_sidecar(url)
-    )
-
-
-def _replicas(spec: Spec, *, of_one_pod: bool) -> int:
+def _replicas(spec: Spec, of_one_pod: bool) -> int:
     fewest = spec.replicas if spec.autoscaling is None else spec.autoscaling.min_replicas
-    return 1 if of_one_pod else min(max(fewest or 1, 1), MOST_REPLICAS)
+    return 1 if of_one_pod else min(max(fewest or 1, 1), inputs.MOST_REPLICAS)
 
 
-def _of_one_pod(arguments: argparse.Namespace) -> bool:
-    return arguments.sidecar is not None
+def _how_to_get_a_profile(manifest: BatchedModel, file: Path) -> str:
+    """The commands that give a profile, ready to be typed."""
+    if manifest.spec.model.protocol is not None:
+        return (
+            "A server of one's own measures no latency curve, so write it by hand, the times of a "
+            'few batches in seconds:\n  {"cost_rule": "Padded", "device": "mine", "points": ['
+            '{"rows": 1, "length": 128, "seconds": 0.006}, ...]}\n'
+            f"then: batchedmodel simulate {file} --profile profile.json ..."
+        )
+    socket = f"{tempfile.gettempdir()}/batchedmodel-*/model.sock"
+    return (
+        "The model server measures it while it warms up. From one that runs here "
+        f"(batchedmodel run {file}):\n"
+        f"  batchedmodel simulate {file} --profile {socket} ...\n"
+        "From a pod:\n"
+        f"  kubectl port-forward deploy/{manifest.name} {ADMIN_PORT} &\n"
+        f"  batchedmodel simulate {file} --profile http://127.0.0.1:{ADMIN_PORT} ..."
+    )
 
 
 def _written(file: Path, text: str) -> int:

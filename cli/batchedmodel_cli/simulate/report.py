@@ -1,58 +1,56 @@
-"""Shows answers: a table for people, a document for machines. Pure.
+"""Shows answers: a table for people, a document for machines, and notes on what limits them. Pure.
 
-The keys of the document are promised in docs/simulate.md.
+docs/simulate.md promises the keys of the document.
 """
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Final
 
 from batchedmodel_cli import formatting
-from batchedmodel_cli.simulate.answers import Answers, Comparison, Measure, Trial, Tried
-from batchedmodel_cli.simulate.study import IN_TIME, MOST_REPLICAS
+from batchedmodel_cli.simulate.inputs import MOST_REPLICAS
+from batchedmodel_cli.simulate.simulator import SimulatedPods, Trial
+from batchedmodel_cli.simulate.study import (
+    IN_TIME,
+    Answers,
+    Comparison,
+    Measure,
+    Tried,
+    utilisation,
+)
+from batchedmodel_cli.simulate.traffic import longest_measured
+from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.manifest.batching import BatchSettings
-from batchedmodel_contract.manifest.spec import Lateness
+from batchedmodel_contract.manifest.manifest import BatchedModel
+from batchedmodel_contract.manifest.spec import Lateness, Spec
 
 VERSION: Final = 1
-"""Of the document; grows when a key changes its meaning or goes."""
+"""The document's; grows when a key changes its meaning or goes."""
 
+_FEW: Final = 1000
 _WIDEST: Final = 40
 _NONE: Final = "0.0%"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
-    """What was simulated."""
-
-    model: str
-    settings: BatchSettings
-    device: str
-    traffic: str
-    typical_length: int
-    seed: int
-    utilisation: float
-    notes: tuple[str, ...]
-
-
-def document(setup: Setup, answers: Answers) -> dict[str, Any]:
+def document(manifest: BatchedModel, pods: SimulatedPods, answers: Answers) -> dict[str, Any]:
     """Everything, as JSON has it. Rates in requests a second, times in seconds, shares 0 to 1."""
-    offered, comparison = answers.offered, answers.comparison
+    outlook, comparison = answers.outlook, answers.comparison
     return {
         "version": VERSION,
-        "model": setup.model,
-        "device": setup.device,
-        "settings": asdict(setup.settings),
+        "model": manifest.name,
+        "device": pods.profile.device,
+        "settings": asdict(BatchSettings.of(manifest.spec.batching)),
         "traffic": {
-            "arrivals": setup.traffic,
-            "rate": answers.rate,
-            "typical_length": setup.typical_length,
-            "seed": setup.seed,
+            "arrivals": pods.traffic.described,
+            "rate": pods.traffic.rate,
+            "typical_length": pods.traffic.typical_length,
+            "seed": pods.seed,
         },
         "replicas": answers.replicas,
-        "offered": asdict(offered),
-        "throughput_per_replica": answers.throughput,
-        "highest_rate": answers.highest_rate,
+        "offered": asdict(outlook.offered),
+        "throughput_per_replica": outlook.throughput,
+        "highest_rate": outlook.highest_rate,
         "replicas_needed": answers.replicas_needed,
         "comparison": {
             "measure": comparison.measure.value,
@@ -63,25 +61,72 @@ def document(setup: Setup, answers: Answers) -> dict[str, Any]:
             "highest_rate_with_it": comparison.rate_with_advised,
         },
         "advice": advice(answers),
-        "notes": list(setup.notes),
+        "notes": list(notes(manifest.spec, pods)),
     }
 
 
-def table(setup: Setup, answers: Answers) -> Iterator[str]:
+def table(manifest: BatchedModel, pods: SimulatedPods, answers: Answers) -> Iterator[str]:
     """The same as lines for a person."""
-    offered = answers.offered
+    settings = BatchSettings.of(manifest.spec.batching)
+    at_once = settings.max_concurrent_batches
+    side_by_side = "" if at_once == 1 else f", {at_once} batches at a time"
     yield (
-        f"{setup.model} on {setup.device}: {_pods(answers.replicas)}, policy "
-        f"{setup.settings.policy}, up to {_batches(setup.settings)}"
+        f"{manifest.name} on {pods.profile.device}: {_replicas(answers.replicas)}, policy "
+        f"{settings.policy}, up to {settings.max_batch_size} rows a batch{side_by_side}"
     )
     yield ""
-    yield from formatting.aligned(list(_facts(setup, answers, offered)), indent=2)
+    yield from formatting.aligned(list(_facts(manifest.spec, pods, answers)), indent=2)
     yield ""
     yield from _compared(answers.comparison)
     yield ""
     yield advice(answers)
-    for note in setup.notes:
+    for note in notes(manifest.spec, pods):
         yield f"note: {note}"
+
+
+def notes(spec: Spec, pods: SimulatedPods) -> Iterator[str]:
+    """What limits the answers; nothing where nothing does."""
+    batching, traffic, profile = spec.batching, pods.traffic, pods.profile
+    if pods.foreign:
+        yield (
+            "a server of one's own tells its sidecar no profile: the policy learns the device from "
+            "the traffic. Here it has learnt it already; a new pod's first batches do worse"
+        )
+    if traffic.of_one_pod:
+        yield (
+            "a sidecar records what its own pod received: the rate is one pod's, and the replicas "
+            "are those that this part of the traffic needs"
+        )
+    if traffic.requests < _FEW:
+        yield (
+            f"{traffic.requests} requests are few: percentiles and rates of such short traffic "
+            "say little"
+        )
+    by_length = profile.cost_rule is not CostRule.ROWS
+    if traffic.length_assumed and by_length:
+        yield (
+            f"all requests have length {traffic.typical_length}, the middle one of the profile; "
+            "--lengths says otherwise"
+        )
+    longest = longest_measured(profile)
+    if by_length and traffic.longest > longest:
+        yield (
+            f"lengths go up to {traffic.longest}, the profile only to {longest}: the times of "
+            "longer requests are extrapolated in a straight line"
+        )
+    if batching.max_batch_size > pods.largest_measured:
+        yield (
+            f"maxBatchSize is {batching.max_batch_size}, the largest batch in the profile has "
+            f"{pods.largest_measured} rows: the times of larger ones are extrapolated in a "
+            "straight line"
+        )
+    target, alone = batching.target_latency_milliseconds, pods.alone_seconds() * 1000
+    if target is not None and alone > target:
+        yield (
+            f"no number of replicas meets the target: a request of length "
+            f"{traffic.typical_length} takes {alone:.3g} ms on an idle device, and "
+            f"targetLatencyMilliseconds is {target}"
+        )
 
 
 def advice(answers: Answers) -> str:
@@ -104,7 +149,7 @@ def advice(answers: Answers) -> str:
     if comparison.rate_with_advised is not None:
         said += (
             f"; {_sustain(answers.replicas)} {formatting.rate(comparison.rate_with_advised)}/s "
-            f"with it, {formatting.rate(answers.highest_rate)}/s without"
+            f"with it, {formatting.rate(answers.outlook.highest_rate)}/s without"
         )
     if change.settings.lateness is Lateness.REFUSE and change.field == "lateness":
         said += "; what would be late is then refused instead of served"
@@ -113,12 +158,14 @@ def advice(answers: Answers) -> str:
     return said
 
 
-def _facts(setup: Setup, answers: Answers, offered: Trial) -> Iterator[tuple[str, str]]:
-    target = setup.settings.target_seconds
-    within = setup.settings.request_timeout_seconds if target is None else target
+def _facts(spec: Spec, pods: SimulatedPods, answers: Answers) -> Iterator[tuple[str, str]]:
+    settings, offered = BatchSettings.of(spec.batching), answers.outlook.offered
+    target = settings.target_seconds
+    within = settings.request_timeout_seconds if target is None else target
     yield (
         "offered",
-        f"{formatting.rate(answers.rate)}/s, {setup.traffic}, {offered.requests:,} requests",
+        f"{formatting.rate(pods.traffic.rate)}/s, {pods.traffic.described}, "
+        f"{offered.requests:,} requests",
     )
     in_time, *gone = _ends(offered)
     yield (
@@ -128,23 +175,16 @@ def _facts(setup: Setup, answers: Answers, offered: Trial) -> Iterator[tuple[str
     for name, part in zip(("late", "refused", "given up", "timed out"), gone, strict=True):
         if part != _NONE:
             yield name, part
-    latency = offered.latency
-    if latency is not None:
-        named = (
-            ("mean", latency.mean),
-            ("p50", latency.p50),
-            ("p95", latency.p95),
-            ("p99", latency.p99),
-        )
+    if offered.latency is not None:
+        named = asdict(offered.latency).items()
         yield "latency", ", ".join(f"{name} {formatting.time(at)}" for name, at in named)
     yield "device busy", formatting.percent(offered.busy_share)
     yield "mean batch", f"{offered.mean_batch:.1f} rows"
-    meaning = (
-        f"{formatting.percent(setup.utilisation)} of the throughput"
-        if target is None
-        else f"{IN_TIME:.0%} in time"
-    )
-    yield _sustain(answers.replicas), f"{formatting.rate(answers.highest_rate)}/s ({meaning})"
+    meaning = f"{IN_TIME:.0%} in time"
+    if target is None:
+        meaning = f"{formatting.percent(utilisation(spec))} of the throughput"
+    highest = formatting.rate(answers.outlook.highest_rate)
+    yield _sustain(answers.replicas), f"{highest}/s ({meaning})"
     needed = answers.replicas_needed
     yield (
         "replicas needed",
@@ -193,25 +233,19 @@ def _tried(tried: Tried) -> dict[str, Any]:
     }
 
 
-def _pods(replicas: int) -> str:
-    return f"{replicas} replica" if replicas == 1 else f"{replicas} replicas"
-
-
-def _batches(settings: BatchSettings) -> str:
-    side_by_side = settings.max_concurrent_batches
-    rows = f"{settings.max_batch_size} rows a batch"
-    return rows if side_by_side == 1 else f"{rows}, {side_by_side} batches at a time"
+def _replicas(count: int) -> str:
+    return f"{count} replica" if count == 1 else f"{count} replicas"
 
 
 def _sustain(replicas: int) -> str:
-    return f"{_pods(replicas)} {'sustains' if replicas == 1 else 'sustain'}"
+    return f"{_replicas(replicas)} {'sustains' if replicas == 1 else 'sustain'}"
 
 
 def _ends(trial: Trial) -> list[str]:
     """How the traffic ended: in time, late, refused, given up, timed out.
 
-    As tenths of a percent that add up to the whole: rounded each by itself, all could be in time
-    and some late. What is left of the whole goes to those that lost most when rounded down.
+    They add up to 100.0 %: each is rounded down to a tenth of a percent, and the tenths that are
+    left go to those that lost most by it.
     """
     shares = (
         trial.in_time_share,

@@ -1,96 +1,113 @@
-"""Puts the simulator behind the few questions of a study; the only module here that knows it.
+"""Simulates a manifest's pods; with `traffic` the only module here that knows the simulator.
 
-Everything of the simulator is imported where it is used: this command line starts without numpy,
-and other commands never need it.
+A Kubernetes Service spreads requests over its pods at random, so each pod gets a random part of the
+traffic. Drawn traffic can be of any length: of a large fleet only as many pods are simulated as
+serve the wished number of requests. A trace has its length, so all pods are simulated.
 
-A Service of Kubernetes spreads what it is sent over its pods at random, so each pod lives a life of
-its own on a random part of the traffic. Drawn traffic can be as long as is wanted: of a large fleet
-only as many pods are simulated as serve the wished number of requests. Of a trace, which is as long
-as it is, all pods are.
-
-What a foreign server's policy must learn from the traffic, it has learnt before anything is
-counted: a pod that runs for days is what is asked about, not its first seconds.
+A policy in front of a foreign server learns the device from the traffic. It has learnt before the
+requests that count: the question is about a pod that has run for days, not about its first seconds.
 """
-
-from __future__ import annotations
 
 import copy
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from batchedmodel_cli.simulate.answers import Latency, Trial
 from batchedmodel_cli.simulate.traffic import Traffic
+from batchedmodel_contract.inference.profile import Profile
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import Lateness
+from batchedmodel_scheduling.core.policies import new_policy
+from batchedmodel_scheduling.core.policy import MemoryCap, Policy
+from batchedmodel_scheduling.simulator.arrivals import Ramp
+from batchedmodel_scheduling.simulator.curves import curve_of
+from batchedmodel_scheduling.simulator.engine import NANOSECONDS, Request, simulate
+from batchedmodel_scheduling.simulator.plants import Plant
+from batchedmodel_scheduling.simulator.routers import Random
+from batchedmodel_scheduling.simulator.streams import stream
+from batchedmodel_scheduling.simulator.verdicts import Verdict, verdict
+from batchedmodel_scheduling.simulator.workload import requests
 
-if TYPE_CHECKING:
-    from batchedmodel_contract.inference.profile import Profile
-    from batchedmodel_scheduling.core.policy import Policy
-    from batchedmodel_scheduling.simulator.engine import Request
-    from batchedmodel_scheduling.simulator.plants import Plant
-    from batchedmodel_scheduling.simulator.verdicts import Verdict
-
+_OUR_DEPTH: Final = 2
+_FOREIGN_DEPTH: Final = 1
+"""Batches that each worker takes at once: of our model server, and of a foreign one."""
 _MOST_DRAWN: Final = 2_000_000
 _FEWEST_PER_POD: Final = 100
 _LONGEST_SECONDS: Final = 1e6  # as a float, a time up to here is exact to a nanosecond
-_FLOOD: Final = 2.0  # times what full batches of typical items would allow
+_FLOOD: Final = 2.0  # times the rate of full batches of typical items
 _PATIENCE_SECONDS: Final = 86_400.0
-_LESSON_BATCHES: Final = 128  # full ones; far more than it takes to learn a curve
+_LESSON_BATCHES: Final = 128  # full ones; far more than a policy needs to learn a curve
 _LONGEST_LESSON: Final = 20_000
 _LESSON_RISES: Final = 20.0  # times, so that batches of all sizes are seen
 _PAUSE: Final = 1_000_000_000  # nanoseconds between the lesson and what counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pod:
-    """One replica's device and how it is reached."""
+class Latency:
+    """Seconds from arrival to answer, of the requests that were answered."""
 
-    profile: Profile
-    told: bool
-    """Whether the sidecar learns the profile: a server of ours tells it, a foreign one cannot."""
-    hand_off_seconds: float
-    depth: int
-    """Batches that each worker of the server takes at once."""
+    mean: float
+    p50: float
+    p95: float
+    p99: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """The result of one simulation; the first five shares add up to 1."""
+
+    requests: int
+    in_time_share: float
+    """Answered within the target or, without one, within the request time-out."""
+    late_share: float
+    """Answered after it."""
+    refused_share: float
+    """Refused on arrival."""
+    shed_share: float
+    """Accepted, and given up before their time was over."""
+    expired_share: float
+    """Accepted, and not answered when their time was over."""
+    latency: Latency | None
+    """None if nothing was answered."""
+    goodput: float
+    """Answered in time, requests a second of the run."""
+    busy_share: float
+    """Part of the time in which the average device computed."""
+    mean_batch: float
 
 
 @dataclass(slots=True, kw_only=True)
 class SimulatedPods:
-    """An `answers.Simulator`. Equal fields give equal answers."""
+    """Pods of one kind, each with a device of its own. Equal fields give equal results."""
 
     traffic: Traffic
-    pod: Pod
+    profile: Profile
+    foreign: bool
+    """The server is not ours: it tells its sidecar no profile."""
+    hand_off_seconds: float
+    """Time of a batch on its way to the device."""
     seed: int
     on_run: Callable[[], None] = field(default=lambda: None)
     """Called before each simulation."""
     _taught: dict[BatchSettings, tuple[Policy, int]] = field(init=False, default_factory=dict)
-    """Policies that know their device, and when they did, in nanoseconds."""
+    """Policies that know their device, and since when, in nanoseconds."""
 
     @property
-    def rate(self) -> float:
-        """See `Simulator`."""
-        return self.traffic.rate
+    def largest_measured(self) -> int:
+        """Rows of the largest batch in the profile."""
+        return max(point.rows for point in self.profile.points)
 
     def run(self, settings: BatchSettings, replicas: int, rate: float) -> Trial:
-        """See `Simulator`."""
-        from batchedmodel_scheduling.simulator.engine import simulate
-        from batchedmodel_scheduling.simulator.routers import Random
-        from batchedmodel_scheduling.simulator.streams import stream
-        from batchedmodel_scheduling.simulator.verdicts import verdict
-
+        """The traffic at this rate, in requests a second, in front of so many replicas."""
         self.on_run()
-        begins = self._taught_policy(settings)[1]
-        requests, pods = self._drawn(settings, replicas, rate, begins)
+        drawn, pods = self._drawn(settings, replicas, rate)
         fleet = [self._ready_pod(settings) for _ in range(pods)]
-        ran = simulate(requests, fleet, router=Random(stream(self.seed, "router")))
-        workers = settings.max_concurrent_batches
-        return _trial(verdict(requests, ran, pods=pods, workers=workers))
+        ran = simulate(drawn, fleet, router=Random(stream(self.seed, "router")))
+        return _trial(verdict(drawn, ran, pods=pods, workers=settings.max_concurrent_batches))
 
     def throughput(self, settings: BatchSettings) -> float:
-        """See `Simulator`."""
-        from batchedmodel_scheduling.simulator.engine import NANOSECONDS, simulate
-
+        """Requests a second that one replica answers, however late, when more wait."""
         self.on_run()
         patient = dataclasses.replace(
             settings,
@@ -99,19 +116,14 @@ class SimulatedPods:
             request_timeout_seconds=_PATIENCE_SECONDS,
         )
         flood = _FLOOD * self._rate_of_full_batches(settings)
-        requests, _ = self._drawn(patient, 1, flood, self._taught_policy(patient)[1])
-        ran = simulate(requests, [self._ready_pod(patient)])
+        drawn, _ = self._drawn(patient, 1, flood)
+        ran = simulate(drawn, [self._ready_pod(patient)])
         answered = sum(at >= 0 for at in ran.finished)
-        if not answered:
-            return 0.0
-        return answered * NANOSECONDS / (ran.until - requests[0].at)
+        return answered * NANOSECONDS / (ran.until - drawn[0].at) if answered else 0.0
 
     def alone_seconds(self) -> float:
-        """See `Simulator`."""
-        from batchedmodel_scheduling.simulator.curves import curve_of
-
-        forward = curve_of(self.pod.profile).seconds([self.traffic.typical_length])
-        return self.pod.hand_off_seconds + forward
+        """The latency of a request of typical length on an idle replica."""
+        return self.hand_off_seconds + curve_of(self.profile).seconds([self.traffic.typical_length])
 
     def _rate_of_full_batches(self, settings: BatchSettings) -> float:
         plant = self._plant(settings)
@@ -119,45 +131,33 @@ class SimulatedPods:
         return plant.workers * len(full) / plant.curve.seconds(full)
 
     def _ready_pod(self, settings: BatchSettings) -> tuple[Policy, Plant]:
-        """A policy of its own that knows the device as well as it ever will, and the device."""
-        # A copy, since lessons are the same for all pods and take as long as what is asked.
+        """A policy that knows the device, and the device."""
+        # A copy: a lesson takes as long as a simulation and is the same for all pods.
         return copy.deepcopy(self._taught_policy(settings)[0]), self._plant(settings)
 
     def _plant(self, settings: BatchSettings) -> Plant:
-        from batchedmodel_scheduling.simulator.curves import curve_of
-        from batchedmodel_scheduling.simulator.plants import Plant
-
-        pod, workers = self.pod, settings.max_concurrent_batches
+        workers = settings.max_concurrent_batches
         return Plant(
-            curve=curve_of(pod.profile),
-            hand_off_seconds=pod.hand_off_seconds,
+            curve=curve_of(self.profile),
+            hand_off_seconds=self.hand_off_seconds,
             workers=workers,
-            depth=workers * pod.depth,
+            depth=workers * (_FOREIGN_DEPTH if self.foreign else _OUR_DEPTH),
         )
 
     def _taught_policy(self, settings: BatchSettings) -> tuple[Policy, int]:
         """A policy as a sidecar makes it, after its lesson if it needs one, and when that ended."""
-        from batchedmodel_scheduling.core.policies import new_policy
-        from batchedmodel_scheduling.core.policy import MemoryCap
-
         if settings not in self._taught:
-            pod = self.pod
-            policy = new_policy(settings, pod.profile if pod.told else None)
-            if pod.told and pod.profile.max_cost is not None:
-                policy.observe(MemoryCap(cost=pod.profile.max_cost), 0.0)
-            self._taught[settings] = policy, 0 if pod.told else self._teach(policy, settings)
+            policy = new_policy(settings, None if self.foreign else self.profile)
+            if not self.foreign and self.profile.max_cost is not None:
+                policy.observe(MemoryCap(cost=self.profile.max_cost), 0.0)
+            self._taught[settings] = policy, self._teach(policy, settings) if self.foreign else 0
         return self._taught[settings]
 
     def _teach(self, policy: Policy, settings: BatchSettings) -> int:
         """Let it serve traffic of these lengths that rises until all batches are full.
 
-        Returns when, in nanoseconds, what counts may begin.
+        Returns the time in nanoseconds from which requests may count.
         """
-        from batchedmodel_scheduling.simulator.arrivals import Ramp
-        from batchedmodel_scheduling.simulator.engine import simulate
-        from batchedmodel_scheduling.simulator.streams import stream
-        from batchedmodel_scheduling.simulator.workload import requests
-
         count = min(_LESSON_BATCHES * settings.max_batch_size, _LONGEST_LESSON)
         rise = Ramp(factor=_LESSON_RISES)
         rate = self._rate_of_full_batches(settings) / 2  # the mean; in the end it is twice that
@@ -171,13 +171,11 @@ class SimulatedPods:
         return max(ran.until, lesson[-1].at) + _PAUSE
 
     def _drawn(
-        self, settings: BatchSettings, replicas: int, rate: float, begins: int
+        self, settings: BatchSettings, replicas: int, rate: float
     ) -> tuple[list[Request], int]:
-        """What some pods of the fleet are sent from `begins` on, and how many pods these are."""
-        from batchedmodel_scheduling.simulator.streams import stream
-        from batchedmodel_scheduling.simulator.workload import requests
-
+        """The requests to some pods of the fleet, and the number of these pods."""
         traffic = self.traffic
+        begins = self._taught_policy(settings)[1]
         total, pods = self._sizes(replicas, rate)
         times = traffic.arrivals.times(total, rate, stream(self.seed, "arrivals"))
         lengths = traffic.lengths.draw(total, stream(self.seed, "lengths"))
@@ -198,7 +196,7 @@ class SimulatedPods:
         return drawn, pods
 
     def _sizes(self, replicas: int, rate: float) -> tuple[int, int]:
-        """How many requests a fleet of so many is sent, and how many of its pods are simulated."""
+        """Requests to a fleet of so many replicas, and how many of its pods are simulated."""
         wished = self.traffic.requests
         longest = max(_FEWEST_PER_POD * replicas, int(rate * _LONGEST_SECONDS))
         if self.traffic.priorities is not None:
@@ -213,7 +211,7 @@ def _trial(found: Verdict) -> Trial:
     return Trial(
         requests=found.requests,
         in_time_share=found.on_time_share,
-        # What is left of the whole, where a sum of fractions may miss it by a last digit.
+        # The rest; rounded, because a sum of fractions may be off in its last digit.
         late_share=max(0.0, round(1 - found.on_time_share - gone, 12)),
         refused_share=found.refused_share,
         shed_share=found.shed_share,

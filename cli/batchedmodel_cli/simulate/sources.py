@@ -1,7 +1,7 @@
-"""Fetches the texts that a simulation needs from files, URLs and the model server's socket.
+"""Fetches profiles and traces from files, URLs and the model server's socket.
 
-Called by `command`. Everything is bounded in size and time; what the texts mean is judged by the
-contract (profiles) and by the simulator (traces).
+Called by `inputs`. Everything is bounded in size and time. The contract checks what a profile
+holds, and the simulator what a trace holds.
 """
 
 import http.client
@@ -30,14 +30,14 @@ _SCHEMES: Final = ("http://", "https://")
 
 
 class Unusable(ValueError):
-    """A source cannot be read, or holds what it must not; the message says which and why."""
+    """A source cannot be read, or its content is wrong; the message says why."""
 
 
 def profile_from(place: str, model: str) -> Profile:
     """The profile in a file, at a URL or behind a model server's socket; raises `Unusable`.
 
-    A URL without a path is a model server's or a sidecar's admin port, and a socket is a model
-    server's: all are asked for `model`.
+    A socket is a model server's, and a URL without a path a model server's or a sidecar's admin
+    port: these are asked for the profile of `model`.
     """
     if place.startswith(_SCHEMES):
         text = _downloaded(_with_path(place, profile_path(model)), _LARGEST_PROFILE)
@@ -83,7 +83,7 @@ def _with_path(url: str, path: str) -> str:
 def _file(name: str, largest: int) -> str:
     try:
         with open(name, "rb") as file:
-            return _text(_all_of(file, largest))
+            return _text(file, largest)
     except OSError as error:
         raise Unusable(f"cannot be read: {error.strerror}") from error
 
@@ -91,15 +91,15 @@ def _file(name: str, largest: int) -> str:
 def _downloaded(url: str, largest: int) -> str:
     try:
         with urllib.request.urlopen(url, timeout=_SILENCE_SECONDS) as response:
-            return _text(_all_of(response, largest))
+            return _text(response, largest)
+    except Unusable:
+        raise
     except urllib.error.HTTPError as error:
         with error:
             raise Unusable(f"answers {error.code} {error.reason} ({url})") from error
     except urllib.error.URLError as error:
         raise Unusable(f"cannot be reached: {error.reason} ({url})") from error
     except (OSError, ValueError, http.client.HTTPException) as error:
-        if isinstance(error, Unusable):
-            raise
         raise Unusable(f"cannot be fetched: {error!r} ({url})") from error
 
 
@@ -114,13 +114,13 @@ def _from_socket(path: str, target: str) -> str:
             with connection.getresponse() as response:
                 if response.status != http.client.OK:
                     raise Unusable(f"answers {response.status} {response.reason} ({target})")
-                return _text(_all_of(response, _LARGEST_PROFILE))
+                return _text(response, _LARGEST_PROFILE)
     except (OSError, http.client.HTTPException) as error:
         raise Unusable(f"cannot be asked: {error!r}") from error
 
 
-def _all_of(stream: IO[bytes], largest: int) -> bytes:
-    """Everything, if it ends soon enough and is not too large."""
+def _text(stream: IO[bytes], largest: int) -> str:
+    """The whole text, if it ends soon enough and is not too large."""
     until = time.monotonic() + _LONGEST_SECONDS
     data = bytearray()
     # One read may be short; only an empty one is the end.
@@ -130,10 +130,6 @@ def _all_of(stream: IO[bytes], largest: int) -> bytes:
             raise Unusable(f"is larger than {largest // _MEBIBYTE} MiB")
         if time.monotonic() > until:
             raise Unusable(f"is not complete after {_LONGEST_SECONDS:g} s")
-    return bytes(data)
-
-
-def _text(data: bytes) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

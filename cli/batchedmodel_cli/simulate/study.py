@@ -1,91 +1,121 @@
-"""Asks the simulator what a person wants to know, and draws the conclusions.
+"""Puts a person's questions to the simulator, and draws the conclusions. Pure but for its calls.
 
-Pure but for the simulations that its laboratory runs: called by `command`, tested with a pretended
-laboratory. With a latency target, sustained means that 99 % of the traffic is in time. Without one,
-it means the utilisation at which the autoscaler would add a pod: what one replica answers when more
-wait, times that part.
+Called by `command` and by `diff`. With a latency target, a rate is sustained if 99 % of the traffic
+is in time. Without one, it is sustained up to the utilisation at which the autoscaler adds a pod:
+that part of what one replica answers when more requests always wait.
 """
 
+import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from enum import StrEnum
+from typing import Any, Final
 
-from batchedmodel_cli.simulate.answers import (
-    Answers,
-    Comparison,
-    Measure,
-    Simulator,
-    Trial,
-    Tried,
-)
-from batchedmodel_cli.simulate.variants import changes
+from batchedmodel_cli.simulate.inputs import MOST_REPLICAS
+from batchedmodel_cli.simulate.simulator import SimulatedPods, Trial
 from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_contract.manifest.cross_field_rules import CHECKS
 from batchedmodel_contract.manifest.effective import target_utilization_percent
-from batchedmodel_contract.manifest.spec import Spec
+from batchedmodel_contract.manifest.spec import Batching, Lateness, PolicyName, Spec
+from batchedmodel_contract.schema.reading import Setting, declarations
+from batchedmodel_contract.schema.rules import Broken
+from batchedmodel_scheduling.simulator.search import highest_rate
 
-MOST_REPLICAS: Final = 64
 IN_TIME: Final = 0.99
 """The part of the traffic that must be in time for a rate to count as sustained."""
-WORTH: Final = {Measure.IN_TIME: 0.02, Measure.THROUGHPUT: 0.02, Measure.P99: 0.05}
-"""The gain from which on a change is worth advising."""
 
+_RULES: Final = {
+    field.name: (declared.name, declared.rule)
+    for field, declared in declarations(Batching)
+    if isinstance(declared, Setting)
+}
+_SOME_WAIT: Final = 5  # milliseconds, for those who have none
+_SHORTEST_EDGE: Final = 16
+_ABSENT: Final = "absent"
 _FIRST_GUESS: Final = 0.7  # of the throughput; where the search for the highest rate begins
 _TOLERANCE: Final = 0.02
-_STRESS: Final = 1.1  # of the highest rate: there, what a setting is worth shows
-_SATURATED: Final = 0.95  # of the throughput: beyond, latency says how long the traffic was
+_STRESS: Final = 1.1  # of the highest rate: there the settings differ most
+_SATURATED: Final = 0.95  # of the throughput: beyond, latency grows with the traffic's duration
 _NEGLIGIBLE: Final = 0.001  # of the traffic
 _LEAST_SHARE: Final = 0.01  # of the traffic; a gain of less, or over less, means nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """What is to be answered, apart from the traffic and the device."""
+class Change:
+    """One setting changed, everything else as it is."""
 
-    spec: Spec
-    replicas: int
-    longest: int
-    """Greatest length in the traffic."""
-    largest_measured: int
-    """Rows of the largest batch in the profile."""
+    field: str
+    """As the manifest has it, below `spec.batching`."""
+    present: str
+    value: str
+    settings: BatchSettings
+    """The effective ones with the change."""
+
+
+class Measure(StrEnum):
+    """How settings are compared."""
+
+    IN_TIME = "in_time"
+    """By the part of the traffic that is answered in time."""
+    P99 = "p99"
+    """By the 99th percentile of the latency."""
+    THROUGHPUT = "throughput"
+    """By what one replica answers when more wait."""
+
+
+WORTH: Final = {Measure.IN_TIME: 0.02, Measure.THROUGHPUT: 0.02, Measure.P99: 0.05}
+"""The least gain for which a change is advised."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """The result of a change."""
+
+    change: Change
+    gain: float
+    """As a part of the present value; above 0 is better."""
+    beyond_profile: bool
+    """Its batches are larger than any that was measured."""
+    trial: Trial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """All changes on the same traffic, the best first."""
+
+    measure: Measure
+    rate: float
+    """Requests a second at which they were compared."""
+    present: Trial
+    tried: tuple[Tried, ...]
+    advised: Tried | None
+    """The change that is worth making, if there is one."""
+    rate_with_advised: float | None
+    """The highest rate that the replicas sustain with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """How replicas fare as they are."""
+    """How the replicas do as they are."""
 
     offered: Trial
     throughput: float
     """Requests a second that one replica answers, however late, when more wait."""
     highest_rate: float
-    """Requests a second that the replicas sustain; 0 if not even a trickle is."""
+    """Requests a second that the replicas sustain; 0 if they sustain no rate."""
 
 
-def answer(question: Question, simulator: Simulator) -> Answers:
-    """Every answer; some thirty simulations."""
-    settings = BatchSettings.of(question.spec.batching)
-    found = outlook(question, simulator)
-    offered, throughput, highest = found.offered, found.throughput, found.highest_rate
-    return Answers(
-        replicas=question.replicas,
-        rate=simulator.rate,
-        offered=offered,
-        throughput=throughput,
-        highest_rate=highest,
-        replicas_needed=_replicas_needed(question, settings, highest, simulator),
-        comparison=_comparison(question, offered, throughput, highest, simulator),
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """The answers to a person's questions."""
 
-
-def outlook(question: Question, simulator: Simulator) -> Outlook:
-    """How the offered traffic fares, and what is sustained at most; some ten simulations."""
-    settings = BatchSettings.of(question.spec.batching)
-    throughput = simulator.throughput(settings)
-    return Outlook(
-        offered=simulator.run(settings, question.replicas, simulator.rate),
-        throughput=throughput,
-        highest_rate=_highest_rate(question, settings, throughput, simulator),
-    )
+    replicas: int
+    outlook: Outlook
+    replicas_needed: int | None
+    """For the offered rate; None if `MOST_REPLICAS` are not enough."""
+    comparison: Comparison
 
 
 def utilisation(spec: Spec) -> float:
@@ -95,122 +125,132 @@ def utilisation(spec: Spec) -> float:
     return target_utilization_percent(given) / 100
 
 
-def smallest(holds: Callable[[int], bool], guess: int, most: int) -> int | None:
-    """The smallest number from 1 to `most` that holds, if all larger ones do; None if none does.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """Questions about so many replicas of a manifest."""
 
-    Asks little when the guess is near.
-    """
-    low, high = 0, most + 1  # low does not hold, high does or is out of bounds
-    tried, step = min(max(guess, 1), most), 1
-    while high - low > 1:
-        if holds(tried):
-            high = tried
-            tried = high - step
+    spec: Spec
+    replicas: int
+    pods: SimulatedPods
+
+    def answers(self) -> Answers:
+        """Every answer; some thirty simulations."""
+        outlook = self.outlook()
+        return Answers(
+            replicas=self.replicas,
+            outlook=outlook,
+            replicas_needed=self._replicas_needed(outlook.highest_rate),
+            comparison=self._comparison(outlook),
+        )
+
+    def outlook(self) -> Outlook:
+        """How the offered traffic does, and the highest rate; some ten simulations."""
+        throughput = self.pods.throughput(self._settings)
+        return Outlook(
+            offered=self._run(self._settings, self.pods.traffic.rate),
+            throughput=throughput,
+            highest_rate=self._highest_rate(self._settings, throughput),
+        )
+
+    @property
+    def _settings(self) -> BatchSettings:
+        return BatchSettings.of(self.spec.batching)
+
+    def _run(self, settings: BatchSettings, rate: float) -> Trial:
+        return self.pods.run(settings, self.replicas, rate)
+
+    def _highest_rate(
+        self, settings: BatchSettings, throughput: float, *, at_least: float = 0.0
+    ) -> float:
+        """The highest rate that the replicas sustain; 0.0 also if it is below `at_least`."""
+        ceiling = self.replicas * throughput
+        if settings.target_seconds is None or not ceiling:
+            return ceiling * utilisation(self.spec)
+        if self.pods.alone_seconds() > settings.target_seconds:
+            return 0.0
+
+        def holds(rate: float) -> bool:
+            return self._run(settings, rate).in_time_share >= IN_TIME
+
+        if holds(ceiling):
+            # At a higher rate more and more requests wait, but the traffic is too short to show it.
+            return ceiling
+        if at_least and not holds(at_least):
+            return 0.0
+        return highest_rate(holds, at_least or _FIRST_GUESS * ceiling, tolerance=_TOLERANCE)
+
+    def _replicas_needed(self, highest: float) -> int | None:
+        settings, rate = self._settings, self.pods.traffic.rate
+        if not highest:
+            return None
+
+        def enough(replicas: int) -> bool:
+            return self.pods.run(settings, replicas, rate).in_time_share >= IN_TIME
+
+        if settings.target_seconds is None:
+            needed = math.ceil(rate * self.replicas / highest)
         else:
-            low = tried
-            tried = low + step
-        step *= 2
-        if not low < tried < high:
-            tried, step = (low + high) // 2, most
-    return high if high <= most else None
+            needed = 1 + bisect_left(range(1, MOST_REPLICAS + 1), True, key=enough)
+        return needed if needed <= MOST_REPLICAS else None
 
+    def _comparison(self, outlook: Outlook) -> Comparison:
+        measure, rate = self._measure(outlook)
+        present = outlook.offered
+        if rate != self.pods.traffic.rate:
+            present = self._run(self._settings, rate)
+        tried = [
+            self._tried(change, measure, rate, present, outlook.throughput)
+            for change in changes(self.spec, self.pods.traffic.longest)
+        ]
+        tried.sort(key=lambda one: -one.gain)
+        advised, rate_with = None, None
+        for one in tried:
+            if _is_worth(one, present, measure):
+                rate_with = self._rate_with(one, outlook.highest_rate)
+                if rate_with is not None:
+                    advised = one
+                    break
+        return Comparison(
+            measure=measure,
+            rate=rate,
+            present=present,
+            tried=tuple(tried),
+            advised=advised,
+            rate_with_advised=rate_with,
+        )
 
-def _highest_rate(
-    question: Question,
-    settings: BatchSettings,
-    throughput: float,
-    simulator: Simulator,
-    *,
-    at_least: float = 0.0,
-) -> float:
-    """What the replicas sustain; 0.0 also where it is known to be below `at_least`."""
-    # Late, as everything of the simulator: other commands do without its libraries.
-    from batchedmodel_scheduling.simulator.search import highest_rate_of_share
+    def _measure(self, outlook: Outlook) -> tuple[Measure, float]:
+        """How to compare changes, and at which rate, so that their gain shows."""
+        rate = self.pods.traffic.rate
+        if self._settings.target_seconds is not None:
+            if outlook.offered.in_time_share < IN_TIME or not outlook.highest_rate:
+                return Measure.IN_TIME, rate
+            return Measure.IN_TIME, _STRESS * outlook.highest_rate
+        saturated = rate > _SATURATED * self.replicas * outlook.throughput
+        return Measure.THROUGHPUT if saturated else Measure.P99, rate
 
-    ceiling = question.replicas * throughput
-    if settings.target_seconds is None or not ceiling:
-        return ceiling * utilisation(question.spec)
-    if simulator.alone_seconds() > settings.target_seconds:
-        return 0.0
-
-    def share(rate: float) -> float:
-        return simulator.run(settings, question.replicas, rate).in_time_share
-
-    if share(ceiling) >= IN_TIME:
-        # More than that waits longer and longer; the traffic is too short for it to show.
-        return ceiling
-    # Begun at what must be reached, the search ends no lower where that holds.
-    guess = at_least or _FIRST_GUESS * ceiling
-    if at_least and share(at_least) < IN_TIME:
-        return 0.0
-    return highest_rate_of_share(share, guess, wanted=IN_TIME, tolerance=_TOLERANCE)
-
-
-def _replicas_needed(
-    question: Question, settings: BatchSettings, highest: float, simulator: Simulator
-) -> int | None:
-    rate = simulator.rate
-    guess = math.ceil(rate * question.replicas / highest) if highest else MOST_REPLICAS
-    if settings.target_seconds is None:
-        return guess if highest and guess <= MOST_REPLICAS else None
-
-    def holds(replicas: int) -> bool:
-        return simulator.run(settings, replicas, rate).in_time_share >= IN_TIME
-
-    return smallest(holds, guess, MOST_REPLICAS)
-
-
-def _comparison(
-    question: Question, offered: Trial, throughput: float, highest: float, simulator: Simulator
-) -> Comparison:
-    settings = BatchSettings.of(question.spec.batching)
-    measure, rate = _measure(settings, question.replicas, offered, throughput, highest, simulator)
-    present = offered
-    if rate != simulator.rate:
-        present = simulator.run(settings, question.replicas, rate)
-    found: list[Tried] = []
-    for change in changes(question.spec, question.longest):
-        trial = simulator.run(change.settings, question.replicas, rate)
+    def _tried(
+        self, change: Change, measure: Measure, rate: float, present: Trial, throughput: float
+    ) -> Tried:
+        trial = self._run(change.settings, rate)
         if measure is Measure.THROUGHPUT:
-            gain = simulator.throughput(change.settings) / throughput - 1 if throughput else 0.0
+            changed = self.pods.throughput(change.settings)
+            gain = changed / throughput - 1 if throughput else 0.0
         else:
             gain = _gain(measure, present, trial)
-        larger = change.settings.max_batch_size > settings.max_batch_size
-        beyond = larger and change.settings.max_batch_size > question.largest_measured
-        found.append(Tried(change=change, gain=gain, beyond_profile=beyond, trial=trial))
-    found.sort(key=lambda tried: -tried.gain)
-    advised, rate_with = _advised(
-        [tried for tried in found if _is_worth(tried, present, measure)],
-        question,
-        highest,
-        simulator,
-    )
-    return Comparison(
-        measure=measure,
-        rate=rate,
-        present=present,
-        tried=tuple(found),
-        advised=advised,
-        rate_with_advised=rate_with,
-    )
+        rows = change.settings.max_batch_size
+        beyond = rows > max(self._settings.max_batch_size, self.pods.largest_measured)
+        return Tried(change=change, gain=gain, beyond_profile=beyond, trial=trial)
 
+    def _rate_with(self, tried: Tried, highest: float) -> float | None:
+        """The highest rate with this change; None if it is lower than without.
 
-def _measure(
-    settings: BatchSettings,
-    replicas: int,
-    offered: Trial,
-    throughput: float,
-    highest: float,
-    simulator: Simulator,
-) -> tuple[Measure, float]:
-    """By what and at which rate changes show what they are worth."""
-    if settings.target_seconds is not None:
-        if offered.in_time_share < IN_TIME or not highest:
-            return Measure.IN_TIME, simulator.rate
-        return Measure.IN_TIME, _STRESS * highest
-    if simulator.rate > _SATURATED * replicas * throughput:
-        return Measure.THROUGHPUT, simulator.rate
-    return Measure.P99, simulator.rate
+        A change may gain in the comparison, where too much is offered, and still lower this rate.
+        """
+        settings = tried.change.settings
+        throughput = self.pods.throughput(settings)
+        rate = self._highest_rate(settings, throughput, at_least=highest)
+        return rate if rate >= highest * (1 - _NEGLIGIBLE) else None
 
 
 def _gain(measure: Measure, present: Trial, trial: Trial) -> float:
@@ -220,7 +260,7 @@ def _gain(measure: Measure, present: Trial, trial: Trial) -> float:
     if trial.latency is None or present.latency is None:
         return 0.0
     gain = 1 - trial.latency.p99 / present.latency.p99
-    # What is refused has no latency: that alone is no gain.
+    # Refused requests have no latency, so to refuse more is no gain.
     loses = trial.in_time_share < present.in_time_share - _NEGLIGIBLE
     return min(gain, 0.0) if loses else gain
 
@@ -228,22 +268,70 @@ def _gain(measure: Measure, present: Trial, trial: Trial) -> float:
 def _is_worth(tried: Tried, present: Trial, measure: Measure) -> bool:
     if tried.gain < WORTH[measure]:
         return False
-    # Twice next to nothing is still next to nothing.
+    # Twice a tiny share is still a tiny share.
     more = tried.trial.in_time_share - present.in_time_share
     return measure is not Measure.IN_TIME or more >= _LEAST_SHARE
 
 
-def _advised(
-    worth: Sequence[Tried], question: Question, highest: float, simulator: Simulator
-) -> tuple[Tried | None, float | None]:
-    """The best that does not lower the rate which is sustained, and that rate with it.
+def changes(spec: Spec, longest: int) -> Iterator[Change]:
+    """Every change that the manifest allows; `longest` is the greatest length in the traffic.
 
-    What is gained where far too much is offered may be lost where the replicas are meant to work.
+    A field that is left out has the value "absent".
     """
-    for tried in worth:
-        settings = tried.change.settings
-        throughput = simulator.throughput(settings)
-        rate = _highest_rate(question, settings, throughput, simulator, at_least=highest)
-        if rate >= highest * (1 - _NEGLIGIBLE):
-            return tried, rate
-    return None, None
+    for name, value in _candidates(spec.batching, longest):
+        written, rule = _RULES[name]
+        try:
+            if value is not None:
+                rule.read(value)
+        except Broken:
+            continue
+        wanted: dict[str, Any] = {name: value}
+        batching = dataclasses.replace(spec.batching, **wanted)
+        changed = dataclasses.replace(spec, batching=batching)
+        if any(check.broken(changed) for check in CHECKS):
+            continue
+        yield Change(
+            field=written,
+            present=_shown(getattr(spec.batching, name)),
+            value=_shown(value),
+            settings=BatchSettings.of(batching),
+        )
+
+
+def _candidates(batching: Batching, longest: int) -> Iterator[tuple[str, Any]]:
+    yield "max_batch_size", batching.max_batch_size * 2
+    if batching.max_batch_size > 1:
+        yield "max_batch_size", batching.max_batch_size // 2
+    if batching.max_batch_tokens is not None:
+        yield "max_batch_tokens", None
+        yield "max_batch_tokens", batching.max_batch_tokens * 2
+    if batching.policy is not PolicyName.GREEDY:
+        wait = batching.max_wait_milliseconds
+        if wait:
+            yield "max_wait_milliseconds", 0
+        yield "max_wait_milliseconds", wait * 4 or _SOME_WAIT
+    for policy in PolicyName:
+        if policy is not batching.policy:
+            yield "policy", policy
+    if batching.target_latency_milliseconds is not None:
+        refuses = batching.lateness is Lateness.REFUSE
+        yield "lateness", Lateness.SERVE if refuses else Lateness.REFUSE
+    if batching.length_buckets:
+        yield "length_buckets", ()
+    elif batching.policy is not PolicyName.DEADLINE and longest > _SHORTEST_EDGE:
+        # Deadline chooses its own; the others put everything into one class.
+        yield "length_buckets", _edges(longest)
+
+
+def _edges(longest: int) -> tuple[int, ...]:
+    """16, 32, ... up to the first that is as long as the longest."""
+    edges = [_SHORTEST_EDGE]
+    while edges[-1] < longest:
+        edges.append(edges[-1] * 2)
+    return tuple(edges)
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return _ABSENT
+    return f"[{', '.join(map(str, value))}]" if isinstance(value, tuple) else str(value)

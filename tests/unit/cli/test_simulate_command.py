@@ -224,11 +224,15 @@ def test_a_wrong_manifest_is_named_first(
 
 
 @pytest.mark.slow
-def test_nothing_of_the_simulator_is_loaded_before_it_is_needed() -> None:
+def test_nothing_of_the_simulator_is_loaded_before_it_is_needed(tmp_path: Path) -> None:
+    example = str(EXAMPLES / "simulated.yaml")
+    lines = [["diff", example, f"--live={example}"], ["run", str(tmp_path / "none.yaml")]]
     told = (
-        "import sys, batchedmodel_cli.__main__; "
-        "late = ('numpy', 'batchedmodel_scheduling.simulator'); "
-        "print([name for name in sys.modules if name.startswith(late)])"
+        "import sys\n"
+        "from batchedmodel_cli.__main__ import main\n"
+        f"codes = [main(line) for line in {lines!r}]\n"
+        "late = ('numpy', 'batchedmodel_scheduling.simulator')\n"
+        "print(codes, [name for name in sys.modules if name.startswith(late)])"
     )
     ran = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
-    assert ran.stdout == "[]\n"
+    assert ran.stdout.splitlines()[-1] == "[0, 2] []"

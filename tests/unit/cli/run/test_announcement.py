@@ -5,7 +5,6 @@ import pytest
 
 from batchedmodel_cli.run.announcement import (
     Announcer,
-    Ports,
     announcement,
     curl_line,
     url,
@@ -146,7 +145,7 @@ def test_the_url_is_one_that_this_machine_reaches(host: str, expected: str) -> N
 
 
 def test_the_curl_line_stands_alone_so_that_it_can_be_copied() -> None:
-    lines = announcement(served_by("hf"), "127.0.0.1", Ports(data=1, admin=2))
+    lines = announcement(served_by("hf"), "127.0.0.1", 1, 2)
     (line,) = [line for line in lines if line.startswith("curl ")]
     place = lines.index(line)
     assert lines[place - 1] == lines[place + 1] == ""

@@ -2,19 +2,13 @@ import re
 import sys
 import tempfile
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from stat import S_IMODE
 
 import pytest
 
-from batchedmodel_cli.run.pod import (
-    Place,
-    cache_folder,
-    lay_out_config_map,
-    processes,
-    shared_folder,
-)
+from batchedmodel_cli.run import pod
+from batchedmodel_cli.run.pod import cache_folder, shared_folder
 from batchedmodel_cli.run.processes import ProcessSpec
 from batchedmodel_contract.manifest.batching import BatchSettings, settings_from_json
 from batchedmodel_contract.manifest.manifest import BatchedModel, read_manifest
@@ -27,8 +21,6 @@ from batchedmodel_contract.processes.environment import (
 from support.repository import ROOT
 
 REPOSITORY = ROOT
-NOW = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
-PLACE = Place(host="127.0.0.1", port=8000, admin_port=0)
 
 
 def manifest() -> BatchedModel:
@@ -45,17 +37,27 @@ def manifest() -> BatchedModel:
     )
 
 
+def processes(
+    manifest: BatchedModel,
+    folder: Path,
+    *,
+    inherited: Mapping[str, str] | None = None,
+    upstream: str = "",
+) -> tuple[ProcessSpec, ...]:
+    return pod.processes(
+        manifest,
+        folder,
+        inherited or {},
+        host="127.0.0.1",
+        port=8000,
+        admin_port=0,
+        upstream=upstream,
+    )
+
+
 def specs(folder: Path, inherited: Mapping[str, str]) -> tuple[ProcessSpec, ProcessSpec]:
-    batcher, server = processes(manifest(), PLACE, folder, inherited, NOW)
+    batcher, server = processes(manifest(), folder, inherited=inherited)
     return batcher, server
-
-
-def test_the_settings_folder_looks_like_a_mounted_config_map(tmp_path: Path) -> None:
-    folder = tmp_path / "settings"
-    lay_out_config_map(folder, {"batching.json": "{}"}, NOW)
-    assert (folder / "batching.json").readlink() == Path("..data/batching.json")
-    assert (folder / "..data").readlink() == Path("..2026_01_02_03_04_05.000678")
-    assert (folder / "batching.json").read_text("utf-8") == "{}"
 
 
 def test_the_model_server_keeps_memory_as_the_image_does(tmp_path: Path) -> None:
@@ -148,7 +150,7 @@ def test_the_cache_is_in_the_home_folder_unless_told_otherwise() -> None:
 
 def test_the_models_variables_reach_the_model_alone(tmp_path: Path) -> None:
     spec = Spec(model=Model(handler="simulated", env=(("GREETING", "hello"),)))
-    batcher, model = processes(BatchedModel(name="m", spec=spec), PLACE, tmp_path, {}, NOW)
+    batcher, model = processes(BatchedModel(name="m", spec=spec), tmp_path)
     assert model.environment["GREETING"] == "hello"
     assert "GREETING" not in batcher.environment
 
@@ -161,7 +163,7 @@ def test_in_front_of_a_server_that_runs_the_batcher_is_alone(tmp_path: Path) -> 
         "spec": {"model": {"protocol": "OpenAI", "image": "own:1", "idempotent": False}},
     }
     url = "http://127.0.0.1:8080"
-    (batcher,) = processes(read_manifest(document), PLACE, tmp_path, {}, NOW, upstream=url)
+    (batcher,) = processes(read_manifest(document), tmp_path, upstream=url)
     settings = from_environment(SidecarSettings, batcher.environment)
     assert (settings.upstream_url, settings.model_socket) == (url, "")
     assert settings.upstream_protocol is ServerProtocol.OPENAI

@@ -5,19 +5,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchedmodel_cli.simulate import report
-from batchedmodel_cli.simulate.answers import Answers, Comparison, Measure, Trial
-from batchedmodel_contract.manifest.batching import BatchSettings
+from batchedmodel_cli.simulate.simulator import SimulatedPods, Trial
+from batchedmodel_cli.simulate.study import Answers, Comparison, Measure, Outlook
+from batchedmodel_cli.simulate.traffic import drawn
+from batchedmodel_contract.manifest.manifest import BatchedModel
+from batchedmodel_contract.manifest.spec import Batching, Model, Spec
+from support.simulate_command import PROFILE
 
 ENDS = ("answered in 50 ms", "late", "refused", "given up", "timed out")
-SETUP = report.Setup(
-    model="minilm",
-    settings=BatchSettings(target_seconds=0.05),
-    device="test",
-    traffic="Poisson",
-    typical_length=64,
+MANIFEST = BatchedModel(
+    name="minilm",
+    spec=Spec(model=Model(handler="hf"), batching=Batching(target_latency_milliseconds=50)),
+)
+PODS = SimulatedPods(
+    traffic=drawn(rate=100.0, burstiness=1.0, wish=None, profile=PROFILE, requests=1000),
+    profile=PROFILE,
+    foreign=False,
+    hand_off_seconds=0.0,
     seed=0,
-    utilisation=0.8,
-    notes=(),
 )
 
 
@@ -51,15 +56,12 @@ def printed(trial: Trial) -> dict[str, str]:
     )
     answers = Answers(
         replicas=1,
-        rate=100.0,
-        offered=trial,
-        throughput=100.0,
-        highest_rate=80.0,
+        outlook=Outlook(offered=trial, throughput=100.0, highest_rate=80.0),
         replicas_needed=1,
         comparison=comparison,
     )
     lines = {}
-    for line in report.table(SETUP, answers):
+    for line in report.table(MANIFEST, PODS, answers):
         for name in (*ENDS, "as it is"):
             if line.strip().startswith(f"{name}  "):
                 lines[name] = line.strip().removeprefix(name).strip().split(",")[0]

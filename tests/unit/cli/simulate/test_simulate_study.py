@@ -3,23 +3,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from batchedmodel_cli.simulate import report
-from batchedmodel_cli.simulate.answers import Latency, Measure, Trial
-from batchedmodel_cli.simulate.study import Question, answer, smallest
-from batchedmodel_cli.simulate.variants import changes
+from batchedmodel_cli.simulate.inputs import LengthsWish
+from batchedmodel_cli.simulate.simulator import Latency, SimulatedPods, Trial
+from batchedmodel_cli.simulate.study import Answers, Measure, Study, changes
+from batchedmodel_cli.simulate.traffic import drawn
 from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import Batching, Lateness, Model, PolicyName, Spec
 from batchedmodel_contract.manifest.workload import Autoscaling
+from support.simulate_command import PROFILE
 
 
-@dataclass
-class PretendedPods:
+@dataclass(kw_only=True)
+class PretendedPods(SimulatedPods):
     """Each replica serves so many in time, by policy; whatever is above that is late."""
 
-    rate: float
     capacity: dict[PolicyName, float]
     alone: float = 0.01
     asked: list[tuple[BatchSettings, int, float]] = field(default_factory=list)
@@ -55,6 +54,14 @@ class PretendedPods:
         return self.alone
 
 
+def pretended(*, rate: float, **details: Any) -> PretendedPods:
+    wish = LengthsWish(median=64)
+    traffic = drawn(rate=rate, burstiness=1, wish=wish, profile=PROFILE, requests=1000)
+    return PretendedPods(
+        traffic=traffic, profile=PROFILE, foreign=False, hand_off_seconds=0.0, seed=0, **details
+    )
+
+
 EQUAL = dict.fromkeys(PolicyName, 100.0)
 DEADLINE_IS_BETTER = {**EQUAL, PolicyName.DEADLINE: 150.0}
 
@@ -63,8 +70,8 @@ def spec(**batching: Any) -> Spec:
     return Spec(model=Model(handler="simulated"), batching=Batching(**batching))
 
 
-def question(of: Spec, replicas: int = 1) -> Question:
-    return Question(spec=of, replicas=replicas, longest=64, largest_measured=32)
+def answer(of: Spec, pods: PretendedPods, replicas: int = 1) -> Answers:
+    return Study(spec=of, replicas=replicas, pods=pods).answers()
 
 
 def fields(of: Spec, longest: int = 64) -> set[tuple[str, str]]:
@@ -132,45 +139,45 @@ def test_length_classes_are_tried_where_the_policy_chooses_none() -> None:
 
 
 def test_with_a_target_the_highest_rate_is_where_99_percent_are_in_time() -> None:
-    pods = PretendedPods(rate=50.0, capacity=EQUAL)
-    found = answer(question(spec(target_latency_milliseconds=50), replicas=3), pods)
-    assert found.highest_rate == pytest.approx(300 / 0.99, rel=0.03)
+    pods = pretended(rate=50.0, capacity=EQUAL)
+    found = answer(spec(target_latency_milliseconds=50), pods, replicas=3)
+    assert found.outlook.highest_rate == pytest.approx(300 / 0.99, rel=0.03)
     assert found.replicas_needed == 1
 
 
 def test_without_a_target_it_is_the_throughput_times_the_utilisation_that_is_meant() -> None:
-    found = answer(question(spec(), replicas=2), PretendedPods(rate=500.0, capacity=EQUAL))
-    assert found.highest_rate == pytest.approx(200)
+    found = answer(spec(), pretended(rate=500.0, capacity=EQUAL), replicas=2)
+    assert found.outlook.highest_rate == pytest.approx(200)
     assert found.replicas_needed == 5
     scaled = dataclasses.replace(
         spec(), autoscaling=Autoscaling(max_replicas=4, target_utilization_percent=40)
     )
-    found = answer(question(scaled, replicas=2), PretendedPods(rate=500.0, capacity=EQUAL))
-    assert found.highest_rate == pytest.approx(100)
+    found = answer(scaled, pretended(rate=500.0, capacity=EQUAL), replicas=2)
+    assert found.outlook.highest_rate == pytest.approx(100)
 
 
 def test_replicas_are_added_until_99_percent_are_in_time() -> None:
-    pods = PretendedPods(rate=995.0, capacity=EQUAL)
-    found = answer(question(spec(target_latency_milliseconds=50)), pods)
+    pods = pretended(rate=995.0, capacity=EQUAL)
+    found = answer(spec(target_latency_milliseconds=50), pods)
     assert found.replicas_needed == 10
 
 
 def test_more_replicas_than_are_tried_are_no_number() -> None:
-    pods = PretendedPods(rate=10_000.0, capacity=EQUAL)
+    pods = pretended(rate=10_000.0, capacity=EQUAL)
     for batching in ({"target_latency_milliseconds": 50}, {}):
-        assert answer(question(spec(**batching)), pods).replicas_needed is None
+        assert answer(spec(**batching), pods).replicas_needed is None
 
 
 def test_a_target_below_the_time_of_a_lone_request_is_not_searched_for() -> None:
-    pods = PretendedPods(rate=10.0, capacity=dict.fromkeys(PolicyName, 0.0), alone=0.2)
-    found = answer(question(spec(target_latency_milliseconds=50)), pods)
-    assert (found.highest_rate, found.replicas_needed) == (0.0, None)
+    pods = pretended(rate=10.0, capacity=dict.fromkeys(PolicyName, 0.0), alone=0.2)
+    found = answer(spec(target_latency_milliseconds=50), pods)
+    assert (found.outlook.highest_rate, found.replicas_needed) == (0.0, None)
     assert len(pods.asked) < 15
 
 
 def test_a_better_policy_is_worth_changing_to() -> None:
     of = spec(policy=PolicyName.GREEDY, target_latency_milliseconds=50)
-    found = answer(question(of), PretendedPods(rate=150.0, capacity=DEADLINE_IS_BETTER))
+    found = answer(of, pretended(rate=150.0, capacity=DEADLINE_IS_BETTER))
     best = found.comparison.advised
     assert best is not None
     assert (best.change.field, best.change.value) == ("policy", "Deadline")
@@ -185,22 +192,22 @@ def test_a_better_policy_is_worth_changing_to() -> None:
 
 def test_settings_are_compared_where_they_matter_when_all_is_in_time() -> None:
     of = spec(policy=PolicyName.GREEDY, target_latency_milliseconds=50)
-    found = answer(question(of), PretendedPods(rate=20.0, capacity=DEADLINE_IS_BETTER))
-    assert found.comparison.rate == pytest.approx(1.1 * found.highest_rate)
+    found = answer(of, pretended(rate=20.0, capacity=DEADLINE_IS_BETTER))
+    assert found.comparison.rate == pytest.approx(1.1 * found.outlook.highest_rate)
     assert found.comparison.advised is not None
 
 
 def test_nothing_is_advised_where_nothing_helps() -> None:
-    pods = PretendedPods(rate=150.0, capacity=EQUAL)
-    found = answer(question(spec(target_latency_milliseconds=50)), pods)
+    pods = pretended(rate=150.0, capacity=EQUAL)
+    found = answer(spec(target_latency_milliseconds=50), pods)
     assert found.comparison.advised is None
     assert report.advice(found).startswith("nothing that was tried is worth changing")
 
 
 def test_nothing_is_advised_that_lowers_what_is_sustained() -> None:
     of = spec(target_latency_milliseconds=50)
-    pods = PretendedPods(rate=1000.0, capacity=EQUAL, crowded={16: 150.0}, fewer={16: 0.9})
-    found = answer(question(of), pods)
+    pods = pretended(rate=1000.0, capacity=EQUAL, crowded={16: 150.0}, fewer={16: 0.9})
+    found = answer(of, pods)
     best = found.comparison.tried[0]
     assert (best.change.field, best.change.value) == ("maxBatchSize", "16")
     assert best.gain == pytest.approx(0.5)
@@ -209,10 +216,8 @@ def test_nothing_is_advised_that_lowers_what_is_sustained() -> None:
 
 def test_the_next_best_is_advised_where_the_best_lowers_what_is_sustained() -> None:
     of = spec(target_latency_milliseconds=50)
-    pods = PretendedPods(
-        rate=1000.0, capacity=EQUAL, crowded={16: 150.0, 64: 130.0}, fewer={16: 0.9}
-    )
-    found = answer(question(of), pods).comparison
+    pods = pretended(rate=1000.0, capacity=EQUAL, crowded={16: 150.0, 64: 130.0}, fewer={16: 0.9})
+    found = answer(of, pods).comparison
     assert found.advised is not None
     assert found.advised.change.value == "64"
     assert found.rate_with_advised == pytest.approx(100 / 0.99, rel=0.03)
@@ -220,51 +225,24 @@ def test_the_next_best_is_advised_where_the_best_lowers_what_is_sustained() -> N
 
 def test_next_to_nothing_more_is_not_worth_changing() -> None:
     of = spec(policy=PolicyName.GREEDY, target_latency_milliseconds=50)
-    found = answer(question(of), PretendedPods(rate=20_000.0, capacity=DEADLINE_IS_BETTER))
+    found = answer(of, pretended(rate=20_000.0, capacity=DEADLINE_IS_BETTER))
     assert found.comparison.tried[0].gain > 0.2
     assert found.comparison.advised is None
 
 
 def test_without_a_target_latency_decides_until_the_replicas_are_full() -> None:
     of = spec(policy=PolicyName.WINDOW)
-    calm = answer(question(of), PretendedPods(rate=50.0, capacity=EQUAL)).comparison
+    calm = answer(of, pretended(rate=50.0, capacity=EQUAL)).comparison
     assert calm.measure is Measure.P99
     assert calm.advised is not None
     assert (calm.advised.change.field, calm.advised.change.value) == ("maxWaitMilliseconds", "0")
-    full = answer(question(of), PretendedPods(rate=130.0, capacity=DEADLINE_IS_BETTER)).comparison
+    full = answer(of, pretended(rate=130.0, capacity=DEADLINE_IS_BETTER)).comparison
     assert full.measure is Measure.THROUGHPUT
     assert full.advised is not None
     assert full.advised.gain == pytest.approx(0.5)
 
 
 def test_a_batch_larger_than_any_measured_is_marked() -> None:
-    found = answer(question(spec()), PretendedPods(rate=50.0, capacity=EQUAL)).comparison
+    found = answer(spec(), pretended(rate=50.0, capacity=EQUAL)).comparison
     marked = {tried.change.value for tried in found.tried if tried.beyond_profile}
     assert marked == {"64"}
-
-
-@given(
-    wanted=st.integers(min_value=1, max_value=80),
-    guess=st.integers(min_value=-3, max_value=200),
-)
-def test_the_smallest_number_that_holds_is_found_from_any_guess(wanted: int, guess: int) -> None:
-    asked: list[int] = []
-
-    def holds(number: int) -> bool:
-        asked.append(number)
-        return number >= wanted
-
-    assert smallest(holds, guess, 64) == (wanted if wanted <= 64 else None)
-    assert all(1 <= number <= 64 for number in asked)
-    assert len(asked) == len(set(asked)) <= 13
-
-
-def test_a_right_guess_is_confirmed_by_two_questions() -> None:
-    asked: list[int] = []
-
-    def holds(number: int) -> bool:
-        asked.append(number)
-        return number >= 7
-
-    assert smallest(holds, 7, 64) == 7
-    assert asked == [7, 6]

@@ -7,7 +7,7 @@ import pytest
 
 from batchedmodel_cli.diff.dry_run import LiveModel
 from batchedmodel_cli.diff.effects import Difference, Effect, difference
-from batchedmodel_cli.diff.sentences import sentence
+from batchedmodel_cli.diff.report import sentence
 from support.drawn_edits import read_spec
 
 MODEL = {"handler": "simulated"}
@@ -39,26 +39,25 @@ def said(effect: Effect, found: Difference) -> str:
         (
             {"replicas": 3, "accelerator": GPU, "rollout": IN_PLACE},
             "3 pods are replaced in place, 1 at a time: 2 serve meanwhile; "
-            "no nvidia.com/gpu has to be to spare",
+            "no spare nvidia.com/gpu is needed",
         ),
         (
             {"accelerator": GPU, "rollout": IN_PLACE},
             "1 pod is replaced in place, 1 at a time: none serves meanwhile; "
-            "no nvidia.com/gpu has to be to spare",
+            "no spare nvidia.com/gpu is needed",
         ),
         (
             {"replicas": 3, "accelerator": GPU, "rollout": {"maxSurge": 1, "maxUnavailable": 0}},
-            "3 pods are replaced, with up to 1 more meanwhile, "
-            "which takes 2 nvidia.com/gpu to spare",
+            "3 pods are replaced, with up to 1 more meanwhile, which needs 2 spare nvidia.com/gpu",
         ),
         (
             {"replicas": 10, "rollout": {"maxSurge": "25%", "maxUnavailable": "25%"}},
             "10 pods are replaced, with up to 3 more and 2 fewer meanwhile",
         ),
-        ({"replicas": 0}, "the pods to come are others; none has to be replaced"),
+        ({"replicas": 0}, "new pods will have another template; none has to be replaced now"),
         (
             {"suspend": True, "replicas": 3},
-            "the pods to come are others; none has to be replaced",
+            "new pods will have another template; none has to be replaced now",
         ),
     ],
 )
@@ -75,13 +74,13 @@ def test_the_pods_of_an_autoscaler_are_counted_by_the_status() -> None:
 def test_more_pods_need_more_accelerators() -> None:
     found = edited({"replicas": 2, "accelerator": GPU}, {"replicas": 5, "accelerator": GPU})
     assert said(Effect.SCALES_PODS, found) == (
-        "2 pods before, 5 after: 6 nvidia.com/gpu more needed"
+        "2 pods before, 5 after: 6 more nvidia.com/gpu needed"
     )
 
 
 def test_pods_that_go_lose_nothing() -> None:
     assert said(Effect.SCALES_PODS, edited({"replicas": 2}, {"suspend": True, "replicas": 2})) == (
-        "2 pods before, 0 after; those that go answer first what they have accepted"
+        "2 pods before, 0 after; pods that go first answer what they have accepted"
     )
 
 
@@ -113,9 +112,9 @@ def test_an_autoscaler_comes_scales_otherwise_and_goes() -> None:
 @pytest.mark.parametrize(
     ("service", "what"),
     [
-        ({"port": 8080}, "callers of its present port reach nothing any more"),
+        ({"port": 8080}, "its present port no longer answers callers"),
         ({"type": "LoadBalancer"}, "its address within the cluster stays"),
-        ({"annotations": {"a": "b"}}, "the Service is annotated otherwise"),
+        ({"annotations": {"a": "b"}}, "the Service gets other annotations"),
     ],
 )
 def test_a_service_says_who_still_reaches_it(service: Mapping[str, Any], what: str) -> None:
