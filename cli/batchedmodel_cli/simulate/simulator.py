@@ -75,7 +75,6 @@ class SimulatedPods:
     def run(self, settings: BatchSettings, replicas: int, rate: float) -> Trial:
         """See `Simulator`."""
         from batchedmodel_scheduling.simulator.engine import simulate
-        from batchedmodel_scheduling.simulator.routers import Random
         from batchedmodel_scheduling.simulator.streams import stream
         from batchedmodel_scheduling.simulator.verdicts import verdict
 
@@ -83,7 +82,7 @@ class SimulatedPods:
         begins = self._taught_policy(settings)[1]
         requests, pods = self._drawn(settings, replicas, rate, begins)
         fleet = [self._ready_pod(settings) for _ in range(pods)]
-        ran = simulate(requests, fleet, router=Random(stream(self.seed, "router")))
+        ran = simulate(requests, fleet, router=stream(self.seed, "router"))
         workers = settings.max_concurrent_batches
         return _trial(verdict(requests, ran, pods=pods, workers=workers))
 

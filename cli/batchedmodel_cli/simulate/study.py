@@ -125,7 +125,7 @@ def _highest_rate(
 ) -> float:
     """What the replicas sustain; 0.0 also where it is known to be below `at_least`."""
     # Late, as everything of the simulator: other commands do without its libraries.
-    from batchedmodel_scheduling.simulator.search import highest_rate_of_share
+    from batchedmodel_scheduling.simulator.search import highest_rate
 
     ceiling = question.replicas * throughput
     if settings.target_seconds is None or not ceiling:
@@ -133,17 +133,17 @@ def _highest_rate(
     if simulator.alone_seconds() > settings.target_seconds:
         return 0.0
 
-    def share(rate: float) -> float:
-        return simulator.run(settings, question.replicas, rate).in_time_share
+    def holds(rate: float) -> bool:
+        return simulator.run(settings, question.replicas, rate).in_time_share >= IN_TIME
 
-    if share(ceiling) >= IN_TIME:
+    if holds(ceiling):
         # More than that waits longer and longer; the traffic is too short for it to show.
         return ceiling
     # Begun at what must be reached, the search ends no lower where that holds.
     guess = at_least or _FIRST_GUESS * ceiling
-    if at_least and share(at_least) < IN_TIME:
+    if at_least and not holds(at_least):
         return 0.0
-    return highest_rate_of_share(share, guess, wanted=IN_TIME, tolerance=_TOLERANCE)
+    return highest_rate(holds, guess, tolerance=_TOLERANCE)
 
 
 def _replicas_needed(

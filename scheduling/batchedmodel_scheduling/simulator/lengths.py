@@ -48,24 +48,6 @@ class Lognormal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Adversarial:
-    """One long item at a random place among each `shorts_per_long` short ones."""
-
-    short: int = 16
-    long: int = 512
-    shorts_per_long: int = 50
-
-    def draw(self, count: int, random: Generator) -> list[int]:
-        """See `Lengths`."""
-        block = self.shorts_per_long + 1
-        blocks = -(-count // block)
-        drawn = np.full((blocks, block), self.short)
-        drawn[np.arange(blocks), random.integers(block, size=blocks)] = self.long
-        flat: list[int] = drawn.ravel()[:count].tolist()
-        return flat
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
     """Lengths of a trace in its order, begun anew at its end: the n-th belongs to the n-th time."""
 

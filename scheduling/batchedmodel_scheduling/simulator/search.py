@@ -37,17 +37,6 @@ def highest_rate(holds: Callable[[float], bool], guess: float, *, tolerance: flo
     return low
 
 
-def highest_rate_of_share(
-    share: Callable[[float], float],
-    guess: float,
-    *,
-    wanted: float = 0.99,
-    tolerance: float = 0.01,
-) -> float:
-    """`highest_rate` at which the share is at least `wanted`: cap99 by default."""
-    return highest_rate(lambda rate: share(rate) >= wanted, guess, tolerance=tolerance)
-
-
 def _opened(
     answers: Callable[[float], bool], start: float, step: float
 ) -> tuple[float, float | None]:

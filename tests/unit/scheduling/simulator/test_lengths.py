@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_scheduling.simulator.lengths import Adversarial, Constant, Lognormal, Recorded
+from batchedmodel_scheduling.simulator.lengths import Constant, Lognormal, Recorded
 from batchedmodel_scheduling.simulator.streams import stream
 
 
@@ -22,12 +22,6 @@ def test_lognormal_lengths_are_whole_and_stay_within_their_bounds() -> None:
     assert all(type(length) is int for length in drawn[:100])
 
 
-def test_one_item_in_so_many_is_long() -> None:
-    drawn = Adversarial(short=16, long=512, shorts_per_long=50).draw(51 * 40, stream(1, "lengths"))
-    assert all(drawn[n : n + 51].count(512) == 1 for n in range(0, len(drawn), 51))
-    assert set(drawn) == {16, 512}
-
-
 def test_recorded_lengths_keep_their_order_and_begin_anew() -> None:
     assert Recorded(recorded=(4, 9, 2)).draw(5, stream(1, "lengths")) == [4, 9, 2, 4, 9]
 
@@ -37,8 +31,6 @@ def test_there_must_be_a_recorded_length() -> None:
         Recorded(recorded=())
 
 
-@pytest.mark.parametrize(
-    "source", [Constant(), Lognormal(mu=1, sigma=1, lowest=1, highest=9), Adversarial()]
-)
-def test_nothing_is_drawn_for_nobody(source: Constant | Lognormal | Adversarial) -> None:
+@pytest.mark.parametrize("source", [Constant(), Lognormal(mu=1, sigma=1, lowest=1, highest=9)])
+def test_nothing_is_drawn_for_nobody(source: Constant | Lognormal) -> None:
     assert source.draw(0, stream(1, "lengths")) == []
