@@ -1,6 +1,7 @@
 """Which batches could run: items of a key merged by length or packed by tokens, within all bounds.
 
-Pure; called by `planning` for what waits, by `Deadline` for late ones and for turns of the floor.
+Pure. Called by `next_batch` for what waits, by `Deadline` for late items and for those that the
+starvation guard lets lead.
 """
 
 import math
@@ -8,11 +9,10 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_scheduling.core.limits import Limits
-from batchedmodel_scheduling.deadline.grouping import LengthClass, merged
 from batchedmodel_scheduling.deadline.ready_queue import Lane, QueuedItem, ReadyQueue
 from batchedmodel_scheduling.deadline.shedding import Candidate
 from batchedmodel_scheduling.latency.batch_times import BatchTimes
@@ -44,6 +44,48 @@ class Situation:
     def start(self) -> float:
         """When a batch that leaves now could begin."""
         return self.free[0]
+
+
+class LengthClass(NamedTuple):
+    """What is known of the items of one lane."""
+
+    items: int
+    cap: int
+    """How many share a batch if the longest of this class is among them."""
+    table: list[float]
+    """Seconds by number of items of which the longest is of this class, at least to `cap`."""
+
+
+def merged(classes: Sequence[LengthClass]) -> list[slice]:
+    """Runs of classes, shortest items first, that share batches: least total time of the device.
+
+    Merging classes pads more and launches less. Dynamic programming over the contiguous merges
+    finds the least sum: the idea of TurboTransformers (PPoPP 2021), applied to classes.
+    """
+    least = [0.0]
+    cut_at = [0]
+    for end, (_, cap, table) in enumerate(classes, 1):
+        whole = table[cap]
+        items = 0
+        best = math.inf
+        best_cut = end - 1
+        for begin in range(end - 1, -1, -1):
+            items += classes[begin].items
+            full, rest = divmod(items, cap)
+            together = full * whole + table[rest]
+            if together >= best:
+                break  # with more classes it only takes longer
+            seconds = least[begin] + together
+            if seconds < best:
+                best, best_cut = seconds, begin
+        least.append(best)
+        cut_at.append(best_cut)
+    runs: list[slice] = []
+    end = len(classes)
+    while end:
+        runs.append(slice(cut_at[end], end))
+        end = cut_at[end]
+    return runs[::-1]
 
 
 def together(late: list[QueuedItem], edges: tuple[int, ...], now: Situation) -> list[QueuedItem]:

@@ -24,8 +24,7 @@ from batchedmodel_scheduling.deadline.batches import (
     waiting_in,
 )
 from batchedmodel_scheduling.deadline.ready_queue import Lane, QueuedItem, ReadyQueue
-from batchedmodel_scheduling.deadline.shedding import Candidate, select
-from batchedmodel_scheduling.deadline.worker_timeline import WorkerTimeline
+from batchedmodel_scheduling.deadline.shedding import Candidate, WorkerTimeline, select
 
 _PRICE: Final = 0.8
 """What a freed second of the device is worth: this part of what arrives in it, as far as the device

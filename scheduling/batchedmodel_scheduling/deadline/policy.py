@@ -31,10 +31,13 @@ from batchedmodel_scheduling.deadline.arrival_model import ArrivalRate, GapsByKe
 from batchedmodel_scheduling.deadline.batches import Situation, quick, together, within
 from batchedmodel_scheduling.deadline.late_queue import LateQueue
 from batchedmodel_scheduling.deadline.next_batch import Plan, plan
-from batchedmodel_scheduling.deadline.ready_queue import QueuedItem, ReadyQueue, entry_of
+from batchedmodel_scheduling.deadline.ready_queue import (
+    QueuedItem,
+    ReadyQueue,
+    StarvationGuard,
+    entry_of,
+)
 from batchedmodel_scheduling.deadline.request_groups import RequestGroups
-from batchedmodel_scheduling.deadline.starvation_guard import StarvationGuard
-from batchedmodel_scheduling.deadline.work_estimate import WorkEstimate
 
 _PRIORITY_STEP: Final = 1.0
 """Seconds between two priorities, or the target if that is shorter."""
@@ -52,7 +55,6 @@ class Deadline(BasePolicy):
         self._fan_outs = RequestGroups()
         self._rate = ArrivalRate()
         self._gaps = GapsByKey()
-        self._estimate = WorkEstimate(pipeline.times, settings.max_batch_size)
         self._refusing_since = NEVER  # for what the profile says alone
         self._evicted: list[Shed] = []
         self._early = False  # something has filled up since the last plan
@@ -125,7 +127,6 @@ class Deadline(BasePolicy):
     def configure(self, settings: BatchSettings, now: float) -> None:
         """Use other settings from now on."""
         super().configure(settings, now)
-        self._estimate = WorkEstimate(self.pipeline.times, settings.max_batch_size)
         self._early = True
         # What waits is ordered by the new target, or newcomers would pass it.
         waiting, self._ready = self._ready, ReadyQueue(settings.length_buckets)
@@ -391,4 +392,6 @@ class Deadline(BasePolicy):
 
     def _entry(self, item: Item) -> QueuedItem:
         step = min(_PRIORITY_STEP, self.settings.target_seconds or _PRIORITY_STEP)
-        return entry_of(item, self._estimate.of(item.length), step)
+        rows = self.settings.max_batch_size
+        full = self.pipeline.times.table(item.length, rows)[rows]
+        return entry_of(item, (full or 1.0) / rows, step)

@@ -6,7 +6,7 @@ its head, whether released or given up. Owned by `Deadline`.
 
 import bisect
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Set
 from typing import Final, NamedTuple
 
 from batchedmodel_scheduling.core.limits import Limits
@@ -14,8 +14,7 @@ from batchedmodel_scheduling.core.policy import Item, ItemId, Priority
 
 _BEHIND: Final = {Priority.HIGH: -1.0, Priority.NORMAL: 0.0, Priority.LOW: 1.0}
 _WEIGHTS: Final = {Priority.HIGH: 4.0, Priority.NORMAL: 1.0, Priority.LOW: 0.25}
-
-
+_OWED_SHARE: Final = 0.05
 _CLASSES: Final = 128  # more than there are narrow classes of any length
 
 
@@ -73,9 +72,6 @@ class ReadyQueue:
 
     def __len__(self) -> int:
         return len(self._lane_of)
-
-    def __contains__(self, item_id: ItemId) -> bool:
-        return item_id in self._lane_of
 
     def __iter__(self) -> Iterator[Item]:
         return iter([entry.item for _, entry in self._lane_of.values()])
@@ -221,3 +217,30 @@ class ReadyQueue:
         lanes.remove(lane)
         if not lanes:
             del self._by_key[lane.key]
+
+
+class StarvationGuard:
+    """Lets the priority that others keep waiting lead a batch from time to time.
+
+    It counts batches, not seconds: a priority that waits while others are served is owed a
+    twentieth of a batch for each.
+    """
+
+    def __init__(self) -> None:
+        self._owed: dict[Priority, float] = {}
+
+    def released(self, served: Set[Priority], waiting: Mapping[Priority, int]) -> None:
+        """A batch left with items of these priorities; so many of each still wait."""
+        for priority in Priority:
+            if priority in served or not waiting.get(priority):
+                self._owed.pop(priority, None)
+            else:
+                self._owed[priority] = self._owed.get(priority, 0.0) + _OWED_SHARE
+
+    def overdue(self) -> Priority | None:
+        """The priority that must lead the next batch, if any."""
+        if not self._owed:
+            return None
+        priority = max(self._owed, key=lambda one: self._owed[one])
+        # Twenty times a twentieth is a little less than one.
+        return priority if self._owed[priority] > 1 - _OWED_SHARE / 2 else None

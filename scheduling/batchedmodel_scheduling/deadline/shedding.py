@@ -7,6 +7,7 @@ launch costs others less.
 Pure; called by the policy with the batches of all keys.
 """
 
+import heapq
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,28 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from batchedmodel_scheduling.deadline.ready_queue import QueuedItem
-from batchedmodel_scheduling.deadline.worker_timeline import WorkerTimeline
+
+
+class WorkerTimeline:
+    """When batches end that leave one after the other, each where a worker is free first.
+
+    Graham's list scheduling (1966). The pipeline says when the workers are free of what has left.
+    """
+
+    def __init__(self, free: Sequence[float]) -> None:
+        """`free` says of each worker, at least of one, from when on it is."""
+        self._free = sorted(free)
+
+    @property
+    def begins(self) -> float:
+        """When the next batch does."""
+        return self._free[0]
+
+    def add(self, seconds: float) -> float:
+        """One more batch takes so long; returns when it ends."""
+        ends = self._free[0] + seconds
+        heapq.heapreplace(self._free, ends)
+        return ends
 
 
 @dataclass(slots=True)

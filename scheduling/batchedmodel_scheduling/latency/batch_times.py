@@ -31,13 +31,6 @@ class BatchTimes:
         self._upper_tables: dict[int, list[float]] = {}
         self._samples: deque[ProfilePoint] = deque(maxlen=_SAMPLES)
         self._since_fit = 0
-        self.fits = 0
-        """How often the shape itself has changed; what was computed from tables before is void."""
-
-    @property
-    def known(self) -> bool:
-        """Whether anything can be predicted."""
-        return self._curve is not None
 
     @property
     def profiled(self) -> bool:
@@ -132,7 +125,6 @@ class BatchTimes:
         if self._since_fit < _LEARNT_FROM:
             return
         self._since_fit = 0
-        self.fits += 1
         self._curve = _curve(smoothed(self.rule, self._samples))
         self._upper_tables.clear()
         self._drift.start_over()
