@@ -64,7 +64,8 @@ class Pipeline:
         self._depth = sys.maxsize
         """Batches that it could hold when it could hold any."""
         self._handed: dict[BatchId, _Handed] = {}
-        self._hand_off = _FIRST_HAND_OFF
+        self.hand_off = _FIRST_HAND_OFF
+        """Seconds between the release of a batch and its beginning, and back again."""
         self._lag = 0.0
         self._lag_spread = 0.0
         self._guard = 0.0
@@ -86,12 +87,7 @@ class Pipeline:
             return NEVER
         if slots.in_flight < self.workers:
             return now
-        return max(now, self._free_at() - self._hand_off - self._guard)
-
-    @property
-    def hand_off(self) -> float:
-        """Seconds between the release of a batch and its beginning, and back again."""
-        return self._hand_off
+        return max(now, self._free_at() - self.hand_off - self._guard)
 
     def starts_at(self, now: float) -> float:
         """When the device would begin a batch that left now."""
@@ -102,7 +98,7 @@ class Pipeline:
         return self._free_after([handed.ends for handed in self._handed.values()], now)
 
     def _free_after(self, ends: Iterable[float], now: float) -> list[float]:
-        soonest = now + self._hand_off
+        soonest = now + self.hand_off
         taken = [max(soonest, end) for end in sorted(ends)[-self.workers :] if end < NEVER]
         return [soonest] * (self.workers - len(taken)) + taken
 
@@ -180,8 +176,8 @@ class Pipeline:
         self._served.append((len(handed.lengths), now - handed.since))
         on_the_way = now - handed.at - event.compute_seconds - event.queue_seconds
         # One that was held up by something else says little: it counts as twice the usual.
-        at_most = 2 * self._hand_off + _HAND_OFF_STEP
-        self._hand_off += _HAND_OFF_WEIGHT * (min(at_most, max(0.0, on_the_way)) - self._hand_off)
+        at_most = 2 * self.hand_off + _HAND_OFF_STEP
+        self.hand_off += _HAND_OFF_WEIGHT * (min(at_most, max(0.0, on_the_way)) - self.hand_off)
         self._foretell(behind, [other.ends for other in ahead], now)
 
     def _foretell(self, behind: list[_Handed], ends: list[float], now: float) -> None:

@@ -145,20 +145,15 @@ class Policy(Protocol):
 
     def offer(self, item: Item, now: float) -> Refusal | None:
         """Take the item, or say why not."""
-        ...
 
     def withdraw(self, item_id: ItemId, now: float) -> None:
         """Forget a waiting item: its caller left. Unknown and released items are ignored."""
-        ...
 
     def poll(self, now: float, slots: Slots) -> Decision:
         """At most one batch to release now. After a release, poll again."""
-        ...
 
     def observe(self, event: Event, now: float) -> None:
         """Learn what became of a released batch, or what the server holds."""
-        ...
 
     def configure(self, settings: BatchSettings, now: float) -> None:
         """Use other settings from now on; what waits stays, even above a smaller queue."""
-        ...

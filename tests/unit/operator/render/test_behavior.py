@@ -8,7 +8,7 @@ from batchedmodel_contract.manifest.workload import ScalingMetric, ScalingProfil
 from batchedmodel_operator import render
 from batchedmodel_operator.reconcile.state import model_from
 from batchedmodel_operator.render.behavior import behavior
-from batchedmodel_scheduling.autoscaling.behavior import PolicyType, read_behavior
+from batchedmodel_scheduling.autoscaling.hpa import PolicyType, read_behavior
 from support.operator_world import SIMULATED, manifest
 
 FAST, BALANCED = ScalingProfile.FAST, ScalingProfile.BALANCED

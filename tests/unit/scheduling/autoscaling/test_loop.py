@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 
 from batchedmodel_scheduling.autoscaling import simulated_loads
-from batchedmodel_scheduling.autoscaling.behavior import Behavior, read_behavior
 from batchedmodel_scheduling.autoscaling.formula import Target, queue_length
-from batchedmodel_scheduling.autoscaling.hpa import Autoscaler
+from batchedmodel_scheduling.autoscaling.hpa import Autoscaler, Behavior, read_behavior
 from batchedmodel_scheduling.autoscaling.simulated_loop import (
     Outage,
     Result,
