@@ -1,7 +1,7 @@
 """How many replicas a model needs, and what to say while some of its pods cannot be heard.
 
-Called by the autoscaler for every question of an HPA, and by `loop` for the simulated one. Silence
-is never read as calm: see `_seen`.
+Called by the autoscaler for every question of an HPA, and by the simulated loop. Silence is never
+read as calm: see `_seen`.
 
     required = (rate of offered work + backlog / tau) / rho
 
@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from batchedmodel_scheduling.autoscaling.windows import PANIC_SECONDS, WINDOW_SECONDS
 
@@ -127,12 +127,6 @@ class Verdict:
     sentence: str
 
 
-class _Direction(StrEnum):
-    UP = "up"
-    DOWN = "down"
-    STAY = "stay"
-
-
 def drain_seconds(reaction_seconds: float, utilization: float) -> float:
     """tau: in which time a backlog is to be worked off."""
     return max(SHORTEST_DRAIN_SECONDS, math.e * reaction_seconds / utilization)
@@ -163,13 +157,11 @@ def required_replicas(sight: ModelObservation, target: Target) -> Verdict:
     up_band = min(_UP_BAND, (1 - target.utilization) / (2 * target.utilization))
     departed = rate(sight.departed_rate, sight.departed_panic_rate) / target.utilization
     seen = _seen(sight, replicas, departed=departed, band=up_band)
-    match seen.direction:
-        case _Direction.UP:
-            value = _ceil(seen.amount)
-        case _Direction.DOWN:
-            value = _ceil(seen.amount / (1 - _DOWN_BAND))
-        case _:
-            value = seen.present
+    value = seen.present
+    if seen.direction > 0:
+        value = _ceil(seen.amount)
+    elif seen.direction < 0:
+        value = _ceil(seen.amount / (1 - _DOWN_BAND))
     return Verdict(
         value=value,
         reason=seen.reason,
@@ -214,69 +206,55 @@ def _total(
     return Verdict(value=seen.amount * per_pod, reason=seen.reason, sentence=seen.sentence)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen:
+class _Seen(NamedTuple):
     amount: float
     """In replicas at their target; the present size itself when nothing may be concluded."""
-    present: int
-    direction: _Direction
+    direction: int
+    """Above 0 for more replicas, below 0 for fewer."""
     reason: Reason
     sentence: str
+    present: int
 
 
 def _seen(
     sight: ModelObservation, replicas: Callable[[Demand], float], *, departed: float, band: float
 ) -> _Seen:
-    """The HPA's rule for pods without metrics, on our side: silent pods never change the direction.
+    """What the pods that answer ask for. Pods that are silent never change the direction.
 
-    Upwards they count as what they had told of; downwards as at least one pod at its target.
-    While no pod is ready the direction is never down: no caller reaches those that answer.
+    That is the HPA's rule for pods without metrics. Upwards a silent pod counts as what it had told
+    of; downwards as at least one pod at its target. While no pod is ready the direction is never
+    down: no caller reaches those that answer.
     """
     silent = [pod for pod in sight.pods if pod.expected and not pod.answers]
     expected = sum(pod.expected for pod in sight.pods)
     answering = sum(pod.answers for pod in sight.pods)
-    if sight.present is None:
+    present = sight.present
+    if present is None:
         raise Unseen("the size of its Deployment is not known")
     if not answering or (expected and len(silent) == expected):
         raise Unseen(f"none of its {expected} ready pods answers")
-    present = sight.present
     known = departed + sum(replicas(pod.now) for pod in sight.pods)
     heard = f"{answering} pods need {known:.3f} replicas, {present} are there"
-
-    def seen(amount: float, direction: _Direction, reason: Reason, more: str = "") -> _Seen:
-        sentence = heard + more
-        return _Seen(
-            amount=amount, present=present, direction=direction, reason=reason, sentence=sentence
-        )
-
     direction = _direction(known, present, band)
-    if not expected and direction is not _Direction.UP:
-        return seen(float(present), _Direction.STAY, Reason.NONE_READY, "; no pod is ready")
+    if not expected and direction <= 0:
+        return _Seen(float(present), 0, Reason.NONE_READY, f"{heard}; no pod is ready", present)
     if not silent:
-        return seen(known, direction, _REASONS[direction])
-    missing = f"; {len(silent)} of {expected} ready pods are silent"
-    if direction is _Direction.UP:
-        return seen(known, direction, Reason.MORE_WORK_ALREADY, missing)
+        reasons = (Reason.IN_BAND, Reason.MORE_WORK, Reason.LESS_WORK)
+        return _Seen(known, direction, reasons[direction], heard, present)
+    heard += f"; {len(silent)} of {expected} ready pods are silent"
+    if direction > 0:
+        return _Seen(known, direction, Reason.MORE_WORK_ALREADY, heard, present)
     worst = known + sum(max(1.0, replicas(pod.last)) - replicas(pod.now) for pod in silent)
-    if _direction(worst, present, band) is _Direction.DOWN:
-        more = f"{missing}, at worst {worst:.3f}"
-        return seen(worst, _Direction.DOWN, Reason.LESS_WORK_AT_WORST, more)
-    return seen(float(present), _Direction.STAY, Reason.HELD, missing)
+    if _direction(worst, present, band) < 0:
+        heard += f", at worst {worst:.3f}"
+        return _Seen(worst, -1, Reason.LESS_WORK_AT_WORST, heard, present)
+    return _Seen(float(present), 0, Reason.HELD, heard, present)
 
 
-_REASONS: Final = {
-    _Direction.UP: Reason.MORE_WORK,
-    _Direction.DOWN: Reason.LESS_WORK,
-    _Direction.STAY: Reason.IN_BAND,
-}
-
-
-def _direction(amount: float, present: int, band: float) -> _Direction:
+def _direction(amount: float, present: int, band: float) -> int:
     if amount > present * (1 + band) + _ROUNDING:
-        return _Direction.UP
-    if _ceil(amount / (1 - _DOWN_BAND)) < present:
-        return _Direction.DOWN
-    return _Direction.STAY
+        return 1
+    return -1 if _ceil(amount / (1 - _DOWN_BAND)) < present else 0
 
 
 def _ceil(amount: float) -> int:

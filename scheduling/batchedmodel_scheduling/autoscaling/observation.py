@@ -1,6 +1,6 @@
 """What can be seen of a model, from what its pods' sidecars told.
 
-Pure; called by the autoscaler's `fleet` and by the simulated loop, judged by `formula`.
+Called by the autoscaler's state and by the simulated loop; `formula` judges it.
 """
 
 from collections.abc import Sequence
@@ -72,9 +72,8 @@ def _pod_sight(pod: PodState, seconds: float, stale: float, now: float) -> PodOb
             # Its panic window has gone by unseen: what it had told of is the minute.
             last=_waiting(history, Demand(work_rate=last, panic_rate=last)),
         )
-    if window is None:
-        asked = Demand()
-    else:
+    asked = Demand()
+    if window is not None:
         asked = Demand(
             work_rate=rate, panic_rate=window.panic_rate, panic_variance=window.panic_variance
         )

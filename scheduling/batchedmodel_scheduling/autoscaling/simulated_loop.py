@@ -7,8 +7,9 @@ start in equal time, a client's rows go to any ready pod. Equal arguments give e
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Final
 
 from batchedmodel_scheduling.autoscaling import hpa
@@ -116,7 +117,7 @@ class _Loop:
         self._replicas = Replicas(setup.device)
         self._histories: dict[str, History] = {}
         self._departed: list[Window] = []
-        self._made = 0
+        self._numbers = count()
         self._memory = hpa.Memory()
 
     def run(self) -> Result:
@@ -148,21 +149,17 @@ class _Loop:
         self._replicas.serve(now, now + TICK_SECONDS, amount)
         now += TICK_SECONDS
         self._bury(now)
-        self._forget(now)
+        outages = self._setup.outages
+        if any(one.forgets and now - TICK_SECONDS < one.end <= now for one in outages):
+            self._histories.clear()
+            self._departed.clear()
         if tick % _POLL_TICKS == 0:
             self._poll(now)
         return now
 
-    def _outages(self, now: float) -> list[Outage]:
-        return [one for one in self._setup.outages if one.start <= now < one.end]
-
-    def _forget(self, now: float) -> None:
-        if any(one.forgets and now - TICK_SECONDS < one.end <= now for one in self._setup.outages):
-            self._histories.clear()
-            self._departed.clear()
-
     def _poll(self, now: float) -> None:
-        share = max((one.silent_share for one in self._outages(now)), default=0.0)
+        present = [one for one in self._setup.outages if one.start <= now < one.end]
+        share = max((one.silent_share for one in present), default=0.0)
         pods = self._replicas.pods
         for pod in pods[math.ceil(share * len(pods)) :]:
             history = self._histories.setdefault(pod.name, History())
@@ -187,10 +184,9 @@ class _Loop:
             sync_seconds=hpa.SYNC_SECONDS,
             now=now,
         )
-        try:
-            value: float | None = setup.decide(sight, setup.target).value
-        except Unseen:
-            value = None
+        value: float | None = None
+        with suppress(Unseen):
+            value = setup.decide(sight, setup.target).value
         step = hpa.step(setup.autoscaler, self._memory, value=value, present=size, now=now)
         self._memory = step.memory
         return step.replicas
@@ -214,7 +210,6 @@ class _Loop:
                 self._departed.append(window)
 
     def _add(self, now: float, *, startup_seconds: float) -> None:
-        name = f"pod-{self._made}"
-        self._made += 1
+        name = f"pod-{next(self._numbers)}"
         random = stream(self._seed, name)
         self._replicas.add(name, random, born=now, ready=now + startup_seconds)

@@ -1,7 +1,6 @@
 """What the autoscaler remembers of one sidecar: the work of its last minute and a few gauges.
 
-Times are arguments, monotonic seconds. Owned by the autoscaler's `fleet`, or by the simulated loop;
-knows nothing of pods' names, of Kubernetes or of how stats arrive.
+Times are arguments, monotonic seconds. Owned by the autoscaler's state, or by the simulated loop.
 """
 
 from collections import deque
@@ -127,7 +126,17 @@ class History:
             left = self.window()
             self._samples.clear()
         self.stats, self.received = stats, now
-        self._samples.append(_sample(stats, now))
+        self._samples.append(
+            _Sample(
+                received=now,
+                age_seconds=stats.age_seconds,
+                backlog_work=stats.backlog_work,
+                queue_length=stats.queue_length,
+                outstanding=stats.outstanding,
+                waited_row_seconds=stats.waited_row_seconds,
+                released_rows=stats.released_rows,
+            )
+        )
         while self._samples[0].received <= now - GAUGE_SECONDS:
             self._samples.popleft()
         return left
@@ -140,10 +149,9 @@ class History:
         """
         if self.stats is None:
             return None
+        seconds = self.batch_seconds
         if self.stats.profile_known:
-            seconds: float | None = 1.0 / (self.stats.sustainable_share or 1.0)
-        else:
-            seconds = self.batch_seconds
+            seconds = 1.0 / (self.stats.sustainable_share or 1.0)
         if seconds is None:
             return None
         return Window(
@@ -169,18 +177,6 @@ class History:
             outstanding=sum(one.outstanding for one in samples) / count,
             queue_wait=_queue_wait(samples),
         )
-
-
-def _sample(stats: SidecarStats, now: float) -> _Sample:
-    return _Sample(
-        received=now,
-        age_seconds=stats.age_seconds,
-        backlog_work=stats.backlog_work,
-        queue_length=stats.queue_length,
-        outstanding=stats.outstanding,
-        waited_row_seconds=stats.waited_row_seconds,
-        released_rows=stats.released_rows,
-    )
 
 
 def _queue_wait(samples: Sequence[_Sample]) -> float | None:
