@@ -75,8 +75,8 @@ class SimulatedPods:
     def run(self, settings: BatchSettings, replicas: int, rate: float) -> Trial:
         """See `Simulator`."""
         from batchedmodel_scheduling.simulator.engine import simulate
-        from batchedmodel_scheduling.simulator.streams import stream
         from batchedmodel_scheduling.simulator.verdicts import verdict
+        from batchedmodel_scheduling.simulator.workload import stream
 
         self.on_run()
         begins = self._taught_policy(settings)[1]
@@ -154,8 +154,7 @@ class SimulatedPods:
         """
         from batchedmodel_scheduling.simulator.arrivals import Ramp
         from batchedmodel_scheduling.simulator.engine import simulate
-        from batchedmodel_scheduling.simulator.streams import stream
-        from batchedmodel_scheduling.simulator.workload import requests
+        from batchedmodel_scheduling.simulator.workload import requests, stream
 
         count = min(_LESSON_BATCHES * settings.max_batch_size, _LONGEST_LESSON)
         rise = Ramp(factor=_LESSON_RISES)
@@ -173,8 +172,7 @@ class SimulatedPods:
         self, settings: BatchSettings, replicas: int, rate: float, begins: int
     ) -> tuple[list[Request], int]:
         """What some pods of the fleet are sent from `begins` on, and how many pods these are."""
-        from batchedmodel_scheduling.simulator.streams import stream
-        from batchedmodel_scheduling.simulator.workload import requests
+        from batchedmodel_scheduling.simulator.workload import requests, stream
 
         traffic = self.traffic
         total, pods = self._sizes(replicas, rate)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from batchedmodel_contract.inference.profile import Profile
     from batchedmodel_scheduling.core.policy import Priority
     from batchedmodel_scheduling.simulator.arrivals import Arrivals
-    from batchedmodel_scheduling.simulator.lengths import Lengths
     from batchedmodel_scheduling.simulator.traces import Trace
+    from batchedmodel_scheduling.simulator.workload import Lengths
 
 _NANOSECONDS: Final = 1e9
 
@@ -72,8 +72,8 @@ def replayed(
     Raises `InvalidInput` with line and column when the text is no trace.
     """
     from batchedmodel_scheduling.core.policy import Priority
-    from batchedmodel_scheduling.simulator.lengths import Recorded
     from batchedmodel_scheduling.simulator.traces import Trace, read_trace
+    from batchedmodel_scheduling.simulator.workload import Recorded
 
     trace = read_trace(text)
     priorities = trace.priorities[-requests:]
@@ -114,7 +114,7 @@ def _rate(trace: Trace) -> float:
 
 
 def _lengths(wish: LengthsWish, profile: Profile) -> Lengths:
-    from batchedmodel_scheduling.simulator.lengths import Constant, Lognormal
+    from batchedmodel_scheduling.simulator.workload import Constant, Lognormal
 
     if not wish.sigma:
         return Constant(length=round(wish.median))

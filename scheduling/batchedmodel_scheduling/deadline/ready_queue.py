@@ -6,7 +6,7 @@ its head, whether released or given up. Owned by `Deadline`.
 
 import bisect
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Set
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Final, NamedTuple
 
 from batchedmodel_scheduling.core.limits import Limits
@@ -135,7 +135,7 @@ class ReadyQueue:
             self._close(lane)
         return entry
 
-    def take(self, chosen: list[QueuedItem]) -> None:
+    def take(self, chosen: Sequence[QueuedItem]) -> None:
         """Forget items that leave together; usually the heads of their lanes."""
         lane_of = self._lane_of
         for priority in {entry.item.priority for entry in chosen}:

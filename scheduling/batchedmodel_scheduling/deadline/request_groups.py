@@ -1,12 +1,11 @@
 """Announced groups: callers that said how many items they are about to send.
 
-While such a group is incomplete it is worth waiting for, within the bounds of any wait; when its
-last member is here there is nothing more to wait for. Owned by `Deadline`.
+It is worth waiting for the rest of such a group, within the bounds of any wait; when its last
+member is here there is nothing more to wait for. Owned by `Deadline`.
 
-Promises are believed on credit: a batch is held for a group as long as members follow each other
-closely, and until that group is complete no batch of the same key is held for another, for a
-second. So whoever announces what never comes costs others one short wait a second, whatever it is
-called, and the groups of other keys are believed as before.
+A batch is held for a group as long as members follow each other closely. Until that group is
+complete, and for a second at most, no batch of the same key is held for another. So a caller that
+announces what never comes costs others of its key one short wait a second.
 """
 
 from collections.abc import Hashable, Iterable

@@ -12,7 +12,7 @@ from numpy.random import Generator
 
 from batchedmodel_scheduling.simulator.curves import Curve
 from batchedmodel_scheduling.simulator.engine import NANOSECONDS
-from batchedmodel_scheduling.simulator.streams import stream
+from batchedmodel_scheduling.simulator.workload import stream
 
 _DRAWN_AT_ONCE: Final = 1024  # single draws would cost more than everything else here
 

@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_scheduling.core.policy import Priority
 from batchedmodel_scheduling.simulator.arrivals import Replay
-from batchedmodel_scheduling.simulator.lengths import Recorded
+from batchedmodel_scheduling.simulator.workload import Recorded
 
 _Value = TypeVar("_Value")
 _NANOSECONDS: Final = 1_000_000_000

@@ -13,7 +13,7 @@ from batchedmodel_scheduling.simulator.arrivals import (
     Ramp,
     Replay,
 )
-from batchedmodel_scheduling.simulator.streams import stream
+from batchedmodel_scheduling.simulator.workload import stream
 
 PROCESSES: list[Arrivals] = [
     Poisson(),
