@@ -9,7 +9,6 @@ controller. Time is `now` in seconds; what the controller remembers goes in and 
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any, Final
 
 SYNC_SECONDS: Final = 15.0
@@ -21,26 +20,12 @@ _LEAST_UP: Final = 4
 _MILLI: Final = 1000
 
 
-class Select(StrEnum):
-    """Which of several policies counts."""
-
-    MAX = "Max"
-    MIN = "Min"
-    DISABLED = "Disabled"
-
-
-class PolicyType(StrEnum):
-    """What a policy's value is in."""
-
-    PODS = "Pods"
-    PERCENT = "Percent"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """By how much the size may change within a period."""
 
-    type: PolicyType
+    type: str
+    """`Pods` or `Percent`: what the value is in."""
     value: int
     period_seconds: int
 
@@ -51,7 +36,8 @@ class Rules:
 
     window_seconds: int
     """Of all recommendations within it the most careful one counts."""
-    select: Select
+    select: str
+    """`Max`, `Min` or `Disabled`: which of several policies counts."""
     policies: tuple[Policy, ...]
     tolerance: float
     """A metric that is off its target by less changes nothing."""
@@ -67,17 +53,17 @@ class Behavior:
 
 _UP: Final = Rules(
     window_seconds=0,
-    select=Select.MAX,
+    select="Max",
     policies=(
-        Policy(type=PolicyType.PODS, value=4, period_seconds=15),
-        Policy(type=PolicyType.PERCENT, value=100, period_seconds=15),
+        Policy(type="Pods", value=4, period_seconds=15),
+        Policy(type="Percent", value=100, period_seconds=15),
     ),
     tolerance=_TOLERANCE,
 )
 _DOWN: Final = Rules(
     window_seconds=_DOWN_WINDOW_SECONDS,
-    select=Select.MAX,
-    policies=(Policy(type=PolicyType.PERCENT, value=100, period_seconds=15),),
+    select="Max",
+    policies=(Policy(type="Percent", value=100, period_seconds=15),),
     tolerance=_TOLERANCE,
 )
 
@@ -93,11 +79,11 @@ def _rules(found: Mapping[str, Any], default: Rules) -> Rules:
     policies = found.get("policies")
     return Rules(
         window_seconds=found.get("stabilizationWindowSeconds", default.window_seconds),
-        select=Select(found.get("selectPolicy", default.select)),
+        select=found.get("selectPolicy", default.select),
         policies=default.policies
         if policies is None
         else tuple(
-            Policy(type=PolicyType(p["type"]), value=p["value"], period_seconds=p["periodSeconds"])
+            Policy(type=p["type"], value=p["value"], period_seconds=p["periodSeconds"])
             for p in policies
         ),
         tolerance=float(found.get("tolerance", default.tolerance)),
@@ -235,12 +221,12 @@ def _bounds(
 def _allowed(
     rules: Rules, changes: tuple[tuple[float, int], ...], present: int, now: float, *, sign: int
 ) -> int:
-    if rules.select is Select.DISABLED or not rules.policies:
+    if rules.select == "Disabled" or not rules.policies:
         return present
     proposed = []
     for policy in rules.policies:
         start = present - sum(by for at, by in changes if at > now - policy.period_seconds)
-        if policy.type is PolicyType.PODS:
+        if policy.type == "Pods":
             proposed.append(start + sign * policy.value)
         else:
             # Rounded away from the present size upwards, or one pod could never become two.
@@ -248,4 +234,4 @@ def _allowed(
             proposed.append(math.ceil(moved) if sign > 0 else int(moved))
     farthest: Callable[[list[int]], int] = max if sign > 0 else min
     nearest: Callable[[list[int]], int] = min if sign > 0 else max
-    return farthest(proposed) if rules.select is Select.MAX else nearest(proposed)
+    return farthest(proposed) if rules.select == "Max" else nearest(proposed)

@@ -1,12 +1,12 @@
 """When the server behind can take the next batch.
 
-A server of ours takes a second batch while the first runs. Handing it over at once would commit a
-small batch early; handing it over when the first ends would leave the device idle for the way
-there. So it leaves just in time: at the predicted end, less the hand-off that was learnt.
+A native server takes a second batch while the first runs. At once would be too early: the batch
+could still grow. When the first ends would be too late: the device would be idle for the way there.
+So a batch leaves just in time: at the predicted end, less the hand-off that was learnt.
 
-A server of somebody else's may have several workers. A batch has one for itself, and the next one
-begins where a worker is free first. What a batch takes beside the others is what is learnt, so that
-workers which slow each other down need no model of their own.
+A foreign server may have several workers. A batch has one for itself, and the next batch begins
+where a worker is free first. What is learnt is how long a batch takes beside the others, so workers
+that slow each other down need no model of their own.
 """
 
 import sys
@@ -43,11 +43,11 @@ class _Handed:
 
     lengths: list[int]
     workers: int
-    """That many batches ran side by side when it was released: it waits for a worker behind so many
-    others, and behind fewer it runs."""
+    """How many batches ran side by side when it was released. Behind that many others it waits for
+    a worker, behind fewer it runs."""
     at: float = NEVER
     since: float = NEVER
-    """When its worker had nothing before it."""
+    """From when on its worker had no other batch."""
     ends: float = NEVER
     trial: bool = False
 
@@ -71,12 +71,12 @@ class Pipeline:
         self._guard = 0.0
         self._freed = -NEVER
         self.doubted = False
-        """Something waits that should be refused for what is believed: its batch is a trial."""
+        """An item waits that was predicted to be late: its batch is a trial of the prediction."""
         self._served: deque[tuple[int, float]] = deque(maxlen=_REMEMBERED_BATCHES)
 
     @property
     def workers(self) -> int:
-        """Batches that run side by side at present: a server that is only tried has fewer."""
+        """Batches that run side by side; fewer while the shell lets the server try only some."""
         return min(self.most_workers, self._depth)
 
     def opens_at(self, slots: Slots, now: float) -> float:
@@ -168,14 +168,14 @@ class Pipeline:
         for place, other in enumerate(self._handed.values(), start=1):
             (behind if place >= other.workers else ahead).append(other)
         if behind:
-            # It waited for the worker and has begun now, whatever was predicted before.
+            # It waited for this worker and begins now, whatever was predicted.
             behind[0].since = now
         if event.compute_seconds is None or handed.at == NEVER:
             return
         self.times.observe(handed.lengths, event.compute_seconds, trial=handed.trial)
         self._served.append((len(handed.lengths), now - handed.since))
         on_the_way = now - handed.at - event.compute_seconds - event.queue_seconds
-        # One that was held up by something else says little: it counts as twice the usual.
+        # A hand-off that something else held up says little: it counts as twice the usual.
         at_most = 2 * self.hand_off + _HAND_OFF_STEP
         self.hand_off += _HAND_OFF_WEIGHT * (min(at_most, max(0.0, on_the_way)) - self.hand_off)
         self._foretell(behind, [other.ends for other in ahead], now)

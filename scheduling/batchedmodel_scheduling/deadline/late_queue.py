@@ -12,11 +12,11 @@ from batchedmodel_scheduling.core.policy import Item, ItemId, Priority
 from batchedmodel_scheduling.deadline.ready_queue import QueuedItem
 
 _LOOKED_AT: Final = 256
-"""A decision must not grow with a queue of late ones."""
+"""Late items that a decision looks at, however many there are."""
 
 
 class LateQueue:
-    """The late ones."""
+    """Late items in turn."""
 
     def __init__(self) -> None:
         self._turns: list[QueuedItem] = []
@@ -57,7 +57,7 @@ class LateQueue:
     def company(
         self, batch: list[QueuedItem], limits: Limits, rows: int, now: float
     ) -> list[QueuedItem]:
-        """At most `rows` late ones that may go along with a batch and make none of it longer."""
+        """At most `rows` late items that may go along with a batch without making it slower."""
         if rows <= 0 or not self._turns:
             return []
         key, longest = batch[0].item.key, max(entry.length for entry in batch)

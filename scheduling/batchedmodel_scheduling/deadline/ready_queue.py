@@ -1,7 +1,7 @@
 """Where items wait for their turn: one lane per compatibility key and length class.
 
-A lane is kept in the order in which its items should leave. Whatever leaves a lane is nearly always
-its head, whether released or given up. Owned by `Deadline`.
+A lane is in the order in which its items should leave. What leaves is nearly always its head,
+whether released or given up. Owned by `Deadline`.
 """
 
 import bisect
@@ -33,10 +33,10 @@ class QueuedItem(NamedTuple):
 
 
 def entry_of(item: Item, work: float, step: float) -> QueuedItem:
-    """By due time; a priority is `step` seconds ahead of the next one.
+    """An item in order of due time, in which a priority is `step` seconds ahead of the next one.
 
-    Whatever waits long enough comes first in the end, of whatever priority. Worth is work: by
-    number alone, long items would always be given up first.
+    So whatever waits long enough comes first in the end. Its worth is its work: if all items were
+    worth the same, long ones would always be given up first.
     """
     order = item.due + item.yields + _BEHIND[item.priority] * step
     return QueuedItem(
@@ -81,10 +81,9 @@ class ReadyQueue:
         return self._by_key.values()
 
     def feasible(self, newcomer: QueuedItem, start: float, scale: float) -> bool:
-        """Whether all could be in time if an item came, in full batches from `start` on.
+        """Whether the item and all of its and higher priorities could be in time, in full batches.
 
-        It and all of its priority and higher ones, that is; `scale` is how long a second of work
-        takes.
+        `start` is when the device is free, `scale` how long a second of work takes.
         """
         priority = newcomer.item.priority
         whole = start + scale * sum([work for one, work in self._work.items() if one <= priority])
@@ -94,7 +93,7 @@ class ReadyQueue:
         if all(lane.entries[-1] < newcomer for lane in lanes):
             return False
         if whole + scale * newcomer.work > max(lane.entries[-1].due for lane in lanes):
-            return False  # it is not the one that would be late, but somebody would
+            return False  # another item would be late
         before = 0.0
         for lane in lanes:
             ahead = lane.entries[: bisect.bisect_left(lane.entries, newcomer)]
@@ -203,10 +202,9 @@ class ReadyQueue:
         return lane
 
     def _class_of(self, length: int) -> int:
-        """Two per doubling, (2, 3], (3, 4], (4, 6], (6, 8], ..., and given edges cut in as well.
+        """Two classes per doubling, (2, 3], (3, 4], (4, 6], (6, 8], ..., cut again at the edges.
 
-        Classes must be narrow, whatever edges are given: all of one are taken for as long as its
-        longest.
+        Classes must be narrow, as all items of one are taken for as long as its longest.
         """
         bits = (length - 1).bit_length()
         narrow = 2 * bits - (length <= 3 << bits >> 2) if length > 2 else length

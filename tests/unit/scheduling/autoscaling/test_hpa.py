@@ -11,8 +11,6 @@ from batchedmodel_scheduling.autoscaling.hpa import (
     Autoscaler,
     Memory,
     Policy,
-    PolicyType,
-    Select,
     read_autoscaler,
     read_behavior,
     recommended,
@@ -222,10 +220,10 @@ def test_a_target_may_be_in_thousandths(text: str, value: float) -> None:
 
 def test_what_is_absent_has_kubernetes_defaults() -> None:
     found = read_behavior({"scaleDown": {"selectPolicy": "Min"}})
-    assert (found.up.window_seconds, found.up.select) == (0, Select.MAX)
+    assert (found.up.window_seconds, found.up.select) == (0, "Max")
     assert [policy.value for policy in found.up.policies] == [4, 100]
-    assert (found.down.window_seconds, found.down.select) == (300, Select.MIN)
-    assert found.down.policies == (Policy(type=PolicyType.PERCENT, value=100, period_seconds=15),)
+    assert (found.down.window_seconds, found.down.select) == (300, "Min")
+    assert found.down.policies == (Policy(type="Percent", value=100, period_seconds=15),)
     assert (found.up.tolerance, found.down.tolerance) == (0.1, 0.1)
 
 
@@ -237,4 +235,4 @@ def test_what_is_given_is_read_field_by_field() -> None:
     }
     found = read_behavior({"scaleUp": given}).up
     assert (found.window_seconds, found.tolerance) == (30, 0.05)
-    assert found.policies == (Policy(type=PolicyType.PODS, value=2, period_seconds=60),)
+    assert found.policies == (Policy(type="Pods", value=2, period_seconds=60),)
