@@ -80,7 +80,7 @@ class BasePolicy(Policy):
         times, rows = self.pipeline.times, self.settings.max_batch_size
         if times.profiled:
             return seconds
-        full = times.table(longest, rows)[rows] * times.scale
+        full = times.table(longest, rows)[rows] * times.drift.scale
         return seconds / full if full else None
 
     def rank(self, item: Item) -> float:

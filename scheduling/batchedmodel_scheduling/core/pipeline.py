@@ -112,7 +112,7 @@ class Pipeline:
         if len(self._handed) < self.workers:
             return 0.0
         predicted = (self.times.predict(handed.lengths) for handed in self._handed.values())
-        return self.times.spread * max((seconds or 0.0 for seconds in predicted), default=0.0)
+        return self.times.drift.spread * max((seconds or 0.0 for seconds in predicted), default=0.0)
 
     def unproven(self, now: float) -> bool:
         """Whether nothing has run for so long that what was learnt may no longer be true."""

@@ -89,10 +89,10 @@ def _alike(lane: Lane, now: Situation) -> Plan:
     viewed = entries[skipped : skipped + look_ahead.LARGEST]
     expected = now.times.table(lane.longest, cap)[: cap + 1]
     device = look_ahead.Device(
-        table=[seconds * now.times.scale for seconds in expected],
+        table=[seconds * now.times.drift.scale for seconds in expected],
         start=now.start,
         start_spread=now.start_spread,
-        spread=now.times.spread,
+        spread=now.times.drift.spread,
         # One that is busy for longer is no help to any that this batch could have.
         workers=sum(one <= now.start + table[-1] for one in now.free),
     )

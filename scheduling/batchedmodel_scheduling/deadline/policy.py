@@ -362,7 +362,7 @@ class Deadline(BasePolicy):
         """
         if entry.due < entry.item.deadline or not self.pipeline.times.profiled:
             return False
-        pace = self.pipeline.times.scale / self.pipeline.workers
+        pace = self.pipeline.times.drift.scale / self.pipeline.workers
         return not self._ready.feasible(entry, start, pace)
 
     def _worth_a_try(self, item: Item, now: float) -> bool:
@@ -385,7 +385,7 @@ class Deadline(BasePolicy):
     def _alone(self, length: int) -> float:
         """Seconds that an item needs by itself: the middle, as giving up on a guess is final."""
         times = self.pipeline.times
-        return times.table(length, 1)[1] * times.scale
+        return times.table(length, 1)[1] * times.drift.scale
 
     def rank(self, item: Item) -> float:
         """By due time and priority, as in the lanes."""

@@ -112,42 +112,29 @@ class BatchTimes:
     def __init__(self, profile: Profile | None) -> None:
         self.rule: Final = profile.cost_rule if profile else CostRule.PADDED
         self._curve = _curve(profile)
-        self._profiled = self._curve is not None
-        self._drift = Drift()
+        self.profiled: Final = self._curve is not None
+        """Whether predictions rest on the server's own measurements."""
+        self.drift: Final = Drift()
         self._cold = _COLD_BATCHES
         self._upper_tables: dict[int, list[float]] = {}
         self._samples: deque[ProfilePoint] = deque(maxlen=_SAMPLES)
         self._since_fit = 0
 
     @property
-    def profiled(self) -> bool:
-        """Whether that rests on the server's own measurements."""
-        return self._profiled
-
-    @property
-    def scale(self) -> float:
-        """Present over tabled times, middle of the batches."""
-        return self._drift.scale
-
-    @property
-    def spread(self) -> float:
-        """Standard deviation of a time as a part of it."""
-        return self._drift.spread
-
-    @property
     def upper(self) -> float:
         """Present over tabled times, what nine of ten batches keep."""
-        return self._drift.scale * self._drift.margin
+        return self.drift.scale * self.drift.margin
 
     def predict(self, lengths: Sequence[int]) -> float | None:
         """Seconds for a batch of items of these lengths; None while nothing is known."""
-        expected = self._expected(lengths)
-        return None if expected is None else expected * self._drift.scale
+        if self._curve is None:
+            return None
+        return self._curve.seconds(lengths) * self.drift.scale
 
     def table(self, longest: int, rows: int) -> list[float]:
         """Seconds by number of items of which the longest has this length, at least to `rows`.
 
-        Without drift: multiply by `scale` or `upper`. All zero while nothing is known.
+        Without drift: multiply by `drift.scale` or `upper`. All zero while nothing is known.
         """
         return [0.0] * (rows + 1) if self._curve is None else self._curve.rows_table(longest, rows)
 
@@ -174,9 +161,9 @@ class BatchTimes:
 
         None without a profile: what traffic taught may change, and sums of work must not.
         """
-        if not self._profiled:
+        if not self.profiled:
             return None
-        return self.table(length, rows)[rows] / rows * self._drift.scale
+        return self.table(length, rows)[rows] / rows * self.drift.scale
 
     def observe(self, lengths: Sequence[int], seconds: float, *, trial: bool = False) -> None:
         """Learn from one forward pass.
@@ -186,23 +173,20 @@ class BatchTimes:
         """
         if seconds <= 0:
             return
-        if not self._profiled:
+        if not self.profiled:
             self._learn(lengths, seconds)
-        expected = self._expected(lengths)
-        if expected is None:
+        if self._curve is None:
             return
-        if trial and seconds < _MUCH_LESS * expected * self._drift.scale:
-            self._drift.believe(seconds / expected)
+        expected = self._curve.seconds(lengths)
+        if trial and seconds < _MUCH_LESS * expected * self.drift.scale:
+            self.drift.believe(seconds / expected)
             self._upper_tables.clear()
             return
         if self._cold:
             self._cold -= 1
             return
-        self._drift.observe(seconds / expected)
+        self.drift.observe(seconds / expected)
         self._upper_tables.clear()
-
-    def _expected(self, lengths: Sequence[int]) -> float | None:
-        return None if self._curve is None else self._curve.seconds(lengths)
 
     def _learn(self, lengths: Sequence[int], seconds: float) -> None:
         """Let the traffic stand in for the profile that the server has not."""
@@ -214,7 +198,7 @@ class BatchTimes:
         self._since_fit = 0
         self._curve = _curve(smoothed(self.rule, self._samples))
         self._upper_tables.clear()
-        self._drift.start_over()
+        self.drift.start_over()
 
 
 def _curve(profile: Profile | None) -> Curve | None:
