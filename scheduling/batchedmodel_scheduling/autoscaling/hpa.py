@@ -107,16 +107,13 @@ def read_autoscaler(spec: Mapping[str, Any]) -> Autoscaler:
     That is a plain number or one of thousandths.
     """
     behavior = spec.get("behavior")
+    average: str = spec["metrics"][0]["object"]["target"]["averageValue"]
     return Autoscaler(
         min_replicas=spec.get("minReplicas", 1),
         max_replicas=spec["maxReplicas"],
-        average_value=_quantity(spec["metrics"][0]["object"]["target"]["averageValue"]),
+        average_value=float(average[:-1]) / _MILLI if average.endswith("m") else float(average),
         behavior=None if behavior is None else read_behavior(behavior),
     )
-
-
-def _quantity(text: str) -> float:
-    return float(text[:-1]) / _MILLI if text.endswith("m") else float(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

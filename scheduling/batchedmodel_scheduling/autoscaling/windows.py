@@ -5,9 +5,9 @@ Times are arguments, monotonic seconds. Owned by the autoscaler's state, or by t
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 from batchedmodel_contract.processes.stats import BUCKET_SECONDS, BUCKETS, SidecarStats
 
@@ -94,17 +94,10 @@ class Gauges:
     """Seconds that a row waited; None while too little was told."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sample:
-    """What is kept of an answer that is not the newest: thousands of pods have ten of these."""
-
+class _Sample(NamedTuple):
     received: float
-    age_seconds: float
-    backlog_work: float
-    queue_length: int
-    outstanding: int
-    waited_row_seconds: float | None
-    released_rows: int | None
+    stats: SidecarStats
+    """Without the work that was offered: thousands of pods have ten of these."""
 
 
 class History:
@@ -126,17 +119,7 @@ class History:
             left = self.window()
             self._samples.clear()
         self.stats, self.received = stats, now
-        self._samples.append(
-            _Sample(
-                received=now,
-                age_seconds=stats.age_seconds,
-                backlog_work=stats.backlog_work,
-                queue_length=stats.queue_length,
-                outstanding=stats.outstanding,
-                waited_row_seconds=stats.waited_row_seconds,
-                released_rows=stats.released_rows,
-            )
-        )
+        self._samples.append(_Sample(now, replace(stats, offered_work=())))
         while self._samples[0].received <= now - GAUGE_SECONDS:
             self._samples.popleft()
         return left
@@ -169,7 +152,7 @@ class History:
 
     def gauges(self) -> Gauges:
         """Averages of the last answers. Polls are jittered, so a plain mean has no bias."""
-        samples = self._samples
+        samples = [sample.stats for sample in self._samples]
         count = max(1, len(samples))
         return Gauges(
             backlog_work=sum(one.backlog_work for one in samples) / count,
@@ -179,7 +162,7 @@ class History:
         )
 
 
-def _queue_wait(samples: Sequence[_Sample]) -> float | None:
+def _queue_wait(samples: Sequence[SidecarStats]) -> float | None:
     """How long a row waited, from the first of the answers to the last.
 
     By Little's law: exact whatever happened between two answers. While nothing leaves, it is as
