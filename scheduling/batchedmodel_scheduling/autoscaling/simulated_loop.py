@@ -128,8 +128,6 @@ class Setup:
     outages: tuple[Outage, ...] = ()
     sync_offset: int = 0
     """Ticks from the start to the HPA's first look."""
-    initial: int | None = None
-    """Pods at the start; those that the load then needs if None."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -194,7 +192,7 @@ class _Loop:
     def run(self) -> Result:
         """Tick by tick; the HPA looks at every fifteenth."""
         setup, load = self._setup, self._load
-        size = setup.initial or ideal_replicas(setup, load.at(0.0))
+        size = ideal_replicas(setup, load.at(0.0))
         for _ in range(size):
             self._add(-WARM_UP_TICKS * TICK_SECONDS, startup_seconds=0.0)
         for tick in range(-WARM_UP_TICKS, 0):
@@ -225,16 +223,11 @@ class _Loop:
             self._histories.clear()
             self._departed.clear()
         if tick % _POLL_TICKS == 0:
-            self._poll(now)
+            silent = [one.silent_share for one in outages if one.start <= now < one.end]
+            pods = self._replicas.pods
+            for pod in pods[math.ceil(max(silent, default=0.0) * len(pods)) :]:
+                self._histories.setdefault(pod.name, History()).record(pod.stats(now), now)
         return now
-
-    def _poll(self, now: float) -> None:
-        present = [one for one in self._setup.outages if one.start <= now < one.end]
-        share = max((one.silent_share for one in present), default=0.0)
-        pods = self._replicas.pods
-        for pod in pods[math.ceil(share * len(pods)) :]:
-            history = self._histories.setdefault(pod.name, History())
-            history.record(pod.stats(now), now)
 
     def _look(self, size: int, now: float) -> int:
         setup = self._setup

@@ -168,8 +168,8 @@ class BatchTimes:
     def observe(self, lengths: Sequence[int], seconds: float, *, trial: bool = False) -> None:
         """Learn from one forward pass.
 
-        `trial`: it ran although what is believed spoke against it. If it took much less, that is
-        believed at once: while items are refused there are no others to learn from.
+        `trial`: it ran although it was predicted to be late. If it took much less time, that is
+        believed at once: while items are refused there is nothing else to learn from.
         """
         if seconds <= 0:
             return

@@ -2,8 +2,7 @@
 
 Padded devices are measured on a grid of rows and lengths and read between its knots; packed ones
 pay for tokens, fixed-size ones for rows. Outside what was measured the best plane through all
-points goes on. Used by the online estimate (`batch_times`), and by the simulator for devices that
-replay a profile.
+points goes on. Used by `batch_times`, and by the simulator for devices that replay a profile.
 """
 
 import math

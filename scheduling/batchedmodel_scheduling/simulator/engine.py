@@ -94,7 +94,6 @@ class _Pod:
     free: list[int]
     """When each worker is, a heap."""
     in_flight: int = 0
-    outstanding: int = 0
     wake: int = _NEVER
 
 
@@ -161,7 +160,7 @@ class _Simulation:
                 arrival += 1
             for index in sorted(touched):
                 self._decide(index, now)
-        lost = sum(pod.outstanding for pod in pods)
+        lost = self._run.ended.count(None)
         if lost:
             raise BrokenPolicyError(f"{lost} accepted items were never released nor given up")
         return self._run
@@ -181,11 +180,8 @@ class _Simulation:
             priority=request.priority,
             request_group=request.request_group,
         )
-        pod = self._pods[index]
-        refusal = pod.policy.offer(item, now / NANOSECONDS)
-        if refusal is None:
-            pod.outstanding += 1
-        else:
+        refusal = self._pods[index].policy.offer(item, now / NANOSECONDS)
+        if refusal is not None:
             self._run.ended[number] = refusal.reason
         if self._on_event:
             told = f"{refusal.reason} {refusal.retry_after}" if refusal else "taken"
@@ -202,7 +198,6 @@ class _Simulation:
                 if self._run.ended[shed.item.id] is not None:
                     raise BrokenPolicyError(f"item {shed.item.id} ended twice")
                 self._run.ended[shed.item.id] = shed.outcome
-                pod.outstanding -= 1
                 if self._on_event:
                     self._on_event(f"{now} {index} {shed.outcome} {shed.item.id}")
             if decision.release is None:
@@ -250,7 +245,6 @@ class _Simulation:
         batch, took, queued = what
         pod, run = self._pods[index], self._run
         pod.in_flight -= 1
-        pod.outstanding -= len(batch.items)
         for item in batch.items:
             run.finished[item.id] = now
             run.ended[item.id] = Outcome.COMPLETED

@@ -150,7 +150,8 @@ def test_a_tight_target_asks_for_more_pods_and_they_meet_it() -> None:
     hurried = replace(SETUP, device=replace(DEVICE, target_seconds=0.1))
     assert hurried.device.sustainable_share == pytest.approx(0.64, abs=0.005)
     assert ideal_replicas(hurried, 4.0) == 8
-    found = run(replace(hurried, initial=5), simulated_loop.steps("constant", (600, 4.0)), 1)
+    found = run(hurried, simulated_loop.steps("more", (1, 2.5), (600, 4.0)), 1)
+    assert found.sizes[0][1] == 5
     assert found.sizes[-1][1] == 8
     later = run(hurried, simulated_loop.steps("constant", (600, 4.0)), 1)
     assert later.on_time_share >= 0.995
