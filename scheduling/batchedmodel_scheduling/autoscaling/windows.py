@@ -16,7 +16,7 @@ WINDOW_SECONDS: Final = BUCKETS * BUCKET_SECONDS
 PANIC_SECONDS: Final = 6.0
 """Over which a sudden rise is seen: well within one look of the HPA. Knative's panic window."""
 SHORTEST_SECONDS: Final = 10.0
-"""A rate is taken over at least this, or the first second of a young model would be one."""
+"""A rate is taken over at least this, as the first second of a model says too little."""
 GAUGE_SECONDS: Final = 30.0
 """Over which gauges are averaged: two of the HPA's own steps."""
 
@@ -55,9 +55,9 @@ class Window:
     def panic_variance(self) -> float:
         """Of the panic rate: how far chance alone moves it.
 
-        From the differences of one second to the next (von Neumann's estimate), which a rise of
-        the rate hardly touches: rows that cost little leave it near nothing, and a few heavy ones,
-        which would look like a rise, do not.
+        From the differences of one second to the next (von Neumann's estimate), which a rise of the
+        rate hardly changes. Cheap rows leave it near 0; a few heavy ones, which would look like a
+        rise, do not.
         """
         seen = max(2, min(BUCKETS - 1, int(self.age_seconds / BUCKET_SECONDS)))
         buckets = self.buckets[-seen - 1 : -1]
@@ -108,8 +108,7 @@ class History:
         """The newest answer."""
         self.received = float("-inf")
         self.rows_per_second: float | None = None
-        """What a pod like this can do, as it is remembered of others; read while its own sidecar
-        has no profile."""
+        """What a pod like this can do, as others showed; read while its sidecar has no profile."""
         self._samples: deque[_Sample] = deque()
 
     def record(self, stats: SidecarStats, now: float) -> Window | None:
@@ -127,8 +126,8 @@ class History:
     def window(self) -> Window | None:
         """The work of its last minute; None where work is not yet in seconds of a device.
 
-        A second's worth of full batches takes longer than a second where the latency target allows
-        only smaller ones: work counts as the time that it takes within the target.
+        Where the latency target allows only small batches, work takes longer than in full ones: it
+        counts as the time that it takes within the target.
         """
         if self.stats is None:
             return None
@@ -145,7 +144,7 @@ class History:
 
     @property
     def batch_seconds(self) -> float | None:
-        """Of a full batch, as remembered: in those work is counted without a profile."""
+        """Of a full batch, by `rows_per_second`: the unit of work without a profile."""
         if self.stats is None or not self.rows_per_second:
             return None
         return self.stats.max_batch_size / self.rows_per_second

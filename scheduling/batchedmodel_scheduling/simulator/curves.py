@@ -1,7 +1,4 @@
-"""How long a forward pass takes: affine curves, and those of profiles.
-
-Plants, oracles and bounds are made from a curve; it is exact and has no noise.
-"""
+"""How long a forward pass takes, without noise: affine curves, and those of profiles."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

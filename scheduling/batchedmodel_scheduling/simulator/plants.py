@@ -31,7 +31,7 @@ class Disturbances:
 
 @dataclass(slots=True, kw_only=True)
 class Plant:
-    """An `engine.Device`. Plants that differ in seed or name are disturbed independently."""
+    """A device of the simulator. Each seed and each name has disturbances of its own."""
 
     curve: Curve
     hand_off_seconds: float = 0.0
@@ -62,7 +62,7 @@ class Plant:
 def _factors(
     disturbances: Disturbances, noise: Generator, stragglers: Generator
 ) -> Iterator[float]:
-    """One factor for each batch; a batch's place in the order decides, not what it holds."""
+    """One factor for each batch, whatever the batch holds."""
     while True:
         factors = [1.0] * _DRAWN_AT_ONCE
         if disturbances.noise:

@@ -1,7 +1,7 @@
 """Finds the highest rate at which something holds, in few trials.
 
-What is asked is a simulation or an optimum and costs seconds, so the search begins at a guess and
-opens its bracket carefully. It draws nothing at random: equal answers give an equal result.
+A trial costs seconds, so the search begins at a guess and opens its bracket carefully. It draws
+nothing at random: equal answers give an equal result.
 """
 
 import math
