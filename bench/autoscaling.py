@@ -23,7 +23,7 @@ from batchedmodel_contract.manifest.workload import ScalingMetric
 from batchedmodel_operator.kinds import Kind
 from batchedmodel_operator.reconcile.state import model_from
 from batchedmodel_operator.render.autoscaler import autoscaler
-from batchedmodel_scheduling.autoscaling import simulated_loads
+from batchedmodel_scheduling.autoscaling import simulated_loop
 from batchedmodel_scheduling.autoscaling.formula import (
     outstanding,
     queue_length,
@@ -31,8 +31,7 @@ from batchedmodel_scheduling.autoscaling.formula import (
     required_replicas,
 )
 from batchedmodel_scheduling.autoscaling.hpa import read_autoscaler
-from batchedmodel_scheduling.autoscaling.simulated_loads import Load
-from batchedmodel_scheduling.autoscaling.simulated_loop import Outage, Result, Setup, run
+from batchedmodel_scheduling.autoscaling.simulated_loop import Load, Outage, Result, Setup, run
 from batchedmodel_scheduling.autoscaling.simulated_pods import Device
 from batchedmodel_scheduling.simulator.traces import read_trace
 from bench_report import Figure, at_least, at_most, new_parser, report
@@ -72,7 +71,7 @@ _DECISIONS: Final = {
     ScalingMetric.OUTSTANDING: outstanding,
     ScalingMetric.QUEUE_WAIT: queue_wait,
 }
-_QUIET: Final = simulated_loads.steps("constant load", (900, 4.0))
+_QUIET: Final = simulated_loop.steps("constant load", (900, 4.0))
 _BLACKOUT: Final = (300.0, 360.0)
 
 
@@ -142,33 +141,33 @@ def setup_of(scaling: Scaling, seed: int, outages: tuple[Outage, ...] = ()) -> S
 
 def step() -> Load:
     """Four times as much, for good."""
-    return simulated_loads.steps("x4 step", (600, 2.0), (2400, 8.0))
+    return simulated_loop.steps("x4 step", (600, 2.0), (2400, 8.0))
 
 
 def ramp() -> Load:
     """Four times as much within twenty minutes, and back."""
-    return simulated_loads.ramp("ramp", 2.0, 8.0, rest=600, climb=1200)
+    return simulated_loop.ramp("ramp", 2.0, 8.0, rest=600, climb=1200)
 
 
 def low_ramp() -> Load:
     """Half of it, which in small batches keeps as many pods busy."""
-    return simulated_loads.ramp("low ramp", 1.2, 4.8, rest=600, climb=1200)
+    return simulated_loop.ramp("low ramp", 1.2, 4.8, rest=600, climb=1200)
 
 
 def sine() -> Load:
     """Between the same bounds, once an hour."""
-    return simulated_loads.sine("sine", 2.0, 8.0, period=3600, periods=2)
+    return simulated_loop.sine("sine", 2.0, 8.0, period=3600, periods=2)
 
 
 def hour() -> Load:
     """Nearly nothing, a rush, half of it, nearly nothing."""
-    return simulated_loads.steps("rush hour", (600, 0.15), (1200, 3.4), (1200, 1.7), (600, 0.15))
+    return simulated_loop.steps("rush hour", (600, 0.15), (1200, 3.4), (1200, 1.7), (600, 0.15))
 
 
 def trace() -> Load:
     """Azure's conversations, their rate in every ten seconds scaled to four pods on average."""
     times = read_trace(AZURE_CONVERSATION.read_text(encoding="utf-8")).times
-    return simulated_loads.recorded("trace", [at / 1e9 for at in times], bin_seconds=10.0, mean=4.0)
+    return simulated_loop.recorded("trace", [at / 1e9 for at in times], bin_seconds=10.0, mean=4.0)
 
 
 def quiet() -> Load:

@@ -15,8 +15,7 @@ from batchedmodel_scheduling.simulator.arrivals import Poisson
 from batchedmodel_scheduling.simulator.curves import Affine, profile_of
 from batchedmodel_scheduling.simulator.engine import NANOSECONDS, simulate
 from batchedmodel_scheduling.simulator.plants import Plant
-from batchedmodel_scheduling.simulator.streams import stream
-from batchedmodel_scheduling.simulator.workload import requests
+from batchedmodel_scheduling.simulator.workload import requests, stream
 
 _DEPTH: Final = 2  # batches that our model server holds
 _MICROSECOND: Final = 1000  # nanoseconds; what the load generator is told arrivals in

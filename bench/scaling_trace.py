@@ -30,10 +30,14 @@ from autoscaling import DEFAULT, QUEUE, STOCK_QUEUE, Runs, Scaling, setup_of, sp
 from batchedmodel_contract.kubernetes.capacity import capacity_of
 from batchedmodel_contract.kubernetes.names import GROUP, NAME_LABEL, VERSION
 from batchedmodel_contract.processes import sidecar_api
-from batchedmodel_scheduling.autoscaling import simulated_loads
+from batchedmodel_scheduling.autoscaling import simulated_loop
 from batchedmodel_scheduling.autoscaling.hpa import read_autoscaler
-from batchedmodel_scheduling.autoscaling.simulated_loads import Load
-from batchedmodel_scheduling.autoscaling.simulated_loop import TICK_SECONDS, Result, ideal_replicas
+from batchedmodel_scheduling.autoscaling.simulated_loop import (
+    TICK_SECONDS,
+    Load,
+    Result,
+    ideal_replicas,
+)
 from bench_report import Figure, at_most, median_of, new_parser, of_rounds, report, tell
 from control_plane_api import each, until
 from control_plane_world import (
@@ -77,7 +81,7 @@ QUICK: Final = Plan(name="25 seconds", start=35.0, seconds=25.0, copies=1, runs=
 
 def load_of(plan: Plan) -> Load:
     """The part of the trace, in full pods' capacities; four of them is the whole trace's mean."""
-    return simulated_loads.part(autoscaling.trace(), start=plan.start, seconds=plan.seconds)
+    return simulated_loop.part(autoscaling.trace(), start=plan.start, seconds=plan.seconds)
 
 
 def names_of(plan: Plan) -> dict[str, Scaling]:

@@ -15,8 +15,8 @@ from batchedmodel_scheduling.core.policy import Priority
 from batchedmodel_scheduling.simulator.arrivals import Clumps
 from batchedmodel_scheduling.simulator.curves import profile_of
 from batchedmodel_scheduling.simulator.engine import NANOSECONDS, Request, simulate
-from batchedmodel_scheduling.simulator.streams import stream
 from batchedmodel_scheduling.simulator.workload import requests as patient_requests
+from batchedmodel_scheduling.simulator.workload import stream
 from bench_report import Figure
 from scheduling_bench.scenarios import CAP99_OF_A, MAX_ROWS, Plan, equal
 from scheduling_bench.summaries import over_seeds

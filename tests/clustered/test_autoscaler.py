@@ -19,8 +19,7 @@ from batchedmodel_contract.kubernetes.names import (
     QUEUE_LENGTH_METRIC,
     REQUIRED_REPLICAS_METRIC,
 )
-from batchedmodel_scheduling.autoscaling.behavior import read_behavior
-from batchedmodel_scheduling.autoscaling.hpa import Autoscaler, Memory, step
+from batchedmodel_scheduling.autoscaling.hpa import Autoscaler, Memory, read_behavior, step
 from cluster import CommandFailed, ControlPlane
 from support.autoscaler_cluster import (
     API_SERVICES,

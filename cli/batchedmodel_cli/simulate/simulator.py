@@ -24,10 +24,8 @@ from batchedmodel_scheduling.simulator.arrivals import Ramp
 from batchedmodel_scheduling.simulator.curves import curve_of
 from batchedmodel_scheduling.simulator.engine import NANOSECONDS, Request, simulate
 from batchedmodel_scheduling.simulator.plants import Plant
-from batchedmodel_scheduling.simulator.routers import Random
-from batchedmodel_scheduling.simulator.streams import stream
 from batchedmodel_scheduling.simulator.verdicts import Verdict, verdict
-from batchedmodel_scheduling.simulator.workload import requests
+from batchedmodel_scheduling.simulator.workload import requests, stream
 
 _OUR_DEPTH: Final = 2
 _FOREIGN_DEPTH: Final = 1
@@ -103,7 +101,7 @@ class SimulatedPods:
         self.on_run()
         drawn, pods = self._drawn(settings, replicas, rate)
         fleet = [self._ready_pod(settings) for _ in range(pods)]
-        ran = simulate(drawn, fleet, router=Random(stream(self.seed, "router")))
+        ran = simulate(drawn, fleet, router=stream(self.seed, "router"))
         return _trial(verdict(drawn, ran, pods=pods, workers=settings.max_concurrent_batches))
 
     def throughput(self, settings: BatchSettings) -> float:

@@ -1,21 +1,21 @@
 """How many replicas a model needs, and what to say while some of its pods cannot be heard.
 
-Called by the autoscaler for every question of an HPA, and by `loop` for the simulated one. Silence
-is never read as calm: see `_seen`.
+Called by the autoscaler for every question of an HPA, and by the simulated loop. Silence is never
+read as calm: see `_seen`.
 
     required = (rate of offered work + backlog / tau) / rho
 
-The rate feeds forward, so that the answer is right for any load at once; the backlog is only a
-trim, and with a drain time below tau it would overshoot: a loop with a delay swings back and forth
-unless delay / (rho tau) is at most 1/e. Work is in seconds of a device as its own curve has it, so
-that a pod's capacity is 1 by construction, and a revision that is slower offers more work.
+The rate feeds forward, so the answer is right for any load at once. The backlog is only a trim: a
+loop with a delay swings back and forth unless delay / (rho tau) is at most 1/e, so tau must not be
+shorter. Work is in seconds of a device by its own curve. So a pod's capacity is 1, and a revision
+that is slower offers more work.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from batchedmodel_scheduling.autoscaling.windows import PANIC_SECONDS, WINDOW_SECONDS
 
@@ -60,8 +60,8 @@ class Demand:
     backlog: float = 0.0
     """Device-seconds that wait or are under way."""
     batches: float = 0.0
-    """Where no profile tells how long they take, rows that wait or are under way: as a part of what
-    a pod can have under way in full batches."""
+    """Rows that wait or are under way, as a part of what a pod has under way in full batches. Only
+    where no profile tells how long they take."""
     queue_length: float = 0.0
     """Rows that wait."""
     outstanding: float = 0.0
@@ -75,10 +75,10 @@ class PodObservation:
     """One pod as far as it can be seen."""
 
     expected: bool
-    """Ready and staying, so that its silence means something."""
+    """Whether it is ready and stays, so that it should answer."""
     answers: bool
     now: Demand
-    """Of a silent pod only the work of the last minute that it had told of."""
+    """Of a silent pod only the work of the last minute, as far as it had told of it."""
     last: Demand
     """As of its last answer; all zero when there was none."""
 
@@ -99,7 +99,7 @@ class ModelObservation:
 
 
 class Unseen(Exception):
-    """Nothing is known that a size could rest on; the message says what is missing."""
+    """Too little is known to say a size; the message says what is missing."""
 
 
 class Reason(StrEnum):
@@ -115,7 +115,7 @@ class Reason(StrEnum):
     HELD = "Held"
     """Some pods are silent, and it depends on them."""
     NONE_READY = "NoneReady"
-    """No pod is ready, so that callers reach none: that little is offered says nothing."""
+    """No pod is ready. Callers reach none, so that little work is offered says nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,27 +127,21 @@ class Verdict:
     sentence: str
 
 
-class _Direction(StrEnum):
-    UP = "up"
-    DOWN = "down"
-    STAY = "stay"
-
-
 def drain_seconds(reaction_seconds: float, utilization: float) -> float:
     """tau: in which time a backlog is to be worked off."""
     return max(SHORTEST_DRAIN_SECONDS, math.e * reaction_seconds / utilization)
 
 
-def required_replicas(sight: ModelObservation, target: Target) -> Verdict:
+def required_replicas(model: ModelObservation, target: Target) -> Verdict:
     """A whole number of replicas; raises `Unseen`.
 
-    Whole, because the HPA divides by the pods there are, those of a rollout's surge included: a
+    Whole, because the HPA divides by the pods there are, also those of a rollout's surge: a
     fraction above 1 would add a pod in every rollout.
     """
-    drain = drain_seconds(sight.reaction_seconds, target.utilization)
-    minute = sight.departed_rate + sum(pod.now.work_rate for pod in sight.pods)
-    panic = sight.departed_panic_rate + sum(pod.now.panic_rate for pod in sight.pods)
-    chance = math.sqrt(sum(pod.now.panic_variance for pod in sight.pods))
+    drain = drain_seconds(model.reaction_seconds, target.utilization)
+    minute = model.departed_rate + sum(pod.now.work_rate for pod in model.pods)
+    panic = model.departed_panic_rate + sum(pod.now.panic_rate for pod in model.pods)
+    chance = math.sqrt(sum(pod.now.panic_variance for pod in model.pods))
     sure = panic - PANIC_DEVIATIONS * chance
     rises = sure > minute
     window = PANIC_SECONDS if rises else WINDOW_SECONDS
@@ -161,15 +155,13 @@ def required_replicas(sight: ModelObservation, target: Target) -> Verdict:
 
     # A pod may be used up to half-way between its target and its limit before another is added.
     up_band = min(_UP_BAND, (1 - target.utilization) / (2 * target.utilization))
-    departed = rate(sight.departed_rate, sight.departed_panic_rate) / target.utilization
-    seen = _seen(sight, replicas, departed=departed, band=up_band)
-    match seen.direction:
-        case _Direction.UP:
-            value = _ceil(seen.amount)
-        case _Direction.DOWN:
-            value = _ceil(seen.amount / (1 - _DOWN_BAND))
-        case _:
-            value = seen.present
+    departed = rate(model.departed_rate, model.departed_panic_rate) / target.utilization
+    seen = _seen(model, replicas, departed=departed, band=up_band)
+    value = seen.present
+    if seen.direction > 0:
+        value = _ceil(seen.amount)
+    elif seen.direction < 0:
+        value = _ceil(seen.amount / (1 - _DOWN_BAND))
     return Verdict(
         value=value,
         reason=seen.reason,
@@ -178,105 +170,91 @@ def required_replicas(sight: ModelObservation, target: Target) -> Verdict:
     )
 
 
-def queue_length(sight: ModelObservation, target: Target) -> Verdict:
+def queue_length(model: ModelObservation, target: Target) -> Verdict:
     """Rows that wait in all pods together; raises `Unseen`."""
-    return _total(sight, lambda demand: demand.queue_length, per_pod=target.queue_length)
+    return _total(model, lambda demand: demand.queue_length, per_pod=target.queue_length)
 
 
-def outstanding(sight: ModelObservation, target: Target) -> Verdict:
+def outstanding(model: ModelObservation, target: Target) -> Verdict:
     """Rows that wait or are under way in all pods together; raises `Unseen`."""
-    return _total(sight, lambda demand: demand.outstanding, per_pod=target.outstanding)
+    return _total(model, lambda demand: demand.outstanding, per_pod=target.outstanding)
 
 
-def queue_wait(sight: ModelObservation, target: Target) -> Verdict:
+def queue_wait(model: ModelObservation, target: Target) -> Verdict:
     """Seconds that a row waits, summed over the pods; raises `Unseen`.
 
-    A sum, which the HPA divides by the target, asks for as many times the pods that answer as the
-    wait is above the target: what a target of type Value does with the pods that are ready. Pods
-    that still start add nothing, so that none is ordered twice; and unlike there, none are ready
-    does not mean that none are needed.
+    The HPA divides the sum by the target. So a wait of twice the target asks for twice the pods
+    that answer, as a target of type Value does with the pods that are ready. Pods that still start
+    add nothing, so none is ordered twice. Unlike there, no ready pod does not mean that none is
+    needed.
     """
     told = tuple(
-        pod if pod.now.queue_wait is not None else replace(pod, answers=False) for pod in sight.pods
+        pod if pod.now.queue_wait is not None else replace(pod, answers=False) for pod in model.pods
     )
     return _total(
-        replace(sight, pods=told),
+        replace(model, pods=told),
         lambda demand: demand.queue_wait or 0.0,
         per_pod=target.queue_wait_seconds,
     )
 
 
 def _total(
-    sight: ModelObservation, amount: Callable[[Demand], float], *, per_pod: float
+    model: ModelObservation, amount: Callable[[Demand], float], *, per_pod: float
 ) -> Verdict:
     """Of a gauge that the HPA divides by what is right for one pod."""
-    seen = _seen(sight, lambda demand: amount(demand) / per_pod, departed=0.0, band=_UP_BAND)
+    seen = _seen(model, lambda demand: amount(demand) / per_pod, departed=0.0, band=_UP_BAND)
     return Verdict(value=seen.amount * per_pod, reason=seen.reason, sentence=seen.sentence)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen:
+class _Seen(NamedTuple):
     amount: float
     """In replicas at their target; the present size itself when nothing may be concluded."""
-    present: int
-    direction: _Direction
+    direction: int
+    """Above 0 for more replicas, below 0 for fewer."""
     reason: Reason
     sentence: str
+    present: int
 
 
 def _seen(
-    sight: ModelObservation, replicas: Callable[[Demand], float], *, departed: float, band: float
+    model: ModelObservation, replicas: Callable[[Demand], float], *, departed: float, band: float
 ) -> _Seen:
-    """The HPA's rule for pods without metrics, on our side: silent pods never change the direction.
+    """What the pods that answer ask for. Pods that are silent never change the direction.
 
-    Upwards they count as what they had told of; downwards as at least one pod at its target.
-    While no pod is ready the direction is never down: no caller reaches those that answer.
+    That is the HPA's rule for pods without metrics. Upwards a silent pod counts as what it had told
+    of; downwards as at least one pod at its target. While no pod is ready the direction is never
+    down: no caller reaches those that answer.
     """
-    silent = [pod for pod in sight.pods if pod.expected and not pod.answers]
-    expected = sum(pod.expected for pod in sight.pods)
-    answering = sum(pod.answers for pod in sight.pods)
-    if sight.present is None:
+    silent = [pod for pod in model.pods if pod.expected and not pod.answers]
+    expected = sum(pod.expected for pod in model.pods)
+    answering = sum(pod.answers for pod in model.pods)
+    present = model.present
+    if present is None:
         raise Unseen("the size of its Deployment is not known")
     if not answering or (expected and len(silent) == expected):
         raise Unseen(f"none of its {expected} ready pods answers")
-    present = sight.present
-    known = departed + sum(replicas(pod.now) for pod in sight.pods)
+    known = departed + sum(replicas(pod.now) for pod in model.pods)
     heard = f"{answering} pods need {known:.3f} replicas, {present} are there"
-
-    def seen(amount: float, direction: _Direction, reason: Reason, more: str = "") -> _Seen:
-        sentence = heard + more
-        return _Seen(
-            amount=amount, present=present, direction=direction, reason=reason, sentence=sentence
-        )
-
     direction = _direction(known, present, band)
-    if not expected and direction is not _Direction.UP:
-        return seen(float(present), _Direction.STAY, Reason.NONE_READY, "; no pod is ready")
+    if not expected and direction <= 0:
+        return _Seen(float(present), 0, Reason.NONE_READY, f"{heard}; no pod is ready", present)
     if not silent:
-        return seen(known, direction, _REASONS[direction])
-    missing = f"; {len(silent)} of {expected} ready pods are silent"
-    if direction is _Direction.UP:
-        return seen(known, direction, Reason.MORE_WORK_ALREADY, missing)
+        reasons = (Reason.IN_BAND, Reason.MORE_WORK, Reason.LESS_WORK)
+        return _Seen(known, direction, reasons[direction], heard, present)
+    heard += f"; {len(silent)} of {expected} ready pods are silent"
+    if direction > 0:
+        return _Seen(known, direction, Reason.MORE_WORK_ALREADY, heard, present)
     worst = known + sum(max(1.0, replicas(pod.last)) - replicas(pod.now) for pod in silent)
-    if _direction(worst, present, band) is _Direction.DOWN:
-        more = f"{missing}, at worst {worst:.3f}"
-        return seen(worst, _Direction.DOWN, Reason.LESS_WORK_AT_WORST, more)
-    return seen(float(present), _Direction.STAY, Reason.HELD, missing)
+    if _direction(worst, present, band) < 0:
+        heard += f", at worst {worst:.3f}"
+        return _Seen(worst, -1, Reason.LESS_WORK_AT_WORST, heard, present)
+    return _Seen(float(present), 0, Reason.HELD, heard, present)
 
 
-_REASONS: Final = {
-    _Direction.UP: Reason.MORE_WORK,
-    _Direction.DOWN: Reason.LESS_WORK,
-    _Direction.STAY: Reason.IN_BAND,
-}
-
-
-def _direction(amount: float, present: int, band: float) -> _Direction:
+def _direction(amount: float, present: int, band: float) -> int:
     if amount > present * (1 + band) + _ROUNDING:
-        return _Direction.UP
-    if _ceil(amount / (1 - _DOWN_BAND)) < present:
-        return _Direction.DOWN
-    return _Direction.STAY
+        return 1
+    return -1 if _ceil(amount / (1 - _DOWN_BAND)) < present else 0
 
 
 def _ceil(amount: float) -> int:

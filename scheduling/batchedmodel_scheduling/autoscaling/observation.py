@@ -1,6 +1,6 @@
 """What can be seen of a model, from what its pods' sidecars told.
 
-Pure; called by the autoscaler's `fleet` and by the simulated loop, judged by `formula`.
+Called by the autoscaler's state and by the simulated loop; `formula` judges it.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ def model_sight(
     sync_seconds: float,
     now: float,
 ) -> ModelObservation:
-    """One model's sight; `departed` is the work of pods and of runs of sidecars since gone."""
+    """One model; `departed` is the work of pods and of runs of sidecars since gone."""
     left = [window for window in departed if not window.over(now)]
     windows = [pod.history.window() for pod in pods if pod.history is not None]
     told = [window for window in windows if window is not None]
@@ -48,14 +48,14 @@ def model_sight(
     stale = _POLLS_MISSED * poll_seconds + _GRACE_SECONDS
     return ModelObservation(
         present=present,
-        pods=tuple(_pod_sight(pod, seconds, stale, now) for pod in pods),
+        pods=tuple(_pod(pod, seconds, stale, now) for pod in pods),
         departed_rate=sum(window.work(now) for window in left) / seconds,
         departed_panic_rate=sum(window.work(now, PANIC_SECONDS) for window in left) / PANIC_SECONDS,
         reaction_seconds=startup_seconds + poll_seconds + sync_seconds,
     )
 
 
-def _pod_sight(pod: PodState, seconds: float, stale: float, now: float) -> PodObservation:
+def _pod(pod: PodState, seconds: float, stale: float, now: float) -> PodObservation:
     expected = pod.ready and not pod.leaving
     history = pod.history
     if history is None:
@@ -69,12 +69,11 @@ def _pod_sight(pod: PodState, seconds: float, stale: float, now: float) -> PodOb
             expected=expected,
             answers=False,
             now=Demand(work_rate=rate, panic_rate=panic),
-            # Its panic window has gone by unseen: what it had told of is the minute.
+            # Nobody has seen its panic window: it counts as what it told of the minute.
             last=_waiting(history, Demand(work_rate=last, panic_rate=last)),
         )
-    if window is None:
-        asked = Demand()
-    else:
+    asked = Demand()
+    if window is not None:
         asked = Demand(
             work_rate=rate, panic_rate=window.panic_rate, panic_variance=window.panic_variance
         )
@@ -85,7 +84,7 @@ def _pod_sight(pod: PodState, seconds: float, stale: float, now: float) -> PodOb
 
 
 def _waiting(history: History, asked: Demand) -> Demand:
-    """What is asked of a pod, with what waits in it; where nobody knows its rate that is all."""
+    """`asked`, and what waits in the pod."""
     stats, gauges = history.stats, history.gauges()
     if stats is None:
         return Demand()

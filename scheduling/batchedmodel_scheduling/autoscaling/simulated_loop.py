@@ -6,9 +6,11 @@ start in equal time, a client's rows go to any ready pod. Equal arguments give e
 """
 
 import math
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Final
 
 from batchedmodel_scheduling.autoscaling import hpa
@@ -20,16 +22,86 @@ from batchedmodel_scheduling.autoscaling.formula import (
     required_replicas,
 )
 from batchedmodel_scheduling.autoscaling.observation import PodState, model_sight
-from batchedmodel_scheduling.autoscaling.simulated_loads import Load
 from batchedmodel_scheduling.autoscaling.simulated_pods import Device, Replicas
 from batchedmodel_scheduling.autoscaling.windows import History, Window
-from batchedmodel_scheduling.simulator.streams import stream
+from batchedmodel_scheduling.simulator.workload import stream
 
 TICK_SECONDS: Final = 1.0
 _POLL_TICKS: Final = 2
 _SYNC_TICKS: Final = round(hpa.SYNC_SECONDS / TICK_SECONDS)
 WARM_UP_TICKS: Final = 90
 """Before the HPA looks and anything counts, so that a run begins with full windows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """Rows a second as a function of time, in pods' capacities at full batches.
+
+    So a load says how many pods it keeps busy.
+    """
+
+    name: str
+    seconds: float
+    at: Callable[[float], float]
+    """Pods' capacities offered at a time in seconds since the start."""
+    changes: int
+    """How often it changes for good: steps, ends of a ramp's climb, peaks and troughs."""
+
+
+def steps(name: str, *parts: tuple[float, float]) -> Load:
+    """Constant parts, each with its seconds and its amount."""
+    ends, total = [], 0.0
+    for seconds, _ in parts:
+        total += seconds
+        ends.append(total)
+
+    def at(now: float) -> float:
+        return parts[min(bisect_right(ends, now), len(parts) - 1)][1]
+
+    return Load(name=name, seconds=total, at=at, changes=len(parts) - 1)
+
+
+def ramp(name: str, low: float, high: float, *, rest: float, climb: float) -> Load:
+    """Rests low, climbs evenly, rests high, falls evenly, rests low."""
+    turns = (rest, rest + climb, 2 * rest + climb, 2 * rest + 2 * climb)
+
+    def at(now: float) -> float:
+        up = min(max(0.0, (now - turns[0]) / climb), 1.0)
+        down = min(max(0.0, (now - turns[2]) / climb), 1.0)
+        return low + (high - low) * (up - down)
+
+    return Load(name=name, seconds=turns[3] + rest, at=at, changes=2)
+
+
+def sine(name: str, low: float, high: float, *, period: float, periods: int) -> Load:
+    """Begins at its trough."""
+
+    def at(now: float) -> float:
+        return low + (high - low) * (1 - math.cos(2 * math.pi * now / period)) / 2
+
+    return Load(name=name, seconds=period * periods, at=at, changes=2 * periods)
+
+
+def recorded(name: str, times: Sequence[float], *, bin_seconds: float, mean: float) -> Load:
+    """A trace's rate in each bin, scaled to a mean amount; each bin counts as a change."""
+    count = max(1, math.ceil((times[-1] - times[0]) / bin_seconds))
+    bins = [0] * count
+    for time in times:
+        bins[min(int((time - times[0]) / bin_seconds), count - 1)] += 1
+    scale = mean * count / len(times)
+
+    def at(now: float) -> float:
+        return bins[min(int(now / bin_seconds), count - 1)] * scale
+
+    return Load(name=name, seconds=count * bin_seconds, at=at, changes=count)
+
+
+def part(load: Load, *, start: float, seconds: float) -> Load:
+    """A while of another load, whose changes are taken to lie evenly in it."""
+    changes = round(load.changes * seconds / load.seconds)
+    return Load(
+        name=load.name, seconds=seconds, at=lambda now: load.at(start + now), changes=changes
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +128,6 @@ class Setup:
     outages: tuple[Outage, ...] = ()
     sync_offset: int = 0
     """Ticks from the start to the HPA's first look."""
-    initial: int | None = None
-    """Pods at the start; those that the load then needs if None."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -116,13 +186,13 @@ class _Loop:
         self._replicas = Replicas(setup.device)
         self._histories: dict[str, History] = {}
         self._departed: list[Window] = []
-        self._made = 0
+        self._numbers = count()
         self._memory = hpa.Memory()
 
     def run(self) -> Result:
         """Tick by tick; the HPA looks at every fifteenth."""
         setup, load = self._setup, self._load
-        size = setup.initial or ideal_replicas(setup, load.at(0.0))
+        size = ideal_replicas(setup, load.at(0.0))
         for _ in range(size):
             self._add(-WARM_UP_TICKS * TICK_SECONDS, startup_seconds=0.0)
         for tick in range(-WARM_UP_TICKS, 0):
@@ -148,25 +218,16 @@ class _Loop:
         self._replicas.serve(now, now + TICK_SECONDS, amount)
         now += TICK_SECONDS
         self._bury(now)
-        self._forget(now)
-        if tick % _POLL_TICKS == 0:
-            self._poll(now)
-        return now
-
-    def _outages(self, now: float) -> list[Outage]:
-        return [one for one in self._setup.outages if one.start <= now < one.end]
-
-    def _forget(self, now: float) -> None:
-        if any(one.forgets and now - TICK_SECONDS < one.end <= now for one in self._setup.outages):
+        outages = self._setup.outages
+        if any(one.forgets and now - TICK_SECONDS < one.end <= now for one in outages):
             self._histories.clear()
             self._departed.clear()
-
-    def _poll(self, now: float) -> None:
-        share = max((one.silent_share for one in self._outages(now)), default=0.0)
-        pods = self._replicas.pods
-        for pod in pods[math.ceil(share * len(pods)) :]:
-            history = self._histories.setdefault(pod.name, History())
-            history.record(pod.stats(now), now)
+        if tick % _POLL_TICKS == 0:
+            silent = [one.silent_share for one in outages if one.start <= now < one.end]
+            pods = self._replicas.pods
+            for pod in pods[math.ceil(max(silent, default=0.0) * len(pods)) :]:
+                self._histories.setdefault(pod.name, History()).record(pod.stats(now), now)
+        return now
 
     def _look(self, size: int, now: float) -> int:
         setup = self._setup
@@ -187,10 +248,9 @@ class _Loop:
             sync_seconds=hpa.SYNC_SECONDS,
             now=now,
         )
-        try:
-            value: float | None = setup.decide(sight, setup.target).value
-        except Unseen:
-            value = None
+        value: float | None = None
+        with suppress(Unseen):
+            value = setup.decide(sight, setup.target).value
         step = hpa.step(setup.autoscaler, self._memory, value=value, present=size, now=now)
         self._memory = step.memory
         return step.replicas
@@ -214,7 +274,6 @@ class _Loop:
                 self._departed.append(window)
 
     def _add(self, now: float, *, startup_seconds: float) -> None:
-        name = f"pod-{self._made}"
-        self._made += 1
+        name = f"pod-{next(self._numbers)}"
         random = stream(self._seed, name)
         self._replicas.add(name, random, born=now, ready=now + startup_seconds)

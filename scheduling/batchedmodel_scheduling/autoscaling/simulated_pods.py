@@ -1,9 +1,8 @@
 """Simulated pods: devices that serve batches of what has arrived, and their sidecars' stats.
 
-Called by `loop`, and wherever pods are to behave like its own. Arrivals are Poisson: spread at
-random over the pods, a Poisson stream stays one. Batches are those of a policy that never idles;
-rows that cannot be in time any more go last and harm nobody (the product's `lateness: Serve`). The
-device pays a + b x rows for a batch.
+Arrivals are Poisson: spread at random over the pods, a Poisson stream stays one. Batches are those
+of a policy that never idles. Rows that cannot be in time any more go last, as with the product's
+`lateness: Serve`. The device pays a + b x rows for a batch.
 """
 
 import math
@@ -90,6 +89,13 @@ class SimulatedPod:
     def idle(self) -> bool:
         """Whether nothing waits."""
         return self._rows == 0
+
+    def has_left(self, now: float) -> bool:
+        """Whether it leaves and has nothing left, never began, or has used up its time."""
+        since = self.leaving_since
+        if since is None:
+            return False
+        return self.idle or self.ready_at > since or now - since >= _LONGEST_DRAIN_SECONDS
 
     def advance(self, start: float, end: float, rate: float) -> None:
         """Serve while rows come at a rate per second."""
@@ -221,13 +227,6 @@ class Replicas:
 
     def bury(self, now: float) -> list[SimulatedPod]:
         """Ends pods that leave and have nothing left, never began, or have used up their time."""
-        ended = [pod for pod in self._pods if _has_left(pod, now)]
+        ended = [pod for pod in self._pods if pod.has_left(now)]
         self._pods = [pod for pod in self._pods if pod not in ended]
         return ended
-
-
-def _has_left(pod: SimulatedPod, now: float) -> bool:
-    since = pod.leaving_since
-    return since is not None and (
-        pod.idle or pod.ready_at > since or now - since >= _LONGEST_DRAIN_SECONDS
-    )

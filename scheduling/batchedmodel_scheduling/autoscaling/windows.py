@@ -1,14 +1,13 @@
 """What the autoscaler remembers of one sidecar: the work of its last minute and a few gauges.
 
-Times are arguments, monotonic seconds. Owned by the autoscaler's `fleet`, or by the simulated loop;
-knows nothing of pods' names, of Kubernetes or of how stats arrive.
+Times are arguments, monotonic seconds. Owned by the autoscaler's state, or by the simulated loop.
 """
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 from batchedmodel_contract.processes.stats import BUCKET_SECONDS, BUCKETS, SidecarStats
 
@@ -17,7 +16,7 @@ WINDOW_SECONDS: Final = BUCKETS * BUCKET_SECONDS
 PANIC_SECONDS: Final = 6.0
 """Over which a sudden rise is seen: well within one look of the HPA. Knative's panic window."""
 SHORTEST_SECONDS: Final = 10.0
-"""A rate is taken over at least this, or the first second of a young model would be one."""
+"""A rate is taken over at least this, as the first second of a model says too little."""
 GAUGE_SECONDS: Final = 30.0
 """Over which gauges are averaged: two of the HPA's own steps."""
 
@@ -56,9 +55,9 @@ class Window:
     def panic_variance(self) -> float:
         """Of the panic rate: how far chance alone moves it.
 
-        From the differences of one second to the next (von Neumann's estimate), which a rise of
-        the rate hardly touches: rows that cost little leave it near nothing, and a few heavy ones,
-        which would look like a rise, do not.
+        From the differences of one second to the next (von Neumann's estimate), which a rise of the
+        rate hardly changes. Cheap rows leave it near 0; a few heavy ones, which would look like a
+        rise, do not.
         """
         seen = max(2, min(BUCKETS - 1, int(self.age_seconds / BUCKET_SECONDS)))
         buckets = self.buckets[-seen - 1 : -1]
@@ -95,17 +94,10 @@ class Gauges:
     """Seconds that a row waited; None while too little was told."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sample:
-    """What is kept of an answer that is not the newest: thousands of pods have ten of these."""
-
+class _Sample(NamedTuple):
     received: float
-    age_seconds: float
-    backlog_work: float
-    queue_length: int
-    outstanding: int
-    waited_row_seconds: float | None
-    released_rows: int | None
+    stats: SidecarStats
+    """Without the work that was offered: thousands of pods have ten of these."""
 
 
 class History:
@@ -116,8 +108,7 @@ class History:
         """The newest answer."""
         self.received = float("-inf")
         self.rows_per_second: float | None = None
-        """What a pod like this can do, as it is remembered of others; read while its own sidecar
-        has no profile."""
+        """What a pod like this can do, as others showed; read while its sidecar has no profile."""
         self._samples: deque[_Sample] = deque()
 
     def record(self, stats: SidecarStats, now: float) -> Window | None:
@@ -127,7 +118,7 @@ class History:
             left = self.window()
             self._samples.clear()
         self.stats, self.received = stats, now
-        self._samples.append(_sample(stats, now))
+        self._samples.append(_Sample(now, replace(stats, offered_work=())))
         while self._samples[0].received <= now - GAUGE_SECONDS:
             self._samples.popleft()
         return left
@@ -135,15 +126,14 @@ class History:
     def window(self) -> Window | None:
         """The work of its last minute; None where work is not yet in seconds of a device.
 
-        A second's worth of full batches takes longer than a second where the latency target allows
-        only smaller ones: work counts as the time that it takes within the target.
+        Where the latency target allows only small batches, work takes longer than in full ones: it
+        counts as the time that it takes within the target.
         """
         if self.stats is None:
             return None
+        seconds = self.batch_seconds
         if self.stats.profile_known:
-            seconds: float | None = 1.0 / (self.stats.sustainable_share or 1.0)
-        else:
-            seconds = self.batch_seconds
+            seconds = 1.0 / (self.stats.sustainable_share or 1.0)
         if seconds is None:
             return None
         return Window(
@@ -154,14 +144,14 @@ class History:
 
     @property
     def batch_seconds(self) -> float | None:
-        """Of a full batch, as remembered: in those work is counted without a profile."""
+        """Of a full batch, by `rows_per_second`: the unit of work without a profile."""
         if self.stats is None or not self.rows_per_second:
             return None
         return self.stats.max_batch_size / self.rows_per_second
 
     def gauges(self) -> Gauges:
         """Averages of the last answers. Polls are jittered, so a plain mean has no bias."""
-        samples = self._samples
+        samples = [sample.stats for sample in self._samples]
         count = max(1, len(samples))
         return Gauges(
             backlog_work=sum(one.backlog_work for one in samples) / count,
@@ -171,19 +161,7 @@ class History:
         )
 
 
-def _sample(stats: SidecarStats, now: float) -> _Sample:
-    return _Sample(
-        received=now,
-        age_seconds=stats.age_seconds,
-        backlog_work=stats.backlog_work,
-        queue_length=stats.queue_length,
-        outstanding=stats.outstanding,
-        waited_row_seconds=stats.waited_row_seconds,
-        released_rows=stats.released_rows,
-    )
-
-
-def _queue_wait(samples: Sequence[_Sample]) -> float | None:
+def _queue_wait(samples: Sequence[SidecarStats]) -> float | None:
     """How long a row waited, from the first of the answers to the last.
 
     By Little's law: exact whatever happened between two answers. While nothing leaves, it is as

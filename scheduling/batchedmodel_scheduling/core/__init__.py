@@ -1,1 +1,1 @@
-"""What every policy shares: the seam, bounds, pipeline, fair turns."""
+"""What every policy shares: the interface, bounds, the pipeline, fair turns between tenants."""

@@ -1,6 +1,6 @@
 """What every policy has: settings, a pipeline, bounds, running averages, words for a full queue."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -10,13 +10,11 @@ from batchedmodel_scheduling.core.limits import limits
 from batchedmodel_scheduling.core.pipeline import Pipeline
 from batchedmodel_scheduling.core.policy import (
     Batch,
-    Decision,
     Event,
     Item,
-    ItemId,
     MemoryCap,
+    Policy,
     Refusal,
-    Slots,
 )
 from batchedmodel_scheduling.core.signals import Recent, Signals, signals
 
@@ -26,30 +24,14 @@ _RETRY_SHORTEST: Final = 0.01
 _RETRY_LONGEST: Final = 60.0
 
 
-class BasePolicy(ABC):
-    """See `policy.Policy` for the five methods; the shell asks for some things more."""
+class BasePolicy(Policy):
+    """A policy of the product. The sidecar asks it for more than `Policy` has."""
 
     def __init__(self, settings: BatchSettings, pipeline: Pipeline) -> None:
-        self.settings = settings
         self.pipeline: Final = pipeline
-        pipeline.most_workers = settings.max_concurrent_batches
         self.memory = MemoryCap(cost=None)
-        self.most_waiting = settings.max_queue_size - settings.spare_rows
-        """Rows."""
-        self.limits = limits(settings, self.memory, pipeline.times.rule)
         self.recent = Recent()
-
-    @abstractmethod
-    def offer(self, item: Item, now: float) -> Refusal | None:
-        """Take the item, or say why not."""
-
-    @abstractmethod
-    def withdraw(self, item_id: ItemId, now: float) -> None:
-        """Forget a waiting item."""
-
-    @abstractmethod
-    def poll(self, now: float, slots: Slots) -> Decision:
-        """At most one batch to release now."""
+        self._use(settings)
 
     @abstractmethod
     def refusal(self) -> Refusal | None:
@@ -67,16 +49,13 @@ class BasePolicy(ABC):
         """Learn what became of a released batch, or what the server holds."""
         if isinstance(event, MemoryCap):
             self.memory = event
-            self._bound()
+            self._use(self.settings)
         else:
             self.pipeline.observe(event, now)
 
     def configure(self, settings: BatchSettings, now: float) -> None:
         """Use other settings from now on."""
-        self.settings = settings
-        self.most_waiting = settings.max_queue_size - settings.spare_rows
-        self.pipeline.most_workers = settings.max_concurrent_batches
-        self._bound()
+        self._use(settings)
 
     def work(self, length: int) -> float:
         """What an item of this length costs: seconds of the device, its share of a full batch.
@@ -101,7 +80,7 @@ class BasePolicy(ABC):
         times, rows = self.pipeline.times, self.settings.max_batch_size
         if times.profiled:
             return seconds
-        full = times.table(longest, rows)[rows] * times.scale
+        full = times.table(longest, rows)[rows] * times.drift.scale
         return seconds / full if full else None
 
     def rank(self, item: Item) -> float:
@@ -118,11 +97,14 @@ class BasePolicy(ABC):
 
     def signals(self) -> Signals:
         """What is adapted without being set."""
-        pipeline = self.pipeline
-        return signals(self.recent, pipeline.times, pipeline.hand_off, self.settings)
+        return signals(self.recent, self.pipeline.times, self.pipeline.hand_off, self.settings)
 
-    def _bound(self) -> None:
-        self.limits = limits(self.settings, self.memory, self.pipeline.times.rule)
+    def _use(self, settings: BatchSettings) -> None:
+        self.settings = settings
+        self.most_waiting = settings.max_queue_size - settings.spare_rows
+        """Rows."""
+        self.pipeline.most_workers = settings.max_concurrent_batches
+        self.limits = limits(settings, self.memory, self.pipeline.times.rule)
 
     def _queue_full(self, rows: int) -> Refusal | None:
         if rows < self.most_waiting:

@@ -1,15 +1,15 @@
 """Fair turns between tenants: which waiting items a policy sees next.
 
-Start-time fair queueing. Each tenant has a virtual time: the work that it was shown over its
-weight. The tenant that is furthest behind shows its next item, within a tenant the item of the
-lowest rank. No tenant runs further than a horizon ahead of the item that has been seen the longest,
-so that no order that a policy prefers keeps a shown item waiting for more than that.
+Start-time fair queueing. Each tenant has a virtual time: the work that it was shown, divided by its
+weight. The tenant that is furthest behind shows its next item, which is its item of lowest rank. No
+tenant gets further ahead than a horizon of the item that has been seen the longest. So no order
+that a policy prefers keeps a shown item waiting for longer.
 
-Items of different kinds share no batch. How far ahead the line shows is meant for each kind here:
-if two tenants had half a batch each to show, all batches would be half full. A tenant counts with
-one kind, that of its newest item, so nobody moves the horizon by sending many.
+Items of different kinds share no batch, so there must be enough to show of each kind. The horizon
+grows with the number of kinds. A tenant counts with the kind of its newest item only, so it cannot
+move the horizon by sending many kinds.
 
-Pure: it knows neither policies nor the clock. Work is in seconds of the device, or any other unit.
+Pure. Work is in seconds of the device, or any other unit.
 """
 
 from collections import Counter
@@ -54,8 +54,7 @@ class FairQueue(Generic[K]):
         self._numbers = 0
         self._time = 0.0
         """The virtual time: nobody who comes now starts before it."""
-        # Both with entries of the past, which are passed over: a look is not to cost more the more
-        # tenants there are.
+        # Both keep outdated entries and pass over them: so a look costs the same with many tenants.
         self._order: list[tuple[float, int, _Tenant]] = []
         """Tenants with unseen items, the furthest behind first."""
         self._starts: list[tuple[float, int, K]] = []
@@ -143,10 +142,10 @@ class FairQueue(Generic[K]):
         return back
 
     def leave_together(self, keys: Iterable[K], *, padded: bool) -> float:
-        """These leave as one batch; returns what their tenants have paid for it.
+        """These leave as one batch; returns the work that their tenants pay for it.
 
-        `padded`: each costs what the costliest does. Whose that is pays for the others' padding as
-        well. Unknown ones are ignored.
+        `padded`: each item costs what the costliest does, and the tenant of the costliest pays for
+        the padding. Unknown items are ignored.
         """
         entries = [self._shown[key][0] for key in keys if key in self._shown]
         if not entries:
@@ -160,7 +159,7 @@ class FairQueue(Generic[K]):
         return whole
 
     def charge(self, tenant: Hashable, work: float) -> None:
-        """A tenant has had so much beside its items. Nothing, where none of its items is known."""
+        """A tenant pays for work beside its items. Ignored when none of its items is known."""
         waits = self._tenants.get(tenant)
         if waits is not None:
             waits.start += work / waits.weight

@@ -1,12 +1,12 @@
 """When the server behind can take the next batch.
 
-A server of ours takes a second batch while the first runs. Handing it over at once would commit a
-small batch early; handing it over when the first ends would leave the device idle for the way
-there. So it leaves just in time: at the predicted end, less the hand-off that was learnt.
+A native server takes a second batch while the first runs. At once would be too early: the batch
+could still grow. When the first ends would be too late: the device would be idle for the way there.
+So a batch leaves just in time: at the predicted end, less the hand-off that was learnt.
 
-A server of somebody else's may have several workers. A batch has one for itself, and the next one
-begins where a worker is free first. What a batch takes beside the others is what is learnt, so that
-workers which slow each other down need no model of their own.
+A foreign server may have several workers. A batch has one for itself, and the next batch begins
+where a worker is free first. What is learnt is how long a batch takes beside the others, so workers
+that slow each other down need no model of their own.
 """
 
 import sys
@@ -43,11 +43,11 @@ class _Handed:
 
     lengths: list[int]
     workers: int
-    """That many batches ran side by side when it was released: it waits for a worker behind so many
-    others, and behind fewer it runs."""
+    """How many batches ran side by side when it was released. Behind that many others it waits for
+    a worker, behind fewer it runs."""
     at: float = NEVER
     since: float = NEVER
-    """When its worker had nothing before it."""
+    """From when on its worker had no other batch."""
     ends: float = NEVER
     trial: bool = False
 
@@ -64,18 +64,19 @@ class Pipeline:
         self._depth = sys.maxsize
         """Batches that it could hold when it could hold any."""
         self._handed: dict[BatchId, _Handed] = {}
-        self._hand_off = _FIRST_HAND_OFF
+        self.hand_off = _FIRST_HAND_OFF
+        """Seconds between the release of a batch and its beginning, and back again."""
         self._lag = 0.0
         self._lag_spread = 0.0
         self._guard = 0.0
         self._freed = -NEVER
         self.doubted = False
-        """Something waits that should be refused for what is believed: its batch is a trial."""
+        """An item waits that was predicted to be late: its batch is a trial of the prediction."""
         self._served: deque[tuple[int, float]] = deque(maxlen=_REMEMBERED_BATCHES)
 
     @property
     def workers(self) -> int:
-        """Batches that run side by side at present: a server that is only tried has fewer."""
+        """Batches that run side by side; fewer while the shell lets the server try only some."""
         return min(self.most_workers, self._depth)
 
     def opens_at(self, slots: Slots, now: float) -> float:
@@ -86,12 +87,7 @@ class Pipeline:
             return NEVER
         if slots.in_flight < self.workers:
             return now
-        return max(now, self._free_at() - self._hand_off - self._guard)
-
-    @property
-    def hand_off(self) -> float:
-        """Seconds between the release of a batch and its beginning, and back again."""
-        return self._hand_off
+        return max(now, self._free_at() - self.hand_off - self._guard)
 
     def starts_at(self, now: float) -> float:
         """When the device would begin a batch that left now."""
@@ -102,7 +98,7 @@ class Pipeline:
         return self._free_after([handed.ends for handed in self._handed.values()], now)
 
     def _free_after(self, ends: Iterable[float], now: float) -> list[float]:
-        soonest = now + self._hand_off
+        soonest = now + self.hand_off
         taken = [max(soonest, end) for end in sorted(ends)[-self.workers :] if end < NEVER]
         return [soonest] * (self.workers - len(taken)) + taken
 
@@ -116,7 +112,7 @@ class Pipeline:
         if len(self._handed) < self.workers:
             return 0.0
         predicted = (self.times.predict(handed.lengths) for handed in self._handed.values())
-        return self.times.spread * max((seconds or 0.0 for seconds in predicted), default=0.0)
+        return self.times.drift.spread * max((seconds or 0.0 for seconds in predicted), default=0.0)
 
     def unproven(self, now: float) -> bool:
         """Whether nothing has run for so long that what was learnt may no longer be true."""
@@ -172,16 +168,16 @@ class Pipeline:
         for place, other in enumerate(self._handed.values(), start=1):
             (behind if place >= other.workers else ahead).append(other)
         if behind:
-            # It waited for the worker and has begun now, whatever was predicted before.
+            # It waited for this worker and begins now, whatever was predicted.
             behind[0].since = now
         if event.compute_seconds is None or handed.at == NEVER:
             return
         self.times.observe(handed.lengths, event.compute_seconds, trial=handed.trial)
         self._served.append((len(handed.lengths), now - handed.since))
         on_the_way = now - handed.at - event.compute_seconds - event.queue_seconds
-        # One that was held up by something else says little: it counts as twice the usual.
-        at_most = 2 * self._hand_off + _HAND_OFF_STEP
-        self._hand_off += _HAND_OFF_WEIGHT * (min(at_most, max(0.0, on_the_way)) - self._hand_off)
+        # A hand-off that something else held up says little: it counts as twice the usual.
+        at_most = 2 * self.hand_off + _HAND_OFF_STEP
+        self.hand_off += _HAND_OFF_WEIGHT * (min(at_most, max(0.0, on_the_way)) - self.hand_off)
         self._foretell(behind, [other.ends for other in ahead], now)
 
     def _foretell(self, behind: list[_Handed], ends: list[float], now: float) -> None:

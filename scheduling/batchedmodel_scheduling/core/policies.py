@@ -8,8 +8,7 @@ from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_scheduling.core.base import BasePolicy
 from batchedmodel_scheduling.core.pipeline import Pipeline
 from batchedmodel_scheduling.deadline.policy import Deadline
-from batchedmodel_scheduling.fifo.greedy import Greedy
-from batchedmodel_scheduling.fifo.window import Window
+from batchedmodel_scheduling.fifo.queueing import Greedy, Window
 from batchedmodel_scheduling.latency.batch_times import BatchTimes
 
 _CLASSES: Final[dict[PolicyName, type[BasePolicy]]] = {

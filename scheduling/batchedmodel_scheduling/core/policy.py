@@ -1,7 +1,7 @@
-"""The seam between deciding and acting: what a batch policy is told and what it answers.
+"""What a batch policy is told and what it answers.
 
-Times are monotonic seconds, given by the caller; `math.inf` as a time means never. A policy owns
-the set of waiting items, its caller owns timers and answers.
+The caller gives the time, in monotonic seconds; `math.inf` means never. A policy owns the waiting
+items, its caller owns timers and answers.
 """
 
 import math
@@ -28,7 +28,7 @@ class Priority(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestGroup:
-    """A caller's promise: `size` items with this `id` come within a moment."""
+    """A caller says that `size` items with this `id` come within a moment."""
 
     id: Hashable
     size: int
@@ -49,8 +49,8 @@ class Item(NamedTuple):
     """When its caller stops waiting; it is never released at or after this time."""
     priority: Priority = Priority.NORMAL
     yields: float = 0.0
-    """Seconds by which it stands back behind what is due as soon: the rows far back in a long list
-    let those pass that came after the list."""
+    """Seconds by which it is ordered as if it were due later. Rows far back in a long list have
+    some, so that callers who came after the list pass them."""
     request_group: RequestGroup | None = None
 
 
@@ -73,8 +73,8 @@ class Slots:
     depth: int
     in_flight: int
     just_in_time: bool = False
-    """Whether full batches, too, wait until the server is nearly free: whoever comes meanwhile may
-    have its turn first."""
+    """Whether full batches, too, wait until the server is nearly free, so that an item that comes
+    meanwhile may go first."""
 
     def early(self, opens_at: float) -> bool:
         """Whether a full batch may leave though the server begins it later, as far as is known."""
@@ -91,7 +91,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shed:
-    """An item that no longer waits, and how that is called."""
+    """An item that no longer waits, and how it ended."""
 
     item: Item
     outcome: Outcome
@@ -128,13 +128,13 @@ class Finished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryCap:
-    """What the server's memory holds, as is known by now; None for no bound."""
+    """What the server's memory holds, as far as is known; None for no bound."""
 
     cost: int | None
-    """As a server of ours has learnt, in what its device pays for: rows x longest when padded, the
+    """What a native server has learnt, in what its device pays for: rows x longest when padded, the
     sum of lengths when packed, rows otherwise."""
     rows: int | None = None
-    """As was found out about a server that knows of no cost."""
+    """What was found out about a foreign server, which tells no cost."""
 
 
 Event = HandedOver | Finished | MemoryCap
@@ -145,20 +145,15 @@ class Policy(Protocol):
 
     def offer(self, item: Item, now: float) -> Refusal | None:
         """Take the item, or say why not."""
-        ...
 
     def withdraw(self, item_id: ItemId, now: float) -> None:
         """Forget a waiting item: its caller left. Unknown and released items are ignored."""
-        ...
 
     def poll(self, now: float, slots: Slots) -> Decision:
         """At most one batch to release now. After a release, poll again."""
-        ...
 
     def observe(self, event: Event, now: float) -> None:
         """Learn what became of a released batch, or what the server holds."""
-        ...
 
     def configure(self, settings: BatchSettings, now: float) -> None:
         """Use other settings from now on; what waits stays, even above a smaller queue."""
-        ...

@@ -1,10 +1,8 @@
 """Room that tenants share: rows of a queue, bytes of bodies, places of a line.
 
-What one may have follows what is free (dynamic thresholds, Choudhury and Hahne): whoever takes all
-it can leaves some for those who come, and has less the more of them there are. A tenant alone gets
-all but the spare room, which is an eighth or less. What was taken is never taken away again.
-
-Pure.
+The more is free, the more each tenant may have (dynamic thresholds, Choudhury and Hahne). A tenant
+that takes all it may leaves some for others, and more the more of them there are. A tenant alone
+gets all but the spare room, an eighth or less. What a tenant has is never taken from it. Pure.
 """
 
 from collections import Counter
@@ -25,7 +23,7 @@ class _Held:
 
 
 class SharedRoom:
-    """How much of the room each tenant has; together never more than its size."""
+    """How much of the room each tenant has. Together they never have more than its size."""
 
     def __init__(self, size: int, spare: int | None = None) -> None:
         """`spare` is what a tenant alone does not get: an eighth at most, and by default."""
@@ -34,7 +32,7 @@ class SharedRoom:
         self.taken = 0
         self._held: Final[dict[str, _Held]] = {}
         self._weights: Final[Counter[float]] = Counter()
-        """How many who have some have each weight: few weights, of any number of tenants."""
+        """How many tenants with some of it have each weight."""
 
     def __len__(self) -> int:
         """How many tenants have some of it."""
@@ -98,13 +96,12 @@ class SharedRoom:
             del self._weights[weight]
 
     def _threshold(self, share: Share, free: int) -> float:
-        # Mostly all have one weight.
         alike = not self._weights or (len(self._weights) == 1 and share.weight in self._weights)
         ratio = 1.0 if alike else share.weight / max(share.weight, *self._weights)
         return ratio * _TIMES * free + self.size - (_TIMES + 1) * self.spare
 
     def _part(self, share: Share) -> float:
-        """What it had if all who have some had taken by their weights."""
+        """What it would have if all tenants with some of it shared all by their weights."""
         held = self._held.get(share.tenant)
         all_of_them = sum(weight * times for weight, times in self._weights.items())
         others = all_of_them - (0.0 if held is None else held.weight)

@@ -1,7 +1,4 @@
-"""What a policy does by itself, made visible: how large, how long, how late, and what is possible.
-
-The sidecar exports it; nobody sets it.
-"""
+"""What a policy does by itself, as metrics: how large, how long, how late, and what it could."""
 
 import math
 from dataclasses import dataclass
@@ -84,8 +81,8 @@ def signals(recent: Recent, times: BatchTimes, hand_off: float, settings: BatchS
 def sustainable_rate(table: list[float], target: float | None) -> float:
     """Rows a second in time, by seconds per batch size from 0 on; 0 if not even one is.
 
-    What arrives just after a batch has left waits for all of it and then for its own: twice the
-    time of a batch must fit into the target.
+    An item that comes just after a batch has left waits for that batch and then for its own: twice
+    the time of a batch must fit into the target.
     """
     longest = math.inf if target is None else target / 2
     rates = [rows / table[rows] for rows in range(1, len(table)) if table[rows] <= longest]

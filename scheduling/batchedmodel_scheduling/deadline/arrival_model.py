@@ -1,12 +1,12 @@
 """Whether company is about to arrive: the gaps between arrivals, and what waiting would gain.
 
-Holding b items for one more delays b items by the gap and saves the newcomer about one launch. With
-the gaps seen lately, go when for every horizon g
+Holding b items for one more delays b items by the gap and saves about one launch. With the gaps
+seen lately, the batch goes when for every horizon g
 
     P(e < gap <= e + g | gap > e) * theta * saved  <=  b * E[min(gap - e, g) | gap > e],
 
-e being the time since the last arrival. Under smooth traffic this is a threshold on b that light
-load never reaches; within a clump of arrivals it waits for the rest of the clump.
+where e is the time since the last arrival. Under smooth traffic this is a threshold on b that light
+load never reaches. Within a clump of arrivals the batch waits for the rest of the clump.
 """
 
 import bisect
@@ -47,8 +47,8 @@ class Gaps:
     ) -> float | None:
         """Until when to hold `items` for one more, at most `until`; None when it does not pay.
 
-        `saved` is what one more member of this batch costs less than a batch of its own, seconds;
-        `load` what arrives, as a part of what the device can do.
+        `saved`: seconds that one more member of this batch costs less than a batch of its own.
+        `load`: what arrives, as a part of what the device can do.
         """
         if self._last is None or len(self._gaps) < _ENOUGH or until <= now:
             return None
@@ -76,8 +76,7 @@ class Gaps:
 
 
 class GapsByKey:
-    """The gaps of each compatibility key; of many keys those not met for long are
-    forgotten."""
+    """The gaps of each compatibility key. Of many keys it forgets those met longest ago."""
 
     def __init__(self) -> None:
         self._by_key: dict[Hashable, Gaps] = {}

@@ -1,6 +1,7 @@
 """Which batches could run: items of a key merged by length or packed by tokens, within all bounds.
 
-Pure; called by `planning` for what waits, by `Deadline` for late ones and for turns of the floor.
+Pure. Called by `next_batch` for what waits, by `Deadline` for late items and for those that the
+starvation guard lets lead.
 """
 
 import math
@@ -8,11 +9,10 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_scheduling.core.limits import Limits
-from batchedmodel_scheduling.deadline.grouping import LengthClass, merged
 from batchedmodel_scheduling.deadline.ready_queue import Lane, QueuedItem, ReadyQueue
 from batchedmodel_scheduling.deadline.shedding import Candidate
 from batchedmodel_scheduling.latency.batch_times import BatchTimes
@@ -46,8 +46,50 @@ class Situation:
         return self.free[0]
 
 
+class LengthClass(NamedTuple):
+    """What is known of the items of one lane."""
+
+    items: int
+    cap: int
+    """How many share a batch if the longest of this class is among them."""
+    table: list[float]
+    """Seconds by number of items of which the longest is of this class, at least to `cap`."""
+
+
+def merged(classes: Sequence[LengthClass]) -> list[slice]:
+    """Runs of classes, shortest items first, that share batches: least total time of the device.
+
+    Merging classes pads more and launches less. Dynamic programming over the contiguous merges
+    finds the least sum: the idea of TurboTransformers (PPoPP 2021), applied to classes.
+    """
+    least = [0.0]
+    cut_at = [0]
+    for end, (_, cap, table) in enumerate(classes, 1):
+        whole = table[cap]
+        items = 0
+        best = math.inf
+        best_cut = end - 1
+        for begin in range(end - 1, -1, -1):
+            items += classes[begin].items
+            full, rest = divmod(items, cap)
+            together = full * whole + table[rest]
+            if together >= best:
+                break  # with more classes it only takes longer
+            seconds = least[begin] + together
+            if seconds < best:
+                best, best_cut = seconds, begin
+        least.append(best)
+        cut_at.append(best_cut)
+    runs: list[slice] = []
+    end = len(classes)
+    while end:
+        runs.append(slice(cut_at[end], end))
+        end = cut_at[end]
+    return runs[::-1]
+
+
 def together(late: list[QueuedItem], edges: tuple[int, ...], now: Situation) -> list[QueuedItem]:
-    """Of late items of one key, in turn, the first and those that share a batch with it best."""
+    """Of late items of one key, in turn: the first, and those that best share a batch with it."""
     if now.times.rule is CostRule.PACKED:
         return _packed_run(late, now)[0].entries
     lanes = ReadyQueue(edges)
@@ -64,13 +106,13 @@ def together(late: list[QueuedItem], edges: tuple[int, ...], now: Situation) -> 
 
 
 def within(batch: list[QueuedItem], seconds: float, now: Situation) -> list[QueuedItem]:
-    """As many of the first as safely run in so many seconds; perhaps none."""
+    """As many of the first items as safely run in so many seconds; perhaps none."""
     table = _table_of(batch, now)
     return batch[: bisect_right(table, seconds / now.times.upper, 0, len(batch) + 1) - 1]
 
 
 def quick(batch: list[QueuedItem], now: Situation) -> list[QueuedItem]:
-    """As many of the first as keep the others waiting for no more than half of the target."""
+    """As many of the first items as keep others waiting for at most half of the target."""
     return batch[: _cap(_table_of(batch, now), len(batch), _longest(now))]
 
 
@@ -118,10 +160,10 @@ def _longest(now: Situation) -> float:
 
 
 def _cap(table: list[float], cap: int, longest: float) -> int:
-    """Rows so that no batch keeps the others waiting for more than half of the target.
+    """Rows of a batch that keeps others waiting for at most half of the target.
 
-    Where not even one row is that quick, all of the target; where that is out of reach as well,
-    small batches would only make everybody later.
+    Where not even one row is that quick, it may take all of the target. Where that is out of reach
+    as well, a batch is full: small ones would only make everybody later.
     """
     if table[1] > longest or table[cap] <= longest / 2:
         return cap
@@ -130,11 +172,11 @@ def _cap(table: list[float], cap: int, longest: float) -> int:
 
 
 def _in_order(run: list[Lane], at_most: int) -> list[QueuedItem]:
-    """The most urgent of several lanes; what is further back than `at_most` is not looked at."""
+    """At most so many of the most urgent items of several lanes."""
     if len(run) == 1:
         return run[0].entries[:at_most]
     waiting = waiting_in(run)
-    # Lanes share the look ahead by their sizes: merging all of a long queue would take too long.
+    # Of each lane a part of its size: merging all of a long queue would take too long.
     part = min(1.0, 1.5 * at_most / waiting)
     entries = [entry for lane in run for entry in lane.entries[: int(part * len(lane.entries)) + 4]]
     entries.sort()
@@ -211,8 +253,8 @@ def by_itself(now: Situation, entries: list[QueuedItem]) -> Candidate:
 def _in_turn(batches: list[Candidate]) -> list[Candidate]:
     """Keep the batches of a run in order: each is as urgent as the most urgent one behind it.
 
-    Due times alone would let the batch of an urgent item of low priority, and the items of high
-    priority that fill it up, pass older ones of high priority.
+    By due times alone a batch with one urgent item of low priority, filled up with newer items of
+    high priority, would pass older items of high priority.
     """
     for batch, behind in zip(batches[-2::-1], batches[:0:-1], strict=True):
         batch.turn = min(batch.turn, behind.turn)

@@ -1,13 +1,12 @@
 """Which heads to give up and how many to run when not all can be in time: a look ahead.
 
-A programme over (items left, time): V(i, t) is the least expected loss from the i-th item on when
-the device is free at t. Either the i-th is given up, or a batch begins with it; members count as
-lost by the chance that their batch ends after they are due; and every second of the device costs
-`price`, what arrivals yet to come would make of it. Only the first step is used, then the world is
-looked at again; so later steps are kept on a coarse grid of times and sizes, the first is exact.
-Several workers whose batches end in turn are one device as many times as fast, whose answers come
-later by what a batch takes longer there.
-Pure; called by the planner under pressure.
+A dynamic programme over (items left, time): V(i, t) is the least expected loss from the i-th item
+on when the device is free at t. Either the i-th item is given up, or a batch begins with it. A
+member is lost by the chance that its batch ends after it is due. Every second of the device costs
+`price`: what later arrivals would make of it. Only the first step is used, so it is exact; later
+steps are on a coarse grid of times and sizes. Several workers whose batches end in turn count
+as one device that is as many times as fast, and whose answers come later by the difference.
+Pure; called by `next_batch` under pressure.
 """
 
 from typing import Final, NamedTuple
@@ -98,7 +97,7 @@ def _losses(
     # Time beyond the grid costs what it costs on it.
     beyond = price * cell * (cells + shifts[:, None] - ends)
     left = np.empty((count + 1, _CELLS + 1))
-    left[0] = 0.0  # of no use, as somebody leaves; but read with the others, and not to be garbage
+    left[0] = 0.0  # read with the others but not used, as somebody leaves
     left[count] = price * times
     with_late = np.empty_like(left)
     with_late[count] = left[count] + late[count]

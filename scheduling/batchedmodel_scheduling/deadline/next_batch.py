@@ -5,6 +5,7 @@ a batch.
 """
 
 import heapq
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,8 +25,7 @@ from batchedmodel_scheduling.deadline.batches import (
     waiting_in,
 )
 from batchedmodel_scheduling.deadline.ready_queue import Lane, QueuedItem, ReadyQueue
-from batchedmodel_scheduling.deadline.shedding import Candidate, select
-from batchedmodel_scheduling.deadline.worker_timeline import WorkerTimeline
+from batchedmodel_scheduling.deadline.shedding import Candidate, WorkerTimeline, select
 
 _PRICE: Final = 0.8
 """What a freed second of the device is worth: this part of what arrives in it, as far as the device
@@ -41,13 +41,13 @@ class Plan:
     batch: list[QueuedItem]
     table: list[float]
     """Upper seconds by number of items of the batch's kind."""
-    given_up: list[QueuedItem]
+    given_up: Sequence[QueuedItem] = ()
     """Those that are left out and late by the time this batch is over."""
-    pressed: bool
+    pressed: bool = False
     """Not everything that waits will be in time."""
-    slack: float
+    slack: float = 0.0
     """Seconds by which all could be put off and still be in time; 0 under pressure."""
-    load: float
+    load: float = 1.0
     """What arrives, as a part of what the device could do of the batch's kind."""
     behind: Sequence[Candidate] = ()
     """Of each other kind the batch that is to run first."""
@@ -74,7 +74,7 @@ def _alike(lane: Lane, now: Situation) -> Plan:
     entries = lane.entries
     cap = now.limits.rows_of(lane.longest)
     table = now.times.upper_table(lane.longest, cap)[: cap + 1]
-    timeline, slack = WorkerTimeline(now.free), float("inf")
+    timeline, slack = WorkerTimeline(now.free), math.inf
     seen = min(len(entries), _BATCHES_SEEN * cap) if now.hurried else 0
     for first in range(0, seen, cap):
         part = entries[first : first + cap]
@@ -83,18 +83,16 @@ def _alike(lane: Lane, now: Situation) -> Plan:
         if slack < 0:
             break
     else:
-        batch = entries[:cap]
-        load = _load(table, now)
-        return Plan(batch=batch, table=table, given_up=[], pressed=False, slack=slack, load=load)
+        load = now.rate / _best_rate(table, now)
+        return Plan(batch=entries[:cap], table=table, slack=slack, load=load)
     skipped = _passed_over(entries, table, now)
     viewed = entries[skipped : skipped + look_ahead.LARGEST]
+    expected = now.times.table(lane.longest, cap)[: cap + 1]
     device = look_ahead.Device(
-        table=[
-            seconds * now.times.scale for seconds in now.times.table(lane.longest, cap)[: cap + 1]
-        ],
+        table=[seconds * now.times.drift.scale for seconds in expected],
         start=now.start,
         start_spread=now.start_spread,
-        spread=now.times.spread,
+        spread=now.times.drift.spread,
         # One that is busy for longer is no help to any that this batch could have.
         workers=sum(one <= now.start + table[-1] for one in now.free),
     )
@@ -106,8 +104,6 @@ def _alike(lane: Lane, now: Situation) -> Plan:
         table=table,
         given_up=_lost(entries[:dropped], table[len(batch)], now),
         pressed=True,
-        slack=0.0,
-        load=1.0,
     )
 
 
@@ -143,17 +139,13 @@ def _price(entries: Sequence[QueuedItem], table: list[float], now: Situation) ->
 
 def _best_rate(table: list[float], now: Situation) -> float:
     rows = _usual_rows(table, now)
-    return len(now.free) * rows / table[rows] if table[rows] > 0 else float("inf")
-
-
-def _load(table: list[float], now: Situation) -> float:
-    return now.rate / _best_rate(table, now)
+    return len(now.free) * rows / table[rows] if table[rows] > 0 else math.inf
 
 
 def _different(keys: list[list[Lane]], now: Situation) -> Plan:
     """Several keys or lengths: merge what is cheaper together, then batches by due time."""
     if len(keys) > _KEYS_SEEN:
-        # Callers choose the keys: a decision must not grow with them. Others have their turn.
+        # Callers choose the keys: a decision must not take longer the more there are.
         fullest = max(keys, key=waiting_in)
         keys = heapq.nsmallest(_KEYS_SEEN, keys, key=most_urgent)
         if fullest not in keys:
@@ -164,25 +156,19 @@ def _different(keys: list[list[Lane]], now: Situation) -> Plan:
     if not now.hurried:
         first = min(candidates, key=lambda candidate: candidate.turn)
         table = table_beyond(first, now)
-        load = _load(table, now)
         return Plan(
             batch=first.entries,
             table=table,
-            given_up=[],
-            pressed=False,
-            slack=float("inf"),
-            load=load,
+            slack=math.inf,
+            load=now.rate / _best_rate(table, now),
             behind=[head for head in heads if head is not first],
         )
     chosen = select(candidates, now.free, partial(by_itself, now), _launch_price(candidates, now))
     if not chosen.run:
-        last = max(
-            (e for candidate in chosen.put_off for e in candidate.entries), key=attrgetter("due")
-        )
-        alone = now.times.upper_table(last.length, 1)
-        return Plan(batch=[last], table=alone, given_up=[], pressed=True, slack=0.0, load=1.0)
+        last = max((e for one in chosen.put_off for e in one.entries), key=attrgetter("due"))
+        return Plan(batch=[last], table=now.times.upper_table(last.length, 1), pressed=True)
     first = chosen.run[0]
-    timeline, slack = WorkerTimeline(now.free), float("inf")
+    timeline, slack = WorkerTimeline(now.free), math.inf
     for candidate in chosen.run:
         slack = min(slack, candidate.due - timeline.add(candidate.seconds))
     pressed = bool(chosen.given_up or chosen.put_off)
@@ -193,7 +179,7 @@ def _different(keys: list[list[Lane]], now: Situation) -> Plan:
         given_up=_lost(chosen.given_up, first.seconds, now),
         pressed=pressed,
         slack=0.0 if pressed else slack,
-        load=1.0 if pressed else _load(table, now),
+        load=1.0 if pressed else now.rate / _best_rate(table, now),
         behind=[head for head in heads if head is not first],
     )
 

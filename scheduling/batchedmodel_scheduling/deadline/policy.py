@@ -1,11 +1,11 @@
 """`Deadline`: as many in time as can be, and the lone one not a moment later than it must.
 
-At each decision: give up what cannot be in time any more; plan for the rest (`planning`); hold the
-first batch back only if company is about to come (`gathering`); otherwise hand it over. What the
-device costs is learnt by the pipeline. What was given up but is still wanted goes on with whatever
-time is left over (`spare`).
+At each decision it gives up what cannot be in time any more and plans for the rest (`next_batch`).
+It holds the first batch back only if company is about to come (`arrival_model`, `request_groups`);
+otherwise the batch leaves. What the device costs is learnt by the pipeline. An item that was given
+up but is still wanted waits for time that is left over (`late_queue`).
 
-An item that is due at its deadline is refused or shed as soon as it would miss it, others are late.
+An item that is due at its deadline is refused or shed as soon as it would miss it. Others are late.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,10 +31,13 @@ from batchedmodel_scheduling.deadline.arrival_model import ArrivalRate, GapsByKe
 from batchedmodel_scheduling.deadline.batches import Situation, quick, together, within
 from batchedmodel_scheduling.deadline.late_queue import LateQueue
 from batchedmodel_scheduling.deadline.next_batch import Plan, plan
-from batchedmodel_scheduling.deadline.ready_queue import QueuedItem, ReadyQueue, entry_of
+from batchedmodel_scheduling.deadline.ready_queue import (
+    QueuedItem,
+    ReadyQueue,
+    StarvationGuard,
+    entry_of,
+)
 from batchedmodel_scheduling.deadline.request_groups import RequestGroups
-from batchedmodel_scheduling.deadline.starvation_guard import StarvationGuard
-from batchedmodel_scheduling.deadline.work_estimate import WorkEstimate
 
 _PRIORITY_STEP: Final = 1.0
 """Seconds between two priorities, or the target if that is shorter."""
@@ -42,17 +45,16 @@ _PROFILE_BELIEVED: Final = 10.0  # seconds of refusals
 
 
 class Deadline(BasePolicy):
-    """See the module."""
+    """Orders items by due time and priority; see the module."""
 
     def __init__(self, settings: BatchSettings, pipeline: Pipeline) -> None:
         super().__init__(settings, pipeline)
         self._ready = ReadyQueue(settings.length_buckets)
         self._late_queue = LateQueue()
         self._guard = StarvationGuard()
-        self._fan_outs = RequestGroups()
+        self._groups = RequestGroups()
         self._rate = ArrivalRate()
         self._gaps = GapsByKey()
-        self._estimate = WorkEstimate(pipeline.times, settings.max_batch_size)
         self._refusing_since = NEVER  # for what the profile says alone
         self._evicted: list[Shed] = []
         self._early = False  # something has filled up since the last plan
@@ -64,15 +66,15 @@ class Deadline(BasePolicy):
     def offer(self, item: Item, now: float) -> Refusal | None:
         """Refuse what would be late and is not wanted then, and what finds no room.
 
-        On a server that has not run for a second nobody is refused for what was learnt, and for
-        what the server itself has measured only for some seconds more: one batch must go through
-        then, or a wrong estimate would never be corrected.
+        Nobody is refused for what was learnt on a server that has not run for a second, nor for its
+        own profile after some seconds of refusals: one batch must go through then, or a wrong
+        estimate would never be corrected.
 
-        When the queue is full of late ones, one of them makes room for one that may be in time.
+        When the queue is full, a late item makes room for one that may be in time.
         """
         self._timer = NEVER
-        # Refused ones as well: the rest of their group need not wait for those.
-        self._fan_outs.observe(item)
+        # Refused ones as well, so that nobody waits for them.
+        self._groups.observe(item)
         waiting = len(self._ready) + len(self._late_queue)
         start = self.pipeline.starts_at(now)
         alone = start + self._alone(item.length)
@@ -92,14 +94,15 @@ class Deadline(BasePolicy):
 
     def take_over(self, item: Item) -> None:
         """Let an item wait."""
-        self._fan_outs.observe(item)
+        self._groups.observe(item)
         self._add(self._entry(item))
 
     def _add(self, entry: QueuedItem) -> None:
         lane = self._ready.add(entry)
-        filled = len(lane.entries) == self.limits.rows_of(lane.longest)
-        full = filled or len(self._ready) == self.limits.rows
-        if full:
+        if (
+            len(lane.entries) == self.limits.rows_of(lane.longest)
+            or len(self._ready) == self.limits.rows
+        ):
             self._early = True
 
     def refusal(self) -> Refusal | None:
@@ -125,7 +128,6 @@ class Deadline(BasePolicy):
     def configure(self, settings: BatchSettings, now: float) -> None:
         """Use other settings from now on."""
         super().configure(settings, now)
-        self._estimate = WorkEstimate(self.pipeline.times, settings.max_batch_size)
         self._early = True
         # What waits is ordered by the new target, or newcomers would pass it.
         waiting, self._ready = self._ready, ReadyQueue(settings.length_buckets)
@@ -144,7 +146,7 @@ class Deadline(BasePolicy):
             return self._hold(NEVER, HoldReason.EMPTY, shed)
         if opens > now and not (self._early and slots.early(opens)):
             if self._unswept:
-                # Who cannot be in time after the batch that has just left hears it now, not then.
+                # Those that the batch which has just left makes late are told now.
                 shed += self._hopeless(self.pipeline.starts_at(now), now)
                 if not len(self._ready) and not len(self._late_queue):
                     return self._hold(NEVER, HoldReason.EMPTY, shed)
@@ -172,7 +174,7 @@ class Deadline(BasePolicy):
         """Release the planned batch unless there is a reason to hold it."""
         batch = chosen.batch
         full = self.limits.full([entry.length for entry in batch])
-        whole = not (full or chosen.pressed) and self._fan_outs.complete(batch)
+        whole = not (full or chosen.pressed) and self._groups.complete(batch)
         if opens > now and (chosen.pressed or not full):
             return self._hold(opens, HoldReason.BUSY, shed)
         overdue = self._guard.overdue()
@@ -189,7 +191,7 @@ class Deadline(BasePolicy):
         elif not full and not chosen.pressed and not whole:
             wait = self._wait(chosen, now)
             if wait is not None:
-                # One that can hold no more does not wait for the company of another.
+                # A full batch need not wait until another one is complete.
                 ready = self._full_behind(chosen)
                 if not ready:
                     self._gathered = True
@@ -222,7 +224,7 @@ class Deadline(BasePolicy):
         )
         if until <= now:
             return None
-        announced = self._fan_outs.awaited(batch, now)
+        announced = self._groups.awaited(batch, now)
         if announced is not None:
             return min(until, announced)
         saved = table[items] + table[1] - one_more
@@ -269,7 +271,7 @@ class Deadline(BasePolicy):
         for entry in late:
             self._late_queue.discard(entry.id)
         items = [entry.item for entry in chain(batch, late)]
-        self._fan_outs.left(items)
+        self._groups.left(items)
         self._guard.released({item.priority for item in items}, self._ready.priorities)
         released = self._released(items, reason, now)
         self._timer = self._refusing_since = NEVER
@@ -290,7 +292,7 @@ class Deadline(BasePolicy):
         return held
 
     def _hopeless(self, start: float, now: float) -> list[Shed]:
-        """Give up the heads that would be late even alone; those that are late, while unproven."""
+        """Give up what would be late even alone; on a server that is unproven, what is late."""
         if self.pipeline.unproven(now):
             return self._give_up(self._ready.due_by(now), now)
         self._unswept = False
@@ -312,8 +314,8 @@ class Deadline(BasePolicy):
                         gone.append(entry)
         return self._give_up(gone, now)
 
-    def _give_up(self, entries: list[QueuedItem], now: float) -> list[Shed]:
-        """They will be late: those still wanted then wait for spare time, the others end here."""
+    def _give_up(self, entries: Sequence[QueuedItem], now: float) -> list[Shed]:
+        """Items will be late: those that are still wanted then wait on, the others end here."""
         if not entries:
             return []
         self._ready.take(entries)
@@ -342,10 +344,10 @@ class Deadline(BasePolicy):
         )
 
     def _hurried(self) -> bool:
-        """Whether to go after due times that late answers may miss.
+        """Whether small batches are worth their cost, as they bring more answers in time.
 
-        Where two single rows in a row miss the target, no rate at all can be served in time: small
-        batches would then make everybody late, and a few in time.
+        They are not where late answers are wanted and two single rows in a row miss the target:
+        then no rate can be served in time, and small batches would make everybody later.
         """
         target = self.settings.target_seconds
         if target is None or self.settings.lateness is Lateness.REFUSE:
@@ -353,14 +355,14 @@ class Deadline(BasePolicy):
         return 2 * self._alone(max(1, round(self.recent.length))) <= target
 
     def _one_too_many(self, entry: QueuedItem, start: float) -> bool:
-        """Whether even in full batches not all of its rank could be in time, and late is no use.
+        """Whether somebody must be given up if it came, even if all batches were full.
 
-        Somebody must be given up then; the newcomer has waited for nothing yet. Work is counted in
-        seconds only where the server has measured itself.
+        Then it is the newcomer, who has not waited yet. Only where a late answer is of no use, and
+        where the server has measured itself, so that work is counted in seconds.
         """
         if entry.due < entry.item.deadline or not self.pipeline.times.profiled:
             return False
-        pace = self.pipeline.times.scale / self.pipeline.workers
+        pace = self.pipeline.times.drift.scale / self.pipeline.workers
         return not self._ready.feasible(entry, start, pace)
 
     def _worth_a_try(self, item: Item, now: float) -> bool:
@@ -375,15 +377,15 @@ class Deadline(BasePolicy):
         return now - self._refusing_since >= _PROFILE_BELIEVED
 
     def _predicted_late(self, item: Item, waiting: int) -> Refusal:
-        """To try again makes sense when what waits is served, or hardly where that is no help."""
+        """Trying again makes sense once what waits is served; hardly for what is late alone."""
         alone = self.pipeline.hand_off + self._alone(item.length)
         rows = max(1, waiting) if item.arrived + alone <= item.deadline else None
         return Refusal(reason=Rejection.PREDICTED_LATE, retry_after=self.retry_after(rows))
 
     def _alone(self, length: int) -> float:
-        """What an item needs by itself: the middle, since giving up is final and a guess."""
+        """Seconds that an item needs by itself: the middle, as giving up on a guess is final."""
         times = self.pipeline.times
-        return times.table(length, 1)[1] * times.scale
+        return times.table(length, 1)[1] * times.drift.scale
 
     def rank(self, item: Item) -> float:
         """By due time and priority, as in the lanes."""
@@ -391,4 +393,6 @@ class Deadline(BasePolicy):
 
     def _entry(self, item: Item) -> QueuedItem:
         step = min(_PRIORITY_STEP, self.settings.target_seconds or _PRIORITY_STEP)
-        return entry_of(item, self._estimate.of(item.length), step)
+        rows = self.settings.max_batch_size
+        full = self.pipeline.times.table(item.length, rows)[rows]
+        return entry_of(item, (full or 1.0) / rows, step)

@@ -1,12 +1,12 @@
 """Where items wait for their turn: one lane per compatibility key and length class.
 
-A lane is kept in the order in which its items should leave. Whatever leaves a lane is nearly always
-its head, whether released or given up. Owned by `Deadline`.
+A lane is in the order in which its items should leave. What leaves is nearly always its head,
+whether released or given up. Owned by `Deadline`.
 """
 
 import bisect
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Final, NamedTuple
 
 from batchedmodel_scheduling.core.limits import Limits
@@ -14,8 +14,7 @@ from batchedmodel_scheduling.core.policy import Item, ItemId, Priority
 
 _BEHIND: Final = {Priority.HIGH: -1.0, Priority.NORMAL: 0.0, Priority.LOW: 1.0}
 _WEIGHTS: Final = {Priority.HIGH: 4.0, Priority.NORMAL: 1.0, Priority.LOW: 0.25}
-
-
+_OWED_SHARE: Final = 0.05
 _CLASSES: Final = 128  # more than there are narrow classes of any length
 
 
@@ -34,10 +33,10 @@ class QueuedItem(NamedTuple):
 
 
 def entry_of(item: Item, work: float, step: float) -> QueuedItem:
-    """By due time; a priority is `step` seconds ahead of the next one.
+    """An item in order of due time, in which a priority is `step` seconds ahead of the next one.
 
-    Whatever waits long enough comes first in the end, of whatever priority. Worth is work: by
-    number alone, long items would always be given up first.
+    So whatever waits long enough comes first in the end. Its worth is its work: if all items were
+    worth the same, long ones would always be given up first.
     """
     order = item.due + item.yields + _BEHIND[item.priority] * step
     return QueuedItem(
@@ -74,9 +73,6 @@ class ReadyQueue:
     def __len__(self) -> int:
         return len(self._lane_of)
 
-    def __contains__(self, item_id: ItemId) -> bool:
-        return item_id in self._lane_of
-
     def __iter__(self) -> Iterator[Item]:
         return iter([entry.item for _, entry in self._lane_of.values()])
 
@@ -85,10 +81,9 @@ class ReadyQueue:
         return self._by_key.values()
 
     def feasible(self, newcomer: QueuedItem, start: float, scale: float) -> bool:
-        """Whether all could be in time if an item came, in full batches from `start` on.
+        """Whether the item and all of its and higher priorities could be in time, in full batches.
 
-        It and all of its priority and higher ones, that is; `scale` is how long a second of work
-        takes.
+        `start` is when the device is free, `scale` how long a second of work takes.
         """
         priority = newcomer.item.priority
         whole = start + scale * sum([work for one, work in self._work.items() if one <= priority])
@@ -98,7 +93,7 @@ class ReadyQueue:
         if all(lane.entries[-1] < newcomer for lane in lanes):
             return False
         if whole + scale * newcomer.work > max(lane.entries[-1].due for lane in lanes):
-            return False  # it is not the one that would be late, but somebody would
+            return False  # another item would be late
         before = 0.0
         for lane in lanes:
             ahead = lane.entries[: bisect.bisect_left(lane.entries, newcomer)]
@@ -139,7 +134,7 @@ class ReadyQueue:
             self._close(lane)
         return entry
 
-    def take(self, chosen: list[QueuedItem]) -> None:
+    def take(self, chosen: Sequence[QueuedItem]) -> None:
         """Forget items that leave together; usually the heads of their lanes."""
         lane_of = self._lane_of
         for priority in {entry.item.priority for entry in chosen}:
@@ -207,10 +202,9 @@ class ReadyQueue:
         return lane
 
     def _class_of(self, length: int) -> int:
-        """Two per doubling, (2, 3], (3, 4], (4, 6], (6, 8], ..., and given edges cut in as well.
+        """Two classes per doubling, (2, 3], (3, 4], (4, 6], (6, 8], ..., cut again at the edges.
 
-        Classes must be narrow, whatever edges are given: all of one are taken for as long as its
-        longest.
+        Classes must be narrow, as all items of one are taken for as long as its longest.
         """
         bits = (length - 1).bit_length()
         narrow = 2 * bits - (length <= 3 << bits >> 2) if length > 2 else length
@@ -221,3 +215,30 @@ class ReadyQueue:
         lanes.remove(lane)
         if not lanes:
             del self._by_key[lane.key]
+
+
+class StarvationGuard:
+    """Lets the priority that others keep waiting lead a batch from time to time.
+
+    It counts batches, not seconds: a priority that waits while others are served is owed a
+    twentieth of a batch for each.
+    """
+
+    def __init__(self) -> None:
+        self._owed: dict[Priority, float] = {}
+
+    def released(self, served: Set[Priority], waiting: Mapping[Priority, int]) -> None:
+        """A batch left with items of these priorities; so many of each still wait."""
+        for priority in Priority:
+            if priority in served or not waiting.get(priority):
+                self._owed.pop(priority, None)
+            else:
+                self._owed[priority] = self._owed.get(priority, 0.0) + _OWED_SHARE
+
+    def overdue(self) -> Priority | None:
+        """The priority that must lead the next batch, if any."""
+        if not self._owed:
+            return None
+        priority = max(self._owed, key=lambda one: self._owed[one])
+        # Twenty times a twentieth is a little less than one.
+        return priority if self._owed[priority] > 1 - _OWED_SHARE / 2 else None

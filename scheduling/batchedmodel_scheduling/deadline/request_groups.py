@@ -1,12 +1,11 @@
 """Announced groups: callers that said how many items they are about to send.
 
-While such a group is incomplete it is worth waiting for, within the bounds of any wait; when its
-last member is here there is nothing more to wait for. Owned by `Deadline`.
+It is worth waiting for the rest of such a group, within the bounds of any wait; when its last
+member is here there is nothing more to wait for. Owned by `Deadline`.
 
-Promises are believed on credit: a batch is held for a group as long as members follow each other
-closely, and until that group is complete no batch of the same key is held for another, for a
-second. So whoever announces what never comes costs others one short wait a second, whatever it is
-called, and the groups of other keys are believed as before.
+A batch is held for a group as long as members follow each other closely. Until that group is
+complete, and for a second at most, no batch of the same key is held for another. So a caller that
+announces what never comes costs others of its key one short wait a second.
 """
 
 from collections.abc import Hashable, Iterable
@@ -16,9 +15,9 @@ from batchedmodel_scheduling.core.policy import Item, RequestGroup
 from batchedmodel_scheduling.deadline.ready_queue import QueuedItem
 
 PATIENCE_SECONDS: Final = 0.005
-"""From one member of a group to the next, while a batch is held for it."""
+"""How long a batch is held from one member of a group to the next."""
 CREDIT_SECONDS: Final = 1.0
-"""For how long a promise that is not kept keeps others of its key from being believed."""
+"""How long no other group of its key is waited for while one stays incomplete."""
 _REMEMBERED: Final = 4096  # groups, and keys; callers choose both, so they must not fill the memory
 
 
@@ -62,7 +61,7 @@ class RequestGroups:
             self._begun.discard(oldest)
 
     def complete(self, entries: Iterable[QueuedItem]) -> bool:
-        """Whether these hold members of groups, and nothing of any of them is still to come."""
+        """Whether some of these are members of groups, and all their groups are complete."""
         groups = [
             entry.item.request_group for entry in entries if entry.item.request_group is not None
         ]
@@ -81,7 +80,7 @@ class RequestGroups:
         return None
 
     def left(self, items: Iterable[Item]) -> None:
-        """These left: the rest of their groups goes without them, and is not waited for."""
+        """These left: the rest of their groups is not waited for any more."""
         if self._seen:
             for item in items:
                 group = item.request_group
@@ -93,7 +92,7 @@ class RequestGroups:
         return group.id in self._seen and group.id not in self._begun
 
     def _has_credit(self, key: Hashable, group: Hashable, now: float) -> bool:
-        """Whether a promise of this group is believed; it is not the next one until it is kept."""
+        """Whether this group may be waited for, as no other one of its key is just now."""
         credit = self._credits.get(key)
         if credit is not None and credit.until > now:
             return credit.group == group

@@ -1,12 +1,12 @@
 """Which batches to run and what to give up when not all can be in time.
 
-Moore and Hodgson's rule (1968) on batches: run them by deadline; when one would be late, give up
+Moore and Hodgson's rule (1968) on batches: run them by deadline. When one would be late, give up
 what costs the most time for its worth, either a whole batch or the oldest members of the late one.
-Nobody is given up where the late batch can be cut in two that are both in time and the second
-launch costs others less.
-Pure; called by the policy with the batches of all keys.
+Nobody is given up where the late batch can be cut in two that are both in time, and the second
+launch costs others less. Pure.
 """
 
+import heapq
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,28 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from batchedmodel_scheduling.deadline.ready_queue import QueuedItem
-from batchedmodel_scheduling.deadline.worker_timeline import WorkerTimeline
+
+
+class WorkerTimeline:
+    """When batches end that leave one after the other, each where a worker is free first.
+
+    Graham's list scheduling (1966). The pipeline says when the workers are free of what has left.
+    """
+
+    def __init__(self, free: Sequence[float]) -> None:
+        """`free` says of each worker, at least of one, from when on it is."""
+        self._free = sorted(free)
+
+    @property
+    def begins(self) -> float:
+        """When the next batch does."""
+        return self._free[0]
+
+    def add(self, seconds: float) -> float:
+        """One more batch takes so long; returns when it ends."""
+        ends = self._free[0] + seconds
+        heapq.heapreplace(self._free, ends)
+        return ends
 
 
 @dataclass(slots=True)
@@ -101,7 +122,8 @@ def select(
             last.entries = last.entries[dropped:]
             if last.without is not None:
                 last.without = last.without[dropped:]
-            last.seconds = _seconds(last)
+            left = last.without[0] if last.without is not None else last.table[len(last.entries)]
+            last.seconds = left * last.factor
             last.due = due
             last.weight -= loss
     return Selection(run=run, given_up=given_up, put_off=put_off)
@@ -112,9 +134,8 @@ def _cut(
 ) -> tuple[Candidate, Candidate] | None:
     """The first members by themselves and then the rest, if nobody is late and it costs little.
 
-    Batches are made without regard to how far apart the due times of their members are: the first
-    may be due long before the others, which can wait. `most` is how many seconds longer two batches
-    may take than one.
+    A batch may hold members that are due long before the others, which can wait. `most` is how many
+    seconds longer two batches may take than one.
     """
     first, rest = late.entries[:count], late.entries[count:]
     if not rest:
@@ -150,9 +171,3 @@ def _oldest(candidate: Candidate, start: float) -> _Oldest:
     if few == len(entries):
         return _Oldest(few, loss, math.inf)
     return _Oldest(few, loss, dues[few] if dues else entries[few].due)
-
-
-def _seconds(candidate: Candidate) -> float:
-    if candidate.without is not None:
-        return candidate.without[0] * candidate.factor
-    return candidate.table[len(candidate.entries)] * candidate.factor

@@ -4,6 +4,8 @@ Without a profile nothing is predicted until enough batches of the traffic itsel
 then a line through them takes the profile's place. Owned by the pipeline; policies read from it.
 """
 
+import bisect
+import math
 from collections import deque
 from collections.abc import Sequence
 from typing import Final
@@ -11,12 +13,97 @@ from typing import Final
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import Profile, ProfilePoint
 from batchedmodel_scheduling.latency.curve import Curve, smoothed
-from batchedmodel_scheduling.latency.drift import Drift
 
 _COLD_BATCHES: Final = 3  # the first ones after a start pay for allocation and compilation
 _LEARNT_FROM: Final = 16  # batches until traffic stands in for a profile, and until it does anew
 _MUCH_LESS: Final = 0.7  # of what was expected
 _SAMPLES: Final = 128
+
+_STEP: Final = 0.05
+_CLIP: Final = 2.5  # spreads; further out nothing counts more
+_RECENT: Final = 12
+_ONE_SIDED: Final = 0.75
+_SUDDEN: Final = 2.0  # spreads
+_LEAST_SPREAD: Final = 0.004
+_FIRST_SPREAD: Final = 0.05
+_REMEMBERED: Final = 200
+_QUANTILE: Final = 0.9
+_LEAST_MARGIN: Final = 1.0
+_MOST_MARGIN: Final = 1.3
+_FIRST_MARGIN: Final = 1.03
+_ENOUGH: Final = 20  # batches until their quantile says more than the first guess
+
+
+class Drift:
+    """How far a device is from its curve today: a scale, its spread, and a margin.
+
+    The scale follows the ratio of observed to expected times in small steps on a logarithmic
+    scale, so that stragglers move it little. When most of the recent batches lie on one side, the
+    device has changed (clocks, neighbours, a new driver) and the scale jumps. The margin is a
+    quantile of what is left over: under-estimating costs far more than over-estimating.
+    """
+
+    def __init__(self) -> None:
+        self._log_scale = 0.0
+        self.spread = _FIRST_SPREAD
+        """Standard deviation of the logarithm of a time."""
+        self._seen = 0
+        self._recent: deque[float] = deque(maxlen=_RECENT)
+        self._residuals: deque[float] = deque(maxlen=_REMEMBERED)
+        self._sorted: list[float] = []
+        self.scale = 1.0
+        """Middle of the present times, as a factor on the expected ones."""
+        self.margin = _FIRST_MARGIN
+        """From the middle to the time that nine of ten batches keep, as a factor."""
+
+    def observe(self, ratio: float) -> None:
+        """Learn from one batch; `ratio` is observed over expected seconds, without the scale."""
+        residual = math.log(ratio) - self._log_scale
+        self._seen += 1
+        clipped = max(-_CLIP * self.spread, min(_CLIP * self.spread, residual))
+        self._recent.append(residual)
+        if not self._jumped():
+            step = max(_STEP, 1 / (self._seen + 1))
+            self._log_scale += step * clipped
+            # The mean deviation of a normal distribution is 0.8 of its standard deviation.
+            self.spread += step * (1.25 * abs(clipped) - self.spread)
+            self.spread = max(_LEAST_SPREAD, self.spread)
+            self._remember(residual)
+        self.scale = math.exp(self._log_scale)
+
+    def believe(self, ratio: float) -> None:
+        """Take one batch for the present, against all that was learnt."""
+        self._log_scale = math.log(ratio)
+        self.scale = ratio
+        self._recent.clear()
+
+    def start_over(self) -> None:
+        """The expected times are new and fit the present; how unsure they are is as before."""
+        self._log_scale = 0.0
+        self.scale = 1.0
+        self._recent.clear()
+
+    def _jumped(self) -> bool:
+        recent = sorted(self._recent)
+        if len(recent) < _RECENT // 2:
+            return False
+        middle = recent[len(recent) // 2]
+        above = sum(residual > 0 for residual in recent)
+        one_sided = max(above, len(recent) - above) >= _ONE_SIDED * len(recent)
+        if not one_sided or abs(middle) <= _SUDDEN * self.spread:
+            return False
+        self._log_scale += middle
+        self._recent.clear()
+        return True
+
+    def _remember(self, residual: float) -> None:
+        if len(self._residuals) == _REMEMBERED:
+            del self._sorted[bisect.bisect_left(self._sorted, self._residuals[0])]
+        self._residuals.append(residual)
+        bisect.insort(self._sorted, residual)
+        if len(self._sorted) >= _ENOUGH:
+            upper = self._sorted[int(_QUANTILE * (len(self._sorted) - 1))]
+            self.margin = max(_LEAST_MARGIN, min(_MOST_MARGIN, math.exp(upper)))
 
 
 class BatchTimes:
@@ -25,49 +112,29 @@ class BatchTimes:
     def __init__(self, profile: Profile | None) -> None:
         self.rule: Final = profile.cost_rule if profile else CostRule.PADDED
         self._curve = _curve(profile)
-        self._profiled = self._curve is not None
-        self._drift = Drift()
+        self.profiled: Final = self._curve is not None
+        """Whether predictions rest on the server's own measurements."""
+        self.drift: Final = Drift()
         self._cold = _COLD_BATCHES
         self._upper_tables: dict[int, list[float]] = {}
         self._samples: deque[ProfilePoint] = deque(maxlen=_SAMPLES)
         self._since_fit = 0
-        self.fits = 0
-        """How often the shape itself has changed; what was computed from tables before is void."""
-
-    @property
-    def known(self) -> bool:
-        """Whether anything can be predicted."""
-        return self._curve is not None
-
-    @property
-    def profiled(self) -> bool:
-        """Whether that rests on the server's own measurements."""
-        return self._profiled
-
-    @property
-    def scale(self) -> float:
-        """Present over tabled times, middle of the batches."""
-        return self._drift.scale
-
-    @property
-    def spread(self) -> float:
-        """Standard deviation of a time as a part of it."""
-        return self._drift.spread
 
     @property
     def upper(self) -> float:
         """Present over tabled times, what nine of ten batches keep."""
-        return self._drift.scale * self._drift.margin
+        return self.drift.scale * self.drift.margin
 
     def predict(self, lengths: Sequence[int]) -> float | None:
         """Seconds for a batch of items of these lengths; None while nothing is known."""
-        expected = self._expected(lengths)
-        return None if expected is None else expected * self._drift.scale
+        if self._curve is None:
+            return None
+        return self._curve.seconds(lengths) * self.drift.scale
 
     def table(self, longest: int, rows: int) -> list[float]:
         """Seconds by number of items of which the longest has this length, at least to `rows`.
 
-        Without drift: multiply by `scale` or `upper`. All zero while nothing is known.
+        Without drift: multiply by `drift.scale` or `upper`. All zero while nothing is known.
         """
         return [0.0] * (rows + 1) if self._curve is None else self._curve.rows_table(longest, rows)
 
@@ -94,35 +161,32 @@ class BatchTimes:
 
         None without a profile: what traffic taught may change, and sums of work must not.
         """
-        if not self._profiled:
+        if not self.profiled:
             return None
-        return self.table(length, rows)[rows] / rows * self._drift.scale
+        return self.table(length, rows)[rows] / rows * self.drift.scale
 
     def observe(self, lengths: Sequence[int], seconds: float, *, trial: bool = False) -> None:
         """Learn from one forward pass.
 
-        `trial`: it ran although what is believed spoke against it. If it took much less, that is
-        believed at once: while items are refused there are no others to learn from.
+        `trial`: it ran although it was predicted to be late. If it took much less time, that is
+        believed at once: while items are refused there is nothing else to learn from.
         """
         if seconds <= 0:
             return
-        if not self._profiled:
+        if not self.profiled:
             self._learn(lengths, seconds)
-        expected = self._expected(lengths)
-        if expected is None:
+        if self._curve is None:
             return
-        if trial and seconds < _MUCH_LESS * expected * self._drift.scale:
-            self._drift.believe(seconds / expected)
+        expected = self._curve.seconds(lengths)
+        if trial and seconds < _MUCH_LESS * expected * self.drift.scale:
+            self.drift.believe(seconds / expected)
             self._upper_tables.clear()
             return
         if self._cold:
             self._cold -= 1
             return
-        self._drift.observe(seconds / expected)
+        self.drift.observe(seconds / expected)
         self._upper_tables.clear()
-
-    def _expected(self, lengths: Sequence[int]) -> float | None:
-        return None if self._curve is None else self._curve.seconds(lengths)
 
     def _learn(self, lengths: Sequence[int], seconds: float) -> None:
         """Let the traffic stand in for the profile that the server has not."""
@@ -132,10 +196,9 @@ class BatchTimes:
         if self._since_fit < _LEARNT_FROM:
             return
         self._since_fit = 0
-        self.fits += 1
         self._curve = _curve(smoothed(self.rule, self._samples))
         self._upper_tables.clear()
-        self._drift.start_over()
+        self.drift.start_over()
 
 
 def _curve(profile: Profile | None) -> Curve | None:

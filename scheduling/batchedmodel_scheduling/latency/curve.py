@@ -2,8 +2,7 @@
 
 Padded devices are measured on a grid of rows and lengths and read between its knots; packed ones
 pay for tokens, fixed-size ones for rows. Outside what was measured the best plane through all
-points goes on. Used by the online estimate (`batch_times`), and by the simulator for devices that
-replay a profile.
+points goes on. Used by `batch_times`, and by the simulator for devices that replay a profile.
 """
 
 import math
@@ -61,11 +60,11 @@ class Curve:
         at = self._lengths
         if self.rule is CostRule.PACKED:
             return [0.0, *self.packed_seconds([length] * rows)]
-        if self.rule is CostRule.ROWS or len(at) == 1:
-            found = self._at_knot(0, counts) + self._beyond(0, length, counts)
-        elif length <= at[0] or length >= at[-1]:
+        if length <= at[0] or length >= at[-1]:
             edge = 0 if length <= at[0] else len(at) - 1
-            found = self._at_knot(edge, counts) + self._beyond(edge, length, counts)
+            found = self._at_knot(edge, counts)
+            if self.rule is not CostRule.ROWS:
+                found = found + counts * (length - at[edge]) * max(0.0, self._plane[2])
         else:
             right = int(np.searchsorted(at, length))
             part = (length - at[right - 1]) / (at[right] - at[right - 1])
@@ -83,39 +82,25 @@ class Curve:
         return seconds
 
     def _at_knot(self, index: int, counts: Floats) -> Floats:
-        """The row curve of one measured length.
+        """Seconds by rows of one measured length, at least those of all shorter ones.
 
-        More work never takes less time, neither more rows nor longer ones; where measurements say
-        so it is noise.
+        More work never takes less time; where measurements say so it is noise.
         """
         found: Floats = np.max([self._measured(k, counts) for k in range(index + 1)], axis=0)
         return found
 
     def _measured(self, index: int, counts: Floats) -> Floats:
-        """The measurements of one length; beyond their ends slopes go on."""
+        """Seconds by rows as one length was measured; beyond the ends the slopes go on."""
         rows, seconds = self._by_length[index]
-        slope = self._slope(self._lengths[index])
+        _, per_row, per_token = self._plane
+        slope = last_slope = max(0.0, per_row + per_token * self._lengths[index])
+        if len(rows) > 1:
+            last_slope = max(0.0, float((seconds[-1] - seconds[-2]) / (rows[-1] - rows[-2])))
         inside = np.interp(counts, rows, seconds)
-        after = np.maximum(counts - rows[-1], 0) * self._last_slope(rows, seconds, slope)
+        after = np.maximum(counts - rows[-1], 0) * last_slope
         before = np.minimum(counts - rows[0], 0) * slope
         found: Floats = np.maximum(inside + after + before, _FLOOR)
         return found
-
-    def _last_slope(self, rows: Floats, seconds: Floats, otherwise: float) -> float:
-        if len(rows) < 2:
-            return otherwise
-        return max(0.0, float((seconds[-1] - seconds[-2]) / (rows[-1] - rows[-2])))
-
-    def _slope(self, length: float) -> float:
-        _, per_row, per_token = self._plane
-        return max(0.0, per_row + per_token * length)
-
-    def _beyond(self, index: int, length: int, counts: Floats) -> Floats:
-        """What a length outside the measured ones adds, by the plane through all points."""
-        if self.rule is CostRule.ROWS:
-            return np.zeros_like(counts)
-        difference: Floats = counts * (length - self._lengths[index]) * max(0.0, self._plane[2])
-        return difference
 
     def _packed(self, tokens: Floats, rows: Floats, seconds: Floats) -> tuple[Floats, Floats]:
         """By how much the measured times exceed the plane, over the number of tokens."""

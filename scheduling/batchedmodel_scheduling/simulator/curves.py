@@ -1,7 +1,4 @@
-"""How long a forward pass takes: affine curves, and those of profiles.
-
-Plants, oracles and bounds are made from a curve; it is exact and has no noise.
-"""
+"""How long a forward pass takes, without noise: affine curves, and those of profiles."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,11 +18,6 @@ class Curve(Protocol):
         ...
 
 
-def cost(rule: CostRule, lengths: Sequence[int]) -> int:
-    """What the device pays for a batch, in the unit of its rule."""
-    return rule.paid(rows=len(lengths), longest=max(lengths), total=sum(lengths))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Affine:
     """fixed + per_row x rows + per_token x cost, in seconds."""
@@ -37,8 +29,10 @@ class Affine:
 
     def seconds(self, lengths: Sequence[int]) -> float:
         """See `Curve`."""
-        tokens = cost(self.rule, lengths) if self.per_token else 0
-        return self.fixed + self.per_row * len(lengths) + self.per_token * tokens
+        rows, tokens = len(lengths), 0
+        if self.per_token:
+            tokens = self.rule.paid(rows=rows, longest=max(lengths), total=sum(lengths))
+        return self.fixed + self.per_row * rows + self.per_token * tokens
 
 
 def profile_of(

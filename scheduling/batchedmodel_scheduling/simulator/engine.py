@@ -1,16 +1,17 @@
 """The event loop of the simulator: requests arrive, policies decide, devices take their time.
 
 Called by `batchedmodel simulate`, by the benchmarks and by tests. Time is in integer nanoseconds,
-events of equal times keep their order, and nothing is drawn at random but by the plant's own
-streams: equal inputs give equal runs, to the byte of the event log. It drives the very policy
-objects that the sidecar drives and knows nothing of what they do inside.
+and events of equal times keep their order. Only the router and the plants draw at random, each from
+a stream of its own, so equal inputs give equal events. It drives the very policy objects that the
+sidecar drives and knows nothing of what they do inside.
 """
 
 import heapq
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
 from typing import Final, Protocol
+
+from numpy.random import Generator
 
 from batchedmodel_contract.outcomes import Outcome, Rejection
 from batchedmodel_scheduling.core.policy import (
@@ -66,14 +67,6 @@ class Device(Protocol):
         ...
 
 
-class Router(Protocol):
-    """Spreads requests over pods."""
-
-    def route(self, request: Request, outstanding: Sequence[int]) -> int:
-        """The pod for a request, given how many requests each pod has."""
-        ...
-
-
 @dataclass(slots=True, kw_only=True)
 class Run:
     """What became of every request, by its index in the workload. Times in nanoseconds.
@@ -92,8 +85,6 @@ class Run:
     busy: int = 0
     """Time in which a worker computed, all workers of all devices together."""
     until: int = 0
-    digest: str | None = None
-    """SHA-256 of the event log, if one was kept."""
 
 
 @dataclass(slots=True)
@@ -103,7 +94,6 @@ class _Pod:
     free: list[int]
     """When each worker is, a heap."""
     in_flight: int = 0
-    outstanding: int = 0
     wake: int = _NEVER
 
 
@@ -111,25 +101,22 @@ class BrokenPolicyError(Exception):
     """A policy did what none may: the run means nothing."""
 
 
-class _OnlyOne:
-    def route(self, request: Request, outstanding: Sequence[int]) -> int:
-        return 0
-
-
 def simulate(
     requests: Sequence[Request],
     pods: Sequence[tuple[Policy, Device]],
     *,
-    router: Router | None = None,
-    keep_log: bool = False,
+    router: Generator | None = None,
     on_event: Callable[[str], None] | None = None,
 ) -> Run:
     """Let the requests, ascending in time, be served; ends when all of them have ended.
 
+    Each goes to a pod that `router` draws, as a Kubernetes service spreads connections; without one
+    all go to the first. `on_event` is told a line of every event.
+
     Raises `BrokenPolicyError` when a policy loses or repeats an item, releases one that is past its
     deadline or more batches than the device takes, or asks to be woken in the past.
     """
-    return _Simulation(requests, pods, router or _OnlyOne(), keep_log, on_event).run()
+    return _Simulation(requests, pods, router, on_event).run()
 
 
 class _Simulation:
@@ -137,16 +124,13 @@ class _Simulation:
         self,
         requests: Sequence[Request],
         pods: Sequence[tuple[Policy, Device]],
-        router: Router,
-        keep_log: bool,
+        router: Generator | None,
         on_event: Callable[[str], None] | None,
     ) -> None:
         self._requests = requests
         self._pods = [_Pod(policy, device, [0] * device.workers) for policy, device in pods]
         self._router = router
-        self._log = sha256() if keep_log else None
         self._on_event = on_event
-        self._logs = keep_log or on_event is not None
         count = len(requests)
         self._run = Run(released=[-1] * count, finished=[-1] * count, ended=[None] * count)
         # (time, order, pod, batch and its measured times, or None for a timer)
@@ -176,18 +160,16 @@ class _Simulation:
                 arrival += 1
             for index in sorted(touched):
                 self._decide(index, now)
-        lost = sum(pod.outstanding for pod in pods)
+        lost = self._run.ended.count(None)
         if lost:
             raise BrokenPolicyError(f"{lost} accepted items were never released nor given up")
-        if self._log is not None:
-            self._run.digest = self._log.hexdigest()
         return self._run
 
     def _arrive(self, number: int, now: int) -> int:
         request = self._requests[number]
         index = 0
-        if len(self._pods) > 1:
-            index = self._router.route(request, [pod.outstanding for pod in self._pods])
+        if self._router is not None and len(self._pods) > 1:
+            index = int(self._router.integers(len(self._pods)))
         item = Item(
             id=ItemId(number),
             key=request.key,
@@ -198,15 +180,12 @@ class _Simulation:
             priority=request.priority,
             request_group=request.request_group,
         )
-        pod = self._pods[index]
-        refusal = pod.policy.offer(item, now / NANOSECONDS)
-        if refusal is None:
-            pod.outstanding += 1
-        else:
+        refusal = self._pods[index].policy.offer(item, now / NANOSECONDS)
+        if refusal is not None:
             self._run.ended[number] = refusal.reason
-        if self._logs:
+        if self._on_event:
             told = f"{refusal.reason} {refusal.retry_after}" if refusal else "taken"
-            self._tell(now, index, f"offer {number} {request} {told}")
+            self._on_event(f"{now} {index} offer {number} {request} {told}")
         return index
 
     def _decide(self, index: int, now: int) -> None:
@@ -219,9 +198,8 @@ class _Simulation:
                 if self._run.ended[shed.item.id] is not None:
                     raise BrokenPolicyError(f"item {shed.item.id} ended twice")
                 self._run.ended[shed.item.id] = shed.outcome
-                pod.outstanding -= 1
-                if self._logs:
-                    self._tell(now, index, f"{shed.outcome} {shed.item.id}")
+                if self._on_event:
+                    self._on_event(f"{now} {index} {shed.outcome} {shed.item.id}")
             if decision.release is None:
                 break
             self._release(index, decision.release, now)
@@ -256,9 +234,9 @@ class _Simulation:
         heapq.heapreplace(pod.free, ends)
         self._run.busy += took
         self._run.batches.append(len(batch.items))
-        if self._logs:
+        if self._on_event:
             members = " ".join(str(item.id) for item in batch.items)
-            self._tell(now, index, f"release {batch.id} {batch.reason} {members}")
+            self._on_event(f"{now} {index} release {batch.id} {batch.reason} {members}")
         self._order += 1
         times = (batch, took / NANOSECONDS, (start - there) / NANOSECONDS)
         heapq.heappush(self._events, (ends, self._order, index, times))
@@ -267,19 +245,11 @@ class _Simulation:
         batch, took, queued = what
         pod, run = self._pods[index], self._run
         pod.in_flight -= 1
-        pod.outstanding -= len(batch.items)
         for item in batch.items:
             run.finished[item.id] = now
             run.ended[item.id] = Outcome.COMPLETED
         run.until = max(run.until, now)
-        if self._logs:
-            self._tell(now, index, f"finish {batch.id}")
+        if self._on_event:
+            self._on_event(f"{now} {index} finish {batch.id}")
         event = Finished(batch=batch.id, compute_seconds=took, queue_seconds=queued)
         pod.policy.observe(event, now / NANOSECONDS)
-
-    def _tell(self, now: int, index: int, event: str) -> None:
-        line = f"{now} {index} {event}"
-        if self._log is not None:
-            self._log.update(line.encode() + b"\n")
-        if self._on_event is not None:
-            self._on_event(line)

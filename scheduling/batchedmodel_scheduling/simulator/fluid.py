@@ -1,9 +1,8 @@
 """A ceiling for mixed lengths: the rate that a device serves in an endless even cycle.
 
-Traffic is a fluid and the device serves groups of neighbouring length buckets in turn. An item that
-just misses its group waits for a whole cycle and then for its own batch. No random traffic is that
-even, so in practice no policy goes beyond; in the strict sense of a bound for every trace it is
-none.
+Traffic is a fluid, and the device serves groups of neighbouring length buckets in turn. An item
+that just misses its group waits for a whole cycle and then for its own batch. No random traffic is
+that even, so in practice no policy goes beyond. It is no strict bound for every trace.
 """
 
 from bisect import bisect_left

@@ -1,12 +1,11 @@
 """The clairvoyant optimum: the most requests that any schedule could have on time, exactly.
 
-For one device, items of equal length and equal relative deadlines. Batches may then be taken as
-consecutive requests, and what is dropped as lying in front of a batch: whoever drops a request from
-the middle of a batch may as well drop its first instead, which arrived and was due no later. So a
-dynamic programme over (requests considered, requests dropped) with the least completion time as its
-value is exact. The device is pipelined: a batch begins when the one before it has ended and its
-last member has had the hand-off, `start >= max(end before, last arrival + hand-off)`, and all
-members are on time if it ends when the first is due.
+For one device, items of equal length and equal relative deadlines. Then batches may be taken as
+consecutive requests, and dropped requests as lying in front of a batch: instead of one in the
+middle of a batch its first may as well be dropped, which arrived and was due no later. So a dynamic
+programme over (requests considered, requests dropped) with the least completion time as its value
+is exact. A batch begins when the one before it has ended and its last member has had the hand-off.
+All members are on time if it ends when the first is due.
 """
 
 import math
@@ -15,12 +14,10 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from batchedmodel_scheduling.simulator.curves import Curve
 from batchedmodel_scheduling.simulator.engine import NANOSECONDS, Request
 
-_Times = NDArray[np.int64]
 _NEVER: Final = 1 << 60  # so far off that a batch time may be added
 _FIRST_GUESS: Final = 16
 
@@ -85,15 +82,18 @@ def _least(requests: Sequence[Request], machine: Machine, most: int) -> int | No
     if np.any(np.diff(at) < 0):
         raise ValueError("requests must ascend in time")
     ready = (at + machine.hand_off).tolist()
-    # The batches that could end in each request: beyond the first too long one, none is on time.
-    widest = _widest(at, due, machine)
+    # The most rows of a batch that ends in each request and could at all be on time.
+    widest = np.zeros(len(at), dtype=np.int64)
+    for rows, seconds in enumerate(machine.batch_times[: len(at)], start=1):
+        fits = at[rows - 1 :] + machine.hand_off + seconds <= due[: len(at) - rows + 1]
+        widest[rows - 1 :][fits] = rows
     # ends[j, m]: the least time by which the first j are served but for at most m of them.
     ends = np.full((len(requests) + 1, most + 1), _NEVER, dtype=np.int64)
     ends[0] = 0
     for done in range(1, len(requests) + 1):
         row, before = ends[done], ends[done - 1]
         row[1:] = before[:-1]
-        rows = widest[done - 1]
+        rows = int(widest[done - 1])
         if rows:
             # Row b - 1 stands for the batch of the last b requests.
             finish = np.maximum(ends[done - rows : done][::-1], ready[done - 1])
@@ -103,15 +103,3 @@ def _least(requests: Sequence[Request], machine: Machine, most: int) -> int | No
         if row[-1] >= _NEVER:
             return None
     return int(np.argmax(ends[-1] < _NEVER))
-
-
-def _widest(at: _Times, due: _Times, machine: Machine) -> list[int]:
-    """The most rows of a batch that ends in each request and could at all be on time."""
-    widest = np.zeros(len(at), dtype=np.int64)
-    for rows, took in enumerate(machine.batch_times, start=1):
-        if rows > len(at):
-            break
-        fits = at[rows - 1 :] + machine.hand_off + took <= due[: len(at) - rows + 1]
-        widest[rows - 1 :][fits] = rows
-    found: list[int] = widest.tolist()
-    return found

@@ -12,7 +12,7 @@ from numpy.random import Generator
 
 from batchedmodel_scheduling.simulator.curves import Curve
 from batchedmodel_scheduling.simulator.engine import NANOSECONDS
-from batchedmodel_scheduling.simulator.streams import stream
+from batchedmodel_scheduling.simulator.workload import stream
 
 _DRAWN_AT_ONCE: Final = 1024  # single draws would cost more than everything else here
 
@@ -31,7 +31,7 @@ class Disturbances:
 
 @dataclass(slots=True, kw_only=True)
 class Plant:
-    """An `engine.Device`. Plants that differ in seed or name are disturbed independently."""
+    """A device of the simulator. Each seed and each name has disturbances of its own."""
 
     curve: Curve
     hand_off_seconds: float = 0.0
@@ -62,7 +62,7 @@ class Plant:
 def _factors(
     disturbances: Disturbances, noise: Generator, stragglers: Generator
 ) -> Iterator[float]:
-    """One factor for each batch; a batch's place in the order decides, not what it holds."""
+    """One factor for each batch, whatever the batch holds."""
     while True:
         factors = [1.0] * _DRAWN_AT_ONCE
         if disturbances.noise:

@@ -1,7 +1,7 @@
 """Finds the highest rate at which something holds, in few trials.
 
-What is asked is a simulation or an optimum and costs seconds, so the search begins at a guess and
-opens its bracket carefully. It draws nothing at random: equal answers give an equal result.
+A trial costs seconds, so the search begins at a guess and opens its bracket carefully. It draws
+nothing at random: equal answers give an equal result.
 """
 
 import math
@@ -19,15 +19,20 @@ def highest_rate(holds: Callable[[float], bool], guess: float, *, tolerance: flo
     thousandth of the guess holds. Raises ValueError if a thousand times the guess does: then the
     rate is no limit of what is asked.
     """
-    if holds(guess):
-        low, high = _opened(holds, guess, _FIRST_STEP)
-        if high is None:
-            raise ValueError(f"everything holds up to {low} per second")
-    else:
-        high, found = _opened(lambda rate: not holds(rate), guess, 1 / _FIRST_STEP)
-        if found is None:
+    up = holds(guess)
+    step = _FIRST_STEP if up else 1 / _FIRST_STEP
+    farthest = guess * _FARTHEST if up else guess / _FARTHEST
+    inside = guess
+    while True:  # in steps that double in log scale, to the first rate with the other answer
+        if inside == farthest and up:
+            raise ValueError(f"everything holds up to {inside} per second")
+        if inside == farthest:
             return 0.0
-        low = found
+        outside = min(inside * step, farthest) if up else max(inside * step, farthest)
+        if holds(outside) != up:
+            break
+        inside, step = outside, step * step
+    low, high = sorted((inside, outside))
     while high > low * (1 + tolerance):
         middle = math.sqrt(low * high)
         if holds(middle):
@@ -35,31 +40,3 @@ def highest_rate(holds: Callable[[float], bool], guess: float, *, tolerance: flo
         else:
             high = middle
     return low
-
-
-def highest_rate_of_share(
-    share: Callable[[float], float],
-    guess: float,
-    *,
-    wanted: float = 0.99,
-    tolerance: float = 0.01,
-) -> float:
-    """`highest_rate` at which the share is at least `wanted`: cap99 by default."""
-    return highest_rate(lambda rate: share(rate) >= wanted, guess, tolerance=tolerance)
-
-
-def _opened(
-    answers: Callable[[float], bool], start: float, step: float
-) -> tuple[float, float | None]:
-    """From a rate that answers, in steps that double in log scale, to the first that does not.
-
-    Returns the last that answered and the first that did not; None if even the farthest answered.
-    """
-    farthest = start * _FARTHEST if step > 1 else start / _FARTHEST
-    inside = start
-    while inside != farthest:
-        outside = min(inside * step, farthest) if step > 1 else max(inside * step, farthest)
-        if not answers(outside):
-            return inside, outside
-        inside, step = outside, step * step
-    return inside, None

@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_scheduling.core.policy import Priority
 from batchedmodel_scheduling.simulator.arrivals import Replay
-from batchedmodel_scheduling.simulator.lengths import Recorded
+from batchedmodel_scheduling.simulator.workload import Recorded
 
 _Value = TypeVar("_Value")
 _NANOSECONDS: Final = 1_000_000_000
@@ -55,7 +55,7 @@ def read_trace(text: str) -> Trace:
     reader = csv.reader(text.removeprefix("\ufeff").splitlines(), strict=True)
     try:
         headings = [heading.strip() for heading in next(reader, [])]
-        rows = sorted(_rows(reader, _columns(headings)), key=lambda row: row[0])
+        rows = sorted(_rows(reader, headings), key=lambda row: row[0])
     except csv.Error as error:
         raise InvalidInput(f"trace: line {reader.line_num}", f"is not CSV: {error}") from error
     if not rows:
@@ -68,59 +68,37 @@ def read_trace(text: str) -> Trace:
     )
 
 
-class _Broken(Exception):
-    """The rule that a cell breaks."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Columns:
-    """Where a form of trace has what, and how its times are written."""
-
-    time: int
-    length: int
-    priority: int | None
-    to_nanoseconds: Callable[[str], int]
-    headings: list[str]
-
-
-def _columns(headings: list[str]) -> _Columns:
+def _rows(reader: Iterator[list[str]], headings: list[str]) -> Iterator[tuple[int, int, Priority]]:
     forms = (("TIMESTAMP", "ContextTokens", _timestamp), ("seconds", "length", _seconds))
-    for time, length, to_nanoseconds in forms:
-        if time in headings and length in headings:
-            return _Columns(
-                time=headings.index(time),
-                length=headings.index(length),
-                priority=headings.index("priority") if "priority" in headings else None,
-                to_nanoseconds=to_nanoseconds,
-                headings=headings,
-            )
-    known = " or ".join(f"{time} and {length}" for time, length, _ in forms)
-    raise InvalidInput("trace: line 1", f"must name the columns {known}", ",".join(headings))
+    form = next((one for one in forms if one[0] in headings and one[1] in headings), None)
+    if form is None:
+        known = " or ".join(f"{time} and {length}" for time, length, _ in forms)
+        raise InvalidInput("trace: line 1", f"must name the columns {known}", ",".join(headings))
 
+    time, length, to_nanoseconds = form
 
-def _rows(reader: Iterator[list[str]], columns: _Columns) -> Iterator[tuple[int, int, Priority]]:
+    def cell(line: int, cells: list[str], heading: str, read: Callable[[str], _Value]) -> _Value:
+        field, index = f"trace: line {line}, column {heading}", headings.index(heading)
+        if index >= len(cells):
+            raise InvalidInput(field, "is missing")
+        text = cells[index].strip()
+        try:
+            return read(text)
+        except _BrokenRule as broken:
+            raise InvalidInput(field, str(broken), text) from broken
+
     for line, cells in enumerate(reader, start=2):
-        if not cells:
-            continue
-        time = _cell(cells, line, columns, columns.time, columns.to_nanoseconds)
-        length = _cell(cells, line, columns, columns.length, _length)
-        priority = Priority.NORMAL
-        if columns.priority is not None:
-            priority = _cell(cells, line, columns, columns.priority, _priority)
-        yield time, length, priority
+        if cells:
+            at = cell(line, cells, time, to_nanoseconds)
+            tokens = cell(line, cells, length, _length)
+            if "priority" in headings:
+                yield at, tokens, cell(line, cells, "priority", _priority)
+            else:
+                yield at, tokens, Priority.NORMAL
 
 
-def _cell(
-    cells: list[str], line: int, columns: _Columns, index: int, read: Callable[[str], _Value]
-) -> _Value:
-    field = f"trace: line {line}, column {columns.headings[index]}"
-    if index >= len(cells):
-        raise InvalidInput(field, "is missing")
-    text = cells[index].strip()
-    try:
-        return read(text)
-    except _Broken as broken:
-        raise InvalidInput(field, str(broken), text) from broken
+class _BrokenRule(Exception):
+    """The rule that a cell breaks."""
 
 
 def _timestamp(text: str) -> int:
@@ -130,7 +108,7 @@ def _timestamp(text: str) -> int:
     except ValueError:
         whole = None
     if found is None or whole is None:
-        raise _Broken("must be a time in UTC as 2023-11-16 18:15:46.6805900")
+        raise _BrokenRule("must be a time in UTC as 2023-11-16 18:15:46.6805900")
     fraction = int((found[2] or "").ljust(9, "0"))
     return (whole - _ANY_DAY) // _SECOND * _NANOSECONDS + fraction
 
@@ -141,18 +119,18 @@ def _seconds(text: str) -> int:
     except InvalidOperation:
         seconds = Decimal(-1)
     if not (seconds.is_finite() and 0 <= seconds <= _LATEST):
-        raise _Broken(f"must be a number of seconds from 0 to {_LATEST}")
+        raise _BrokenRule(f"must be a number of seconds from 0 to {_LATEST}")
     return round(seconds * _NANOSECONDS)
 
 
 def _length(text: str) -> int:
     if text.isascii() and text.isdigit() and len(text) <= 10 and 1 <= int(text) <= _LONGEST:
         return int(text)
-    raise _Broken(f"must be a whole number from 1 to {_LONGEST}")
+    raise _BrokenRule(f"must be a whole number from 1 to {_LONGEST}")
 
 
 def _priority(text: str) -> Priority:
     for priority in Priority:
         if text == str(priority.value):
             return priority
-    raise _Broken("must be 1 (high), 2 (normal) or 3 (low)")
+    raise _BrokenRule("must be 1 (high), 2 (normal) or 3 (low)")

@@ -29,7 +29,6 @@ class Latency:
     p50: float
     p95: float
     p99: float
-    p999: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +98,7 @@ def verdict(
     spanned = int(max(at[-1], finished[on_time].max(initial=0)) - at[0])
     worked = run.until - int(at[0])
     hits: list[bool] = on_time.tolist()
+    buckets = (edges[min(bisect_left(edges, one.length), len(edges) - 1)] for one in requests)
     return Verdict(
         requests=total,
         on_time_share=sum(hits) / total,
@@ -108,7 +108,7 @@ def verdict(
         shed_share=shed / total,
         expired_share=expired / total,
         late_after_admission_share=(late + expired) / admitted if admitted else 0.0,
-        by_length=_by_length(requests, hits, edges),
+        by_length=_parts(buckets, hits) if edges else {},
         by_priority=_parts((request.priority for request in requests), hits),
         busy_share=run.busy / (pods * workers * worked) if worked > 0 else 0.0,
         mean_batch=sum(run.batches) / len(run.batches) if run.batches else 0.0,
@@ -116,18 +116,8 @@ def verdict(
 
 
 def _latency(seconds: NDArray[np.float64]) -> Latency:
-    p50, p95, p99, p999 = (float(at) for at in np.percentile(seconds, (50, 95, 99, 99.9)))
-    return Latency(mean=float(seconds.mean()), p50=p50, p95=p95, p99=p99, p999=p999)
-
-
-def _by_length(
-    requests: Sequence[Request], on_time: Sequence[bool], edges: Sequence[int]
-) -> dict[int, Part]:
-    if not edges:
-        return {}
-    last = len(edges) - 1
-    found = (edges[min(bisect_left(edges, request.length), last)] for request in requests)
-    return _parts(found, on_time)
+    p50, p95, p99 = (float(at) for at in np.percentile(seconds, (50, 95, 99)))
+    return Latency(mean=float(seconds.mean()), p50=p50, p95=p95, p99=p99)
 
 
 def _parts(names: Iterable[_Name], on_time: Sequence[bool]) -> dict[_Name, Part]:
@@ -136,8 +126,6 @@ def _parts(names: Iterable[_Name], on_time: Sequence[bool]) -> dict[_Name, Part]
     for name, hit in zip(names, on_time, strict=True):
         members[name].append(hit)
     return {
-        name: Part(
-            requests=len(members[name]), on_time_share=sum(members[name]) / len(members[name])
-        )
-        for name in sorted(members)
+        name: Part(requests=len(hits), on_time_share=sum(hits) / len(hits))
+        for name, hits in sorted(members.items())
     }

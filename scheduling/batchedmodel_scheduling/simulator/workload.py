@@ -1,17 +1,83 @@
 """What a simulation serves: requests with their times, lengths and targets.
 
-A workload is described once and drawn for any seed and rate; arrivals and lengths come from streams
-of their own, so that neither depends on the other or on the policy that will serve them.
+A workload is described once and drawn for any seed and rate. Lengths are independent of arrival
+times, except where both are replayed from one trace.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
+from typing import Protocol
 
+import numpy as np
+from numpy.random import PCG64, Generator
+
+from batchedmodel_contract.invalid_input import InvalidInput
 from batchedmodel_scheduling.core.policy import Priority
 from batchedmodel_scheduling.simulator.arrivals import Arrivals
 from batchedmodel_scheduling.simulator.engine import NANOSECONDS, Request
-from batchedmodel_scheduling.simulator.lengths import Lengths
-from batchedmodel_scheduling.simulator.streams import stream
+
+
+def stream(seed: int, name: str) -> Generator:
+    """Random numbers by name: equal arguments give equal numbers on every machine.
+
+    Arrivals, lengths, noise and stragglers never share a stream. So another policy, which makes
+    other batches and so other draws of noise, still meets exactly the same requests.
+    """
+    digest = sha256(f"{seed}\n{name}".encode()).digest()
+    # The bit generator is named, because the default one may change with the library.
+    return Generator(PCG64(int.from_bytes(digest, "big")))
+
+
+class Lengths(Protocol):
+    """A source of lengths of at least 1."""
+
+    def draw(self, count: int, random: Generator) -> list[int]:
+        """As many lengths, in order of arrival."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constant:
+    """Items of one size, as images are."""
+
+    length: int = 1
+
+    def draw(self, count: int, random: Generator) -> list[int]:
+        """See `Lengths`."""
+        return [self.length] * count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lognormal:
+    """Whole numbers from exp(N(mu, sigma^2)), those outside the bounds moved to the bound."""
+
+    mu: float
+    sigma: float
+    lowest: int
+    highest: int
+
+    def draw(self, count: int, random: Generator) -> list[int]:
+        """See `Lengths`."""
+        values = np.exp(self.mu + self.sigma * random.standard_normal(count))
+        whole: list[int] = np.clip(np.rint(values), self.lowest, self.highest).astype(int).tolist()
+        return whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """Lengths of a trace in its order, begun anew at its end: the n-th belongs to the n-th time."""
+
+    recorded: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.recorded:
+            raise InvalidInput("trace", "must hold at least one length")
+
+    def draw(self, count: int, random: Generator) -> list[int]:
+        """See `Lengths`."""
+        rounds = -(-count // len(self.recorded))
+        return list((self.recorded * rounds)[:count])
 
 
 def requests(

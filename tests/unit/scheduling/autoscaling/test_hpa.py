@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_scheduling.autoscaling.behavior import read_behavior
 from batchedmodel_scheduling.autoscaling.hpa import (
     SYNC_SECONDS,
     Autoscaler,
-    Limit,
     Memory,
+    Policy,
     read_autoscaler,
+    read_behavior,
     recommended,
     step,
 )
@@ -121,25 +121,25 @@ def test_its_first_look_counts_the_present_size_as_a_recommendation() -> None:
 def test_without_a_metric_it_holds_and_forgets_nothing() -> None:
     memory = Memory(recommendations=((990.0, 7),), changes=((990.0, 2),))
     held = step(behaved(), memory, value=None, present=7, now=1000.0)
-    assert (held.replicas, held.limit, held.memory) == (7, Limit.NO_METRIC, memory)
+    assert (held.replicas, held.memory) == (7, memory)
+
+
+@pytest.mark.parametrize(("present", "expected"), [(0, 0), (25, 20)])
+def test_a_size_of_nobodys_making(present: int, expected: int) -> None:
+    assert step(PLAIN, Memory(), value=5.0, present=present, now=0.0).replicas == expected
 
 
 @pytest.mark.parametrize(
-    ("present", "expected", "limit"),
-    [(0, 0, Limit.DISABLED), (25, 20, Limit.BOUNDS)],
+    ("value", "present", "expected"),
+    [
+        pytest.param(18.0, 1, 4, id="the rate"),
+        pytest.param(30.0, 15, 20, id="the bounds"),
+        pytest.param(1.0, 5, 5, id="the window"),
+        pytest.param(4.0, 3, 4, id="nothing"),
+    ],
 )
-def test_a_size_of_nobodys_making(present: int, expected: int, limit: Limit) -> None:
-    made = step(PLAIN, Memory(), value=5.0, present=present, now=0.0)
-    assert (made.replicas, made.limit) == (expected, limit)
-
-
-def test_it_says_what_limited_it() -> None:
-    up = step(PLAIN, Memory(), value=18.0, present=1, now=0.0)
-    assert up.limit is Limit.RATE
-    assert "18.000 asks for 18 instead of 1" in up.sentence
-    assert step(PLAIN, Memory(), value=30.0, present=15, now=0.0).limit is Limit.BOUNDS
-    assert step(PLAIN, Memory(), value=1.0, present=5, now=0.0).limit is Limit.STABILIZED
-    assert step(PLAIN, Memory(), value=4.0, present=3, now=0.0).limit is Limit.NONE
+def test_it_is_limited_by(value: float, present: int, expected: int) -> None:
+    assert step(PLAIN, Memory(), value=value, present=present, now=0.0).replicas == expected
 
 
 # Properties.
@@ -216,3 +216,23 @@ def test_no_window_is_outlived_by_what_is_remembered(
 def test_a_target_may_be_in_thousandths(text: str, value: float) -> None:
     metric = {"object": {"target": {"type": "AverageValue", "averageValue": text}}}
     assert read_autoscaler({"maxReplicas": 3, "metrics": [metric]}).average_value == value
+
+
+def test_what_is_absent_has_kubernetes_defaults() -> None:
+    found = read_behavior({"scaleDown": {"selectPolicy": "Min"}})
+    assert (found.up.window_seconds, found.up.select) == (0, "Max")
+    assert [policy.value for policy in found.up.policies] == [4, 100]
+    assert (found.down.window_seconds, found.down.select) == (300, "Min")
+    assert found.down.policies == (Policy(type="Percent", value=100, period_seconds=15),)
+    assert (found.up.tolerance, found.down.tolerance) == (0.1, 0.1)
+
+
+def test_what_is_given_is_read_field_by_field() -> None:
+    given = {
+        "stabilizationWindowSeconds": 30,
+        "tolerance": 0.05,
+        "policies": [{"type": "Pods", "value": 2, "periodSeconds": 60}],
+    }
+    found = read_behavior({"scaleUp": given}).up
+    assert (found.window_seconds, found.tolerance) == (30, 0.05)
+    assert found.policies == (Policy(type="Pods", value=2, period_seconds=60),)

@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from batchedmodel_scheduling.autoscaling import simulated_loads
-from batchedmodel_scheduling.autoscaling.behavior import Behavior, read_behavior
+from batchedmodel_scheduling.autoscaling import simulated_loop
 from batchedmodel_scheduling.autoscaling.formula import Target, queue_length
-from batchedmodel_scheduling.autoscaling.hpa import Autoscaler
+from batchedmodel_scheduling.autoscaling.hpa import Autoscaler, Behavior, read_behavior
 from batchedmodel_scheduling.autoscaling.simulated_loop import (
     Outage,
     Result,
@@ -16,7 +15,7 @@ from batchedmodel_scheduling.autoscaling.simulated_loop import (
     run,
 )
 from batchedmodel_scheduling.autoscaling.simulated_pods import Device, Replicas, SimulatedPod, Tally
-from batchedmodel_scheduling.simulator.streams import stream
+from batchedmodel_scheduling.simulator.workload import stream
 
 DEVICE = Device(
     fixed=0.030,
@@ -88,19 +87,19 @@ def test_without_arrivals_nothing_happens() -> None:
 
 
 def test_loads_are_what_their_names_say() -> None:
-    stairs = simulated_loads.steps("stairs", (10, 1.0), (20, 4.0))
+    stairs = simulated_loop.steps("stairs", (10, 1.0), (20, 4.0))
     assert [stairs.at(now) for now in (0, 9.9, 10, 29, 31)] == [1.0, 1.0, 4.0, 4.0, 4.0]
-    slope = simulated_loads.ramp("slope", 2.0, 8.0, rest=10, climb=60)
+    slope = simulated_loop.ramp("slope", 2.0, 8.0, rest=10, climb=60)
     assert [slope.at(now) for now in (0, 40, 75, 110, 150)] == [2.0, 5.0, 8.0, 5.0, 2.0]
-    wave = simulated_loads.sine("wave", 2.0, 8.0, period=100, periods=2)
+    wave = simulated_loop.sine("wave", 2.0, 8.0, period=100, periods=2)
     assert [round(wave.at(now), 9) for now in (0, 25, 50, 100)] == [2.0, 5.0, 8.0, 2.0]
-    heard = simulated_loads.recorded("heard", [0.0, 1.0, 2.0, 12.0], bin_seconds=10.0, mean=4.0)
+    heard = simulated_loop.recorded("heard", [0.0, 1.0, 2.0, 12.0], bin_seconds=10.0, mean=4.0)
     assert (heard.seconds, heard.at(5.0), heard.at(15.0)) == (20.0, 6.0, 2.0)
 
 
 def test_a_part_of_a_load_begins_anew() -> None:
-    stairs = simulated_loads.steps("stairs", (10, 1.0), (10, 4.0), (20, 2.0))
-    found = simulated_loads.part(stairs, start=5, seconds=20)
+    stairs = simulated_loop.steps("stairs", (10, 1.0), (10, 4.0), (20, 2.0))
+    found = simulated_loop.part(stairs, start=5, seconds=20)
     assert [found.at(now) for now in (0, 4.9, 5, 15)] == [1.0, 1.0, 4.0, 2.0]
     assert (found.name, found.seconds, found.changes) == ("stairs", 20, 1)
 
@@ -151,22 +150,23 @@ def test_a_tight_target_asks_for_more_pods_and_they_meet_it() -> None:
     hurried = replace(SETUP, device=replace(DEVICE, target_seconds=0.1))
     assert hurried.device.sustainable_share == pytest.approx(0.64, abs=0.005)
     assert ideal_replicas(hurried, 4.0) == 8
-    found = run(replace(hurried, initial=5), simulated_loads.steps("constant", (600, 4.0)), 1)
+    found = run(hurried, simulated_loop.steps("more", (1, 2.5), (600, 4.0)), 1)
+    assert found.sizes[0][1] == 5
     assert found.sizes[-1][1] == 8
-    later = run(hurried, simulated_loads.steps("constant", (600, 4.0)), 1)
+    later = run(hurried, simulated_loop.steps("constant", (600, 4.0)), 1)
     assert later.on_time_share >= 0.995
 
 
 @pytest.mark.slow
 def test_equal_arguments_give_equal_runs() -> None:
-    load = simulated_loads.steps("step", (60, 1.0), (120, 3.0))
+    load = simulated_loop.steps("step", (60, 1.0), (120, 3.0))
     assert run(SETUP, load, 7) == run(SETUP, load, 7)
     assert run(SETUP, load, 7) != run(SETUP, load, 8)
 
 
 @pytest.mark.slow
 def test_a_step_is_followed_once_and_at_once() -> None:
-    found = run(SETUP, simulated_loads.steps("step", (120, 2.0), (480, 8.0)), 1)
+    found = run(SETUP, simulated_loop.steps("step", (120, 2.0), (480, 8.0)), 1)
     assert found.sizes[-1][1] == 10
     assert found.sizes[-1][0] <= 120 + 4 * 15
     assert found.reversals == 0
@@ -179,9 +179,9 @@ def test_a_queue_is_followed_to_and_fro() -> None:
         autoscaler=replace(SETUP.autoscaler, average_value=16.0),
         decide=queue_length,
     )
-    found = run(by_queue, simulated_loads.steps("constant", (1200, 4.0)), 1)
+    found = run(by_queue, simulated_loop.steps("constant", (1200, 4.0)), 1)
     assert found.reversals >= 3
-    assert run(SETUP, simulated_loads.steps("constant", (1200, 4.0)), 1).events == 0
+    assert run(SETUP, simulated_loop.steps("constant", (1200, 4.0)), 1).events == 0
 
 
 @pytest.mark.slow
@@ -208,13 +208,13 @@ def test_whoever_is_blind_holds_still(outage: Outage, behavior: Behavior | None)
         outages=(outage,),
         autoscaler=replace(SETUP.autoscaler, behavior=behavior),
     )
-    assert run(setup, simulated_loads.steps("constant", (500, 4.0)), 1).events == 0
+    assert run(setup, simulated_loop.steps("constant", (500, 4.0)), 1).events == 0
 
 
 @pytest.mark.slow
 def test_a_rise_in_the_dark_is_followed_when_it_is_light_again() -> None:
     setup = replace(SETUP, outages=(Outage(start=100, end=200),))
-    sizes = run(setup, simulated_loads.steps("step", (120, 2.0), (240, 8.0)), 1).sizes
+    sizes = run(setup, simulated_loop.steps("step", (120, 2.0), (240, 8.0)), 1).sizes
     assert [size for at, size in sizes if at < 200] == [3]
     assert sizes[-1][1] == 10
 

@@ -8,8 +8,7 @@ from batchedmodel_contract.manifest.batching import BatchSettings
 from batchedmodel_contract.manifest.spec import PolicyName
 from batchedmodel_scheduling.core.policies import new_policy, reconfigured, relearning
 from batchedmodel_scheduling.core.policy import NEVER, Finished
-from batchedmodel_scheduling.fifo.greedy import Greedy
-from batchedmodel_scheduling.fifo.window import Window
+from batchedmodel_scheduling.fifo.queueing import Greedy, Window
 from support.scheduling import BUSY, IDLE, policy_with, released, row_profile, start
 from support.strategies import an_item
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchedmodel_scheduling.core.policy import Priority
-from batchedmodel_scheduling.deadline.grouping import LengthClass, merged
+from batchedmodel_scheduling.deadline.batches import LengthClass, merged
 from batchedmodel_scheduling.deadline.ready_queue import QueuedItem
 from batchedmodel_scheduling.deadline.shedding import Candidate, Selection, select
 from support.examples import examples

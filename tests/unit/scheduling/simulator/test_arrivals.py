@@ -9,28 +9,18 @@ from batchedmodel_scheduling.simulator.arrivals import (
     Clumps,
     Gamma,
     Mmpp,
-    OnOff,
     Poisson,
     Ramp,
     Replay,
-    Sine,
-    Spikes,
-    Step,
-    Uniform,
 )
-from batchedmodel_scheduling.simulator.streams import stream
+from batchedmodel_scheduling.simulator.workload import stream
 
 PROCESSES: list[Arrivals] = [
-    Uniform(),
     Poisson(),
     Gamma(cv=4),
     Mmpp(),
-    OnOff(on_seconds=0.05, off_seconds=0.2),
     Clumps(),
-    Step(),
     Ramp(),
-    Sine(period_seconds=5, amplitude=0.8),
-    Spikes(spike_seconds=1, period_seconds=10),
     Replay(recorded=(5, 7, 8, 20, 25)),
 ]
 each_process = pytest.mark.parametrize("process", PROCESSES, ids=lambda p: type(p).__name__)
@@ -64,11 +54,11 @@ def test_a_draw_may_be_short(process: Arrivals, count: int) -> None:
 def test_a_draw_repeats_for_an_equal_stream_only(process: Arrivals) -> None:
     again = drawn(process, 1000, 500)
     assert np.array_equal(drawn(process, 1000, 500), again)
-    if not isinstance(process, Uniform | Replay):
+    if not isinstance(process, Replay):
         assert not np.array_equal(drawn(process, 1000, 500, seed=2), again)
 
 
-@pytest.mark.parametrize("process", [Poisson(), Gamma(cv=4), Step(), Ramp()])
+@pytest.mark.parametrize("process", [Poisson(), Gamma(cv=4), Ramp()])
 def test_another_rate_only_scales_the_pattern(process: Arrivals) -> None:
     slow, fast = drawn(process, 1000, 100), drawn(process, 1000, 200)
     assert np.allclose(slow, 2 * fast, atol=2)
@@ -91,12 +81,6 @@ def test_mmpp_is_as_often_in_one_state_as_in_the_other() -> None:
     assert np.mean(in_windows > 30) == pytest.approx(0.5, abs=0.03)
 
 
-def test_nothing_arrives_while_a_source_is_off() -> None:
-    in_windows = counted(drawn(OnOff(on_seconds=10, off_seconds=40), 200_000, 100), 1)
-    assert np.mean(in_windows == 0) == pytest.approx(0.8, abs=0.1)
-    assert np.median(in_windows[in_windows > 0]) == pytest.approx(500, rel=0.1)
-
-
 def test_clumps_have_the_mean_size_and_spread() -> None:
     times = drawn(Clumps(mean_size=8, spread_seconds=0.001), 80_000, 8)
     begins = np.flatnonzero(np.diff(times, prepend=-(10**9)) > 1_000_000)
@@ -107,32 +91,10 @@ def test_clumps_have_the_mean_size_and_spread() -> None:
     assert np.quantile(widths, 0.99) <= 1_000_000
 
 
-def test_a_step_multiplies_the_rate_at_its_place() -> None:
-    times = drawn(Step(factor=4, at=0.25), 130_000, 130)
-    in_windows = counted(times, 10)
-    assert in_windows[:24].mean() / 10 == pytest.approx(40, rel=0.03)
-    assert in_windows[26:].mean() / 10 == pytest.approx(160, rel=0.03)
-
-
 def test_a_ramp_ends_at_the_factor() -> None:
     in_windows = counted(drawn(Ramp(factor=4), 250_000, 250), 10)
     assert in_windows[-1] / in_windows[0] == pytest.approx(4, rel=0.1)
     assert np.mean(np.diff(in_windows) > 0) > 0.6
-
-
-def test_a_sine_swings_by_the_amplitude() -> None:
-    times = drawn(Sine(period_seconds=100, amplitude=0.8), 200_000, 500)
-    by_phase = np.histogram(times / 1e9 % 100, bins=20)[0] / (5 * 4)
-    assert by_phase[5] == pytest.approx(900, rel=0.05)
-    assert by_phase[15] == pytest.approx(100, rel=0.1)
-
-
-def test_spikes_return_with_their_period() -> None:
-    times = drawn(Spikes(), 300_000, 100)
-    in_windows = counted(times, 30)
-    spikes = np.flatnonzero(in_windows > 1.8 * np.median(in_windows))
-    assert np.all(spikes % 14 == 13)
-    assert in_windows[spikes].mean() / np.median(in_windows) == pytest.approx(3, rel=0.05)
 
 
 def test_a_replay_keeps_the_pattern_and_begins_anew_at_its_end() -> None:

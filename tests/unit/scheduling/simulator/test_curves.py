@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_contract.inference.profile import Profile, ProfilePoint
 from batchedmodel_contract.invalid_input import InvalidInput
-from batchedmodel_scheduling.simulator.curves import Affine, cost, curve_of, profile_of
+from batchedmodel_scheduling.simulator.curves import Affine, curve_of, profile_of
 
 rules = st.sampled_from(CostRule)
 batches = st.lists(st.integers(1, 600), min_size=1, max_size=100)
@@ -22,7 +22,7 @@ def profile(*points: tuple[int, int, float], rule: CostRule = CostRule.PADDED) -
     ("rule", "paid"), [(CostRule.PADDED, 27), (CostRule.PACKED, 15), (CostRule.ROWS, 3)]
 )
 def test_a_batch_costs_what_its_rule_says(rule: CostRule, paid: int) -> None:
-    assert cost(rule, [2, 9, 4]) == paid
+    assert Affine(fixed=0.0, per_token=1.0, rule=rule).seconds([2, 9, 4]) == paid
     assert Affine(fixed=1, per_row=10, per_token=100, rule=rule).seconds([2, 9, 4]) == (
         1 + 3 * 10 + paid * 100
     )

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchedmodel_scheduling.simulator.search import highest_rate, highest_rate_of_share
+from batchedmodel_scheduling.simulator.search import highest_rate
 
 
 @given(st.floats(1, 1e5), st.floats(0.0011, 900), st.sampled_from([0.01, 0.1]))
@@ -44,8 +44,3 @@ def test_nothing_holds() -> None:
 def test_a_rate_without_limit_is_an_error() -> None:
     with pytest.raises(ValueError, match="everything holds"):
         highest_rate(lambda rate: True, 500)
-
-
-def test_a_share_is_compared_with_what_is_wanted() -> None:
-    found = highest_rate_of_share(lambda rate: 1 - rate / 10_000, 120, wanted=0.99)
-    assert 99 <= found <= 100

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from batchedmodel_contract.inference.description import CostRule
 from batchedmodel_scheduling.core.limits import Limits
 from batchedmodel_scheduling.core.policy import Item, ItemId
-from batchedmodel_scheduling.fifo.waiting import Group, WaitingSet
+from batchedmodel_scheduling.fifo.queueing import Group, WaitingSet
 from support.examples import examples
 from support.strategies import an_item
 
