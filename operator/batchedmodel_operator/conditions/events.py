@@ -8,7 +8,7 @@ and then one a minute.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from batchedmodel_operator.conditions import Reason
+from batchedmodel_operator.conditions.findings import Reason
 from batchedmodel_operator.interfaces import Body
 from batchedmodel_operator.kinds import FIELD_MANAGER, RESOURCES, Kind
 from batchedmodel_operator.reconcile.memory import Announced

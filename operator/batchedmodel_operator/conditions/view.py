@@ -1,4 +1,4 @@
-"""What the checks of conditions may look at: one look at the cluster, the plan and its outcome."""
+"""What conditions are judged by: one look at the cluster, the plan and its outcome."""
 
 from dataclasses import dataclass
 

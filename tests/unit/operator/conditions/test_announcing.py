@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from batchedmodel_contract.kubernetes.names import MODEL_CONTAINER
-from batchedmodel_operator.conditions import Reason
 from batchedmodel_operator.conditions.events import announcements
+from batchedmodel_operator.conditions.findings import Reason
 from batchedmodel_operator.errors import Forbidden, Invalid
 from batchedmodel_operator.interfaces import Body
 from batchedmodel_operator.kinds import Kind
