@@ -16,8 +16,7 @@ from batchedmodel_operator.errors import ClusterError
 from batchedmodel_operator.interfaces import UNREAD, Body
 from batchedmodel_operator.kinds import CHILDREN, FIELD_MANAGER, SEED_MANAGER, Kind
 from batchedmodel_operator.reconcile import effective
-from batchedmodel_operator.reconcile.memory import Inquiry
-from batchedmodel_operator.reconcile.repairs import Repair, repaired
+from batchedmodel_operator.reconcile.memory import AT_ONCE, Tries, asked_again, repaired
 from batchedmodel_operator.reconcile.state import (
     Child,
     Observed,
@@ -37,8 +36,6 @@ RESYNC_SECONDS: Final = 600.0
 _TEMPLATES_KEPT: Final = 3  # beside the one in use and the last good one
 _COLLECTION_SECONDS: Final = 2.0
 _CONFLICT_SECONDS: Final = 60.0  # a stranger's object is not watched, so its end makes no event
-_FIRST_INQUIRY_SECONDS: Final = 0.5
-_LONGEST_INQUIRY_SECONDS: Final = 60.0
 _MOST_DIGITS: Final = 9  # of a number in an annotation that others may write
 _LOADING_SECONDS: Final = 5.0  # that a model failed to load makes no event
 
@@ -65,7 +62,7 @@ class Apply:
     """Of the object as it was seen, where a later change must not be overwritten."""
     after: Kind | None = None
     """A child that the API server must not have refused just before."""
-    repair: Repair | None = None
+    repair: Tries | None = None
     """To be remembered, where it undoes what somebody else changed."""
 
 
@@ -122,8 +119,8 @@ class Plan:
     """Of the model's container in the pod template that is wanted."""
     rollout: Record = field(default_factory=Record)
     """How pods are replaced, and whether the last good ones have come back."""
-    inquiries: Mapping[str, Inquiry] = field(default_factory=dict)
-    """To be remembered, by uid of a pod."""
+    inquiries: Mapping[tuple[str, str], Tries] = field(default_factory=dict)
+    """To be remembered: as `Memory` has them."""
     unconfirmed: tuple[str, ...] = ()
     """Running pods that are not known to use the batch settings."""
     unfinished: bool = False
@@ -164,17 +161,27 @@ def plan(observed: Observed, images: render.Images, now: float, at: datetime) ->
     )
     keeping = _keeping(observed, name, target)
     settings = BatchSettings.of(spec.batching).digest()
-    unconfirmed = tuple(_unconfirmed(observed, settings))
-    due = tuple(_inquiries(observed, unconfirmed, settings, now))
-    inquiries = {
-        pod.uid: before
-        for pod in unconfirmed
-        if (before := observed.memory.inquiry(pod.uid, settings)) is not None
-    } | {pod.uid: inquiry for pod, inquiry in due}
+    unconfirmed = [
+        pod
+        for pod in observed.pods
+        if pod.sidecar_started
+        and not pod.deleting
+        and observed.memory.in_force.get(pod.uid) != settings
+    ]
+    known, inquiries = observed.memory.inquiries, {}
+    refreshes: list[Refresh] = []
+    for pod in unconfirmed:
+        asked = pod.uid, settings
+        before = known.get(asked)
+        if before is not None and before.waits(now):
+            inquiries[asked] = before
+        else:
+            inquiries[asked] = asked_again(before, now)
+            refreshes += _refresh(observed, pod, settings)
     return Plan(
         deletions=(*_deletions(observed, wanted), *_outdated(observed, {name, decided.good})),
         applies=(*applies, *(() if Kind.DEPLOYMENT in blocked else keeping)),
-        refreshes=tuple(step for pod, _ in due for step in _refresh(observed, pod, settings)),
+        refreshes=tuple(refreshes),
         model_image=template["spec"]["containers"][0]["image"],
         rollout=decided,
         inquiries=inquiries,
@@ -291,7 +298,7 @@ def _must_hand_over(spec: Spec, live: Child) -> bool:
     return spec.autoscaling is not None and not spec.suspend and holds_replicas(live.body)
 
 
-def _repairs(observed: Observed, applies: tuple[Apply, ...]) -> Mapping[Kind, Repair]:
+def _repairs(observed: Observed, applies: tuple[Apply, ...]) -> Mapping[Kind, Tries]:
     """The last one of each child, those that are planned included."""
     made = {kind: one.repair for kind, one in observed.memory.applied.items()}
     planned = {step.kind: step.repair for step in applies if step.manager == FIELD_MANAGER}
@@ -301,7 +308,7 @@ def _repairs(observed: Observed, applies: tuple[Apply, ...]) -> Mapping[Kind, Re
 def _contests(observed: Observed, applies: tuple[Apply, ...], now: float) -> Iterator[Contest]:
     for kind, repair in _repairs(observed, applies).items():
         child = observed.children.get(kind)
-        if child is not None and repair.contested(now):
+        if child is not None and repair.times > AT_ONCE and repair.waits(now):
             yield Contest(kind=kind, name=child.name, by=_last_other(child))
 
 
@@ -328,24 +335,6 @@ def _deletions(observed: Observed, wanted: Mapping[Kind, Body]) -> Iterator[Dele
             yield Deletion(kind=kind, name=child.name, uid=child.uid)
 
 
-def _unconfirmed(observed: Observed, settings: str) -> Iterator[Pod]:
-    for pod in observed.pods:
-        running = pod.sidecar_started and not pod.deleting
-        if running and observed.memory.in_force.get(pod.uid) != settings:
-            yield pod
-
-
-def _inquiries(
-    observed: Observed, unconfirmed: tuple[Pod, ...], settings: str, now: float
-) -> Iterator[tuple[Pod, Inquiry]]:
-    for pod in unconfirmed:
-        before = observed.memory.inquiry(pod.uid, settings)
-        times = 0 if before is None else before.times
-        delay = min(_FIRST_INQUIRY_SECONDS * 2**times, _LONGEST_INQUIRY_SECONDS)
-        if before is None or before.due(now):
-            yield pod, Inquiry(settings=settings, times=times + 1, again_at=now + delay)
-
-
 def _refresh(observed: Observed, pod: Pod, settings: str) -> Iterator[Refresh]:
     """A kubelet left alone takes up to 80 s; one whose pod changes looks at once."""
     hash_, _, count = pod.settings_annotation.partition(".")
@@ -361,7 +350,7 @@ def _delays(
     observed: Observed,
     obstacles: tuple[Obstacle, ...],
     applies: tuple[Apply, ...],
-    inquiries: Mapping[str, Inquiry],
+    inquiries: Mapping[tuple[str, str], Tries],
     now: float,
 ) -> Iterator[float]:
     yield RESYNC_SECONDS

@@ -1,5 +1,11 @@
-"""Reads out of pods and Deployments why a model does not serve, in reasons of ours. Pure."""
+"""Reads out of pods and Deployments why a model does not serve, in reasons of ours. Pure.
 
+A container's last words go into conditions, Events and the operator's log, which more people read
+than the pod's own log. A server that fails over its configuration likes to print it. So whatever
+looks like a token or a password is hidden.
+"""
+
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -10,7 +16,6 @@ from batchedmodel_contract.kubernetes.names import FETCH_CONTAINER, MODEL_CONTAI
 from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_contract.processes.server_api import ModelState
 from batchedmodel_operator.interfaces import Body
-from batchedmodel_operator.reconcile.redaction import redacted
 from batchedmodel_operator.reconcile.state import Child, Pod, condition
 
 
@@ -69,16 +74,52 @@ that would nearly do come first, and control planes have taints everywhere."""
 _STARTED_AND_FAILED: Final = frozenset(
     {PodFailureReason.MODEL_FAILED, PodFailureReason.OUT_OF_MEMORY, PodFailureReason.CRASH_LOOPING}
 )
-"""What only another revision mends. Files that our own container cannot fetch are like an image
-that cannot be pulled: mostly somebody else is down, and the one before would fare no better."""
+"""What only another revision mends. Where an image cannot be pulled or files cannot be fetched,
+mostly somebody else is down, and the revision before would fare no better."""
 _PULL_REASONS: Final = frozenset({"ErrImagePull", "ImagePullBackOff"})
-"""Those in which the registry was asked."""
+"""Those for which the registry was asked."""
 _CONFIG_REASONS: Final = frozenset({"CreateContainerConfigError", "CreateContainerError"})
 _FAILED: Final = f"the model is {ModelState.FAILED}"
 """How a sidecar begins its answer when the model server has given up."""
 _NOT_SAID: Final = "ended without a word to the cluster; its log has more"
 _CRASHES_THAT_COUNT: Final = 2
 """A process that fails once may be unlucky; a reason that comes and goes would help nobody."""
+
+HIDDEN: Final = "***"
+
+_WORD: Final = r"""[^\s"'`,;&<>)\]}]"""
+_START: Final = r"(?<![\w-])"
+"""Of a name as a whole: tried at each letter, a long name would be read again and again."""
+# A pod chooses the text, so no form may go back over what it has read.
+_FORMS: Final = (
+    # https://user:password@host, with or without the user
+    (re.compile(r"(?<=://)[^\s/@:]*+:[^\s/@]++@"), rf"{HIDDEN}@"),
+    # Authorization: Bearer ..., Basic ...
+    (re.compile(rf"\b(bearer|basic) ++(?=\S*\d)({_WORD}{{8,}}+)", re.IGNORECASE), rf"\1 {HIDDEN}"),
+    # HF_TOKEN=..., "api_key": "...", ?access_token=...
+    (
+        re.compile(
+            rf"({_START}(?=[\w-]*?"
+            r"(?:token|secret|passwo?r?d|api[_-]?key|access[_-]?key|credential))[\w-]++"
+            rf"""["']?+\s*+(?:=|:)\s*+["']?+)({_WORD}++)""",
+            re.IGNORECASE,
+        ),
+        rf"\1{HIDDEN}",
+    ),
+    # Tokens that say by themselves what they are, and below them JSON web tokens.
+    (
+        re.compile(
+            r"\b(?:hf_\w{8,}|gh[a-z]_\w{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}|sk-[\w-]{16,}"
+            r"|AKIA[0-9A-Z]{12,})"
+        ),
+        HIDDEN,
+    ),
+    (
+        re.compile(rf"{_START}(?=[\w-]*?\beyJ[\w-]{{4}})[\w-]++\.[\w-]++\.[\w-]*+"),
+        HIDDEN,
+    ),
+    (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END|\Z)", re.DOTALL), HIDDEN),
+)
 
 
 def diagnose(
@@ -127,12 +168,12 @@ def lacks_accelerator_since(spec: Spec | None, pod: Pod) -> datetime | None:
     if found is None or found.trouble is not PodFailureReason.INSUFFICIENT_ACCELERATOR:
         return None
     scheduled = condition(pod.body["status"], "PodScheduled")
-    # Whoever places pods may leave out when he failed at first.
+    # Some schedulers leave out since when.
     since = scheduled.get("lastTransitionTime") or pod.body["metadata"]["creationTimestamp"]
     try:
         return datetime.fromisoformat(since)
     except (ValueError, TypeError):
-        return None  # whoever may write pods' statuses wrote none that a calendar has
+        return None  # somebody wrote a time into the pod's status that is none
 
 
 def worst(found: Iterable[Diagnosis | None]) -> Diagnosis | None:
@@ -140,6 +181,13 @@ def worst(found: Iterable[Diagnosis | None]) -> Diagnosis | None:
     known = [one for one in found if one is not None]
     first = min(known, key=lambda one: list(PodFailureReason).index(one.trouble), default=None)
     return first and replace(first, message=redacted(first.message))
+
+
+def redacted(text: str) -> str:
+    """The text with `***` for whatever looks like a secret in it."""
+    for form, replacement in _FORMS:
+        text = form.sub(replacement, text)
+    return text
 
 
 def refused_for(deployment: Child | None) -> Diagnosis | None:

@@ -21,7 +21,7 @@ from batchedmodel_contract.manifest.manifest import read_manifest
 from batchedmodel_contract.manifest.spec import Spec
 from batchedmodel_operator.interfaces import Body, Unread
 from batchedmodel_operator.kinds import CHILDREN, FIELD_MANAGER, Kind
-from batchedmodel_operator.reconcile.beyond_defaults import beyond_defaults
+from batchedmodel_operator.reconcile.effective import beyond_defaults
 from batchedmodel_operator.reconcile.memory import Memory
 
 _LOADING_ASKED: Final = 16

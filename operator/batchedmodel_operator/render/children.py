@@ -19,7 +19,7 @@ from batchedmodel_contract.manifest.workload import BudgetMode
 from batchedmodel_operator.interfaces import Body
 from batchedmodel_operator.kinds import RESOURCES, Kind
 from batchedmodel_operator.reconcile import effective
-from batchedmodel_operator.reconcile.beyond_defaults import beyond_defaults, default_of
+from batchedmodel_operator.reconcile.effective import beyond_defaults, default_of
 from batchedmodel_operator.reconcile.state import Child, Model, digest
 from batchedmodel_operator.render.common import Manifest, child, labels, selector
 from batchedmodel_operator.render.containers import Images, PinnedBatching
