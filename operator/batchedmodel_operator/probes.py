@@ -1,8 +1,8 @@
 """The port for the kubelet's probes and for the operator's own metrics, plain HTTP.
 
-Opened before the election: an operator that waits for the Lease answers too, which Kopf's own probes
-would not. Two fixed answers need no library that serves HTTP, and aiohttp's would bound neither its
-connections nor the time that a request may take to come.
+Opened before the election: an operator that waits for the Lease answers too, as Kopf's own probes
+would not. aiohttp's server bounds neither its connections nor the time that a request may take to
+come, and two fixed answers need no library.
 """
 
 import asyncio

@@ -4,7 +4,8 @@ Level-triggered: whatever happened before, the answer follows from what is there
 differs nothing is planned, so that a second look, a restart or a second operator writes nothing.
 """
 
-from collections.abc import Iterator, Mapping, Set
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -145,21 +146,31 @@ def plan(observed: Observed, images: render.Images, now: float, at: datetime) ->
         # Nobody has asked for other children, and those that were cannot be rendered any more.
         return Plan(rollout=Record.of(model.status), altered=True)
     name = render.revision_name(model, spec)
-    target = _template(observed, spec, images, name)
+    kept = {revision.name: revision.template for revision in observed.revisions}
+    # A new template is made only where none was kept for this state of the manifest.
+    target = kept.get(name) or render.pod_template(
+        model, spec, images, render.pinned_batching(spec)
+    )
     seen = signs(observed, spec, name, target, now, at)
     decided = rollout.decide(seen, Record.of(model.status))
-    wait = rollout.seconds_left(seen, decided)
-    template = target if decided.fault is None else _kept(observed, decided.good)
+    template = target if decided.fault is None else kept[decided.good]
     wanted = _wanted(observed, spec, template, decided.mode)
     obstacles = tuple(_obstacles(observed, wanted))
     blocked = {obstacle.kind for obstacle in obstacles}
-    applies = tuple(
+    applies = [
         step
         for kind, manifest in wanted.items()
         if kind not in blocked
         for step in _applies(observed, spec, kind, manifest, now)
-    )
-    keeping = _keeping(observed, name, target)
+    ]
+    if name not in kept and Kind.DEPLOYMENT not in blocked:
+        number = 1 + max((revision.number for revision in observed.revisions), default=0)
+        keeping = render.revision_child(model, name, number, target)
+        # A template that the API server takes no Deployment of must not be kept.
+        applies.append(
+            Apply(kind=Kind.CONTROLLER_REVISION, manifest=keeping, after=Kind.DEPLOYMENT)
+        )
+    repairs = _repairs(observed, applies)
     settings = BatchSettings.of(spec.batching).digest()
     unconfirmed = [
         pod
@@ -178,45 +189,31 @@ def plan(observed: Observed, images: render.Images, now: float, at: datetime) ->
         else:
             inquiries[asked] = asked_again(before, now)
             refreshes += _refresh(observed, pod, settings)
+    others = [one for one in observed.revisions if one.name not in (name, decided.good)]
+    outdated = [
+        Deletion(kind=Kind.CONTROLLER_REVISION, name=one.name, uid=one.uid)
+        for one in others[:-_TEMPLATES_KEPT]
+    ]
     return Plan(
-        deletions=(*_deletions(observed, wanted), *_outdated(observed, {name, decided.good})),
-        applies=(*applies, *(() if Kind.DEPLOYMENT in blocked else keeping)),
+        deletions=(*_deletions(observed, wanted), *outdated),
+        applies=tuple(applies),
         refreshes=tuple(refreshes),
         model_image=template["spec"]["containers"][0]["image"],
         rollout=decided,
         inquiries=inquiries,
         obstacles=obstacles,
-        contests=tuple(_contests(observed, applies, now)),
+        contests=tuple(_contests(observed, repairs, now)),
         unconfirmed=tuple(pod.name for pod in unconfirmed),
         unfinished=spec.autoscaling is not None and Kind.AUTOSCALER not in wanted and not obstacles,
-        come_back_after=min(*_delays(observed, obstacles, applies, inquiries, now), wait),
+        come_back_after=min(
+            RESYNC_SECONDS,
+            _LOADING_SECONDS if observed.loading else math.inf,
+            rollout.seconds_left(seen, decided),
+            *(_CONFLICT_SECONDS if one.by_stranger else _COLLECTION_SECONDS for one in obstacles),
+            *(repair.again_at - now for repair in repairs.values() if repair.waits(now)),
+            *(inquiry.again_at - now for inquiry in inquiries.values()),
+        ),
     )
-
-
-def _template(observed: Observed, spec: Spec, images: render.Images, name: str) -> Body:
-    """The one that was kept for this state of the manifest; only without one a new one is made."""
-    for kept in observed.revisions:
-        if kept.name == name:
-            return kept.template
-    return render.pod_template(observed.model, spec, images, render.pinned_batching(spec))
-
-
-def _kept(observed: Observed, name: str) -> Body:
-    return next(kept.template for kept in observed.revisions if kept.name == name)
-
-
-def _keeping(observed: Observed, name: str, template: Body) -> Iterator[Apply]:
-    if all(kept.name != name for kept in observed.revisions):
-        number = 1 + max((kept.number for kept in observed.revisions), default=0)
-        manifest = render.revision_child(observed.model, name, number, template)
-        # What no Deployment can be made of must not outlive the operator that rendered it.
-        yield Apply(kind=Kind.CONTROLLER_REVISION, manifest=manifest, after=Kind.DEPLOYMENT)
-
-
-def _outdated(observed: Observed, in_use: Set[str]) -> Iterator[Deletion]:
-    others = [kept for kept in observed.revisions if kept.name not in in_use]
-    for kept in others[:-_TEMPLATES_KEPT]:
-        yield Deletion(kind=Kind.CONTROLLER_REVISION, name=kept.name, uid=kept.uid)
 
 
 def _wanted(observed: Observed, spec: Spec, template: Body, mode: Mode) -> Mapping[Kind, Body]:
@@ -272,14 +269,15 @@ def _applies(
     if live is None:
         yield Apply(kind=kind, manifest=manifest)
         return
-    hand_over = kind is Kind.DEPLOYMENT and _must_hand_over(spec, live)
+    scaled = spec.autoscaling is not None and not spec.suspend
+    hand_over = kind is Kind.DEPLOYMENT and scaled and holds_replicas(live.body)
     if hand_over:
         # With nobody else behind them, the replicas that the next apply leaves out would become 1.
         # An autoscaler does nothing at 0, so it begins at its minimum.
         replicas = live.body["spec"].get("replicas") or effective.replicas(spec)
         seed = render.seed(observed.model, live, replicas)
-        # Whoever scales it meanwhile must not lose that. Of a new one the version changes at once,
-        # by the status that its controller writes.
+        # What an autoscaler sets meanwhile must not be overwritten. The version of a new Deployment
+        # changes at once, by the status that its controller writes.
         new = kind in observed.made and Kind.AUTOSCALER not in observed.children
         version = "" if new else live.body["metadata"]["resourceVersion"]
         yield Apply(kind=kind, manifest=seed, manager=SEED_MANAGER, uid=live.uid, version=version)
@@ -294,19 +292,15 @@ def _applies(
         yield Apply(kind=kind, manifest=manifest, uid=live.uid, repair=before.repair)
 
 
-def _must_hand_over(spec: Spec, live: Child) -> bool:
-    return spec.autoscaling is not None and not spec.suspend and holds_replicas(live.body)
-
-
-def _repairs(observed: Observed, applies: tuple[Apply, ...]) -> Mapping[Kind, Tries]:
+def _repairs(observed: Observed, applies: Sequence[Apply]) -> Mapping[Kind, Tries]:
     """The last one of each child, those that are planned included."""
     made = {kind: one.repair for kind, one in observed.memory.applied.items()}
     planned = {step.kind: step.repair for step in applies if step.manager == FIELD_MANAGER}
     return {kind: one for kind, one in {**made, **planned}.items() if one is not None}
 
 
-def _contests(observed: Observed, applies: tuple[Apply, ...], now: float) -> Iterator[Contest]:
-    for kind, repair in _repairs(observed, applies).items():
+def _contests(observed: Observed, repairs: Mapping[Kind, Tries], now: float) -> Iterator[Contest]:
+    for kind, repair in repairs.items():
         child = observed.children.get(kind)
         if child is not None and repair.times > AT_ONCE and repair.waits(now):
             yield Contest(kind=kind, name=child.name, by=_last_other(child))
@@ -344,22 +338,3 @@ def _refresh(observed: Observed, pod: Pod, settings: str) -> Iterator[Refresh]:
         # It looked too early and found the old ConfigMap. Where nobody answers, nobody says so.
         again = int(count) + 1 if count.isdecimal() and len(count) <= _MOST_DIGITS else 1
         yield Refresh(pod=pod.name, uid=pod.uid, annotation=f"{settings}.{again}")
-
-
-def _delays(
-    observed: Observed,
-    obstacles: tuple[Obstacle, ...],
-    applies: tuple[Apply, ...],
-    inquiries: Mapping[tuple[str, str], Tries],
-    now: float,
-) -> Iterator[float]:
-    yield RESYNC_SECONDS
-    for obstacle in obstacles:
-        yield _CONFLICT_SECONDS if obstacle.by_stranger else _COLLECTION_SECONDS
-    if observed.loading:
-        yield _LOADING_SECONDS
-    for repair in _repairs(observed, applies).values():
-        if repair.waits(now):
-            yield repair.again_at - now
-    for inquiry in inquiries.values():
-        yield inquiry.again_at - now
