@@ -1,4 +1,4 @@
-"""What the operator is told when it starts."""
+"""The operator's settings, which it reads when it starts."""
 
 from dataclasses import dataclass
 from typing import Final
